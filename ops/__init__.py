@@ -1,0 +1,1 @@
+"""What one rank runs: operations with shapes, bytes and dependencies, for N plans at once."""

@@ -1,0 +1,79 @@
+"""Memory-bound kernels by name: how many bytes each moves per element.
+
+One element is one entry of the kernel's main activation (rows x width). ``reads`` and ``writes``
+count activation-sized tensors; weights and statistics are negligible beside them for rows >> 1.
+Counts follow from what a fused kernel must read and write once.
+"""
+
+from dataclasses import dataclass
+
+from spec.dtypes import dtype_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTraffic:
+    """Activation-sized tensors read and written, forward and backward; fp32 ones apart."""
+
+    forward_reads: float
+    forward_writes: float
+    backward_reads: float
+    backward_writes: float
+    fp32_forward: float = 0.0
+    fp32_backward: float = 0.0
+
+
+KERNELS: dict[str, KernelTraffic] = {
+    # width = hidden; backward reads the input and the output gradient, writes the input gradient
+    "rmsnorm": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    "layernorm": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    # width = rotated channels of q and k; in place would move the same bytes
+    "rotary": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    # width = ffn_hidden of the output: gate and up are read, one product written
+    "swiglu": KernelTraffic(forward_reads=2, forward_writes=1, backward_reads=3, backward_writes=2),
+    "gelu": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    # residual add: two in, one out; its backward passes the gradient on and adds two branches
+    "add": KernelTraffic(forward_reads=2, forward_writes=1, backward_reads=2, backward_writes=1),
+    "bias_dropout_add": KernelTraffic(
+        forward_reads=2, forward_writes=1.5, backward_reads=1.5, backward_writes=1
+    ),
+    "bias": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=0),
+    # rows = batch * heads * q_len, width = kv_len
+    "masked_softmax": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    "dropout": KernelTraffic(forward_reads=1, forward_writes=1.5, backward_reads=1.5, backward_writes=1),
+    # width = vocabulary (per rank): logits read and cast to fp32, maximum, exp and sum, gradient in place
+    "cross_entropy": KernelTraffic(
+        forward_reads=1,
+        forward_writes=0,
+        backward_reads=0,
+        backward_writes=1,
+        fp32_forward=4,
+        fp32_backward=2,
+    ),
+    # fused: one read for the loss, one read and one write for the gradient
+    "cross_entropy_fused": KernelTraffic(
+        forward_reads=1, forward_writes=0, backward_reads=1, backward_writes=1
+    ),
+    # width = hidden: gather rows; the backward adds rows into the fp32/bf16 gradient
+    "embedding": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    "cast": KernelTraffic(
+        forward_reads=1,
+        forward_writes=0,
+        backward_reads=1,
+        backward_writes=0,
+        fp32_forward=1,
+        fp32_backward=1,
+    ),
+    "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    # rows of tokens moved to and from expert order
+    "permute": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+}
+
+
+def bytes_moved_per_element(kernel: str, *, backward: bool, dtype: str) -> float:
+    """Bytes that cross HBM for one element; KeyError for a kernel not in the table."""
+    traffic = KERNELS[kernel]
+    if backward:
+        return (traffic.backward_reads + traffic.backward_writes) * dtype_bytes(
+            dtype
+        ) + 4.0 * traffic.fp32_backward
+    return (traffic.forward_reads + traffic.forward_writes) * dtype_bytes(dtype) + 4.0 * traffic.fp32_forward

@@ -1,0 +1,1 @@
+"""Measurements and the curves through them; usable without a GPU."""

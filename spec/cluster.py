@@ -1,0 +1,66 @@
+"""What a cluster is: one kind of GPU and nested network domains, each figure with its source."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One accelerator as its vendor's sheet describes it.
+
+    ``peak_flops`` and ``sustained_flops`` are dense FLOP/s by number format (``bf16``, ``fp16``,
+    ``fp8``, ``fp32``, ...). ``sustained_flops`` is what large matrix products really reach at the
+    clocks the power limit allows; a format without a figure there has none stated.
+    """
+
+    name: str
+    peak_flops: dict[str, float]
+    memory_bytes: float
+    memory_bandwidth: float
+    num_sms: int
+    sustained_flops: dict[str, float] = field(default_factory=dict)
+    boost_clock_hz: float = 0.0
+    l2_bytes: float = 0.0
+    power_w: float = 0.0
+    architecture: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkDomain:
+    """A set of ranks that reach each other at one rate.
+
+    ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one
+    way; ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP.
+    """
+
+    name: str
+    ranks: int
+    bandwidth: float
+    latency_s: float
+    in_network_reduction: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """A homogeneous cluster. ``domains`` run from inside out; the first is the scale-up domain
+    (NVLink, or the PCIe of one server), the last reaches every node.
+
+    ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
+    and an NVLink domain of 72. ``sources`` maps a TOML key path to where its figure comes from.
+    """
+
+    name: str
+    gpu: GpuSpec
+    gpus_per_node: int
+    domains: tuple[NetworkDomain, ...]
+    nics_per_node: int
+    max_nodes: int
+    sources: dict[str, str]
+
+    @property
+    def scale_up_ranks(self) -> int:
+        """GPUs in the innermost domain."""
+        return self.domains[0].ranks
+
+    def nodes_for(self, world_size: int) -> int:
+        """Nodes that hold ``world_size`` ranks."""
+        return -(-world_size // self.gpus_per_node)

@@ -1,0 +1,44 @@
+"""Number formats by name, with their width in bytes."""
+
+from spec.errors import ConfigError
+
+DTYPE_BYTES: dict[str, float] = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp4": 0.5,
+    "int64": 8.0,
+    "int32": 4.0,
+    "int8": 1.0,
+}
+
+ALIASES: dict[str, str] = {
+    "torch.bfloat16": "bf16",
+    "bfloat16": "bf16",
+    "torch.tf32": "tf32",
+    "torch.float16": "fp16",
+    "torch.half": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "torch.float32": "fp32",
+    "float32": "fp32",
+    "float": "fp32",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+}
+
+
+def canonical_dtype(name: str, *, where: str = "dtype", key: str = "dtype") -> str:
+    """The short name of a number format; raises ConfigError for an unknown one."""
+    short = ALIASES.get(name, name)
+    if short not in DTYPE_BYTES:
+        raise ConfigError(where=where, key=key, value=name, allowed=f"one of {', '.join(DTYPE_BYTES)}")
+    return short
+
+
+def dtype_bytes(name: str) -> float:
+    """Width in bytes of a canonical number format (fp4 is half a byte)."""
+    return DTYPE_BYTES[name]

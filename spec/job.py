@@ -1,0 +1,52 @@
+"""What is to be trained and how the framework does it, apart from the parallel plan."""
+
+from dataclasses import dataclass, field, replace
+
+from spec.presets import FrameworkPreset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Number formats of one training job, by what is stored or computed.
+
+    ``gradient`` is the format gradients accumulate in, ``reduce`` the one they travel in,
+    ``parameter_gather`` the one sharded parameters travel in; ``master`` and ``moments`` are
+    optimizer state (master "" = no separate copy).
+    """
+
+    compute: str = "bf16"
+    parameter: str = "bf16"
+    parameter_gather: str = "bf16"
+    gradient: str = "bf16"
+    reduce: str = "bf16"
+    master: str = "fp32"
+    moments: str = "fp32"
+    activation: str = "bf16"
+    attention: str = "bf16"
+    moe_dispatch: str = "bf16"
+    linear: str = "bf16"
+    scale_recipe: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One training job. ``global_batch_tokens`` are tokens per optimizer step over all ranks."""
+
+    world_size: int
+    seq_len: int
+    global_batch_tokens: int
+    preset: FrameworkPreset
+    precision: Precision = field(default_factory=Precision)
+    axis_order: str = "tp-cp-ep-dp-pp"
+    flash_attention: bool = True
+    dropout: bool = False
+    moe_imbalance: float = 1.0
+
+    @property
+    def global_batch_sequences(self) -> int:
+        """Sequences per optimizer step."""
+        return self.global_batch_tokens // self.seq_len
+
+    def with_preset(self, preset: FrameworkPreset) -> "JobSpec":
+        """The same job under another framework preset."""
+        return replace(self, preset=preset)

@@ -1,0 +1,142 @@
+"""What a language model is: runs of identical blocks between an embedding and a head.
+
+Sizes are elements, never bytes. A model that mixes layers (dense first then experts, sliding and
+full attention, a multi-token-prediction block) is a tuple of runs, not a set of flags.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class AttentionKind(StrEnum):
+    """Multi-head and grouped-query attention share a formula; MLA has its own projections."""
+
+    MHA = "mha"
+    GQA = "gqa"
+    MLA = "mla"
+
+
+class NormKind(StrEnum):
+    """RMSNorm has one weight per channel, LayerNorm a weight and a bias."""
+
+    RMS = "rmsnorm"
+    LAYER = "layernorm"
+
+
+class PositionKind(StrEnum):
+    """Learned positions own parameters; rotary and none do not."""
+
+    ROTARY = "rotary"
+    LEARNED = "learned"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """One attention layer.
+
+    ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1)
+    ``qk_dim`` = nope + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means
+    that queries are projected directly.
+    """
+
+    kind: AttentionKind
+    num_heads: int
+    num_kv_heads: int
+    qk_dim: int
+    v_dim: int
+    rope_dim: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    window: int | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpSpec:
+    """A dense feed-forward layer: three matrices when gated, else two."""
+
+    ffn_hidden: int
+    gated: bool
+    bias: bool = False
+    activation: str = "silu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeSpec:
+    """Routed experts, and experts every token passes through.
+
+    ``shared_ffn_hidden`` is the total width of the shared experts (0: none). ``router_bias`` is
+    DeepSeek-V3's per-expert score correction (arXiv 2412.19437 sec. 2.1.2). ``capacity_factor``
+    None means dropless.
+    """
+
+    num_experts: int
+    topk: int
+    expert_ffn_hidden: int
+    gated: bool = True
+    bias: bool = False
+    shared_ffn_hidden: int = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+    capacity_factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSpec:
+    """One transformer block: attention followed by either a dense MLP or experts.
+
+    ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own
+    pass through the shared head (arXiv 2412.19437 sec. 2.2).
+    """
+
+    attention: AttentionSpec
+    mlp: MlpSpec | None
+    moe: MoeSpec | None = None
+    norm: NormKind = NormKind.RMS
+    parallel_residual: bool = False
+    mtp: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.mlp is None) == (self.moe is None):
+            raise ValueError("a block has either a dense MLP or experts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRun:
+    """``count`` consecutive blocks of one kind."""
+
+    block: BlockSpec
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A whole model. ``vocab`` is raw; frameworks pad it to a multiple of
+    ``vocab_pad_multiple`` (times tp, by the framework's rule)."""
+
+    name: str
+    hidden: int
+    vocab: int
+    blocks: tuple[BlockRun, ...]
+    source: str
+    vocab_pad_multiple: int = 1
+    tied_embeddings: bool = False
+    position: PositionKind = PositionKind.ROTARY
+    max_positions: int = 0
+    norm: NormKind = NormKind.RMS
+    head_bias: bool = False
+    embedding_norm: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers; multi-token-prediction blocks are not counted."""
+        return sum(run.count for run in self.blocks if not run.block.mtp)
+
+    @property
+    def main_blocks(self) -> tuple[BlockRun, ...]:
+        """The runs of the decoder, without multi-token-prediction blocks."""
+        return tuple(run for run in self.blocks if not run.block.mtp)

@@ -1,0 +1,145 @@
+"""The questions a book of times answers: one frozen query per family, vectorised over numbers.
+
+Numeric fields take a number or a 1-D array; after construction each is a 1-D int64 array of the
+common length N (``columns()`` gives them typed so). Words (layout, dtype, kernel, ...) are one per
+query: they choose the curve, the numbers choose the point on it.
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from spec.arrays import IntArray, ints
+from spec.collectives import Collective
+from spec.errors import ConfigError
+
+IntLike = int | IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What all queries share: broadcasting, length, and the typed columns."""
+
+    def __post_init__(self) -> None:
+        """Broadcast the numeric fields; ConfigError for a length mismatch or a negative number."""
+        arrays = {name: ints(getattr(self, name)) for name in self.numeric_names()}
+        lengths = {array.shape[0] for array in arrays.values()}
+        size = max(lengths - {1}, default=1)
+        if lengths - {1, size}:
+            shapes = ", ".join(f"{name} {array.shape[0]}" for name, array in arrays.items())
+            raise ConfigError(
+                where=type(self).__name__,
+                key="array lengths",
+                value=shapes,
+                allowed="every numeric field has length 1 or one common length",
+            )
+        for name, array in arrays.items():
+            if array.size and int(array.min()) < 0:
+                raise ConfigError(
+                    where=type(self).__name__, key=name, value=int(array.min()), allowed="0 or more"
+                )
+            object.__setattr__(self, name, np.broadcast_to(array, (size,)))
+
+    def numeric_names(self) -> tuple[str, ...]:
+        """Names of the numeric fields, in order of declaration."""
+        return tuple(field.name for field in fields(self) if field.type == IntLike)
+
+    def columns(self) -> dict[str, IntArray]:
+        """Numeric fields by name, each a 1-D int64 array of length ``size``."""
+        return {name: ints(getattr(self, name)) for name in self.numeric_names()}
+
+    @property
+    def size(self) -> int:
+        """How many shapes are asked for (N)."""
+        return int(ints(getattr(self, self.numeric_names()[0])).shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearQuery(Query):
+    """``batch`` products C[m, n] = A[m, k] B[k, n]; layouts as profdb.cases.GemmCase."""
+
+    batch: IntLike = 1
+    m: IntLike
+    k: IntLike
+    n: IntLike
+    layout: str = "NT"
+    dtype: str = "bf16"
+    scale_recipe: str = ""
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedLinearQuery(Query):
+    """``groups`` products of one (k, n) over ``m`` rows in total, evenly spread."""
+
+    groups: IntLike
+    m: IntLike
+    k: IntLike
+    n: IntLike
+    layout: str = "NT"
+    dtype: str = "bf16"
+    scale_recipe: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionQuery(Query):
+    """Scaled dot-product attention as profdb.cases.AttentionCase; ``direction`` forward or backward."""
+
+    batch: IntLike = 1
+    q_len: IntLike
+    kv_len: IntLike
+    heads: IntLike
+    kv_heads: IntLike
+    qk_dim: IntLike
+    v_dim: IntLike
+    mask: str = "causal"
+    window: IntLike = 0
+    direction: str = "forward"
+    kernel: str = "flash"
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBoundQuery(Query):
+    """A kernel of ops.kernels over rows x width elements."""
+
+    kernel: str
+    direction: str = "forward"
+    rows: IntLike
+    width: IntLike
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveQuery(Query):
+    """One collective of ``size_bytes`` (whole array on one rank, spec.collectives) over groups of
+    ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per domain at once."""
+
+    collective: Collective
+    size_bytes: IntLike
+    intra: IntLike
+    inter: IntLike
+    siblings: IntLike = 1
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class P2PQuery(Query):
+    """One message between two ranks: intra=2, inter=1 inside a domain; intra=1, inter=2 between two."""
+
+    size_bytes: IntLike
+    intra: IntLike
+    inter: IntLike
+    siblings: IntLike = 1
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerQuery(Query):
+    """One AdamW step over ``elements`` parameters held in ``tensors`` pieces."""
+
+    elements: IntLike
+    tensors: IntLike = 1
+    kernel: str = "adamw"
+    parameter_dtype: str = "fp32"
+    gradient_dtype: str = "fp32"

@@ -1,0 +1,140 @@
+"""The code keeps the rules of the house, and each rule is shown to see what it forbids."""
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests import architecture
+from tests.architecture import RULES, Rule, Source, local_paths, project_files, python_sources
+
+ROOT = Path(__file__).resolve().parents[1]
+SLASH = "/"  # so that the examples below are no local paths themselves
+
+LONG_BODY = "".join(f"    x{i} = {i}\n" for i in range(41))
+
+# rule, where the file lies, what it holds; every one of them must be reported
+BAD = [
+    ("imports_point_one_way", "spec/model.py", "import ops.op\n"),
+    ("imports_point_one_way", "ops/groups.py", "from profdb.curve_book import CurveBook\n"),
+    ("imports_point_one_way", "profdb/store.py", "def f():\n    from solver import plans\n"),
+    ("imports_point_one_way", "solver/price.py", "from profiler.timing import measure\n"),
+    ("imports_point_one_way", "profiler/sweep.py", "from solver.plans import PlanTable\n"),
+    ("imports_point_one_way", "workload/build.py", "import importlib\nimportlib.import_module('runner.replay')\n"),
+    ("imports_point_one_way", "runner/replay.py", "import profiler\n"),
+    ("imports_point_one_way", "runner/replay.py", "import simulation_train_formulaic\n"),
+    ("imports_point_one_way", "ops/strategies/mtp.py", "from ...solver import plans\n"),
+    ("imports_point_one_way", "spec/job.py", "from tests.conftest import tiny_model\n"),
+    ("torch_is_imported_late", "profdb/store.py", "import torch\n"),
+    ("torch_is_imported_late", "solver/search.py", "try:\n    from torch import nn\nexcept ImportError:\n    nn = None\n"),
+    ("torch_is_imported_late", "ops/op.py", "class A:\n    import torch.distributed\n"),
+    ("torch_is_imported_late", "simulation_train_formulaic.py", "from profiler.timing import measure\n"),
+    ("torch_is_imported_late", "gen_profiler_data.py", "import torch\n"),
+    ("only_scripts_at_the_top", "search.py", "x = 1\n"),
+    ("files_are_short", "solver/search.py", "x = 1\n" * 301),
+    ("functions_are_short", "solver/search.py", f"def f():\n{LONG_BODY}"),
+    ("functions_are_short", "solver/search.py", f"class A:\n  async def f(self):\n{LONG_BODY}"),
+    ("functions_take_few_parameters", "ops/op.py", "def f(a, b, c, /, d, e, *, g, h): ...\n"),
+    ("functions_take_few_parameters", "ops/op.py", "class A:\n    def f(self, a, b, c, d, e, g, h): ...\n"),
+    ("names_say_something", "solver/utils.py", ""),
+    ("names_say_something", "profiler/comm_helper.py", ""),
+    ("names_say_something", "spec/common/model.py", ""),
+    ("errors_are_named", "spec/job.py", "try:\n    x = 1\nexcept:\n    x = 2\n"),
+    ("errors_are_named", "spec/job.py", "try:\n    x = 1\nexcept Exception as error:\n    raise\n"),
+    ("errors_are_named", "spec/job.py", "try:\n    x = 1\nexcept (ValueError, Exception):\n    x = 2\n"),
+    ("errors_are_named", "spec/job.py", "try:\n    x = 1\nexcept BaseException:\n    x = 2\n"),
+    ("modules_are_described", "spec/job.py", "x = 1\n"),
+    ("modules_are_described", "spec/__init__.py", ""),
+    ("modules_hold_no_state", "spec/job.py", "x = 1\ndef f():\n    global x\n    x = 2\n"),
+    ("modules_hold_no_state", "spec/job.py", "CACHE = {}\n"),
+    ("modules_hold_no_state", "spec/job.py", "import collections\nSEEN: object = collections.defaultdict(list)\n"),
+]  # fmt: skip
+
+# What lies beside the forbidden and is allowed: no rule may report any of it.
+GOOD = [
+    (
+        "spec/job.py",
+        '"""Doc."""\nNAMES = {"a": 1}\n__all__ = ["NAMES"]\nALL = list(NAMES)\nONE = dict(a=1)\n',
+    ),
+    ("solver/price.py", '"""Doc."""\nfrom profdb.cases import GemmCase\nfrom . import plans\nimport numpy\n'),
+    ("ops/strategies/mtp.py", '"""Doc."""\nfrom ..op import Op\nfrom spec.model import ModelSpec\n'),
+    ("profdb/store.py", '"""Doc."""\ndef load():\n    """Doc."""\n    import torch\n    return torch\n'),
+    ("profdb/store.py", '"""Doc."""\nif TYPE_CHECKING:\n    import torch\n'),
+    ("profiler/timing.py", '"""Doc."""\nimport torch\n'),
+    ("runner/replay.py", '"""Doc."""\nimport torch\nfrom workload.items import Workload\n'),
+    ("gen_profiler_data.py", '"""Doc."""\nfrom profiler.sweep import sweep\n'),
+    ("spec/job.py", '"""Doc."""\nclass A:\n    """Doc."""\n    def f(self, a, b, c, d, e, g): ...\n'),
+    ("spec/store.py", '"""Doc."""\ntry:\n    x = 1\nexcept BaseException:\n    x = 2\n    raise\n'),
+    ("profdb/database.py", '"""Doc."""\n' + "# line\n" * 299),
+    ("tests/spec/test_job.py", "def test_x(a, b, c, d, e, f, g): ...\n"),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_project_keeps_rule(rule: Rule) -> None:
+    broken = [line for source in python_sources(ROOT) for line in rule(source)]
+    assert not broken, "\n".join(broken)
+
+
+def test_project_names_no_local_path() -> None:
+    broken = [line for path in project_files(ROOT) for line in local_paths(path)]
+    assert not broken, "\n".join(broken)
+
+
+def written(folder: Path, place: str, text: str) -> Source:
+    """The source as the walk over a project reads it from disk."""
+    path = folder / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    (source,) = python_sources(folder)
+    assert source.path == PurePosixPath(place)
+    return source
+
+
+@pytest.mark.parametrize(("rule", "place", "text"), BAD)
+def test_rule_reports_what_it_forbids(rule: str, place: str, text: str, tmp_path: Path) -> None:
+    reported = list(getattr(architecture, rule)(written(tmp_path, place, text)))
+    assert len(reported) == 1
+    assert reported[0].startswith(f"{place}:")
+
+
+def test_every_rule_has_a_bad_example() -> None:
+    assert {rule.__name__ for rule in RULES} == {rule for rule, _, _ in BAD}
+
+
+@pytest.mark.parametrize(("place", "text"), GOOD)
+def test_rules_pass_what_is_allowed(place: str, text: str, tmp_path: Path) -> None:
+    source = written(tmp_path, place, text)
+    assert [line for rule in RULES for line in rule(source)] == []
+
+
+def test_model_configurations_are_data(tmp_path: Path) -> None:
+    config = tmp_path / "configs" / "_base_" / "model.py"
+    config.parent.mkdir(parents=True)
+    config.write_text("x = {}\n", encoding="utf-8")
+    assert python_sources(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"open('{SLASH}work/data.pt')",
+        f"cd {SLASH}tmp",
+        f"path={SLASH}home/ann/model",
+        f"{SLASH}Users/ann:",
+        f"\0\1x {SLASH}root/.cache",
+    ],
+)
+def test_local_path_is_reported(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(text.encode("latin-1"))
+    assert len(list(local_paths(path))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["../work/data.pt", "https://x.org/home/ann/", "workload/root/x", "$HOME/tmp/x", "seconds /work_s"],
+)
+def test_relative_path_is_no_local_path(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text(text, encoding="utf-8")
+    assert list(local_paths(path)) == []

@@ -1,0 +1,150 @@
+"""What the project says about itself in its files agrees: README, Makefile, requirements, pyproject."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+SEARCH = (
+    "python simulation_train_formulaic.py --pre_profiling_data_path ./prof_data/data.pt "
+    "--config configs/7B_internlm2.py --run_all_solu --model_size 7 --world_size 128 "
+    "--global_batch_size 4194304"
+)
+
+
+def text_of(name: str) -> str:
+    path = ROOT / name
+    if not path.exists():
+        pytest.skip(f"{name} is not written yet")
+    return path.read_text(encoding="utf-8")
+
+
+def pins(name: str) -> dict[str, Requirement]:
+    """Requirements of one file by normalised name; comments and -r lines left out."""
+    lines = [line.split("#")[0].strip() for line in text_of(name).splitlines()]
+    found = [Requirement(line) for line in lines if line and not line.startswith("-")]
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+def project() -> dict:
+    return tomllib.loads(text_of("pyproject.toml"))
+
+
+def ranges(requirements: list[str]) -> dict[str, Requirement]:
+    return {canonicalize_name(Requirement(line).name): Requirement(line) for line in requirements}
+
+
+def make_targets() -> set[str]:
+    lines = re.findall(r"^([a-z][\w -]*):(?!=)", text_of("Makefile"), re.MULTILINE)
+    return {target for line in lines for target in line.split()}
+
+
+def commands_of_make(target: str) -> str:
+    """What `make target` would run, on one line."""
+    dry = subprocess.run(
+        ["make", "--no-print-directory", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return " ".join(dry.stdout.replace("\\\n", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("file", "declared"),
+    [
+        ("requirements.txt", lambda: project()["project"]["dependencies"]),
+        ("requirements-dev.txt", lambda: project()["project"]["optional-dependencies"]["dev"]),
+    ],
+)
+def test_pins_lie_in_the_declared_ranges(file: str, declared) -> None:
+    pinned, wanted = pins(file), ranges(declared())
+    assert set(pinned) == set(wanted)
+    for name, requirement in pinned.items():
+        (exact,) = requirement.specifier
+        assert exact.operator == "==", f"{file}: {requirement} is not pinned"
+        assert wanted[name].specifier.contains(exact.version), f"{requirement} is outside {wanted[name]}"
+
+
+def test_torch_is_the_version_the_readme_promises() -> None:
+    assert str(pins("requirements.txt")["torch"].specifier) == "==2.13.0"
+
+
+def test_development_includes_the_user_requirements() -> None:
+    assert "-r requirements.txt" in text_of("requirements-dev.txt").splitlines()
+
+
+def test_gpu_extras_are_not_required() -> None:
+    assert not set(pins("requirements-gpu.txt")) & (set(pins("requirements.txt")) | {"torch"})
+
+
+def test_root_scripts_are_packaged() -> None:
+    assert {path.stem for path in ROOT.glob("*.py")} <= set(project()["tool"]["setuptools"]["py-modules"])
+
+
+def test_python_versions_agree() -> None:
+    declared = project()
+    assert declared["project"]["requires-python"] == ">=3.11"
+    assert declared["tool"]["ruff"]["target-version"] == "py311"
+    assert declared["tool"]["mypy"]["python_version"] == "3.11"
+    assert "sys.version_info < (3, 11)" in text_of("Makefile")
+
+
+def test_make_search_runs_the_main_command() -> None:
+    assert SEARCH in commands_of_make("search")
+
+
+def test_make_test_runs_every_test() -> None:
+    assert re.search(r"python -m pytest(?! *tests/)", commands_of_make("test"))
+
+
+@pytest.mark.parametrize("target", ["search", "test", "lint", "types", "clean", "help"])
+def test_targets_are_described(target: str) -> None:
+    assert target in make_targets()
+    assert commands_of_make(target)
+
+
+def test_old_python_is_refused_in_one_line(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    old.chmod(0o755)
+    venv = tmp_path / "venv"
+    made = subprocess.run(
+        ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={old}", "env"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 2
+    assert f"PYTHON={old} is not a Python of version 3.11 or newer" in made.stderr
+    assert not venv.exists()
+
+
+def test_readme_commands_exist() -> None:
+    readme = text_of("README.md")
+    named = set(re.findall(r"^\s*(?:\$ )?make ([a-z-]+)", readme, re.MULTILINE))
+    named |= set(re.findall(r"`make ([a-z-]+)", readme))
+    assert {"search", "test"} <= named
+    assert named <= make_targets()
+
+
+def test_readme_shows_the_main_command() -> None:
+    shown = " ".join(text_of("README.md").replace("\\\n", " ").split())
+    assert SEARCH in shown
+
+
+def test_license_is_apache() -> None:
+    license_text = text_of("LICENSE")
+    assert "Version 2.0, January 2004" in license_text
+    assert "APPENDIX: How to apply the Apache License to your work." in license_text
+    assert project()["project"]["license"] == "Apache-2.0"
+
+
+def test_ci_uses_what_a_user_uses() -> None:
+    script = text_of(".ci/run")
+    assert "pip install" not in script
+    for target in ("env-dev", "lint", "types", "test"):
+        assert f"step {target}" in script

@@ -10,6 +10,8 @@ class GpuSpec:
     ``peak_flops`` and ``sustained_flops`` are dense FLOP/s by number format (``bf16``, ``fp16``,
     ``fp8``, ``fp32``, ...). ``sustained_flops`` is what large matrix products really reach at the
     clocks the power limit allows; a format without a figure there has none stated.
+    ``architecture`` picks the constants of the modelled curves; ``device_names`` are the names a
+    driver reports for this GPU (as torch.cuda.get_device_name).
     """
 
     name: str
@@ -22,6 +24,7 @@ class GpuSpec:
     l2_bytes: float = 0.0
     power_w: float = 0.0
     architecture: str = ""
+    device_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,8 @@ class NetworkDomain:
     """A set of ranks that reach each other at one rate.
 
     ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one
-    way; ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP.
+    way; ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink,
+    pcie, network or memory ("" when nobody said).
     """
 
     name: str
@@ -37,6 +41,7 @@ class NetworkDomain:
     bandwidth: float
     latency_s: float
     in_network_reduction: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

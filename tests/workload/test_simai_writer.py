@@ -1,0 +1,199 @@
+"""A written file obeys every rule of the format, and what breaks one is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spec.collectives import Collective
+from spec.errors import ExportError
+from workload.simai_format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai_rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, check_row, nanoseconds, split_row
+from workload.simai_tokens import Column, SimaiGroup, read_token, write_token
+from workload.simai_writer import write_simai
+
+HEADER = SimaiHeader(tp=2, ep=2, pp=2, vpp=3, ga=4, all_gpus=32, pp_comm_bytes=4096)
+ROW = SimaiRow(
+    name="mlp_layer",
+    forward_ns=10,
+    forward_comm="ALLREDUCE",
+    forward_bytes=8192,
+    input_grad_ns=20,
+    input_grad_comm="ALLTOALL_EP",
+    input_grad_bytes=4096,
+    weight_grad_ns=30,
+    weight_grad_comm="REDUCESCATTER_DP_EP",
+    weight_grad_bytes=100,
+)
+
+
+def test_layout_is_header_count_and_twelve_tabbed_fields(tmp_path: Path) -> None:
+    path = tmp_path / "w.txt"
+    assert write_simai(path, SimaiWorkload(header=HEADER, rows=iter([ROW, SimaiRow(name="loss")]))) == 2
+    # Key order: the header AICB 2.1 writes.
+    assert path.read_text() == (
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 2 vpp: 3 ga: 4 all_gpus: 32 "
+        "checkpoints: 0 checkpoint_initiates: 0 pp_comm: 4096\n2\n"
+        "mlp_layer\t-1\t10\tALLREDUCE\t8192\t20\tALLTOALL_EP\t4096\t30\tREDUCESCATTER_DP_EP\t100\t100\n"
+        "loss\t-1\t0\tNONE\t0\t0\tNONE\t0\t0\tNONE\t0\t100\n"
+    )
+
+
+def test_a_refused_row_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "w.txt"
+    path.write_text("old")
+    bad = dataclasses.replace(ROW, forward_ns=-1)
+    with pytest.raises(ExportError, match="row 1 'mlp_layer'"):
+        write_simai(path, SimaiWorkload(header=HEADER, rows=[ROW, bad]))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"name": "two words"}, "one word"),
+        ({"name": ""}, "one word"),
+        ({"name": "tab\t"}, "one word"),
+        ({"dependency": 0}, "dependency"),
+        ({"forward_ns": 1.5}, "whole number"),
+        ({"forward_ns": True}, "whole number"),
+        ({"forward_ns": CELL_LIMIT_NS}, "below 2147483584"),
+        ({"update_ns": -1}, "update"),
+        ({"forward_comm": "NONE"}, "beside NONE"),
+        ({"forward_comm": "allreduce"}, "no communication word"),
+        ({"forward_comm": "ALLREDUCE_CP"}, "no communication word"),
+        ({"forward_comm": "ALLREDUCEALLTOALL"}, "no communication word"),
+        ({"forward_comm": "BROADCAST"}, "no communication word"),
+        ({"forward_comm": "ALLGATHER_DP_EP"}, "another group"),
+        ({"weight_grad_comm": "ALLGATHER_EP"}, "another group"),
+        ({"forward_bytes": 0}, "0 bytes"),
+        ({"forward_bytes": -8}, "at least 0"),
+        ({"forward_bytes": 2**63}, "below"),
+        ({"forward_comm": "ALLGATHER", "forward_bytes": RATIO_LIMIT_BYTES + 1}, "16 GiB"),
+        ({"input_grad_bytes": RATIO_LIMIT_BYTES + 1}, "16 GiB"),
+    ],
+)
+def test_rows_that_would_be_misread_are_refused(change: dict[str, object], match: str) -> None:
+    row = dataclasses.replace(ROW, **change)  # type: ignore[arg-type]
+    with pytest.raises(ExportError, match=match):
+        check_row(row, HEADER, index=0)
+
+
+def test_an_all_reduce_above_16_gib_is_fine() -> None:
+    check_row(dataclasses.replace(ROW, forward_bytes=RATIO_LIMIT_BYTES * 4), HEADER, index=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [({"tp": 1}, "forward"), ({"ep": 1}, "input_grad"), ({"ep": 8}, "weight_grad")],
+)
+def test_a_group_of_one_moves_nothing(change: dict[str, int], column: str) -> None:
+    header = dataclasses.replace(HEADER, **change)  # type: ignore[arg-type]
+    with pytest.raises(ExportError, match=f"{column}.*group of one"):
+        check_row(ROW, header, index=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"policy": "MICRO"}, "replays only"),
+        ({"tp": 0}, "tp"),
+        ({"vpp": 0}, "vpp"),
+        ({"ga": 0}, "ga"),
+        ({"ga": 2.0}, "whole number"),
+        ({"all_gpus": 30}, "no multiple"),
+        ({"all_gpus": 2**31}, "below"),
+        ({"ep": 3}, "does not divide"),
+        ({"pp_comm_bytes": 2**31}, "below 2147483648"),
+        ({"pp_comm_bytes": 0}, "exactly when pp is 1"),
+        ({"pp": 1}, "exactly when pp is 1"),
+        ({"checkpoints": (0, 1), "checkpoint_initiates": (0, 1)}, "repeats the first"),
+        ({"checkpoints": (0,)}, "together"),
+        ({"checkpoints": (0,), "checkpoint_initiates": (1,)}, "rows are 0 to 0"),
+        ({"checkpoints": (1,), "checkpoint_initiates": (0,)}, "before"),
+        ({"checkpoints": (0,), "checkpoint_initiates": (0,), "policy": TRANSFORMER}, "only under"),
+    ],
+)
+def test_headers_that_would_be_misread_are_refused(
+    change: dict[str, object], match: str, tmp_path: Path
+) -> None:
+    header = dataclasses.replace(HEADER, **change)  # type: ignore[arg-type]
+    with pytest.raises(ExportError, match=match):
+        write_simai(tmp_path / "w.txt", SimaiWorkload(header=header, rows=[SimaiRow(name="a")]))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [[], iter(())])
+def test_no_rows(rows: object, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="at least one row"):
+        write_simai(tmp_path / "w.txt", SimaiWorkload(header=HEADER, rows=rows))  # type: ignore[arg-type]
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent" / "w.txt"):
+        with pytest.raises(ExportError, match=str(path)):
+            write_simai(path, SimaiWorkload(header=HEADER, rows=[ROW]))
+
+
+def test_nanoseconds_are_whole_and_finite() -> None:
+    assert nanoseconds(1.5e-6) == 1500
+    for bad in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ExportError):
+            nanoseconds(bad)
+
+
+@given(
+    cells=st.tuples(*[st.integers(0, 20 * CELL_LIMIT_NS)] * 3),
+    sizes=st.tuples(*[st.integers(1, 200 * 2**30)] * 3),
+)
+def test_splitting_keeps_every_nanosecond_and_byte(
+    cells: tuple[int, int, int], sizes: tuple[int, int, int]
+) -> None:
+    row = SimaiRow(
+        name="embedding_layer",
+        forward_ns=cells[0],
+        forward_comm="ALLGATHER",
+        forward_bytes=sizes[0],
+        input_grad_ns=cells[1],
+        input_grad_comm="ALLTOALL_EP",
+        input_grad_bytes=sizes[1],
+        weight_grad_ns=cells[2],
+        weight_grad_comm="ALLGATHER",
+        weight_grad_bytes=sizes[2],
+    )
+    parts = split_row(row)
+    for index, part in enumerate(parts):
+        check_row(part, HEADER, index=index)
+        assert part.name == "embedding_layer"
+    for place, column in enumerate(Column):
+        assert sum(part.compute_ns(column) for part in parts) == cells[place]
+        assert sum(part.comm(column)[1] for part in parts) == sizes[place]
+    # Each collective still follows all compute that it follows in the whole row, save its own pieces.
+    assert parts[-1].forward_bytes > 0
+    assert parts[0].input_grad_bytes > 0
+    assert parts[0].weight_grad_bytes == sizes[2]
+
+
+def test_rows_too_long_to_split() -> None:
+    with pytest.raises(ExportError, match="parts"):
+        split_row(dataclasses.replace(ROW, forward_ns=10**19))
+    with pytest.raises(ExportError, match="too large"):
+        split_row(dataclasses.replace(ROW, forward_comm="ALLGATHER", forward_bytes=2**62))
+
+
+def test_words_written_are_words_read() -> None:
+    written = 0
+    for column in Column:
+        for group in SimaiGroup:
+            for kind in Collective:
+                try:
+                    token = write_token(kind, group, column)
+                except ExportError:
+                    continue
+                assert read_token(token, column) == (kind, group)
+                written += 1
+    # Four collectives over two groups in each of three columns.
+    assert written == 24

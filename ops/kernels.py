@@ -64,6 +64,8 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=1,
     ),
     "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    # a reduction over gradients: read once
+    "norm_reduce": KernelTraffic(forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0),
     # rows of tokens moved to and from expert order
     "permute": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
 }

@@ -1,9 +1,11 @@
 """Array types: everything numeric is a 1-D int64 or float64 array of N rows."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 

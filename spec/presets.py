@@ -22,7 +22,11 @@ class FrameworkPreset:
     ``vocab_pad_multiple`` and ``vocab_pad_times_tp`` the vocabulary padding rule;
     ``kv_replication`` whether kv heads fewer than tp are replicated instead of refused;
     ``uneven_layers`` whether layers need not divide pp; ``fused_loss`` whether the loss keeps one
-    copy of the logits instead of an fp32 copy beside them; ``overlap_*`` the default overlaps;
+    copy of the logits instead of an fp32 copy beside them; ``overlap_*`` the default overlaps
+    (``overlap_tp``: every tp collective inside its GEMM; ``overlap_tp_backward``: the backward's beside
+    the other gradient GEMM, 2205.05198 sec. 4.2.2); ``fused_activation`` whether the gated activation
+    keeps only its two inputs; ``gradient_sync`` how gradients of sharded optimizers are reduced
+    ("reduce_scatter" or "all_reduce");
     ``prefetch`` the unit of weight prefetch ("module" or "layer").
     """
 
@@ -41,6 +45,9 @@ class FrameworkPreset:
     overlap_grad_reduce: bool
     overlap_param_gather: bool
     overlap_tp: bool
+    overlap_tp_backward: bool
+    fused_activation: bool
+    gradient_sync: str
     prefetch: str
     source: str
 
@@ -61,6 +68,9 @@ MEGATRON = FrameworkPreset(
     overlap_grad_reduce=True,
     overlap_param_gather=True,
     overlap_tp=False,
+    overlap_tp_backward=True,
+    fused_activation=True,
+    gradient_sync="reduce_scatter",
     prefetch="layer",
     source="Megatron-LM core 0.12: --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
@@ -83,6 +93,9 @@ INTERNEVO = FrameworkPreset(
     overlap_grad_reduce=True,
     overlap_param_gather=False,
     overlap_tp=False,
+    overlap_tp_backward=True,
+    fused_activation=False,
+    gradient_sync="all_reduce",
     prefetch="layer",
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
     "reduce_bucket_size 512 MiB, zero1 broadcast of updated parameters",
@@ -104,6 +117,9 @@ DEEPSPEED = FrameworkPreset(
     overlap_grad_reduce=True,
     overlap_param_gather=False,
     overlap_tp=False,
+    overlap_tp_backward=True,
+    fused_activation=True,
+    gradient_sync="reduce_scatter",
     prefetch="module",
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions",
 )
@@ -124,6 +140,9 @@ FSDP = FrameworkPreset(
     overlap_grad_reduce=True,
     overlap_param_gather=True,
     overlap_tp=False,
+    overlap_tp_backward=False,
+    fused_activation=True,
+    gradient_sync="reduce_scatter",
     prefetch="layer",
     source="PyTorch FSDP: FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )

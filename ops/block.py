@@ -1,0 +1,95 @@
+"""Whole layers: the one place where a strategy, a block and a recompute mode meet."""
+
+from dataclasses import dataclass, replace
+
+from ops.attention_block import attention_half
+from ops.context import LayerContext
+from ops.edges import embedding, head, loss
+from ops.layout import Layout
+from ops.linear import Linear, linear
+from ops.memory_bound import norm
+from ops.mlp_block import mlp_half
+from ops.moe_block import moe_half
+from ops.op import Owner, Piece, sequence
+from ops.recompute import Recompute, recomputed
+from ops.strategies.isp import ShardedWeights
+from ops.strategies.mtp import MegatronTensor
+from ops.strategies.sequence_parallel import SequenceParallel
+from ops.strategies.sharding import Sharding, StrategyName
+from spec.arrays import ceil_div
+from spec.job import JobSpec
+from spec.model import BlockSpec, ModelSpec
+
+STRATEGIES: dict[StrategyName, Sharding] = {
+    StrategyName.MTP: MegatronTensor(),
+    StrategyName.MSP: SequenceParallel(regather=False),
+    StrategyName.FSP: SequenceParallel(regather=True),
+    StrategyName.ISP: ShardedWeights(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOps:
+    """Operations of one rank: per block kind (in the order of model.blocks), embedding, head with its
+    loss, and, where the model predicts several tokens, the pass of the extra blocks through the head."""
+
+    blocks: tuple[Piece, ...]
+    embedding: Piece
+    head: Piece
+
+
+def model_ops(
+    model: ModelSpec, job: JobSpec, layout: Layout, strategy: StrategyName, recompute: Recompute
+) -> ModelOps:
+    """Every operation a rank may run for N layouts under one strategy and recompute mode."""
+    sharding = STRATEGIES[strategy]
+    owner = Owner.WEIGHT if strategy is StrategyName.ISP else Owner.DENSE
+    context = LayerContext(model=model, job=job, layout=layout, linear_owner=owner)
+    blocks = tuple(block_ops(context, sharding, run.block, recompute) for run in model.blocks)
+    tail = sequence(head(context, sharding), loss(context, sharding))
+    return ModelOps(blocks=blocks, embedding=embedding(context, sharding), head=tail)
+
+
+def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recompute: Recompute) -> Piece:
+    """One transformer block, or one multi-token-prediction block with its own pass through the head."""
+    second = moe_half if block.moe is not None else mlp_half
+    piece = sequence(
+        attention_half(context, sharding, block),
+        second(context, sharding, block),
+    )
+    rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
+    layer = recomputed(piece, recompute, context.activations(rows, context.model.hidden))
+    if not block.mtp:
+        return layer
+    return _multi_token_prediction(context, sharding, layer)
+
+
+def _multi_token_prediction(context: LayerContext, sharding: Sharding, layer: Piece) -> Piece:
+    """Two norms and a 2h -> h projection before the block; the head, shared, runs once more after it
+    (arXiv 2412.19437 sec. 2.2, eq. 21-23)."""
+    rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
+    hidden = context.model.hidden
+    project = Linear(
+        name="mtp.project",
+        tokens=rows,
+        inputs=context.layout.constant(2 * hidden),
+        outputs=context.layout.constant(hidden),
+        saved_bytes=context.activations(rows, 2 * hidden),
+    )
+    shared_head = without_parameters(sequence(head(context, sharding), loss(context, sharding)))
+    return sequence(
+        norm(context, "mtp.hidden_norm", rows),
+        norm(context, "mtp.embedding_norm", rows),
+        linear(context, project),
+        layer,
+        norm(context, "mtp.head_norm", rows),
+        shared_head,
+    )
+
+
+def without_parameters(piece: Piece) -> Piece:
+    """The same operations on weights that another operation owns."""
+    return Piece(
+        forward=tuple(replace(op, parameters=0 * op.parameters) for op in piece.forward),
+        backward=piece.backward,
+    )

@@ -1,0 +1,53 @@
+"""What every strategy needs to write down a layer: model, job, and the degrees as columns."""
+
+from dataclasses import dataclass
+
+from ops.layout import Layout
+from ops.op import Owner
+from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.dtypes import dtype_bytes
+from spec.job import JobSpec
+from spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerContext:
+    """One model and job under N layouts.
+
+    ``tokens`` of one micro-batch on one rank after the context-parallel split and before any
+    tensor-parallel one. ``linear_owner`` says whose copies the linears' weights are.
+    """
+
+    model: ModelSpec
+    job: JobSpec
+    layout: Layout
+    linear_owner: Owner = Owner.DENSE
+
+    @property
+    def sequence(self) -> IntArray:
+        """Tokens of one sequence on one rank: seq_len / cp."""
+        return ceil_div(self.layout.constant(self.job.seq_len), self.layout.cp)
+
+    @property
+    def tokens(self) -> IntArray:
+        """micro_batch * seq_len / cp."""
+        return self.layout.micro_batch * self.sequence
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of one activation element."""
+        return dtype_bytes(self.job.precision.activation)
+
+    @property
+    def parameter_bytes(self) -> float:
+        """Bytes of one parameter element as it is computed with."""
+        return dtype_bytes(self.job.precision.parameter)
+
+    def activations(self, rows: IntArray, width: IntArray | int) -> FloatArray:
+        """Bytes of a rows x width activation."""
+        return self.activation_bytes * rows * width
+
+
+def padded_to_ranks(elements: IntArray, ranks: IntArray, element_bytes: float) -> IntArray:
+    """Bytes of ``elements`` rounded up so that every rank holds a whole number of them."""
+    return (ceil_div(elements, ranks) * ranks * element_bytes).astype("int64")

@@ -1,0 +1,148 @@
+"""What stands before the first block and after the last: embedding, final norm, head and loss."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.linear import Linear, linear
+from ops.memory_bound import Kernel, kernel, norm
+from ops.op import Axis, Comm, Ops, Phase, Piece, Position, sequence
+from ops.strategies.sharding import Sharding, StrategyName
+from spec.arrays import IntArray, ceil_div
+from spec.collectives import Collective
+from spec.model import PositionKind
+
+
+def padded_vocab(context: LayerContext) -> IntArray:
+    """The vocabulary as the framework pads it: to its multiple, times tp where it says so."""
+    preset, model = context.job.preset, context.model
+    unit = context.layout.constant(max(preset.vocab_pad_multiple, model.vocab_pad_multiple))
+    if preset.vocab_pad_times_tp:
+        unit = unit * context.layout.tp
+    return ceil_div(context.layout.constant(model.vocab), unit) * unit
+
+
+def embedding(context: LayerContext, sharding: Sharding) -> Piece:
+    """Token embedding cut over the vocabulary (isp: over the hidden size), learned positions, and the
+    collective that assembles its output."""
+    layout, model = context.layout, context.model
+    isp = sharding.name is StrategyName.ISP
+    rows = ceil_div(context.tokens, sharding.norm_shards(layout)) if isp else context.tokens
+    parameters = ceil_div(padded_vocab(context) * model.hidden, layout.tp)
+    if model.position is PositionKind.LEARNED:
+        parameters = parameters + model.max_positions * model.hidden
+    table = kernel(
+        context,
+        Kernel(
+            name="embedding.table",
+            kernel="embedding",
+            rows=rows,
+            width=model.hidden,
+            saved_bytes=8.0 * context.tokens,
+            parameters=parameters,
+            position=Position.EMBEDDING,
+        ),
+    )
+    pieces = [table, _assemble(context, sharding)]
+    if model.embedding_norm:
+        pieces.append(norm(context, "embedding.norm", rows, Position.EMBEDDING))
+    return sequence(*pieces)
+
+
+def _assemble(context: LayerContext, sharding: Sharding) -> Piece:
+    """mtp sums the partial embeddings, msp and fsp scatter the sum, isp gathers hidden slices."""
+    layout = context.layout
+    tokens = ceil_div(context.tokens, layout.tp) * layout.tp
+    size = (tokens * context.model.hidden * context.activation_bytes).astype(np.int64)
+    forward_kind, backward_kind = {
+        StrategyName.MTP: (Collective.ALL_REDUCE, None),
+        StrategyName.MSP: (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
+        StrategyName.FSP: (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
+        StrategyName.ISP: (Collective.ALL_TO_ALL, Collective.ALL_TO_ALL),
+    }[sharding.name]
+    if sharding.name is StrategyName.ISP:
+        size = size // layout.tp
+    forward = Comm(
+        name="embedding.assemble",
+        phase=Phase.FORWARD,
+        position=Position.EMBEDDING,
+        collective=forward_kind,
+        axis=Axis.TP,
+        size_bytes=size,
+        dtype=context.job.precision.activation,
+    )
+    if backward_kind is None:
+        return Piece(forward=(forward,))
+    backward = replace(forward, phase=Phase.INPUT_GRAD, collective=backward_kind)
+    return Piece(forward=(forward,), backward=(backward,))
+
+
+def head(context: LayerContext, sharding: Sharding) -> Piece:
+    """Final norm and the vocabulary projection, cut over tp."""
+    layout, model = context.layout, context.model
+    norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
+    isp = sharding.name is StrategyName.ISP
+    vocab = padded_vocab(context)
+    width = vocab if isp else ceil_div(vocab, layout.tp)
+    layer = Linear(
+        name="head.logits",
+        tokens=ceil_div(context.tokens, sharding.gemm_shards(layout)),
+        inputs=layout.constant(model.hidden),
+        outputs=width,
+        saved_bytes=context.activations(
+            ceil_div(context.tokens, sharding.saved_input_shards(layout)), model.hidden
+        ),
+        bias=model.head_bias,
+        position=Position.HEAD,
+    )
+    return sequence(
+        norm(context, "head.norm", norm_rows, Position.HEAD),
+        sharding.enter(context, layer.name),
+        sharding.weights(context, layer.name, layer.inputs * layer.outputs),
+        linear(context, layer),
+    )
+
+
+def loss(context: LayerContext, sharding: Sharding) -> Piece:
+    """Cross-entropy over this rank's slice of the vocabulary.
+
+    Vocab-parallel: three small all-reduces of one fp32 per token (maximum, predicted logit, sum of
+    exponentials; Megatron-LM, ``vocab_parallel_cross_entropy``). Saved: the softmax in fp32, or with a
+    fused loss the gradient in the activation's format.
+    """
+    layout = context.layout
+    isp = sharding.name is StrategyName.ISP
+    rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
+    width = padded_vocab(context) if isp else ceil_div(padded_vocab(context), layout.tp)
+    fused = context.job.preset.fused_loss
+    entry_bytes = context.activation_bytes if fused else 4.0 + context.activation_bytes
+    entropy = kernel(
+        context,
+        Kernel(
+            name="loss.cross_entropy",
+            kernel="cross_entropy_fused" if fused else "cross_entropy",
+            rows=rows,
+            width=width,
+            saved_bytes=entry_bytes * rows * width,
+            position=Position.LOSS,
+        ),
+    )
+    if isp:
+        return entropy
+    reduced = Comm(
+        name="loss.reduce",
+        phase=Phase.FORWARD,
+        position=Position.LOSS,
+        repeat=3,
+        collective=Collective.ALL_REDUCE,
+        axis=Axis.TP,
+        size_bytes=4 * context.tokens,
+        dtype="fp32",
+    )
+    return sequence(entropy, Piece(forward=(reduced,)))
+
+
+def flat(piece: Piece) -> Ops:
+    """Forward operations, then backward ones."""
+    return piece.forward + piece.backward

@@ -1,0 +1,110 @@
+"""Which ranks form a group of each axis, and how the group lies on the machine.
+
+Rank order is fastest first: tp, cp, ep, dp, pp (Megatron-LM, ``RankGenerator``), so that an axis is a
+number of ranks at a stride. The expert grid is etp, ep, edp, pp over the same ranks
+(arXiv 2504.14960 sec. 3.2).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.layout import Layout
+from ops.op import Axis
+from spec.arrays import BoolArray, IntArray, ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Shape of an axis' groups for N plans.
+
+    ``intra`` ranks in each of ``inter`` scale-up domains; ``siblings`` groups of this axis share one
+    domain's way out; ``uneven`` marks a group that straddles domains unevenly and is priced as its
+    worst member group (fewest ranks per domain).
+    """
+
+    ranks: IntArray
+    stride: IntArray
+    intra: IntArray
+    inter: IntArray
+    siblings: IntArray
+    uneven: BoolArray
+
+
+def ranks_and_stride(axis: Axis, layout: Layout) -> tuple[IntArray, IntArray]:
+    """Members of a group of ``axis`` and the distance between neighbours in rank order."""
+    one = layout.constant(1)
+    dense = layout.tp * layout.cp
+    table: dict[Axis, tuple[IntArray, IntArray]] = {
+        Axis.TP: (layout.tp, one),
+        Axis.CP: (layout.cp, layout.tp),
+        Axis.DP: (layout.dp, dense),
+        Axis.DP_CP: (layout.dp * layout.cp, layout.tp),
+        Axis.PP: (layout.pp, dense * layout.dp),
+        Axis.ETP: (layout.etp, one),
+        Axis.EP: (layout.ep, layout.etp),
+        Axis.EDP: (layout.edp, layout.etp * layout.ep),
+        Axis.WP: (layout.wp, one),
+        Axis.WDP: (layout.wdp, layout.wp),
+        Axis.ZERO_SHARD: (layout.zero_size, layout.tp),
+        Axis.ZERO_REPLICATE: (
+            layout.dp * layout.cp // layout.zero_size,
+            layout.tp * layout.zero_size,
+        ),
+        Axis.EMBEDDING: (np.minimum(layout.pp, 2), dense * layout.dp * np.maximum(layout.pp - 1, 1)),
+    }
+    return table[axis]
+
+
+def place(ranks: IntArray, stride: IntArray, world_size: int, domain_ranks: int) -> Group:
+    """Lay groups of ``ranks`` members at ``stride`` on scale-up domains of ``domain_ranks``.
+
+    Group starts range over the whole world, so a group whose span does not divide the domain (tp 6
+    on 8) has members that straddle a border: its worst member group decides.
+    """
+    domain = min(domain_ranks, world_size)
+    span = ranks * stride
+    inside = np.maximum(domain // stride, 1)
+    fits = span <= domain
+    even = np.where(fits, domain % np.maximum(span, 1) == 0, (stride >= domain) | (domain % stride == 0))
+    even &= fits | (stride >= domain) | (ranks % inside == 0)
+    intra = np.where(fits, ranks, np.minimum(inside, ranks))
+    inter = ceil_div(ranks, intra)
+    straddle = ~even
+    inter = np.where(straddle, np.maximum(ceil_div(span, domain), 2), inter)
+    inter = np.minimum(inter, ranks)
+    intra = np.where(straddle, np.maximum(ranks // inter, 1), intra)
+    siblings = np.where(inter > 1, np.maximum(domain // intra, 1), np.maximum(domain // ranks, 1))
+    return Group(
+        ranks=ranks,
+        stride=stride,
+        intra=np.asarray(intra, dtype=np.int64),
+        inter=np.asarray(inter, dtype=np.int64),
+        siblings=np.asarray(siblings, dtype=np.int64),
+        uneven=np.asarray(straddle & (ranks > 1), dtype=np.bool_),
+    )
+
+
+def group_of(axis: Axis, layout: Layout, domain_ranks: int) -> Group:
+    """The shape of every plan's groups of ``axis`` on scale-up domains of ``domain_ranks`` GPUs."""
+    ranks, stride = ranks_and_stride(axis, layout)
+    return place(ranks, stride, layout.world_size, domain_ranks)
+
+
+def neighbour(layout: Layout, domain_ranks: int) -> Group:
+    """The pair of ranks that a pipeline hop joins: the hop between stages that is slowest.
+
+    A stage's ranks all send at once, so every rank of the domain is a sibling.
+    """
+    _, stride = ranks_and_stride(Axis.PP, layout)
+    domain = min(domain_ranks, layout.world_size)
+    crosses = (stride * layout.pp > domain) & (layout.pp > 1)
+    intra = np.where(crosses, 1, 2)
+    return Group(
+        ranks=np.minimum(layout.pp, 2),
+        stride=stride,
+        intra=np.asarray(intra, dtype=np.int64),
+        inter=np.where(crosses, 2, 1).astype(np.int64),
+        siblings=np.where(crosses, domain, np.maximum(domain // 2, 1)).astype(np.int64),
+        uneven=np.zeros(len(layout), dtype=np.bool_),
+    )

@@ -1,0 +1,103 @@
+"""A linear layer as its three matrix products, each with its own shape."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, Piece, Position
+from spec.arrays import FloatArray, IntArray, ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
+
+    ``saved_bytes`` is what stays of its input for the weight gradient.
+    """
+
+    name: str
+    tokens: IntArray
+    inputs: IntArray
+    outputs: IntArray
+    saved_bytes: FloatArray
+    bias: bool = False
+    position: Position = Position.BLOCK
+
+
+def linear(context: LayerContext, layer: Linear) -> Piece:
+    """Forward NT (t, i, o), input gradient NN (t, o, i), weight gradient TN (o, t, i)."""
+    precision = context.job.precision
+    one = np.ones_like(layer.tokens)
+    held = ceil_div((layer.inputs + int(layer.bias)) * layer.outputs, context.layout.wp)
+
+    def gemm(phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str) -> BatchedGemm:
+        m, k, n = shape
+        forward = phase is Phase.FORWARD
+        return BatchedGemm(
+            name=layer.name,
+            phase=phase,
+            position=layer.position,
+            batch=one,
+            m=m,
+            k=k,
+            n=n,
+            layout=layout,
+            dtype=precision.linear,
+            scale_recipe=precision.scale_recipe,
+            bias=layer.bias and forward,
+            saved_bytes=layer.saved_bytes if forward else 0.0 * layer.saved_bytes,
+            parameters=held if forward else 0 * one,
+            owner=context.linear_owner,
+        )
+
+    t, i, o = layer.tokens, layer.inputs, layer.outputs
+    backward: list[Op] = [
+        gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
+        gemm(Phase.WEIGHT_GRAD, (o, t, i), "TN"),
+    ]
+    if layer.bias:
+        backward.append(
+            MemoryBound(
+                name=f"{layer.name}.bias",
+                phase=Phase.WEIGHT_GRAD,
+                position=layer.position,
+                kernel="bias",
+                rows=t,
+                width=o,
+                dtype=precision.activation,
+            )
+        )
+    return Piece(forward=(gemm(Phase.FORWARD, (t, i, o), "NT"),), backward=tuple(backward))
+
+
+def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Piece:
+    """The same for ``groups`` experts that share ``tokens`` rows; weights belong to the experts."""
+    precision = context.job.precision
+
+    def gemm(phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str) -> GroupedGemm:
+        m, k, n = shape
+        forward = phase is Phase.FORWARD
+        return GroupedGemm(
+            name=layer.name,
+            phase=phase,
+            groups=groups,
+            m=m,
+            k=k,
+            n=n,
+            layout=layout,
+            dtype=precision.linear,
+            scale_recipe=precision.scale_recipe,
+            saved_bytes=layer.saved_bytes if forward else 0.0 * layer.saved_bytes,
+            parameters=groups * (layer.inputs + int(layer.bias)) * layer.outputs if forward else 0 * groups,
+            owner=Owner.EXPERT,
+        )
+
+    t, i, o = layer.tokens, layer.inputs, layer.outputs
+    return Piece(
+        forward=(gemm(Phase.FORWARD, (t, i, o), "NT"),),
+        backward=(
+            gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
+            gemm(Phase.WEIGHT_GRAD, (t, i, o), "TN"),
+        ),
+    )

@@ -1,0 +1,79 @@
+"""Kernels that only move bytes, forward and backward."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.op import MemoryBound, Phase, Piece, Position
+from spec.arrays import FloatArray, IntArray
+from spec.model import NormKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """``kernel`` of ops.kernels over rows x width; ``saved_bytes`` kept for its backward."""
+
+    name: str
+    kernel: str
+    rows: IntArray
+    width: IntArray | int
+    saved_bytes: FloatArray
+    parameters: int | IntArray = 0
+    position: Position = Position.BLOCK
+
+
+def kernel(context: LayerContext, spec: Kernel) -> Piece:
+    """The forward kernel and its backward twin."""
+    width = np.broadcast_to(np.asarray(spec.width, dtype=np.int64), spec.rows.shape)
+    dtype = context.job.precision.activation
+
+    def op(phase: Phase) -> MemoryBound:
+        forward = phase is Phase.FORWARD
+        return MemoryBound(
+            name=spec.name,
+            phase=phase,
+            position=spec.position,
+            kernel=spec.kernel,
+            rows=spec.rows,
+            width=width,
+            dtype=dtype,
+            saved_bytes=spec.saved_bytes if forward else 0.0 * spec.saved_bytes,
+            parameters=spec.parameters + 0 * spec.rows if forward else 0 * spec.rows,
+        )
+
+    return Piece(forward=(op(Phase.FORWARD),), backward=(op(Phase.INPUT_GRAD),))
+
+
+def norm(context: LayerContext, name: str, rows: IntArray, position: Position = Position.BLOCK) -> Piece:
+    """The model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
+    hidden = context.model.hidden
+    kind = context.model.norm
+    return kernel(
+        context,
+        Kernel(
+            name=name,
+            kernel=kind.value,
+            rows=rows,
+            width=hidden,
+            saved_bytes=context.activations(rows, hidden),
+            parameters=hidden * (2 if kind is NormKind.LAYER else 1),
+            position=position,
+        ),
+    )
+
+
+def residual(context: LayerContext, name: str, rows: IntArray) -> Piece:
+    """Adding a branch to the residual stream; with dropout, a byte of mask per element is kept."""
+    hidden = context.model.hidden
+    dropout = context.job.dropout
+    return kernel(
+        context,
+        Kernel(
+            name=name,
+            kernel="bias_dropout_add" if dropout else "add",
+            rows=rows,
+            width=hidden,
+            saved_bytes=float(dropout) * rows * hidden,
+        ),
+    )

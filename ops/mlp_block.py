@@ -1,0 +1,90 @@
+"""The dense feed-forward half of a block: norm, up, activation, down, residual."""
+
+from dataclasses import dataclass
+
+from ops.context import LayerContext
+from ops.linear import Linear, linear
+from ops.memory_bound import Kernel, kernel, norm, residual
+from ops.op import Piece, sequence
+from ops.strategies.sharding import Sharding
+from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.model import BlockSpec, MlpSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Token rows of a rank: ``gemm`` in the linears, ``saved`` kept of their input."""
+
+    gemm: IntArray
+    saved: IntArray
+
+
+def mlp_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
+    """Everything from the second norm to the second residual add of a dense block."""
+    if block.mlp is None:
+        raise ValueError("a block without a dense MLP has no dense feed-forward half")
+    layout = context.layout
+    norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
+    rows = Rows(
+        gemm=ceil_div(context.tokens, sharding.gemm_shards(layout)),
+        saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)),
+    )
+    return sequence(
+        norm(context, "mlp.norm", norm_rows),
+        feed_forward(context, sharding, block.mlp, rows, "mlp"),
+        residual(context, "mlp.residual", norm_rows),
+    )
+
+
+def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: Rows, name: str) -> Piece:
+    """Up (gate and up as one GEMM when gated), activation, down, with the strategy's communication."""
+    layout = context.layout
+    hidden = layout.constant(context.model.hidden)
+    width = ceil_div(layout.constant(mlp.ffn_hidden), sharding.weight_shards(layout))
+    up = Linear(
+        name=f"{name}.up",
+        tokens=rows.gemm,
+        inputs=hidden,
+        outputs=width * (2 if mlp.gated else 1),
+        saved_bytes=context.activations(rows.saved, context.model.hidden),
+        bias=mlp.bias,
+    )
+    down = Linear(
+        name=f"{name}.down",
+        tokens=rows.gemm,
+        inputs=width,
+        outputs=hidden,
+        saved_bytes=context.activations(rows.gemm, width),
+        bias=mlp.bias,
+    )
+    return sequence(
+        sharding.enter(context, up.name),
+        sharding.weights(context, up.name, up.inputs * up.outputs),
+        linear(context, up),
+        activation(context, mlp.gated, rows.gemm, width, f"{name}.activation"),
+        sharding.weights(context, down.name, down.inputs * down.outputs),
+        linear(context, down),
+        sharding.leave(context, down.name),
+    )
+
+
+def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, name: str) -> Piece:
+    """The activation function; a gated one keeps gate and up, and unfused also silu(gate)."""
+    return kernel(
+        context,
+        Kernel(
+            name=name,
+            kernel="swiglu" if gated else "gelu",
+            rows=rows,
+            width=width,
+            saved_bytes=activation_saved_bytes(context, gated, rows, width),
+        ),
+    )
+
+
+def activation_saved_bytes(context: LayerContext, gated: bool, rows: IntArray, width: IntArray) -> FloatArray:
+    """Its inputs: one tensor plain, two gated, three gated and unfused."""
+    if not gated:
+        return context.activations(rows, width)
+    tensors = 2 if context.job.preset.fused_activation else 3
+    return context.activations(rows, width) * tensors

@@ -1,0 +1,227 @@
+"""One operation of one rank, for N plans at once.
+
+A strategy says once which operations a layer runs; pricing, memory, explain, exporters and the
+runner all read this list. Numeric fields are 1-D arrays of length N.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from ops.kernels import bytes_moved_per_element
+from spec.arrays import FloatArray, IntArray
+from spec.collectives import Collective
+
+NOTHING = np.zeros(1)
+
+
+class Phase(StrEnum):
+    """When an operation runs."""
+
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"
+    INPUT_GRAD = "input_grad"
+    WEIGHT_GRAD = "weight_grad"
+    STEP = "step"
+
+
+class Position(StrEnum):
+    """Where in the model it stands."""
+
+    EMBEDDING = "embedding"
+    BLOCK = "block"
+    HEAD = "head"
+    LOSS = "loss"
+
+
+class Per(StrEnum):
+    """How often it runs."""
+
+    MICRO_BATCH = "micro_batch"
+    CHUNK = "chunk"
+    STEP = "step"
+
+
+class Lane(StrEnum):
+    """Whether the rank waits for it.
+
+    MAIN: one after another. BESIDE: runs beside the *other* gradient GEMM of the linear named in
+    ``beside`` (a collective of the input-grad phase beside its weight gradient, one of the weight-grad
+    phase beside its input gradient) and costs what outlasts it. PREFETCH: runs beside everything the layer does in the same pass (weights of the next
+    layer coming, gradients of the last one going).
+    """
+
+    MAIN = "main"
+    BESIDE = "beside"
+    PREFETCH = "prefetch"
+
+
+class Axis(StrEnum):
+    """Groups of ranks that communicate; ops.groups places each on the cluster."""
+
+    TP = "tp"
+    CP = "cp"
+    DP = "dp"
+    DP_CP = "dp_cp"
+    PP = "pp"
+    EP = "ep"
+    ETP = "etp"
+    EDP = "edp"
+    WP = "wp"
+    WDP = "wdp"
+    ZERO_SHARD = "zero_shard"
+    ZERO_REPLICATE = "zero_replicate"
+    EMBEDDING = "embedding"
+
+
+class Owner(StrEnum):
+    """Which group holds copies of a weight: DENSE the data-parallel ranks, WEIGHT (isp) the weight
+    data-parallel ranks, EXPERT the expert data-parallel ranks."""
+
+    DENSE = "dense"
+    WEIGHT = "weight"
+    EXPERT = "expert"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """What every operation says.
+
+    ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the
+    layer runs; ``parameters`` are trained elements held by this rank because of this operation
+    (before ZeRO), counted on the forward operation alone; ``repeat`` identical launches.
+    """
+
+    name: str
+    phase: Phase
+    position: Position = Position.BLOCK
+    per: Per = Per.MICRO_BATCH
+    lane: Lane = Lane.MAIN
+    beside: str = ""
+    repeat: int = 1
+    saved_bytes: FloatArray = field(default_factory=lambda: NOTHING)
+    transient_bytes: FloatArray = field(default_factory=lambda: NOTHING)
+    parameters: IntArray = field(default_factory=lambda: NOTHING.astype(np.int64))
+    owner: Owner = Owner.DENSE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchedGemm(Op):
+    """``batch`` products C[m, n] = A[m, k] B[k, n]; ``layout`` as in profdb.cases.GemmCase."""
+
+    batch: IntArray
+    m: IntArray
+    k: IntArray
+    n: IntArray
+    layout: str = "NT"
+    dtype: str = "bf16"
+    scale_recipe: str = ""
+    bias: bool = False
+
+    @property
+    def flops(self) -> FloatArray:
+        """2 m k n for each of the products."""
+        return 2.0 * self.repeat * self.batch * self.m * self.k * self.n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGemm(Op):
+    """``groups`` products of one (k, n) over ``m`` rows in total."""
+
+    groups: IntArray
+    m: IntArray
+    k: IntArray
+    n: IntArray
+    layout: str = "NT"
+    dtype: str = "bf16"
+    scale_recipe: str = ""
+
+    @property
+    def flops(self) -> FloatArray:
+        """2 m k n over all groups together."""
+        return 2.0 * self.repeat * self.m * self.k * self.n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(Op):
+    """Scaled dot-product attention, as profdb.cases.AttentionCase."""
+
+    batch: IntArray
+    q_len: IntArray
+    kv_len: IntArray
+    heads: IntArray
+    kv_heads: IntArray
+    qk_dim: int
+    v_dim: int
+    mask: str = "causal"
+    window: int = 0
+    direction: str = "forward"
+    kernel: str = "flash"
+    dtype: str = "bf16"
+    input_bytes: FloatArray = field(default_factory=lambda: NOTHING)
+
+    @property
+    def flops(self) -> FloatArray:
+        """Full-matrix attention: 2 s_q s_kv (d_qk + d_v) per head, as PaLM counts it
+        (arXiv 2204.02311 App. B); twice that in the backward."""
+        factor = 2.0 if self.direction == "forward" else 4.0
+        dims = self.qk_dim + self.v_dim
+        return factor * self.repeat * self.batch * self.heads * self.q_len * self.kv_len * dims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBound(Op):
+    """A kernel of ops.kernels over rows x width elements."""
+
+    kernel: str
+    rows: IntArray
+    width: IntArray
+    dtype: str = "bf16"
+
+    @property
+    def backward(self) -> bool:
+        """Whether the backward kernel runs."""
+        return self.phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+
+    @property
+    def bytes_moved(self) -> FloatArray:
+        """Bytes through HBM."""
+        per_element = bytes_moved_per_element(self.kernel, backward=self.backward, dtype=self.dtype)
+        return per_element * self.repeat * self.rows * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update(Op):
+    """One optimizer step over ``elements`` parameters."""
+
+    elements: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comm(Op):
+    """A collective over ``axis``; ``size_bytes`` is the whole array on one rank (spec.collectives)."""
+
+    collective: Collective
+    axis: Axis
+    size_bytes: IntArray
+    dtype: str = "bf16"
+
+
+Ops = tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a layer: what it runs forward, and what it runs backward in that order."""
+
+    forward: Ops = ()
+    backward: Ops = ()
+
+
+def sequence(*pieces: Piece) -> Piece:
+    """Pieces one after another: forwards in order, backwards from the last to the first."""
+    return Piece(
+        forward=tuple(op for piece in pieces for op in piece.forward),
+        backward=tuple(op for piece in reversed(pieces) for op in piece.backward),
+    )

@@ -1,0 +1,60 @@
+"""Which forward operations run again in the backward, and what is kept instead.
+
+Source: Korthikanti et al. 2022 (arXiv 2205.05198) sec. 5: full recomputation keeps a layer's input
+and repeats its forward; selective recomputation repeats the attention core alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+
+from ops.attention_block import is_score_kernel
+from ops.op import Attention, Op, Ops, Phase, Piece
+from spec.arrays import FloatArray
+
+
+class Recompute(StrEnum):
+    """How much of a layer is run again."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+def recomputed(block: Piece, kind: Recompute, input_bytes: FloatArray) -> Piece:
+    """The block with ``kind`` applied; ``input_bytes`` is what full recomputation keeps.
+
+    With full recomputation what the layer saves lives only while its own backward runs: it moves from
+    ``saved_bytes`` to ``transient_bytes``.
+    """
+    if kind is Recompute.NONE:
+        return block
+    if kind is Recompute.SELECTIVE:
+        return _repeat(block, is_score_kernel, keep=None)
+    return _repeat(block, lambda op: True, keep=input_bytes)
+
+
+def _repeat(block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None) -> Piece:
+    """Copy the chosen forward operations into the backward and let go of what they save."""
+    again: Ops = tuple(
+        replace(op, phase=Phase.RECOMPUTE, saved_bytes=0.0 * op.saved_bytes, parameters=0 * op.parameters)
+        for op in block.forward
+        if chosen(op)
+    )
+    forward = []
+    for op in block.forward:
+        if not chosen(op):
+            forward.append(op)
+            continue
+        kept = 0.0 * op.saved_bytes
+        if keep is None:
+            kept = _inputs_of_core(op)
+        elif op is block.forward[0]:
+            kept = keep
+        forward.append(replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes))
+    return Piece(forward=tuple(forward), backward=again + block.backward)
+
+
+def _inputs_of_core(op: Op) -> FloatArray:
+    """What the attention core needs to run again: q, k and v, without its own by-products."""
+    return op.input_bytes if isinstance(op, Attention) else 0.0 * op.saved_bytes

@@ -1,0 +1,97 @@
+"""InternEvo's sequence parallelism with sharded weights.
+
+Tokens are cut over tp ranks everywhere; all-to-alls around the attention kernel exchange tokens for
+heads (Ulysses, arXiv 2309.14509 sec. 3). Weights are cut over wp ranks and gathered per linear in
+the forward and again in the backward, one layer ahead; their gradient is reduce-scattered
+(InternEvo, arXiv 2401.09149 sec. 3).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.context import LayerContext, padded_to_ranks
+from ops.layout import Layout
+from ops.op import Axis, Comm, Lane, Phase, Piece
+from ops.strategies.sharding import StrategyName, collective
+from spec.arrays import IntArray
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+from spec.model import AttentionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedWeights:
+    """Tokens cut over tp, whole weights gathered from wp ranks."""
+
+    name: StrategyName = StrategyName.ISP
+
+    def weight_shards(self, layout: Layout) -> IntArray:
+        """Matrices are computed whole."""
+        return layout.constant(1)
+
+    def norm_shards(self, layout: Layout) -> IntArray:
+        """tp."""
+        return layout.tp
+
+    def gemm_shards(self, layout: Layout) -> IntArray:
+        """tp."""
+        return layout.tp
+
+    def saved_input_shards(self, layout: Layout) -> IntArray:
+        """Inputs are shards from the start."""
+        return layout.tp
+
+    def enter(self, context: LayerContext, name: str) -> Piece:
+        """Nothing: the tokens a rank holds are the tokens it multiplies."""
+        return Piece()
+
+    def leave(self, context: LayerContext, name: str) -> Piece:
+        """Nothing."""
+        return Piece()
+
+    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
+        """q, k and v go from token shards to head shards and the output comes back; the gradients
+        take the same ways backward: four all-to-alls each."""
+
+        def exchange(name: str, channels: int) -> Comm:
+            tokens = -(-context.tokens // context.layout.tp)
+            size = (tokens * channels * context.activation_bytes).astype(np.int64)
+            return collective(context, name, Collective.ALL_TO_ALL, Axis.TP, size)
+
+        into = (
+            exchange("attention.q_exchange", attention.num_heads * attention.qk_dim),
+            exchange("attention.k_exchange", attention.num_kv_heads * attention.qk_dim),
+            exchange("attention.v_exchange", attention.num_kv_heads * attention.v_dim),
+        )
+        out = (exchange("attention.out_exchange", attention.num_heads * attention.v_dim),)
+        return _mirrored(into), _mirrored(out)
+
+    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
+        """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""
+        precision = context.job.precision
+        wp = context.layout.wp
+
+        def moved(kind: Collective, dtype: str, phase: Phase) -> Comm:
+            return Comm(
+                name=f"{name}.weight",
+                phase=phase,
+                lane=Lane.PREFETCH,
+                collective=kind,
+                axis=Axis.WP,
+                size_bytes=padded_to_ranks(elements, wp, dtype_bytes(dtype)),
+                dtype=dtype,
+            )
+
+        gather = moved(Collective.ALL_GATHER, precision.parameter_gather, Phase.FORWARD)
+        scatter = moved(Collective.REDUCE_SCATTER, precision.reduce, Phase.WEIGHT_GRAD)
+        return Piece(
+            forward=(gather,),
+            backward=(replace(gather, phase=Phase.INPUT_GRAD), scatter),
+        )
+
+
+def _mirrored(forward: tuple[Comm, ...]) -> Piece:
+    """The same exchanges in the backward, last first."""
+    backward = tuple(replace(op, phase=Phase.INPUT_GRAD) for op in reversed(forward))
+    return Piece(forward=forward, backward=backward)

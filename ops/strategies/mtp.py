@@ -1,0 +1,61 @@
+"""Megatron tensor parallelism: two all-reduces forward and two backward a layer.
+
+Source: Shoeybi et al. 2019 (arXiv 1909.08053) sec. 3; the backward all-reduce of a column-parallel
+linear runs beside its weight gradient (Megatron-LM, LinearWithGradAccumulationAndAsyncCommunication).
+"""
+
+from dataclasses import dataclass, replace
+
+from ops.context import LayerContext
+from ops.layout import Layout
+from ops.op import Axis, Phase, Piece
+from ops.strategies.sharding import StrategyName, backward_lane, collective, full_tokens_bytes
+from spec.arrays import IntArray
+from spec.collectives import Collective
+from spec.model import AttentionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronTensor:
+    """Weights cut over tp; every rank sees all tokens."""
+
+    name: StrategyName = StrategyName.MTP
+
+    def weight_shards(self, layout: Layout) -> IntArray:
+        """tp."""
+        return layout.tp
+
+    def norm_shards(self, layout: Layout) -> IntArray:
+        """Norms are repeated on every rank."""
+        return layout.constant(1)
+
+    def gemm_shards(self, layout: Layout) -> IntArray:
+        """Every rank multiplies all tokens."""
+        return layout.constant(1)
+
+    def saved_input_shards(self, layout: Layout) -> IntArray:
+        """The whole input is kept."""
+        return layout.constant(1)
+
+    def enter(self, context: LayerContext, name: str) -> Piece:
+        """Nothing forward; the input gradient is summed over the ranks."""
+        summed = collective(
+            context, f"{name}.enter", Collective.ALL_REDUCE, Axis.TP, full_tokens_bytes(context)
+        )
+        lane = backward_lane(context)
+        return Piece(backward=(replace(summed, phase=Phase.INPUT_GRAD, lane=lane, beside=name),))
+
+    def leave(self, context: LayerContext, name: str) -> Piece:
+        """The partial outputs are summed over the ranks."""
+        summed = collective(
+            context, f"{name}.leave", Collective.ALL_REDUCE, Axis.TP, full_tokens_bytes(context)
+        )
+        return Piece(forward=(summed,))
+
+    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
+        """Heads are cut already."""
+        return Piece(), Piece()
+
+    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
+        """Weights stay where they are."""
+        return Piece()

@@ -1,0 +1,76 @@
+"""Tensor with sequence parallelism, in its two forms.
+
+Between the linears every rank holds 1/tp of the tokens: an all-gather enters a block, a
+reduce-scatter leaves it (Korthikanti et al. 2022, arXiv 2205.05198 sec. 4.2). *msp* (InternEvo) keeps
+the gathered input for the weight gradient; *fsp* keeps the shard and gathers it again in the backward
+beside the input-gradient GEMM (ibid. sec. 4.2.2), which is what Megatron-LM does.
+"""
+
+from dataclasses import dataclass, replace
+
+from ops.context import LayerContext
+from ops.layout import Layout
+from ops.op import Axis, Phase, Piece
+from ops.strategies.sharding import StrategyName, backward_lane, collective, full_tokens_bytes
+from spec.arrays import IntArray
+from spec.collectives import Collective
+from spec.model import AttentionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceParallel:
+    """Weights cut over tp; tokens cut over tp between the linears.
+
+    ``regather`` False is msp, True is fsp.
+    """
+
+    regather: bool
+
+    @property
+    def name(self) -> StrategyName:
+        """fsp gathers again, msp does not."""
+        return StrategyName.FSP if self.regather else StrategyName.MSP
+
+    def weight_shards(self, layout: Layout) -> IntArray:
+        """tp."""
+        return layout.tp
+
+    def norm_shards(self, layout: Layout) -> IntArray:
+        """tp."""
+        return layout.tp
+
+    def gemm_shards(self, layout: Layout) -> IntArray:
+        """The gathered tokens are multiplied."""
+        return layout.constant(1)
+
+    def saved_input_shards(self, layout: Layout) -> IntArray:
+        """The gathered input (msp) or the shard (fsp) is kept."""
+        return layout.tp if self.regather else layout.constant(1)
+
+    def enter(self, context: LayerContext, name: str) -> Piece:
+        """All-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
+        and, for fsp, the gather again beside the input gradient."""
+        size = full_tokens_bytes(context)
+        lane = backward_lane(context)
+        gather = collective(context, f"{name}.enter", Collective.ALL_GATHER, Axis.TP, size)
+        scatter = collective(context, f"{name}.enter", Collective.REDUCE_SCATTER, Axis.TP, size)
+        backward = [replace(scatter, phase=Phase.INPUT_GRAD, lane=lane, beside=name)]
+        if self.regather:
+            again = replace(gather, name=f"{name}.regather", phase=Phase.WEIGHT_GRAD, lane=lane, beside=name)
+            backward.insert(0, again)
+        return Piece(forward=(gather,), backward=tuple(backward))
+
+    def leave(self, context: LayerContext, name: str) -> Piece:
+        """Reduce-scatter out; backward: all-gather of the output gradient."""
+        size = full_tokens_bytes(context)
+        scatter = collective(context, f"{name}.leave", Collective.REDUCE_SCATTER, Axis.TP, size)
+        gather = collective(context, f"{name}.leave", Collective.ALL_GATHER, Axis.TP, size)
+        return Piece(forward=(scatter,), backward=(replace(gather, phase=Phase.INPUT_GRAD),))
+
+    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
+        """Heads are cut already."""
+        return Piece(), Piece()
+
+    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
+        """Weights stay where they are."""
+        return Piece()

@@ -1,0 +1,88 @@
+"""What a strategy must say; blocks are written once against it."""
+
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.layout import Layout
+from ops.op import Axis, Comm, Lane, Phase, Piece
+from spec.arrays import IntArray
+from spec.collectives import Collective
+from spec.model import AttentionSpec
+
+
+class StrategyName(StrEnum):
+    """The four modes of the InternEvo family."""
+
+    MTP = "mtp"
+    MSP = "msp"
+    FSP = "fsp"
+    ISP = "isp"
+
+
+class Sharding(Protocol):
+    """How one strategy cuts weights and tokens, and what it communicates."""
+
+    @property
+    def name(self) -> StrategyName:
+        """Its name in plans and reports."""
+        ...
+
+    def weight_shards(self, layout: Layout) -> IntArray:
+        """Parts a matrix is cut into for computing."""
+        ...
+
+    def norm_shards(self, layout: Layout) -> IntArray:
+        """Parts the tokens are cut into between the linears (norms, residual stream)."""
+        ...
+
+    def gemm_shards(self, layout: Layout) -> IntArray:
+        """Parts the tokens are cut into inside the linears."""
+        ...
+
+    def saved_input_shards(self, layout: Layout) -> IntArray:
+        """Parts the saved input of an entering linear is cut into."""
+        ...
+
+    def enter(self, context: LayerContext, name: str) -> Piece:
+        """Communication before the column-parallel linear ``name``."""
+        ...
+
+    def leave(self, context: LayerContext, name: str) -> Piece:
+        """Communication after the row-parallel linear ``name``."""
+        ...
+
+    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
+        """Communication just before and just after the attention kernel."""
+        ...
+
+    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
+        """Gathering the weights of the linear ``name`` and reducing their gradient."""
+        ...
+
+
+def collective(context: LayerContext, name: str, kind: Collective, axis: Axis, size_bytes: IntArray) -> Comm:
+    """A forward collective of activations on the main lane."""
+    return Comm(
+        name=name,
+        phase=Phase.FORWARD,
+        collective=kind,
+        axis=axis,
+        size_bytes=np.asarray(size_bytes, dtype=np.int64),
+        dtype=context.job.precision.activation,
+    )
+
+
+def full_tokens_bytes(context: LayerContext) -> IntArray:
+    """Bytes of the hidden states of a rank's whole micro-batch, rounded up to whole shards."""
+    layout = context.layout
+    tokens = -(-context.tokens // layout.tp) * layout.tp
+    return (tokens * context.model.hidden * context.activation_bytes).astype(np.int64)
+
+
+def backward_lane(context: LayerContext) -> Lane:
+    """Whether the backward's tp collectives run beside the other gradient GEMM."""
+    preset = context.job.preset
+    return Lane.BESIDE if preset.overlap_tp_backward or preset.overlap_tp else Lane.MAIN

@@ -1,0 +1,143 @@
+"""The plan an InternLM-style config is written with: its ``parallel``, ``data``, ``model`` and
+``hybrid_zero_optimizer`` sections.
+
+InternEvo's own defaults apply where it has one (``internlm/initialize/launch.py``,
+args_sanity_check): zero1 over the whole data-parallel group, tensor, pipeline and weight 1, mtp.
+"""
+
+from spec.config_file import WrittenPlan
+from spec.dtypes import canonical_dtype
+from spec.errors import ConfigError
+from spec.internlm_keys import HYBRID_ZERO, PIPELINE
+from spec.sections import Section
+
+STRATEGIES = ("mtp", "msp", "fsp", "isp")
+PRICED_DTYPES = ("bf16", "fp16")
+
+
+def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: Section) -> WrittenPlan:
+    """The written plan; raises ConfigError for settings that are wrong or not priced yet."""
+    tensor = _entry(parallel, "tensor")
+    tp = tensor.integer_or("size", 1)
+    strategy = tensor.choice("mode", STRATEGIES, "mtp")
+    tensor.close()
+    pp = _pipeline(parallel)
+    weight = _entry(parallel, "weight")
+    wp = weight.integer_or("size", 1)
+    if wp > 1 and strategy != "isp":
+        weight.fail("size", "1 unless tensor.mode is 'isp'")
+    zero_stage, zero_size = _zero(parallel)
+    ep, etp = _experts(parallel, tp)
+    _refuse_unpriced(parallel, strategy)
+    if not model.flag("parallel_output", True) and tp > 1:
+        model.fail("parallel_output", "True when tensor.size > 1: gathered logits are not priced")
+    plan = WrittenPlan(
+        strategy=strategy,
+        tp=tp,
+        pp=pp,
+        wp=wp,
+        ep=ep,
+        etp=etp,
+        zero_stage=zero_stage,
+        zero_size=zero_size,
+        micro_batch=data.maybe_integer("micro_bsz"),
+        num_micro=data.maybe_integer("micro_num"),
+        recompute=_recompute(model),
+        overlap_sync_grad=_overlap_sync_grad(zero),
+        overlap_sync_param=zero.flag("overlap_sync_param", False),
+        reduce_bucket_size=zero.maybe_integer("reduce_bucket_size"),
+        weight_overlap=weight.flag("overlap", False),
+        memory_pool=weight.flag("memory_pool", False),
+        prefetch=weight.choice("forward_overlap_per", ("layer", "module"), "layer"),
+        use_flash_attn=model.flag("use_flash_attn", True),
+        dtype=_dtype(model),
+        preset="internevo",
+    )
+    weight.only("launch_allgather_before", ("wo",), "another prefetch point is not priced")
+    weight.close()
+    zero.close(HYBRID_ZERO)
+    return plan
+
+
+def _entry(parallel: Section, key: str) -> Section:
+    """A parallel entry, where a bare integer stands for dict(size=...)."""
+    if type(parallel.values.get(key)) is int:
+        parallel.has(key)
+        return Section(
+            where=parallel.where, name=f"{parallel.name}.{key}", values={"size": parallel.values[key]}
+        )
+    return parallel.section(key)
+
+
+def _pipeline(parallel: Section) -> int:
+    pipeline = _entry(parallel, "pipeline")
+    size = pipeline.integer_or("size", 1)
+    pipeline.only("mode", ("1f1b", "1F1B"), "other pipeline schedules are not priced yet")
+    pipeline.only("zero_bubble", (False,), "zero-bubble schedules are not priced yet")
+    pipeline.only("use_zeropp", (False,), "ZeroPP schedules are not priced")
+    pipeline.only("decouple_grad", (False,), "zero-bubble schedules are not priced yet")
+    pipeline.close(PIPELINE)
+    return size
+
+
+def _zero(parallel: Section) -> tuple[int, int]:
+    """(stage, size): size <= 0 is the whole data-parallel group, 1 no sharding, else a part of it."""
+    zero1 = _entry(parallel, "zero1")
+    size = zero1.integer_or("size", -1, minimum=-(2**31))
+    zero1.only("fsdp", (False,), "InternEvo under torch FSDP is not priced")
+    zero1.close()
+    return (0, 1) if size == 1 else (1, max(size, 0))
+
+
+def _experts(parallel: Section, tp: int) -> tuple[int | None, int | None]:
+    """(ep, etp); expert.size <= 0 lets InternEvo choose, no_tp keeps experts whole."""
+    parallel.has("expert")
+    if parallel.values.get("expert") is None:
+        ep, etp = None, None
+    else:
+        expert = _entry(parallel, "expert")
+        ep = max(expert.integer_or("size", -1, minimum=-(2**31)), 0)
+        etp = 1 if expert.flag("no_tp", False) else tp
+        expert.close()
+    for key, accepted in (("expert_weight", (0, 1)), ("expert_zero1", (-1, 0))):
+        entry = _entry(parallel, key)
+        entry.only("size", accepted, f"{key} is not priced")
+        entry.close(("overlap", "memory_pool", "fsdp", "launch_allgather_before", "forward_overlap_per"))
+    return ep, etp
+
+
+def _refuse_unpriced(parallel: Section, strategy: str) -> None:
+    sequence_2d = parallel.section("sequence_2D")
+    sequence_2d.only("enable", (False,), "2D sequence parallelism is not priced yet")
+    sequence_2d.close(("head_size", "context_size", "window_size", "device_placement_strategy"))
+    if parallel.flag("sequence_parallel", False) and strategy == "mtp":
+        parallel.fail("sequence_parallel", "False with mode 'mtp'; write tensor=dict(size=n, mode='msp')")
+    parallel.close()
+
+
+def _recompute(model: Section) -> str:
+    """checkpoint: a bool or a share of layers; only none and all are priced yet."""
+    value = model.values.get("checkpoint") if model.has("checkpoint") else False
+    if not isinstance(value, (bool, int, float)) or value not in (0, 1):
+        model.fail("checkpoint", "True or False: recomputing a share of the layers is not priced yet")
+    return "full" if value else "none"
+
+
+def _overlap_sync_grad(zero: Section) -> bool:
+    """overlap_sync_grad, or its older name zero_overlap_communication."""
+    older = zero.flag("zero_overlap_communication", False)
+    return zero.flag("overlap_sync_grad", older)
+
+
+def _dtype(model: Section) -> str:
+    """The compute format: bf16 or fp16 (InternEvo's default)."""
+    written = model.text("dtype", "torch.float16")
+    short = canonical_dtype(written, where=model.where, key="model.dtype")
+    if short not in PRICED_DTYPES:
+        raise ConfigError(
+            where=model.where,
+            key="model.dtype",
+            value=written,
+            allowed="torch.bfloat16 or torch.float16: other formats are not priced yet",
+        )
+    return short

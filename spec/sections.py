@@ -1,0 +1,118 @@
+"""Typed access to one section of a config: each key is read once, with its type, or refused.
+
+A section remembers which keys were asked for; ``close`` refuses every key that nobody read and that
+no table says is harmless. So no setting is ever ignored silently.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from spec.errors import ConfigError
+
+MAX_COUNT = 2**40  # no size, count or degree of a model or plan comes near
+
+
+@dataclass(slots=True, kw_only=True)
+class Section:
+    """``values`` of the section called ``name`` (empty at top level) in the file ``where``."""
+
+    where: str
+    name: str
+    values: Mapping[str, object]
+    read: set[str] = field(default_factory=set)
+
+    def fail(self, key: str, allowed: str) -> NoReturn:
+        """Raise a ConfigError for ``key``; containers are shown by kind only."""
+        value = self.values.get(key)
+        if isinstance(value, (list, tuple, dict)):
+            value = f"<{type(value).__name__} of {len(value)}>"
+        raise ConfigError(where=self.where, key=self._path(key), value=value, allowed=allowed)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is written, with something other than None."""
+        self.read.add(key)
+        return self.values.get(key) is not None
+
+    def integer(self, key: str, *, minimum: int = 1) -> int:
+        """A required whole number of at least ``minimum``."""
+        if not self.has(key):
+            self.fail(key, f"required: a whole number of at least {minimum}")
+        value = self.values[key]
+        if type(value) is not int or not minimum <= value <= MAX_COUNT:
+            self.fail(key, f"a whole number from {minimum} to 2**40")
+        return value
+
+    def integer_or(self, key: str, default: int, *, minimum: int = 1) -> int:
+        """A whole number, or ``default`` when the key is absent."""
+        return self.integer(key, minimum=minimum) if self.has(key) else default
+
+    def maybe_integer(self, key: str, *, minimum: int = 1) -> int | None:
+        """A whole number, or None when the key is absent."""
+        return self.integer(key, minimum=minimum) if self.has(key) else None
+
+    def number(self, key: str, *, positive: bool = True) -> float:
+        """A required finite number, above zero unless ``positive`` is False."""
+        value = self.values.get(key) if self.has(key) else None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            self.fail(key, "a finite number")
+        if positive and value <= 0:
+            self.fail(key, "a number above 0")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or False."""
+        if not self.has(key):
+            return default
+        value = self.values[key]
+        if not isinstance(value, bool):
+            self.fail(key, "True or False")
+        return value
+
+    def maybe_flag(self, key: str) -> bool | None:
+        """True, False, or None when the key is absent."""
+        return self.flag(key, False) if self.has(key) else None
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string; required when there is no default."""
+        if not self.has(key) and default is not None:
+            return default
+        value = self.values.get(key)
+        if not isinstance(value, str):
+            self.fail(key, "a string" if self.has(key) else "required: a string")
+        return value
+
+    def choice(self, key: str, choices: Collection[str], default: str | None = None) -> str:
+        """A string out of ``choices``."""
+        value = self.text(key, default)
+        if value not in choices:
+            self.fail(key, f"one of {', '.join(choices)}")
+        return value
+
+    def only(self, key: str, accepted: tuple[object, ...], why: str) -> None:
+        """Accept the key only when absent or one of ``accepted``; ``why`` says what is missing."""
+        if key not in self.values:
+            return
+        self.read.add(key)
+        value = self.values[key]
+        if value is None or any(type(value) is type(item) and value == item for item in accepted):
+            return
+        shown = " or ".join(repr(item) for item in accepted)
+        self.fail(key, f"{shown} only: {why}")
+
+    def section(self, key: str) -> "Section":
+        """A subsection; empty when absent."""
+        value = self.values[key] if self.has(key) else {}
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            self.fail(key, "a dict with string keys")
+        return Section(where=self.where, name=self._path(key), values=value)
+
+    def close(self, harmless: Collection[str] = ()) -> None:
+        """Refuse any key that was neither read nor is ``harmless``."""
+        for key in self.values:
+            if key not in self.read and key not in harmless:
+                self.fail(key, "a known key; this one might change the answer and is not understood")
+
+    def _path(self, key: str) -> str:
+        return f"{self.name}.{key}" if self.name else key

@@ -1,0 +1,129 @@
+"""How many parameters a model has, to the last one, as its publishers count them.
+
+Raw vocabulary, no padding, no sharding. Biases, norms and routers are counted; buffers are not,
+with one exception that its publishers count too: DeepSeek-V3's router correction bias.
+"""
+
+from dataclasses import dataclass
+
+from spec.model import (
+    AttentionKind,
+    AttentionSpec,
+    BlockSpec,
+    MlpSpec,
+    ModelSpec,
+    MoeSpec,
+    NormKind,
+    PositionKind,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters of one model.
+
+    ``total`` is the decoder with embeddings and head, router correction biases included,
+    multi-token-prediction blocks not. ``active`` is what one token passes through: ``total`` less
+    the routed experts beyond top-k; embedding and head are counted once each, as in the published
+    active figures (Mixtral 12.9 B, arXiv 2401.04088 sec. 1). ``embedding`` is the token table, ``position`` the
+    learned position table, ``head`` the output matrix (0 when tied); ``router_bias`` the correction
+    biases inside ``total``; ``mtp`` the multi-token-prediction blocks, without the embedding and
+    head that they share.
+    """
+
+    total: int
+    active: int
+    embedding: int
+    position: int
+    head: int
+    router_bias: int
+    mtp: int
+
+
+def num_parameters(model: ModelSpec) -> ParameterCount:
+    """The ParameterCount of ``model``."""
+    hidden = model.hidden
+    embedding = model.vocab * hidden
+    head = (0 if model.tied_embeddings else embedding) + (model.vocab if model.head_bias else 0)
+    position = model.max_positions * hidden if model.position is PositionKind.LEARNED else 0
+    norms = norm_parameters(model.norm, hidden) * (2 if model.embedding_norm else 1)
+    total = embedding + head + position + norms
+    idle = router_bias = 0
+    for run in model.main_blocks:
+        total += run.count * block_parameters(run.block, hidden)
+        if run.block.moe is not None:
+            idle += run.count * idle_expert_parameters(run.block.moe, hidden)
+            router_bias += run.count * (run.block.moe.num_experts if run.block.moe.router_bias else 0)
+    mtp = sum(run.count * block_parameters(run.block, hidden) for run in model.blocks if run.block.mtp)
+    return ParameterCount(
+        total=total,
+        active=total - idle,
+        embedding=embedding,
+        position=position,
+        head=head,
+        router_bias=router_bias,
+        mtp=mtp,
+    )
+
+
+def block_parameters(block: BlockSpec, hidden: int) -> int:
+    """Parameters of one block: attention, MLP or experts, two norms, and what MTP adds.
+
+    An MTP block adds norms of both inputs and of its output, and the 2h -> h projection
+    (arXiv 2412.19437 sec. 2.2; names enorm, hnorm, shared_head.norm, eh_proj in the checkpoint).
+    """
+    if block.moe is not None:
+        feed_forward = moe_parameters(block.moe, hidden)
+    elif block.mlp is not None:
+        feed_forward = mlp_parameters(block.mlp, hidden)
+    norm = norm_parameters(block.norm, hidden)
+    extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
+    return attention_parameters(block.attention, hidden) + feed_forward + 2 * norm + extra
+
+
+def attention_parameters(attention: AttentionSpec, hidden: int) -> int:
+    """Parameters of one attention layer; MLA as in arXiv 2405.04434 sec. 2.1.2, eqs. 9-19."""
+    heads, kv_heads = attention.num_heads, attention.num_kv_heads
+    query, value = heads * attention.qk_dim, heads * attention.v_dim
+    output = value * hidden + (hidden if attention.out_bias else 0)
+    if attention.kind is AttentionKind.MLA:
+        rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
+        down = hidden * (rank + kv_rank + attention.rope_dim)
+        up = (rank or hidden) * query
+        up += kv_rank * heads * (attention.qk_dim - attention.rope_dim + attention.v_dim)
+        return down + up + rank + kv_rank + output
+    columns = query + kv_heads * (attention.qk_dim + attention.v_dim)
+    projections = columns * (hidden + 1 if attention.qkv_bias else hidden)
+    norms = 2 * attention.qk_dim if attention.qk_norm else 0
+    return projections + output + norms + (heads if attention.sinks else 0)
+
+
+def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:
+    """Parameters of a dense feed-forward layer: three matrices when gated, else two."""
+    return _ffn(hidden, mlp.ffn_hidden, gated=mlp.gated, bias=mlp.bias)
+
+
+def moe_parameters(moe: MoeSpec, hidden: int) -> int:
+    """Parameters of the router, all routed experts, and the shared experts with their gate."""
+    router = hidden * moe.num_experts + (moe.num_experts if moe.router_bias else 0)
+    experts = moe.num_experts * _ffn(hidden, moe.expert_ffn_hidden, gated=moe.gated, bias=moe.bias)
+    shared = 0
+    if moe.shared_ffn_hidden:
+        shared = _ffn(hidden, moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
+        shared += hidden if moe.shared_gate else 0
+    return router + experts + shared
+
+
+def idle_expert_parameters(moe: MoeSpec, hidden: int) -> int:
+    """Parameters of the routed experts that one token does not visit."""
+    return (moe.num_experts - moe.topk) * _ffn(hidden, moe.expert_ffn_hidden, gated=moe.gated, bias=moe.bias)
+
+
+def norm_parameters(norm: NormKind, hidden: int) -> int:
+    """RMSNorm: one weight a channel; LayerNorm: a weight and a bias."""
+    return hidden if norm is NormKind.RMS else 2 * hidden
+
+
+def _ffn(hidden: int, width: int, *, gated: bool, bias: bool) -> int:
+    inward = 2 if gated else 1
+    return (inward + 1) * hidden * width + (inward * width + hidden if bias else 0)

@@ -9,6 +9,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ops.op import Axis
+from spec.collectives import Collective
+from spec.origin import ORIGIN_MEANINGS
+from spec.presets import PRESETS
+
 ROOT = Path(__file__).resolve().parents[1]
 SEARCH = (
     "python simulation_train_formulaic.py --pre_profiling_data_path ./prof_data/data.pt "
@@ -148,3 +153,15 @@ def test_ci_uses_what_a_user_uses() -> None:
     assert "pip install" not in script
     for target in ("env-dev", "lint", "types", "test"):
         assert f"step {target}" in script
+
+
+def test_glossary_says_every_origin_as_the_code_does() -> None:
+    lines = text_of("docs/glossary.md").splitlines()
+    for origin, meaning in ORIGIN_MEANINGS.items():
+        assert any(line.startswith(f"| {origin.name.lower()} | {meaning}") for line in lines), origin
+
+
+def test_glossary_has_a_word_for_every_axis_collective_and_strategy() -> None:
+    words = set(re.findall(r"^\| ([^|]+?) \|", text_of("docs/glossary.md"), re.MULTILINE))
+    strategies = {strategy for preset in PRESETS.values() for strategy in preset.strategies}
+    assert {kind.value for kind in Collective} | {axis.value for axis in Axis} | strategies <= words

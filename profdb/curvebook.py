@@ -1,0 +1,226 @@
+"""CurveBook: the one door to every time.
+
+Each method takes a query (profdb.queries) and returns seconds, relative error and origin for each of
+its N shapes. Equal shapes are priced once. Nothing is guessed: a family, word or reach of which the
+profile holds nothing raises MissingCurveError, unless the book was opened with ``missing="modelled"``
+and a book of modelled times, whose answers say so.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from profdb.cases import Family
+from profdb.fits import FITTERS
+from profdb.fitting import Curve, curves_of
+from profdb.priced import Priced
+from profdb.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    P2PQuery,
+)
+from profdb.sample import ProfileDatabase
+from profdb.store import load_profile
+from profdb.unique_shapes import unique_shapes
+from spec.arrays import BoolArray, IntArray
+from spec.errors import ConfigError, MissingCurveError
+from spec.origin import Origin
+
+Columns = dict[str, IntArray]
+
+
+class Book(Protocol):
+    """What answers queries: a CurveBook over a profile, or a book of modelled times."""
+
+    def linear_s(self, query: LinearQuery) -> Priced: ...  # noqa: D102
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced: ...  # noqa: D102
+    def attention_s(self, query: AttentionQuery) -> Priced: ...  # noqa: D102
+    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced: ...  # noqa: D102
+    def collective_s(self, query: CollectiveQuery) -> Priced: ...  # noqa: D102
+    def p2p_s(self, query: P2PQuery) -> Priced: ...  # noqa: D102
+    def optimizer_s(self, query: OptimizerQuery) -> Priced: ...  # noqa: D102
+    def host_s(self, kind: str) -> Priced: ...  # noqa: D102
+
+
+class CurveBook:
+    """Times of one profile. ``missing`` is "error" or "modelled" (then ``modelled`` answers)."""
+
+    def __init__(
+        self, profile: ProfileDatabase, *, missing: str = "error", modelled: Book | None = None
+    ) -> None:
+        if missing not in ("error", "modelled"):
+            raise ConfigError(where="CurveBook", key="missing", value=missing, allowed="error or modelled")
+        if missing == "modelled" and modelled is None:
+            raise ConfigError(
+                where="CurveBook", key="modelled", value=None, allowed="a book of modelled times"
+            )
+        self.profile = profile
+        self._modelled = modelled if missing == "modelled" else None
+        self._curves: dict[Family, dict[tuple[str, ...], list[Curve]]] = {}
+
+    @classmethod
+    def open(cls, path: str | Path, *, missing: str = "error", modelled: Book | None = None) -> "CurveBook":
+        """A book over the profile in a file; raises ProfileError as load_profile does."""
+        return cls(load_profile(path), missing=missing, modelled=modelled)
+
+    def linear_s(self, query: LinearQuery) -> Priced:
+        """Batched matrix products. A product with a size of 0 takes no time."""
+        columns = query.columns()
+        words = {"layout": query.layout, "dtype_in": query.dtype, "scale_recipe": query.scale_recipe}
+        return self._price(
+            Family.GEMM,
+            words | {"bias": str(int(query.bias))},
+            columns,
+            (_all_positive(columns), lambda book: book.linear_s(query)),
+        )
+
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+        """Grouped matrix products of experts."""
+        columns = query.columns()
+        words = {"layout": query.layout, "dtype_in": query.dtype, "scale_recipe": query.scale_recipe}
+        return self._price(
+            Family.GROUPED_GEMM,
+            words,
+            columns,
+            (_all_positive(columns), lambda book: book.grouped_linear_s(query)),
+        )
+
+    def attention_s(self, query: AttentionQuery) -> Priced:
+        """Attention calls, forward or backward alone."""
+        columns = query.columns()
+        sizes = {name: column for name, column in columns.items() if name != "window"}
+        words = {"mask": query.mask, "direction": query.direction, "kernel": query.kernel}
+        return self._price(
+            Family.ATTENTION,
+            words | {"dtype": query.dtype},
+            columns,
+            (_all_positive(sizes), lambda book: book.attention_s(query)),
+        )
+
+    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+        """Memory-bound kernels of ops.kernels."""
+        columns = query.columns()
+        words = {"kernel": query.kernel, "direction": query.direction, "dtype": query.dtype}
+        return self._price(
+            Family.MEMORY_BOUND,
+            words,
+            columns,
+            (_all_positive(columns), lambda book: book.memory_bound_s(query)),
+        )
+
+    def collective_s(self, query: CollectiveQuery) -> Priced:
+        """Collectives. A group of one rank or a size of 0 takes no time."""
+        columns = query.columns()
+        busy = (columns["size_bytes"] > 0) & (columns["intra"] * columns["inter"] > 1)
+        return self._price(
+            Family.COLLECTIVE,
+            {"collective": str(query.collective)},
+            columns,
+            (busy, lambda book: book.collective_s(query)),
+        )
+
+    def p2p_s(self, query: P2PQuery) -> Priced:
+        """Messages between two ranks."""
+        columns = query.columns()
+        busy = (columns["size_bytes"] > 0) & (columns["intra"] * columns["inter"] > 1)
+        return self._price(
+            Family.COLLECTIVE, {"collective": "p2p"}, columns, (busy, lambda book: book.p2p_s(query))
+        )
+
+    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+        """Optimizer steps."""
+        columns = query.columns()
+        words = {
+            "kernel": query.kernel,
+            "parameter_dtype": query.parameter_dtype,
+            "gradient_dtype": query.gradient_dtype,
+        }
+        return self._price(
+            Family.OPTIMIZER,
+            words,
+            columns,
+            (_all_positive(columns), lambda book: book.optimizer_s(query)),
+        )
+
+    def host_s(self, kind: str) -> Priced:
+        """Host-side cost of one launch, layer or micro-batch; arrays of length 1."""
+        ones = np.ones(1, dtype=np.bool_)
+        return self._price(Family.HOST, {"kind": kind}, {}, (ones, lambda book: book.host_s(kind)))
+
+    def curves(self, family: Family) -> list[Curve]:
+        """The family's curves, fitted or read once."""
+        return [curve for curves in self._family(family).values() for curve in curves]
+
+    def _family(self, family: Family) -> dict[tuple[str, ...], list[Curve]]:
+        if family not in self._curves:
+            names = FITTERS[family].words + FITTERS[family].flags
+            by_key: dict[tuple[str, ...], list[Curve]] = {}
+            for curve in curves_of(self.profile, family):
+                by_key.setdefault(tuple(curve.key[name] for name in names), []).append(curve)
+            self._curves[family] = {
+                key: sorted(curves, key=lambda curve: curve.origin) for key, curves in by_key.items()
+            }
+        return self._curves[family]
+
+    def _price(
+        self,
+        family: Family,
+        words: dict[str, str],
+        columns: Columns,
+        ask: tuple[BoolArray, Callable[[Book], Priced]],
+    ) -> Priced:
+        busy, ask_modelled = ask
+        size = busy.shape[0]
+        seconds, spread = np.zeros(size), np.zeros(size)
+        origin = np.full(size, int(Origin.DERIVED), dtype=np.int64)
+        rows = np.flatnonzero(busy)
+        if rows.size:
+            unique, inverse = unique_shapes({name: column[rows] for name, column in columns.items()})
+            priced = self._price_unique(family, words, unique)
+            missing = np.isnan(priced.seconds)
+            seconds[rows], spread[rows] = priced.seconds[inverse], priced.relative_std[inverse]
+            origin[rows] = priced.origin[inverse]
+            if missing.any():
+                lacking = rows[missing[inverse]]
+                told = self._model(family, words, unique, ask_modelled)
+                seconds[lacking], spread[lacking] = told.seconds[lacking], told.relative_std[lacking]
+                origin[lacking] = told.origin[lacking]
+        return Priced(seconds=seconds, relative_std=spread, origin=origin)
+
+    def _price_unique(self, family: Family, words: dict[str, str], columns: Columns) -> Priced:
+        """Seconds of different shapes, NaN where no curve reaches."""
+        size = next(iter(columns.values())).shape[0] if columns else 1
+        seconds, spread = np.full(size, np.nan), np.zeros(size)
+        origin = np.zeros(size, dtype=np.int64)
+        names = FITTERS[family].words + FITTERS[family].flags
+        for curve in self._family(family).get(tuple(words[name] for name in names), []):
+            rows = np.flatnonzero(np.isnan(seconds))
+            if not rows.size:
+                break
+            told = FITTERS[family].predict(
+                curve.arrays, {name: column[rows] for name, column in columns.items()}, curve.key
+            )
+            seconds[rows], spread[rows] = told.seconds, told.relative_std
+            outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
+            origin[rows] = np.where(told.inside, int(curve.origin), int(outside))
+        return Priced(seconds=seconds, relative_std=spread, origin=origin)
+
+    def _model(
+        self, family: Family, words: dict[str, str], columns: Columns, ask: Callable[[Book], Priced]
+    ) -> Priced:
+        if self._modelled is None:
+            raise MissingCurveError(
+                key=f"{family.value} ({', '.join(f'{name} {word}' for name, word in words.items() if word)})",
+                command=f"torchrun --nproc-per-node={self.profile.machine.gpus_per_node} gen_profiler_data.py",
+            )
+        return ask(self._modelled)
+
+
+def _all_positive(columns: Columns) -> BoolArray:
+    return np.asarray(np.all([column > 0 for column in columns.values()], axis=0), dtype=np.bool_)

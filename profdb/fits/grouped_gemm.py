@@ -1,0 +1,37 @@
+"""Grouped matrix products of experts: time over (groups, m, k, n), m rows in total."""
+
+import numpy as np
+
+from profdb.fits.prediction import Arrays, Prediction
+from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
+from spec.arrays import FloatArray, IntArray
+from spec.dtypes import dtype_bytes
+
+VERSION = 1
+CURVE_WORDS: tuple[str, ...] = ("layout", "dtype_in", "scale_recipe")
+CURVE_FLAGS: tuple[str, ...] = ()
+
+
+def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
+    """FLOPs 2 m k n; bytes of the rows in and out once and of every group's weights once.
+
+    In layout TN the k rows are shared out over the groups and each group writes its own m x n.
+    """
+    groups, m, k, n = (columns[name].astype(np.float64) for name in ("groups", "m", "k", "n"))
+    in_bytes = dtype_bytes(words["dtype_in"])
+    out_bytes = max(in_bytes, 2.0)
+    return Shapes(
+        points=log_points([groups, m, k, n]),
+        flops=2.0 * m * k * n,
+        size_bytes=in_bytes * (m * k + groups * k * n) + out_bytes * m * n,
+    )
+
+
+def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
+    """Fit one curve to samples (sizes by name, median seconds, relative noise)."""
+    return fit_surface(shapes_of(columns, words), seconds, noise)
+
+
+def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str]) -> Prediction:
+    """Seconds of grouped products with all sizes >= 1."""
+    return predict_surface(arrays, shapes_of(columns, words))

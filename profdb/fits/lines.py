@@ -1,0 +1,149 @@
+"""Interpolation over bundles of lines: the shape most sweeps have.
+
+A sweep varies one number finely (tokens, sequence length, elements) for a coarser grid of the
+others (matrix sides, heads). Samples that share the others form a *line*. A look-up takes the
+nearest lines, reads each at the asked place by linear interpolation (constant beyond its ends) and
+blends the readings by distance, with a local plane where that cross-validates better. Coordinates
+are log2 of the sizes and the values are log(seconds / roofline seconds), so a constant continuation
+is a constant efficiency.
+
+Fitted: neighbours, distance weights, plane or mean and metric are those with the smallest median
+error when whole lines are left out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spec.arrays import BoolArray, FloatArray, IntArray
+
+CHUNK_CELLS = 4_000_000
+"""Distances held at once while looking up (32 MB of float64)."""
+
+TINY = 1e-6
+"""Added to squared distances (log2 units) so that a sample's own line outweighs every other."""
+
+Arrays = dict[str, FloatArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blend:
+    """How readings of the nearest lines become one value."""
+
+    neighbours: int = 6
+    power: float = 2.0
+    plane: bool = True
+    ridge: float = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """``value`` of the target, ``distance`` to the nearest line (log2 units) and whether the lines
+    read lie on both sides of the query in every coordinate (``inside``); all of length Q."""
+
+    value: FloatArray
+    distance: FloatArray
+    inside: BoolArray
+
+
+def line_axis(points: FloatArray) -> int:
+    """The coordinate along which the samples form the fewest lines."""
+    counts = [np.unique(np.delete(points, axis, axis=1), axis=0).shape[0] for axis in range(points.shape[1])]
+    return int(np.argmin(counts))
+
+
+def build_lines(points: FloatArray, values: FloatArray, axis: int) -> Arrays:
+    """Sort samples (``points`` Q x D in log2, ``values`` Q) into lines along ``axis``.
+
+    Samples at one place are replaced by their mean value.
+    """
+    places, which = np.unique(points, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    means = np.bincount(which, weights=values) / np.bincount(which)
+    others = np.delete(places, axis, axis=1)
+    coords, line = np.unique(others, axis=0, return_inverse=True)
+    line = line.reshape(-1)
+    order = np.lexsort((places[:, axis], line))
+    along = places[order, axis]
+    ends = np.cumsum(np.bincount(line, minlength=coords.shape[0]))
+    starts = np.concatenate([[0], ends[:-1]])
+    return {
+        "axis": np.asarray([float(axis)]),
+        "coords": coords,
+        "starts": starts.astype(np.float64),
+        "low": along[starts],
+        "high": along[ends - 1],
+        "along": along,
+        "line": line[order].astype(np.float64),
+        "values": means[order],
+    }
+
+
+def read_lines(arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray | None = None) -> Reading:
+    """Read a bundle at ``points`` (Q x D, log2). ``skip`` (Q) names a line each query must not use."""
+    size = points.shape[0]
+    lines = arrays["coords"].shape[0]
+    rows = max(1, CHUNK_CELLS // max(1, lines))
+    value, distance = np.empty(size), np.empty(size)
+    inside = np.empty(size, dtype=np.bool_)
+    for start in range(0, size, rows):
+        part = slice(start, min(size, start + rows))
+        value[part], distance[part], inside[part] = _read_part(
+            arrays, blend, points[part], None if skip is None else skip[part]
+        )
+    return Reading(value=value, distance=distance, inside=inside)
+
+
+def _read_part(
+    arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray | None
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    axis = int(arrays["axis"][0])
+    along, others = points[:, axis], np.delete(points, axis, axis=1)
+    squared = np.zeros((points.shape[0], arrays["coords"].shape[0]))
+    for column in range(others.shape[1]):
+        squared += (others[:, column, None] - arrays["coords"][None, :, column]) ** 2
+    gap = np.maximum(arrays["low"][None, :] - along[:, None], along[:, None] - arrays["high"][None, :])
+    squared += np.maximum(gap, 0.0) ** 2
+    if skip is not None:
+        squared[np.arange(points.shape[0]), skip] = np.inf
+    count = min(blend.neighbours, squared.shape[1] - (skip is not None))
+    nearest = np.argpartition(squared, count - 1, axis=1)[:, :count]
+    near = np.take_along_axis(squared, nearest, axis=1)
+    readings = _interpolate(arrays, nearest, along)
+    weights = (near + TINY) ** (-blend.power / 2.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    offsets = arrays["coords"][nearest] - others[:, None, :]
+    value = _blend(readings, weights, offsets, blend)
+    low = offsets.min(axis=1, initial=np.inf) <= 1e-9
+    high = offsets.max(axis=1, initial=-np.inf) >= -1e-9
+    reached = np.maximum(np.take_along_axis(gap, nearest, axis=1), 0.0).min(axis=1) <= 1e-9
+    return value, np.sqrt(near.min(axis=1)), (low & high).all(axis=1) & reached
+
+
+def _interpolate(arrays: Arrays, nearest: IntArray, along: FloatArray) -> FloatArray:
+    """Value of each chosen line at ``along``; constant beyond its ends."""
+    places, values = arrays["along"], arrays["values"]
+    span = float(places.max() - places.min()) + 2.0
+    origin = float(places.min()) - 1.0
+    keys = arrays["line"] * span + (places - origin)
+    clipped = np.clip(along[:, None], arrays["low"][nearest], arrays["high"][nearest])
+    right = np.searchsorted(keys, nearest * span + (clipped - origin) - 1e-12)
+    right = np.minimum(right, keys.shape[0] - 1)
+    left = np.maximum(right - 1, arrays["starts"][nearest].astype(np.int64))
+    width = places[right] - places[left]
+    share = np.where(width > 0.0, (clipped - places[left]) / np.where(width > 0.0, width, 1.0), 1.0)
+    return np.asarray(values[left] + (values[right] - values[left]) * np.clip(share, 0.0, 1.0))
+
+
+def _blend(readings: FloatArray, weights: FloatArray, offsets: FloatArray, blend: Blend) -> FloatArray:
+    mean = np.einsum("qk,qk->q", weights, readings)
+    if not blend.plane or offsets.shape[2] == 0:
+        return np.asarray(mean)
+    centre = np.einsum("qk,qkd->qd", weights, offsets)
+    spread = offsets - centre[:, None, :]
+    gram = np.einsum("qk,qkd,qke->qde", weights, spread, spread)
+    scale = np.einsum("qdd->q", gram)[:, None, None] + 1e-9
+    gram = gram + blend.ridge * scale * np.eye(offsets.shape[2])[None, :, :]
+    moment = np.einsum("qk,qkd,qk->qd", weights, spread, readings - mean[:, None])
+    slope = np.linalg.solve(gram, moment[:, :, None])[:, :, 0]
+    return np.asarray(mean - np.einsum("qd,qd->q", slope, centre))

@@ -1,0 +1,33 @@
+"""Memory-bound kernels: time over rows x width for one kernel and direction, by bytes moved."""
+
+import numpy as np
+
+from ops.kernels import bytes_moved_per_element
+from profdb.fits.prediction import Arrays, Prediction
+from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
+from spec.arrays import FloatArray, IntArray
+
+VERSION = 1
+CURVE_WORDS: tuple[str, ...] = ("kernel", "direction", "dtype")
+CURVE_FLAGS: tuple[str, ...] = ()
+
+
+def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
+    """No FLOPs that count; bytes as ops.kernels says each kernel moves."""
+    rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
+    per_element = bytes_moved_per_element(
+        words["kernel"], backward=words["direction"] == "backward", dtype=words["dtype"]
+    )
+    return Shapes(
+        points=log_points([rows, width]), flops=np.zeros_like(rows), size_bytes=per_element * rows * width
+    )
+
+
+def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
+    """Fit one curve to samples (sizes by name, median seconds, relative noise)."""
+    return fit_surface(shapes_of(columns, words), seconds, noise)
+
+
+def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str]) -> Prediction:
+    """Seconds of kernel calls with rows, width >= 1."""
+    return predict_surface(arrays, shapes_of(columns, words))

@@ -1,0 +1,120 @@
+"""A kernel's time over several sizes: a roofline, and what measurements add to it.
+
+Model: seconds = roofline * exp(residual), roofline = max(flops / peak, bytes / rate) + floor_s
+(Williams et al. 2009, "Roofline", plus a launch floor), residual read from profdb.fits.lines.
+Fitted: peak, rate and floor are the best rates and the shortest time among the samples; the residual's
+blend is the candidate with the smallest error when whole lines are left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.fits.lines import Blend, build_lines, line_axis, read_lines
+from profdb.fits.prediction import Arrays, Prediction
+from spec.arrays import FloatArray
+
+CANDIDATES: tuple[Blend, ...] = (
+    Blend(neighbours=1, plane=False),
+    Blend(neighbours=4, power=4.0, plane=True),
+    Blend(neighbours=6, power=2.0, plane=False),
+    Blend(neighbours=10, power=2.0, plane=True),
+    Blend(neighbours=10, power=4.0, plane=False),
+    Blend(neighbours=24, power=4.0, plane=True),
+)
+
+CV_POINTS = 3000
+"""Samples on which candidates are compared; enough that a p90 is stable to a tenth of itself."""
+
+UNTESTED_STD = 0.5
+"""Assumption: relative error where too few lines exist to leave any out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Q kernel calls: ``points`` (Q x D, log2 of the sizes), ``flops`` and ``size_bytes`` (Q)."""
+
+    points: FloatArray
+    flops: FloatArray
+    size_bytes: FloatArray
+
+
+def log_points(columns: Sequence[FloatArray]) -> FloatArray:
+    """Sizes (each >= 1) as a Q x D array of log2."""
+    return np.log2(np.stack(columns, axis=1))
+
+
+def fit_rates(shapes: Shapes, seconds: FloatArray) -> FloatArray:
+    """(peak FLOP/s, bytes/s, floor seconds) that no sample beats by more than noise.
+
+    The best half percent is passed over as noise; the floor is the first percentile of the times.
+    """
+    peak = float(np.quantile(shapes.flops / seconds, 0.995)) if shapes.flops.any() else 0.0
+    rate = float(np.quantile(shapes.size_bytes / seconds, 0.995))
+    return np.asarray([peak, rate, float(np.quantile(seconds, 0.01))])
+
+
+def roofline_s(rates: FloatArray, shapes: Shapes) -> FloatArray:
+    """Shortest time by peak rate and bandwidth plus the launch floor, seconds (Q)."""
+    peak, rate, floor_s = rates.tolist()
+    compute_s = shapes.flops / peak if peak > 0.0 else np.zeros_like(shapes.flops)
+    return np.asarray(np.maximum(compute_s, shapes.size_bytes / rate) + floor_s)
+
+
+def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
+    """Arrays of the fitted surface. ``noise`` is the relative spread of one sample's trials."""
+    rates = fit_rates(shapes, seconds)
+    target = np.log(seconds / roofline_s(rates, shapes))
+    axis = line_axis(shapes.points)
+    arrays = build_lines(shapes.points, target, axis)
+    chosen, errors, distances = _choose(arrays, shapes, target)
+    arrays["rates"] = rates
+    arrays["blend"] = np.asarray([CANDIDATES.index(chosen)], dtype=np.float64)
+    arrays["noise"] = np.asarray([noise])
+    arrays["cv_error"] = errors
+    arrays["error_slope"] = np.asarray([_error_slope(errors, distances)])
+    return arrays
+
+
+def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
+    """Read a fitted surface at ``shapes``."""
+    blend = CANDIDATES[int(arrays["blend"][0])]
+    reading = read_lines(arrays, blend, shapes.points)
+    spread = np.hypot(arrays["noise"][0], arrays["error_slope"][0] * reading.distance)
+    return Prediction(
+        seconds=roofline_s(arrays["rates"], shapes) * np.exp(reading.value),
+        relative_std=spread,
+        inside=reading.inside,
+    )
+
+
+def _choose(arrays: Arrays, shapes: Shapes, target: FloatArray) -> tuple[Blend, FloatArray, FloatArray]:
+    """The candidate with the smallest left-out error, its errors, and the distances they span."""
+    lines = arrays["coords"].shape[0]
+    if lines < 3:
+        return CANDIDATES[0], np.zeros(0), np.zeros(0)
+    axis = int(arrays["axis"][0])
+    own = {tuple(row): index for index, row in enumerate(arrays["coords"].tolist())}
+    rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
+    others = np.delete(shapes.points[rows], axis, axis=1)
+    skip = np.asarray([own[tuple(row)] for row in others.tolist()], dtype=np.int64)
+    best: tuple[float, Blend, FloatArray, FloatArray] | None = None
+    for blend in CANDIDATES:
+        reading = read_lines(arrays, blend, shapes.points[rows], skip)
+        errors = np.abs(np.expm1(reading.value - target[rows]))
+        score = float(np.median(errors) + np.quantile(errors, 0.9) / 4.0)
+        if best is None or score < best[0]:
+            best = (score, blend, errors, reading.distance)
+    assert best is not None
+    return best[1], best[2], best[3]
+
+
+def _error_slope(errors: FloatArray, distances: FloatArray) -> float:
+    """Relative standard error per log2 unit from the nearest line.
+
+    1.4826 turns a median absolute error into a standard deviation (normal errors).
+    """
+    if not errors.size:
+        return UNTESTED_STD
+    return float(1.4826 * np.median(errors / np.maximum(distances, 0.1)))

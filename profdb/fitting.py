@@ -1,0 +1,181 @@
+"""From the samples of a profile to its curves, and the packed form in which curves are stored.
+
+A curve is what one set of words (layout, dtype, kernel, ...) and one origin have measured. Fits are
+kept beside the samples under the hash of those samples and the version of the method; they are read
+while both agree and made anew otherwise.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profdb.cases import Family
+from profdb.fits import FITTERS, Fitter
+from profdb.fits.prediction import Arrays
+from profdb.sample import ProfileDatabase
+from profdb.table import STATUSES, SampleTable
+from spec.arrays import FloatArray, IntArray
+from spec.origin import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A fitted curve: ``key`` holds its words and flags ("0"/"1"), ``ranges`` the smallest and
+    largest sampled size by name, ``points`` the number of different cases."""
+
+    family: Family
+    key: dict[str, str]
+    origin: Origin
+    points: int
+    ranges: dict[str, tuple[int, int]]
+    arrays: Arrays
+
+
+def fit_table(table: SampleTable) -> list[Curve]:
+    """All curves of one family, in order of their keys."""
+    fitter = FITTERS[table.family]
+    counts = np.diff(table.trial_offsets)
+    usable = np.flatnonzero((table.status == STATUSES.index("ok")) & (counts > 0))
+    if not usable.size:
+        return []
+    kept = table.take(usable.astype(np.int64))
+    split = [kept.words[name].codes for name in fitter.words]
+    split += [kept.numbers[name] for name in fitter.flags] + [kept.origin]
+    keys, which = np.unique(np.stack(split, axis=1), axis=0, return_inverse=True)
+    curves = [
+        _fit_curve(kept.take(np.flatnonzero(which.reshape(-1) == index)), fitter)
+        for index in range(keys.shape[0])
+    ]
+    return sorted(curves, key=lambda curve: (sorted(curve.key.items()), curve.origin))
+
+
+def _fit_curve(table: SampleTable, fitter: Fitter) -> Curve:
+    table = table.take(_commonest_variant(table, fitter))
+    words = {name: table.words[name].values[int(table.words[name].codes[0])] for name in fitter.words}
+    columns = {name: column for name, column in table.numbers.items() if name not in fitter.flags}
+    medians = table.medians_s()
+    noise = _noise(table, medians)
+    cases, seconds = _one_time_per_case(columns, medians)
+    flags = {name: str(int(table.numbers[name][0])) for name in fitter.flags}
+    return Curve(
+        family=table.family,
+        key=words | flags,
+        origin=Origin(int(table.origin[0])),
+        points=int(seconds.shape[0]),
+        ranges={name: (int(column.min()), int(column.max())) for name, column in cases.items()},
+        arrays=fitter.fit(cases, words, seconds, noise),
+    )
+
+
+def _commonest_variant(table: SampleTable, fitter: Fitter) -> IntArray:
+    """Rows of the commonest combination of words that do not split curves (accumulate dtype, ...)."""
+    rest = [column.codes for name, column in sorted(table.words.items()) if name not in fitter.words]
+    if not rest:
+        return np.arange(table.size, dtype=np.int64)
+    _, which, counts = np.unique(np.stack(rest, axis=1), axis=0, return_inverse=True, return_counts=True)
+    return np.flatnonzero(which.reshape(-1) == int(np.argmax(counts))).astype(np.int64)
+
+
+def _one_time_per_case(
+    columns: dict[str, IntArray], medians: FloatArray
+) -> tuple[dict[str, IntArray], FloatArray]:
+    """Different cases and the median over the runs that took each."""
+    if not columns:
+        return {}, np.asarray([float(np.median(medians))])
+    names = list(columns)
+    cases, which = np.unique(np.stack([columns[name] for name in names], axis=1), axis=0, return_inverse=True)
+    order = np.lexsort((medians, which.reshape(-1)))
+    ends = np.cumsum(np.bincount(which.reshape(-1)))
+    starts = np.concatenate([[0], ends[:-1]])
+    ordered = medians[order]
+    seconds = (ordered[(starts + ends - 1) // 2] + ordered[(starts + ends) // 2]) / 2.0
+    return {name: cases[:, column] for column, name in enumerate(names)}, np.asarray(seconds)
+
+
+def _noise(table: SampleTable, medians: FloatArray) -> float:
+    """Median over the samples of the standard deviation of their trials / median; 0 for single trials."""
+    counts = np.diff(table.trial_offsets)
+    row = np.repeat(np.arange(table.size), counts)
+    square = np.bincount(row, weights=(table.trials_s / medians[row] - 1.0) ** 2, minlength=table.size)
+    several = counts > 1
+    if not several.any():
+        return 0.0
+    return float(np.median(np.sqrt(square[several] / (counts[several] - 1))))
+
+
+def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
+    """Curves as one flat array and a JSON index, with the hash they are valid for."""
+    index: list[dict[str, object]] = []
+    values: list[FloatArray] = []
+    for curve in curves:
+        index.append(
+            {
+                "key": curve.key,
+                "origin": int(curve.origin),
+                "points": curve.points,
+                "ranges": {name: list(ends) for name, ends in curve.ranges.items()},
+                "arrays": [[name, list(array.shape)] for name, array in curve.arrays.items()],
+            }
+        )
+        values += [np.ravel(array) for array in curve.arrays.values()]
+    return {
+        "sample_hash": table.content_hash(),
+        "version": FITTERS[table.family].version,
+        "index": json.dumps(index),
+        "values": np.concatenate(values) if values else np.zeros(0),
+    }
+
+
+def unpack_curves(packed: Mapping[str, object], family: Family) -> list[Curve]:
+    """The curves that pack_curves wrote."""
+    values = np.asarray(packed["values"], dtype=np.float64)
+    curves: list[Curve] = []
+    place = 0
+    for entry in json.loads(str(packed["index"])):
+        arrays: Arrays = {}
+        for name, shape in entry["arrays"]:
+            length = int(np.prod(shape))
+            arrays[name] = values[place : place + length].reshape(shape)
+            place += length
+        curves.append(
+            Curve(
+                family=family,
+                key=entry["key"],
+                origin=Origin(entry["origin"]),
+                points=entry["points"],
+                ranges={name: (low, high) for name, (low, high) in entry["ranges"].items()},
+                arrays=arrays,
+            )
+        )
+    return curves
+
+
+def stored_curves(profile: ProfileDatabase, family: Family) -> list[Curve] | None:
+    """The family's stored curves, or None when there are none for these samples and this method."""
+    packed = profile.fits.get(family.value)
+    if packed is None or packed.get("version") != FITTERS[family].version:
+        return None
+    if packed.get("sample_hash") != profile.tables[family].content_hash():
+        return None
+    return unpack_curves(packed, family)
+
+
+def curves_of(profile: ProfileDatabase, family: Family) -> list[Curve]:
+    """The family's curves: stored ones when they are valid, else fitted now; [] without samples."""
+    if family not in profile.tables:
+        return []
+    stored = stored_curves(profile, family)
+    return fit_table(profile.tables[family]) if stored is None else stored
+
+
+def with_fits(profile: ProfileDatabase) -> ProfileDatabase:
+    """The profile with valid fits for every family, ready to be saved; valid ones are kept."""
+    fits: dict[str, Mapping[str, object]] = {}
+    for family, table in profile.tables.items():
+        if stored_curves(profile, family) is None:
+            fits[family.value] = pack_curves(fit_table(table), table)
+        else:
+            fits[family.value] = profile.fits[family.value]
+    return replace(profile, fits=fits)

@@ -1,0 +1,119 @@
+"""Two profiles of one kind of machine become one, and no trial is lost."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profdb.sample import MachineFacts, ProfileDatabase, Samples, case_at
+from profdb.table import SampleTable, join_tables
+from spec.arrays import IntArray
+from spec.errors import ProfileError
+from spec.origin import Origin
+
+DIFFERS = 0.1
+"""Assumption: two runs of one case differ when their medians are more than 10 % apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A case whose two runs disagree; ``ratio`` = second / first median."""
+
+    case: object
+    first_s: float
+    second_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Second median / first median."""
+        return self.second_s / self.first_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """The merged profile, the cases whose runs disagree (worst first), and the repeats left out."""
+
+    profile: ProfileDatabase
+    differences: tuple[Difference, ...]
+    repeats: int
+
+
+def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = DIFFERS) -> Merged:
+    """All samples of both. Trials of both runs of one case are kept as two samples; a sample that is
+    in both files (same case, trials and date) is kept once. ``differs`` is the relative difference of
+    medians that is reported. ProfileError when the GPUs are not the same."""
+    if first.machine.gpu != second.machine.gpu:
+        raise ProfileError(
+            f"profiles of different GPUs cannot be merged: {first.machine.gpu!r} and "
+            f"{second.machine.gpu!r}; keep them in two files"
+        )
+    tables = dict(first.tables)
+    differences: list[Difference] = []
+    repeats = 0
+    for family, table in second.tables.items():
+        if family not in tables:
+            tables[family] = table
+            continue
+        fresh = _fresh_rows(tables[family], table)
+        repeats += table.size - fresh.shape[0]
+        differences += _differences(tables[family], table.take(fresh), differs)
+        tables[family] = join_tables(tables[family], table.take(fresh))
+    differences.sort(key=lambda found: -abs(np.log(found.ratio)))
+    profile = ProfileDatabase(
+        machine=_merge_machines(first.machine, second.machine),
+        samples=Samples(tables),
+        fits={**second.fits, **first.fits},
+    )
+    return Merged(profile=profile, differences=tuple(differences), repeats=repeats)
+
+
+def _trial_keys(table: SampleTable) -> list[tuple[object, ...]]:
+    offsets, trials, taken = table.trial_offsets.tolist(), table.trials_s, table.taken.words()
+    status, origin = table.status.tolist(), table.origin.tolist()
+    return [
+        (*case, status[row], origin[row], taken[row], trials[offsets[row] : offsets[row + 1]].tobytes())
+        for row, case in enumerate(table.case_keys())
+    ]
+
+
+def _fresh_rows(old: SampleTable, new: SampleTable) -> IntArray:
+    known = set(_trial_keys(old))
+    return np.asarray([row for row, key in enumerate(_trial_keys(new)) if key not in known], dtype=np.int64)
+
+
+def _differences(old: SampleTable, new: SampleTable, differs: float) -> list[Difference]:
+    """Measured cases of both tables whose medians are more than ``differs`` apart."""
+    by_case: dict[tuple[object, ...], list[float]] = {}
+    for key, median, origin in zip(
+        old.case_keys(), old.medians_s().tolist(), old.origin.tolist(), strict=True
+    ):
+        if np.isfinite(median) and origin == int(Origin.MEASURED):
+            by_case.setdefault(key, []).append(median)
+    found = []
+    for row, (key, median) in enumerate(zip(new.case_keys(), new.medians_s().tolist(), strict=True)):
+        if key not in by_case or not np.isfinite(median) or new.origin[row] != int(Origin.MEASURED):
+            continue
+        before = float(np.median(by_case[key]))
+        if abs(median / before - 1.0) > differs:
+            found.append(Difference(case=case_at(new, row), first_s=before, second_s=median))
+    return found
+
+
+def _merge_machines(first: MachineFacts, second: MachineFacts) -> MachineFacts:
+    """Facts of the later run, with the largest shape and the best rates of both."""
+    late, early = (second, first) if second.date >= first.date else (first, second)
+    best = dict(early.best_flops)
+    for dtype, flops in late.best_flops.items():
+        best[dtype] = max(flops, best.get(dtype, 0.0))
+    return replace(
+        late,
+        nodes=max(first.nodes, second.nodes),
+        gpus_per_node=max(first.gpus_per_node, second.gpus_per_node),
+        memory_bytes=late.memory_bytes or early.memory_bytes,
+        driver=late.driver or early.driver,
+        torch=late.torch or early.torch,
+        nccl=late.nccl or early.nccl,
+        sm_clock_hz=late.sm_clock_hz or early.sm_clock_hz,
+        memory_clock_hz=late.memory_clock_hz or early.memory_clock_hz,
+        best_flops=best,
+        cluster=late.cluster or early.cluster,
+    )

@@ -1,0 +1,199 @@
+"""One sample, the machine it was taken on, and a profile: all samples of one machine."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import overload
+
+import numpy as np
+
+from profdb.cases import FAMILY_OF, Case, Family
+from profdb.table import (
+    CASE_OF,
+    STATUSES,
+    SampleTable,
+    WordColumn,
+    number_names,
+    word_names,
+)
+from spec.arrays import ints
+from spec.collectives import Collective
+from spec.errors import ProfileError
+from spec.origin import Origin
+
+SCHEMA_VERSION = 1
+
+Launched = Mapping[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldShape:
+    """The processes that ran when a sample was taken."""
+
+    nodes: int = 1
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Raw trials (seconds, each the maximum over the ranks) of one benchmark case.
+
+    ``launched`` says what really ran (kernel name, real sizes). ``status`` is ok, oom or failed; only
+    an ok sample has trials. ``taken`` is an ISO date. Raises ProfileError for trials that are no times.
+    """
+
+    case: Case
+    trials_s: tuple[float, ...]
+    status: str = "ok"
+    launched: Launched = field(default_factory=dict)
+    origin: Origin = Origin.MEASURED
+    taken: str = ""
+    world: WorldShape = field(default_factory=WorldShape)
+
+    def __post_init__(self) -> None:
+        trials = tuple(float(trial) for trial in self.trials_s)
+        object.__setattr__(self, "trials_s", trials)
+        if self.status not in STATUSES:
+            raise ProfileError(f"{self.case}: status {self.status!r} is not one of {', '.join(STATUSES)}")
+        if self.status == "ok" and not trials:
+            raise ProfileError(f"{self.case}: status ok without a single trial")
+        if not all(0.0 < trial < float("inf") for trial in trials):
+            raise ProfileError(f"{self.case}: a trial is not a positive, finite number of seconds: {trials}")
+
+    @property
+    def median_s(self) -> float:
+        """Median of the trials in seconds; infinity when there are none (out of memory, failed)."""
+        return float(np.median(self.trials_s)) if self.trials_s else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What the samples were taken on. Unknown facts are 0 or "".
+
+    ``best_flops`` maps a dtype to the best FLOP/s seen; ``cluster`` is the stem of the file in
+    configs/clusters that describes the machine.
+    """
+
+    gpu: str
+    memory_bytes: int = 0
+    nodes: int = 1
+    gpus_per_node: int = 1
+    driver: str = ""
+    torch: str = ""
+    nccl: str = ""
+    date: str = ""
+    sm_clock_hz: float = 0.0
+    memory_clock_hz: float = 0.0
+    best_flops: dict[str, float] = field(default_factory=dict)
+    cluster: str = ""
+
+
+def tabulate(samples: Sequence[Sample]) -> dict[Family, SampleTable]:
+    """Columns of each family that occurs."""
+    by_family: dict[Family, list[Sample]] = {}
+    for sample in samples:
+        by_family.setdefault(FAMILY_OF[type(sample.case)], []).append(sample)
+    return {family: _table_of(family, members) for family, members in by_family.items()}
+
+
+def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
+    counts = ints([len(sample.trials_s) for sample in samples])
+    return SampleTable(
+        family=family,
+        numbers={name: ints([int(getattr(s.case, name)) for s in samples]) for name in number_names(family)},
+        words={
+            name: WordColumn.of(str(getattr(s.case, name)) for s in samples) for name in word_names(family)
+        },
+        trials_s=np.asarray([trial for s in samples for trial in s.trials_s], dtype=np.float64),
+        trial_offsets=np.concatenate([ints([0]), np.cumsum(counts)]),
+        status=ints([STATUSES.index(s.status) for s in samples]),
+        origin=ints([int(s.origin) for s in samples]),
+        nodes=ints([s.world.nodes for s in samples]),
+        ranks=ints([s.world.ranks for s in samples]),
+        taken=WordColumn.of(s.taken for s in samples),
+        launched=WordColumn.of(json.dumps(dict(s.launched), sort_keys=True) for s in samples),
+    )
+
+
+def case_at(table: SampleTable, row: int) -> Case:
+    """The case of one row of a table."""
+    case_type = CASE_OF[table.family]
+    values: dict[str, object] = {}
+    for item in fields(case_type):
+        if item.name in table.numbers:
+            number = int(table.numbers[item.name][row])
+            values[item.name] = bool(number) if item.type is bool else number
+        else:
+            column = table.words[item.name]
+            word = column.values[int(column.codes[row])]
+            values[item.name] = Collective(word) if item.type is Collective else word
+    case: Case = case_type(**values)
+    return case
+
+
+def sample_at(table: SampleTable, row: int) -> Sample:
+    """One row of a table as a Sample."""
+    start, stop = int(table.trial_offsets[row]), int(table.trial_offsets[row + 1])
+    return Sample(
+        case=case_at(table, row),
+        trials_s=tuple(table.trials_s[start:stop].tolist()),
+        status=STATUSES[int(table.status[row])],
+        launched=json.loads(table.launched.values[int(table.launched.codes[row])]),
+        origin=Origin(int(table.origin[row])),
+        taken=table.taken.values[int(table.taken.codes[row])],
+        world=WorldShape(nodes=int(table.nodes[row]), ranks=int(table.ranks[row])),
+    )
+
+
+class Samples(Sequence[Sample]):
+    """A sequence of samples kept as columns; single samples are made when asked for."""
+
+    __slots__ = ("tables",)
+
+    def __init__(self, tables: Mapping[Family, SampleTable]) -> None:
+        self.tables = {family: tables[family] for family in Family if family in tables}
+
+    def __len__(self) -> int:
+        return sum(table.size for table in self.tables.values())
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if place < 0:
+            raise IndexError(index)
+        for table in self.tables.values():
+            if place < table.size:
+                return sample_at(table, place)
+            place -= table.size
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for table in self.tables.values():
+            for row in range(table.size):
+                yield sample_at(table, row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileDatabase:
+    """All samples of one machine. ``samples`` may be given as any sequence and is kept as columns
+    (``tables``). ``fits`` holds the packed curves of each family as profdb.fitting stores them."""
+
+    machine: MachineFacts
+    samples: Sequence[Sample] = ()
+    fits: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.samples, Samples):
+            object.__setattr__(self, "samples", Samples(tabulate(self.samples)))
+
+    @property
+    def tables(self) -> dict[Family, SampleTable]:
+        """The samples as columns, one table for each family that occurs."""
+        assert isinstance(self.samples, Samples)
+        return self.samples.tables

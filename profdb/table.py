@@ -1,0 +1,192 @@
+"""Samples of one family as columns: what a profile file holds and what the fits read.
+
+Fifty thousand samples are a few dozen arrays; turning them into Sample objects is left to those
+who want to look at single ones (profdb.sample.Samples).
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from profdb.cases import (
+    AttentionCase,
+    CollectiveCase,
+    Family,
+    GemmCase,
+    GroupedGemmCase,
+    HostCase,
+    MemoryBoundCase,
+    OptimizerCase,
+)
+from spec.arrays import BoolArray, FloatArray, IntArray, ints
+from spec.origin import Origin
+
+STATUSES: tuple[str, ...] = ("ok", "oom", "failed")
+
+CASE_OF: dict[Family, type] = {
+    Family.GEMM: GemmCase,
+    Family.GROUPED_GEMM: GroupedGemmCase,
+    Family.ATTENTION: AttentionCase,
+    Family.MEMORY_BOUND: MemoryBoundCase,
+    Family.OPTIMIZER: OptimizerCase,
+    Family.COLLECTIVE: CollectiveCase,
+    Family.HOST: HostCase,
+}
+
+
+def number_names(family: Family) -> tuple[str, ...]:
+    """Fields of the family's case that are numbers (flags included)."""
+    return tuple(field.name for field in fields(CASE_OF[family]) if field.type in (int, bool))
+
+
+def word_names(family: Family) -> tuple[str, ...]:
+    """Fields of the family's case that are words (layout, dtype, kernel, ...)."""
+    return tuple(field.name for field in fields(CASE_OF[family]) if field.type not in (int, bool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordColumn:
+    """A column of words: ``values[codes[i]]`` is the word of row i."""
+
+    codes: IntArray
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> "WordColumn":
+        """Intern words in order of first appearance."""
+        seen: dict[str, int] = {}
+        codes = [seen.setdefault(word, len(seen)) for word in words]
+        return cls(codes=np.asarray(codes, dtype=np.int64), values=tuple(seen))
+
+    def take(self, rows: IntArray) -> "WordColumn":
+        """The column at ``rows``."""
+        return WordColumn(codes=self.codes[rows], values=self.values)
+
+    def equals(self, word: str) -> BoolArray:
+        """Which rows hold ``word``."""
+        if word not in self.values:
+            return np.zeros(self.codes.shape[0], dtype=np.bool_)
+        return np.asarray(self.codes == self.values.index(word), dtype=np.bool_)
+
+    def words(self) -> list[str]:
+        """The words themselves, one a row."""
+        return [self.values[code] for code in self.codes.tolist()]
+
+
+def join_words(first: WordColumn, second: WordColumn) -> WordColumn:
+    """One column after another."""
+    values = list(first.values)
+    place = {word: code for code, word in enumerate(values)}
+    for word in second.values:
+        if word not in place:
+            place[word] = len(values)
+            values.append(word)
+    renamed = ints([place[word] for word in second.values]) if second.values else ints([])
+    moved = renamed[second.codes] if second.codes.size else second.codes
+    return WordColumn(codes=np.concatenate([first.codes, moved]), values=tuple(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTable:
+    """N samples of one family. ``trials_s`` holds all trials end to end; those of row i are
+    ``trials_s[trial_offsets[i]:trial_offsets[i + 1]]``. ``launched`` is JSON. ``status`` indexes
+    STATUSES, ``origin`` is a spec.origin.Origin. Every array is 1-D."""
+
+    family: Family
+    numbers: dict[str, IntArray]
+    words: dict[str, WordColumn]
+    trials_s: FloatArray
+    trial_offsets: IntArray
+    status: IntArray
+    origin: IntArray
+    nodes: IntArray
+    ranks: IntArray
+    taken: WordColumn
+    launched: WordColumn
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return int(self.status.shape[0])
+
+    def medians_s(self) -> FloatArray:
+        """Median of each row's trials in seconds; rows without trials (not ok) give infinity."""
+        counts = np.diff(self.trial_offsets)
+        medians = np.full(self.size, np.inf)
+        for count in np.unique(counts[counts > 0]).tolist():
+            rows = np.flatnonzero(counts == count)
+            picks = self.trial_offsets[rows][:, None] + np.arange(count)[None, :]
+            medians[rows] = np.median(self.trials_s[picks], axis=1)
+        return medians
+
+    def take(self, rows: IntArray) -> "SampleTable":
+        """The samples at ``rows``, in that order."""
+        counts = np.diff(self.trial_offsets)[rows]
+        offsets = np.concatenate([ints([0]), np.cumsum(counts)])
+        starts = np.repeat(self.trial_offsets[rows] - offsets[:-1], counts)
+        return SampleTable(
+            family=self.family,
+            numbers={name: column[rows] for name, column in self.numbers.items()},
+            words={name: column.take(rows) for name, column in self.words.items()},
+            trials_s=self.trials_s[starts + np.arange(int(offsets[-1]))],
+            trial_offsets=offsets,
+            status=self.status[rows],
+            origin=self.origin[rows],
+            nodes=self.nodes[rows],
+            ranks=self.ranks[rows],
+            taken=self.taken.take(rows),
+            launched=self.launched.take(rows),
+        )
+
+    def content_hash(self) -> str:
+        """SHA-256 of everything a fit reads: cases, trials, status and origin."""
+        digest = hashlib.sha256()
+        for name in sorted(self.numbers):
+            digest.update(name.encode() + b"\0" + np.ascontiguousarray(self.numbers[name]).tobytes())
+        for name in sorted(self.words):
+            column = self.words[name]
+            digest.update("\0".join((name, *column.values)).encode() + column.codes.tobytes())
+        for array in (self.trials_s, self.trial_offsets, self.status, self.origin):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def case_keys(self) -> list[tuple[object, ...]]:
+        """A hashable key of each row's case, equal exactly when the cases are."""
+        columns: list[Sequence[object]] = [self.numbers[name].tolist() for name in sorted(self.numbers)]
+        columns += [self.words[name].words() for name in sorted(self.words)]
+        return list(zip(*columns, strict=True))
+
+
+def join_tables(first: SampleTable, second: SampleTable) -> SampleTable:
+    """The samples of ``first``, then those of ``second``."""
+    return SampleTable(
+        family=first.family,
+        numbers={
+            name: np.concatenate([column, second.numbers[name]]) for name, column in first.numbers.items()
+        },
+        words={name: join_words(column, second.words[name]) for name, column in first.words.items()},
+        trials_s=np.concatenate([first.trials_s, second.trials_s]),
+        trial_offsets=np.concatenate(
+            [first.trial_offsets, second.trial_offsets[1:] + first.trial_offsets[-1]]
+        ),
+        status=np.concatenate([first.status, second.status]),
+        origin=np.concatenate([first.origin, second.origin]),
+        nodes=np.concatenate([first.nodes, second.nodes]),
+        ranks=np.concatenate([first.ranks, second.ranks]),
+        taken=join_words(first.taken, second.taken),
+        launched=join_words(first.launched, second.launched),
+    )
+
+
+def usable_rows(table: SampleTable) -> IntArray:
+    """Rows a fit may read: status ok, at least one trial, and of the best-known origin of their
+    curve's words elsewhere decided; here only status and trials."""
+    counts = np.diff(table.trial_offsets)
+    return np.flatnonzero((table.status == STATUSES.index("ok")) & (counts > 0)).astype(np.int64)
+
+
+def measured_share(table: SampleTable) -> float:
+    """Share of the samples that were measured on the machine itself."""
+    return float(np.mean(table.origin == int(Origin.MEASURED))) if table.size else 0.0

@@ -1,0 +1,74 @@
+"""A traffic matrix as a picture."""
+
+import os
+
+import numpy as np
+
+from spec.arrays import FloatArray
+from spec.errors import ExportError
+from spec.units import GIB, KIB, MIB
+from workload.replaced_file import replaced_path
+
+PICTURE_CELLS = 1024
+
+
+def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -> None:
+    """Draw bytes sent (rows: sender, columns: receiver) to ``path`` (.png, .jpg, .svg, .pdf).
+
+    The colour scale is logarithmic, cells without traffic stay white. More than 1024 cells a side are
+    drawn as the maximum over blocks, so that thin lines stay visible. Raises ExportError when the
+    picture cannot be written.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    unit, name = _unit(float(matrix.max(initial=0.0)))
+    shown = _block_maximum(matrix, PICTURE_CELLS) / unit
+    figure = Figure(figsize=(7.0, 6.0), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_title(title)
+    axes.set_xlabel("receiving rank")
+    axes.set_ylabel("sending rank")
+    size = matrix.shape[0]
+    extent = (-0.5, size - 0.5, size - 0.5, -0.5)
+    positive = shown[shown > 0]
+    if positive.size:
+        low, high = float(positive.min()), float(positive.max())
+        # One value only: a scale of one decade, so that the bar has ends.
+        norm = LogNorm(low, high) if high > low * 1.001 else LogNorm(low / 10**0.5, high * 10**0.5)
+        colours = mpl.colormaps["viridis_r"].copy()
+        image = axes.imshow(
+            np.ma.masked_equal(shown, 0.0),
+            cmap=colours,
+            norm=norm,
+            extent=extent,
+            interpolation="nearest",
+        )
+        figure.colorbar(image, label=f"{name} sent")
+    else:
+        axes.imshow(np.ones((1, 1, 3)), extent=extent)
+        axes.text((size - 1) / 2, (size - 1) / 2, "no traffic", ha="center", va="center")
+    with replaced_path(path) as temporary:
+        ending = temporary.suffix.lstrip(".").lower()
+        if ending not in canvas.get_supported_filetypes():
+            raise ExportError(f"{os.fspath(path)}: a picture ends in .png, .jpg, .svg or .pdf")
+        figure.savefig(temporary, dpi=150, format=ending)
+
+
+def _unit(largest_bytes: float) -> tuple[float, str]:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if largest_bytes >= unit:
+            return float(unit), name
+    return 1.0, "bytes"
+
+
+def _block_maximum(matrix: FloatArray, cells: int) -> FloatArray:
+    block = -(-matrix.shape[0] // cells)
+    if block <= 1:
+        return matrix
+    starts = np.arange(0, matrix.shape[0], block)
+    rows = np.maximum.reduceat(matrix, starts, axis=0)
+    return np.asarray(np.maximum.reduceat(rows, starts, axis=1), dtype=np.float64)

@@ -16,7 +16,7 @@ from spec.model import (
     MoeSpec,
     NormKind,
 )
-from spec.sections import Section
+from spec.sections import MAX_LAYERS, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Family:
     shared_gate: bool = False
 
 
-# internlm/model/registry: model_type names and the classes behind them
+# model_type names as InternEvo registers them (internlm/model/builder.py)
 FAMILIES: dict[str, Family] = {
     "INTERNLM": Family(biases="always"),
     "INTERNLM_MoE": Family(biases="always"),
@@ -71,7 +71,7 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
         name=name,
         hidden=hidden,
         vocab=model.integer("vocab_size"),
-        blocks=(BlockRun(block=block, count=model.integer("num_layers")),),
+        blocks=(BlockRun(block=block, count=model.integer("num_layers", maximum=MAX_LAYERS)),),
         source=f"{model.where} ({model_type})",
         tied_embeddings=model.flag("tie_embeddings_and_output_weights", False),
         max_positions=model.integer_or("max_position_embeddings", 0),

@@ -12,6 +12,7 @@ from typing import NoReturn
 from spec.errors import ConfigError
 
 MAX_COUNT = 2**40  # no size, count or degree of a model or plan comes near
+MAX_LAYERS = 10_000  # a model's blocks are listed one by one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,13 +36,13 @@ class Section:
         self.read.add(key)
         return self.values.get(key) is not None
 
-    def integer(self, key: str, *, minimum: int = 1) -> int:
-        """A required whole number of at least ``minimum``."""
+    def integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_COUNT) -> int:
+        """A required whole number from ``minimum`` to ``maximum``."""
         if not self.has(key):
             self.fail(key, f"required: a whole number of at least {minimum}")
         value = self.values[key]
-        if type(value) is not int or not minimum <= value <= MAX_COUNT:
-            self.fail(key, f"a whole number from {minimum} to 2**40")
+        if type(value) is not int or not minimum <= value <= maximum:
+            self.fail(key, f"a whole number from {minimum} to {maximum}")
         return value
 
     def integer_or(self, key: str, default: int, *, minimum: int = 1) -> int:

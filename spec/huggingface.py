@@ -1,0 +1,61 @@
+"""Hugging Face ``config.json`` files: what each model type says about the model.
+
+The keys read are those that fix the shapes of the layers, with the defaults of the transformers
+configuration class of that type. Everything else (initialisation, rotary base and scaling, token
+ids, generation, quantisation of the stored weights, versions) cannot change the cost of training
+and is passed over. Model types not in the table are refused.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from spec.config_file import ConfigFile
+from spec.errors import ConfigError
+from spec.huggingface_deepseek import deepseek
+from spec.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
+from spec.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
+from spec.model import ModelSpec
+from spec.pyconfig import read_text
+from spec.sections import Section
+
+MODEL_TYPES: dict[str, Callable[[Section, str], ModelSpec]] = {
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "internlm2": internlm2,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "mixtral": mixtral,
+    "qwen2_moe": qwen2_moe,
+    "qwen3_moe": qwen3_moe,
+    "deepseek_v2": deepseek,
+    "deepseek_v3": deepseek,
+}
+
+
+def read_huggingface_config(path: Path) -> ConfigFile:
+    """The model of a ``config.json``; it holds neither a sequence length nor a plan.
+
+    Raises ConfigError for a file that is no JSON object, an unknown model_type or a bad value.
+    """
+    where = str(path)
+    top = Section(where=where, name="", values=_json_object(read_text(path, where), where))
+    model_type = top.choice("model_type", tuple(MODEL_TYPES))
+    name = path.parent.resolve().name if path.name == "config.json" else path.stem
+    return ConfigFile(path=where, format="huggingface", model=MODEL_TYPES[model_type](top, name))
+
+
+def _json_object(text: str, where: str) -> dict[str, object]:
+    def refuse_constant(token: str) -> NoReturn:
+        raise ValueError(f"{token} is no number")
+
+    try:
+        content = json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(where=where, key="config", value=text[:40], allowed=f"JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ConfigError(where=where, key="config", value=text[:40], allowed="a JSON object")
+    return content

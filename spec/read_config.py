@@ -1,0 +1,32 @@
+"""One door to every kind of model config, by the file's ending."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from spec.config_file import ConfigFile
+from spec.errors import ConfigError
+from spec.huggingface import read_huggingface_config
+from spec.internlm_config import read_internlm_config
+from spec.toml_config import read_toml_config
+
+READERS: dict[str, Callable[[Path], ConfigFile]] = {
+    ".py": read_internlm_config,
+    ".json": read_huggingface_config,
+    ".toml": read_toml_config,
+}
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Read a model config: ``.py`` InternLM style, ``.json`` Hugging Face, ``.toml`` our own; a
+    folder stands for the ``config.json`` in it.
+
+    Raises ConfigError naming the file, the key, the value and what is allowed.
+    """
+    if path.is_dir():
+        path = path / "config.json"
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ConfigError(
+            where=str(path), key="config", value=path.name, allowed=f"a file ending in {', '.join(READERS)}"
+        )
+    return reader(path)

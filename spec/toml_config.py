@@ -1,0 +1,208 @@
+"""The TOML form of a model config: the nouns of spec.model written out, for any mix of blocks.
+
+    source = "where the figures come from"
+    [model]
+    hidden = 12288
+    vocab = 50257
+    norm = "layernorm"          # or "rmsnorm" (default)
+    position = "learned"        # or "rotary" (default), "none"
+    max_positions = 2048
+    [[model.blocks]]            # one table per run of equal blocks
+    count = 96
+    attention = { num_heads = 96, qkv_bias = true, out_bias = true }
+    mlp = { ffn_hidden = 49152, gated = false, bias = true }
+    [data]
+    seq_len = 2048
+    [plan]                      # optional: the keys of WrittenPlan
+    strategy = "mtp"
+    tp = 8
+
+Keys are the field names of ModelSpec, BlockSpec, AttentionSpec, MlpSpec, MoeSpec and WrittenPlan;
+any other key is refused.
+"""
+
+import tomllib
+from pathlib import Path
+
+from spec.config_file import ConfigFile, WrittenPlan
+from spec.dtypes import canonical_dtype
+from spec.errors import ConfigError
+from spec.model import (
+    AttentionKind,
+    AttentionSpec,
+    BlockRun,
+    BlockSpec,
+    MlpSpec,
+    ModelSpec,
+    MoeSpec,
+    NormKind,
+    PositionKind,
+)
+from spec.presets import preset_named
+from spec.pyconfig import read_text
+from spec.sections import MAX_LAYERS, Section
+
+MAX_RUNS = 1000
+
+
+def read_toml_config(path: Path) -> ConfigFile:
+    """The model, sequence length and plan of one TOML file; raises ConfigError."""
+    where = str(path)
+    try:
+        values = tomllib.loads(read_text(path, where))
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(where=where, key="config", value=path.name, allowed=f"TOML ({error})") from error
+    top = Section(where=where, name="", values=values)
+    model = _model(top.section("model"), name=path.stem, source=top.text("source"))
+    data = top.section("data")
+    seq_len = data.maybe_integer("seq_len")
+    data.close()
+    plan = _plan(top.section("plan")) if top.has("plan") else None
+    top.close()
+    return ConfigFile(path=where, format="toml", model=model, seq_len=seq_len, plan=plan)
+
+
+def _model(section: Section, *, name: str, source: str) -> ModelSpec:
+    hidden = section.integer("hidden")
+    norm = NormKind(section.choice("norm", [kind.value for kind in NormKind], "rmsnorm"))
+    position = PositionKind(section.choice("position", [kind.value for kind in PositionKind], "rotary"))
+    written = section.values.get("blocks") if section.has("blocks") else None
+    if not isinstance(written, list) or not 1 <= len(written) <= MAX_RUNS:
+        section.fail("blocks", f"required: from 1 to {MAX_RUNS} tables [[model.blocks]]")
+    runs = tuple(_run(section, entry, index, hidden, norm) for index, entry in enumerate(written))
+    minimum = 1 if position is PositionKind.LEARNED else 0
+    model = ModelSpec(
+        name=name,
+        hidden=hidden,
+        vocab=section.integer("vocab"),
+        blocks=runs,
+        source=source,
+        vocab_pad_multiple=section.integer_or("vocab_pad_multiple", 1),
+        tied_embeddings=section.flag("tied_embeddings", False),
+        position=position,
+        max_positions=section.integer_or("max_positions", 0, minimum=minimum),
+        norm=norm,
+        head_bias=section.flag("head_bias", False),
+        embedding_norm=section.flag("embedding_norm", False),
+    )
+    if position is PositionKind.LEARNED and not model.max_positions:
+        section.fail("max_positions", "required with learned positions")
+    section.close()
+    return model
+
+
+def _run(model: Section, entry: object, index: int, hidden: int, norm: NormKind) -> BlockRun:
+    name = f"{model.name}.blocks[{index}]"
+    if not isinstance(entry, dict):
+        raise ConfigError(where=model.where, key=name, value=entry, allowed="a table")
+    section = Section(where=model.where, name=name, values=entry)
+    if section.has("mlp") == section.has("moe"):
+        section.fail("mlp", "exactly one of mlp and moe in each block")
+    block = BlockSpec(
+        attention=_attention(section.section("attention"), hidden),
+        mlp=_mlp(section.section("mlp")) if section.has("mlp") else None,
+        moe=_moe(section.section("moe")) if section.has("moe") else None,
+        norm=norm,
+        parallel_residual=section.flag("parallel_residual", False),
+        mtp=section.flag("mtp", False),
+    )
+    count = section.integer("count", maximum=MAX_LAYERS)
+    section.close()
+    return BlockRun(block=block, count=count)
+
+
+def _attention(section: Section, hidden: int) -> AttentionSpec:
+    """Attention; ``qk_dim`` defaults to hidden / num_heads and ``v_dim`` to ``qk_dim``; a
+    ``kv_lora_rank`` makes it MLA, where ``qk_dim`` and ``v_dim`` must be written."""
+    heads = section.integer("num_heads")
+    kv_heads = section.integer_or("num_kv_heads", heads)
+    if heads % kv_heads:
+        section.fail("num_kv_heads", f"a divisor of num_heads = {heads}")
+    latent = section.integer_or("kv_lora_rank", 0, minimum=0)
+    if not section.has("qk_dim") and (latent or hidden % heads):
+        section.fail("qk_dim", f"required: hidden = {hidden} and num_heads = {heads} do not fix it")
+    qk_dim = section.integer_or("qk_dim", hidden // heads)
+    plain = AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA
+    rope_dim = section.integer_or("rope_dim", 0, minimum=0)
+    if rope_dim >= qk_dim:
+        section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
+    attention = AttentionSpec(
+        kind=AttentionKind.MLA if latent else plain,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        qk_dim=qk_dim,
+        v_dim=section.integer("v_dim") if latent else section.integer_or("v_dim", qk_dim),
+        rope_dim=rope_dim,
+        q_lora_rank=section.integer_or("q_lora_rank", 0, minimum=0),
+        kv_lora_rank=latent,
+        window=section.maybe_integer("window"),
+        qkv_bias=section.flag("qkv_bias", False),
+        out_bias=section.flag("out_bias", False),
+        qk_norm=section.flag("qk_norm", False),
+        sinks=section.flag("sinks", False),
+    )
+    section.close()
+    return attention
+
+
+def _mlp(section: Section) -> MlpSpec:
+    gated = section.flag("gated", True)
+    mlp = MlpSpec(
+        ffn_hidden=section.integer("ffn_hidden"),
+        gated=gated,
+        bias=section.flag("bias", False),
+        activation=section.choice("activation", ("silu", "gelu", "relu"), "silu" if gated else "gelu"),
+    )
+    section.close()
+    return mlp
+
+
+def _moe(section: Section) -> MoeSpec:
+    num_experts = section.integer("num_experts")
+    moe = MoeSpec(
+        num_experts=num_experts,
+        topk=section.integer("topk", maximum=num_experts),
+        expert_ffn_hidden=section.integer("expert_ffn_hidden"),
+        gated=section.flag("gated", True),
+        bias=section.flag("bias", False),
+        shared_ffn_hidden=section.integer_or("shared_ffn_hidden", 0, minimum=0),
+        shared_gate=section.flag("shared_gate", False),
+        router_bias=section.flag("router_bias", False),
+        capacity_factor=section.number("capacity_factor") if section.has("capacity_factor") else None,
+    )
+    section.close()
+    return moe
+
+
+def _plan(section: Section) -> WrittenPlan:
+    recompute = section.choice("recompute", ("none", "full"), "none")
+    dtype = section.text("dtype") if section.has("dtype") else None
+    preset = section.text("preset") if section.has("preset") else None
+    plan = WrittenPlan(
+        strategy=section.choice("strategy", ("mtp", "msp", "fsp", "isp"))
+        if section.has("strategy")
+        else None,
+        tp=section.maybe_integer("tp"),
+        pp=section.maybe_integer("pp"),
+        wp=section.maybe_integer("wp"),
+        cp=section.integer_or("cp", 1),
+        vpp=section.integer_or("vpp", 1),
+        ep=section.maybe_integer("ep", minimum=0),
+        etp=section.maybe_integer("etp"),
+        zero_stage=section.integer("zero_stage", minimum=0, maximum=3) if section.has("zero_stage") else None,
+        zero_size=section.maybe_integer("zero_size", minimum=0),
+        micro_batch=section.maybe_integer("micro_batch"),
+        num_micro=section.maybe_integer("num_micro"),
+        recompute=recompute if section.has("recompute") else None,
+        overlap_sync_grad=section.maybe_flag("overlap_sync_grad"),
+        overlap_sync_param=section.maybe_flag("overlap_sync_param"),
+        reduce_bucket_size=section.maybe_integer("reduce_bucket_size"),
+        weight_overlap=section.maybe_flag("weight_overlap"),
+        memory_pool=section.maybe_flag("memory_pool"),
+        prefetch=section.choice("prefetch", ("module", "layer")) if section.has("prefetch") else None,
+        use_flash_attn=section.maybe_flag("use_flash_attn"),
+        dtype=canonical_dtype(dtype, where=section.where, key="plan.dtype") if dtype is not None else None,
+        preset=preset_named(preset, where=section.where).name if preset is not None else None,
+    )
+    section.close()
+    return plan

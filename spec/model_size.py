@@ -19,7 +19,7 @@ MODEL_SIZES: dict[str, tuple[str, float]] = {
     "72": ("72B_qwen2.py", 72.0),
     "175": ("175B_gpt.toml", 175.0),
     "405": ("405B_llama3.py", 405.0),
-    "671": ("671B_deepseek_v3.json", 671.0),
+    "671": ("671B_deepseek_v3.toml", 671.0),
     "moe": ("8x7B_mixtral.py", 46.7),
 }
 

@@ -1,0 +1,40 @@
+"""Llama-2-70B. Source: Llama 2, arXiv 2307.09288, table 1 and appendix; huggingface.co/meta-llama/Llama-2-70b-hf
+config.json. 68,976,648,192 parameters."""
+
+with read_base():
+    from configs._base_.training import *
+
+model_type = "LLAMA2"
+
+VOCAB_SIZE = 32000
+SEQ_LEN = 4096
+HIDDEN_SIZE = 8192
+NUM_ATTENTION_HEAD = 64
+NUM_KV_ATTENTION_HEAD = 8
+MLP_RATIO = 3.5
+NUM_LAYER = 80
+
+model = dict(
+    num_layers=NUM_LAYER,
+    hidden_size=HIDDEN_SIZE,
+    num_attention_heads=NUM_ATTENTION_HEAD,
+    num_kv_attention_heads=NUM_KV_ATTENTION_HEAD,
+    vocab_size=VOCAB_SIZE,
+    mlp_ratio=MLP_RATIO,
+    multiple_of=256,
+    no_bias=True,
+    norm_type="rmsnorm",
+    dtype="torch.bfloat16",
+    use_flash_attn=True,
+    checkpoint=False,
+    num_chunks=1,
+)
+
+data = dict(seq_len=SEQ_LEN, micro_num=16, micro_bsz=1)
+
+parallel = dict(
+    zero1=dict(size=-1),
+    tensor=dict(size=8, mode="fsp"),
+    pipeline=dict(size=4, interleaved_overlap=True),
+    weight=dict(size=1, overlap=True, memory_pool=True),
+)

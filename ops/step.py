@@ -33,6 +33,11 @@ class HeldParameters:
         return {Owner.DENSE: self.dense, Owner.WEIGHT: self.weight, Owner.EXPERT: self.expert}[owner]
 
 
+SHARD_AXIS: dict[Owner, Axis] = {
+    Owner.DENSE: Axis.ZERO_SHARD,
+    Owner.WEIGHT: Axis.WDP,
+    Owner.EXPERT: Axis.EDP,
+}
 COPY_AXIS: dict[Owner, Axis] = {Owner.DENSE: Axis.DP_CP, Owner.WEIGHT: Axis.WDP, Owner.EXPERT: Axis.EDP}
 
 
@@ -50,21 +55,24 @@ def shards(context: LayerContext, owner: Owner) -> IntArray:
     return np.gcd(layout.zero_size, layout.wdp)
 
 
-def step_ops(context: LayerContext, held: HeldParameters, sharded: bool) -> Ops:
-    """Reduction, norm and clipping, update and return of the parameters for every row.
+def owned_elements(context: LayerContext, held: HeldParameters) -> IntArray:
+    """Elements whose optimizer state this rank keeps and updates."""
+    parts = [ceil_div(held.of(owner), shards(context, owner)) for owner in Owner]
+    return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
 
-    ``sharded`` False (ZeRO-0): gradients are all-reduced and every copy updates everything.
+
+def step_ops(context: LayerContext, held: HeldParameters) -> Ops:
+    """Reduction, norm, update and return of the parameters for every row.
+
+    Where the optimizer is not sharded (zero_size 1) gradients are all-reduced, every copy updates
+    everything and nothing returns.
     """
     ops: list[Op] = []
-    for owner in Owner:
-        elements = held.of(owner)
-        if elements.any():
-            ops += _reduction(context, owner, elements, sharded)
-    ops += _update(context, held, sharded)
-    if sharded:
-        for owner in Owner:
-            if held.of(owner).any():
-                ops.append(_return(context, owner, held.of(owner)))
+    present = [owner for owner in Owner if held.of(owner).any()]
+    for owner in present:
+        ops += _reduction(context, owner, held.of(owner))
+    ops += _update(context, held)
+    ops += [_return(context, owner, held.of(owner)) for owner in present]
     return tuple(ops)
 
 
@@ -80,33 +88,33 @@ def _comm(name: str, kind: Collective, axis: Axis, size_bytes: IntArray, dtype: 
     )
 
 
-def _reduction(context: LayerContext, owner: Owner, elements: IntArray, sharded: bool) -> list[Op]:
+def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[Op]:
     """Gradients summed over the copies; hybrid sharding sums the shards over the replicas after."""
     layout, preset = context.layout, context.job.preset
     dtype = context.job.precision.reduce
     width = dtype_bytes(dtype)
     axis = COPY_AXIS[owner]
-    copies = layout.dp * layout.cp
     name = f"step.{owner.value}_gradient"
-    if not sharded or preset.gradient_sync == "all_reduce":
-        size = (elements * width).astype(np.int64)
-        return [_comm(name, Collective.ALL_REDUCE, axis, size, dtype)]
-    whole = padded_to_ranks(elements, copies, width)
-    if owner is not Owner.DENSE:
-        return [_comm(name, Collective.REDUCE_SCATTER, axis, whole, dtype)]
-    replicas = copies // layout.zero_size
-    scattered = _comm(name, Collective.REDUCE_SCATTER, Axis.ZERO_SHARD, whole, dtype)
-    part = np.where(replicas > 1, whole // layout.zero_size, 0)
-    summed = _comm(f"{name}_replicas", Collective.ALL_REDUCE, Axis.ZERO_REPLICATE, part, dtype)
-    return [scattered, summed]
+    whole = (elements * width).astype(np.int64)
+    if preset.gradient_sync == "all_reduce":
+        return [_comm(name, Collective.ALL_REDUCE, axis, whole, dtype)]
+    parts = shards(context, owner)
+    padded = padded_to_ranks(elements, parts, width)
+    shard_axis = SHARD_AXIS[owner]
+    ops: list[Op] = [
+        _comm(name, Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype),
+        _comm(name, Collective.REDUCE_SCATTER, shard_axis, np.where(parts > 1, padded, 0), dtype),
+    ]
+    if owner is Owner.DENSE:
+        replicas = (layout.dp * layout.cp) // parts
+        shard = np.where((parts > 1) & (replicas > 1), padded // parts, 0)
+        ops.append(_comm(f"{name}_replicas", Collective.ALL_REDUCE, Axis.ZERO_REPLICATE, shard, dtype))
+    return ops
 
 
-def _update(context: LayerContext, held: HeldParameters, sharded: bool) -> list[Op]:
+def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
     """Gradient norm (one pass over the gradients) and the optimizer's own pass over its shard."""
-    owned = sum(
-        (ceil_div(held.of(owner), shards(context, owner)) if sharded else held.of(owner) for owner in Owner),
-        start=np.zeros_like(held.dense),
-    )
+    owned = owned_elements(context, held)
     norm = MemoryBound(
         name="step.gradient_norm",
         phase=Phase.STEP,
@@ -124,7 +132,6 @@ def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
     parts = shards(context, owner)
     dtype = context.job.precision.parameter_gather
     size = np.where(parts > 1, padded_to_ranks(elements, parts, dtype_bytes(dtype)), 0)
-    axis = Axis.ZERO_SHARD if owner is Owner.DENSE else COPY_AXIS[owner]
     broadcast = context.job.preset.parameter_sync == "broadcast"
     kind = Collective.BROADCAST if broadcast else Collective.ALL_GATHER
-    return _comm(f"step.{owner.value}_parameters", kind, axis, size, dtype)
+    return _comm(f"step.{owner.value}_parameters", kind, SHARD_AXIS[owner], size, dtype)

@@ -26,7 +26,8 @@ class FrameworkPreset:
     (``overlap_tp``: every tp collective inside its GEMM; ``overlap_tp_backward``: the backward's beside
     the other gradient GEMM, 2205.05198 sec. 4.2.2); ``fused_activation`` whether the gated activation
     keeps only its two inputs; ``gradient_sync`` how gradients of sharded optimizers are reduced
-    ("reduce_scatter" or "all_reduce");
+    ("reduce_scatter" or "all_reduce"); ``contiguous_gradients`` whether they lie in one buffer and
+    travel from there instead of through a bucket;
     ``prefetch`` the unit of weight prefetch ("module" or "layer").
     """
 
@@ -48,6 +49,7 @@ class FrameworkPreset:
     overlap_tp_backward: bool
     fused_activation: bool
     gradient_sync: str
+    contiguous_gradients: bool
     prefetch: str
     source: str
 
@@ -71,6 +73,7 @@ MEGATRON = FrameworkPreset(
     overlap_tp_backward=True,
     fused_activation=True,
     gradient_sync="reduce_scatter",
+    contiguous_gradients=True,
     prefetch="layer",
     source="Megatron-LM core 0.12: --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
@@ -96,6 +99,7 @@ INTERNEVO = FrameworkPreset(
     overlap_tp_backward=True,
     fused_activation=False,
     gradient_sync="all_reduce",
+    contiguous_gradients=False,
     prefetch="layer",
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
     "reduce_bucket_size 512 MiB, zero1 broadcast of updated parameters",
@@ -120,6 +124,7 @@ DEEPSPEED = FrameworkPreset(
     overlap_tp_backward=True,
     fused_activation=True,
     gradient_sync="reduce_scatter",
+    contiguous_gradients=False,
     prefetch="module",
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions",
 )
@@ -143,6 +148,7 @@ FSDP = FrameworkPreset(
     overlap_tp_backward=False,
     fused_activation=True,
     gradient_sync="reduce_scatter",
+    contiguous_gradients=False,
     prefetch="layer",
     source="PyTorch FSDP: FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )

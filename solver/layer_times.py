@@ -1,0 +1,125 @@
+"""Times and bytes of one layer, embedding or head: per distinct layer layout, not per plan."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.block import ModelOps, model_ops
+from ops.layout import Layout, unique_rows
+from ops.op import Op, Ops, Owner, Phase, Piece
+from ops.step import HeldParameters
+from solver.op_times import Pricer, TimedOp
+from solver.overlap import exposed
+from solver.plans import PlanTable
+from solver.tally import Share, Tally, tally
+from spec.arrays import FloatArray, IntArray
+from spec.job import JobSpec
+from spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBytes:
+    """What one layer keeps until its backward, the most it holds for a moment, and what it trains."""
+
+    saved_bytes: FloatArray
+    transient_bytes: FloatArray
+    parameters: HeldParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """One micro-batch through one layer: waiting times forward and backward."""
+
+    forward: Tally
+    backward: Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistinctLayers:
+    """The layers of a plan table, written down once per distinct layer layout.
+
+    ``row[i]`` is the layer row of plan i; ``layout`` has one row per distinct layout.
+    """
+
+    layout: Layout
+    row: IntArray
+    ops: ModelOps
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every block kind, then the embedding, then the head."""
+        return (*self.ops.blocks, self.ops.embedding, self.ops.head)
+
+
+def distinct_layers(model: ModelSpec, job: JobSpec, plans: PlanTable) -> DistinctLayers:
+    """Only tp, cp, ep, etp, wp and the micro-batch change what a layer runs and where."""
+    layout = plans.layout
+    keys = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
+    first, inverse = unique_rows(keys)
+    distinct = layout.take(first)
+    return DistinctLayers(
+        layout=distinct,
+        row=inverse,
+        ops=model_ops(model, job, distinct, plans.strategy, plans.recompute),
+    )
+
+
+def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
+    """Sums over the operations of a piece; transients are held together while the piece runs."""
+    forward = piece.forward
+
+    def total(values: list[FloatArray | IntArray]) -> FloatArray:
+        result = np.zeros(rows)
+        for value in values:
+            result = result + value
+        return result
+
+    def held(owner: Owner) -> IntArray:
+        elements: IntArray = total([op.parameters for op in forward if op.owner is owner]).astype(np.int64)
+        return elements
+
+    return LayerBytes(
+        saved_bytes=total([op.saved_bytes for op in forward]),
+        transient_bytes=total([op.transient_bytes for op in forward]),
+        parameters=HeldParameters(
+            dense=held(Owner.DENSE), weight=held(Owner.WEIGHT), expert=held(Owner.EXPERT)
+        ),
+    )
+
+
+def layer_times(pricer: Pricer, piece: Piece, layout: Layout) -> LayerTimes:
+    """Price a piece and let overlap decide what the rank waits for."""
+    return LayerTimes(
+        forward=_pass(pricer, piece.forward, layout),
+        backward=_pass(pricer, piece.backward, layout),
+    )
+
+
+def _pass(pricer: Pricer, ops: Ops, layout: Layout) -> Tally:
+    """One pass of one layer, with the launches of the host as its floor."""
+    timed = [pricer.time(op, layout) for op in ops]
+    shares = exposed(timed)
+    host = _host_floor(pricer, ops, timed, shares)
+    return tally([*shares, host] if host else shares, len(layout))
+
+
+def _host_floor(pricer: Pricer, ops: Ops, timed: list[TimedOp], shares: list[Share]) -> Share | None:
+    """Where kernels are shorter than it takes to launch them, the pass takes the launches."""
+    if not timed:
+        return None
+    launch = pricer.book.host_s("launch")
+    launches = sum(launch_count(op) for op in ops)
+    device_s = np.sum([share.seconds for share in shares], axis=0)
+    return Share(
+        part="host",
+        family="host",
+        seconds=np.maximum(launches * float(launch.seconds[0]) - device_s, 0.0),
+        relative_std=np.full(len(device_s), float(launch.relative_std[0])),
+        origin=np.full(len(device_s), int(launch.origin[0]), dtype=np.int64),
+    )
+
+
+def launch_count(op: Op) -> int:
+    """Kernels the host starts for an operation; a backward attention is a preparation and a main one."""
+    is_backward_attention = op.name == "attention.core" and op.phase is Phase.INPUT_GRAD
+    return op.repeat * (2 if is_backward_attention else 1)

@@ -1,0 +1,69 @@
+"""What of a pass's communication the rank waits for: one function per lane.
+
+``Assumption:`` compute and communication that run beside each other do not slow each other down.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ops.op import Lane, Phase
+from solver.op_times import TimedOp
+from solver.tally import Share
+from spec.arrays import FloatArray
+
+OTHER_GRADIENT: dict[Phase, Phase] = {
+    Phase.INPUT_GRAD: Phase.WEIGHT_GRAD,
+    Phase.WEIGHT_GRAD: Phase.INPUT_GRAD,
+}
+
+
+def beside(comm_s: FloatArray, compute_s: FloatArray) -> FloatArray:
+    """A collective beside one GEMM: what outlasts it (arXiv 2205.05198 sec. 4.2.2)."""
+    return np.maximum(comm_s - compute_s, 0.0)
+
+
+def prefetched(comm_s: FloatArray, main_s: FloatArray) -> FloatArray:
+    """Weights of the next layer and gradients of the last one, beside all a layer does in this pass:
+    what outlasts it (arXiv 2401.09149 sec. 3.3)."""
+    return np.maximum(comm_s - main_s, 0.0)
+
+
+def exposed(pass_ops: Sequence[TimedOp]) -> list[Share]:
+    """The waiting time of every operation of one pass of one layer."""
+    rows = len(pass_ops[0].seconds) if pass_ops else 1
+    partners: dict[tuple[str, Phase], FloatArray] = {
+        (timed.op.name, timed.op.phase): timed.seconds for timed in pass_ops if timed.part == "gemm"
+    }
+    waits: dict[int, FloatArray] = {}
+    main_s = np.zeros(rows)
+    ahead_s = np.zeros(rows)
+    for index, timed in enumerate(pass_ops):
+        lane = timed.op.lane
+        if lane is Lane.PREFETCH:
+            ahead_s = ahead_s + timed.seconds
+            continue
+        wait = timed.seconds
+        if lane is Lane.BESIDE:
+            wait = beside(wait, partners[(timed.op.beside, OTHER_GRADIENT[timed.op.phase])])
+        waits[index] = wait
+        main_s = main_s + wait
+    over = prefetched(ahead_s, main_s)
+    fraction = np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0)
+    return [
+        Share(
+            part=timed.part,
+            family=timed.family,
+            seconds=waits.get(index, timed.seconds * fraction),
+            relative_std=timed.relative_std,
+            origin=timed.origin,
+        )
+        for index, timed in enumerate(pass_ops)
+    ]
+
+
+def bucketed(comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray) -> FloatArray:
+    """A reduction in buckets beside a pass: the last bucket (or first, for a gather) is always
+    waited for, the others only where they outlast the pass (arXiv 2006.15704 sec. 3.2.3)."""
+    last = comm_s / buckets
+    return np.maximum(last, comm_s - compute_s * (1.0 - 1.0 / buckets))

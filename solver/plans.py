@@ -1,0 +1,122 @@
+"""Plans: a table of N of them, or one in plain numbers."""
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+import numpy as np
+
+from ops.layout import Layout
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from spec.arrays import IntArray, ints
+
+
+class Schedule(StrEnum):
+    """The order in which a pipeline runs its micro-batches."""
+
+    ONE_F_ONE_B = "1f1b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One parallel plan in plain numbers; the relations between degrees are Layout's."""
+
+    strategy: StrategyName
+    preset: str
+    recompute: Recompute = Recompute.NONE
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    ep: int = 1
+    etp: int = 1
+    dp: int = 1
+    wp: int = 1
+    zero_stage: int = 0
+    zero_size: int = 1
+    micro_batch: int = 1
+    num_micro: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """tp * cp * dp * pp."""
+        return self.tp * self.cp * self.dp * self.pp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTable:
+    """N plans that share strategy, recompute mode, schedule and framework preset.
+
+    Those four choose the shape of the formulas; every other column is a 1-D int64 array.
+    """
+
+    strategy: StrategyName
+    recompute: Recompute
+    schedule: Schedule
+    preset: str
+    layout: Layout
+    vpp: IntArray
+    zero_stage: IntArray
+    num_micro: IntArray
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def take(self, rows: IntArray) -> "PlanTable":
+        """The rows asked for, in that order."""
+        return PlanTable(
+            strategy=self.strategy,
+            recompute=self.recompute,
+            schedule=self.schedule,
+            preset=self.preset,
+            layout=self.layout.take(rows),
+            vpp=self.vpp[rows],
+            zero_stage=self.zero_stage[rows],
+            num_micro=self.num_micro[rows],
+        )
+
+    def plan(self, row: int) -> Plan:
+        """One row in plain numbers."""
+        degrees = {
+            field.name: int(getattr(self.layout, field.name)[row])
+            for field in fields(Layout)
+            if field.name != "world_size"
+        }
+        return Plan(
+            strategy=self.strategy,
+            recompute=self.recompute,
+            schedule=self.schedule,
+            preset=self.preset,
+            vpp=int(self.vpp[row]),
+            zero_stage=int(self.zero_stage[row]),
+            num_micro=int(self.num_micro[row]),
+            **degrees,
+        )
+
+    @staticmethod
+    def of(plan: Plan) -> "PlanTable":
+        """A table with one row."""
+        layout = Layout(
+            world_size=plan.world_size,
+            **{
+                field.name: ints(getattr(plan, field.name))
+                for field in fields(Layout)
+                if field.name != "world_size"
+            },
+        )
+        return PlanTable(
+            strategy=plan.strategy,
+            recompute=plan.recompute,
+            schedule=plan.schedule,
+            preset=plan.preset,
+            layout=layout,
+            vpp=ints(plan.vpp),
+            zero_stage=ints(plan.zero_stage),
+            num_micro=ints(plan.num_micro),
+        )
+
+    @property
+    def stage_sharded(self) -> bool:
+        """Whether any plan shards optimizer state."""
+        return bool(np.any(self.layout.zero_size > 1))

@@ -1,0 +1,186 @@
+"""Price a table of plans: the step time of each, in named parts that add up to it.
+
+The same lines price one plan and a million: distinct layers are priced once, stages are rows, and
+the pipeline is replayed for every plan.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.strategies.sharding import full_tokens_bytes
+from solver.layer_times import DistinctLayers, distinct_layers, layer_times
+from solver.memory import MemoryCost, StageBytes, stage_memory, worst_stage
+from solver.op_times import Pricer
+from solver.pipeline import StageTimes, replay_1f1b_s
+from solver.plans import PlanTable
+from solver.stages import StageTable, stage_table
+from solver.sync import PassTimes, StepTimes, operations, step_times
+from solver.tally import PARTS, Tally, added
+from spec.arrays import FloatArray, IntArray
+from spec.job import JobSpec
+from spec.model import ModelSpec
+from spec.origin import Origin
+
+STEP_PARTS: tuple[str, ...] = (*PARTS, "pp_comm", "bubble")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """Seconds per plan. ``parts`` (STEP_PARTS) sum to ``step_s``, and so do ``origins``;
+    ``std_s[family]`` are the standard errors each curve family brings in.
+
+    The parts are those of the stage that ends last; its waiting is ``bubble``, of which what hops cost
+    is ``pp_comm``.
+    """
+
+    step_s: FloatArray
+    parts: dict[str, FloatArray]
+    origins: dict[Origin, FloatArray]
+    std_s: dict[str, FloatArray]
+
+    @property
+    def standard_error_s(self) -> FloatArray:
+        """Families are independent: in quadrature."""
+        squares = [value**2 for value in self.std_s.values()]
+        return np.sqrt(np.sum(squares, axis=0, dtype=np.float64))
+
+    def take(self, rows: IntArray) -> "StepCost":
+        """The rows asked for."""
+        return StepCost(
+            step_s=self.step_s[rows],
+            parts={key: value[rows] for key, value in self.parts.items()},
+            origins={key: value[rows] for key, value in self.origins.items()},
+            std_s={key: value[rows] for key, value in self.std_s.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A table of plans with its layers, stages and memory: everything but time."""
+
+    plans: PlanTable
+    layers: DistinctLayers
+    stages: StageTable
+    bytes: StageBytes
+
+    @property
+    def memory(self) -> MemoryCost:
+        """Memory of every plan's worst stage."""
+        return self.bytes.cost.take(worst_stage(self.stages, self.bytes.cost))
+
+
+def sized(model: ModelSpec, job: JobSpec, plans: PlanTable) -> Sized:
+    """Lay out the plans and count their bytes."""
+    layers = distinct_layers(model, job, plans)
+    stages = stage_table(model, plans)
+    return Sized(
+        plans=plans,
+        layers=layers,
+        stages=stages,
+        bytes=stage_memory(model, job, plans, layers, stages),
+    )
+
+
+def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
+    """The step of every plan of the table."""
+    plans, stages = table.plans, table.stages
+    times = [layer_times(pricer, piece, table.layers.layout) for piece in table.layers.pieces]
+    forward = _stage_tally(table, [time.forward for time in times])
+    backward = _stage_tally(table, [time.backward for time in times])
+    passes = PassTimes(forward_s=forward.seconds, backward_s=backward.seconds)
+    row_layout = plans.layout.take(stages.plan)
+    step = step_times(
+        pricer,
+        job,
+        row_layout,
+        operations(model, job, row_layout, table.bytes.held),
+        table.bytes.held,
+        passes,
+    )
+    hop_s = _hop_s(model, job, table, pricer)
+    end_s = _stage_ends(table, passes, hop_s)
+    free_end_s = _stage_ends(table, passes, np.zeros_like(hop_s))
+    return _assemble(table, added([forward, backward], len(stages.plan)), step, (end_s, free_end_s))
+
+
+def _weights(table: Sized) -> tuple[IntArray, ...]:
+    """How often each piece runs on each stage row."""
+    stages = table.stages
+    return (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
+
+
+def _stage_tally(table: Sized, pieces: list[Tally]) -> Tally:
+    """One micro-batch through every stage row."""
+    row = table.layers.row[table.stages.plan]
+    scaled = [
+        piece.take(row).scaled(weight)
+        for piece, weight in zip(pieces, _weights(table), strict=True)
+        if weight.any()
+    ]
+    return added(scaled, len(row))
+
+
+def _hop_s(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> FloatArray:
+    """An activation from stage to stage: a token shard where the strategy keeps shards."""
+    layout = table.plans.layout
+    context = LayerContext(model=model, job=job, layout=layout)
+    size = full_tokens_bytes(context)
+    sharded = table.plans.strategy.value != "mtp"
+    size = size // layout.tp if sharded else size
+    return pricer.hop(layout, size).seconds
+
+
+def _stage_ends(table: Sized, passes: PassTimes, hop_s: FloatArray) -> FloatArray:
+    """When the last stage of every stage row ends its last backward."""
+    stages, layout = table.stages, table.plans.layout
+    ends = np.zeros(len(stages.plan))
+    for depth in np.unique(layout.pp):
+        chosen = np.flatnonzero(layout.pp == depth)
+        rows = np.flatnonzero(layout.pp[stages.plan] == depth)
+        # One column per plan: its classes repeated by how many stages each stands for.
+        per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
+        times = StageTimes(
+            forward_s=passes.forward_s[per_stage],
+            backward_s=passes.backward_s[per_stage],
+            hop_s=hop_s[chosen],
+        )
+        ends_by_stage = replay_1f1b_s(times, table.plans.num_micro[chosen])
+        # Within a class the first stage ends last.
+        first = stages.position[rows]
+        column = np.searchsorted(chosen, stages.plan[rows])
+        ends[rows] = ends_by_stage[first, column]
+    return ends
+
+
+def _assemble(
+    table: Sized, per_micro: Tally, step: StepTimes, ends_s: tuple[FloatArray, FloatArray]
+) -> StepCost:
+    """Parts of the stage that is ready for the update last, then the slowest update and gather."""
+    stages, plans = table.stages, table.plans
+    end_s, free_end_s = ends_s
+    ready = end_s + step.reduction.seconds
+    last = _argmax(ready, stages)
+    after = _argmax(step.update.seconds + step.gather.seconds, stages)
+    busy = per_micro.take(last).scaled(plans.num_micro)
+    whole = added(
+        [busy, step.reduction.take(last), step.update.take(after), step.gather.take(after)], len(plans)
+    )
+    waiting = np.maximum(end_s[last] - busy.seconds, 0.0)
+    hops = np.clip(end_s[last] - free_end_s[last], 0.0, waiting)
+    zero = np.zeros(len(plans))
+    parts = {part: whole.parts.get(part, zero) for part in PARTS}
+    parts |= {"pp_comm": hops, "bubble": waiting - hops}
+    origins = dict(whole.origins)
+    origins[Origin.DERIVED] = origins.get(Origin.DERIVED, zero) + waiting
+    return StepCost(step_s=whole.seconds + waiting, parts=parts, origins=origins, std_s=dict(whole.std_s))
+
+
+def _argmax(values: FloatArray, stages: StageTable) -> IntArray:
+    """For every plan its first stage row with the largest value."""
+    largest = np.maximum.reduceat(values, stages.starts)
+    rows = np.flatnonzero(values >= largest[stages.plan])
+    _, first = np.unique(stages.plan[rows], return_index=True)
+    chosen: IntArray = rows[first].astype(np.int64)
+    return chosen

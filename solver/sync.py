@@ -1,0 +1,102 @@
+"""What happens once a step: gradients reduced, parameters updated and returned, and how much of it
+the pipeline hides."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.layout import Layout
+from ops.op import Comm, Op, Ops, Update
+from ops.step import HeldParameters, step_ops
+from solver.op_times import Pricer
+from solver.overlap import bucketed
+from solver.tally import Share, Tally, tally
+from spec.arrays import FloatArray
+from spec.job import JobSpec
+from spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Waiting times per stage row: ``reduction`` after the last backward, ``update``, and ``gather`` of
+    the parameters before the next step."""
+
+    reduction: Tally
+    update: Tally
+    gather: Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimes:
+    """One micro-batch on one stage: what a reduction or a gather can hide behind."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+
+
+def operations(model: ModelSpec, job: JobSpec, layout: Layout, held: HeldParameters) -> Ops:
+    """The step's operations for every stage row."""
+    return step_ops(LayerContext(model=model, job=job, layout=layout), held)
+
+
+def step_times(
+    pricer: Pricer, job: JobSpec, layout: Layout, ops: Ops, held: HeldParameters, passes: PassTimes
+) -> StepTimes:
+    """Price the step's operations and hide what the framework overlaps.
+
+    The reduction runs beside the last micro-batch's backward, the gather beside the first one's
+    forward, bucket by bucket.
+    """
+    rows = len(layout)
+    preset = job.preset
+    buckets = np.maximum(np.ceil(held.total / max(preset.bucket_elements, 1)), 1.0)
+    if preset.bucket_elements == 0:
+        buckets = np.ones(rows)
+    reduction = [_share(pricer, op, layout) for op in ops if _is_reduction(op)]
+    gather = [_share(pricer, op, layout) for op in ops if _is_gather(op)]
+    update = [_share(pricer, op, layout) for op in ops if not isinstance(op, Comm)]
+    if preset.overlap_grad_reduce:
+        reduction = _hidden(reduction, passes.backward_s, buckets)
+    if preset.overlap_param_gather:
+        gather = _hidden(gather, passes.forward_s, buckets)
+    return StepTimes(reduction=tally(reduction, rows), update=tally(update, rows), gather=tally(gather, rows))
+
+
+def _is_reduction(op: Op) -> bool:
+    return isinstance(op, Comm) and "_gradient" in op.name
+
+
+def _is_gather(op: Op) -> bool:
+    return isinstance(op, Comm) and "_parameters" in op.name
+
+
+def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
+    timed = pricer.time(op, layout)
+    part = timed.part if isinstance(op, Comm | Update) else "optimizer"
+    return Share(
+        part=part,
+        family=timed.family,
+        seconds=timed.seconds,
+        relative_std=timed.relative_std,
+        origin=timed.origin,
+    )
+
+
+def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray) -> list[Share]:
+    """All collectives of a kind share the pass; what is left is spread over them in proportion."""
+    if not shares:
+        return shares
+    total = np.sum([share.seconds for share in shares], axis=0)
+    left = bucketed(total, pass_s, buckets)
+    fraction = np.divide(left, total, out=np.zeros_like(total), where=total > 0)
+    return [
+        Share(
+            part=share.part,
+            family=share.family,
+            seconds=share.seconds * fraction,
+            relative_std=share.relative_std,
+            origin=share.origin,
+        )
+        for share in shares
+    ]

@@ -1,0 +1,113 @@
+"""Adding up priced operations: seconds by part, by origin, and standard errors by curve family."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spec.arrays import FloatArray, IntArray
+from spec.origin import Origin
+
+PARTS: tuple[str, ...] = (
+    "gemm",
+    "grouped_gemm",
+    "attention",
+    "memory_bound",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+    "wp_comm",
+    "dp_comm",
+    "optimizer",
+    "host",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Sums over operations for N rows.
+
+    ``parts[name]`` and ``origins[origin]`` are seconds and both add up to ``seconds``;
+    ``std_s[family]`` are standard errors: look-ups of one family err together, so their errors add.
+    """
+
+    parts: dict[str, FloatArray] = field(default_factory=dict)
+    origins: dict[Origin, FloatArray] = field(default_factory=dict)
+    std_s: dict[str, FloatArray] = field(default_factory=dict)
+    length: int = 1
+
+    @property
+    def seconds(self) -> FloatArray:
+        """Total of the parts."""
+        total = np.zeros(self.length)
+        for value in self.parts.values():
+            total = total + value
+        return total
+
+    def scaled(self, factor: FloatArray | IntArray | float) -> "Tally":
+        """Every sum times a factor per row."""
+        return Tally(
+            parts={key: value * factor for key, value in self.parts.items()},
+            origins={key: value * factor for key, value in self.origins.items()},
+            std_s={key: value * factor for key, value in self.std_s.items()},
+            length=self.length,
+        )
+
+    def take(self, rows: IntArray) -> "Tally":
+        """The rows asked for."""
+        return Tally(
+            parts={key: value[rows] for key, value in self.parts.items()},
+            origins={key: value[rows] for key, value in self.origins.items()},
+            std_s={key: value[rows] for key, value in self.std_s.items()},
+            length=len(rows),
+        )
+
+    @property
+    def standard_error_s(self) -> FloatArray:
+        """Families are independent: their errors add in quadrature."""
+        total = np.zeros(self.length)
+        for value in self.std_s.values():
+            total = total + value**2
+        return np.sqrt(total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Seconds of one part, from one curve family, with the origin of each row."""
+
+    part: str
+    family: str
+    seconds: FloatArray
+    relative_std: FloatArray
+    origin: IntArray
+
+
+def tally(shares: Iterable[Share], length: int) -> Tally:
+    """Add up shares of N rows each."""
+    parts: dict[str, FloatArray] = {}
+    origins: dict[Origin, FloatArray] = {}
+    errors: dict[str, FloatArray] = {}
+    zero = np.zeros(length)
+    for share in shares:
+        parts[share.part] = parts.get(share.part, zero) + share.seconds
+        errors[share.family] = errors.get(share.family, zero) + share.seconds * share.relative_std
+        for code in np.unique(share.origin):
+            origin = Origin(int(code))
+            seconds = np.where(share.origin == code, share.seconds, 0.0)
+            origins[origin] = origins.get(origin, zero) + seconds
+    return Tally(parts=parts, origins=origins, std_s=errors, length=length)
+
+
+def added(tallies: Iterable[Tally], length: int) -> Tally:
+    """The sum of several tallies of the same rows."""
+    parts: dict[str, FloatArray] = {}
+    origins: dict[Origin, FloatArray] = {}
+    errors: dict[str, FloatArray] = {}
+    for one in tallies:
+        for part, value in one.parts.items():
+            parts[part] = parts[part] + value if part in parts else value
+        for origin, value in one.origins.items():
+            origins[origin] = origins[origin] + value if origin in origins else value
+        for family, value in one.std_s.items():
+            errors[family] = errors[family] + value if family in errors else value
+    return Tally(parts=parts, origins=origins, std_s=errors, length=length)

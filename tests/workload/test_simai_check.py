@@ -1,0 +1,302 @@
+"""Every defect is found on its line; what is fine is not complained about; nothing crashes the reader."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec.collectives import Collective
+from workload.simai_check import check_simai
+from workload.simai_findings import summarised
+from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai_reader import parse_simai, read_simai, usable_workload
+from workload.simai_rules import check_header, check_row
+from workload.simai_tokens import GROUPS_OF_COLUMN, Column, write_token
+from workload.simai_writer import write_simai
+from workload.workload_error import WorkloadError
+
+LONG = (
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 2 vpp: 1 ga: 4 all_gpus: 32 "
+    "checkpoints: 0 checkpoint_initiates: 0 pp_comm: 4096"
+)
+SHORT = "HYBRID_TRANSFORMER_FWD_IN_BCKWD\tmodel_parallel_NPU_group: 8 checkpoints: 0 checkpoint_initiates: 0"
+GOOD = "attention_layer\t-1\t10\tALLREDUCE\t8192\t20\tALLTOALL_EP\t4096\t30\tREDUCESCATTER_DP_EP\t4096\t100"
+
+
+def found(header: str, count: str, *rows: str) -> set[tuple[int, str, str]]:
+    content = "\n".join([header, count, *rows]) + "\n"
+    return {
+        (each.line, each.severity.value, each.code) for each in check_simai(parse_simai(content.encode()))
+    }
+
+
+def cell(place: int, value: str) -> str:
+    words = GOOD.split("\t")
+    words[place] = value
+    return "\t".join(words)
+
+
+def test_a_good_file_has_no_findings() -> None:
+    assert found(LONG, "2", GOOD, GOOD) == set()
+
+
+def test_what_the_tokeniser_does_not_mind(tmp_path: Path) -> None:
+    # Seen by running it: tabs or spaces, any order of keys, CRLF, pp_comm without its colon.
+    header = (
+        "HYBRID_TRANSFORMER\tpp_comm 4096  ga: 4 pp: 2\tep: 2 vpp: 1 all_gpus: 32 model_parallel_NPU_group: 2"
+    )
+    content = f"{header}\r\n2 \r\n{GOOD}\r\n{GOOD.replace(chr(9), '  ')}\r\n\r\n"
+    file = parse_simai(content.encode())
+    assert check_simai(file) == []
+    workload = usable_workload(file)
+    assert workload.header == SimaiHeader(
+        policy="HYBRID_TRANSFORMER", tp=2, ep=2, pp=2, ga=4, all_gpus=32, pp_comm_bytes=4096
+    )
+    assert [row.line() for row in workload.rows] == [GOOD, GOOD]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (SHORT, {(1, "broken", "short-header")}),
+        (LONG.replace(":", ""), {(1, "wrong", "unread"), (1, "broken", "missing")}),
+        (LONG.replace("pp: 2 vpp", "vpp"), {(1, "broken", "missing")}),
+        (LONG.replace("vpp: 1 ", ""), {(1, "broken", "missing")}),
+        (LONG.replace("ga: 4", "ga: 0"), {(1, "broken", "not-positive")}),
+        (LONG.replace("ga: 4", "ga: -4"), {(1, "broken", "not-positive")}),
+        (
+            LONG.replace("ga: 4", "ga: four"),
+            {(1, "broken", "value"), (1, "broken", "missing"), (1, "note", "unread")},
+        ),
+        (
+            LONG.replace("pp_comm: 4096", "pp_comm: 2147483648"),
+            {(1, "broken", "value"), (1, "note", "pp-comm")},
+        ),
+        (LONG.replace("pp_comm: 4096", "pp_comm: 6291456.0"), {(1, "note", "not-whole")}),
+        (LONG.replace("pp_comm: 4096", "pp_comm:"), {(1, "broken", "no-value"), (1, "note", "pp-comm")}),
+        (LONG.replace(" pp_comm: 4096", ""), {(1, "note", "pp-comm")}),
+        (LONG.replace("checkpoints: 0", "checkpoints: 2 0 1"), {(1, "wrong", "list")}),
+        (LONG.replace("checkpoints: 0", "checkpoints: 1 9"), {(1, "wrong", "list")}),
+        (LONG + " tp: 3 expert_parallel_npu_group: 4", {(1, "note", "unread")}),
+        (LONG + " GA: 3", {(1, "wrong", "unread")}),
+        (LONG + " ga: 3", {(1, "wrong", "twice")}),
+        (LONG + " mode: 1", set()),
+        (LONG.replace("32", "34"), {(1, "wrong", "degrees")}),
+        (LONG.replace("ep: 2", "ep: 3"), {(1, "wrong", "degrees"), (3, "wrong", "small-free")}),
+        (LONG.replace("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID"), {(1, "broken", "policy")}),
+        (LONG.replace("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"), {(1, "stops", "policy")}),
+        ("", {(1, "broken", "no-policy")}),
+    ],
+)
+def test_header_defects(header: str, expected: set[tuple[int, str, str]]) -> None:
+    assert found(header, "1", GOOD) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        ("3", {(2, "broken", "count")}),
+        ("1", {(2, "wrong", "count")}),
+        ("0", {(2, "wrong", "count")}),
+        ("", {(2, "broken", "count")}),
+        ("two", {(2, "broken", "count")}),
+        ("-2", {(2, "broken", "count")}),
+        ("99999999999", {(2, "broken", "count")}),
+        ("2 rows", {(2, "note", "count")}),
+    ],
+)
+def test_count_defects(count: str, expected: set[tuple[int, str, str]]) -> None:
+    assert found(LONG, count, GOOD, GOOD) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (GOOD + "\t7", {(4, "broken", "fields")}),
+        (GOOD.rpartition("\t")[0], {(4, "broken", "fields"), (2, "broken", "count")}),
+        (cell(2, "1000.5"), {(4, "broken", "float"), (2, "broken", "count")}),
+        (cell(2, "1e9"), {(4, "broken", "float"), (2, "broken", "count")}),
+        (cell(2, "nan"), {(4, "broken", "float"), (2, "broken", "count")}),
+        (cell(2, "-5"), {(4, "broken", "negative"), (2, "broken", "count")}),
+        (cell(4, "9" * 5000), {(4, "broken", "overflow"), (2, "broken", "count")}),
+        (cell(2, "x"), {(4, "broken", "fields"), (2, "broken", "count")}),
+        (cell(3, "7"), {(4, "broken", "fields"), (2, "broken", "count")}),
+        (cell(1, "0"), {(4, "note", "dependency")}),
+        # 2147483584 rounds to 2^31 in float32; 2147483583 does not.
+        (cell(5, "2147483584"), {(4, "stops", "long-cell")}),
+        (cell(5, "2147483583"), set()),
+        (cell(3, "allreduce"), {(4, "wrong", "word")}),
+        (cell(3, "ALLREDUCE_CP"), {(4, "wrong", "word")}),
+        (cell(3, "ALLREDUCEALLTOALL"), {(4, "wrong", "word")}),
+        (cell(3, "BROADCAST"), {(4, "wrong", "word")}),
+        (cell(3, "NONE"), {(4, "note", "bytes-beside-none")}),
+        (cell(3, "ALLGATHER_DP_EP"), {(4, "wrong", "column")}),
+        (cell(9, "ALLGATHER_EP"), {(4, "wrong", "column")}),
+        (cell(4, "0"), {(4, "note", "no-bytes")}),
+        (cell(4, "4095"), {(4, "note", "forward-floor")}),
+        (cell(7, str(16 * 2**30 + 1)), {(4, "stops", "above-ratio")}),
+    ],
+)
+def test_row_defects(row: str, expected: set[tuple[int, str, str]]) -> None:
+    assert found(LONG, "3", GOOD, row, GOOD) == expected
+
+
+def test_groups_of_one_and_sizes_without_a_fixed_time() -> None:
+    header = LONG.replace("NPU_group: 2", "NPU_group: 1").replace("all_gpus: 32", "all_gpus: 12")
+    large = cell(4, str(2**20))
+    assert found(header, "1", GOOD) == {(3, "note", "group-of-one"), (3, "wrong", "small-free")}
+    assert found(header, "1", large) == {(3, "wrong", "group-of-one"), (3, "wrong", "small-free")}
+
+
+def test_rows_may_break_anywhere() -> None:
+    content = f"{LONG}\n2\n{GOOD.replace(chr(9), chr(10))}\n{GOOD}"
+    file = parse_simai(content.encode())
+    assert [(each.line, each.code) for each in check_simai(file)] == [(3, "line-break")]
+    assert [row.line() for row in usable_workload(file).rows] == [GOOD, GOOD]
+
+
+def test_broken_files_are_not_replayed() -> None:
+    with pytest.raises(WorkloadError, match="line 1: short header"):
+        usable_workload(parse_simai(f"{SHORT}\n1\n{GOOD}\n".encode()))
+    with pytest.raises(WorkloadError, match="says nothing of tp"):
+        usable_workload(parse_simai(f"MICRO\n1\n{GOOD}\n".encode()))
+
+
+def test_rows_beyond_the_announced_number_are_left_out() -> None:
+    assert len(list(usable_workload(parse_simai(f"{LONG}\n1\n{GOOD}\n{GOOD}\n".encode())).rows)) == 1
+
+
+def test_summary_counts_what_it_leaves_out() -> None:
+    file = parse_simai("\n".join([LONG, "9", *[cell(3, "allreduce")] * 9]).encode())
+    lines = summarised(check_simai(file))
+    assert lines[0].startswith("line 3: wrong: forward 'allreduce' is lower case")
+    assert lines[-1] == "6 more of wrong [word]"
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n", b"\0\1\2", GOOD.encode() + b"\0"])
+def test_no_text(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "w.txt"
+    path.write_bytes(content)
+    with pytest.raises(WorkloadError, match=str(path)):
+        read_simai(path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", Path("/dev/null"), tmp_path / "a\0b"):
+        with pytest.raises(WorkloadError):
+            read_simai(path)
+
+
+GROUPS = [
+    (column, write_token(kind, group, column))
+    for column in Column
+    for group in GROUPS_OF_COLUMN[column]
+    for kind in (
+        Collective.ALL_REDUCE,
+        Collective.ALL_GATHER,
+        Collective.REDUCE_SCATTER,
+        Collective.ALL_TO_ALL,
+    )
+]
+
+
+@settings(max_examples=60)
+@given(
+    tp=st.integers(2, 9),
+    ep=st.integers(2, 5),
+    repeat=st.integers(2, 5),
+    cells=st.lists(
+        st.tuples(st.sampled_from(GROUPS), st.integers(0, 2**31 - 65), st.integers(2**20, 2**34)), min_size=1
+    ),
+)
+def test_what_is_written_is_read_back_without_findings(
+    tp: int,
+    ep: int,
+    repeat: int,
+    cells: list[tuple[tuple[Column, str], int, int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    header = SimaiHeader(tp=tp, ep=ep, all_gpus=tp * ep * repeat, ga=3)
+    rows = [
+        SimaiRow(name="row").with_pass(column, compute_ns=compute_ns, comm=token, size_bytes=size)
+        for (column, token), compute_ns, size in cells
+    ]
+    path = tmp_path_factory.mktemp("written") / "w.txt"
+    write_simai(path, SimaiWorkload(header=header, rows=rows))
+    file = read_simai(path)
+    assert check_simai(file) == []
+    workload = usable_workload(file)
+    assert workload.header == header
+    assert list(workload.rows) == rows
+
+
+GOOD_BYTES = "\n".join([LONG, "4", GOOD, cell(3, "NONE"), cell(7, "0"), GOOD]).encode()
+PIECES = [
+    b"\r\n",
+    "é漢".encode(),
+    b"\xff\xfe",
+    b"9" * 400,
+    b"-1",
+    b"1e400",
+    b"NONE",
+    b"ga:",
+    b"\t",
+    b"\x1b[2J",
+    b"1.5",
+]
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_damaged_files_give_findings_or_a_workload_that_can_be_written(data: st.DataObject) -> None:
+    content = GOOD_BYTES
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(["cut", "insert", "shuffle", "delete"]))
+        place = data.draw(st.integers(0, len(content)))
+        if kind == "cut":
+            content = content[:place]
+        elif kind == "insert":
+            content = content[:place] + data.draw(st.sampled_from(PIECES)) + content[place:]
+        elif kind == "delete":
+            content = content[:place] + content[place + data.draw(st.integers(1, 40)) :]
+        else:
+            content = b"\n".join(data.draw(st.permutations(content.split(b"\n"))))
+    complaint, workload = tried(content)
+    assert complaint.isprintable()
+    if workload is None:
+        assert complaint
+        return
+    findings = check_simai(parse_simai(content))
+    assert all(line.isprintable() for line in summarised(findings))
+    if not findings:
+        # The writer agrees that nothing is wrong.
+        check_header(workload.header)
+        for index, row in enumerate(workload.rows):
+            check_row(row, workload.header, index=index)
+
+
+@settings(max_examples=100)
+@given(content=st.binary(max_size=300))
+def test_binary_noise(content: bytes) -> None:
+    complaint, workload = tried(content)
+    assert complaint.isprintable()
+    assert workload is None
+
+
+def tried(content: bytes) -> tuple[str, SimaiWorkload | None]:
+    """The error of reading, or the workload."""
+    try:
+        return "", usable_workload(parse_simai(content))
+    except WorkloadError as error:
+        return str(error), None
+
+
+@pytest.mark.parametrize("separator", [" ", "\n"])
+def test_a_million_words_take_a_moment(separator: str) -> None:
+    content = f"{LONG}\n5\n" + separator.join(["7"] * 300_000)
+    start = time.perf_counter()
+    check_simai(parse_simai(content.encode()))
+    assert time.perf_counter() - start < 5.0

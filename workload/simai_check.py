@@ -1,0 +1,104 @@
+"""Every defect of a SimAI workload file that the simulator would meet, with its line.
+
+The reader finds what is wrong with the text; here the rows are held against the header: words, groups,
+limits. Effects as seen by running SimAI-Analytical 1.6/1.7.
+"""
+
+from collections.abc import Iterator
+
+from workload.simai_findings import Finding, Severity
+from workload.simai_format import TRANSFORMER_RECOMPUTE, SimaiHeader
+from workload.simai_reader import PlacedRow, SimaiFile
+from workload.simai_rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
+from workload.simai_tokens import GROUPS_OF_COLUMN, NO_COMM, PREFIXES, Column, SimaiGroup, read_token
+
+# SimAI-Analytical knows a fixed time for these group sizes only; others cost nothing below 1 MiB.
+FIXED_LATENCY_RANKS = (2, 4, 8, 16, 32, 64, 128)
+SMALL_BYTES = range(2, 2**20)
+FORWARD_FLOOR_BYTES = 4096
+
+
+def check_simai(file: SimaiFile) -> list[Finding]:
+    """All findings of ``file`` in line order."""
+    findings = list(file.findings)
+    header = file.header.complete()
+    for placed in file.rows:
+        findings += _row_findings(placed, header, file.header.policy)
+    findings += _segment_findings(file)
+    return sorted(findings, key=lambda each: each.line)
+
+
+def _segment_findings(file: SimaiFile) -> Iterator[Finding]:
+    for key, entries in file.header.lists.items():
+        for entry in entries:
+            if not 0 <= entry < len(file.rows):
+                message = f"{key} names row {entry}; rows are 0 to {len(file.rows) - 1}"
+                yield Finding(line=1, severity=Severity.WRONG, code="list", message=message)
+
+
+def _row_findings(placed: PlacedRow, header: SimaiHeader | None, policy: str) -> Iterator[Finding]:
+    row, line = placed.row, placed.line
+    if row.dependency != -1:
+        message = f"dependency {row.dependency} is not used"
+        yield Finding(line=line, severity=Severity.NOTE, code="dependency", message=message)
+    for column in Column:
+        cell = row.compute_ns(column)
+        if cell >= CELL_LIMIT_NS:
+            message = (
+                f"{column.value} compute {cell} ns reaches {CELL_LIMIT_NS}; SimAI never ends: split the row"
+            )
+            yield Finding(line=line, severity=Severity.STOPS, code="long-cell", message=message)
+        token, size_bytes = row.comm(column)
+        for severity, code, message in _comm_findings(token, size_bytes, column, header):
+            yield Finding(line=line, severity=severity, code=code, message=f"{column.value} {message}")
+    moved = row.forward_bytes if read_token(row.forward_comm, Column.FORWARD)[0] else 0
+    if policy == TRANSFORMER_RECOMPUTE and 0 < moved < FORWARD_FLOOR_BYTES:
+        message = f"forward {row.forward_comm} of {moved} bytes is priced as {FORWARD_FLOOR_BYTES}"
+        yield Finding(line=line, severity=Severity.NOTE, code="forward-floor", message=message)
+
+
+def _comm_findings(
+    token: str, size_bytes: int, column: Column, header: SimaiHeader | None
+) -> Iterator[tuple[Severity, str, str]]:
+    collective, group = read_token(token, column)
+    if collective is None:
+        if token == NO_COMM:
+            if size_bytes:
+                yield Severity.NOTE, "bytes-beside-none", f"{NO_COMM} with {size_bytes} bytes beside it"
+        else:
+            yield Severity.WRONG, "word", f"{token!r} {_why_unknown(token)}; SimAI moves nothing"
+        return
+    shown = f"{token} of {size_bytes} bytes"
+    if group not in GROUPS_OF_COLUMN[column]:
+        yield Severity.WRONG, "column", f"{shown}: SimAI times it with the size of another group"
+    if size_bytes == 0:
+        yield Severity.NOTE, "no-bytes", f"{token} of 0 bytes"
+        return
+    if uses_ratio(collective, group) and size_bytes > RATIO_LIMIT_BYTES:
+        message = f"{shown}: above 16 GiB SimAI's ratio look-up fails and the result file stays empty"
+        yield Severity.STOPS, "above-ratio", message
+    if header is not None:
+        yield from _group_findings(shown, size_bytes, header.group_ranks(group), group)
+
+
+def _group_findings(
+    shown: str, size_bytes: int, ranks: int, group: SimaiGroup
+) -> Iterator[tuple[Severity, str, str]]:
+    if ranks < 1:
+        yield Severity.STOPS, "no-group", f"{shown}: the {group.value} group has {ranks} ranks"
+    elif ranks == 1:
+        large = size_bytes not in SMALL_BYTES
+        severity = Severity.WRONG if large else Severity.NOTE
+        effect = "SimAI adds 9.2e18 ns" if large else "it costs nothing"
+        yield severity, "group-of-one", f"{shown} over a {group.value} group of one; {effect}"
+    elif size_bytes in SMALL_BYTES and ranks not in FIXED_LATENCY_RANKS:
+        message = f"{shown} over {ranks} ranks is priced 0 (SimAI knows small ones for 2, 4, ... 128 ranks)"
+        yield Severity.WRONG, "small-free", message
+
+
+def _why_unknown(token: str) -> str:
+    if token.upper() != token and read_token(token.upper(), Column.FORWARD)[0] is not None:
+        return "is lower case"
+    if token.startswith(tuple(PREFIXES)):
+        return "has an ending other than _EP and _DP_EP"
+    return "is no communication word"

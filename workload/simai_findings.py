@@ -1,0 +1,48 @@
+"""What is wrong with a SimAI workload file, line by line."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad a finding is, worst first.
+
+    BROKEN: what the file says cannot be told. STOPS: the meaning is clear, but SimAI-Analytical
+    crashes, hangs or leaves an empty result. WRONG: it goes on with a wrong number and says nothing.
+    NOTE: harmless to it, and perhaps not what was meant.
+    """
+
+    BROKEN = "broken"
+    STOPS = "stops"
+    WRONG = "wrong"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One defect: ``line`` counts from 1; ``code`` is the same for all defects of a kind."""
+
+    line: int
+    severity: Severity
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.severity.value}: {self.message} [{self.code}]"
+
+
+def summarised(findings: Iterable[Finding], *, per_kind: int = 3) -> list[str]:
+    """Findings by line as text, at most ``per_kind`` of a kind, then how many more there are."""
+    shown: list[str] = []
+    seen: Counter[tuple[Severity, str]] = Counter()
+    for finding in sorted(findings, key=lambda each: each.line):
+        kind = (finding.severity, finding.code)
+        seen[kind] += 1
+        if seen[kind] <= per_kind:
+            shown.append(str(finding))
+    for (severity, code), count in seen.items():
+        if count > per_kind:
+            shown.append(f"{count - per_kind} more of {severity.value} [{code}]")
+    return shown

@@ -1,0 +1,221 @@
+"""Line 1 of a SimAI workload file, read as the simulator reads it.
+
+Source: SimAI 1.6/1.7, ``Workload::initialize_workload``: the line is split at white space, every word
+is compared with each key including its colon, the next word is read with ``stoi``; order is free, the
+last of two wins, unknown words are passed over.
+"""
+
+import re
+from dataclasses import dataclass
+
+from workload.simai_findings import Finding, Severity
+from workload.simai_format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader
+
+POLICIES = (
+    "DATA",
+    "MODEL",
+    TRANSFORMER,
+    TRANSFORMER_RECOMPUTE,
+    "HYBRID_DLRM",
+    "HYBRID_DLRM_ENHANCED",
+    "HYBRID_DATA_MODEL",
+    "HYBRID_MODEL_DATA",
+    "HYBRID_CUSTOMIZED",
+    "MICRO",
+    "DISTRIBUTED_INFERENCE",
+)
+DEGREES = ("model_parallel_NPU_group", "ep", "pp", "vpp", "ga", "all_gpus")
+LISTS = ("checkpoints", "checkpoint_initiates")
+PP_COMM = "pp_comm"
+# Written by AICB's inference files, passed over by the parser on purpose.
+HARMLESS = {"mode:"}
+_MISSING = {
+    "model_parallel_NPU_group": (Severity.BROKEN, "SimAI dies of a division by zero"),
+    "pp": (Severity.BROKEN, "SimAI dies of a division by zero"),
+    "ep": (Severity.BROKEN, "SimAI divides by zero where a row has a DP_EP word"),
+    "vpp": (Severity.BROKEN, "SimAI's pipeline bubble becomes NaN"),
+    "ga": (Severity.BROKEN, "SimAI's pipeline bubble becomes NaN"),
+    "all_gpus": (Severity.BROKEN, "the ns-3 front end needs it"),
+}
+_STOI = re.compile(rb"([+-]?)0*([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawHeader:
+    """What line 1 says; a degree that is not there is not in ``values``."""
+
+    policy: str
+    values: dict[str, int]
+    lists: dict[str, tuple[int, ...]]
+
+    @property
+    def fields_per_row(self) -> int:
+        """Words of one row: HYBRID_CUSTOMIZED has one more."""
+        return 13 if self.policy == "HYBRID_CUSTOMIZED" else 12
+
+    def complete(self) -> SimaiHeader | None:
+        """The header with all its degrees; None when one is missing or below 1."""
+        if any(self.values.get(key, 0) < 1 for key in DEGREES):
+            return None
+        return SimaiHeader(
+            policy=self.policy,
+            tp=self.values["model_parallel_NPU_group"],
+            ep=self.values["ep"],
+            pp=self.values["pp"],
+            vpp=self.values["vpp"],
+            ga=self.values["ga"],
+            all_gpus=self.values["all_gpus"],
+            pp_comm_bytes=self.values.get(PP_COMM, 0),
+            checkpoints=self.lists.get("checkpoints", ()),
+            checkpoint_initiates=self.lists.get("checkpoint_initiates", ()),
+        )
+
+
+def stoi(word: bytes) -> int | None:
+    """The leading whole number of a word as C++ reads it; None when there is none or it leaves 32 bits."""
+    match = _STOI.match(word)
+    if match is None or len(match[2]) > 10:
+        return None
+    value = int(match[2]) * (-1 if match[1] == b"-" else 1)
+    return value if -(2**31) <= value < 2**31 else None
+
+
+def text(word: bytes) -> str:
+    """A word as printable text: other bytes as escapes, at most 60 characters."""
+    shown = word.decode("utf-8", errors="backslashreplace")
+    if not shown.isprintable():
+        shown = ascii(shown)[1:-1]
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def parse_header(line: bytes) -> tuple[RawHeader, list[Finding]]:
+    """Line 1 (without line feed) and what is wrong with it."""
+    words = line.split()
+    if not words:
+        return RawHeader(policy="", values={}, lists={}), [
+            _finding(Severity.BROKEN, "no-policy", "line 1 is empty; it starts with a policy")
+        ]
+    found: list[Finding] = []
+    policy = text(words[0])
+    if policy not in POLICIES:
+        found.append(_finding(Severity.BROKEN, "policy", f"unknown policy {policy!r}; SimAI exits"))
+    elif policy not in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
+        found.append(
+            _finding(
+                Severity.STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies"
+            )
+        )
+    values, lists = _read_keys(words, policy, found)
+    _check_unread(words, found)
+    if policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
+        _check_degrees(values, found)
+    return RawHeader(policy=policy, values=values, lists=lists), found
+
+
+def _read_keys(
+    words: list[bytes], policy: str, found: list[Finding]
+) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
+    values: dict[str, int] = {}
+    lists: dict[str, tuple[int, ...]] = {}
+    transformer = policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE)
+    degrees = {f"{key}:".encode(): key for key in DEGREES} if transformer else {}
+    hops = {PP_COMM.encode(): PP_COMM, f"{PP_COMM}:".encode(): PP_COMM}
+    segments = {f"{key}:".encode(): key for key in LISTS} if policy == TRANSFORMER_RECOMPUTE else {}
+    for place, word in enumerate(words):
+        key = degrees.get(word) or hops.get(word) or segments.get(word)
+        if key is None:
+            continue
+        if key in values or key in lists:
+            found.append(_finding(Severity.WRONG, "twice", f"{key} is given twice; the last one wins"))
+        value = _value(words, place + 1, key, found)
+        if value is None:
+            continue
+        if key in LISTS:
+            lists[key] = _read_list(words, place + 2, key, value, found)
+        else:
+            values[key] = value
+    return values, lists
+
+
+def _value(words: list[bytes], place: int, key: str, found: list[Finding]) -> int | None:
+    """The number at ``place``; None, with a finding, when SimAI would abort there."""
+    if place >= len(words):
+        found.append(
+            _finding(Severity.BROKEN, "no-value", f"{key} has no value; SimAI reads past the line and dies")
+        )
+        return None
+    word = words[place]
+    value = stoi(word)
+    if value is None:
+        reason = "is 2^31 or more" if _STOI.match(word) else "is no number"
+        found.append(_finding(Severity.BROKEN, "value", f"{key} = {text(word)} {reason}; SimAI aborts"))
+    elif not word.lstrip(b"+-").isdigit():
+        found.append(_finding(Severity.NOTE, "not-whole", f"{key} = {text(word)} is taken as {value}"))
+    return value
+
+
+def _read_list(
+    words: list[bytes], place: int, key: str, length: int, found: list[Finding]
+) -> tuple[int, ...]:
+    if length <= 0:
+        if length < 0:
+            found.append(_finding(Severity.WRONG, "list", f"{key} = {length}: a length is not negative"))
+        return ()
+    if length > 1:
+        message = f"{key} lists {length} rows; SimAI takes the first entry {length} times"
+        found.append(_finding(Severity.WRONG, "list", message))
+    first = _value(words, place, key, found)
+    return () if first is None else (first,)
+
+
+def _check_unread(words: list[bytes], found: list[Finding]) -> None:
+    known = {f"{key}:".encode() for key in (*DEGREES, *LISTS, PP_COMM, "DLRM_LAST_BOTTOM_LAYER")}
+    folded = {key.lower().rstrip(b":"): key for key in known}
+    for word in words[1:]:
+        name = word.rstrip(b":")
+        if word in known or name == PP_COMM.encode() or word.decode("latin-1") in HARMLESS:
+            continue
+        if name.lower() in folded:
+            near = folded[name.lower()].decode()
+            found.append(_finding(Severity.WRONG, "unread", f"{text(word)} is not read; the key is {near!r}"))
+        elif word.endswith(b":") or not _STOI.match(word):
+            found.append(_finding(Severity.NOTE, "unread", f"{text(word)} is not read"))
+
+
+def _check_degrees(values: dict[str, int], found: list[Finding]) -> None:
+    missing = [key for key in DEGREES if key not in values]
+    if missing == [key for key in DEGREES if key != "model_parallel_NPU_group"]:
+        message = f"short header of 2024: no {', '.join(missing)}; SimAI dies of a division by zero"
+        found.append(_finding(Severity.BROKEN, "short-header", message))
+        return
+    for key in missing:
+        severity, effect = _MISSING[key]
+        found.append(_finding(severity, "missing", f"no {key}: {effect}"))
+    for key, value in values.items():
+        if key != PP_COMM and value < 1:
+            found.append(_finding(Severity.BROKEN, "not-positive", f"{key} = {value}: must be at least 1"))
+    _check_fit(values, found)
+
+
+def _check_fit(values: dict[str, int], found: list[Finding]) -> None:
+    hop = values.get(PP_COMM, 0)
+    if hop < 0:
+        found.append(_finding(Severity.BROKEN, "pp-comm", f"{PP_COMM} = {hop}: must not be negative"))
+    if "pp" in values and (values["pp"] > 1) != (hop > 0):
+        message = f"{PP_COMM} = {hop} with pp = {values['pp']}; SimAI warns of a format mismatch"
+        found.append(_finding(Severity.NOTE, "pp-comm", message))
+    if any(values.get(key, 0) < 1 for key in DEGREES):
+        return
+    stage = values["model_parallel_NPU_group"] * values["pp"]
+    if values["all_gpus"] % stage:
+        message = f"all_gpus = {values['all_gpus']} is no multiple of tp x pp = {stage}; the rest is dropped"
+        found.append(_finding(Severity.WRONG, "degrees", message))
+    elif (values["all_gpus"] // stage) % values["ep"]:
+        message = (
+            f"ep = {values['ep']} does not divide dp = {values['all_gpus'] // stage}; the rest is dropped"
+        )
+        found.append(_finding(Severity.WRONG, "degrees", message))
+
+
+def _finding(severity: Severity, code: str, message: str) -> Finding:
+    return Finding(line=1, severity=severity, code=code, message=message)

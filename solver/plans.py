@@ -3,8 +3,6 @@
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-import numpy as np
-
 from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
@@ -42,6 +40,25 @@ class Plan:
     def world_size(self) -> int:
         """tp * cp * dp * pp."""
         return self.tp * self.cp * self.dp * self.pp
+
+    def words(self) -> str:
+        """The plan in one line, degrees of 1 left out."""
+        degrees = {
+            "tp": self.tp,
+            "cp": self.cp,
+            "pp": self.pp,
+            "vpp": self.vpp,
+            "ep": self.ep,
+            "etp": self.etp,
+            "wp": self.wp,
+            "dp": self.dp,
+            "zero": self.zero_size,
+        }
+        shown = [f"{name}{value}" for name, value in degrees.items() if value > 1]
+        shown += [f"mb{self.micro_batch}x{self.num_micro}"]
+        if self.recompute is not Recompute.NONE:
+            shown.append(f"recompute-{self.recompute.value}")
+        return " ".join([self.strategy.value, *shown])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +132,3 @@ class PlanTable:
             zero_stage=ints(plan.zero_stage),
             num_micro=ints(plan.num_micro),
         )
-
-    @property
-    def stage_sharded(self) -> bool:
-        """Whether any plan shards optimizer state."""
-        return bool(np.any(self.layout.zero_size > 1))

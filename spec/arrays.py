@@ -20,6 +20,11 @@ def floats(values: object) -> FloatArray:
     return np.atleast_1d(np.asarray(values, dtype=np.float64))
 
 
+def bools(values: object) -> BoolArray:
+    """A 1-D array of truth values."""
+    return np.atleast_1d(np.asarray(values, dtype=np.bool_))
+
+
 def ceil_div(numerator: IntArray, denominator: IntArray | int) -> IntArray:
     """Integer division rounded up; numerator >= 0, denominator >= 1."""
     return np.asarray(-(-numerator // denominator), dtype=np.int64)

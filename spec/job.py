@@ -50,3 +50,20 @@ class JobSpec:
     def with_preset(self, preset: FrameworkPreset) -> "JobSpec":
         """The same job under another framework preset."""
         return replace(self, preset=preset)
+
+
+def precision_of(preset: FrameworkPreset, compute: str = "bf16") -> Precision:
+    """Mixed precision as the framework trains with it: gradients accumulate and travel in the preset's
+    format, optimizer state in fp32. ``compute`` is the format of the matrix products."""
+    gradient = preset.gradient_dtype if preset.gradient_dtype == "fp32" else compute
+    return Precision(
+        compute=compute,
+        parameter=compute,
+        parameter_gather=compute,
+        gradient=gradient,
+        reduce=gradient,
+        activation=compute,
+        attention=compute,
+        moe_dispatch=compute,
+        linear=compute,
+    )

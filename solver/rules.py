@@ -1,0 +1,167 @@
+"""What a plan must satisfy, as a table: one reason, one line of arithmetic.
+
+Every rejected plan is counted under the first rule it breaks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.strategies.sharding import StrategyName
+from spec.arrays import BoolArray, IntArray, bools
+from spec.cluster import ClusterSpec
+from spec.job import JobSpec
+from spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Plans in the making: the columns chosen so far, each of length N."""
+
+    model: ModelSpec
+    job: JobSpec
+    cluster: ClusterSpec
+    strategy: StrategyName
+    columns: dict[str, IntArray]
+
+    def __getitem__(self, name: str) -> IntArray:
+        return self.columns[name]
+
+    @property
+    def dp(self) -> IntArray:
+        """What tp, cp and pp leave of the world."""
+        return self.job.world_size // (self["tp"] * self["cp"] * self["pp"])
+
+    @property
+    def sequences_per_rank(self) -> IntArray:
+        """Sequences of one data-parallel rank in one step (rounded down)."""
+        return self.job.global_batch_sequences // self.dp
+
+    @property
+    def experts(self) -> int:
+        """Routed experts of the model's largest expert block, 0 for a dense model."""
+        return max((run.block.moe.num_experts for run in self.model.blocks if run.block.moe), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """``keep`` is true where a plan may stay; ``after`` names the last column it needs."""
+
+    reason: str
+    after: str
+    keep: Callable[[Draft], BoolArray]
+
+
+def _always(draft: Draft, value: bool) -> BoolArray:
+    return np.full(len(next(iter(draft.columns.values()))), value, dtype=np.bool_)
+
+
+def _heads(draft: Draft) -> BoolArray:
+    keep = _always(draft, True)
+    for run in draft.model.blocks:
+        keep &= run.block.attention.num_heads % draft["tp"] == 0
+    return keep
+
+
+def _kv_heads(draft: Draft) -> BoolArray:
+    keep = _always(draft, True)
+    for run in draft.model.blocks:
+        kv = run.block.attention.num_kv_heads
+        shared = (draft["tp"] % kv == 0) & (draft["tp"] > kv)
+        keep &= (kv % draft["tp"] == 0) | (shared & draft.job.preset.kv_replication)
+    return keep
+
+
+def _ffn(draft: Draft) -> BoolArray:
+    keep = _always(draft, True)
+    if draft.strategy is StrategyName.ISP:
+        return keep
+    for run in draft.model.blocks:
+        if run.block.mlp is not None:
+            keep &= run.block.mlp.ffn_hidden % draft["tp"] == 0
+    return keep
+
+
+def _distinct(draft: Draft) -> BoolArray:
+    if draft.strategy is StrategyName.MTP:
+        return _always(draft, True)
+    return bools((draft["tp"] > 1) | (draft["wp"] > 1))
+
+
+def _experts_cut(draft: Draft) -> BoolArray:
+    if not draft.experts:
+        return bools(draft["ep"] == 1)
+    return bools(draft.experts % draft["ep"] == 0)
+
+
+def _experts_placed(draft: Draft) -> BoolArray:
+    return bools((draft["tp"] * draft["cp"] * draft.dp) % draft["ep"] == 0)
+
+
+def _moe_tokens(draft: Draft) -> BoolArray:
+    whole = draft.strategy is StrategyName.MTP and draft.experts > 0
+    return bools((draft["tp"] == 1) | (not whole))
+
+
+def _hybrid(draft: Draft) -> BoolArray:
+    whole = draft["zero_size"] == draft.dp * draft["cp"]
+    return bools(whole | (draft["zero_size"] == 1) | draft.job.preset.hybrid_zero)
+
+
+def _sharding_accepted(draft: Draft) -> BoolArray:
+    stages = draft.job.preset.zero_stages
+    return bools(np.where(draft["zero_size"] > 1, max(stages) >= 1, 0 in stages))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        reason="more pipeline stages than layers",
+        after="pp",
+        keep=lambda d: d["pp"] <= d.model.num_layers,
+    ),
+    Rule(
+        reason="the framework wants layers to divide over the stages",
+        after="pp",
+        keep=lambda d: (d.model.num_layers % d["pp"] == 0) | d.job.preset.uneven_layers,
+    ),
+    Rule(
+        reason="tp x cp x pp does not divide the world",
+        after="tp",
+        keep=lambda d: d.job.world_size % (d["tp"] * d["cp"] * d["pp"]) == 0,
+    ),
+    Rule(reason="attention heads do not divide by tp", after="tp", keep=_heads),
+    Rule(reason="kv heads do not divide by tp", after="tp", keep=_kv_heads),
+    Rule(reason="feed-forward width does not divide by tp", after="tp", keep=_ffn),
+    Rule(
+        reason="sequence does not divide by tp x cp",
+        after="tp",
+        keep=lambda d: d.job.seq_len % (d["tp"] * d["cp"]) == 0,
+    ),
+    Rule(reason="experts with tp need sequence parallelism", after="tp", keep=_moe_tokens),
+    Rule(
+        reason="weight groups do not divide the stage's ranks",
+        after="wp",
+        keep=lambda d: (d.job.world_size // d["pp"]) % d["wp"] == 0,
+    ),
+    Rule(reason="the same plan as mtp when nothing is cut", after="wp", keep=_distinct),
+    Rule(reason="experts do not divide by ep", after="ep", keep=_experts_cut),
+    Rule(reason="ep does not divide the stage's ranks", after="ep", keep=_experts_placed),
+    Rule(
+        reason="zero_size does not divide the data-parallel ranks",
+        after="zero_size",
+        keep=lambda d: (d.dp * d["cp"]) % d["zero_size"] == 0,
+    ),
+    Rule(reason="the framework cannot shard the optimizer so", after="zero_size", keep=_sharding_accepted),
+    Rule(reason="the framework shards over all data-parallel ranks only", after="zero_size", keep=_hybrid),
+    Rule(
+        reason="global batch does not divide by dp x micro_batch",
+        after="micro_batch",
+        keep=lambda d: d.job.global_batch_sequences % (d.dp * d["micro_batch"]) == 0,
+    ),
+    Rule(
+        reason="fewer micro-batches than pipeline stages",
+        after="micro_batch",
+        keep=lambda d: d.sequences_per_rank // d["micro_batch"] >= d["pp"],
+    ),
+)

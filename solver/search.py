@@ -1,0 +1,181 @@
+"""Search every plan: enumerate, drop what does not fit in memory, price the rest, rank."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.answer import Answer, answer_of
+from solver.mfu import mfu, tokens_per_gpu_per_s
+from solver.op_times import Pricer
+from solver.plans import PlanTable
+from solver.price import Sized, StepCost, price, sized
+from solver.space import Space, enumerate_block
+from spec.arrays import FloatArray, IntArray
+from spec.cluster import ClusterSpec
+from spec.errors import NoFeasiblePlanError
+from spec.job import JobSpec
+from spec.model import ModelSpec
+from spec.units import bytes_to_gib
+
+OUT_OF_MEMORY = "does not fit in memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which model, under which job, on which cluster, priced by which book."""
+
+    model: ModelSpec
+    job: JobSpec
+    cluster: ClusterSpec
+    pricer: Pricer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The answer to a search.
+
+    ``best`` the top plans by step time; ``best_of_mode`` the fastest of each strategy; ``pareto`` the
+    plans no other beats in both step time and memory; ``num_seen`` plans looked at, ``num_priced`` of
+    them priced; ``rejected`` maps a reason to a number of plans; ``nearest_miss`` the plan that came
+    closest to fitting, in words; ``seconds`` of search.
+    """
+
+    best: tuple[Answer, ...]
+    best_of_mode: dict[str, Answer]
+    pareto: tuple[Answer, ...]
+    num_seen: int
+    num_priced: int
+    rejected: dict[str, int]
+    nearest_miss: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedTable:
+    """Plans of one block that fit, with their cost."""
+
+    table: Sized
+    cost: StepCost
+    device_bytes: FloatArray
+
+
+def search(
+    question: Question, space: Space, *, top_k: int = 10, tick: Callable[[], None] = lambda: None
+) -> SearchResult:
+    """Every plan of the space, ranked by step time. ``tick`` is called after each block.
+
+    Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
+    """
+    began = time.perf_counter()
+    priced: list[PricedTable] = []
+    rejected: dict[str, int] = {}
+    seen, miss = 0, _Miss(device_bytes=float("inf"), words="none came as far as memory")
+    for block in space.blocks:
+        drafted = enumerate_block(question.model, question.job, question.cluster, space, block)
+        seen += drafted.seen
+        for reason, count in drafted.rejected.items():
+            rejected[reason] = rejected.get(reason, 0) + count
+        if len(drafted.plans):
+            fitting, dropped, block_miss = _fit(question, drafted.plans)
+            miss = min(miss, block_miss, key=lambda one: one.device_bytes)
+            if dropped:
+                rejected[OUT_OF_MEMORY] = rejected.get(OUT_OF_MEMORY, 0) + dropped
+            if fitting is not None:
+                priced.append(_priced(question, fitting))
+        tick()
+    if not priced:
+        raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
+    return _ranked(question, priced, top_k, (seen, rejected, miss.words, began))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Miss:
+    """The plan that came closest to fitting."""
+
+    device_bytes: float
+    words: str
+
+
+def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _Miss]:
+    """The plans whose worst stage fits, how many do not, and the closest of those."""
+    device = sized(question.model, question.job, plans).memory.device_bytes
+    limit = question.cluster.gpu.memory_bytes
+    fits = device <= limit
+    dropped = int(np.count_nonzero(~fits))
+    miss = _Miss(device_bytes=float("inf"), words="")
+    if dropped:
+        row = int(np.argmin(np.where(fits, np.inf, device)))
+        miss = _Miss(
+            device_bytes=float(device[row]),
+            words=f"{plans.plan(row).words()} needs {bytes_to_gib(float(device[row])):.1f} GiB "
+            f"of {bytes_to_gib(limit):.1f}",
+        )
+    kept = plans.take(np.flatnonzero(fits).astype(np.int64)) if fits.any() else None
+    return kept, dropped, miss
+
+
+def _priced(question: Question, plans: PlanTable) -> PricedTable:
+    table = sized(question.model, question.job, plans)
+    cost = price(question.model, question.job, table, question.pricer)
+    return PricedTable(table=table, cost=cost, device_bytes=table.memory.device_bytes)
+
+
+def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
+    """Answers for the rows of a table, whether they fit or not."""
+    priced = _priced(question, plans)
+    return tuple(_answer(question, priced, row) for row in range(len(plans)))
+
+
+def _answer(question: Question, priced: PricedTable, row: int) -> Answer:
+    one = np.array([row], dtype=np.int64)
+    cost = priced.cost.take(one)
+    return answer_of(
+        priced.table.plans.plan(row),
+        cost,
+        priced.table.memory.take(one),
+        tgs=float(tokens_per_gpu_per_s(question.job, cost.step_s)[0]),
+        mfu=float(mfu(question.model, question.job, question.cluster, cost.step_s)[0]),
+    )
+
+
+def _ranked(
+    question: Question,
+    priced: list[PricedTable],
+    top_k: int,
+    told: tuple[int, dict[str, int], str, float],
+) -> SearchResult:
+    """Order all blocks together; ties go to the plan that needs less memory."""
+    seen, rejected, miss, began = told
+    step_s = np.concatenate([one.cost.step_s for one in priced])
+    device = np.concatenate([one.device_bytes for one in priced])
+    owner = np.concatenate([np.full(len(one.device_bytes), i) for i, one in enumerate(priced)])
+    row = np.concatenate([np.arange(len(one.device_bytes)) for one in priced])
+    order = np.lexsort((device, step_s))
+
+    def answers(rows: IntArray) -> tuple[Answer, ...]:
+        return tuple(_answer(question, priced[int(owner[i])], int(row[i])) for i in rows)
+
+    modes = np.array([one.table.plans.strategy.value for one in priced])[owner]
+    best_of_mode = {
+        str(mode): answers(order[modes[order] == mode][:1])[0] for mode in dict.fromkeys(modes.tolist())
+    }
+    return SearchResult(
+        best=answers(order[:top_k]),
+        best_of_mode=best_of_mode,
+        pareto=answers(_pareto(order, device)),
+        num_seen=seen,
+        num_priced=len(step_s),
+        rejected=rejected,
+        nearest_miss=miss,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _pareto(order: IntArray, device_bytes: FloatArray) -> IntArray:
+    """Walking from fast to slow, the rows that need less memory than every faster one."""
+    ordered = device_bytes[order]
+    lowest = np.minimum.accumulate(np.concatenate([[np.inf], ordered[:-1]]))
+    front: IntArray = order[ordered < lowest].astype(np.int64)
+    return front

@@ -1,0 +1,270 @@
+"""InternLM-style configs: a full training config loads, and no setting is ignored silently."""
+
+from pathlib import Path
+
+import pytest
+
+from spec.config_file import ConfigFile
+from spec.errors import ConfigError
+from spec.internlm_model import rounded_ffn
+from spec.model import AttentionKind
+from spec.read_config import read_config
+
+# Laid out as InternEvo's own training configs are: constants, docstrings between statements and
+# every section its launcher asks for.
+TRAINING_CONFIG = '''
+JOB_NAME = "7b_train"
+model_type = "INTERNLM2"
+DO_ALERT = False
+
+VOCAB_SIZE = 103168
+SEQ_LEN = 2048
+HIDDEN_SIZE = 4096
+NUM_ATTENTION_HEAD = 32
+NUM_KV_ATTENTION_HEAD = 8
+MLP_RATIO = 8 / 3
+NUM_LAYER = 32
+
+SAVE_CKPT_FOLDER = "local:llm_ckpts"
+LOAD_CKPT_FOLDER = None
+CHECKPOINT_EVERY = 50
+ckpt = dict(
+    enable_save_ckpt=False,
+    save_ckpt_folder=SAVE_CKPT_FOLDER,
+    load_ckpt_info=dict(path=LOAD_CKPT_FOLDER, content=("model",), ckpt_type="internevo"),
+    oss_snapshot_freq=int(CHECKPOINT_EVERY / 2),  # half as often
+)
+data = dict(
+    seq_len=SEQ_LEN,
+    micro_num=4,
+    micro_bsz=2,
+    valid_micro_num=4,
+    valid_every=50,
+    pack_sample_into_one=False,
+    total_steps=50000,
+    skip_batches="",
+    rampup_batch_size="",
+    min_length=50,
+    train_folder=None,
+    valid_folder=None,
+    empty_cache_and_diag_interval=200,
+    diag_outlier_ratio=1.1,
+)
+grad_scaler = dict(fp16=dict(initial_scale=2**16, min_scale=1), growth_factor=2, max_scale=2**24)
+hybrid_zero_optimizer = dict(
+    overlap_sync_grad=True,
+    overlap_sync_param=False,
+    reduce_bucket_size=512 * 1024 * 1024,
+    clip_grad_norm=1.0,
+)
+loss = dict(label_smoothing=0)
+adam = dict(lr=1e-4, adam_beta1=0.9, adam_beta2=0.95, adam_beta2_c=0, adam_eps=1e-8, weight_decay=0.01)
+lr_scheduler = dict(total_steps=data["total_steps"], init_steps=0, eta_min=1e-5, last_epoch=-1)
+beta2_scheduler = dict(init_beta2=adam["adam_beta2"], c=adam["adam_beta2_c"], cur_iter=-1)
+use_fp32_norm = False
+model = dict(
+    checkpoint=False,
+    num_attention_heads=NUM_ATTENTION_HEAD,
+    embed_split_hidden=True,
+    vocab_size=VOCAB_SIZE,
+    embed_grad_scale=1,
+    parallel_output=True,
+    hidden_size=HIDDEN_SIZE,
+    num_layers=NUM_LAYER,
+    no_bias=True,
+    mlp_ratio=MLP_RATIO,
+    apply_post_layer_norm=False,
+    dtype="torch.bfloat16",
+    norm_type="rmsnorm",
+    layer_norm_epsilon=1e-5,
+    use_flash_attn=True,
+    num_chunks=1,
+    qk_interleaved=False,
+)
+"""
+zero1 parallel (dict): a docstring between statements
+"""
+parallel = dict(
+    zero1=dict(size=-1, fsdp=False),
+    tensor=dict(size=2, mode="isp"),
+    pipeline=dict(size=1, interleaved_overlap=True),
+    weight=dict(size=4, overlap=True, memory_pool=True, launch_allgather_before="wo",
+                forward_overlap_per="layer"),
+    sequence_2D=dict(enable=False, head_size=2, context_size=4, window_size=1,
+                     device_placement_strategy=dict(head_first=True, interleaved=False)),
+)
+cudnn_deterministic = False
+cudnn_benchmark = False
+monitor = dict(
+    alert=dict(enable_feishu_alert=DO_ALERT, alert_file_path=f"llm_alter/{JOB_NAME}_alert.log"),
+    tensorboard=dict(queue_max_length=10),
+)
+generation = dict(eos_id=[2, 0], do_sample=True, temperature=1.0)
+'''
+
+
+def load(tmp_path: Path, text: str) -> ConfigFile:
+    path = tmp_path / "train.py"
+    path.write_text(text, encoding="utf-8")
+    return read_config(path)
+
+
+def changed(old: str, new: str) -> str:
+    assert TRAINING_CONFIG.count(old) == 1, old
+    return TRAINING_CONFIG.replace(old, new)
+
+
+def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
+    config = load(tmp_path, TRAINING_CONFIG)
+    assert config.format == "internlm"
+    assert config.seq_len == 2048
+    plan = config.plan
+    assert plan is not None
+    assert (plan.strategy, plan.tp, plan.pp, plan.wp) == ("isp", 2, 1, 4)
+    assert (plan.zero_stage, plan.zero_size) == (1, 0)
+    assert (plan.micro_batch, plan.num_micro) == (2, 4)
+    assert (plan.recompute, plan.dtype, plan.use_flash_attn) == ("none", "bf16", True)
+    assert (plan.overlap_sync_grad, plan.overlap_sync_param) == (True, False)
+    assert plan.reduce_bucket_size == 2**29
+    assert (plan.weight_overlap, plan.memory_pool, plan.prefetch) == (True, True, "layer")
+    assert plan.preset == "internevo"
+    block = config.model.blocks[0].block
+    assert config.model.num_layers == 32
+    assert block.mlp is not None
+    assert block.mlp.ffn_hidden == 11008  # 43 x 256, as in Llama-2-7B
+
+
+def test_kv_heads_named_but_not_given_to_the_model_are_the_heads(tmp_path: Path) -> None:
+    attention = load(tmp_path, TRAINING_CONFIG).model.blocks[0].block.attention
+    assert (attention.kind, attention.num_kv_heads) == (AttentionKind.MHA, 32)
+    given = changed("    no_bias=True,", "    no_bias=True, num_kv_attention_heads=NUM_KV_ATTENTION_HEAD,")
+    attention = load(tmp_path, given).model.blocks[0].block.attention
+    assert (attention.kind, attention.num_kv_heads) == (AttentionKind.GQA, 8)
+
+
+def test_bare_integers_stand_for_sizes(tmp_path: Path) -> None:
+    text = (
+        TRAINING_CONFIG.split("parallel = dict(", maxsplit=1)[0]
+        + "parallel = dict(zero1=8, tensor=4, pipeline=2)\n"
+    )
+    plan = load(tmp_path, text).plan
+    assert plan is not None
+    assert (plan.strategy, plan.tp, plan.pp, plan.wp) == ("mtp", 4, 2, 1)
+    assert (plan.zero_stage, plan.zero_size) == (1, 8)
+
+
+def test_without_parallel_there_is_no_plan(tmp_path: Path) -> None:
+    assert load(tmp_path, TRAINING_CONFIG.split("parallel = dict(", maxsplit=1)[0]).plan is None
+
+
+@pytest.mark.parametrize(("written", "stage", "size"), [("-1", 1, 0), ("0", 1, 0), ("1", 0, 1), ("8", 1, 8)])
+def test_zero1_sizes(tmp_path: Path, written: str, stage: int, size: int) -> None:
+    plan = load(tmp_path, changed("zero1=dict(size=-1, fsdp=False)", f"zero1=dict(size={written})")).plan
+    assert plan is not None
+    assert (plan.zero_stage, plan.zero_size) == (stage, size)
+
+
+def test_mlp_widths_round_up() -> None:
+    assert rounded_ffn(4096, 8 / 3, multiple_of=256) == 11008
+    assert rounded_ffn(5120, 8 / 3, multiple_of=256) == 13824  # Llama-2-13B
+    assert rounded_ffn(4096, 4 / 3, multiple_of=256) == 5632
+    assert rounded_ffn(8192, 29568 / 8192, multiple_of=128) == 29568  # Qwen2-72B
+    assert rounded_ffn(4096, 3.5, multiple_of=256) == 14336
+
+
+UNPRICED = {
+    "model.checkpoint": ("checkpoint=False", "checkpoint=0.5"),
+    "model.num_chunks": ("num_chunks=1", "num_chunks=2"),
+    "parallel.pipeline.mode": ("interleaved_overlap=True", 'interleaved_overlap=True, mode="zbh1"'),
+    "parallel.pipeline.use_zeropp": ("interleaved_overlap=True", "use_zeropp=True"),
+    "parallel.sequence_2D.enable": ("enable=False, head", "enable=True, head"),
+    "parallel.expert_weight.size": ("sequence_2D=", "expert_weight=dict(size=2), sequence_2D="),
+    "parallel.zero1.fsdp": ("fsdp=False", "fsdp=True"),
+    "parallel.tensor.mode": ('mode="isp"', 'mode="usp"'),
+    "parallel.weight.size": ('mode="isp"', 'mode="msp"'),
+    "parallel.weight.launch_allgather_before": ('"wo"', '"w1"'),
+    "parallel.context": ("sequence_2D=", "context=dict(size=2), sequence_2D="),
+    "model.dtype": ('"torch.bfloat16"', '"torch.float32"'),
+    "model.fp8": ("num_chunks=1", "num_chunks=1, fp8=True"),
+    "model.apply_post_layer_norm": ("apply_post_layer_norm=False", "apply_post_layer_norm=True"),
+    "model.drop_rate": ("num_chunks=1", "drop_rate=0.1"),
+    "model.norm_type": ('norm_type="rmsnorm"', 'norm_type="batchnorm"'),
+    "model.moe_use_residual": ("num_chunks=1", "num_experts=4, moe_use_residual=True"),
+    "model.parallel_output": ("parallel_output=True", "parallel_output=False"),
+    "hybrid_zero_optimizer.cpu_offload": ("clip_grad_norm=1.0", "cpu_offload=True"),
+    "data.unit_schedule_size": ("min_length=50", "unit_schedule_size=4"),
+    "use_fp32_norm": ("use_fp32_norm = False", "use_fp32_norm = True"),
+    "selective_checkpoint": ("use_fp32_norm = False", "selective_checkpoint = True"),
+    "cpu_offloading.enable": ("use_fp32_norm = False", "cpu_offloading = dict(enable=True)"),
+    "fp8": ("use_fp32_norm = False", "fp8 = dict(enable=True)"),
+    "model_type": ('model_type = "INTERNLM2"', 'model_type = "LLAVA"'),
+}
+
+
+@pytest.mark.parametrize(("key", "change"), UNPRICED.items(), ids=UNPRICED.keys())
+def test_what_could_change_the_answer_is_one_error(tmp_path: Path, key: str, change: tuple[str, str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, changed(*change))
+    assert refused.value.key == key
+    assert str(refused.value).startswith(f"{tmp_path}/train.py: {key} = ")
+    assert "\n" not in str(refused.value)
+
+
+BAD_VALUES = {
+    "data.seq_len": ("seq_len=SEQ_LEN", 'seq_len="abc"'),
+    "data.micro_num": ("    micro_num=4", "    micro_num=0"),
+    "data.micro_bsz": ("micro_bsz=2", "micro_bsz=2.0"),
+    "model.hidden_size": ("hidden_size=HIDDEN_SIZE", "hidden_size=4096.5"),
+    "model.num_layers": ("num_layers=NUM_LAYER", "num_layers=-32"),
+    "model.vocab_size": ("vocab_size=VOCAB_SIZE", "vocab_size=True"),
+    "model.num_attention_heads": ("num_attention_heads=NUM_ATTENTION_HEAD", "num_attention_heads=33"),
+    "model.num_kv_attention_heads": ("no_bias=True", "no_bias=True, num_kv_attention_heads=5"),
+    "model.mlp_ratio": ("mlp_ratio=MLP_RATIO", 'mlp_ratio=float("inf")'),
+    "model.use_flash_attn": ("use_flash_attn=True", 'use_flash_attn="yes"'),
+    "model.multiple_of": ("num_chunks=1", "multiple_of=0"),
+    "model": ("num_chunks=1,", "num_chunks=1, **dict(a=1),"),
+    "parallel.tensor": ('tensor=dict(size=2, mode="isp")', "tensor=[2]"),
+    "parallel.pipeline.size": ("pipeline=dict(size=1,", "pipeline=dict(size=True,"),
+    "parallel.zero1.size": ("zero1=dict(size=-1,", "zero1=dict(size=1.5,"),
+    "model.top_k": ("num_chunks=1", "num_experts=4, top_k=5"),
+    "model.num_layers too many": ("num_layers=NUM_LAYER", "num_layers=10**9"),
+    "hybrid_zero_optimizer": ("loss = dict", "hybrid_zero_optimizer = 5\nloss = dict"),
+}
+
+
+@pytest.mark.parametrize(("key", "change"), BAD_VALUES.items(), ids=BAD_VALUES.keys())
+def test_bad_values_are_one_error(tmp_path: Path, key: str, change: tuple[str, str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, changed(*change))
+    assert key == "model" or refused.value.key == key.removesuffix(" too many")
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_sections_and_keys_say_what_is_required(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model = dict"):
+        load(tmp_path, "x = 1")
+    with pytest.raises(ConfigError, match=r"model\.hidden_size = None: required"):
+        load(tmp_path, changed("hidden_size=HIDDEN_SIZE,", ""))
+
+
+def test_helper_variables_are_no_settings(tmp_path: Path) -> None:
+    text = changed("num_layers=NUM_LAYER", "num_layers=layers").replace("NUM_LAYER = 32", "layers = 32")
+    assert load(tmp_path, text).model.num_layers == 32
+
+
+def test_experts(tmp_path: Path) -> None:
+    text = changed("num_chunks=1", 'num_experts=4, top_k=2, moe_type="GShard"')
+    text = text.replace("no_bias=True,", "").replace("INTERNLM2", "INTERNLM_MoE")
+    text = text.replace("sequence_2D=", "expert=dict(size=-1, no_tp=False), sequence_2D=")
+    config = load(tmp_path, text + "moe = dict(top_k=2, capacity_factor=1.25)\n")
+    block = config.model.blocks[0].block
+    assert block.mlp is None
+    assert block.moe is not None
+    assert (block.moe.num_experts, block.moe.topk, block.moe.capacity_factor) == (4, 2, 1.25)
+    assert config.plan is not None
+    assert (config.plan.ep, config.plan.etp) == (0, 2)
+    with pytest.raises(ConfigError, match="same number"):
+        load(tmp_path, text + "moe = dict(top_k=1)\n")
+    dropless = load(tmp_path, text.replace("GShard", "Dropless")).model.blocks[0].block.moe
+    assert dropless is not None
+    assert dropless.capacity_factor is None

@@ -1,0 +1,108 @@
+"""The TOML form: everything a ModelSpec can say, and errors that name the key."""
+
+from pathlib import Path
+
+import pytest
+
+from spec.config_file import ConfigFile
+from spec.errors import ConfigError
+from spec.model import AttentionKind, NormKind, PositionKind
+from spec.parameters import num_parameters
+from spec.read_config import read_config
+
+MIXED = """
+source = "made for this test"
+[model]
+hidden = 1024
+vocab = 32000
+tied_embeddings = true
+[[model.blocks]]
+count = 2
+attention = { num_heads = 16, num_kv_heads = 4, window = 512, sinks = true }
+mlp = { ffn_hidden = 4096 }
+[[model.blocks]]
+count = 6
+attention = { num_heads = 16, qk_dim = 96, v_dim = 64, rope_dim = 32, kv_lora_rank = 256 }
+moe = { num_experts = 8, topk = 2, expert_ffn_hidden = 512, shared_ffn_hidden = 512, shared_gate = true }
+[data]
+seq_len = 2048
+[plan]
+strategy = "fsp"
+tp = 4
+pp = 2
+zero_stage = 1
+zero_size = 0
+recompute = "full"
+preset = "megatron"
+dtype = "bfloat16"
+"""
+
+
+def load(tmp_path: Path, text: str) -> ConfigFile:
+    path = tmp_path / "mixed.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_config(path)
+
+
+def test_mixed_blocks_and_plan(tmp_path: Path) -> None:
+    config = load(tmp_path, MIXED)
+    assert (config.format, config.seq_len, config.model.name) == ("toml", 2048, "mixed")
+    first, second = (run.block for run in config.model.blocks)
+    assert (first.attention.kind, first.attention.window) == (AttentionKind.GQA, 512)
+    assert second.attention.kind is AttentionKind.MLA
+    assert config.plan is not None
+    assert (config.plan.strategy, config.plan.tp, config.plan.wp) == ("fsp", 4, None)
+    assert (config.plan.recompute, config.plan.dtype, config.plan.memory_pool) == ("full", "bf16", None)
+    # by hand: embedding, final norm, two dense blocks, six routed blocks
+    h = 1024
+    dense = h * (16 + 2 * 4) * 64 + h * h + 16 + 3 * h * 4096 + 2 * h
+    latent = h * 16 * 96 + h * (256 + 32) + 256 + 256 * 16 * (64 + 64) + 16 * 64 * h
+    routed = latent + h * 8 + 9 * 3 * h * 512 + h + 2 * h
+    assert num_parameters(config.model).total == 32000 * h + h + 2 * dense + 6 * routed
+
+
+def test_gpt_preset() -> None:
+    config = read_config(Path(__file__).parents[2] / "configs" / "22B_gpt.toml")
+    model = config.model
+    assert (model.norm, model.position, model.max_positions) == (NormKind.LAYER, PositionKind.LEARNED, 4096)
+    assert config.seq_len == 2048
+
+
+BAD = {
+    "model.hidden": ("hidden = 1024", "hidden = 1024.5"),
+    "model.colour": ("hidden = 1024", "hidden = 1024\ncolour = 1"),
+    "model.blocks[0].count": ("count = 2", "count = 0"),
+    "model.blocks[0].attention.num_kv_heads": ("num_kv_heads = 4", "num_kv_heads = 3"),
+    "model.blocks[0].attention.qk_dim": ("num_heads = 16, num_kv_heads = 4", "num_heads = 15"),
+    "model.blocks[0].mlp.ffn_hidden": ("ffn_hidden = 4096", "ffn_hidden = -1"),
+    "model.blocks[0].mlp": ("mlp = { ffn_hidden = 4096 }", ""),
+    "model.blocks[1].attention.v_dim": ("v_dim = 64, ", ""),
+    "model.blocks[1].attention.rope_dim": ("rope_dim = 32", "rope_dim = 96"),
+    "model.blocks[1].moe.topk": ("topk = 2", "topk = 9"),
+    "model.position": ("tied_embeddings = true", 'position = "alibi"'),
+    "model.max_positions": ("tied_embeddings = true", 'position = "learned"'),
+    "data.seq_len": ("seq_len = 2048", 'seq_len = "2048"'),
+    "plan.strategy": ('strategy = "fsp"', 'strategy = "sp"'),
+    "plan.zero_stage": ("zero_stage = 1", "zero_stage = 4"),
+    "plan.dtype": ('dtype = "bfloat16"', 'dtype = "bf17"'),
+    "framework": ('preset = "megatron"', 'preset = "ours"'),
+    "plan.dp": ("tp = 4", "dp = 4"),
+    "source": ('source = "made for this test"', ""),
+    "config": ("[model]", "[model"),
+}
+
+
+@pytest.mark.parametrize(("key", "change"), BAD.items(), ids=BAD.keys())
+def test_bad_values_are_one_error(tmp_path: Path, key: str, change: tuple[str, str]) -> None:
+    assert change[0] in MIXED
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, MIXED.replace(change[0], change[1], 1))
+    assert refused.value.key == key
+    assert "\n" not in str(refused.value)
+
+
+def test_other_endings_and_missing_files(tmp_path: Path) -> None:
+    for name in ("model.yaml", "model", "missing.toml", "missing.py", "missing.json"):
+        with pytest.raises(ConfigError) as refused:
+            read_config(tmp_path / name)
+        assert name in str(refused.value)

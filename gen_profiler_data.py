@@ -1,0 +1,125 @@
+"""Measure this cluster: torchrun --nproc-per-node=8 gen_profiler_data.py -> prof_data/data.pt."""
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+from spec.errors import ConfigError, UserError
+
+ROOT = Path(__file__).resolve().parent
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def byte_count(text: str) -> int:
+    """``64MiB``, ``1G``, ``4096`` as bytes."""
+    match = re.fullmatch(r"(\d{1,12})\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    if match is None or int(match.group(1)) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size (allowed: 4096, 64KiB, 16MiB, 1GiB)")
+    return int(match.group(1)) * UNITS[match.group(2)]
+
+
+def positive_minutes(text: str) -> float:
+    """Minutes above zero."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0.0 < minutes < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0")
+    return minutes
+
+
+def number_list(text: str) -> tuple[int, ...]:
+    """``1,2,4,8`` as numbers."""
+    if not re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers above 0 (1,2,4,8)")
+    return tuple(int(part) for part in text.split(","))
+
+
+def word_list(text: str) -> tuple[str, ...]:
+    """``linear,attention`` as words."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the flags and exits with status 2."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """One line instead of the usage."""
+        self.exit(2, f"{self.prog}: {message} (see --help)\n")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = OneLineParser(prog="gen_profiler_data.py", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--output", type=Path, default=Path("prof_data/data.pt"), help="profile to merge into")
+    add("--from_cluster", metavar="SHEET", help="model the profile from configs/clusters/SHEET.toml")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    add("--only", type=word_list, default=(), help="benchmarks, e.g. linear,attention,all_reduce or comm")
+    add("--budget_minutes", type=positive_minutes, default=0.0, help="stop measuring after this long")
+    add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
+    add("--resume", action="store_true", help="measure only what the profile does not hold yet")
+    add("--model", type=Path, help="measure the shapes of this model config as well, before all else")
+    add("--tp", type=number_list, default=(1, 2, 4, 8), help="tensor-parallel degrees of --model")
+    add("--compile", action="store_true", help="fuse memory-bound kernels by torch.compile")
+    add("--ranks_per_domain", type=int, default=0, help="GPUs that NVLink joins (default: of a node)")
+    add("--timeout_s", type=float, default=120.0, help="longest wait of one rank for another")
+    pictures = parser.add_mutually_exclusive_group()
+    pictures.add_argument("--pics", dest="pics", action="store_true", default=True, help="draw (default)")
+    pictures.add_argument("--no_pics", dest="pics", action="store_false", help="draw nothing")
+    return parser
+
+
+def main() -> int:
+    """Parse, call, print; the exit status."""
+    given = arguments().parse_args()
+    rank = 0
+    try:
+        from profiler.modelled_run import model_profile
+        from profiler.profiling_run import RunOptions, run_profiling
+        from profiler.rank_layout import read_rank_layout
+        from profiler.report import draw, report_lines
+        from profiler.sweep_plan import check_names
+
+        if given.from_cluster:
+            print(model_profile(given.from_cluster, given.output, root=ROOT))
+            return 0
+        options = RunOptions(
+            output=given.output,
+            root=ROOT,
+            device=given.device,
+            only=check_names(given.only),
+            max_bytes=given.max_size,
+            budget_s=60.0 * given.budget_minutes,
+            resume=given.resume,
+            compiled=given.compile,
+            domain_ranks=given.ranks_per_domain,
+            timeout_s=given.timeout_s,
+        )
+        layout = read_rank_layout(os.environ)
+        rank = layout.rank
+        report = run_profiling(options, layout)
+        if report is not None:
+            print("\n".join(report_lines(report, given.output)))
+            if given.pics:
+                print(draw(report.profile, given.output.parent / "pics"))
+    except UserError as error:
+        if rank == 0 or isinstance(error, ConfigError):
+            print(f"gen_profiler_data.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        if rank == 0:
+            print(
+                f"gen_profiler_data.py: interrupted; what was measured is in {given.output}.journal, "
+                "continue with --resume",
+                file=sys.stderr,
+            )
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

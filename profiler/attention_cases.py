@@ -1,0 +1,126 @@
+"""Which attention calls to measure: head shapes of real models cut over tp, 512 to 128k tokens."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from profdb.cases import AttentionCase
+from profiler.planned import Planned, planned
+
+LENGTHS = tuple(512 << step for step in range(9))
+"""512 .. 131072 tokens."""
+DIRECTIONS = ("forward", "backward")
+MOST_FLOPS = 3e14
+"""Longer calls take about a second on an H100; their time follows from the flat end of the curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Head counts and widths of one rank."""
+
+    heads: int
+    kv_heads: int
+    qk_dim: int = 128
+    v_dim: int = 128
+
+
+CORE_HEADS = (
+    Heads(heads=32, kv_heads=32),
+    Heads(heads=32, kv_heads=8),
+    Heads(heads=8, kv_heads=1),
+    Heads(heads=4, kv_heads=4),
+)
+"""Llama-2-7B whole; Llama-3.1-8B whole; Llama-2-70B on 8 ranks; Llama-2-7B on 8 ranks."""
+
+MORE_HEADS = (
+    Heads(heads=64, kv_heads=8),
+    Heads(heads=48, kv_heads=8),
+    Heads(heads=40, kv_heads=40),
+    Heads(heads=16, kv_heads=16),
+    Heads(heads=16, kv_heads=4),
+    Heads(heads=16, kv_heads=2),
+    Heads(heads=8, kv_heads=8),
+    Heads(heads=8, kv_heads=2),
+    Heads(heads=96, kv_heads=96),
+    Heads(heads=32, kv_heads=32, qk_dim=64, v_dim=64),
+    Heads(heads=8, kv_heads=8, qk_dim=64, v_dim=64),
+    Heads(heads=64, kv_heads=64, qk_dim=96, v_dim=96),
+    Heads(heads=32, kv_heads=32, qk_dim=192, v_dim=192),
+    Heads(heads=16, kv_heads=16, qk_dim=192, v_dim=128),
+    Heads(heads=128, kv_heads=128, qk_dim=192, v_dim=128),
+)
+
+
+def calls(
+    heads: Heads, length: int, batch: int, words: Iterable[tuple[str, str]], dtype: str
+) -> list[AttentionCase]:
+    """Forward and backward for each (mask, kernel) of ``words``."""
+    return [
+        AttentionCase(
+            batch=batch,
+            q_len=length,
+            kv_len=length,
+            heads=heads.heads,
+            kv_heads=heads.kv_heads,
+            qk_dim=heads.qk_dim,
+            v_dim=heads.v_dim,
+            mask=mask,
+            direction=direction,
+            kernel=kernel,
+            dtype=dtype,
+        )
+        for mask, kernel in words
+        for direction in DIRECTIONS
+    ]
+
+
+def short_enough(case: AttentionCase) -> bool:
+    """Whether the call stays below MOST_FLOPS, counted over the whole matrix."""
+    products = 2.0 if case.direction == "forward" else 5.0
+    dims = case.qk_dim + case.v_dim
+    return products * case.batch * case.heads * case.q_len * case.kv_len * dims <= 2.0 * MOST_FLOPS
+
+
+def gpu_attention_cases() -> list[Planned]:
+    """Causal on both fused kernels for every head shape; full, packed and unfused on core shapes."""
+    causal = (("causal", "flash"), ("causal", "cudnn"))
+    plans: list[Planned] = []
+    for heads in CORE_HEADS:
+        for length in LENGTHS:
+            plans += planned(
+                0 if length in (1024, 4096, 32768) else 1, calls(heads, length, 1, causal, "bf16")
+            )
+            if length <= 8192:
+                full = (("full", "flash"), ("full", "cudnn"))
+                packed = calls(heads, length, 8, (("varlen", "flash"),), "bf16")
+                plans += planned(1 if length == 4096 else 2, calls(heads, length, 1, full, "bf16") + packed)
+                for batch in (2, 4, 8):
+                    plans += planned(1 if batch == 4 else 2, calls(heads, length, batch, causal, "bf16"))
+    for length in (1024, 2048, 4096):
+        core = (("causal", "core"),)
+        plans += planned(1, calls(CORE_HEADS[0], length, 1, core, "bf16"))
+        plans += planned(2, calls(CORE_HEADS[3], length, 1, core, "bf16"))
+        plans += planned(2, calls(CORE_HEADS[3], length, 4, core, "bf16"))
+    for heads in MORE_HEADS:
+        for length in LENGTHS:
+            tier = 1 if length in (2048, 8192) else 2
+            plans += planned(tier, calls(heads, length, 1, causal, "bf16"))
+            if length <= 4096:
+                plans += planned(3, calls(heads, length, 4, causal, "bf16"))
+    plans += planned(3, calls(CORE_HEADS[0], 4096, 1, causal, "fp16"))
+    return [plan for plan in plans if isinstance(plan.case, AttentionCase) and short_enough(plan.case)]
+
+
+def cpu_attention_cases(dtype: str) -> list[Planned]:
+    """Small causal and full calls, equal and grouped heads."""
+    plans: list[Planned] = []
+    for heads in (
+        Heads(heads=8, kv_heads=4, qk_dim=32, v_dim=32),
+        Heads(heads=4, kv_heads=2, qk_dim=32, v_dim=32),
+        Heads(heads=8, kv_heads=8, qk_dim=32, v_dim=32),
+    ):
+        for length in (64, 128, 256, 512):
+            words = (("causal", "flash"), ("full", "flash"))
+            plans += planned(0 if length == 128 else 1, calls(heads, length, 1, words, dtype))
+            plans += planned(1, calls(heads, length, 4, words[:1], dtype))
+            plans += planned(1, calls(heads, length, 1, (("causal", "core"),), dtype))
+    return plans

@@ -1,0 +1,44 @@
+"""Which collectives to measure: every operation over every split, sizes denser where curves bend."""
+
+from profdb.cases import CollectiveCase
+from profiler.group_tilings import GroupTiling, all_tilings, pair_tilings
+from profiler.planned import Planned, planned
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+
+KIB = 1024
+MIB = 1024 * KIB
+
+SKELETON_BYTES = (KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB, 512 * MIB)
+BEND_BYTES = tuple(128 * KIB << step for step in range(9))
+"""128 KiB to 32 MiB by twos: between latency and bandwidth, where protocols and algorithms change."""
+FILL_BYTES = (4 * KIB, 16 * KIB, 32 * KIB, 128 * MIB, 256 * MIB, 1024 * MIB)
+
+GROUP_COLLECTIVES = tuple(kind for kind in Collective if kind is not Collective.P2P)
+
+
+def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planned]:
+    """All collectives of a world of ``domains`` x ``domain_ranks``; empty for a single rank."""
+    plans: list[Planned] = []
+    for tier, sizes in enumerate((SKELETON_BYTES, BEND_BYTES, FILL_BYTES)):
+        for tiling in all_tilings(domain_ranks, domains):
+            plans += planned(
+                tier,
+                (case(kind, size, tiling, dtype) for kind in GROUP_COLLECTIVES for size in sizes),
+            )
+        for tiling in pair_tilings(domain_ranks, domains):
+            plans += planned(tier, (case(Collective.P2P, size, tiling, dtype) for size in sizes))
+    return plans
+
+
+def case(kind: Collective, size_bytes: int, tiling: GroupTiling, dtype: str) -> CollectiveCase:
+    """The case with its size rounded up to equal parts of whole elements."""
+    unit = int(dtype_bytes(dtype)) * (1 if kind is Collective.P2P else tiling.intra * tiling.inter)
+    return CollectiveCase(
+        collective=kind,
+        size_bytes=-(-size_bytes // unit) * unit,
+        intra=tiling.intra,
+        inter=tiling.inter,
+        siblings=tiling.siblings,
+        dtype=dtype,
+    )

@@ -1,0 +1,136 @@
+"""Benchmark: collectives over every group of a tiling at once, and messages between neighbours.
+
+``size_bytes`` is the whole array on one rank, as spec.collectives defines it: the output of an
+all-gather, the input of a reduce-scatter, the buffer of the others, the message of a p2p.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from profdb.cases import CollectiveCase
+from profiler import torch_collectives
+from profiler.group_tilings import GroupTiling, tile
+from profiler.launched import Call, Launched, UnsupportedCaseError
+from profiler.torch_dtypes import torch_dtype
+from profiler.world import World
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """This rank in its group: global ``ranks`` of the group, its own, and the torch handle."""
+
+    ranks: tuple[int, ...]
+    rank: int
+    handle: Any
+    where: torch.device
+
+
+def launch_collective(case: CollectiveCase, world: World) -> Launched:
+    """Buffers of the case's real size on this rank and the collective on them, in every group at once.
+
+    Raises UnsupportedCaseError when this world cannot form the case's groups, or the backend lacks
+    the operation.
+    """
+    tiling = tiling_for(case, world)
+    ranks = tiling.group_of(world.rank)
+    place = Place(
+        ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device
+    )
+    elements = whole_elements(case)
+    call = CALLS[case.collective](place, elements, torch_dtype(case.dtype))
+    name = f"torch {world.backend} {case.collective.value}"
+    return Launched(case=case, calls=(call,), implementation=name, collective=True)
+
+
+def tiling_for(case: CollectiveCase, world: World) -> GroupTiling:
+    """The groups of the case on this world; UnsupportedCaseError when they do not tile it."""
+    domains = world.size // world.domain_ranks
+    fits = (
+        case.intra >= 1
+        and case.inter >= 1
+        and world.domain_ranks % case.intra == 0
+        and domains % case.inter == 0
+        and case.intra * case.inter > 1
+    )
+    if not fits:
+        raise UnsupportedCaseError(
+            f"groups of {case.intra} x {case.inter} do not tile {domains} domains of {world.domain_ranks}"
+        )
+    tiling = tile(case.intra, case.inter, world.domain_ranks, domains)
+    if tiling.siblings != case.siblings:
+        raise UnsupportedCaseError(f"{tiling.siblings} groups share a domain here, not {case.siblings}")
+    return tiling
+
+
+def whole_elements(case: CollectiveCase) -> int:
+    """Elements of the whole array; UnsupportedCaseError when the bytes do not divide evenly.
+
+    Sizes are multiples of the group's ranks x dtype (profiler.collective_cases rounds them up), so
+    that the launched size is the stored size.
+    """
+    width = int(dtype_bytes(case.dtype))
+    ranks = case.intra * case.inter
+    parts = 1 if case.collective is Collective.P2P else ranks
+    if case.size_bytes < 1 or case.size_bytes % (width * parts):
+        raise UnsupportedCaseError(f"{case.size_bytes} bytes do not split over {parts} ranks of {case.dtype}")
+    return case.size_bytes // width
+
+
+def all_reduce_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+    """Sum of one buffer, in place."""
+    buffer = torch.zeros(elements, dtype=dtype, device=place.where)
+    return lambda: torch_collectives.all_reduce(buffer, place.handle)
+
+
+def all_gather_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+    """Whole array from the members' parts."""
+    whole = torch.zeros(elements, dtype=dtype, device=place.where)
+    part = torch.zeros(elements // len(place.ranks), dtype=dtype, device=place.where)
+    return lambda: torch_collectives.all_gather(whole, part, place.handle)
+
+
+def reduce_scatter_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+    """Part of the sum of the members' whole arrays."""
+    whole = torch.zeros(elements, dtype=dtype, device=place.where)
+    part = torch.zeros(elements // len(place.ranks), dtype=dtype, device=place.where)
+    return lambda: torch_collectives.reduce_scatter(part, whole, place.handle)
+
+
+def all_to_all_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+    """Equal parts of one buffer to every member."""
+    sent = torch.zeros(elements, dtype=dtype, device=place.where)
+    received = torch.zeros(elements, dtype=dtype, device=place.where)
+    return lambda: torch_collectives.all_to_all(received, sent, place.handle)
+
+
+def broadcast_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+    """One buffer of the group's first rank to the others."""
+    buffer = torch.zeros(elements, dtype=dtype, device=place.where)
+    source = place.ranks[0]
+    return lambda: torch_collectives.broadcast(buffer, source, place.handle)
+
+
+def message_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
+    """One message from the first rank of a pair to the second; one way, as a pipeline hop is."""
+    if len(place.ranks) != 2:
+        raise UnsupportedCaseError(f"a message joins two ranks, not {len(place.ranks)}")
+    buffer = torch.zeros(elements, dtype=dtype, device=place.where)
+    first, second = place.ranks
+    if place.rank == first:
+        return lambda: torch_collectives.send(buffer, second, place.handle)
+    return lambda: torch_collectives.receive(buffer, first, place.handle)
+
+
+CALLS: dict[Collective, Callable[[Place, int, torch.dtype], Call]] = {
+    Collective.ALL_REDUCE: all_reduce_call,
+    Collective.ALL_GATHER: all_gather_call,
+    Collective.REDUCE_SCATTER: reduce_scatter_call,
+    Collective.ALL_TO_ALL: all_to_all_call,
+    Collective.BROADCAST: broadcast_call,
+    Collective.P2P: message_call,
+}

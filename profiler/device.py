@@ -1,0 +1,110 @@
+"""The device this rank measures on, and what it says about itself."""
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+
+import torch
+
+from spec.errors import ConfigError
+
+SECONDS_FOR_NVIDIA_SMI = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """``kind`` cuda or cpu; ``index`` of the GPU on this node."""
+
+    kind: str
+    index: int = 0
+
+    @property
+    def torch_device(self) -> torch.device:
+        """For torch calls."""
+        return torch.device("cuda", self.index) if self.kind == "cuda" else torch.device("cpu")
+
+    @property
+    def name(self) -> str:
+        """GPU name as the driver gives it, or the processor's."""
+        if self.kind == "cuda":
+            return torch.cuda.get_device_name(self.index)
+        return cpu_name()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the whole device."""
+        if self.kind == "cuda":
+            return int(torch.cuda.get_device_properties(self.index).total_memory)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    @property
+    def cache_bytes(self) -> int:
+        """The last-level cache that operands must exceed to come from memory (0: unknown, CPU)."""
+        if self.kind == "cuda":
+            return int(getattr(torch.cuda.get_device_properties(self.index), "L2_cache_size", 0))
+        return 0
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """CUDA compute capability; (0, 0) on a CPU."""
+        return torch.cuda.get_device_capability(self.index) if self.kind == "cuda" else (0, 0)
+
+    def synchronize(self) -> None:
+        """Wait for everything queued on the device."""
+        if self.kind == "cuda":
+            torch.cuda.synchronize(self.index)
+
+    def release_memory(self) -> None:
+        """Give cached memory back, after a case that did not fit."""
+        if self.kind == "cuda":
+            torch.cuda.empty_cache()
+
+
+def choose_device(wanted: str, local_rank: int) -> Device:
+    """The device of this rank: ``wanted`` is cuda, cpu or auto.
+
+    Raises ConfigError when cuda is wanted and absent, or when a node has fewer GPUs than ranks.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return Device(kind="cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            where="gen_profiler_data.py",
+            key="--device",
+            value=wanted,
+            allowed="torch sees no GPU here; use --device cpu, or install a CUDA build of torch",
+        )
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            where="gen_profiler_data.py",
+            key="LOCAL_RANK",
+            value=local_rank,
+            allowed=f"below the number of GPUs of this node, {torch.cuda.device_count()}",
+        )
+    torch.cuda.set_device(local_rank)
+    return Device(kind="cuda", index=local_rank)
+
+
+def cpu_name() -> str:
+    """Model name of the processor; the architecture when the system does not tell."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def nvidia_smi(field: str, index: int) -> str:
+    """One field of ``nvidia-smi --query-gpu``; "" when the tool is absent or does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={index}"]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()

@@ -1,0 +1,67 @@
+"""Every way to tile the world with equal groups: intra ranks in each of inter domains."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTiling:
+    """Groups of ``intra`` ranks in each of ``inter`` neighbouring domains of ``domain_ranks``.
+
+    ``groups`` are the global ranks of each; together they hold every rank exactly once and work at
+    the same time, so that sharing of links and NICs is inside the measurement.
+    """
+
+    intra: int
+    inter: int
+    domain_ranks: int
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def siblings(self) -> int:
+        """Groups that have ranks in one domain."""
+        return self.domain_ranks // self.intra
+
+    def group_of(self, rank: int) -> tuple[int, ...]:
+        """The group that holds ``rank``."""
+        return next(group for group in self.groups if rank in group)
+
+
+def part_sizes(whole: int) -> tuple[int, ...]:
+    """Powers of two that divide ``whole``, and ``whole`` itself."""
+    powers = {1 << bit for bit in range(whole.bit_length()) if whole % (1 << bit) == 0}
+    return tuple(sorted(powers | {whole}))
+
+
+def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling:
+    """Groups of consecutive ranks of a domain, the same slots in ``inter`` consecutive domains.
+
+    ``intra`` divides ``domain_ranks`` and ``inter`` divides ``domains``.
+    """
+    groups = []
+    for first_domain in range(0, domains, inter):
+        for slot in range(0, domain_ranks, intra):
+            groups.append(
+                tuple(
+                    (first_domain + domain) * domain_ranks + slot + member
+                    for domain in range(inter)
+                    for member in range(intra)
+                )
+            )
+    return GroupTiling(intra=intra, inter=inter, domain_ranks=domain_ranks, groups=tuple(groups))
+
+
+def all_tilings(domain_ranks: int, domains: int) -> tuple[GroupTiling, ...]:
+    """Every intra x inter split of two ranks or more, larger groups first."""
+    splits = [
+        (intra, inter)
+        for intra in part_sizes(domain_ranks)
+        for inter in part_sizes(domains)
+        if intra * inter > 1
+    ]
+    splits.sort(key=lambda split: (-split[0] * split[1], split[1]))
+    return tuple(tile(intra, inter, domain_ranks, domains) for intra, inter in splits)
+
+
+def pair_tilings(domain_ranks: int, domains: int) -> tuple[GroupTiling, ...]:
+    """Pairs of neighbours for messages: inside a domain, and of equal slots in two domains."""
+    return tuple(tiling for tiling in all_tilings(domain_ranks, domains) if tiling.intra * tiling.inter == 2)

@@ -1,0 +1,110 @@
+"""Benchmark: what the host pays to issue work, measured with operands too small to matter.
+
+``launch``: one kernel launch. ``layer``: forward and backward of one decoder layer run operation by
+operation. ``micro_batch``: embedding, head, loss and their backward, around no layers at all.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from profdb.cases import HostCase
+from profiler.device import Device
+from profiler.launched import Call, Launched, UnsupportedCaseError
+
+TINY_HIDDEN = 64
+TINY_TOKENS = 8
+TINY_VOCAB = 128
+
+
+def launch_host(case: HostCase, device: Device) -> Launched:
+    """The call whose wall time is the host's cost of one launch, layer or micro-batch."""
+    where = device.torch_device
+    builders: dict[str, Callable[[torch.device], Callable[[], object]]] = {
+        "launch": one_launch,
+        "layer": one_layer,
+        "micro_batch": one_micro_batch,
+    }
+    if case.kind not in builders:
+        raise UnsupportedCaseError(f"host cost {case.kind!r} is none of {', '.join(builders)}")
+    call = builders[case.kind](where)
+    return Launched(case=case, calls=(call,), implementation="torch eager", on_host=True)
+
+
+def one_launch(where: torch.device) -> Callable[[], object]:
+    """One in-place addition to eight numbers."""
+    small = torch.zeros(8, device=where)
+    return lambda: small.add_(1.0)
+
+
+class TinyLayer(torch.nn.Module):
+    """A pre-norm decoder layer with rotary attention and a gated feed-forward."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.norm_attention = torch.nn.RMSNorm(hidden)
+        self.norm_mlp = torch.nn.RMSNorm(hidden)
+        self.qkv = torch.nn.Linear(hidden, 3 * hidden, bias=False)
+        self.out = torch.nn.Linear(hidden, hidden, bias=False)
+        self.gate_up = torch.nn.Linear(hidden, 4 * hidden, bias=False)
+        self.down = torch.nn.Linear(2 * hidden, hidden, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(1, tokens, hidden) to the same."""
+        batch, length, hidden = tokens.shape
+        heads = self.qkv(self.norm_attention(tokens)).view(batch, length, 3, 2, hidden // 2)
+        query, key, value = (part.transpose(1, 2) for part in heads.unbind(2))
+        query, key = query * 0.5 + query.roll(1, -1), key * 0.5 + key.roll(1, -1)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        tokens = tokens + self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
+        gate, up = self.gate_up(self.norm_mlp(tokens)).chunk(2, dim=-1)
+        return tokens + self.down(functional.silu(gate) * up)
+
+
+def one_layer(where: torch.device) -> Callable[[], object]:
+    """Forward and backward of a tiny layer in bf16."""
+    layer = TinyLayer(TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
+    tokens = torch.randn(1, TINY_TOKENS, TINY_HIDDEN, device=where, dtype=torch.bfloat16)
+    tokens.requires_grad_(True)
+    gradient = torch.randn_like(tokens)
+
+    def run() -> None:
+        layer(tokens).backward(gradient)
+
+    return run
+
+
+def one_micro_batch(where: torch.device) -> Callable[[], object]:
+    """Embedding, norm, head and loss of a tiny vocabulary in bf16, forward and backward."""
+    table = torch.nn.Embedding(TINY_VOCAB, TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
+    norm = torch.nn.RMSNorm(TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
+    head = torch.nn.Linear(TINY_HIDDEN, TINY_VOCAB, bias=False).to(device=where, dtype=torch.bfloat16)
+    words = torch.randint(TINY_VOCAB, (TINY_TOKENS + 1,))
+
+    def run() -> None:
+        placed = words.to(where, non_blocking=True)
+        logits = head(norm(table(placed[:-1])))
+        functional.cross_entropy(logits.float(), placed[1:]).backward()
+
+    return run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStopwatch:
+    """Wall time of issuing a burst of calls to an idle device; what the device then does is not in it."""
+
+    device: Device
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Host seconds of one call (profiler.timing.Stopwatch). A burst is shorter than the launch
+        queue, so that issuing never waits for the device."""
+        self.device.synchronize()
+        start = time.perf_counter()
+        for index in range(count):
+            calls[index % len(calls)]()
+        issued_s = time.perf_counter() - start
+        self.device.synchronize()
+        return issued_s / count

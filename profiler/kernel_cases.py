@@ -1,0 +1,101 @@
+"""Which memory-bound kernels, optimizer steps and host costs to measure."""
+
+from collections.abc import Iterable
+
+from ops.kernels import KERNELS, bytes_moved_per_element
+from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase
+from profiler.model_widths import TINY_MODEL
+from profiler.planned import Planned, planned
+
+DIRECTIONS = ("forward", "backward")
+LOSSES = ("cross_entropy", "cross_entropy_fused")
+FEED_FORWARD = ("swiglu", "gelu")
+SCORES = ("masked_softmax",)
+WHOLE_SHARD = ("norm_reduce",)
+"""Kernels over all parameters of a rank at once: rows are elements, the width is 1."""
+
+ROW_KERNELS = tuple(name for name in KERNELS if name not in WHOLE_SHARD)
+
+GPU_ROWS = (1024, 4096, 16384)
+GPU_MORE_ROWS = (512, 2048, 8192, 32768)
+HIDDEN_WIDTHS = (4096, 8192)
+FEED_FORWARD_WIDTHS = (1792, 11008, 28672)
+VOCABULARY_WIDTHS = (16032, 32000, 128256)
+KEY_WIDTHS = (2048, 4096)
+"""Widths of Llama models whole and cut over 8 ranks (profiler.model_widths); keys of one sequence."""
+
+MOST_ELEMENTS = 3 << 30
+
+
+def widths_of(kernel: str) -> tuple[int, ...]:
+    """The widths a kernel meets in real models."""
+    if kernel in LOSSES:
+        return VOCABULARY_WIDTHS
+    if kernel in FEED_FORWARD:
+        return FEED_FORWARD_WIDTHS
+    return KEY_WIDTHS if kernel in SCORES else HIDDEN_WIDTHS
+
+
+def kernel_calls(
+    kernel: str, rows: Iterable[int], widths: Iterable[int], dtype: str
+) -> list[MemoryBoundCase]:
+    """Both directions; scores have a row for every head of every query, so many more rows."""
+    scale = 32 if kernel in SCORES else 1
+    return [
+        MemoryBoundCase(kernel=kernel, direction=direction, rows=count * scale, width=width, dtype=dtype)
+        for count in rows
+        for width in widths
+        for direction in DIRECTIONS
+        if count * scale * width <= MOST_ELEMENTS
+        and bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype) > 0
+    ]
+
+
+def gpu_kernel_cases() -> list[Planned]:
+    """Every kernel of ops.kernels on rows of a micro-batch."""
+    plans: list[Planned] = []
+    for kernel in WHOLE_SHARD:
+        for dtype in ("fp32", "bf16"):
+            plans += planned(0, kernel_calls(kernel, (1 << 22, 1 << 26, 1 << 30), (1,), dtype))
+    for kernel in ROW_KERNELS:
+        widths = widths_of(kernel)
+        plans += planned(0, kernel_calls(kernel, (4096, 16384), widths[:1], "bf16"))
+        plans += planned(1, kernel_calls(kernel, GPU_ROWS, widths, "bf16"))
+        plans += planned(2, kernel_calls(kernel, GPU_MORE_ROWS, widths, "bf16"))
+        plans += planned(2, kernel_calls(kernel, (128,), widths[:1], "bf16"))
+    return plans
+
+
+def cpu_kernel_cases(dtype: str) -> list[Planned]:
+    """Every kernel at the widths of a tiny model."""
+    plans: list[Planned] = []
+    for kernel in WHOLE_SHARD:
+        for kind in (dtype, "fp32"):
+            plans += planned(0, kernel_calls(kernel, (1 << 14, 1 << 17, 1 << 20), (1,), kind))
+    for kernel in ROW_KERNELS:
+        width = TINY_MODEL.vocab if kernel in LOSSES else TINY_MODEL.hidden
+        plans += planned(0, kernel_calls(kernel, (128,), (width,), dtype))
+        plans += planned(1, kernel_calls(kernel, (32, 512), (width,), dtype))
+    return plans
+
+
+def optimizer_cases(elements: Iterable[int], tensors: Iterable[int]) -> list[OptimizerCase]:
+    """AdamW over fp32 parameters, in one piece or many."""
+    return [OptimizerCase(elements=size, tensors=pieces) for size in elements for pieces in tensors]
+
+
+def gpu_optimizer_cases() -> list[Planned]:
+    """One million to one billion parameters."""
+    millions = tuple(1 << bits for bits in (20, 22, 24, 26, 28, 30))
+    plans = planned(0, optimizer_cases(millions[2::2], (1,)))
+    return plans + planned(1, optimizer_cases(millions, (1, 64)))
+
+
+def cpu_optimizer_cases() -> list[Planned]:
+    """Up to four million parameters."""
+    return planned(0, optimizer_cases((1 << 16, 1 << 18, 1 << 20, 1 << 22), (1,)))
+
+
+def host_cases() -> list[Planned]:
+    """The three host costs."""
+    return planned(0, (HostCase(kind=kind) for kind in ("launch", "layer", "micro_batch")))

@@ -1,0 +1,182 @@
+"""The memory-bound kernels of ops.kernels as torch functions: operands, forward, backward."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from profdb.cases import MemoryBoundCase
+from profiler.torch_dtypes import random_operand
+
+Operands = tuple[torch.Tensor, ...]
+
+EMBEDDING_TABLE_ROWS = 32000
+"""Rows of the measured embedding table: the vocabulary of Llama 2 (arXiv 2307.09288 sec. 2.1)."""
+
+DROPOUT = 0.1
+ROTATED_HEAD = 128
+"""Channels of one rotated head (Llama 2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFunction:
+    """One kernel.
+
+    ``operands`` builds (case, device) -> tensors; ``forward`` runs on them. ``backward`` is a
+    function of (operands, gradient) where autograd would run something else than the kernel; None
+    lets autograd differentiate ``forward``. ``one_kernel``: torch runs it as a single kernel already.
+    """
+
+    operands: Callable[[MemoryBoundCase, torch.device], Operands]
+    forward: Callable[..., torch.Tensor]
+    backward: Callable[..., object] | None = None
+    one_kernel: bool = False
+
+
+def activation(case: MemoryBoundCase, where: torch.device) -> torch.Tensor:
+    """rows x width in the case's dtype."""
+    return random_operand((case.rows, case.width), case.dtype, where)
+
+
+def one_activation(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """The activation alone."""
+    return (activation(case, where),)
+
+
+def two_activations(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Two of the same shape."""
+    return activation(case, where), activation(case, where)
+
+
+def with_channel_weight(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """An activation and one number a channel."""
+    return activation(case, where), random_operand((case.width,), case.dtype, where)
+
+
+def with_weight_and_bias(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """An activation and two numbers a channel."""
+    bias = random_operand((case.width,), case.dtype, where)
+    return *with_channel_weight(case, where), bias
+
+
+def with_angles(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Heads to rotate, and the cosine and sine of every position."""
+    head = math.gcd(case.width, ROTATED_HEAD)
+    heads = random_operand((case.rows, case.width // head, head), case.dtype, where)
+    angles = torch.randn((case.rows, 1, head // 2), device=where)
+    return heads, angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
+
+
+def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding on halves (RoFormer, arXiv 2104.09864 eq. 34)."""
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+
+
+def with_residual(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """An activation, a bias and the residual."""
+    bias = random_operand((case.width,), case.dtype, where)
+    return activation(case, where), bias, activation(case, where)
+
+
+def with_mask(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Scores and which keys are hidden."""
+    hidden = torch.arange(case.width, device=where) >= max(case.width - case.width // 8, 1)
+    return activation(case, where), hidden
+
+
+def with_targets(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Logits and the wanted token of every row."""
+    return activation(case, where), torch.randint(case.width, (case.rows,), device=where)
+
+
+def with_table(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """An embedding table and the token of every row."""
+    table = random_operand((EMBEDDING_TABLE_ROWS, case.width), case.dtype, where)
+    return table, torch.randint(EMBEDDING_TABLE_ROWS, (case.rows,), device=where)
+
+
+def with_order(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Rows and their order by expert."""
+    return activation(case, where), torch.randperm(case.rows, device=where)
+
+
+KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
+    "rmsnorm": KernelFunction(
+        operands=with_channel_weight,
+        forward=lambda x, weight: functional.rms_norm(x, (x.shape[-1],), weight, 1e-5),
+        one_kernel=hasattr(torch.ops.aten, "_fused_rms_norm"),
+    ),
+    "layernorm": KernelFunction(
+        operands=with_weight_and_bias,
+        forward=lambda x, weight, bias: functional.layer_norm(x, (x.shape[-1],), weight, bias, 1e-5),
+        one_kernel=True,
+    ),
+    "rotary": KernelFunction(operands=with_angles, forward=rotate),
+    "swiglu": KernelFunction(operands=two_activations, forward=lambda gate, up: functional.silu(gate) * up),
+    "gelu": KernelFunction(
+        operands=one_activation,
+        forward=lambda x: functional.gelu(x, approximate="tanh"),
+        one_kernel=True,
+    ),
+    "add": KernelFunction(
+        operands=two_activations,
+        forward=torch.add,
+        backward=lambda operands, gradient: torch.add(operands[0], gradient),
+        one_kernel=True,
+    ),
+    "bias_dropout_add": KernelFunction(
+        operands=with_residual,
+        forward=lambda x, bias, residual: functional.dropout(x + bias, DROPOUT, True) + residual,
+    ),
+    "bias": KernelFunction(
+        operands=with_channel_weight,
+        forward=torch.add,
+        backward=lambda operands, gradient: gradient.sum(0),
+        one_kernel=True,
+    ),
+    "masked_softmax": KernelFunction(
+        operands=with_mask,
+        forward=lambda x, hidden: torch.softmax(x.masked_fill(hidden, -torch.inf), dim=-1),
+    ),
+    "dropout": KernelFunction(
+        operands=one_activation,
+        forward=lambda x: functional.dropout(x, DROPOUT, True),
+        one_kernel=True,
+    ),
+    "cross_entropy": KernelFunction(
+        operands=with_targets,
+        forward=lambda logits, wanted: functional.cross_entropy(logits.float(), wanted),
+        one_kernel=True,
+    ),
+    "cross_entropy_fused": KernelFunction(
+        operands=with_targets,
+        forward=functional.cross_entropy,
+    ),
+    "embedding": KernelFunction(
+        operands=with_table,
+        forward=lambda table, tokens: functional.embedding(tokens, table),
+        one_kernel=True,
+    ),
+    "cast": KernelFunction(
+        operands=one_activation,
+        forward=lambda x: x.float(),
+        backward=lambda operands, gradient: gradient.to(operands[0].dtype),
+        one_kernel=True,
+    ),
+    "copy": KernelFunction(
+        operands=two_activations,
+        forward=lambda x, into: into.copy_(x),
+        backward=lambda operands, gradient: operands[1].copy_(operands[0]),
+        one_kernel=True,
+    ),
+    "norm_reduce": KernelFunction(operands=one_activation, forward=torch.linalg.vector_norm, one_kernel=True),
+    "permute": KernelFunction(
+        operands=with_order,
+        forward=lambda x, order: x.index_select(0, order),
+        backward=lambda operands, gradient: gradient.index_select(0, operands[1]),
+        one_kernel=True,
+    ),
+}

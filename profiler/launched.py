@@ -1,0 +1,43 @@
+"""What a launcher hands back: one case turned into calls that can be timed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from profdb.cases import Case
+
+Call = Callable[[], object]
+
+
+class UnsupportedCaseError(Exception):
+    """This device, backend or torch release cannot run the case; recorded with the reason, never
+    replaced by another operation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One case ready to be timed.
+
+    ``case`` is what the calls really run; the sample is stored under it. ``calls`` run the same
+    operation on different operands: timed in turn, they keep the caches from holding what a
+    training step would have to fetch. ``implementation`` names the library and kernel.
+    ``collective`` calls have to run on every rank of the world together; ``on_host`` calls are timed
+    by what the host takes to issue them.
+    """
+
+    case: Case
+    calls: tuple[Call, ...]
+    implementation: str
+    collective: bool = False
+    on_host: bool = False
+
+
+class Launcher(Protocol):
+    """Builds the tensors of a case and the calls on them."""
+
+    def launch(self, case: Case) -> Launched:
+        """The case ready to be timed.
+
+        Raises UnsupportedCaseError, or torch.OutOfMemoryError when the operands do not fit.
+        """
+        ...

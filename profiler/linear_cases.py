@@ -1,0 +1,127 @@
+"""Which matrix products to measure: those of real models, cut over tp, for tokens of a micro-batch."""
+
+from collections.abc import Iterable, Sequence
+
+from profdb.cases import GemmCase, GroupedGemmCase
+from profiler.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, ModelWidths, linear_widths
+from profiler.planned import Planned, planned
+
+TENSOR_RANKS = (1, 2, 4, 8)
+TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+CORE_TOKENS = (1024, 4096, 16384)
+CORE_MODELS = MODELS[:4]
+SQUARE_WIDTHS = (1024, 2048, 4096, 8192, 12288)
+MOST_FLOPS = 6e13
+"""Larger products take longer than 0.1 s on an H100 and lie on the flat end of every curve."""
+
+CPU_TOKENS = (16, 64, 128, 256, 512, 1024)
+
+
+def linear_gemms(tokens: int, inputs: int, outputs: int, dtype: str) -> tuple[GemmCase, ...]:
+    """Forward NT, input gradient NN and weight gradient TN of one Linear (profdb.cases.GemmCase)."""
+    shapes = (
+        (tokens, inputs, outputs, "NT"),
+        (tokens, outputs, inputs, "NN"),
+        (outputs, tokens, inputs, "TN"),
+    )
+    return tuple(
+        GemmCase(m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype) for m, k, n, layout in shapes
+    )
+
+
+def width_pairs(models: Sequence[ModelWidths], ranks: Iterable[int]) -> set[tuple[int, int]]:
+    """Distinct (in, out) features of the models' linears."""
+    return {pair for model in models for tp in ranks for pair in linear_widths(model, tp).values()}
+
+
+def gemms_of(pairs: Iterable[tuple[int, int]], tokens: Iterable[int], dtype: str) -> list[GemmCase]:
+    """All products of the pairs on each number of tokens, except the longest."""
+    cases = [
+        case
+        for inputs, outputs in sorted(pairs)
+        for count in tokens
+        for case in linear_gemms(count, inputs, outputs, dtype)
+    ]
+    return [case for case in cases if 2.0 * case.m * case.k * case.n <= MOST_FLOPS]
+
+
+def gpu_linear_cases() -> list[Planned]:
+    """bf16 in all layouts; batched products of unfused attention; fp8 and fp16 on the core shapes."""
+    core_whole = width_pairs(CORE_MODELS, (1,))
+    core = width_pairs(CORE_MODELS, TENSOR_RANKS)
+    squares = {(width, width) for width in SQUARE_WIDTHS}
+    every = width_pairs((*MODELS, *EXPERT_MODELS), TENSOR_RANKS)
+    plans = planned(0, gemms_of(core_whole, (4096,), "bf16"))
+    plans += planned(0, gemms_of(squares, (512, 4096, 32768), "bf16"))
+    plans += planned(1, gemms_of(core, CORE_TOKENS, "bf16"))
+    plans += planned(1, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16")))
+    plans += planned(1, attention_products("bf16"))
+    plans += planned(2, gemms_of(core, TOKENS, "bf16"))
+    plans += planned(2, gemms_of(every, (4096,), "bf16"))
+    plans += planned(2, gemms_of(core_whole, CORE_TOKENS, "fp16"))
+    plans += planned(2, as_fp8(gemms_of(core, CORE_TOKENS, "bf16")))
+    plans += planned(3, gemms_of(every, TOKENS, "bf16"))
+    return plans
+
+
+def as_fp8(cases: Iterable[GemmCase]) -> list[GemmCase]:
+    """The forward products with fp8 operands, scaled per tensor, bf16 out (profiler.linear)."""
+    return [
+        GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe="tensor")
+        for case in cases
+        if case.layout == "NT"
+    ]
+
+
+def attention_products(dtype: str, lengths: Iterable[int] = (1024, 2048, 4096)) -> list[GemmCase]:
+    """Scores (NT), context (NN) and a gradient (TN) of unfused attention, one product a head."""
+    return [
+        GemmCase(batch=heads, m=m, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype)
+        for heads in (8, 32, 64)
+        for length in lengths
+        for m, k, n, layout in (
+            (length, 128, length, "NT"),
+            (length, length, 128, "NN"),
+            (length, length, 128, "TN"),
+        )
+    ]
+
+
+def cpu_linear_cases(dtype: str) -> list[Planned]:
+    """Small products: those of a tiny model and a few squares."""
+    tiny = width_pairs((TINY_MODEL,), (1, 2))
+    plans = planned(0, gemms_of(tiny, (128,), dtype))
+    plans += planned(1, gemms_of({(256, 256), (512, 512)}, (64, 512), dtype))
+    plans += planned(1, gemms_of(tiny, CPU_TOKENS, dtype))
+    return plans
+
+
+def grouped_gemms(
+    groups: int, rows: int, inputs: int, outputs: int, dtype: str
+) -> tuple[GroupedGemmCase, ...]:
+    """Forward, input gradient and weight gradient of the experts' Linear on ``rows`` in total."""
+    shapes = (("NT", inputs, outputs), ("NN", outputs, inputs), ("TN", inputs, outputs))
+    return tuple(
+        GroupedGemmCase(groups=groups, m=rows, k=k, n=n, layout=layout, dtype_in=dtype, dtype_out=dtype)
+        for layout, k, n in shapes
+    )
+
+
+def gpu_grouped_cases() -> list[Planned]:
+    """The experts that one rank holds under expert parallelism, on rows of one micro-batch."""
+    plans: list[Planned] = []
+    for model in EXPERT_MODELS:
+        held = {count for count in (1, 2, 4, 8, 16, 32) if count <= model.experts}
+        widths = ((model.hidden, 2 * model.ffn), (model.hidden, model.ffn), (model.ffn, model.hidden))
+        for groups in sorted(held):
+            for rows in (2048, 4096, 8192, 16384, 32768):
+                core = groups in (4, 8) and rows in (4096, 16384)
+                for inputs, outputs in widths:
+                    tier = 1 if core else 2
+                    plans += planned(tier, grouped_gemms(groups, rows, inputs, outputs, "bf16"))
+    return plans
+
+
+def cpu_grouped_cases(dtype: str) -> list[Planned]:
+    """Four small experts."""
+    return planned(1, (case for rows in (64, 256) for case in grouped_gemms(4, rows, 256, 896, dtype)))

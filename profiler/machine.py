@@ -1,0 +1,82 @@
+"""What the samples are taken on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from profdb.cases import GemmCase, GroupedGemmCase
+from profdb.sample import MachineFacts, Sample
+from profiler.device import nvidia_smi
+from profiler.world import World
+from spec.cluster import ClusterSpec
+from spec.read_cluster import known_clusters, read_cluster
+
+CPU_CLUSTER = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedSheet:
+    """The hardware sheet of this machine: its file's stem and what it says."""
+
+    stem: str
+    cluster: ClusterSpec
+
+
+def matching_sheet(device_name: str, kind: str, root: Path) -> MatchedSheet | None:
+    """The sheet under ``root``/configs/clusters whose GPU the driver calls ``device_name``; on a
+    processor the sheet ``cpu``. None when there is none."""
+    for stem in known_clusters(root):
+        cluster = read_cluster(stem, root=root)
+        if (kind == "cpu" and stem == CPU_CLUSTER) or device_name in cluster.gpu.device_names:
+            return MatchedSheet(stem=stem, cluster=cluster)
+    return None
+
+
+def machine_facts(world: World, sheet: MatchedSheet | None, date: str) -> MachineFacts:
+    """The machine as device, driver and torch describe it. ``gpu`` is the sheet's name where a sheet
+    matches, so that measured and modelled samples of one GPU merge; else the driver's."""
+    device = world.device
+    index = device.index
+    on_gpu = device.kind == "cuda"
+    return MachineFacts(
+        gpu=sheet.cluster.gpu.name if sheet else device.name,
+        memory_bytes=device.memory_bytes,
+        nodes=world.layout.nodes,
+        gpus_per_node=world.layout.local_size,
+        driver=nvidia_smi("driver_version", index) if on_gpu else "",
+        torch=str(torch.__version__),
+        nccl=".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else "",
+        date=date,
+        sm_clock_hz=megahertz(nvidia_smi("clocks.max.sm", index)) if on_gpu else 0.0,
+        memory_clock_hz=megahertz(nvidia_smi("clocks.max.memory", index)) if on_gpu else 0.0,
+        cluster=sheet.stem if sheet else "",
+    )
+
+
+def megahertz(text: str) -> float:
+    """nvidia-smi's clock in Hz; 0 when it does not tell."""
+    try:
+        return float(text) * 1e6
+    except ValueError:
+        return 0.0
+
+
+def with_best_flops(machine: MachineFacts, samples: Iterable[Sample]) -> MachineFacts:
+    """The facts with the best FLOP/s that any sample of each dtype reached."""
+    best: dict[str, float] = dict(machine.best_flops)
+    for sample in samples:
+        flops = flops_of(sample)
+        if sample.status == "ok" and flops > 0.0:
+            dtype = str(getattr(sample.case, "dtype_in", ""))
+            best[dtype] = max(best.get(dtype, 0.0), flops / sample.median_s)
+    return replace(machine, best_flops=best)
+
+
+def flops_of(sample: Sample) -> float:
+    """2 m k n of matrix products; 0 for everything else (attention does not count masked work)."""
+    case = sample.case
+    if isinstance(case, GemmCase):
+        return 2.0 * case.batch * case.m * case.k * case.n
+    return 2.0 * case.m * case.k * case.n if isinstance(case, GroupedGemmCase) else 0.0

@@ -1,0 +1,79 @@
+"""Benchmark: norms, activations, residual adds, losses, casts and copies, forward and backward."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+
+import torch
+
+from ops.kernels import bytes_moved_per_element
+from profdb.cases import MemoryBoundCase
+from profiler.device import Device
+from profiler.kernel_functions import KERNEL_FUNCTIONS, KernelFunction, Operands
+from profiler.launched import Call, Launched, UnsupportedCaseError
+from profiler.torch_dtypes import operand_copies
+
+
+def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:
+    """Operands of a kernel and the call; ``compiled`` fuses by torch.compile what torch itself runs
+    as several kernels."""
+    if case.kernel not in KERNEL_FUNCTIONS:
+        raise UnsupportedCaseError(f"no benchmark for kernel {case.kernel!r}")
+    if case.direction not in ("forward", "backward"):
+        raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
+    function = KERNEL_FUNCTIONS[case.kernel]
+    fuse = compiled and not function.one_kernel
+    forward = fused_forward(case.kernel) if fuse else function.forward
+    backward = case.direction == "backward"
+    moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
+    copies = operand_copies(moved, device.cache_bytes)
+    calls = tuple(kernel_call(case, function, forward, device.torch_device) for _ in range(copies))
+    name = "torch.compile" if fuse else ("torch" if function.one_kernel else "torch, several kernels")
+    return Launched(case=case, calls=calls, implementation=name)
+
+
+@lru_cache
+def fused_forward(kernel: str) -> Callable[..., torch.Tensor]:
+    """A kernel's forward through torch.compile, for any shape; compiled once."""
+    compile_for: Callable[..., torch.Tensor] = torch.compile(KERNEL_FUNCTIONS[kernel].forward, dynamic=True)
+    return compile_for
+
+
+def kernel_call(
+    case: MemoryBoundCase,
+    function: KernelFunction,
+    forward: Callable[..., torch.Tensor],
+    where: torch.device,
+) -> Call:
+    """One kernel on its own operands."""
+    operands = function.operands(case, where)
+    if case.direction == "forward":
+
+        def run_forward() -> None:
+            with torch.no_grad():
+                forward(*operands)
+
+        return run_forward
+    if function.backward is not None:
+        with torch.no_grad():
+            gradient = torch.randn_like(function.forward(*operands))
+        backward = function.backward
+        return lambda: backward(operands, gradient)
+    return differentiated(operands, forward, fused=forward is not function.forward)
+
+
+def differentiated(operands: Operands, forward: Callable[..., torch.Tensor], *, fused: bool) -> Call:
+    """The backward that autograd runs for ``forward``, alone, again and again."""
+    wanted = [operand.requires_grad_(True) for operand in operands if operand.is_floating_point()]
+    with keep_graph_buffers() if fused else nullcontext():
+        output = forward(*operands)
+    gradient = torch.randn_like(output)
+    return lambda: torch.autograd.grad(output, wanted, gradient, retain_graph=True, allow_unused=True)
+
+
+def keep_graph_buffers() -> AbstractContextManager[object]:
+    """A compiled backward may reuse the buffers of its forward unless told that it runs again."""
+    from torch._functorch import config
+
+    patched: AbstractContextManager[object] = config.patch(donated_buffer=False)
+    return patched

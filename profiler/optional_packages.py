@@ -1,0 +1,25 @@
+"""Packages that are faster than torch's own kernels where somebody installed them; never needed."""
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+
+def optional_package(name: str) -> ModuleType | None:
+    """The package, or None when it is not installed or does not fit this torch."""
+    if importlib.util.find_spec(name.split(".", maxsplit=1)[0]) is None:
+        return None
+    try:
+        return importlib.import_module(name)
+    except (ImportError, OSError):
+        return None
+
+
+def flash_attention_package() -> ModuleType | None:
+    """flash-attn (Dao, arXiv 2307.08691)."""
+    return optional_package("flash_attn")
+
+
+def apex_optimizers() -> ModuleType | None:
+    """NVIDIA apex, for FusedAdam."""
+    return optional_package("apex.optimizers")

@@ -1,0 +1,212 @@
+"""A whole profiling run: join the ranks, measure, and bring the samples into the profile."""
+
+import datetime
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profdb.cases import Case
+from profdb.fitting import with_fits
+from profdb.merge import Difference, merge
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store import load_profile, save_profile
+from profiler.device import choose_device
+from profiler.journal import Journal, Recorded, journal_path, read_journal
+from profiler.launched import Launcher
+from profiler.machine import MatchedSheet, machine_facts, matching_sheet, with_best_flops
+from profiler.measurement import Bench
+from profiler.rank_layout import RankLayout
+from profiler.sweep import Budget, SweepResult, sweep
+from profiler.sweep_plan import SweepPlan, plan_cases
+from profiler.torch_launcher import TorchLauncher
+from profiler.world import World, open_world
+from spec.errors import ProfileError, UserError
+from spec.origin import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line says. ``root`` is the folder that holds configs/."""
+
+    output: Path
+    root: Path
+    device: str = "auto"
+    only: tuple[str, ...] = ()
+    max_bytes: int = 0
+    budget_s: float = 0.0
+    resume: bool = False
+    compiled: bool = False
+    domain_ranks: int = 0
+    timeout_s: float = 120.0
+    cases: tuple[Case, ...] | None = None
+    """Instead of the sweep's own list, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What rank 0 has to tell: the profile as saved, how the sweep went, which repeated cases
+    disagree with what the profile held, and where a modelled profile was put aside."""
+
+    profile: ProfileDatabase
+    sweep: SweepResult
+    skipped: int
+    differences: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """What was there before: the profile and the journal of a run that did not end."""
+
+    profile: ProfileDatabase | None = None
+    recorded: Recorded | None = None
+    journal: Journal | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def cases(self) -> set[Case]:
+        """Every case measured before."""
+        known = {sample.case for sample in self.recorded.samples} if self.recorded else set()
+        if self.profile is not None:
+            known |= {sample.case for sample in self.profile.samples if sample.origin is Origin.MEASURED}
+        return known
+
+
+def run_profiling(
+    options: RunOptions, layout: RankLayout, launcher: Launcher | None = None
+) -> RunReport | None:
+    """Measure and merge into ``options.output``; the report on rank 0, None on the others.
+
+    ``launcher`` stands in for TorchLauncher. Raises UserError (every rank the same) for an output
+    that cannot be written or holds another machine, and when a rank fails.
+    """
+    device = choose_device(options.device, layout.local_rank)
+    world = open_world(layout, device, domain_ranks=options.domain_ranks, timeout_s=options.timeout_s)
+    try:
+        return run_in(world, options, launcher or TorchLauncher(world=world, compiled=options.compiled))
+    finally:
+        world.close()
+
+
+def run_in(world: World, options: RunOptions, launcher: Launcher) -> RunReport | None:
+    """The run on an open world."""
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    budget = Budget(seconds=options.budget_s)
+    sheet = matching_sheet(world.device.name, world.device.kind, options.root)
+    machine = machine_facts(world, sheet, date)
+    held = leader_opens(world, options, machine)
+    cases = remaining_cases(world, options, held)
+    bench = Bench(world=world, launcher=launcher)
+    result = sweep(cases, bench, held.journal, budget, date)
+    if held.journal is None:
+        return None
+    held.journal.close()
+    notes = [*held.notes, *remarks(world, sheet)]
+    return finish(options, machine, held, result, notes)
+
+
+def leader_opens(world: World, options: RunOptions, machine: MachineFacts) -> Held:
+    """Rank 0 reads what there is and opens the journal, so that nothing is measured in vain; every
+    rank raises rank 0's error."""
+    held = Held()
+    complaint = ""
+    if world.leads:
+        try:
+            open_files(options, machine, held)
+        except UserError as error:
+            complaint = str(error)
+    complaint = world.gather(complaint)[0]
+    if complaint:
+        raise ProfileError(complaint)
+    return held
+
+
+def open_files(options: RunOptions, machine: MachineFacts, held: Held) -> None:
+    """The profile and the journal at ``options.output``; ProfileError when they don't fit."""
+    path = journal_path(options.output)
+    if options.output.exists():
+        held.profile = load_profile(options.output)
+        if held.profile.machine.gpu != machine.gpu and has_measurements(held.profile):
+            raise ProfileError(
+                f"{options.output}: measured on {held.profile.machine.gpu!r}, this machine is "
+                f"{machine.gpu!r}; give another file with --output"
+            )
+    if path.exists() and path.stat().st_size:
+        held.recorded = read_journal(path)
+        if held.recorded.gpu not in ("", machine.gpu):
+            raise ProfileError(
+                f"{path}: of a run on {held.recorded.gpu!r}, this machine is {machine.gpu!r}; move it away"
+            )
+        held.notes.append(f"{len(held.recorded.samples)} samples of an earlier run recovered from {path}")
+    held.journal = Journal.open(path, machine.gpu)
+
+
+def has_measurements(profile: ProfileDatabase) -> bool:
+    """Whether anything in the profile was measured on the machine itself."""
+    return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in profile.tables.values())
+
+
+def remaining_cases(world: World, options: RunOptions, held: Held) -> list[Case]:
+    """The cases to measure, the same on every rank: with --resume those that rank 0 lacks."""
+    cases = list(options.cases) if options.cases is not None else plan_cases(sweep_plan(world, options))
+    if not options.resume:
+        return cases
+    known = held.cases() if world.leads else set()
+    flags = "".join("0" if case in known else "1" for case in cases)
+    wanted = world.gather(flags)[0]
+    return [case for case, flag in zip(cases, wanted, strict=True) if flag == "1"]
+
+
+def sweep_plan(world: World, options: RunOptions) -> SweepPlan:
+    """The plan for this world."""
+    return SweepPlan(
+        device_kind=world.device.kind,
+        domain_ranks=world.domain_ranks,
+        domains=world.size // world.domain_ranks,
+        only=options.only,
+        max_bytes=options.max_bytes,
+    )
+
+
+def remarks(world: World, sheet: MatchedSheet | None) -> list[str]:
+    """What the reader of the report should know about this world."""
+    notes = []
+    if world.size == 1:
+        notes.append("one process: no collectives measured (start with torchrun --nproc-per-node=N)")
+    if sheet is None:
+        notes.append(f"no sheet under configs/clusters names {world.device.name!r} in gpu.device_names")
+    return notes
+
+
+def finish(
+    options: RunOptions, machine: MachineFacts, held: Held, result: SweepResult, notes: list[str]
+) -> RunReport:
+    """Samples of the journal merged into the profile, fits stored, journal removed."""
+    path = journal_path(options.output)
+    samples: tuple[Sample, ...] = read_journal(path).samples
+    profile = ProfileDatabase(machine=with_best_flops(machine, samples), samples=samples)
+    differences: tuple[Difference, ...] = ()
+    skipped = len(held.cases()) if options.resume else 0
+    if held.profile is not None and held.profile.machine.gpu != machine.gpu:
+        notes.append(put_aside(options.output, held.profile))
+    elif held.profile is not None:
+        merged = merge(held.profile, profile)
+        profile, differences = merged.profile, merged.differences
+    if samples:
+        profile = with_fits(profile)
+        save_profile(options.output, profile)
+    path.unlink(missing_ok=True)
+    return RunReport(
+        profile=profile,
+        sweep=result,
+        skipped=skipped,
+        differences=differences,
+        notes=tuple(notes),
+    )
+
+
+def put_aside(output: Path, old: ProfileDatabase) -> str:
+    """Keep a modelled profile of another machine under its own name; says where."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in old.machine.gpu.lower()).strip("-")
+    aside = output.with_name(f"{output.stem}.modelled-{name}{output.suffix}")
+    shutil.copyfile(output, aside)
+    return f"{output} held modelled times of {old.machine.gpu}; they are now in {aside}"

@@ -1,0 +1,66 @@
+"""Measuring case after case: within a budget, recorded one by one, all ranks of one mind."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tqdm import tqdm
+
+from profdb.cases import Case
+from profiler.journal import Journal
+from profiler.measurement import Bench, measure
+from profiler.sweep_plan import benchmark_of
+
+STOP = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Seconds that measuring may take; 0: as long as it needs. Counted from its making."""
+
+    seconds: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent(self) -> bool:
+        """Whether no case should be started any more."""
+        return self.seconds > 0.0 and time.monotonic() - self.started >= self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """How a sweep ended: cases by status, and how many were left when the budget ended."""
+
+    statuses: Counter[str]
+    left: int
+    seconds: float
+
+
+def sweep(
+    cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, taken: str
+) -> SweepResult:
+    """Measure ``cases`` in order. Rank 0 decides before each whether to go on and keeps the samples
+    (``journal``; None on the other ranks).
+
+    Raises RankFailedError on every rank that is still well when another one is not.
+    """
+    world = bench.world
+    statuses: Counter[str] = Counter()
+    start = time.monotonic()
+    done = 0
+    progress = tqdm(
+        total=len(cases), file=sys.stderr, disable=not (world.leads and sys.stderr.isatty()), unit="case"
+    )
+    with progress:
+        while world.decide(STOP if done == len(cases) or budget.spent else done) != STOP:
+            case = cases[done]
+            progress.set_description(benchmark_of(case), refresh=False)
+            sample = measure(case, bench, taken)
+            if journal is not None:
+                journal.append(sample)
+            statuses[sample.status] += 1
+            done += 1
+            progress.update()
+    return SweepResult(statuses=statuses, left=len(cases) - done, seconds=time.monotonic() - start)

@@ -1,0 +1,160 @@
+"""Everything one sweep measures, in order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from profdb.cases import (
+    AttentionCase,
+    Case,
+    CollectiveCase,
+    GemmCase,
+    GroupedGemmCase,
+    MemoryBoundCase,
+    OptimizerCase,
+)
+from profiler import attention_cases, collective_cases, kernel_cases, linear_cases
+from profiler.planned import Planned, most_informative_first
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+from spec.errors import ConfigError
+
+CPU_LARGEST_BYTES = 1 << 20
+"""Collective sizes of a processor "cluster" end here unless --max_size says otherwise: it is a
+rehearsal, and its curves are straight beyond."""
+
+GPU_LARGEST_BYTES = 1 << 34
+
+BENCHMARKS: tuple[str, ...] = (
+    "linear",
+    "attention",
+    "grouped_gemm",
+    "memory_bound",
+    "optimizer",
+    "host",
+    *(kind.value for kind in Collective),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """What to measure: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the
+    device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks."""
+
+    device_kind: str
+    domain_ranks: int = 1
+    domains: int = 1
+    only: tuple[str, ...] = ()
+    max_bytes: int = 0
+
+    @property
+    def largest_bytes(self) -> int:
+        """The limit on one array."""
+        usual = CPU_LARGEST_BYTES if self.device_kind == "cpu" else GPU_LARGEST_BYTES
+        return self.max_bytes or usual
+
+
+def check_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The benchmarks of ``--only``; ``comm`` stands for all collectives. ConfigError for others."""
+    chosen: list[str] = []
+    for name in names:
+        if name not in BENCHMARKS and name != "comm":
+            raise ConfigError(
+                where="gen_profiler_data.py",
+                key="--only",
+                value=name,
+                allowed=f"some of {', '.join(BENCHMARKS)}, or comm for all collectives",
+            )
+        chosen += [kind.value for kind in Collective] if name == "comm" else [name]
+    return tuple(dict.fromkeys(chosen))
+
+
+def plan_cases(plan: SweepPlan) -> list[Case]:
+    """The cases of a sweep, most informative first, the same on every rank.
+
+    A plan for models adds cases of its own (profiler.model_cases).
+    """
+    small = plan.device_kind == "cpu"
+    dtype = "bf16"
+    cases = collective_cases.collective_cases(plan.domain_ranks, plan.domains, dtype)
+    cases += cpu_compute(dtype) if small else gpu_compute()
+    return select(plan, cases)
+
+
+def select(plan: SweepPlan, cases: Sequence[Planned]) -> list[Case]:
+    """Those of the plan's benchmarks and sizes, in order."""
+    kept = [
+        item
+        for item in cases
+        if (not plan.only or benchmark_of(item.case) in plan.only)
+        and largest_array_bytes(item.case) <= plan.largest_bytes
+    ]
+    return most_informative_first(kept)
+
+
+def gpu_compute() -> list[Planned]:
+    """Compute cases of a GPU."""
+    return [
+        *kernel_cases.host_cases(),
+        *linear_cases.gpu_linear_cases(),
+        *attention_cases.gpu_attention_cases(),
+        *linear_cases.gpu_grouped_cases(),
+        *kernel_cases.gpu_kernel_cases(),
+        *kernel_cases.gpu_optimizer_cases(),
+    ]
+
+
+def cpu_compute(dtype: str) -> list[Planned]:
+    """Compute cases of a processor: the shapes of a tiny model."""
+    return [
+        *kernel_cases.host_cases(),
+        *linear_cases.cpu_linear_cases(dtype),
+        *attention_cases.cpu_attention_cases(dtype),
+        *linear_cases.cpu_grouped_cases(dtype),
+        *kernel_cases.cpu_kernel_cases(dtype),
+        *kernel_cases.cpu_optimizer_cases(),
+    ]
+
+
+def benchmark_of(case: Case) -> str:
+    """The name in ``--only`` that covers a case."""
+    match case:
+        case GemmCase():
+            return "linear"
+        case CollectiveCase():
+            return case.collective.value
+        case GroupedGemmCase():
+            return "grouped_gemm"
+        case AttentionCase():
+            return "attention"
+        case MemoryBoundCase():
+            return "memory_bound"
+        case OptimizerCase():
+            return "optimizer"
+    return "host"
+
+
+def largest_array_bytes(case: Case) -> float:
+    """Bytes of the largest array of a case."""
+    match case:
+        case CollectiveCase():
+            return case.size_bytes
+        case GemmCase():
+            largest = max(case.m * case.k, case.k * case.n, case.m * case.n)
+            return case.batch * largest * dtype_bytes(case.dtype_in)
+        case GroupedGemmCase():
+            largest = max(case.m * case.k, case.groups * case.k * case.n, case.m * case.n)
+            return largest * dtype_bytes(case.dtype_in)
+        case AttentionCase():
+            tokens = case.batch * max(case.q_len * case.heads, case.kv_len * case.kv_heads)
+            return tokens * case.qk_dim * dtype_bytes(case.dtype)
+        case MemoryBoundCase():
+            return case.rows * case.width * dtype_bytes(case.dtype)
+        case OptimizerCase():
+            return case.elements * dtype_bytes(case.parameter_dtype)
+    return 0
+
+
+def describe(case: Case) -> str:
+    """One short line: the benchmark and its numbers and words."""
+    values = (f"{field.name}={getattr(case, field.name)}" for field in fields(case))
+    return f"{benchmark_of(case)}({', '.join(values)})"

@@ -1,0 +1,130 @@
+"""Timing calls on a device: warm-up, raw trials, outliers.
+
+A *trial* is one reading of the clock: a burst of ``count`` launches of the operation, divided by
+``count``. Every trial is kept. On a GPU a trial is bracketed by two CUDA events; the burst is queued
+while the device is held busy, so that the time between the events is device time and not the time
+the host takes to issue launches (that is measured by itself, profiler.host).
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from profiler.device import Device
+from profiler.launched import Call
+from spec.arrays import BoolArray, FloatArray
+
+SHORTEST_TRIAL_S = 100e-6
+"""A burst lasts at least this: CUDA events resolve 0.5 us (CUDA C++ API, cudaEventElapsedTime), so
+the reading is good to 1 %."""
+
+LONGEST_BURST = 100
+"""Launches in one burst, below the depth of a CUDA launch queue (1024) by far."""
+
+OUTLIER_SCORE = 3.5
+"""Modified z-score beyond which a trial is flagged (Iglewicz and Hoaglin 1993, sec. 3.3)."""
+
+FASTEST_CLOCK_HZ = 2.0e9
+"""Assumption: no GPU runs faster, so that holding it busy for n cycles takes at least n / this."""
+
+LONGEST_HOLD_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPlan:
+    """How often to measure. As many trials as fit into ``seconds``, within the two limits."""
+
+    warmup: int = 3
+    min_trials: int = 5
+    max_trials: int = 20
+    seconds: float = 0.15
+
+    def trials(self, one_trial_s: float) -> int:
+        """How many trials of ``one_trial_s`` seconds."""
+        affordable = int(self.seconds / max(one_trial_s, 1e-9))
+        return min(max(affordable, self.min_trials), self.max_trials)
+
+
+class Stopwatch(Protocol):
+    """Reads the clock around a burst of launches."""
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Seconds of one launch, averaged over ``count``; ``align`` runs before the clock starts."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class CpuStopwatch:
+    """time.perf_counter around the burst."""
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Seconds of one launch (see Stopwatch)."""
+        if align is not None:
+            align()
+        start = time.perf_counter()
+        for index in range(count):
+            calls[index % len(calls)]()
+        return (time.perf_counter() - start) / count
+
+
+@dataclass(slots=True, kw_only=True)
+class CudaStopwatch:
+    """CUDA events around a burst that is queued while the device is held busy."""
+
+    device: Device
+    host_s_per_call: float = 50e-6
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Device seconds of one launch (see Stopwatch)."""
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        self.device.synchronize()
+        hold_s = min(1.5 * count * self.host_s_per_call + 20e-6, LONGEST_HOLD_S)
+        torch.cuda._sleep(int(hold_s * FASTEST_CLOCK_HZ))
+        if align is not None:
+            align()
+        begin.record()
+        issue_start = time.perf_counter()
+        for index in range(count):
+            calls[index % len(calls)]()
+        issued_s = time.perf_counter() - issue_start
+        end.record()
+        end.synchronize()
+        self.host_s_per_call = max(issued_s / count, 1e-6)
+        return float(begin.elapsed_time(end)) * 1e-3 / count
+
+
+def stopwatch_for(device: Device) -> Stopwatch:
+    """The clock of a device."""
+    return CudaStopwatch(device=device) if device.kind == "cuda" else CpuStopwatch()
+
+
+def burst_length(one_call_s: float) -> int:
+    """Launches per trial, so that a trial lasts SHORTEST_TRIAL_S."""
+    return min(max(math.ceil(SHORTEST_TRIAL_S / max(one_call_s, 1e-9)), 1), LONGEST_BURST)
+
+
+def outliers(trials: FloatArray) -> BoolArray:
+    """Which trials lie apart from the rest: modified z-score above OUTLIER_SCORE.
+
+    ``trials`` 1-D seconds, any length; fewer than three are never flagged.
+    """
+    if trials.shape[0] < 3:
+        return np.zeros(trials.shape[0], dtype=np.bool_)
+    centre = float(np.median(trials))
+    deviation = np.abs(trials - centre)
+    scale = float(np.median(deviation))
+    if scale == 0.0:
+        return np.asarray(deviation > 0.05 * centre, dtype=np.bool_)
+    return np.asarray(0.6745 * deviation / scale > OUTLIER_SCORE, dtype=np.bool_)
+
+
+def spread(trials: FloatArray) -> float:
+    """Interquartile range over median: the relative width of the middle half of the trials."""
+    low, middle, high = np.percentile(trials, [25.0, 50.0, 75.0])
+    return float((high - low) / middle)

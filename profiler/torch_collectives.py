@@ -1,0 +1,65 @@
+"""The one place that knows what torch calls its collectives.
+
+torch 2.13 renames ``all_gather_into_tensor`` and ``reduce_scatter_tensor`` to ``all_gather_single``
+and ``reduce_scatter_single`` and warns about the old names; earlier releases know only those.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from profiler.launched import UnsupportedCaseError
+
+Group = Any
+"""torch.distributed.ProcessGroup: an opaque handle."""
+
+
+def renamed(successor: str, predecessor: str) -> Callable[..., Any]:
+    """The collective under whichever of its two names this torch has."""
+    found = getattr(dist, successor, None) or getattr(dist, predecessor, None)
+    if found is None:
+        raise UnsupportedCaseError(f"torch {torch.__version__} has neither {successor} nor {predecessor}")
+    return found
+
+
+def all_reduce(buffer: torch.Tensor, group: Group) -> None:
+    """Sum in place over the group."""
+    dist.all_reduce(buffer, group=group)
+
+
+def all_gather(whole: torch.Tensor, part: torch.Tensor, group: Group) -> None:
+    """``whole`` [n * p] from every member's ``part`` [p]."""
+    renamed("all_gather_single", "all_gather_into_tensor")(whole, part, group=group)
+
+
+def reduce_scatter(part: torch.Tensor, whole: torch.Tensor, group: Group) -> None:
+    """``part`` [p] of the sum of every member's ``whole`` [n * p]."""
+    renamed("reduce_scatter_single", "reduce_scatter_tensor")(part, whole, group=group)
+
+
+def all_to_all(received: torch.Tensor, sent: torch.Tensor, group: Group) -> None:
+    """Equal parts of ``sent`` [n * p] to every member."""
+    dist.all_to_all_single(received, sent, group=group)
+
+
+def broadcast(buffer: torch.Tensor, source: int, group: Group) -> None:
+    """``buffer`` of global rank ``source`` to the group."""
+    dist.broadcast(buffer, src=source, group=group)
+
+
+def send(buffer: torch.Tensor, destination: int, group: Group) -> None:
+    """One message to global rank ``destination``, queued on the device."""
+    wait_for(dist.P2POp(dist.isend, buffer, destination, group=group))
+
+
+def receive(buffer: torch.Tensor, source: int, group: Group) -> None:
+    """One message from global rank ``source``, queued on the device."""
+    wait_for(dist.P2POp(dist.irecv, buffer, source, group=group))
+
+
+def wait_for(operation: dist.P2POp) -> None:
+    """Launch one side of a message as pipeline schedules do and wait for it on the stream."""
+    for work in dist.batch_isend_irecv([operation]):
+        work.wait()

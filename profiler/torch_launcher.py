@@ -1,0 +1,51 @@
+"""The launcher that really launches: each case goes to the benchmark of its kind."""
+
+from dataclasses import dataclass
+
+from profdb.cases import (
+    AttentionCase,
+    Case,
+    CollectiveCase,
+    GemmCase,
+    GroupedGemmCase,
+    HostCase,
+    MemoryBoundCase,
+    OptimizerCase,
+)
+from profiler.attention import launch_attention
+from profiler.collectives import launch_collective
+from profiler.grouped_gemm import launch_grouped_gemm
+from profiler.host import launch_host
+from profiler.launched import Launched
+from profiler.linear import launch_gemm
+from profiler.memory_bound import launch_memory_bound
+from profiler.optimizer import launch_optimizer
+from profiler.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchLauncher:
+    """Launches on the device and the groups of ``world``; ``compiled`` lets memory-bound kernels be
+    fused by torch.compile."""
+
+    world: World
+    compiled: bool = False
+
+    def launch(self, case: Case) -> Launched:
+        """The case ready to be timed (profiler.launched.Launcher)."""
+        device = self.world.device
+        match case:
+            case GemmCase():
+                return launch_gemm(case, device)
+            case GroupedGemmCase():
+                return launch_grouped_gemm(case, device)
+            case AttentionCase():
+                return launch_attention(case, device)
+            case MemoryBoundCase():
+                return launch_memory_bound(case, device, compiled=self.compiled)
+            case OptimizerCase():
+                return launch_optimizer(case, device)
+            case CollectiveCase():
+                return launch_collective(case, self.world)
+            case HostCase():
+                return launch_host(case, device)

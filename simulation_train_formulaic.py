@@ -1,0 +1,165 @@
+"""Which parallel plan should this model train with on this cluster, how fast, and will it fit?
+
+Searches every plan on a CPU (--run_all_solu) or prices one, from a profile of the cluster.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from solver import report
+from solver.answer import Answer
+from solver.command_line import parser
+from solver.explain import why
+from solver.files import answer_record, question_record, search_record, write_csv, write_json
+from solver.plans import PlanTable
+from solver.question import Opened, Request, open_question
+from solver.search import SearchResult, price_plan, search
+from solver.space import full_space
+from solver.written import broken_rules, parse_plan, plan_of
+from spec.config_file import WrittenPlan
+from spec.errors import ConfigError, UserError
+from spec.units import bytes_to_gib
+
+ROOT = Path(__file__).resolve().parent
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        options = parser().parse_args(arguments)
+        run(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run(options: argparse.Namespace) -> None:
+    """Search or price, print, and write what was asked for."""
+    if options.top_k < 1:
+        raise ConfigError(where="--top_k", key="top_k", value=options.top_k, allowed="1 or more")
+    for path in (options.json, options.csv, options.export_simai):
+        check_writable(path)
+    opened = open_question(
+        Request(
+            root=ROOT,
+            profile=options.pre_profiling_data_path,
+            config=options.config,
+            model_size=options.model_size,
+            world_size=options.world_size,
+            global_batch_tokens=options.global_batch_size,
+            seq_len=options.seq_len,
+            cluster=options.cluster,
+            framework=options.framework,
+            missing=options.missing,
+        )
+    )
+    print(report.question_lines(opened.question, opened.profile), end="\n\n")
+    answers = searched(options, opened) if options.run_all_solu else priced(options, opened)
+    if options.csv:
+        write_csv(options.csv, answers)
+    chosen = answers[min(max(options.rank, 1), len(answers)) - 1]
+    if options.draw_heatmap:
+        draw(options, opened, chosen)
+    if options.export_simai:
+        export(options, opened, chosen)
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a result file that cannot be written before any work is done."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError(
+            where="command line", key="output path", value=str(path), allowed="a file in a folder that exists"
+        )
+
+
+def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
+    """Search every plan and print the ranking."""
+    question = opened.question
+    space = full_space(question.model, question.job)
+    with tqdm(total=len(space.blocks), desc="search", unit="block", disable=None, leave=False) as bar:
+        result = search(question, space, top_k=options.top_k, tick=bar.update)
+    print_search(opened, result)
+    if options.json:
+        write_json(options.json, search_record(question, result))
+    return result.best
+
+
+def print_search(opened: Opened, result: SearchResult) -> None:
+    """The ranking, the best of each mode, why, and what fell."""
+    winner = result.best[0]
+    print(f"best {len(result.best)} plans (parts of the step in ms)")
+    print(report.plans_table(result.best), end="\n\n")
+    print("best of each mode")
+    print(report.plans_table(list(result.best_of_mode.values())), end="\n\n")
+    print("why")
+    for line in why(winner, result.best_of_mode):
+        print(f"  {line}")
+    print(f"\nmemory   {report.memory_line(winner)}")
+    print(f"origin   {report.origin_line(winner)}")
+    print(f"preset   {winner.plan.preset}\n")
+    print(report.rejected_table(result), end="\n\n")
+    if result.nearest_miss:
+        print(f"nearest miss: {result.nearest_miss}")
+    print(report.search_line(result))
+    print(report.internlm_dict(winner, opened.question.job))
+
+
+def priced(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
+    """Price the plan of --plan or of the config and print it."""
+    question = opened.question
+    written = parse_plan(options.plan) if options.plan else opened.config.plan
+    if written is None or written == WrittenPlan():
+        raise ConfigError(
+            where=opened.config.path,
+            key="plan",
+            value=None,
+            allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
+        )
+    plan = plan_of(written, question, "--plan" if options.plan else opened.config.path)
+    answers = price_plan(question, PlanTable.of(plan))
+    answer = answers[0]
+    print(report.plans_table(answers), end="\n\n")
+    print("why")
+    for line in why(answer, {}):
+        print(f"  {line}")
+    print(f"\nmemory   {report.memory_line(answer)}")
+    print(f"origin   {report.origin_line(answer)}")
+    for reason in broken_rules(question, plan):
+        print(f"not feasible: {reason}")
+    limit = question.cluster.gpu.memory_bytes
+    if answer.device_bytes > limit:
+        print(f"not feasible: needs {bytes_to_gib(answer.device_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}")
+    print(report.internlm_dict(answer, question.job))
+    if options.json:
+        write_json(options.json, question_record(question) | {"plan": answer_record(answer)})
+    return answers
+
+
+def draw(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
+    """Save the rank-by-rank traffic of a plan, one array and picture per parallel axis."""
+    from workload.plan_traffic import draw_plan_traffic
+
+    for path in draw_plan_traffic(opened.question, answer.plan, options.draw_heatmap_path):
+        print(f"wrote {path}")
+
+
+def export(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
+    """Write a plan as a SimAI workload and say what the format has no word for."""
+    from workload.simai_export import export_simai
+
+    exported = export_simai(opened.question, answer.plan, options.export_simai, strict=options.strict_export)
+    for line in exported.beyond_lines():
+        print(line, file=sys.stderr)
+    for path in exported.paths:
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

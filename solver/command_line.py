@@ -1,0 +1,65 @@
+"""The options of simulation_train_formulaic.py."""
+
+import argparse
+from pathlib import Path
+
+from spec.errors import ConfigError
+
+
+def whole(text: str) -> int:
+    """A whole number, for argparse; digits may be grouped with underscores or commas."""
+    try:
+        return int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose complaints are ConfigErrors, printed like every other."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Raise instead of printing the usage."""
+        raise ConfigError(where=self.prog, key="arguments", value=message, allowed="see --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every option, with its unit."""
+    parser = OneLineParser(
+        prog="simulation_train_formulaic.py",
+        description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
+    )
+    what = parser.add_argument_group("what to train")
+    what.add_argument(
+        "--config", type=Path, help="model config: InternLM-style .py, Hugging Face .json, .toml"
+    )
+    what.add_argument("--model_size", help="billions of parameters: picks a preset, or checks --config")
+    what.add_argument("--world_size", type=whole, required=True, help="GPUs")
+    what.add_argument("--global_batch_size", type=whole, help="tokens per optimizer step")
+    what.add_argument("--seq_len", type=whole, help="tokens per sequence (default: the config's)")
+    what.add_argument("--framework", help="megatron, internevo, deepspeed or fsdp (default: the config's)")
+    where = parser.add_argument_group("on what")
+    where.add_argument(
+        "--pre_profiling_data_path", type=Path, default=Path("prof_data/data.pt"), help="the profile"
+    )
+    where.add_argument("--cluster", help="a sheet of configs/clusters (default: the profile's machine)")
+    where.add_argument(
+        "--missing",
+        choices=("error", "modelled"),
+        default="error",
+        help="what a missing curve is: an error, or the hardware sheet's model",
+    )
+    task = parser.add_argument_group("task")
+    task.add_argument("--run_all_solu", action="store_true", help="search every plan")
+    task.add_argument("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
+    task.add_argument("--top_k", type=whole, default=10, help="plans to show (default 10)")
+    out = parser.add_argument_group("results")
+    out.add_argument("--json", type=Path, help="write everything to this file")
+    out.add_argument("--csv", type=Path, help="write the plans shown to this file")
+    out.add_argument("--draw_heatmap", action="store_true", help="draw the rank-by-rank traffic of the plan")
+    out.add_argument("--draw_heatmap_path", type=Path, default=Path("heatmaps"), help="folder for them")
+    out.add_argument("--export_simai", type=Path, help="write the plan as a SimAI workload")
+    out.add_argument("--rank", type=whole, default=1, help="which of the ranked plans to export (default 1)")
+    out.add_argument(
+        "--strict_export", action="store_true", help="refuse to export what the format cannot say"
+    )
+    return parser

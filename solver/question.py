@@ -1,0 +1,171 @@
+"""From what a user typed to a question: read the files, check the numbers, open the book."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from profdb.curvebook import Book, CurveBook
+from profdb.sample import ProfileDatabase
+from profdb.store import load_profile
+from solver.op_times import Pricer
+from solver.search import Question
+from spec.cluster import ClusterSpec
+from spec.config_file import ConfigFile, WrittenPlan
+from spec.errors import ConfigError
+from spec.job import JobSpec, precision_of
+from spec.model_size import check_model_size, config_for_size
+from spec.presets import FrameworkPreset, preset_named
+from spec.read_cluster import read_cluster
+from spec.read_config import read_config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for, as typed: paths, sizes and names. None means not given.
+
+    ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled".
+    """
+
+    root: Path
+    profile: Path
+    config: Path | None = None
+    model_size: str | None = None
+    world_size: int | None = None
+    global_batch_tokens: int | None = None
+    seq_len: int | None = None
+    cluster: str | None = None
+    framework: str | None = None
+    missing: str = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A question with the files it came from."""
+
+    question: Question
+    config: ConfigFile
+    profile: ProfileDatabase
+
+
+def open_question(request: Request) -> Opened:
+    """Read everything the request names and check that it fits together.
+
+    Raises ConfigError or ProfileError with one clear line for anything that does not.
+    """
+    config = _config(request)
+    profile = load_profile(request.profile)
+    cluster = _cluster(request, profile)
+    written = config.plan or WrittenPlan()
+    preset = preset_named(request.framework or written.preset or "internevo")
+    job = _job(request, config, cluster, preset)
+    book = CurveBook(profile, missing=request.missing, modelled=_modelled(request, cluster))
+    pricer = Pricer(book=book, domain_ranks=cluster.scale_up_ranks)
+    return Opened(
+        question=Question(model=config.model, job=job, cluster=cluster, pricer=pricer),
+        config=config,
+        profile=profile,
+    )
+
+
+def _modelled(request: Request, cluster: ClusterSpec) -> Book | None:
+    if request.missing != "modelled":
+        return None
+    from profdb.modelled.book import ModelledBook
+
+    return ModelledBook(cluster=cluster)
+
+
+def _config(request: Request) -> ConfigFile:
+    if request.config is None and request.model_size is None:
+        raise ConfigError(
+            where="command line",
+            key="--config",
+            value=None,
+            allowed="a model config (configs/*.py, .json or .toml), or a --model_size",
+        )
+    path = request.config
+    if path is None:
+        path = config_for_size(str(request.model_size), request.root / "configs")
+    config = read_config(path)
+    if request.config is not None and request.model_size is not None:
+        check_model_size(config.model, request.model_size)
+    return config
+
+
+def _cluster(request: Request, profile: ProfileDatabase) -> ClusterSpec:
+    """The cluster asked for, or the one the profile was taken on."""
+    taken_on = profile.machine.cluster
+    if not taken_on and request.cluster is None:
+        raise ConfigError(
+            where=str(request.profile),
+            key="machine.cluster",
+            value=taken_on,
+            allowed="the profile names no cluster sheet: choose one with --cluster",
+        )
+    cluster = read_cluster(request.cluster or taken_on, root=request.root)
+    if request.cluster is not None and taken_on:
+        measured = read_cluster(taken_on, root=request.root)
+        if measured.gpu.name != cluster.gpu.name:
+            raise ConfigError(
+                where="--cluster",
+                key="cluster",
+                value=request.cluster,
+                allowed=f"a cluster of {measured.gpu.name}, the GPU that {request.profile} was taken on",
+            )
+    return cluster
+
+
+def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
+    """A world that the cluster can hold; raises ConfigError."""
+    where, key = "--world_size", "world_size"
+    if world_size is None or world_size < 1:
+        raise ConfigError(where=where, key=key, value=world_size, allowed="a number of GPUs, 1 or more")
+    per_node = cluster.gpus_per_node
+    if world_size > per_node and world_size % per_node:
+        raise ConfigError(
+            where=where,
+            key=key,
+            value=world_size,
+            allowed=f"less than one node or a multiple of {per_node} ({cluster.name} has {per_node} GPUs a node)",
+        )
+    if cluster.nodes_for(world_size) > cluster.max_nodes:
+        raise ConfigError(
+            where=where,
+            key=key,
+            value=world_size,
+            allowed=f"at most {cluster.max_nodes} nodes of {per_node} GPUs ({cluster.name})",
+        )
+    return world_size
+
+
+def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: FrameworkPreset) -> JobSpec:
+    world_size = checked_world_size(request.world_size, cluster)
+    seq_len = request.seq_len or config.seq_len
+    if seq_len is None or seq_len < 1:
+        raise ConfigError(
+            where=config.path, key="seq_len", value=seq_len, allowed="tokens per sequence: give --seq_len"
+        )
+    written = config.plan or WrittenPlan()
+    tokens = request.global_batch_tokens or _written_batch(written, world_size, seq_len)
+    if tokens is None or tokens < 1 or tokens % seq_len:
+        raise ConfigError(
+            where="--global_batch_size",
+            key="global_batch_size",
+            value=request.global_batch_tokens,
+            allowed=f"tokens per step, a positive multiple of the sequence length {seq_len}",
+        )
+    return JobSpec(
+        world_size=world_size,
+        seq_len=seq_len,
+        global_batch_tokens=tokens,
+        preset=preset,
+        precision=precision_of(preset, written.dtype or "bf16"),
+        flash_attention=written.use_flash_attn is not False,
+    )
+
+
+def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:
+    """Tokens per step of the plan in the config, when it says enough."""
+    if written.micro_batch is None or written.num_micro is None:
+        return None
+    split = (written.tp or 1) * (written.pp or 1) * written.cp
+    return max(world_size // split, 1) * written.micro_batch * written.num_micro * seq_len

@@ -1,0 +1,142 @@
+"""Answers as tables a person can read."""
+
+from collections.abc import Sequence
+
+from profdb.sample import ProfileDatabase
+from solver.answer import Answer
+from solver.search import Question, SearchResult
+from spec.job import JobSpec
+from spec.origin import ORIGIN_NAMES
+from spec.parameters import num_parameters
+from spec.units import bytes_to_gib, seconds_to_ms
+
+PART_TITLES: dict[str, str] = {
+    "gemm": "gemm",
+    "grouped_gemm": "experts",
+    "attention": "attn",
+    "memory_bound": "mem-bound",
+    "tp_comm": "tp",
+    "cp_comm": "cp",
+    "ep_comm": "ep",
+    "wp_comm": "wp",
+    "dp_comm": "dp",
+    "pp_comm": "pp",
+    "bubble": "bubble",
+    "optimizer": "optim",
+    "host": "host",
+}
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """Columns aligned, the first to the left and the others to the right."""
+    everything = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(row[i]) for row in everything) for i in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in everything
+    ]
+    lines.insert(1, "-" * max(len(line) for line in lines))
+    return "\n".join(lines)
+
+
+def plans_table(answers: Sequence[Answer]) -> str:
+    """One line a plan: step, throughput, memory, and every part of the step in ms."""
+    parts = [part for part in PART_TITLES if any(answer.parts_s[part] > 0 for answer in answers)]
+    header = ["plan", "step ms", "+-", "TGS", "MFU %", "GiB"] + [PART_TITLES[part] for part in parts]
+    rows = [
+        [
+            answer.plan.words(),
+            f"{seconds_to_ms(answer.step_s):.1f}",
+            f"{seconds_to_ms(answer.standard_error_s):.1f}",
+            f"{answer.tgs:.0f}",
+            f"{100 * answer.mfu:.1f}",
+            f"{bytes_to_gib(answer.device_bytes):.1f}",
+            *(f"{seconds_to_ms(answer.parts_s[part]):.1f}" for part in parts),
+        ]
+        for answer in answers
+    ]
+    return table(rows, header)
+
+
+def memory_line(answer: Answer) -> str:
+    """The named terms of the worst stage in GiB, largest first."""
+    terms = sorted(answer.memory_bytes.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{name} {bytes_to_gib(size):.2f}" for name, size in terms if size >= 2**20)
+    return (
+        f"{bytes_to_gib(answer.device_bytes):.1f} GiB on the device = "
+        f"{bytes_to_gib(answer.allocated_bytes):.1f} allocated ({shown}); "
+        f"{bytes_to_gib(answer.reserved_bytes):.1f} reserved"
+    )
+
+
+def origin_line(answer: Answer) -> str:
+    """Share of the step by where its seconds come from."""
+    shares = [
+        f"{name} {100 * answer.origins_s[name] / answer.step_s:.1f} %"
+        for name in ORIGIN_NAMES
+        if answer.origins_s.get(name, 0.0) > 0
+    ]
+    return ", ".join(shares)
+
+
+def internlm_dict(answer: Answer, job: JobSpec) -> dict[str, object]:
+    """The plan under the forebear's keys."""
+    plan = answer.plan
+    return {
+        "algo_type": plan.strategy.value,
+        "seq_len": job.seq_len,
+        "micro_num": plan.num_micro,
+        "micro_bsz": plan.micro_batch,
+        "pp_size": plan.pp,
+        "tp_size": plan.tp,
+        "wp_size": plan.wp,
+        "zp_size": plan.zero_size,
+        "activation_ckpt": plan.recompute.value == "full",
+    }
+
+
+def question_lines(question: Question, profile: ProfileDatabase) -> str:
+    """What is asked, and which data answers."""
+    model, job, cluster = question.model, question.job, question.cluster
+    count = num_parameters(model)
+    nodes = cluster.nodes_for(job.world_size)
+    lines = [
+        f"model    {model.name}: {count.total:,} parameters, {model.num_layers} layers, hidden {model.hidden}",
+        f"job      {job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
+        f"{job.seq_len:,}), {job.preset.name} preset",
+        f"cluster  {cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
+        f"profile  {profile_words(profile)}",
+    ]
+    return "\n".join(lines)
+
+
+def profile_words(profile: ProfileDatabase) -> str:
+    """Machine, date and number of samples by origin."""
+    counts: dict[str, int] = {}
+    for family in profile.tables.values():
+        for code in family.origin.tolist():
+            name = ORIGIN_NAMES[code]
+            counts[name] = counts.get(name, 0) + 1
+    shown = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda i: -i[1]))
+    machine = profile.machine
+    return f"{machine.gpu} ({machine.date or 'undated'}): {shown} samples"
+
+
+def rejected_table(result: SearchResult) -> str:
+    """Plans by the reason that removed them."""
+    rows = [
+        [reason, f"{count:,}"] for reason, count in sorted(result.rejected.items(), key=lambda item: -item[1])
+    ]
+    return table(rows, ["rejected because", "plans"])
+
+
+def search_line(result: SearchResult) -> str:
+    """How much was looked at, how fast."""
+    rate = result.num_seen / result.seconds
+    return (
+        f"{result.num_seen:,} plans seen, {result.num_priced:,} priced in {result.seconds:.2f} s "
+        f"({rate:,.0f} plans/s)"
+    )

@@ -1,0 +1,148 @@
+"""Pricing one given plan: the one written in a config, or one typed as tp=8,pp=4,..."""
+
+from dataclasses import fields
+from math import gcd
+
+import numpy as np
+
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan
+from solver.rules import RULES, Draft
+from solver.search import Question
+from spec.arrays import ints
+from spec.config_file import WrittenPlan
+from spec.errors import ConfigError
+
+PLAN_KEYS: dict[str, str] = {
+    "strategy": "mtp, msp, fsp or isp",
+    "tp": "ranks",
+    "pp": "ranks",
+    "wp": "ranks",
+    "ep": "ranks",
+    "zero_size": "ranks, 0 for the whole data-parallel group",
+    "micro_batch": "sequences",
+    "recompute": "none, selective or full",
+}
+
+
+def parse_plan(text: str) -> WrittenPlan:
+    """``strategy=msp,tp=8,pp=2,micro_batch=1`` as a plan; keys left out are not set.
+
+    Raises ConfigError for an unknown key or a value that is no number.
+    """
+    numbers: dict[str, int] = {}
+    words: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = entry.partition("=")
+        key, value = key.strip(), value.strip()
+        if key not in PLAN_KEYS or not value:
+            raise ConfigError(
+                where="--plan",
+                key=key,
+                value=value,
+                allowed=f"key=value with a key of {', '.join(PLAN_KEYS)}",
+            )
+        if key in ("strategy", "recompute"):
+            words[key] = value
+        elif value.isdecimal():
+            numbers[key] = int(value)
+        else:
+            raise ConfigError(where="--plan", key=key, value=value, allowed=PLAN_KEYS[key])
+    return WrittenPlan(
+        strategy=words.get("strategy"),
+        recompute=words.get("recompute"),
+        tp=numbers.get("tp"),
+        pp=numbers.get("pp"),
+        wp=numbers.get("wp"),
+        ep=numbers.get("ep"),
+        zero_size=numbers.get("zero_size"),
+        micro_batch=numbers.get("micro_batch"),
+    )
+
+
+def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
+    """The plan a config writes, with the batch of the job.
+
+    Raises ConfigError when the degrees do not divide the world or the batch.
+    """
+    job = question.job
+    tp, pp, cp = written.tp or 1, written.pp or 1, written.cp
+    split = tp * pp * cp
+    if job.world_size % split:
+        raise ConfigError(
+            where=where,
+            key="tensor x pipeline x context",
+            value=split,
+            allowed=f"a divisor of the world size {job.world_size}",
+        )
+    dp = job.world_size // split
+    micro_batch = written.micro_batch or 1
+    if job.global_batch_sequences % (dp * micro_batch):
+        raise ConfigError(
+            where=where,
+            key="micro_batch",
+            value=micro_batch,
+            allowed=f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
+            f"dp {dp} x micro_batch {micro_batch}",
+        )
+    zero_size = written.zero_size if written.zero_size else dp * cp
+    if written.zero_size is None:
+        zero_size = 1
+    return Plan(
+        strategy=_strategy(written.strategy or "mtp", where),
+        preset=job.preset.name,
+        recompute=_recompute(written.recompute or "none", where),
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        vpp=written.vpp,
+        ep=_expert_ranks(written, question, tp * cp * dp),
+        dp=dp,
+        wp=written.wp or 1,
+        zero_stage=1 if zero_size > 1 else 0,
+        zero_size=zero_size,
+        micro_batch=micro_batch,
+        num_micro=job.global_batch_sequences // (dp * micro_batch),
+    )
+
+
+def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int) -> int:
+    """ep as written; 0 means as many ranks as experts and a stage's ranks allow."""
+    if written.ep != 0:
+        return written.ep or 1
+    experts = max((run.block.moe.num_experts for run in question.model.blocks if run.block.moe), default=1)
+    return gcd(experts, stage_ranks)
+
+
+def _strategy(name: str, where: str) -> StrategyName:
+    if name not in set(StrategyName):
+        raise ConfigError(where=where, key="strategy", value=name, allowed=PLAN_KEYS["strategy"])
+    return StrategyName(name)
+
+
+def _recompute(name: str, where: str) -> Recompute:
+    if name not in set(Recompute):
+        raise ConfigError(where=where, key="recompute", value=name, allowed=PLAN_KEYS["recompute"])
+    return Recompute(name)
+
+
+def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
+    """Every rule of the search that the plan breaks, besides memory."""
+    columns = {
+        field.name: ints(getattr(plan, field.name))
+        for field in fields(Plan)
+        if isinstance(getattr(plan, field.name), int)
+    }
+    draft = Draft(
+        model=question.model,
+        job=question.job,
+        cluster=question.cluster,
+        strategy=plan.strategy,
+        columns=columns,
+    )
+    same = "the same plan as mtp when nothing is cut"
+    broken = [rule.reason for rule in RULES if rule.reason != same and not np.all(rule.keep(draft))]
+    if plan.strategy.value not in question.job.preset.strategies:
+        broken.insert(0, f"{question.job.preset.name} does not run {plan.strategy.value}")
+    return tuple(broken)

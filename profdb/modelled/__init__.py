@@ -1,0 +1,1 @@
+"""Times computed from a hardware sheet alone; every answer says ``modelled``."""

@@ -1,0 +1,138 @@
+"""Scaled dot-product attention from a hardware sheet.
+
+A flash kernel (FlashAttention-2, arXiv 2307.08691, section 3) gives each block of queries of a head to
+one SM, which walks the keys it may see. Per pair of query and key the tensor cores do 2 (d_qk + d_v)
+FLOP and the other units one exponential and a few plain operations (the running maximum and sum);
+the two overlap only partly (FlashAttention-3, arXiv 2407.08608, sections 3.1 and 3.2).
+
+Without a flash kernel ("core") attention is two batched products forward and four backward over the
+whole score matrix; softmax and dropout are kernels of their own.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.modelled.gemm import (
+    FILL_CYCLES,
+    LAUNCH_S,
+    MMA_EFFICIENCY,
+    REGISTER_OPERANDS,
+    TILE_CYCLES,
+    gemm_seconds,
+)
+from profdb.modelled.memory_bound import streaming_seconds
+from profdb.modelled.rates import flops_rates
+from spec.arrays import FloatArray, IntArray
+from spec.cluster import GpuSpec
+from spec.dtypes import dtype_bytes
+
+RELATIVE_STD = 0.25  # Assumption: kernels of different authors differ by about this much
+
+# Blocks of queries and keys (FlashAttention-2, section 3.3: 64 or 128 by head size).
+QUERY_BLOCK = 128
+KEY_BLOCK = 128
+HEAD_STEP = 32
+
+# Per clock and SM: exponentials (special function units) and fp32 operations; CUDA C++ Programming
+# Guide, "Arithmetic Instructions", compute capability 8.0 to 10.0 (fp32: 64 on 8.0, 128 later).
+EXPONENTIALS_PER_CLOCK = 16.0
+PLAIN_PER_CLOCK = 128.0
+# Scale, subtract, maximum, sum, convert, and the mask: per pair (FlashAttention-2, algorithm 1).
+PLAIN_PER_PAIR = 6.0
+
+# Part of the shorter of tensor and other work that is not hidden. All of it where the same warps do
+# both; from Hopper on the tensor cores run asynchronously and part of the softmax hides behind them.
+# Fitted: to the forward rates published for causal heads of 128 at 16k tokens, 189 TFLOP/s on A100
+# (FlashAttention-2, figure 5) and about 640 on H100 (FlashAttention-3, figure 5).
+OVERLAP_LOSS_SYNCHRONOUS = 1.0
+OVERLAP_LOSS_ASYNCHRONOUS = 0.6
+
+# Seconds backward over forward: 5 products instead of 2 (FlashAttention-2, section 3.1.2) at 63 / 73
+# of the forward's share of the peak (its section 4.1: 73 % forward, 63 % backward on A100).
+BACKWARD_FACTOR = 2.5 * 73.0 / 63.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Sizes of one attention call; 1-D int64 arrays of one length, words shared by all rows."""
+
+    batch: IntArray
+    q_len: IntArray
+    kv_len: IntArray
+    heads: IntArray
+    kv_heads: IntArray
+    qk_dim: IntArray
+    v_dim: IntArray
+    window: IntArray
+    mask: str = "causal"
+
+    def pairs(self, block: int = 1) -> FloatArray:
+        """Pairs of query and key that a head computes, with queries and keys in blocks.
+
+        Queries are the last of the keys, so query i sees kv_len - q_len + i + 1 of them (causal,
+        varlen, window), at most ``window`` when that is not 0.
+        """
+        queries = np.ceil(self.q_len / block) * block
+        keys = np.ceil(self.kv_len / block) * block
+        if self.mask == "full":
+            return np.asarray(queries * keys, dtype=np.float64)
+        rows = np.minimum(queries, keys)
+        seen = rows * (keys - rows) + rows * (rows + block) / 2.0
+        if self.mask == "window":
+            width = np.minimum(np.ceil(np.maximum(self.window, 1) / block) * block, keys)
+            late = np.maximum(np.minimum(queries, keys - width), 0.0)
+            early = np.maximum(rows - late, 0.0)
+            banded = late * width + early * (keys - rows) + early * (early + block) / 2.0
+            seen = np.minimum(seen, banded)
+        return np.asarray(seen, dtype=np.float64)
+
+    def moved_bytes(self, dtype: str) -> FloatArray:
+        """Queries and output, keys and values, once each."""
+        q_elements = self.batch * self.q_len * self.heads * (self.qk_dim + self.v_dim)
+        kv_elements = self.batch * self.kv_len * self.kv_heads * (self.qk_dim + self.v_dim)
+        return np.asarray((q_elements + kv_elements) * dtype_bytes(dtype), dtype=np.float64)
+
+
+def flash_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> FloatArray:
+    """Seconds of a flash kernel, forward or backward alone; 0 where there is nothing to do."""
+    rates = flops_rates(gpu, dtype)
+    clock = gpu.boost_clock_hz
+    width = sum(np.ceil(size / HEAD_STEP) * HEAD_STEP for size in (heads.qk_dim, heads.v_dim))
+    tensor_s = 2.0 * width / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
+    other_s = (1.0 / EXPONENTIALS_PER_CLOCK + PLAIN_PER_PAIR / PLAIN_PER_CLOCK) / clock
+    synchronous = gpu.architecture in REGISTER_OPERANDS
+    loss = OVERLAP_LOSS_SYNCHRONOUS if synchronous else OVERLAP_LOSS_ASYNCHRONOUS
+    pair_s = np.maximum(tensor_s, other_s) + loss * np.minimum(tensor_s, other_s)
+    blocks = heads.batch * heads.heads * np.ceil(heads.q_len / QUERY_BLOCK)
+    pairs = heads.pairs(KEY_BLOCK)
+    block_s = TILE_CYCLES / clock
+    shared = (heads.batch * heads.heads * pairs * pair_s + blocks * block_s) / gpu.num_sms
+    # No block can be shared: the longest one bounds a call of few blocks.
+    per_block = pairs / np.maximum(np.ceil(heads.q_len / QUERY_BLOCK), 1.0)
+    longest = np.minimum(np.ceil(heads.kv_len / KEY_BLOCK) * KEY_BLOCK * QUERY_BLOCK, 2.0 * per_block)
+    compute = np.maximum(shared, longest * pair_s + block_s)
+    compute = np.maximum(compute, 2.0 * heads.batch * heads.heads * pairs * width / rates.sustained)
+    memory = streaming_seconds(gpu, heads.moved_bytes(dtype))
+    seconds = np.maximum(compute, memory)
+    if direction == "backward":
+        # Twice the traffic (gradients beside values) and a pass that adds up output times gradient.
+        seconds = np.maximum(compute * BACKWARD_FACTOR, 2.0 * memory) + memory
+    seconds = seconds + LAUNCH_S + FILL_CYCLES / clock
+    return np.where(heads.moved_bytes(dtype) == 0.0, 0.0, seconds)
+
+
+def core_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> FloatArray:
+    """Seconds of the batched products of unfused attention, forward (2) or backward (4)."""
+    batch = heads.batch * heads.heads
+    q_len, kv_len, qk_dim, v_dim = heads.q_len, heads.kv_len, heads.qk_dim, heads.v_dim
+    shapes = [(q_len, qk_dim, kv_len), (q_len, kv_len, v_dim)]
+    if direction == "backward":
+        shapes = [
+            (kv_len, q_len, v_dim),
+            (q_len, v_dim, kv_len),
+            (q_len, kv_len, qk_dim),
+            (kv_len, q_len, qk_dim),
+        ]
+    parts = [gemm_seconds(gpu, batch, m, k, n, dtype) for m, k, n in shapes]
+    return np.asarray(np.sum(parts, axis=0), dtype=np.float64)

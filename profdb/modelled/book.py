@@ -1,0 +1,138 @@
+"""ModelledBook: answers every query of a CurveBook from the hardware sheet of a cluster."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.kernels import KERNELS
+from profdb.modelled import (
+    all_to_all,
+    attention,
+    collective_ring_tree,
+    gemm,
+    host,
+    memory_bound,
+    optimizer,
+    p2p,
+)
+from profdb.modelled.links import Shape
+from profdb.priced import Priced
+from profdb.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    P2PQuery,
+)
+from spec.arrays import FloatArray, ceil_div
+from spec.cluster import ClusterSpec
+from spec.collectives import Collective
+from spec.errors import ConfigError, MissingCurveError
+from spec.origin import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelledBook:
+    """Times of a cluster nobody has measured. Each method takes a query of profdb.queries and returns
+    seconds with origin MODELLED; raises ConfigError for a word or number format it cannot model."""
+
+    cluster: ClusterSpec
+
+    def linear_s(self, query: LinearQuery) -> Priced:
+        """Batched matrix products; the layout, the bias and the fp8 scale recipe do not change the
+        time (Assumption: they are fused)."""
+        c = query.columns()
+        seconds = gemm.gemm_seconds(self.cluster.gpu, c["batch"], c["m"], c["k"], c["n"], query.dtype)
+        return _modelled(seconds, gemm.RELATIVE_STD)
+
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+        """One product per group over an even part of the rows; TN reduces over the rows."""
+        c = query.columns()
+        groups = np.maximum(c["groups"], 1)
+        rows = ceil_div(c["m"], groups)
+        m, k = (c["k"], rows) if query.layout == "TN" else (rows, c["k"])
+        batch = np.where(c["groups"] > 0, groups, 0)
+        seconds = gemm.gemm_seconds(self.cluster.gpu, batch, m, k, c["n"], query.dtype)
+        return _modelled(seconds, gemm.RELATIVE_STD)
+
+    def attention_s(self, query: AttentionQuery) -> Priced:
+        """``kernel`` core: batched products; any other name: a flash kernel."""
+        _one_of(query.mask, ("causal", "full", "window", "varlen"), "mask")
+        _one_of(query.direction, ("forward", "backward"), "direction")
+        heads = attention.Heads(**query.columns(), mask=query.mask)
+        model = attention.core_seconds if query.kernel == "core" else attention.flash_seconds
+        seconds = model(self.cluster.gpu, heads, query.direction, query.dtype)
+        return _modelled(seconds, attention.RELATIVE_STD)
+
+    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+        """Kernels of ops.kernels."""
+        _one_of(query.kernel, tuple(KERNELS), "kernel")
+        _one_of(query.direction, ("forward", "backward"), "direction")
+        c = query.columns()
+        elements = c["rows"].astype(np.float64) * c["width"]
+        seconds = memory_bound.memory_bound_seconds(
+            self.cluster.gpu, query.kernel, query.direction, elements, query.dtype
+        )
+        return _modelled(seconds, memory_bound.RELATIVE_STD)
+
+    def collective_s(self, query: CollectiveQuery) -> Priced:
+        """Collectives of spec.collectives; p2p as ``p2p_s``."""
+        c = query.columns()
+        shape = _shape(c["intra"], c["inter"], c["siblings"])
+        size = c["size_bytes"].astype(np.float64)
+        if query.collective is Collective.P2P:
+            return _modelled(p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD)
+        if query.collective is Collective.ALL_TO_ALL:
+            seconds = all_to_all.all_to_all_seconds(self.cluster, size, shape)
+            return _modelled(seconds, all_to_all.RELATIVE_STD)
+        seconds = collective_ring_tree.ring_tree_seconds(self.cluster, query.collective, size, shape)
+        return _modelled(seconds, collective_ring_tree.RELATIVE_STD)
+
+    def p2p_s(self, query: P2PQuery) -> Priced:
+        """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
+        c = query.columns()
+        shape = _shape(c["intra"], c["inter"], c["siblings"])
+        size = c["size_bytes"].astype(np.float64)
+        return _modelled(p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD)
+
+    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+        """One AdamW step."""
+        _one_of(query.kernel, ("adamw",), "kernel")
+        c = query.columns()
+        seconds = optimizer.adamw_seconds(
+            self.cluster.gpu, c["elements"], c["tensors"], query.parameter_dtype, query.gradient_dtype
+        )
+        return _modelled(seconds, optimizer.RELATIVE_STD)
+
+    def host_s(self, kind: str) -> Priced:
+        """One row: the host's cost of launching a kernel. MissingCurveError for other kinds: a sheet
+        says nothing about them."""
+        if kind not in host.HOST_SECONDS:
+            raise MissingCurveError(key=f"host {kind}", command="torchrun gen_profiler_data.py")
+        return _modelled(np.array([host.HOST_SECONDS[kind]]), host.RELATIVE_STD)
+
+
+def _shape(intra: object, inter: object, siblings: object) -> Shape:
+    """A group of at least one rank; zero ranks count as one (they move nothing)."""
+    return Shape(
+        intra=np.maximum(np.asarray(intra, dtype=np.int64), 1),
+        inter=np.maximum(np.asarray(inter, dtype=np.int64), 1),
+        siblings=np.maximum(np.asarray(siblings, dtype=np.int64), 1),
+    )
+
+
+def _modelled(seconds: FloatArray, relative_std: float) -> Priced:
+    return Priced(
+        seconds=seconds,
+        relative_std=np.full(seconds.shape, relative_std),
+        origin=np.full(seconds.shape, int(Origin.MODELLED), dtype=np.int64),
+    )
+
+
+def _one_of(value: str, known: tuple[str, ...], key: str) -> None:
+    if value not in known:
+        raise ConfigError(
+            where="modelled time", key=key, value=value, allowed=f"one of {', '.join(sorted(known))}"
+        )

@@ -1,0 +1,174 @@
+"""Matrix products from a hardware sheet: roofline with tile and wave quantisation.
+
+A kernel cuts C[m, n] into tiles, deals them to the SMs in waves, and each SM walks its tile along k.
+Of the tiles and k-splits below the fastest counts, as the library's heuristic would choose it
+(cuBLAS; NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave
+quantisation). Seconds of one choice:
+
+    launch + fill + max(compute, memory) + OVERLAP_LOSS * min(compute, memory)
+    compute = max(waves * tile time, all padded FLOP / sustained FLOP/s)
+    tile time = max(MMA time / MMA_EFFICIENCY, shared-memory time) + TILE_CYCLES / clock
+    memory = bytes / (DRAM_EFFICIENCY * HBM rate), less when few SMs are busy
+
+The second term of ``compute`` is the power limit: few busy SMs run at the tensor peak, all of them
+only at the sheet's sustained rate.
+
+``Fitted:`` constants are shared by every GPU and were fitted to published GEMM timings of A100, H100,
+H200 and B200 together (aiconfigurator's TensorRT-LLM tables, bf16, above 1 GFLOP); docs/clusters.md
+says how well they do.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.modelled.rates import flops_rates
+from spec.arrays import BoolArray, FloatArray, IntArray
+from spec.cluster import GpuSpec
+from spec.dtypes import dtype_bytes
+
+RELATIVE_STD = 0.12  # Fitted: residuals of the same timings
+
+# Tile sizes that cuBLAS and CUTLASS ship (CUTLASS, "Efficient GEMM in CUDA": threadblock tiles).
+TILES = (
+    (256, 128),
+    (128, 256),
+    (192, 128),
+    (128, 192),
+    (128, 128),
+    (256, 64),
+    (64, 256),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+    (64, 32),
+    (32, 128),
+    (32, 64),
+    (16, 128),
+    (16, 64),
+)
+# 256 x 256 needs the accumulators in tensor memory (Blackwell: PTX ISA, tcgen05, 2-SM tiles).
+WIDE_TILES = {"blackwell": ((256, 256),)}
+K_SPLITS = (1, 2, 4, 8, 16)
+K_STEP = 64
+
+# Bytes per clock and SM of shared memory: CUDA C++ Programming Guide, shared memory: 32 banks of 4.
+SHARED_BYTES_PER_CLOCK = 128.0
+# Until Ada the operands go through registers, a warp reading them for at most 64 x 64 of the tile
+# (PTX ISA, mma.sync); from Hopper on a warp group reads them for 64 x n (wgmma); Blackwell's tensor
+# cores read each operand once (tcgen05).
+REGISTER_OPERANDS = ("volta", "ampere", "ada")
+WARP_TILE = 64
+
+LAUNCH_S = 1.3e-6  # Fitted
+FILL_CYCLES = 2000.0  # Fitted: first loads and last stores of the kernel
+TILE_CYCLES = 2200.0  # Fitted: filling and draining the pipeline of one tile
+MMA_EFFICIENCY = 0.95  # Fitted: share of the tensor peak inside a tile
+DRAM_EFFICIENCY = 0.84  # Fitted: share of the HBM rate that streaming reaches
+OVERLAP_LOSS = 0.1  # Fitted: part of the shorter of compute and memory that is not hidden
+BUSY_SHARE = 0.75  # Fitted: share of the SMs that must load to fill the HBM rate
+SPLIT_S = 1.8e-6  # Fitted: second pass of a split-k product
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """``batch`` products C[m, n] = A[m, k] B[k, n]; float64 arrays of one length."""
+
+    batch: FloatArray
+    m: FloatArray
+    k: FloatArray
+    n: FloatArray
+
+    @property
+    def empty(self) -> BoolArray:
+        """Rows with nothing to compute."""
+        return np.asarray(self.batch * self.m * self.k * self.n == 0.0, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A tile of C and the seconds one SM needs for one element of k."""
+
+    rows: int
+    columns: int
+    step_s: float
+
+    def down(self, shapes: Shapes) -> FloatArray:
+        """Tiles along m."""
+        return np.asarray(np.ceil(shapes.m / self.rows), dtype=np.float64)
+
+    def across(self, shapes: Shapes) -> FloatArray:
+        """Tiles along n."""
+        return np.asarray(np.ceil(shapes.n / self.columns), dtype=np.float64)
+
+
+def gemm_seconds(
+    gpu: GpuSpec, batch: IntArray, m: IntArray, k: IntArray, n: IntArray, dtype: str
+) -> FloatArray:
+    """Seconds of ``batch`` products C[m, n] = A[m, k] B[k, n]; 0 where there is nothing to compute.
+
+    Arrays are 1-D int64 of one length. Accumulation in fp32; the output has 2 bytes per element, or
+    the input's width when wider. Raises ConfigError when the sheet has no rate for ``dtype``.
+    """
+    rates = flops_rates(gpu, dtype)
+    width = dtype_bytes(dtype)
+    shapes = Shapes(*(np.asarray(size, dtype=np.float64) for size in (batch, m, k, n)))
+    best = np.full(shapes.m.shape, np.inf)
+    shared_rate = SHARED_BYTES_PER_CLOCK * gpu.boost_clock_hz
+    for rows, columns in (*WIDE_TILES.get(gpu.architecture, ()), *TILES):
+        mma_s = 2.0 * rows * columns / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
+        shared_s = operand_elements(gpu.architecture, rows, columns) * width / shared_rate
+        tile = Tile(rows=rows, columns=columns, step_s=max(mma_s, shared_s))
+        traffic = dram_bytes(gpu, shapes, tile, width)
+        for splits in K_SPLITS:
+            best = np.minimum(best, _choice_seconds(gpu, shapes, tile, (traffic, rates.sustained, splits)))
+    return np.where(shapes.empty, 0.0, best)
+
+
+def operand_elements(architecture: str, tile_m: int, tile_n: int) -> float:
+    """Operand elements of a tile that pass through shared memory per step of k: once in, and out as
+    often as the tensor cores read them."""
+    once = tile_m + tile_n
+    if architecture in REGISTER_OPERANDS:
+        warp_m = min(max(tile_m // 2, 16), WARP_TILE)
+        warp_n = min(max(tile_n // 2, 8), WARP_TILE)
+        return once + (tile_m / warp_m) * (tile_n / warp_n) * (warp_m + warp_n)
+    if architecture == "hopper":
+        return once + max(tile_m / WARP_TILE, 1.0) * (WARP_TILE + tile_n)
+    return once
+
+
+def _choice_seconds(
+    gpu: GpuSpec, shapes: Shapes, tile: Tile, choice: tuple[FloatArray, float, int]
+) -> FloatArray:
+    """Seconds with one tile and k-split; ``choice`` is HBM bytes, sustained FLOP/s, splits."""
+    traffic, sustained, splits = choice
+    steps = np.ceil(shapes.k / splits / K_STEP) * K_STEP
+    tiles = shapes.batch * tile.down(shapes) * tile.across(shapes) * splits
+    waves = np.ceil(tiles / gpu.num_sms)
+    compute = waves * (steps * tile.step_s + TILE_CYCLES / gpu.boost_clock_hz)
+    compute = np.maximum(compute, 2.0 * tiles * tile.rows * tile.columns * steps / sustained)
+    # Partial sums of a split are fp32, written once and read once.
+    partial = 8.0 * shapes.batch * shapes.m * shapes.n * splits if splits > 1 else 0.0
+    busy = np.clip(tiles / (BUSY_SHARE * gpu.num_sms), 1.0 / gpu.num_sms, 1.0)
+    memory = (traffic + partial) / (gpu.memory_bandwidth * DRAM_EFFICIENCY * busy)
+    overhead = LAUNCH_S + FILL_CYCLES / gpu.boost_clock_hz + (SPLIT_S if splits > 1 else 0.0)
+    seconds = overhead + np.maximum(compute, memory) + OVERLAP_LOSS * np.minimum(compute, memory)
+    return np.asarray(seconds, dtype=np.float64)
+
+
+def dram_bytes(gpu: GpuSpec, shapes: Shapes, tile: Tile, width: float) -> FloatArray:
+    """HBM bytes: each operand once when both fit in L2, else once per wave that needs it.
+
+    A wave covers a near-square patch of the output, so that its operands are shared through L2.
+    """
+    down, across = np.maximum(tile.down(shapes), 1.0), np.maximum(tile.across(shapes), 1.0)
+    running = np.minimum(down * across, gpu.num_sms)
+    patch_down = np.clip(np.sqrt(running * tile.columns / tile.rows), 1.0, down)
+    patch_across = np.clip(running / patch_down, 1.0, across)
+    patch_down = np.clip(running / patch_across, 1.0, down)
+    m, k, n = shapes.m, shapes.k, shapes.n
+    operands = width * k * (m + n)
+    streamed = width * k * (m * np.ceil(across / patch_across) + n * np.ceil(down / patch_down))
+    moved = np.where(operands < gpu.l2_bytes, operands, np.maximum(operands, streamed))
+    return np.asarray(shapes.batch * (moved + max(width, 2.0) * m * n), dtype=np.float64)

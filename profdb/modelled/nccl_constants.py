@@ -1,0 +1,97 @@
+"""The constants of NCCL's own cost model, as facts.
+
+Source: NVIDIA/nccl, src/graph/tuning.cc (2.27) and src/tuning/cost_model.cc, ring.cc, tree.cc,
+nvls.cc, pat.cc (2.30), ``ncclTunerConstantsDefaults``; src/graph/topo.h for link rates. Latencies
+there are microseconds and rates GB/s; here seconds and bytes/s.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from spec.arrays import FloatArray
+
+
+class Protocol(IntEnum):
+    """LL: flag in every 8 bytes; LL128: flag in every 128 bytes; Simple: whole chunks."""
+
+    LL = 0
+    LL128 = 1
+    SIMPLE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HopLatency:
+    """Seconds of one hop by protocol (LL, LL128, Simple), for the ring and the tree."""
+
+    ring: tuple[float, float, float]
+    tree: tuple[float, float, float]
+
+
+# baseLatencies (Tree and Ring rows): what a launch costs before the first hop.
+RING_BASE_S = (6.6e-6, 14.0e-6, 8.4e-6)
+TREE_BASE_S = (6.8e-6, 14.0e-6, 8.4e-6)
+
+# hwLatencies.
+HOPS: dict[str, HopLatency] = {
+    "nvlink": HopLatency(ring=(0.6e-6, 1.9e-6, 3.4e-6), tree=(0.6e-6, 1.25e-6, 4.0e-6)),
+    "pcie": HopLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
+    "network": HopLatency(ring=(2.7e-6, 4.0e-6, 14.0e-6), tree=(5.0e-6, 8.5e-6, 14.0e-6)),
+}
+NVLS_HOP_S = 25.0e-6
+NVLS_TREE_NET_HOP_S = 20.9e-6
+PAT_BASE_S = 8.0e-6
+PAT_NET_HOP_S = 14.0e-6 / 3.5
+PAT_RANK_S = 2.8e-6
+PAT_RATE = 0.75
+
+# getNetOverhead: posting one network step from an Intel host; Simple posts three times.
+NET_OVERHEAD_S = (1.0e-6, 1.0e-6, 3.0e-6)
+
+# llMaxBws, column of one node, by architecture (Ada counts as Ampere: compute capability 8.x); the
+# columns of 2 and of 4 or more nodes follow the host CPU there: the Intel row.
+LL_MAX_RATE: dict[str, float] = {
+    "volta": 39.0e9,
+    "ampere": 87.7e9,
+    "ada": 87.7e9,
+    "hopper": 141.0e9,
+    "blackwell": 282.0e9,
+}
+LL_MAX_RATE_NODES = (39.0e9, 20.4e9)
+
+# Payload rate over raw rate of a link: SM70/80/90/100_NVLINK_BW = 20.0, 20.0, 20.6, 40.1 GB/s of
+# 25, 25, 25, 50; PCI_BW = 12 GB/s of a gen3 x16 slot's 16.
+NVLINK_EFFICIENCY: dict[str, float] = {
+    "volta": 20.0 / 25.0,
+    "ampere": 20.0 / 25.0,
+    "ada": 20.0 / 25.0,
+    "hopper": 20.6 / 25.0,
+    "blackwell": 40.1 / 50.0,
+}
+PCIE_EFFICIENCY = 12.0 / 16.0
+
+# Share of the rate that carries data: LL half; LL128 120 of 128 bytes, which ring.cc takes as 0.92.
+RING_LL_SHARE = 0.5
+RING_LL128_SHARE = 0.92
+TREE_SHARE = 0.92
+TREE_LL_SHARE = 1.0 / 3.8
+TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)
+
+# nvlsEfficiency, and (channels - 1) / channels at 16 channels (ncclTuningGetChannels: 16 suffice).
+NVLS_EFFICIENCY: dict[str, float] = {"hopper": 0.85 * 15.0 / 16.0, "blackwell": 0.74 * 15.0 / 16.0}
+NVLS_MAX_RANKS = 32
+
+# "Plateau effect of ring": factor on the latency of Ring/Simple, and its condition in bytes per
+# channel and rank; 16 channels (Assumption: what DGX-class systems use).
+PLATEAU = 1.4
+PLATEAU_VOLTA = 1.9
+PLATEAU_BYTES = 64 * 16
+
+# treeCorrectionFactor[protocol][log2(bytes / 64)], 64 bytes to 512 MiB.
+_TREE_CORRECTION_ROWS = (
+    "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1 1",
+    "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
+    ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9 .9",
+)
+TREE_CORRECTION: FloatArray = np.array([row.split() for row in _TREE_CORRECTION_ROWS], dtype=np.float64)

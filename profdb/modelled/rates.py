@@ -1,0 +1,39 @@
+"""FLOP/s of a number format: the tensor peak and what the power limit sustains."""
+
+from dataclasses import dataclass
+
+from spec.cluster import GpuSpec
+from spec.errors import ConfigError
+
+# Sustained over peak where a sheet states none: median of the bf16 rows for NVIDIA GPUs (A100 SXM and
+# PCIe, H100, B200, B300, GB200) in stas00/ml-engineering, compute/accelerator/README.md, "Maximum
+# Achievable Matmul FLOPS comparison table": 0.869, 0.811, 0.803, 0.776, 0.786, 0.729.
+SUSTAINED_SHARE = 0.795
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopsRates:
+    """Dense FLOP/s: ``peak`` at the tensor clock, ``sustained`` by long products on all SMs."""
+
+    peak: float
+    sustained: float
+
+
+def flops_rates(gpu: GpuSpec, dtype: str) -> FlopsRates:
+    """Rates of a number format; without a sustained figure, the ratio of bf16 or fp16, else
+    SUSTAINED_SHARE. Raises ConfigError for a format the GPU has no peak for."""
+    if dtype not in gpu.peak_flops:
+        raise ConfigError(
+            where=gpu.name,
+            key="peak_flops",
+            value=dtype,
+            allowed=f"a format the GPU computes in: {', '.join(gpu.peak_flops)}",
+        )
+    peak = gpu.peak_flops[dtype]
+    if dtype in gpu.sustained_flops:
+        return FlopsRates(peak=peak, sustained=gpu.sustained_flops[dtype])
+    for known in ("bf16", "fp16"):
+        if known in gpu.sustained_flops and known in gpu.peak_flops:
+            share = gpu.sustained_flops[known] / gpu.peak_flops[known]
+            return FlopsRates(peak=peak, sustained=peak * share)
+    return FlopsRates(peak=peak, sustained=peak * SUSTAINED_SHARE)

@@ -1,70 +1,74 @@
-"""Collectives: a monotone time over size for every measured group shape, and a model between shapes.
+"""Collectives and messages: a monotone time over size for every measured group shape, and a model
+between shapes.
 
 A group shape is (intra, inter, siblings) as in profdb.cases.CollectiveCase. A shape that was measured
-is read from its own ladder. Another one is restated from the nearest measured shape of the same reach
-(inside one domain, or across domains): the latency part grows with the number of steps, log2 of the
-ranks, and the rest with the bytes each rank must move, the bus-bandwidth factor of spec.collectives.
+is read from its own ladder (profdb.fits.ladder); another one is told by profdb.fits.group_shape and is
+never inside. Fitted: the bend of the chords is the one that misses left-out sizes least, over all shapes
+of one collective.
 """
 
 import numpy as np
 
-from profdb.fits.ladder import Ladder, climb, fit_ladder
+from profdb.fits.group_shape import ShapeCurve, restated, shape_error
+from profdb.fits.ladder import BENDS, Ladder, climb, fit_ladder, left_out_errors
 from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import BoolArray, FloatArray, IntArray
-from spec.collectives import Collective, busbw_factor
+from spec.collectives import Collective
 
-VERSION = 1
+VERSION = 2
 CURVE_WORDS: tuple[str, ...] = ("collective",)
 CURVE_FLAGS: tuple[str, ...] = ()
 SHAPE = ("intra", "inter", "siblings")
 
-RESTATED_STD = 0.25
-"""Assumption: relative error of a group shape restated from another one's curve."""
+BEYOND_STD = 0.15
+"""Assumption: relative error of latency + bandwidth beyond the measured sizes."""
 
 
 def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
     """One ladder for each group shape among the samples."""
-    shapes, which = np.unique(
-        np.stack([columns[name] for name in SHAPE], axis=1), axis=0, return_inverse=True
-    )
-    ladders: list[Ladder] = []
-    errors: list[FloatArray] = []
-    for index in range(shapes.shape[0]):
-        rows = np.flatnonzero(which.reshape(-1) == index)
-        sizes = columns["size_bytes"][rows].astype(np.float64)
-        ladders.append(fit_ladder(sizes, seconds[rows]))
-        errors.append(_left_out_errors(sizes, seconds[rows]))
-    counts = [ladder.log_size.shape[0] for ladder in ladders]
+    stacked = np.stack([columns[name] for name in SHAPE], axis=1)
+    shapes, which = np.unique(stacked, axis=0, return_inverse=True)
+    sizes = columns["size_bytes"].astype(np.float64)
+    groups = [np.flatnonzero(which.reshape(-1) == index) for index in range(shapes.shape[0])]
+    trials = [
+        np.concatenate([left_out_errors(sizes[rows], seconds[rows], bend) for rows in groups])
+        for bend in BENDS
+    ]
+    scores = [float(np.mean(np.log1p(errors))) if errors.size else 0.0 for errors in trials]
+    best = int(np.argmin(scores))
+    ladders = [fit_ladder(sizes[rows], seconds[rows], BENDS[best]) for rows in groups]
+    curves = [
+        ShapeCurve(intra=int(shape[0]), inter=int(shape[1]), siblings=int(shape[2]), ladder=ladder)
+        for shape, ladder in zip(shapes, ladders, strict=True)
+    ]
     return {
         "shapes": shapes.astype(np.float64),
-        "ends": np.cumsum(counts).astype(np.float64),
+        "ends": np.cumsum([ladder.log_size.shape[0] for ladder in ladders]).astype(np.float64),
         "log_size": np.concatenate([ladder.log_size for ladder in ladders]),
         "log_seconds": np.concatenate([ladder.log_seconds for ladder in ladders]),
         "rates": np.asarray([ladder.rate for ladder in ladders]),
+        "bend": np.asarray([BENDS[best]]),
         "noise": np.asarray([noise]),
-        "cv_error": np.concatenate(errors),
+        "cv_error": trials[best],
+        "shape_error": np.asarray([shape_error(Collective(words["collective"]), curves)]),
     }
 
 
-def _left_out_errors(sizes: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Relative error at each inner size when it is left out of the ladder."""
-    places = np.unique(sizes)
-    errors = []
-    for place in places[1:-1]:
-        keep = sizes != place
-        told, _ = climb(fit_ladder(sizes[keep], seconds[keep]), np.asarray([place]))
-        errors.append(abs(float(told[0]) / float(np.median(seconds[~keep])) - 1.0))
-    return np.asarray(errors, dtype=np.float64)
-
-
-def _ladder(arrays: Arrays, index: int) -> Ladder:
-    ends = arrays["ends"].astype(np.int64)
-    part = slice(int(ends[index - 1]) if index else 0, int(ends[index]))
-    return Ladder(
-        log_size=arrays["log_size"][part],
-        log_seconds=arrays["log_seconds"][part],
-        rate=float(arrays["rates"][index]),
-    )
+def shape_curves(arrays: Arrays) -> list[ShapeCurve]:
+    """The measured group shapes of a stored fit."""
+    ends = arrays["ends"].astype(np.int64).tolist()
+    curves = []
+    for index, (shape, start, stop) in enumerate(
+        zip(arrays["shapes"].astype(np.int64).tolist(), [0, *ends[:-1]], ends, strict=True)
+    ):
+        ladder = Ladder(
+            log_size=arrays["log_size"][start:stop],
+            log_seconds=arrays["log_seconds"][start:stop],
+            rate=float(arrays["rates"][index]),
+            bend=float(arrays["bend"][0]),
+        )
+        curves.append(ShapeCurve(intra=shape[0], inter=shape[1], siblings=shape[2], ladder=ladder))
+    return curves
 
 
 def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str]) -> Prediction:
@@ -75,43 +79,22 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str])
     """
     wanted = np.stack([columns[name] for name in SHAPE], axis=1)
     sizes = columns["size_bytes"].astype(np.float64)
-    seconds = np.full(sizes.shape, np.nan)
-    spread = np.full(sizes.shape, RESTATED_STD)
+    seconds, spread = np.full(sizes.shape, np.nan), np.zeros(sizes.shape)
     inside: BoolArray = np.zeros(sizes.shape, dtype=np.bool_)
-    told = float(np.median(arrays["cv_error"])) * 1.4826 if arrays["cv_error"].size else RESTATED_STD
-    kind = Collective(words["collective"])
-    for shape in np.unique(wanted, axis=0):
-        rows = np.flatnonzero((wanted == shape).all(axis=1))
-        source = _nearest_shape(arrays["shapes"], shape)
-        if source is None:
+    curves = shape_curves(arrays)
+    measured = {(curve.intra, curve.inter, curve.siblings): curve.ladder for curve in curves}
+    errors = arrays["cv_error"]
+    between = 1.4826 * float(np.median(errors)) if errors.size else BEYOND_STD
+    own_noise, told_noise = float(arrays["noise"][0]), float(arrays["shape_error"][0])
+    shapes, which = np.unique(wanted, axis=0, return_inverse=True)
+    for index, shape in enumerate(shapes):
+        rows = np.flatnonzero(which.reshape(-1) == index)
+        own = measured.get((int(shape[0]), int(shape[1]), int(shape[2])))
+        ladder = own or restated(Collective(words["collective"]), curves, shape)
+        if ladder is None:
             continue
-        ladder = _ladder(arrays, source)
-        measured = arrays["shapes"][source]
-        times, within = climb(ladder, sizes[rows])
-        if (measured == shape).all():
-            seconds[rows], inside[rows] = times, within
-            spread[rows] = np.hypot(arrays["noise"][0], np.where(within, told, RESTATED_STD))
-        else:
-            seconds[rows] = _restated(
-                kind, ladder, times, int(measured[0] * measured[1]), int(shape[0] * shape[1])
-            )
+        seconds[rows], within = climb(ladder, sizes[rows])
+        near = np.where(within, between, BEYOND_STD)
+        inside[rows] = within & (own is not None)
+        spread[rows] = np.hypot(np.hypot(own_noise, near), 0.0 if own is not None else told_noise)
     return Prediction(seconds=seconds, relative_std=spread, inside=inside)
-
-
-def _nearest_shape(shapes: FloatArray, wanted: IntArray) -> int | None:
-    """Index of the closest measured shape of the same reach in log2 of (intra, inter, siblings)."""
-    same_reach = (shapes[:, 1] > 1) == (wanted[1] > 1)
-    if not same_reach.any():
-        return None
-    away = np.abs(np.log2(shapes) - np.log2(wanted.astype(np.float64))).sum(axis=1)
-    away[~same_reach] = np.inf
-    return int(np.argmin(away))
-
-
-def _restated(
-    kind: Collective, ladder: Ladder, times: FloatArray, from_ranks: int, to_ranks: int
-) -> FloatArray:
-    latency = np.minimum(np.exp(ladder.log_seconds[0]), times)
-    steps = np.log2(to_ranks) / np.log2(from_ranks)
-    wire = float(busbw_factor(kind, to_ranks) / busbw_factor(kind, from_ranks))
-    return np.asarray(latency * steps + (times - latency) * wire)

@@ -1,9 +1,10 @@
 """Monotone time over one size: what a transfer or a sweep of one number looks like.
 
-Between samples log(seconds) is linear in log(size) after the samples are made monotone (isotonic
-regression in log seconds, pool-adjacent-violators), so a larger message is never faster. Below the
-smallest sample the time stays (latency floor); above the largest it grows by the marginal bytes/s of
-the upper half of the curve (latency + bandwidth).
+Samples are made monotone by isotonic regression in least absolute deviations (a slow outlier moves
+nothing but itself), then joined by chords that are straight in size**bend against seconds**bend:
+bend 1 is latency + bandwidth between two rungs, bend towards 0 a straight line in log-log. Either way
+a larger message is never faster. Below the smallest sample the time stays (latency floor); above the
+largest it grows by the marginal rate of the end of the curve (latency + bandwidth).
 """
 
 from dataclasses import dataclass
@@ -12,56 +13,83 @@ import numpy as np
 
 from spec.arrays import BoolArray, FloatArray
 
+BENDS: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
+"""Candidates for the chord; the fit takes the one that misses left-out sizes least."""
+
+END_SPAN = 2.0
+"""log2 of the factor in size over which the marginal rate at the end is taken: two doublings, so that
+one noisy last sample does not set it alone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
     """``log_size`` (log2, strictly increasing) and ``log_seconds`` (natural log, non-decreasing), both
-    of length P >= 1; ``rate`` is bytes (or units of size) per second beyond the last rung."""
+    of length P >= 1; ``rate`` is units of size per second beyond the last rung."""
 
     log_size: FloatArray
     log_seconds: FloatArray
     rate: float
+    bend: float = 1.0
 
 
-def pool_adjacent(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """The closest non-decreasing sequence in weighted least squares (Barlow et al. 1972)."""
+def isotonic_median(values: FloatArray) -> FloatArray:
+    """The closest non-decreasing sequence in least absolute deviations: adjacent violators are pooled
+    to their median (Robertson and Wright 1980, Ann. Statist. 8(3), algorithms for isotonic medians)."""
     blocks: list[list[float]] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        blocks.append([value, weight, 1.0])
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            last, before = blocks.pop(), blocks.pop()
-            weight_sum = before[1] + last[1]
-            mean = (before[0] * before[1] + last[0] * last[1]) / weight_sum
-            blocks.append([mean, weight_sum, before[2] + last[2]])
-    return np.repeat([block[0] for block in blocks], [int(block[2]) for block in blocks])
+    for value in values.tolist():
+        blocks.append([value])
+        while len(blocks) > 1 and np.median(blocks[-2]) > np.median(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] = blocks[-1] + last
+    levels = [float(np.median(block)) for block in blocks]
+    return np.repeat(levels, [len(block) for block in blocks])
 
 
-def fit_ladder(sizes: FloatArray, seconds: FloatArray) -> Ladder:
-    """A ladder through samples (sizes >= 1, seconds > 0; several at one size are averaged in log)."""
-    places, which = np.unique(np.log2(sizes), return_inverse=True)
-    weights = np.bincount(which.reshape(-1)).astype(np.float64)
-    means = np.bincount(which.reshape(-1), weights=np.log(seconds)) / weights
-    rungs = pool_adjacent(means, weights)
-    return Ladder(log_size=places, log_seconds=rungs, rate=_rate_beyond(places, rungs))
+def fit_ladder(sizes: FloatArray, seconds: FloatArray, bend: float = 1.0) -> Ladder:
+    """A ladder through samples (sizes >= 1, seconds > 0; several at one size give their median)."""
+    places = np.unique(np.log2(sizes))
+    which = np.searchsorted(places, np.log2(sizes))
+    logs = np.log(seconds)
+    if places.shape[0] != sizes.shape[0]:
+        logs = np.asarray([float(np.median(logs[which == rung])) for rung in range(places.shape[0])])
+    else:
+        logs = logs[np.argsort(which)]
+    rungs = isotonic_median(logs)
+    return Ladder(log_size=places, log_seconds=rungs, rate=_rate_beyond(places, rungs), bend=bend)
 
 
 def _rate_beyond(log_size: FloatArray, log_seconds: FloatArray) -> float:
-    """Marginal rate over the last factor of 8 in size, at least the mean rate of the last rung."""
+    """Marginal rate at the end, held between the mean rate of the last rung and twice that: a time
+    cannot grow slower than bandwidth allows, and half of it is at most latency."""
     last_size, last_s = float(2.0 ** log_size[-1]), float(np.exp(log_seconds[-1]))
     mean_rate = last_size / last_s
-    first = int(np.searchsorted(log_size, log_size[-1] - 3.0))
+    first = int(np.searchsorted(log_size, log_size[-1] - END_SPAN - 1e-9))
     if first >= log_size.shape[0] - 1:
         return mean_rate
-    sizes, seconds = 2.0 ** log_size[first:], np.exp(log_seconds[first:])
-    rise = float(seconds[-1] - seconds[0])
-    marginal = float(sizes[-1] - sizes[0]) / rise if rise > 0.0 else mean_rate
+    rise = last_s - float(np.exp(log_seconds[first]))
+    if rise <= 0.0:
+        return mean_rate
+    marginal = (last_size - float(2.0 ** log_size[first])) / rise
     return float(np.clip(marginal, mean_rate, 2.0 * mean_rate))
 
 
 def climb(ladder: Ladder, sizes: FloatArray) -> tuple[FloatArray, BoolArray]:
     """Seconds at ``sizes`` (>= 1) and whether each lies within the rungs; both of length Q."""
     wanted = np.log2(sizes)
-    inner = np.exp(np.interp(wanted, ladder.log_size, ladder.log_seconds))
+    bent_sizes = 2.0 ** (ladder.bend * ladder.log_size)
+    bent_seconds = np.exp(ladder.bend * ladder.log_seconds)
+    inner = np.interp(sizes**ladder.bend, bent_sizes, bent_seconds) ** (1.0 / ladder.bend)
     beyond = np.maximum(sizes - 2.0 ** ladder.log_size[-1], 0.0) / ladder.rate
     within = (wanted >= ladder.log_size[0] - 1e-9) & (wanted <= ladder.log_size[-1] + 1e-9)
     return np.asarray(inner + beyond), np.asarray(within)
+
+
+def left_out_errors(sizes: FloatArray, seconds: FloatArray, bend: float) -> FloatArray:
+    """Relative error at each size but the smallest and largest when it is left out of the ladder."""
+    places = np.unique(sizes)
+    errors = []
+    for place in places[1:-1]:
+        keep = sizes != place
+        told, _ = climb(fit_ladder(sizes[keep], seconds[keep], bend), np.asarray([place]))
+        errors.append(abs(float(told[0]) / float(np.median(seconds[~keep])) - 1.0))
+    return np.asarray(errors, dtype=np.float64)

@@ -46,6 +46,11 @@ class Reading:
     inside: BoolArray
 
 
+def scaled(points: FloatArray, metric: FloatArray) -> FloatArray:
+    """Points in the metric's units: a coordinate with a small factor counts little in distances."""
+    return np.asarray(points * metric[None, :])
+
+
 def line_axis(points: FloatArray) -> int:
     """The coordinate along which the samples form the fewest lines."""
     counts = [np.unique(np.delete(points, axis, axis=1), axis=0).shape[0] for axis in range(points.shape[1])]

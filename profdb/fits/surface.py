@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profdb.fits.lines import Blend, build_lines, line_axis, read_lines
+from profdb.fits.lines import Blend, build_lines, line_axis, read_lines, scaled
 from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import FloatArray
 
@@ -24,7 +24,10 @@ CANDIDATES: tuple[Blend, ...] = (
     Blend(neighbours=24, power=4.0, plane=True),
 )
 
-CV_POINTS = 3000
+METRIC_FACTORS = (0.4, 2.5)
+"""How much closer or farther a coordinate is tried."""
+
+CV_POINTS = 1500
 """Samples on which candidates are compared; enough that a p90 is stable to a tenth of itself."""
 
 UNTESTED_STD = 0.5
@@ -66,21 +69,21 @@ def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
     """Arrays of the fitted surface. ``noise`` is the relative spread of one sample's trials."""
     rates = fit_rates(shapes, seconds)
     target = np.log(seconds / roofline_s(rates, shapes))
-    axis = line_axis(shapes.points)
-    arrays = build_lines(shapes.points, target, axis)
-    chosen, errors, distances = _choose(arrays, shapes, target)
+    trial = _choose(shapes.points, target)
+    arrays = build_lines(scaled(shapes.points, trial.metric), target, line_axis(shapes.points))
+    arrays["metric"] = trial.metric
     arrays["rates"] = rates
-    arrays["blend"] = np.asarray([CANDIDATES.index(chosen)], dtype=np.float64)
+    arrays["blend"] = np.asarray([CANDIDATES.index(trial.blend)], dtype=np.float64)
     arrays["noise"] = np.asarray([noise])
-    arrays["cv_error"] = errors
-    arrays["error_slope"] = np.asarray([_error_slope(errors, distances)])
+    arrays["cv_error"] = trial.errors
+    arrays["error_slope"] = np.asarray([_error_slope(trial.errors, trial.distances)])
     return arrays
 
 
 def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
     """Read a fitted surface at ``shapes``."""
     blend = CANDIDATES[int(arrays["blend"][0])]
-    reading = read_lines(arrays, blend, shapes.points)
+    reading = read_lines(arrays, blend, scaled(shapes.points, arrays["metric"]))
     spread = np.hypot(arrays["noise"][0], arrays["error_slope"][0] * reading.distance)
     return Prediction(
         seconds=roofline_s(arrays["rates"], shapes) * np.exp(reading.value),
@@ -89,25 +92,59 @@ def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
     )
 
 
-def _choose(arrays: Arrays, shapes: Shapes, target: FloatArray) -> tuple[Blend, FloatArray, FloatArray]:
-    """The candidate with the smallest left-out error, its errors, and the distances they span."""
-    lines = arrays["coords"].shape[0]
-    if lines < 3:
-        return CANDIDATES[0], np.zeros(0), np.zeros(0)
-    axis = int(arrays["axis"][0])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A blend and metric with what they miss on left-out lines (``errors``, ``distances``: equal length)."""
+
+    blend: Blend
+    metric: FloatArray
+    errors: FloatArray
+    distances: FloatArray
+
+    @property
+    def score(self) -> float:
+        """Median error plus a quarter of the 90th percentile; 0 when nothing could be left out."""
+        if not self.errors.size:
+            return 0.0
+        return float(np.median(self.errors) + np.quantile(self.errors, 0.9) / 4.0)
+
+
+def _choose(points: FloatArray, target: FloatArray) -> Trial:
+    """The blend and metric with the smallest left-out error: metric by one pass over the coordinates
+    (each is tried closer and farther), then every blend, then the metric once more."""
+    metric: FloatArray = np.ones(points.shape[1])
+    axis = line_axis(points)
+    if np.unique(np.delete(points, axis, axis=1), axis=0).shape[0] < 3:
+        return Trial(blend=CANDIDATES[0], metric=metric, errors=np.zeros(0), distances=np.zeros(0))
+    best = min((_left_out(points, target, metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
+    varying = [d for d in range(points.shape[1]) if d != axis and np.ptp(points[:, d]) > 0.0]
+    for _ in range(2):
+        for dimension in varying:
+            for factor in METRIC_FACTORS:
+                metric = best.metric.copy()
+                metric[dimension] *= factor
+                best = min(best, _left_out(points, target, metric, best.blend), key=lambda t: t.score)
+        tried = [_left_out(points, target, best.metric, blend) for blend in CANDIDATES]
+        best = min([best, *tried], key=lambda t: t.score)
+    return best
+
+
+def _left_out(points: FloatArray, target: FloatArray, metric: FloatArray, blend: Blend) -> Trial:
+    """Errors on samples whose own line may not be used."""
+    places = scaled(points, metric)
+    axis = line_axis(points)
+    arrays = build_lines(places, target, axis)
     own = {tuple(row): index for index, row in enumerate(arrays["coords"].tolist())}
     rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
-    others = np.delete(shapes.points[rows], axis, axis=1)
+    others = np.delete(places[rows], axis, axis=1)
     skip = np.asarray([own[tuple(row)] for row in others.tolist()], dtype=np.int64)
-    best: tuple[float, Blend, FloatArray, FloatArray] | None = None
-    for blend in CANDIDATES:
-        reading = read_lines(arrays, blend, shapes.points[rows], skip)
-        errors = np.abs(np.expm1(reading.value - target[rows]))
-        score = float(np.median(errors) + np.quantile(errors, 0.9) / 4.0)
-        if best is None or score < best[0]:
-            best = (score, blend, errors, reading.distance)
-    assert best is not None
-    return best[1], best[2], best[3]
+    reading = read_lines(arrays, blend, places[rows], skip)
+    return Trial(
+        blend=blend,
+        metric=metric,
+        errors=np.abs(np.expm1(reading.value - target[rows])),
+        distances=reading.distance,
+    )
 
 
 def _error_slope(errors: FloatArray, distances: FloatArray) -> float:

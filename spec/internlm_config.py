@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from spec.config_file import ConfigFile, WrittenPlan
-from spec.internlm_keys import DATA, TOP_LEVEL
+from spec.internlm_keys import TOP_LEVEL
 from spec.internlm_model import FAMILIES, read_internlm_model
 from spec.internlm_plan import read_internlm_plan
 from spec.pyconfig import PyConfig, read_pyconfig
@@ -20,7 +20,7 @@ def read_internlm_config(path: Path) -> ConfigFile:
 
 def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
     """As read_internlm_config, from names already evaluated."""
-    top = Section(where=where, name="", values=config.values)
+    top = Section(where=where, name="", values=config.values, lines=config.lines)
     model_section, data = top.section("model"), top.section("data")
     if not model_section.values:
         top.fail("model", "required: model = dict(num_layers=..., hidden_size=..., ...)")
@@ -30,12 +30,13 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
         top.section("moe"),
         model_type=top.choice("model_type", tuple(FAMILIES), "INTERNLM"),
         name=name,
+        source=where,
     )
     seq_len = data.maybe_integer("seq_len")
+    # the rest of `data` describes the data set; what reaches the step is whole sequences
     data.only("unit_schedule_size", (), "ZeroPP schedules are not priced")
     if data.has("gradient_accumulation"):
         data.only("gradient_accumulation", (data.values.get("micro_num"),), "it must equal micro_num")
-    data.close(DATA)
     _close_top(top, config)
     return ConfigFile(path=where, format="internlm", model=model, seq_len=seq_len, plan=plan)
 

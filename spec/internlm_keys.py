@@ -1,7 +1,8 @@
 """Keys of InternEvo configs that cannot change step time or memory, section by section.
 
-A key that is neither read by the reader nor listed here is refused. Read from InternEvo 0.5
-``configs/`` and ``internlm/initialize/launch.py`` (args_sanity_check).
+A key of the top level, ``model``, ``moe``, ``parallel`` or ``hybrid_zero_optimizer`` that is neither
+read by the reader nor listed here is refused. Read from InternEvo 0.5 ``configs/`` and
+``internlm/initialize/launch.py`` (args_sanity_check).
 """
 
 # whole top-level settings: names, checkpoints, logging, schedules of learning rate and loss scale,
@@ -30,46 +31,6 @@ TOP_LEVEL = frozenset(
         "batch_count",
         "enable_save_ckpt",
         "use_apex_adam",
-    }
-)
-
-# data: everything but the keys of the batch describes the data set; what reaches the step is whole
-# sequences of seq_len tokens. rampup_batch_size: the step priced is that after the ramp.
-# pack_sample_into_one False cuts attention at document ends, which no config knows: whole
-# sequences are priced, an upper bound.
-DATA = frozenset(
-    {
-        "type",
-        "pack_sample_into_one",
-        "rampup_batch_size",
-        "packed_length",
-        "valid_micro_num",
-        "valid_every",
-        "valid_pack_mode",
-        "total_steps",
-        "skip_batches",
-        "min_length",
-        "train_folder",
-        "valid_folder",
-        "empty_cache_and_diag_interval",
-        "diag_outlier_ratio",
-        "use_packed_dataset",
-        "fixed_random_dataset_seqlen",
-        "tokenizer_path",
-        "vocab_file",
-        "dataset_name",
-        "dataset_weights",
-        "num_worker",
-        "num_workers",
-        "seed",
-        "text_field",
-        "use_shm",
-        "train_one_epoch",
-        "break_mode",
-        "shuffle",
-        "buffer_size",
-        "is_multimodal",
-        "image_folder",
     }
 )
 

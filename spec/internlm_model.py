@@ -52,10 +52,12 @@ MOE_TYPES_DROPPING = ("GShard", "MegaBlock")
 MOE_TYPES_DROPLESS = ("MegaBlock-D", "MegaBlock-Dropless", "Dropless")
 
 
-def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: str) -> ModelSpec:
+def read_internlm_model(
+    model: Section, moe: Section, *, model_type: str, name: str, source: str
+) -> ModelSpec:
     """The ModelSpec of the sections ``model`` and ``moe``; raises ConfigError for a bad key.
 
-    ``model_type`` must be one of FAMILIES.
+    ``model_type`` must be one of FAMILIES; ``source`` is the file the model comes from.
     """
     family = FAMILIES[model_type]
     hidden = model.integer("hidden_size")
@@ -72,7 +74,7 @@ def read_internlm_model(model: Section, moe: Section, *, model_type: str, name: 
         hidden=hidden,
         vocab=model.integer("vocab_size"),
         blocks=(BlockRun(block=block, count=model.integer("num_layers", maximum=MAX_LAYERS)),),
-        source=f"{model.where} ({model_type})",
+        source=f"{source} ({model_type})",
         tied_embeddings=model.flag("tie_embeddings_and_output_weights", False),
         max_positions=model.integer_or("max_position_embeddings", 0),
         norm=norm,

@@ -17,11 +17,13 @@ MAX_LAYERS = 10_000  # a model's blocks are listed one by one
 
 @dataclass(slots=True, kw_only=True)
 class Section:
-    """``values`` of the section called ``name`` (empty at top level) in the file ``where``."""
+    """``values`` of the section called ``name`` (empty at top level) in the file ``where``; ``lines``
+    says on which line of the file a key is assigned, where the format can tell."""
 
     where: str
     name: str
     values: Mapping[str, object]
+    lines: Mapping[str, int] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
 
     def fail(self, key: str, allowed: str) -> NoReturn:
@@ -29,7 +31,7 @@ class Section:
         value = self.values.get(key)
         if isinstance(value, (list, tuple, dict)):
             value = f"<{type(value).__name__} of {len(value)}>"
-        raise ConfigError(where=self.where, key=self._path(key), value=value, allowed=allowed)
+        raise ConfigError(where=self._place(key), key=self._path(key), value=value, allowed=allowed)
 
     def has(self, key: str) -> bool:
         """Whether the key is written, with something other than None."""
@@ -107,13 +109,16 @@ class Section:
         value = self.values[key] if self.has(key) else {}
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             self.fail(key, "a dict with string keys")
-        return Section(where=self.where, name=self._path(key), values=value)
+        return Section(where=self._place(key), name=self._path(key), values=value)
 
     def close(self, harmless: Collection[str] = ()) -> None:
         """Refuse any key that was neither read nor is ``harmless``."""
         for key in self.values:
             if key not in self.read and key not in harmless:
                 self.fail(key, "a known key; this one might change the answer and is not understood")
+
+    def _place(self, key: str) -> str:
+        return f"{self.where}:{self.lines[key]}" if key in self.lines else self.where
 
     def _path(self, key: str) -> str:
         return f"{self.name}.{key}" if self.name else key

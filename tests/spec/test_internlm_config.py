@@ -1,5 +1,6 @@
 """InternLM-style configs: a full training config loads, and no setting is ignored silently."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -206,7 +207,7 @@ def test_what_could_change_the_answer_is_one_error(tmp_path: Path, key: str, cha
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, changed(*change))
     assert refused.value.key == key
-    assert str(refused.value).startswith(f"{tmp_path}/train.py: {key} = ")
+    assert re.match(rf"{tmp_path}/train\.py:\d+: {re.escape(key)} = ", str(refused.value))
     assert "\n" not in str(refused.value)
 
 
@@ -238,6 +239,13 @@ def test_bad_values_are_one_error(tmp_path: Path, key: str, change: tuple[str, s
         load(tmp_path, changed(*change))
     assert key == "model" or refused.value.key == key.removesuffix(" too many")
     assert "\n" not in str(refused.value)
+
+
+def test_errors_name_the_line_of_the_section(tmp_path: Path) -> None:
+    text = changed("num_chunks=1", "num_chunks=2")
+    line = text.splitlines().index("model = dict(") + 1
+    with pytest.raises(ConfigError, match=rf"train\.py:{line}: model\.num_chunks = 2: "):
+        load(tmp_path, text)
 
 
 def test_missing_sections_and_keys_say_what_is_required(tmp_path: Path) -> None:

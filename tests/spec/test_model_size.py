@@ -40,3 +40,9 @@ def test_bad_sizes(size: str) -> None:
         check_model_size(model, size)
     with pytest.raises(ConfigError, match="model_size"):
         config_for_size(size, CONFIGS)
+
+
+def test_the_documented_table_is_the_table() -> None:
+    text = (CONFIGS.parent / "docs" / "configs.md").read_text(encoding="utf-8")
+    for size, (name, _) in MODEL_SIZES.items():
+        assert f"| {size} | `{name}`" in text

@@ -30,7 +30,6 @@ PUBLISHED_TOTALS = {
     "8B_llama3.py": 8_030_261_248,
     "70B_llama3.py": 70_553_706_496,
     "405B_llama3.py": 405_853_388_800,
-    "7B_baichuan2.py": 7_505_973_248,
     "671B_deepseek_v3.toml": 671_026_419_200,
 }
 
@@ -55,6 +54,13 @@ def test_deepseek_v3_without_router_bias_and_multi_token_prediction() -> None:
 def test_mixtral_is_active_as_published() -> None:
     # arXiv 2401.04088 abstract: 13 B active; sec. 1 and model card: 12.9 B
     assert num_parameters(shipped("8x7B_mixtral.py").model).active / 1e9 == pytest.approx(12.9, abs=0.05)
+
+
+def test_baichuan2_7b_is_llama_2_7b_with_a_larger_vocabulary() -> None:
+    # arXiv 2309.10305 sec. 2: the Llama block; vocabulary 125,696 for 32,000
+    llama = num_parameters(shipped("7B_llama2.py").model).total
+    larger = 2 * (125_696 - 32_000) * 4096
+    assert num_parameters(shipped("7B_baichuan2.py").model).total == llama + larger
 
 
 def test_gpt_175b_matches_the_closed_form() -> None:

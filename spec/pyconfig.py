@@ -10,6 +10,7 @@ is read, and a file cannot read itself in a circle.
 """
 
 import ast
+import os.path
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,14 +46,15 @@ class _Reading:
 
 def read_pyconfig(path: Path) -> PyConfig:
     """The assignments of ``path``; raises ConfigError naming file, line and expression."""
-    absolute = path.resolve()
-    root = next((parent for parent in absolute.parents if (parent / "configs").is_dir()), None)
+    # os.path answers quietly where pathlib raises: link loops, folders that may not be entered
+    absolute = Path(os.path.realpath(path))
+    root = next((parent for parent in absolute.parents if os.path.isdir(parent / "configs")), None)
     return _read(absolute, str(path), _Reading(root=root))
 
 
 def read_text(path: Path, where: str) -> str:
     """A config file's text; raises ConfigError when it is missing, too large or not UTF-8."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(where=where, key="config", value=path.name, allowed="an existing file")
     try:
         with path.open("rb") as stream:
@@ -176,8 +178,8 @@ def _base_path(line: ast.ImportFrom, evaluator: Evaluator, reading: _Reading) ->
         raise evaluator.refusal(line, "read_base reads `configs.<folder>.<file>` only")
     if reading.root is None:
         raise evaluator.refusal(line, "no folder above the file holds configs/")
-    folder = (reading.root / "configs").resolve()
-    path = reading.root.joinpath(*parts[:-1], parts[-1] + ".py").resolve()
+    folder = Path(os.path.realpath(reading.root / "configs"))
+    path = Path(os.path.realpath(reading.root.joinpath(*parts[:-1], parts[-1] + ".py")))
     if not path.is_relative_to(folder):
         raise evaluator.refusal(line, f"the file must lie inside {folder}")
     return path

@@ -1,5 +1,6 @@
 """One door to every kind of model config, by the file's ending."""
 
+import os.path
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def read_config(path: Path) -> ConfigFile:
 
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
     reader = READERS.get(path.suffix.lower())
     if reader is None:

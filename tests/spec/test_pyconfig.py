@@ -101,9 +101,11 @@ def test_single_names_and_aliases_are_refused(tmp_path: Path) -> None:
             read_pyconfig(main)
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_a_folder_a_pipe_and_a_link_loop_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
-    for path in (tmp_path / "nowhere.py", tmp_path, tmp_path / "pipe.py"):
+    os.symlink(tmp_path / "loop.py", tmp_path / "loop.py")
+    names = ("nowhere.py", "", "pipe.py", "loop.py", "x" * 5000 + ".py")
+    for path in (tmp_path / name for name in names):
         with pytest.raises(ConfigError, match="an existing file"):
             read_pyconfig(path)
 

@@ -28,6 +28,10 @@ class HeldParameters:
         """All of them."""
         return self.dense + self.weight + self.expert
 
+    def take(self, rows: IntArray) -> "HeldParameters":
+        """The rows asked for."""
+        return HeldParameters(dense=self.dense[rows], weight=self.weight[rows], expert=self.expert[rows])
+
     def of(self, owner: Owner) -> IntArray:
         """The elements of one owner."""
         return {Owner.DENSE: self.dense, Owner.WEIGHT: self.weight, Owner.EXPERT: self.expert}[owner]

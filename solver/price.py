@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.block import STRATEGIES
 from ops.context import LayerContext
 from ops.strategies.sharding import full_tokens_bytes
 from solver.layer_times import DistinctLayers, distinct_layers, layer_times
@@ -99,7 +100,7 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
         table.bytes.held,
         passes,
     )
-    hop_s = _hop_s(model, job, table, pricer)
+    hop_s = pricer.hop(plans.layout, hop_bytes(model, job, table)).seconds
     end_s = _stage_ends(table, passes, hop_s)
     free_end_s = _stage_ends(table, passes, np.zeros_like(hop_s))
     return _assemble(table, added([forward, backward], len(stages.plan)), step, (end_s, free_end_s))
@@ -122,14 +123,12 @@ def _stage_tally(table: Sized, pieces: list[Tally]) -> Tally:
     return added(scaled, len(row))
 
 
-def _hop_s(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> FloatArray:
-    """An activation from stage to stage: a token shard where the strategy keeps shards."""
+def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:
+    """Bytes of an activation between stages: a token shard where the strategy keeps shards."""
     layout = table.plans.layout
     context = LayerContext(model=model, job=job, layout=layout)
-    size = full_tokens_bytes(context)
-    sharded = table.plans.strategy.value != "mtp"
-    size = size // layout.tp if sharded else size
-    return pricer.hop(layout, size).seconds
+    sharding = STRATEGIES[table.plans.strategy]
+    return full_tokens_bytes(context) // sharding.norm_shards(layout)
 
 
 def _stage_ends(table: Sized, passes: PassTimes, hop_s: FloatArray) -> FloatArray:

@@ -1,0 +1,101 @@
+"""From a plan to what the ranks of each of its stages run: the same operations the solver prices."""
+
+import numpy as np
+
+from ops.groups import group_of
+from ops.layout import Layout
+from ops.op import Comm, Op, Ops
+from solver.op_times import Pricer
+from solver.plans import Plan, PlanTable
+from solver.price import Sized, hop_bytes, sized
+from solver.search import Question
+from solver.sync import operations
+from spec.arrays import ints
+from workload.items import PieceWork, StageWork, WorkItem
+
+
+def stage_works(question: Question, plan: Plan) -> tuple[StageWork, ...]:
+    """One entry per class of equal stages, in stage order."""
+    table = sized(question.model, question.job, PlanTable.of(plan))
+    return tuple(_stage(question, table, row) for row in range(len(table.stages.plan)))
+
+
+def slowest(works: tuple[StageWork, ...]) -> StageWork:
+    """The stage class with the most seconds per micro-batch, nothing hidden."""
+
+    def busy_s(work: StageWork) -> float:
+        return sum(repeat * item.seconds for repeat, item in work.per_micro_batch())
+
+    return max(works, key=busy_s)
+
+
+def _stage(question: Question, table: Sized, row: int) -> StageWork:
+    stages, pricer = table.stages, question.pricer
+    layout = table.layers.layout
+    pieces = [
+        _piece(pricer, layout, f"block{kind}", int(count[row]), (piece.forward, piece.backward))
+        for kind, (count, piece) in enumerate(zip(stages.layers, table.layers.ops.blocks, strict=True))
+    ]
+    edges = table.layers.ops
+    embedding = (edges.embedding.forward, edges.embedding.backward)
+    head = (edges.head.forward, edges.head.backward)
+    pieces.insert(0, _piece(pricer, layout, "embedding", int(stages.embedding[row]), embedding))
+    pieces.append(_piece(pricer, layout, "head", int(stages.head[row]), head))
+    depth = int(table.plans.layout.pp[0])
+    position = int(stages.position[row])
+    size = hop_bytes(question.model, question.job, table)
+    return StageWork(
+        position=position,
+        count=int(stages.count[row]),
+        num_micro=int(table.plans.num_micro[0]),
+        pieces=tuple(piece for piece in pieces if piece.repeat),
+        step=_step(question, table, row),
+        hops=2 * (int(position > 0) + int(position < depth - 1)),
+        hop_bytes=int(size[0]) if depth > 1 else 0,
+        hop_s=float(pricer.hop(table.plans.layout, size).seconds[0]),
+    )
+
+
+def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple[Ops, Ops]) -> PieceWork:
+    forward, backward = passes
+    return PieceWork(
+        name=name,
+        repeat=repeat,
+        forward=tuple(_item(pricer, layout, op) for op in forward),
+        backward=tuple(_item(pricer, layout, op) for op in backward),
+    )
+
+
+def _step(question: Question, table: Sized, row: int) -> tuple[WorkItem, ...]:
+    """The optimizer step of one stage row."""
+    one = ints(row)
+    held = table.bytes.held.take(one)
+    layout = table.plans.layout.take(table.stages.plan[one])
+    ops = operations(question.model, question.job, layout, held)
+    items = tuple(_item(question.pricer, layout, op) for op in ops)
+    return tuple(item for item in items if item.collective is None or item.size_bytes)
+
+
+def _item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
+    timed = pricer.time(op, layout)
+    if not isinstance(op, Comm):
+        return WorkItem(
+            name=op.name,
+            phase=op.phase,
+            position=op.position,
+            seconds=float(timed.seconds[0]),
+            count=op.repeat,
+        )
+    ranks = int(group_of(op.axis, layout, pricer.domain_ranks).ranks[0])
+    return WorkItem(
+        name=op.name,
+        phase=op.phase,
+        position=op.position,
+        seconds=float(timed.seconds[0]),
+        collective=op.collective,
+        axis=op.axis,
+        size_bytes=int(np.broadcast_to(op.size_bytes, (1,))[0]) if ranks > 1 else 0,
+        ranks=ranks,
+        lane=op.lane,
+        count=op.repeat,
+    )

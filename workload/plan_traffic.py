@@ -1,0 +1,94 @@
+"""Rank-by-rank traffic of a plan: bytes sent per step along each parallel axis."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ops.groups import ranks_and_stride
+from ops.layout import Layout
+from ops.op import Axis
+from solver.plans import Plan, PlanTable
+from solver.search import Question
+from spec.arrays import FloatArray
+from spec.collectives import Collective
+from spec.errors import ExportError
+from spec.replaced_file import replaced_path
+from workload.build import stage_works
+from workload.heatmap import draw_heatmap
+from workload.items import StageWork
+from workload.traffic import flow_matrix, rank_flows
+
+LARGEST_PICTURE = 1024
+
+
+def draw_plan_traffic(question: Question, plan: Plan, folder: Path) -> list[Path]:
+    """Save one array (.npy, bytes per step from row to column) and one picture per axis that moves
+    anything. Worlds above 1,024 ranks are shown node by node.
+
+    Raises ExportError when the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    per_cell = 1 if plan.world_size <= LARGEST_PICTURE else question.cluster.gpus_per_node
+    written: list[Path] = []
+    for axis, matrix in axis_matrices(question, plan, per_cell).items():
+        array, picture = folder / f"traffic_{axis.value}.npy", folder / f"traffic_{axis.value}.png"
+        with replaced_path(array) as temporary, temporary.open("wb") as handle:
+            np.save(handle, matrix)
+        unit = "ranks" if per_cell == 1 else f"nodes of {per_cell}"
+        draw_heatmap(matrix, picture, f"{axis.value}: bytes a step between {unit} ({plan.words()})")
+        written += [array, picture]
+    return written
+
+
+def axis_matrices(question: Question, plan: Plan, ranks_per_cell: int = 1) -> dict[Axis, FloatArray]:
+    """Bytes sent from row to column in one step, for each axis with traffic."""
+    layout = PlanTable.of(plan).layout
+    works = stage_works(question, plan)
+    stage_ranks = plan.world_size // plan.pp
+    matrices: dict[Axis, FloatArray] = {}
+    for work in works:
+        for stage in range(work.position, work.position + work.count):
+            for (axis, collective), size in _sizes(work).items():
+                groups = list(groups_of(axis, layout, range(stage * stage_ranks, (stage + 1) * stage_ranks)))
+                flows = rank_flows(groups, collective, float(size))
+                matrix = flow_matrix(flows, plan.world_size, ranks_per_cell=ranks_per_cell)
+                matrices[axis] = matrices[axis] + matrix if axis in matrices else matrix
+    if plan.pp > 1:
+        hop_bytes = float(works[0].hop_bytes * plan.num_micro)
+        matrices[Axis.PP] = _hops(plan, stage_ranks, hop_bytes, ranks_per_cell)
+    return matrices
+
+
+def _sizes(work: StageWork) -> dict[tuple[Axis, Collective], int]:
+    """Bytes per step by axis and collective on one rank of a stage."""
+    sizes: dict[tuple[Axis, Collective], int] = {}
+    items = [(repeat * work.num_micro, item) for repeat, item in work.per_micro_batch()]
+    items += [(1, item) for item in work.step]
+    for times, item in items:
+        if item.collective is not None and item.axis is not None and item.total_bytes:
+            key = (item.axis, item.collective)
+            sizes[key] = sizes.get(key, 0) + times * item.total_bytes
+    return sizes
+
+
+def groups_of(axis: Axis, layout: Layout, ranks: range) -> Iterator[list[int]]:
+    """The groups of ``axis`` among ``ranks`` (the first layout row), each in rank order."""
+    size, stride = (int(column[0]) for column in ranks_and_stride(axis, layout))
+    span = size * stride
+    for start in ranks:
+        if (start - ranks.start) % span < stride:
+            yield [start + member * stride for member in range(size)]
+
+
+def _hops(plan: Plan, stage_ranks: int, hop_bytes: float, ranks_per_cell: int) -> FloatArray:
+    """Activations to the next stage and gradients back."""
+    lower = list(range(plan.world_size - stage_ranks))
+    groups = [[rank, rank + stage_ranks] for rank in lower]
+    forth = flow_matrix(
+        rank_flows(groups, Collective.P2P, hop_bytes), plan.world_size, ranks_per_cell=ranks_per_cell
+    )
+    return forth + forth.T

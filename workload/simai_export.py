@@ -1,0 +1,256 @@
+"""A plan as a SimAI workload: one representative rank of its slowest stage.
+
+Rows follow the replay of the simulator: forward from the first row to the last, backward from the
+last to the first, the step's rows in front so that they come last. What the format has no word for
+goes, with bytes and seconds, into a side file.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from ops.op import Axis, Lane, Phase
+from solver.plans import Plan
+from solver.search import Question
+from spec.errors import ExportError
+from spec.replaced_file import replaced_file
+from workload.build import slowest, stage_works
+from workload.items import PieceWork, StageWork, WorkItem
+from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai_rules import nanoseconds, split_row
+from workload.simai_tokens import PREFIXES, Column, SimaiGroup, write_token
+from workload.simai_writer import write_simai
+
+WORDS = set(PREFIXES.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """Traffic or time the file cannot hold, summed over the step of the exported rank."""
+
+    what: str
+    collective: str
+    axis: str
+    count: int
+    total_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written, and what it leaves out."""
+
+    paths: tuple[Path, ...]
+    rows: int
+    beyond: tuple[Beyond, ...]
+
+    def beyond_lines(self) -> list[str]:
+        """One line for everything the file leaves out."""
+        return [
+            f"not in the SimAI file: {one.what} ({one.collective} over {one.axis}): {one.count} x, "
+            f"{one.total_bytes:,} bytes, {one.seconds * 1e3:.3f} ms"
+            for one in self.beyond
+        ]
+
+
+def export_simai(question: Question, plan: Plan, path: Path, *, strict: bool) -> Exported:
+    """Write ``plan`` to ``path`` and what the format cannot say to ``path``.beyond.json.
+
+    Raises ExportError when ``strict`` and something cannot be said, or when a rule of the format
+    cannot be met.
+    """
+    work = slowest(stage_works(question, plan))
+    header = header_of(plan, work)
+    beyond = tuple(beyond_of(work, header, plan))
+    if strict and beyond:
+        raise ExportError(
+            f"{path}: a SimAI workload has no word for {', '.join(sorted({one.what for one in beyond}))}"
+        )
+    rows = write_simai(path, SimaiWorkload(header=header, rows=rows_of(work, header, plan)))
+    paths = [path]
+    if beyond:
+        side = path.with_name(f"{path.name}.beyond.json")
+        with replaced_file(side) as handle:
+            json.dump([asdict(one) for one in beyond], handle, indent=2)
+            handle.write("\n")
+        paths.append(side)
+    return Exported(paths=tuple(paths), rows=rows, beyond=beyond)
+
+
+def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
+    """Line 1, complete and true."""
+    return SimaiHeader(
+        tp=plan.tp,
+        ep=plan.ep,
+        pp=plan.pp,
+        vpp=plan.vpp,
+        ga=plan.num_micro,
+        all_gpus=plan.world_size,
+        pp_comm_bytes=work.hop_bytes,
+    )
+
+
+def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup:
+    """The group SimAI would time the item's collective with; NONE when it has none of that size."""
+    groups = {
+        Axis.TP: SimaiGroup.TP,
+        Axis.EP: SimaiGroup.EP,
+        Axis.ETP: SimaiGroup.TP,
+        Axis.DP_CP: SimaiGroup.DP,
+        Axis.ZERO_SHARD: SimaiGroup.DP,
+        Axis.WDP: SimaiGroup.DP,
+        Axis.EDP: SimaiGroup.DP_EP,
+    }
+    group = groups.get(item.axis, SimaiGroup.NONE) if item.axis else SimaiGroup.NONE
+    known = item.collective in WORDS and header.group_ranks(group) == item.ranks
+    return group if known else SimaiGroup.NONE
+
+
+def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
+    """Whether the item's collective can be a cell: its word, its group, and in its column."""
+    group = group_of_item(item, header, plan)
+    if item.lane is Lane.PREFETCH or group is SimaiGroup.NONE:
+        return False
+    in_step = item.phase is Phase.STEP
+    return in_step == (group in (SimaiGroup.DP, SimaiGroup.DP_EP))
+
+
+def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyond]:
+    """Everything of the step that no row holds."""
+    items = [(repeat * work.num_micro, item) for repeat, item in work.per_micro_batch()]
+    items += [(1, item) for item in work.step]
+    sums: dict[tuple[str, str, str], tuple[int, int, float]] = {}
+    for times, item in items:
+        if item.collective is None or not item.size_bytes or fits_format(item, header, plan):
+            continue
+        key = (item.name, item.collective.value, str(item.axis))
+        count, size, seconds = sums.get(key, (0, 0, 0.0))
+        sums[key] = (
+            count + times * item.count,
+            size + times * item.total_bytes,
+            seconds + times * item.seconds,
+        )
+    for (what, collective, axis), (count, size, seconds) in sums.items():
+        yield Beyond(
+            what=what, collective=collective, axis=axis, count=count, total_bytes=size, seconds=seconds
+        )
+    if work.hops:
+        count = work.hops * work.num_micro
+        yield Beyond(
+            what="pipeline transfers",
+            collective="p2p",
+            axis="pp",
+            count=count,
+            total_bytes=count * work.hop_bytes,
+            seconds=count * work.hop_s,
+        )
+
+
+def rows_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[SimaiRow]:
+    """All rows, one by one: the step's, then every micro-batch's."""
+    for row in _step_rows(work, header, plan):
+        yield from split_row(row)
+    micro_batch = [
+        part
+        for piece in work.pieces
+        for row in list(_piece_rows(piece, header, plan)) * piece.repeat
+        for part in split_row(row)
+    ]
+    for _ in range(work.num_micro):
+        yield from micro_batch
+
+
+def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRow]:
+    """Parameters back, update, gradients: in this order, because the backward runs rows last to first.
+
+    The update is weight-grad compute of the row before the first reduction.
+    """
+    comms = [item for item in work.step if item.collective and fits_format(item, header, plan)]
+    update_s = sum(item.seconds for item in work.step if item.collective is None)
+    back = [item for item in comms if "_parameters" in item.name]
+    reduced = [item for item in comms if "_parameters" not in item.name]
+    rows = [_comm_row(item, Column.WEIGHT_GRAD, header, plan) for item in reversed(back)]
+    rows.append(SimaiRow(name="optimizer", weight_grad_ns=nanoseconds(update_s, what="optimizer")))
+    return rows + [_comm_row(item, Column.WEIGHT_GRAD, header, plan) for item in reversed(reduced)]
+
+
+def _comm_row(item: WorkItem, column: Column, header: SimaiHeader, plan: Plan) -> SimaiRow:
+    return SimaiRow(name=item.name.replace(" ", "_")).with_pass(
+        column, compute_ns=0, comm=_token(item, column, header, plan), size_bytes=item.total_bytes
+    )
+
+
+def _token(item: WorkItem, column: Column, header: SimaiHeader, plan: Plan) -> str:
+    if item.collective is None:
+        raise ExportError(f"{item.name}: no collective to write")
+    return write_token(item.collective, group_of_item(item, header, plan), column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Segment:
+    """Compute up to and including one collective (or to the end of the pass)."""
+
+    name: str
+    main_s: float
+    weight_s: float
+    comm: WorkItem | None
+
+
+def _segments(items: tuple[WorkItem, ...], header: SimaiHeader, plan: Plan) -> list[_Segment]:
+    """A pass cut after every collective that the format can hold."""
+    segments: list[_Segment] = []
+    main_s = weight_s = 0.0
+    name = ""
+    for item in items:
+        if item.collective is None:
+            name = item.name
+            if item.phase is Phase.WEIGHT_GRAD:
+                weight_s += item.seconds
+            else:
+                main_s += item.seconds
+        elif item.size_bytes and fits_format(item, header, plan):
+            segments.append(_Segment(name=item.name, main_s=main_s, weight_s=weight_s, comm=item))
+            main_s = weight_s = 0.0
+    if main_s or weight_s:
+        segments.append(_Segment(name=name, main_s=main_s, weight_s=weight_s, comm=None))
+    return segments
+
+
+def _piece_rows(piece: PieceWork, header: SimaiHeader, plan: Plan) -> Iterator[SimaiRow]:
+    """Forward segments from the first row on, backward segments from the last row back."""
+    forward = _segments(piece.forward, header, plan)
+    backward = _segments(piece.backward, header, plan)
+    empty = _Segment(name=piece.name, main_s=0.0, weight_s=0.0, comm=None)
+    count = max(len(forward), len(backward))
+    padded = [empty] * (count - len(backward)) + backward[::-1]
+    for ahead, back in zip_longest(forward, padded, fillvalue=empty):
+        name = "embedding_layer" if piece.name == "embedding" else ahead.name
+        row = SimaiRow(
+            name=name,
+            forward_ns=nanoseconds(ahead.main_s, what=name),
+            input_grad_ns=nanoseconds(back.main_s, what=name),
+            weight_grad_ns=nanoseconds(back.weight_s, what=name),
+        )
+        for column, segment in ((Column.FORWARD, ahead), (Column.INPUT_GRAD, back)):
+            if segment.comm is not None:
+                row = row.with_pass(
+                    column,
+                    compute_ns=row.compute_ns(column),
+                    comm=_token(segment.comm, column, header, plan),
+                    size_bytes=segment.comm.total_bytes,
+                )
+        yield row
+
+
+def exported_bytes(work: StageWork, header: SimaiHeader, plan: Plan) -> dict[tuple[str, str], int]:
+    """Bytes in the rows by collective word and column, for the conservation of bytes."""
+    totals: dict[tuple[str, str], int] = {}
+    for row in rows_of(work, header, plan):
+        for column in Column:
+            token, size_bytes = row.comm(column)
+            if size_bytes:
+                key = (token, column.value)
+                totals[key] = totals.get(key, 0) + size_bytes
+    return totals

@@ -73,7 +73,6 @@ def _comm_findings(
         yield Severity.WRONG, "column", f"{shown}: SimAI times it with the size of another group"
     if size_bytes == 0:
         yield Severity.NOTE, "no-bytes", f"{token} of 0 bytes"
-        return
     if uses_ratio(collective, group) and size_bytes > RATIO_LIMIT_BYTES:
         message = f"{shown}: above 16 GiB SimAI's ratio look-up fails and the result file stays empty"
         yield Severity.STOPS, "above-ratio", message
@@ -87,9 +86,9 @@ def _group_findings(
     if ranks < 1:
         yield Severity.STOPS, "no-group", f"{shown}: the {group.value} group has {ranks} ranks"
     elif ranks == 1:
-        large = size_bytes not in SMALL_BYTES
-        severity = Severity.WRONG if large else Severity.NOTE
-        effect = "SimAI adds 9.2e18 ns" if large else "it costs nothing"
+        endless = group is SimaiGroup.TP and size_bytes not in SMALL_BYTES
+        severity = Severity.WRONG if endless else Severity.NOTE
+        effect = "SimAI divides zero by zero and adds 9.2e18 ns" if endless else "it costs nothing"
         yield severity, "group-of-one", f"{shown} over a {group.value} group of one; {effect}"
     elif size_bytes in SMALL_BYTES and ranks not in FIXED_LATENCY_RANKS:
         message = f"{shown} over {ranks} ranks is priced 0 (SimAI knows small ones for 2, 4, ... 128 ranks)"

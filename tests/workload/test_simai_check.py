@@ -148,6 +148,12 @@ def test_groups_of_one_and_sizes_without_a_fixed_time() -> None:
     large = cell(4, str(2**20))
     assert found(header, "1", GOOD) == {(3, "note", "group-of-one"), (3, "wrong", "small-free")}
     assert found(header, "1", large) == {(3, "wrong", "group-of-one"), (3, "wrong", "small-free")}
+    # Without a group there is no bandwidth: 0 bytes are 0/0 as well.
+    empty = cell(4, "0")
+    assert (3, "wrong", "group-of-one") in found(header, "1", empty)
+    # Only tensor-parallel groups of one are divided by zero; the others are passed over.
+    alone = cell(10, str(2**20))
+    assert found(LONG.replace("ep: 2", "ep: 8"), "1", alone) == {(3, "note", "group-of-one")}
 
 
 def test_rows_may_break_anywhere() -> None:

@@ -1,0 +1,111 @@
+"""The samples of a modelled profile: every case of the grid, priced from the hardware sheet."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from profdb.cases import (
+    AttentionCase,
+    Case,
+    CollectiveCase,
+    GemmCase,
+    GroupedGemmCase,
+    HostCase,
+    MemoryBoundCase,
+    OptimizerCase,
+)
+from profdb.modelled.book import ModelledBook
+from profdb.modelled_grid import all_cases
+from profdb.priced import Priced
+from profdb.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    IntLike,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    Query,
+)
+from profdb.sample import Sample, WorldShape
+from spec.arrays import FloatArray, ints
+from spec.cluster import ClusterSpec
+from spec.errors import ConfigError
+from spec.origin import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """How cases of one type are asked for: the query, the method, and query fields named otherwise."""
+
+    query: type[Query]
+    ask: Callable[[ModelledBook, Any], Priced]
+    renamed: dict[str, str] = field(default_factory=dict)
+
+
+DOORS: dict[type, Door] = {
+    GemmCase: Door(query=LinearQuery, ask=ModelledBook.linear_s, renamed={"dtype": "dtype_in"}),
+    GroupedGemmCase: Door(
+        query=GroupedLinearQuery, ask=ModelledBook.grouped_linear_s, renamed={"dtype": "dtype_in"}
+    ),
+    AttentionCase: Door(query=AttentionQuery, ask=ModelledBook.attention_s),
+    MemoryBoundCase: Door(query=MemoryBoundQuery, ask=ModelledBook.memory_bound_s),
+    OptimizerCase: Door(query=OptimizerQuery, ask=ModelledBook.optimizer_s),
+    CollectiveCase: Door(query=CollectiveQuery, ask=ModelledBook.collective_s),
+}
+
+
+def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
+    """One sample for each case of the grid, one trial each, origin MODELLED.
+
+    Raises ConfigError when the sheet lacks what a model needs.
+    """
+    cases = all_cases(cluster)
+    seconds = modelled_seconds(ModelledBook(cluster=cluster), cases)
+    launched = {"kernel": "modelled from the hardware sheet"}
+    nobody = WorldShape(nodes=0, ranks=0)
+    return [
+        Sample(case=case, trials_s=(float(time_s),), launched=launched, origin=Origin.MODELLED, world=nobody)
+        for case, time_s in zip(cases, seconds, strict=True)
+    ]
+
+
+def modelled_seconds(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
+    """Seconds of each case (length of ``cases``): one query for each combination of words.
+
+    Raises ConfigError for a case that takes no time, or none that is finite.
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, case in enumerate(cases):
+        words = (getattr(case, item.name) for item in fields(case) if item.type is not int)
+        groups.setdefault((type(case), *words), []).append(index)
+    seconds = np.full(len(cases), np.nan)
+    for rows in groups.values():
+        seconds[rows] = _price(book, [cases[row] for row in rows])
+    good = np.isfinite(seconds) & (seconds > 0.0)
+    if not good.all():
+        raise ConfigError(
+            where=book.cluster.name,
+            key="modelled case",
+            value=cases[int(np.argmin(good))],
+            allowed="a case that takes a finite time",
+        )
+    return seconds
+
+
+def _price(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
+    """Seconds of cases of one type that share their words."""
+    first = cases[0]
+    if isinstance(first, HostCase):
+        return book.host_s(first.kind).seconds
+    door = DOORS[type(first)]
+    values: dict[str, Any] = {}
+    for item in fields(door.query):
+        name = door.renamed.get(item.name, item.name)
+        if item.type == IntLike:
+            values[item.name] = ints([getattr(case, name) for case in cases])
+        else:
+            values[item.name] = getattr(first, name)
+    return door.ask(book, door.query(**values)).seconds

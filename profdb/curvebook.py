@@ -14,7 +14,9 @@ import numpy as np
 
 from profdb.cases import Family
 from profdb.fits import FITTERS
+from profdb.fits.memory_bound import moves_bytes
 from profdb.fitting import Curve, curves_of
+from profdb.missing_curve import measuring_command
 from profdb.priced import Priced
 from profdb.queries import (
     AttentionQuery,
@@ -25,10 +27,12 @@ from profdb.queries import (
     OptimizerQuery,
     P2PQuery,
 )
+from profdb.reuse import stand_ins
 from profdb.sample import ProfileDatabase
 from profdb.store import load_profile
 from profdb.unique_shapes import unique_shapes
 from spec.arrays import BoolArray, IntArray
+from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
@@ -62,7 +66,8 @@ class CurveBook:
             )
         self.profile = profile
         self._modelled = modelled if missing == "modelled" else None
-        self._curves: dict[Family, dict[tuple[str, ...], list[Curve]]] = {}
+        self._curves: dict[Family, list[Curve]] = {}
+        self._choices: dict[tuple[Family, tuple[tuple[str, str], ...]], list[tuple[float, Curve]]] = {}
 
     @classmethod
     def open(cls, path: str | Path, *, missing: str = "error", modelled: Book | None = None) -> "CurveBook":
@@ -72,7 +77,11 @@ class CurveBook:
     def linear_s(self, query: LinearQuery) -> Priced:
         """Batched matrix products. A product with a size of 0 takes no time."""
         columns = query.columns()
-        words = {"layout": query.layout, "dtype_in": query.dtype, "scale_recipe": query.scale_recipe}
+        words = {
+            "layout": query.layout,
+            "dtype_in": canonical_dtype(query.dtype),
+            "scale_recipe": query.scale_recipe,
+        }
         return self._price(
             Family.GEMM,
             words | {"bias": str(int(query.bias))},
@@ -83,7 +92,11 @@ class CurveBook:
     def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
         """Grouped matrix products of experts."""
         columns = query.columns()
-        words = {"layout": query.layout, "dtype_in": query.dtype, "scale_recipe": query.scale_recipe}
+        words = {
+            "layout": query.layout,
+            "dtype_in": canonical_dtype(query.dtype),
+            "scale_recipe": query.scale_recipe,
+        }
         return self._price(
             Family.GROUPED_GEMM,
             words,
@@ -98,20 +111,19 @@ class CurveBook:
         words = {"mask": query.mask, "direction": query.direction, "kernel": query.kernel}
         return self._price(
             Family.ATTENTION,
-            words | {"dtype": query.dtype},
+            words | {"dtype": canonical_dtype(query.dtype)},
             columns,
             (_all_positive(sizes), lambda book: book.attention_s(query)),
         )
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
-        """Memory-bound kernels of ops.kernels."""
+        """Memory-bound kernels of ops.kernels; one that moves nothing in a direction takes no time."""
         columns = query.columns()
-        words = {"kernel": query.kernel, "direction": query.direction, "dtype": query.dtype}
+        dtype = canonical_dtype(query.dtype)
+        words = {"kernel": query.kernel, "direction": query.direction, "dtype": dtype}
+        busy = _all_positive(columns) & moves_bytes(query.kernel, query.direction, dtype)
         return self._price(
-            Family.MEMORY_BOUND,
-            words,
-            columns,
-            (_all_positive(columns), lambda book: book.memory_bound_s(query)),
+            Family.MEMORY_BOUND, words, columns, (busy, lambda book: book.memory_bound_s(query))
         )
 
     def collective_s(self, query: CollectiveQuery) -> Priced:
@@ -138,8 +150,8 @@ class CurveBook:
         columns = query.columns()
         words = {
             "kernel": query.kernel,
-            "parameter_dtype": query.parameter_dtype,
-            "gradient_dtype": query.gradient_dtype,
+            "parameter_dtype": canonical_dtype(query.parameter_dtype),
+            "gradient_dtype": canonical_dtype(query.gradient_dtype),
         }
         return self._price(
             Family.OPTIMIZER,
@@ -155,18 +167,26 @@ class CurveBook:
 
     def curves(self, family: Family) -> list[Curve]:
         """The family's curves, fitted or read once."""
-        return [curve for curves in self._family(family).values() for curve in curves]
+        return list(self._family(family))
 
-    def _family(self, family: Family) -> dict[tuple[str, ...], list[Curve]]:
+    def _family(self, family: Family) -> list[Curve]:
         if family not in self._curves:
-            names = FITTERS[family].words + FITTERS[family].flags
-            by_key: dict[tuple[str, ...], list[Curve]] = {}
-            for curve in curves_of(self.profile, family):
-                by_key.setdefault(tuple(curve.key[name] for name in names), []).append(curve)
-            self._curves[family] = {
-                key: sorted(curves, key=lambda curve: curve.origin) for key, curves in by_key.items()
-            }
+            self._curves[family] = curves_of(self.profile, family)
         return self._curves[family]
+
+    def _candidates(self, family: Family, words: dict[str, str]) -> list[tuple[float, Curve]]:
+        """(penalty, curve) in the order of preference: own words first, then best-known origin."""
+        key = tuple(sorted(words.items()))
+        if (family, key) not in self._choices:
+            curves = self._family(family)
+            keys = {tuple(sorted(curve.key.items())): curve.key for curve in curves}
+            self._choices[(family, key)] = [
+                (penalty, curve)
+                for penalty, held in stand_ins(family, words, keys.values())
+                for curve in sorted(curves, key=lambda curve: curve.origin)
+                if curve.key == held
+            ]
+        return self._choices[(family, key)]
 
     def _price(
         self,
@@ -188,7 +208,8 @@ class CurveBook:
             origin[rows] = priced.origin[inverse]
             if missing.any():
                 lacking = rows[missing[inverse]]
-                told = self._model(family, words, unique, ask_modelled)
+                reach = unique["inter"][missing] if "inter" in unique else np.ones(1, dtype=np.int64)
+                told = self._model(family, words, bool((reach > 1).any()), ask_modelled)
                 seconds[lacking], spread[lacking] = told.seconds[lacking], told.relative_std[lacking]
                 origin[lacking] = told.origin[lacking]
         return Priced(seconds=seconds, relative_std=spread, origin=origin)
@@ -198,26 +219,24 @@ class CurveBook:
         size = next(iter(columns.values())).shape[0] if columns else 1
         seconds, spread = np.full(size, np.nan), np.zeros(size)
         origin = np.zeros(size, dtype=np.int64)
-        names = FITTERS[family].words + FITTERS[family].flags
-        for curve in self._family(family).get(tuple(words[name] for name in names), []):
+        for penalty, curve in self._candidates(family, words):
             rows = np.flatnonzero(np.isnan(seconds))
             if not rows.size:
                 break
-            told = FITTERS[family].predict(
-                curve.arrays, {name: column[rows] for name, column in columns.items()}, curve.key
-            )
-            seconds[rows], spread[rows] = told.seconds, told.relative_std
+            asked = {name: column[rows] for name, column in columns.items()}
+            told = FITTERS[family].predict(curve.arrays, asked, words)
+            seconds[rows], spread[rows] = told.seconds, np.hypot(told.relative_std, penalty)
             outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
-            origin[rows] = np.where(told.inside, int(curve.origin), int(outside))
+            origin[rows] = np.where(told.inside & (penalty == 0.0), int(curve.origin), int(outside))
         return Priced(seconds=seconds, relative_std=spread, origin=origin)
 
     def _model(
-        self, family: Family, words: dict[str, str], columns: Columns, ask: Callable[[Book], Priced]
+        self, family: Family, words: dict[str, str], across: bool, ask: Callable[[Book], Priced]
     ) -> Priced:
         if self._modelled is None:
             raise MissingCurveError(
                 key=f"{family.value} ({', '.join(f'{name} {word}' for name, word in words.items() if word)})",
-                command=f"torchrun --nproc-per-node={self.profile.machine.gpus_per_node} gen_profiler_data.py",
+                command=measuring_command(family, words, self.profile.machine, across=across),
             )
         return ask(self._modelled)
 

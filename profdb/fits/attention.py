@@ -45,13 +45,12 @@ def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
     flops = 2.0 * batch * heads * attended_pairs(columns, words["mask"]) * (qk_dim + v_dim)
     inputs = batch * (q * heads * qk_dim + kv * kv_heads * (qk_dim + v_dim))
     outputs = batch * q * heads * v_dim
+    windowed = words["mask"] == "window"
+    unseen = kv / np.clip(sizes["window"], 1.0, kv) if windowed else np.ones_like(kv)
     backward = words["direction"] == "backward"
     moved = 2.0 * (inputs + outputs) if backward else inputs + outputs
     return Shapes(
-        points=log_points(
-            [batch, q, kv / np.maximum(q, 1.0), heads, heads / kv_heads, qk_dim, v_dim / qk_dim]
-            + ([np.maximum(sizes["window"], 1.0)] if words["mask"] == "window" else [])
-        ),
+        points=log_points([batch, q, kv / q, heads, heads / kv_heads, qk_dim, v_dim / qk_dim, unseen]),
         flops=flops * (BACKWARD_PRODUCTS if backward else 1.0),
         size_bytes=width * moved,
     )

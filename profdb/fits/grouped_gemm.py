@@ -15,7 +15,8 @@ CURVE_FLAGS: tuple[str, ...] = ()
 def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
     """FLOPs 2 m k n; bytes of the rows in and out once and of every group's weights once.
 
-    In layout TN the k rows are shared out over the groups and each group writes its own m x n.
+    m always counts rows in total. In layout TN each group reduces over its rows and writes its own
+    k x n: the same FLOPs, and the same arrays with in and out exchanged.
     """
     groups, m, k, n = (columns[name].astype(np.float64) for name in ("groups", "m", "k", "n"))
     in_bytes = dtype_bytes(words["dtype_in"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ops.kernels import bytes_moved_per_element
+from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
@@ -12,12 +12,21 @@ CURVE_WORDS: tuple[str, ...] = ("kernel", "direction", "dtype")
 CURVE_FLAGS: tuple[str, ...] = ()
 
 
+def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:
+    """Bytes moved for one element as ops.kernels counts them; a kernel it does not know counts as a copy."""
+    known = kernel if kernel in KERNELS else "copy"
+    return bytes_moved_per_element(known, backward=direction == "backward", dtype=dtype)
+
+
+def moves_bytes(kernel: str, direction: str, dtype: str) -> bool:
+    """Whether the kernel has anything to do in this direction."""
+    return bytes_per_element(kernel, direction, dtype) > 0.0
+
+
 def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
-    """No FLOPs that count; bytes as ops.kernels says each kernel moves."""
+    """No FLOPs that count; bytes by ``bytes_per_element``."""
     rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
-    per_element = bytes_moved_per_element(
-        words["kernel"], backward=words["direction"] == "backward", dtype=words["dtype"]
-    )
+    per_element = bytes_per_element(words["kernel"], words["direction"], words["dtype"])
     return Shapes(
         points=log_points([rows, width]), flops=np.zeros_like(rows), size_bytes=per_element * rows * width
     )

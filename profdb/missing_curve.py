@@ -1,0 +1,25 @@
+"""The command that would measure what a profile lacks."""
+
+from profdb.cases import Family
+from profdb.sample import MachineFacts
+
+BENCHMARK_OF: dict[Family, str] = {
+    Family.GEMM: "linear",
+    Family.GROUPED_GEMM: "grouped_gemm",
+    Family.ATTENTION: "attention",
+    Family.MEMORY_BOUND: "memory_bound",
+    Family.OPTIMIZER: "optimizer",
+    Family.HOST: "host",
+}
+"""Names that gen_profiler_data.py --only takes; collectives go by their own."""
+
+
+def measuring_command(
+    family: Family, words: dict[str, str], machine: MachineFacts, *, across: bool = False
+) -> str:
+    """A torchrun line; collectives need every GPU of a node, and a second node for what goes ``across``
+    scale-up domains."""
+    benchmark = BENCHMARK_OF.get(family) or words["collective"]
+    ranks = max(machine.gpus_per_node, 1 if across else 2) if family is Family.COLLECTIVE else 1
+    nodes = "--nnodes=2 " if across else ""
+    return f"torchrun {nodes}--nproc-per-node={ranks} gen_profiler_data.py --only {benchmark}"

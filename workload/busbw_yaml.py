@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
-from workload.replaced_file import replaced_file
+from spec.replaced_file import replaced_file
 from workload.simai_tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from spec.arrays import FloatArray
 from spec.errors import ExportError
+from spec.replaced_file import replaced_path
 from spec.units import GIB, KIB, MIB
-from workload.replaced_file import replaced_path
 
 PICTURE_CELLS = 1024
 
@@ -19,7 +19,6 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
     drawn as the maximum over blocks, so that thin lines stay visible. Raises ExportError when the
     picture cannot be written.
     """
-    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
@@ -39,10 +38,9 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
         low, high = float(positive.min()), float(positive.max())
         # One value only: a scale of one decade, so that the bar has ends.
         norm = LogNorm(low, high) if high > low * 1.001 else LogNorm(low / 10**0.5, high * 10**0.5)
-        colours = mpl.colormaps["viridis_r"].copy()
         image = axes.imshow(
             np.ma.masked_equal(shown, 0.0),
-            cmap=colours,
+            cmap="viridis_r",
             norm=norm,
             extent=extent,
             interpolation="nearest",

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 
 from spec.errors import ExportError
-from workload.replaced_file import replaced_file
+from spec.replaced_file import replaced_file
 from workload.simai_format import SimaiWorkload
 from workload.simai_rules import check_header, check_row, check_segments
 

@@ -10,8 +10,8 @@ import numpy as np
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.errors import ExportError
+from spec.replaced_file import replaced_file
 from workload.flows import Pattern, pattern
-from workload.replaced_file import replaced_file
 
 # 8192 x 8192 float64 are 512 MiB.
 MAX_CELLS = 8192

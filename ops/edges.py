@@ -79,7 +79,11 @@ def _assemble(context: LayerContext, sharding: Sharding) -> Piece:
 
 
 def head(context: LayerContext, sharding: Sharding) -> Piece:
-    """Final norm and the vocabulary projection, cut over tp."""
+    """Final norm and the vocabulary projection, cut over tp.
+
+    Tied to the embedding it owns no weights of its own, unless the two stand on different stages: then
+    each keeps a copy.
+    """
     layout, model = context.layout, context.model
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
     isp = sharding.name is StrategyName.ISP
@@ -100,8 +104,16 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
         norm(context, "head.norm", norm_rows, Position.HEAD),
         sharding.enter(context, layer.name),
         sharding.weights(context, layer.name, layer.inputs * layer.outputs),
-        linear(context, layer),
+        _tied(context, linear(context, layer)),
     )
+
+
+def _tied(context: LayerContext, projection: Piece) -> Piece:
+    if not context.model.tied_embeddings:
+        return projection
+    copies = (context.layout.pp > 1).astype(np.int64)
+    forward = tuple(replace(op, parameters=op.parameters * copies) for op in projection.forward)
+    return Piece(forward=forward, backward=projection.backward)
 
 
 def loss(context: LayerContext, sharding: Sharding) -> Piece:

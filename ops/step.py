@@ -65,13 +65,20 @@ def owned_elements(context: LayerContext, held: HeldParameters) -> IntArray:
     return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
 
 
-def step_ops(context: LayerContext, held: HeldParameters) -> Ops:
+def step_ops(context: LayerContext, held: HeldParameters, tied: IntArray) -> Ops:
     """Reduction, norm, update and return of the parameters for every row.
+
+    ``tied`` elements of a row's embedding or head are shared with another stage and their gradients
+    are summed between the two (Megatron-LM's embedding group).
 
     Where the optimizer is not sharded (zero_size 1) gradients are all-reduced, every copy updates
     everything and nothing returns.
     """
     ops: list[Op] = []
+    if tied.any():
+        dtype = context.job.precision.gradient
+        size = (tied * dtype_bytes(dtype)).astype(np.int64)
+        ops.append(_comm("step.tied_gradient", Collective.ALL_REDUCE, Axis.EMBEDDING, size, dtype))
     present = [owner for owner in Owner if held.of(owner).any()]
     for owner in present:
         ops += _reduction(context, owner, held.of(owner))

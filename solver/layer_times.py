@@ -52,9 +52,11 @@ class DistinctLayers:
 
 
 def distinct_layers(model: ModelSpec, job: JobSpec, plans: PlanTable) -> DistinctLayers:
-    """Only tp, cp, ep, etp, wp and the micro-batch change what a layer runs and where."""
+    """Only tp, cp, ep, etp, wp and the micro-batch change what a layer runs and where; a tied head
+    owns weights only where pp > 1."""
     layout = plans.layout
-    keys = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
+    several = (layout.pp > 1).astype(np.int64)
+    keys = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch, several)
     first, inverse = unique_rows(keys)
     distinct = layout.take(first)
     return DistinctLayers(

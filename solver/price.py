@@ -96,7 +96,7 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
         pricer,
         job,
         row_layout,
-        operations(model, job, row_layout, table.bytes.held),
+        operations(model, job, row_layout, table.bytes.held, stages.tied(model, row_layout.pp)),
         table.bytes.held,
         passes,
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.plans import PlanTable
-from spec.arrays import BoolArray, IntArray
+from spec.arrays import BoolArray, IntArray, bools
 from spec.model import ModelSpec
 
 
@@ -25,6 +25,11 @@ class StageTable:
     head: BoolArray
     layers: tuple[IntArray, ...]
     starts: IntArray
+
+    def tied(self, model: ModelSpec, pp: IntArray) -> BoolArray:
+        """Rows whose embedding or head is tied to one on another stage (``pp`` per row)."""
+        apart = (self.embedding | self.head) & (pp > 1)
+        return bools(apart & model.tied_embeddings)
 
 
 def layers_per_stage(num_layers: int, pp: int) -> IntArray:

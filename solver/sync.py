@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.context import LayerContext
+from ops.edges import padded_vocab
 from ops.layout import Layout
 from ops.op import Comm, Op, Ops, Update
 from ops.step import HeldParameters, step_ops
 from solver.op_times import Pricer
 from solver.overlap import bucketed
 from solver.tally import Share, Tally, tally
-from spec.arrays import FloatArray
+from spec.arrays import BoolArray, FloatArray, ceil_div
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
@@ -35,9 +36,14 @@ class PassTimes:
     backward_s: FloatArray
 
 
-def operations(model: ModelSpec, job: JobSpec, layout: Layout, held: HeldParameters) -> Ops:
-    """The step's operations for every stage row."""
-    return step_ops(LayerContext(model=model, job=job, layout=layout), held)
+def operations(
+    model: ModelSpec, job: JobSpec, layout: Layout, held: HeldParameters, tied_here: BoolArray
+) -> Ops:
+    """The step's operations for every stage row; ``tied_here`` marks rows whose embedding or head is
+    tied to another stage's."""
+    context = LayerContext(model=model, job=job, layout=layout)
+    elements = ceil_div(padded_vocab(context) * model.hidden, layout.tp)
+    return step_ops(context, held, np.where(tied_here, elements, 0))
 
 
 def step_times(

@@ -71,7 +71,8 @@ def _step(question: Question, table: Sized, row: int) -> tuple[WorkItem, ...]:
     one = ints(row)
     held = table.bytes.held.take(one)
     layout = table.plans.layout.take(table.stages.plan[one])
-    ops = operations(question.model, question.job, layout, held)
+    tied = table.stages.tied(question.model, table.plans.layout.pp[table.stages.plan])[one]
+    ops = operations(question.model, question.job, layout, held, tied)
     items = tuple(_item(question.pricer, layout, op) for op in ops)
     return tuple(item for item in items if item.collective is None or item.size_bytes)
 

@@ -5,6 +5,7 @@
 
 import numpy as np
 
+from ops.kernels import bytes_moved_per_element
 from profdb.priced import Priced
 from profdb.queries import (
     AttentionQuery,
@@ -15,7 +16,6 @@ from profdb.queries import (
     OptimizerQuery,
     P2PQuery,
 )
-from ops.kernels import bytes_moved_per_element
 from spec.arrays import FloatArray, floats
 from spec.collectives import busbw_factor
 from spec.origin import Origin
@@ -63,9 +63,7 @@ class FlatBook:
     def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
         self.asked.append(query)
         c = query.columns()
-        per = bytes_moved_per_element(
-            query.kernel, backward=query.direction == "backward", dtype=query.dtype
-        )
+        per = bytes_moved_per_element(query.kernel, backward=query.direction == "backward", dtype=query.dtype)
         return _priced(per * c["rows"] * c["width"] / MEMORY_BANDWIDTH)
 
     def collective_s(self, query: CollectiveQuery) -> Priced:

@@ -1,0 +1,34 @@
+"""Contexts for tests of the operations."""
+
+from ops.block import ModelOps, model_ops
+from ops.layout import Layout
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from spec.job import JobSpec, precision_of
+from spec.model import ModelSpec
+from spec.presets import PRESETS, FrameworkPreset
+
+
+def job(
+    *,
+    seq_len: int = 2048,
+    world_size: int = 8,
+    preset: FrameworkPreset = PRESETS["megatron"],
+    **changes: object,
+) -> JobSpec:
+    """A job of one sequence per rank unless said."""
+    return JobSpec(
+        world_size=world_size,
+        seq_len=seq_len,
+        global_batch_tokens=seq_len * world_size,
+        preset=preset,
+        precision=precision_of(preset),
+        **changes,
+    )
+
+
+def written(
+    model: ModelSpec, asked: JobSpec, strategy: str, layout: Layout, recompute: str = "none"
+) -> ModelOps:
+    """The operations of one rank."""
+    return model_ops(model, asked, layout, StrategyName(strategy), Recompute(recompute))

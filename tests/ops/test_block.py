@@ -1,0 +1,222 @@
+"""What a layer keeps, trains and moves, against published closed forms."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.layout import Layout
+from ops.op import Axis, BatchedGemm, Comm, Lane, Phase, Piece
+from spec.collectives import Collective
+from spec.model import (
+    AttentionKind,
+    AttentionSpec,
+    BlockRun,
+    BlockSpec,
+    MlpSpec,
+    ModelSpec,
+    NormKind,
+    PositionKind,
+)
+from spec.parameters import num_parameters
+from spec.read_config import read_config
+from tests.ops.layouts import job, written
+from tests.solver.questions import ROOT, small_model
+
+HIDDEN, HEADS, SEQ = 1024, 16, 2048
+
+
+def gpt() -> ModelSpec:
+    """The transformer of Korthikanti et al. 2022: LayerNorm, GELU, 4h, 16-bit."""
+    attention = AttentionSpec(
+        kind=AttentionKind.MHA,
+        num_heads=HEADS,
+        num_kv_heads=HEADS,
+        qk_dim=HIDDEN // HEADS,
+        v_dim=HIDDEN // HEADS,
+    )
+    block = BlockSpec(
+        attention=attention,
+        mlp=MlpSpec(ffn_hidden=4 * HIDDEN, gated=False, activation="gelu"),
+        norm=NormKind.LAYER,
+    )
+    return ModelSpec(
+        name="gpt",
+        hidden=HIDDEN,
+        vocab=51200,
+        blocks=(BlockRun(block=block, count=24),),
+        norm=NormKind.LAYER,
+        position=PositionKind.LEARNED,
+        max_positions=SEQ,
+        source="arXiv 2205.05198 fig. 2",
+    )
+
+
+def saved_bytes(piece: Piece) -> float:
+    return float(sum(op.saved_bytes[0] for op in piece.forward))
+
+
+@pytest.mark.published
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_activation_bytes_are_korthikanti_table_2(tp: int, micro_batch: int) -> None:
+    """arXiv 2205.05198 table 2: sbh (10 + 24/t + 5as/(ht)) with tp; sbh/t (34 + 5as/h) with sequence
+    parallelism too; sbh (10 + 24/t) and sbh 34/t with selective recomputation."""
+    asked = job(seq_len=SEQ, world_size=tp, flash_attention=False, dropout=True)
+    layout = Layout.of(tp, tp=tp, micro_batch=micro_batch)
+    sbh = SEQ * micro_batch * HIDDEN
+    scores = 5 * HEADS * SEQ / HIDDEN
+    mtp = written(gpt(), asked, "mtp", layout).blocks[0]
+    assert saved_bytes(mtp) == pytest.approx(sbh * (10 + 24 / tp + scores / tp), rel=1e-12)
+    fsp = written(gpt(), asked, "fsp", layout).blocks[0]
+    assert saved_bytes(fsp) == pytest.approx(sbh / tp * (34 + scores), rel=1e-12)
+    selective = written(gpt(), asked, "mtp", layout, "selective").blocks[0]
+    assert saved_bytes(selective) == pytest.approx(sbh * (10 + 24 / tp), rel=1e-12)
+    full = written(gpt(), asked, "fsp", layout, "full").blocks[0]
+    assert saved_bytes(full) == pytest.approx(2 * sbh / tp, rel=1e-12)
+
+
+def test_msp_keeps_the_gathered_inputs() -> None:
+    """InternEvo's msp: the two entering linears keep 2sbh each whole instead of a shard."""
+    asked = job(seq_len=SEQ, world_size=4, flash_attention=False, dropout=True)
+    layout = Layout.of(4, tp=4)
+    msp = saved_bytes(written(gpt(), asked, "msp", layout).blocks[0])
+    fsp = saved_bytes(written(gpt(), asked, "fsp", layout).blocks[0])
+    assert msp - fsp == pytest.approx(2 * 2 * SEQ * HIDDEN * (1 - 1 / 4))
+
+
+def comms(piece: Piece, axis: Axis = Axis.TP) -> list[tuple[str, str]]:
+    ops = (*piece.forward, *piece.backward)
+    return [(op.collective.value, op.phase.value) for op in ops if isinstance(op, Comm) and op.axis is axis]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "forward", "backward"),
+    [
+        # arXiv 1909.08053 sec. 3: two all-reduces each way.
+        ("mtp", {"all_reduce": 2}, {"all_reduce": 2}),
+        # arXiv 2205.05198 sec. 4.2: gathers and scatters instead; fsp gathers twice more.
+        ("msp", {"all_gather": 2, "reduce_scatter": 2}, {"all_gather": 2, "reduce_scatter": 2}),
+        ("fsp", {"all_gather": 2, "reduce_scatter": 2}, {"all_gather": 4, "reduce_scatter": 2}),
+        # arXiv 2309.14509 sec. 3: four all-to-alls a layer each way.
+        ("isp", {"all2all": 4}, {"all2all": 4}),
+    ],
+)
+def test_collectives_per_layer(strategy: str, forward: dict[str, int], backward: dict[str, int]) -> None:
+    block = written(gpt(), job(world_size=8), strategy, Layout.of(8, tp=8)).blocks[0]
+    seen = comms(block)
+    count = lambda ahead: {  # noqa: E731
+        kind: sum(1 for k, phase in seen if k == kind and (phase == "forward") is ahead)
+        for kind in {k for k, phase in seen if (phase == "forward") is ahead}
+    }
+    assert count(True) == forward
+    assert count(False) == backward
+
+
+@pytest.mark.parametrize("strategy", ["mtp", "msp", "fsp", "isp"])
+def test_full_recompute_repeats_every_forward_op_with_its_communication(strategy: str) -> None:
+    layout = Layout.of(8, tp=4, wp=2 if strategy == "isp" else 1)
+    none = written(gpt(), job(world_size=8), strategy, layout).blocks[0]
+    full = written(gpt(), job(world_size=8), strategy, layout, "full").blocks[0]
+    again = [op for op in full.backward if op.phase is Phase.RECOMPUTE]
+    assert [op.name for op in again] == [op.name for op in none.forward]
+    assert [type(op) for op in again] == [type(op) for op in none.forward]
+    assert len(full.backward) == len(none.backward) + len(none.forward)
+
+
+@pytest.mark.published
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("7B_llama2.py", 6_738_415_616), ("7B_internlm2.py", 7_737_708_544), ("70B_llama2.py", 68_976_648_192)],
+)
+def test_parameters_of_the_operations_are_the_published_ones(name: str, published: int) -> None:
+    """The op list of one whole rank trains exactly the published parameters (model cards)."""
+    model = read_config(ROOT / "configs" / name).model
+    assert op_parameters(model) == published
+
+
+def op_parameters(model: ModelSpec) -> int:
+    unpadded = replace(job().preset, vocab_pad_multiple=1, vocab_pad_times_tp=False)
+    asked = replace(job(world_size=1), preset=unpadded)
+    ops = written(model, asked, "mtp", Layout.of(1))
+    blocks = sum(
+        run.count * sum(int(op.parameters[0]) for op in piece.forward)
+        for run, piece in zip(model.blocks, ops.blocks, strict=True)
+    )
+    edges = sum(int(op.parameters[0]) for op in (*ops.embedding.forward, *ops.head.forward))
+    return blocks + edges
+
+
+@pytest.mark.parametrize(
+    "name", ["8x7B_mixtral.py", "175B_gpt.toml", "671B_deepseek_v3.toml", "405B_llama3.py"]
+)
+def test_op_list_and_parameter_count_agree(name: str) -> None:
+    """Two independent counts, the operations' and spec.parameters', of the same model. Router
+    correction biases follow no gradient (arXiv 2412.19437 sec. 2.1.2), so no operation trains them."""
+    model = read_config(ROOT / "configs" / name).model
+    count = num_parameters(model)
+    untrained = sum(
+        run.count * run.block.moe.num_experts
+        for run in model.blocks
+        if run.block.moe is not None and run.block.moe.router_bias
+    )
+    assert op_parameters(model) == count.total + count.mtp - untrained
+
+
+def test_a_tied_head_owns_weights_only_on_another_stage() -> None:
+    model = replace(gpt(), tied_embeddings=True)
+    layout = Layout.of(8, pp=[1, 8])
+    logits = next(op for op in written(model, job(), "mtp", layout).head.forward if op.name == "head.logits")
+    assert logits.parameters.tolist() == [0, 51200 * HIDDEN]
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]),
+    strategy=st.sampled_from(["mtp", "msp", "fsp", "isp"]),
+    micro_batch=st.integers(1, 4),
+)
+def test_gemm_work_does_not_depend_on_how_it_is_cut(tp: int, strategy: str, micro_batch: int) -> None:
+    """FLOPs of all ranks together equal those of one rank alone."""
+    model = small_model(kv_heads=8)
+
+    def flops(ranks: int) -> float:
+        layout = Layout.of(ranks, tp=ranks, micro_batch=micro_batch)
+        piece = written(model, job(world_size=ranks, seq_len=1024), strategy, layout).blocks[0]
+        ops = (*piece.forward, *piece.backward)
+        return ranks * float(sum(op.flops[0] for op in ops if isinstance(op, BatchedGemm)))
+
+    assert flops(tp) == pytest.approx(flops(1), rel=1e-12)
+
+
+def test_backward_gemms_have_their_own_shapes() -> None:
+    block = written(gpt(), job(world_size=1), "mtp", Layout.of(1)).blocks[0]
+    up = {op.phase: op for op in (*block.forward, *block.backward) if op.name == "mlp.up"}
+    shape = lambda op: (int(op.m[0]), int(op.k[0]), int(op.n[0]), op.layout)  # noqa: E731
+    assert shape(up[Phase.FORWARD]) == (SEQ, HIDDEN, 4 * HIDDEN, "NT")
+    assert shape(up[Phase.INPUT_GRAD]) == (SEQ, 4 * HIDDEN, HIDDEN, "NN")
+    assert shape(up[Phase.WEIGHT_GRAD]) == (4 * HIDDEN, SEQ, HIDDEN, "TN")
+
+
+def test_isp_weights_travel_whole_and_are_held_cut() -> None:
+    layout = Layout.of(16, tp=2, wp=8)
+    block = written(gpt(), job(world_size=16, preset=replace(job().preset)), "isp", layout).blocks[0]
+    gathers = [op for op in block.forward if isinstance(op, Comm) and op.axis is Axis.WP]
+    assert {op.collective for op in gathers} == {Collective.ALL_GATHER}
+    assert {op.lane for op in gathers} == {Lane.PREFETCH}
+    # Linear weights of a GPT block: 12 h^2, in bf16; each rank holds an eighth (arXiv 2401.09149 sec. 3).
+    assert sum(int(op.size_bytes[0]) for op in gathers) == 2 * 12 * HIDDEN**2
+    held = sum(int(op.parameters[0]) for op in block.forward if isinstance(op, BatchedGemm))
+    assert held == 12 * HIDDEN**2 // 8
+
+
+@given(layers=st.integers(1, 5), rows=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=2, max_size=6))
+def test_a_row_alone_is_the_row_in_the_table(layers: int, rows: list[int]) -> None:
+    model = small_model(layers=layers, kv_heads=8)
+    asked = job(world_size=8, seq_len=1024)
+    together = written(model, asked, "fsp", Layout.of(8, tp=rows)).blocks[0]
+    for index, tp in enumerate(rows):
+        alone = written(model, asked, "fsp", Layout.of(8, tp=tp)).blocks[0]
+        for one, many in zip(alone.forward, together.forward, strict=True):
+            assert one.saved_bytes[0] == np.broadcast_to(many.saved_bytes, (len(rows),))[index]

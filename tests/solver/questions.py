@@ -1,0 +1,81 @@
+"""Questions for tests: small published models on a cluster whose every time is arithmetic."""
+
+from pathlib import Path
+
+from solver.op_times import Pricer
+from solver.search import Question
+from spec.cluster import ClusterSpec, GpuSpec, NetworkDomain
+from spec.job import JobSpec, precision_of
+from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec
+from spec.presets import PRESETS, FrameworkPreset
+from tests.solver.flat_book import FlatBook
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def small_model(*, layers: int = 8, kv_heads: int = 4, hidden: int = 512, heads: int = 8) -> ModelSpec:
+    """A Llama-like model of a few million parameters."""
+    attention = AttentionSpec(
+        kind=AttentionKind.GQA,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        qk_dim=hidden // heads,
+        v_dim=hidden // heads,
+    )
+    block = BlockSpec(attention=attention, mlp=MlpSpec(ffn_hidden=4 * hidden, gated=True))
+    return ModelSpec(
+        name="small",
+        hidden=hidden,
+        vocab=4096,
+        blocks=(BlockRun(block=block, count=layers),),
+        source="made for tests",
+    )
+
+
+def cluster(*, memory_gib: float = 80.0, gpus_per_node: int = 8) -> ClusterSpec:
+    """Eight GPUs a node, as the flat book prices them."""
+    return ClusterSpec(
+        name="flat",
+        gpu=GpuSpec(
+            name="flat",
+            peak_flops={"bf16": 100e12},
+            memory_bytes=memory_gib * 2**30,
+            memory_bandwidth=1e12,
+            num_sms=100,
+        ),
+        gpus_per_node=gpus_per_node,
+        domains=(
+            NetworkDomain(name="inside", ranks=gpus_per_node, bandwidth=100e9, latency_s=0.0),
+            NetworkDomain(name="outside", ranks=0, bandwidth=10e9, latency_s=0.0),
+        ),
+        nics_per_node=gpus_per_node,
+        max_nodes=4096,
+        sources={},
+    )
+
+
+def question(
+    *,
+    model: ModelSpec | None = None,
+    world_size: int = 16,
+    sequences: int = 64,
+    seq_len: int = 1024,
+    preset: FrameworkPreset = PRESETS["internevo"],
+    book: FlatBook | None = None,
+    memory_gib: float = 80.0,
+) -> Question:
+    """A question over the flat book."""
+    job = JobSpec(
+        world_size=world_size,
+        seq_len=seq_len,
+        global_batch_tokens=sequences * seq_len,
+        preset=preset,
+        precision=precision_of(preset),
+    )
+    machine = cluster(memory_gib=memory_gib)
+    return Question(
+        model=model or small_model(),
+        job=job,
+        cluster=machine,
+        pricer=Pricer(book=book or FlatBook(), domain_ranks=machine.scale_up_ranks),
+    )

@@ -63,9 +63,9 @@ WARP_TILE = 64
 LAUNCH_S = 1.3e-6  # Fitted
 FILL_CYCLES = 2000.0  # Fitted: first loads and last stores of the kernel
 TILE_CYCLES = 2200.0  # Fitted: filling and draining the pipeline of one tile
-MMA_EFFICIENCY = 0.95  # Fitted: share of the tensor peak inside a tile
+MMA_EFFICIENCY = 0.9  # Fitted: share of the tensor peak inside a tile
 DRAM_EFFICIENCY = 0.84  # Fitted: share of the HBM rate that streaming reaches
-OVERLAP_LOSS = 0.1  # Fitted: part of the shorter of compute and memory that is not hidden
+OVERLAP_LOSS = 0.12  # Fitted: part of the shorter of compute and memory that is not hidden
 BUSY_SHARE = 0.75  # Fitted: share of the SMs that must load to fill the HBM rate
 SPLIT_S = 1.8e-6  # Fitted: second pass of a split-k product
 

@@ -1,0 +1,191 @@
+"""How well times from a hardware sheet, and times restated from another GPU, match measured curves.
+
+    python benchmarks/modelled_accuracy.py --curves DIR [--json F]
+
+DIR holds gemm.csv, attention_context.csv and nccl.csv in the generic form (docs/data_format.md).
+Prints relative errors by GPU: GEMM and attention above 1 GFLOP, collectives above 1 MiB.
+"""
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from profdb.cases import AttentionCase, GemmCase  # noqa: E402
+from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.priced import Priced  # noqa: E402
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery  # noqa: E402
+from profdb.transfer import by_model  # noqa: E402
+from spec.arrays import FloatArray, ints  # noqa: E402
+from spec.cluster import ClusterSpec  # noqa: E402
+from spec.collectives import Collective  # noqa: E402
+from spec.errors import UserError  # noqa: E402
+from spec.read_cluster import read_cluster  # noqa: E402
+
+# Prefix of the name in the files' "gpu" column -> sheet.
+SHEETS = {"A100": "a100-sxm-80g", "H100": "h100-sxm", "H200": "h200", "B200": "b200"}
+SHEETS |= {"A800": "a800", "H800": "h800", "H20-": "h20", "B300": "b300", "GB20": "gb200-nvl72"}
+SHEETS |= {"L40S": "l40s", "V100": "dgx2-v100"}
+KINDS = {"alltoall": "all2all"}
+TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B200"), ("H200", "B200"))
+GEMM_KEYS = ["m", "n", "k"]
+ATTENTION_KEYS = ["batch", "seq", "heads", "kv_heads", "head_dim"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of one table row: relative, against the measured time."""
+
+    what: str
+    gpu: str
+    points: int
+    median: float
+    p90: float
+    bias: float
+
+
+def main() -> int:
+    """Read the curves, print the tables; 2 for what the user can mend."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--curves", type=Path, required=True, help="folder with the CSV files")
+    parser.add_argument("--json", type=Path, help="write the scores to this file as well")
+    options = parser.parse_args()
+    try:
+        scores = all_scores(options.curves)
+    except (UserError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for score in scores:
+        print(
+            f"{score.what:34} {score.gpu:14} {score.points:6d} points  median {score.median:6.1%}"
+            f"  p90 {score.p90:6.1%}  bias {score.bias:+6.1%}"
+        )
+    if options.json:
+        temporary = options.json.with_suffix(".tmp")
+        temporary.write_text(json.dumps([asdict(score) for score in scores], indent=1))
+        os.replace(temporary, options.json)
+    return 0
+
+
+def all_scores(folder: Path) -> list[Score]:
+    """Every row of the tables; OSError for a missing file."""
+    gemm = pd.read_csv(folder / "gemm.csv")
+    gemm = gemm[2.0 * gemm.m * gemm.n * gemm.k > 1e9]
+    attention = pd.read_csv(folder / "attention_context.csv")
+    causal_flops = 2.0 * attention.batch * attention.heads * attention.head_dim * attention.seq**2
+    attention = attention[causal_flops > 1e9]
+    nccl = pd.read_csv(folder / "nccl.csv")
+    nccl = nccl[nccl.bytes > 2**20]
+    scores = [score for table in (gemm,) for score in _modelled("gemm", table, _gemm)]
+    scores += _modelled("attention forward (with cache)", attention, _attention)
+    scores += _modelled("nccl", nccl, _nccl)
+    for kind in sorted(nccl.collective.unique()):
+        scores += _modelled(f"nccl {kind}", nccl[nccl.collective == kind], _nccl)
+    scores += _transferred("gemm", gemm, GEMM_KEYS)
+    scores += _transferred("attention", attention, ATTENTION_KEYS)
+    return scores
+
+
+def _cluster(gpu: str) -> ClusterSpec:
+    return read_cluster(SHEETS[gpu[:4]], root=ROOT)
+
+
+def _score(what: str, gpu: str, told_s: FloatArray, measured_us: FloatArray) -> Score:
+    error = told_s * 1e6 / measured_us - 1.0
+    return Score(
+        what=what,
+        gpu=gpu,
+        points=len(error),
+        median=float(np.median(np.abs(error))),
+        p90=float(np.quantile(np.abs(error), 0.9)),
+        bias=float(np.median(error)),
+    )
+
+
+def _modelled(what: str, table: pd.DataFrame, price: object) -> list[Score]:
+    """One score for each GPU that has a sheet."""
+    rows = []
+    for gpu, measured in table.groupby("gpu"):
+        if gpu[:4] in SHEETS:
+            told = price(ModelledBook(cluster=_cluster(gpu)), measured).seconds
+            rows.append(_score(f"modelled {what}", gpu, told, measured.latency_us.to_numpy()))
+    return rows
+
+
+def _gemm(book: ModelledBook, table: pd.DataFrame) -> Priced:
+    return book.linear_s(LinearQuery(m=ints(table.m), k=ints(table.k), n=ints(table.n)))
+
+
+def _attention(book: ModelledBook, table: pd.DataFrame) -> Priced:
+    seq, dim = ints(table.seq), ints(table.head_dim)
+    return book.attention_s(
+        AttentionQuery(
+            batch=ints(table.batch),
+            q_len=seq,
+            kv_len=seq,
+            heads=ints(table.heads),
+            kv_heads=ints(table.kv_heads),
+            qk_dim=dim,
+            v_dim=dim,
+        )
+    )
+
+
+def _nccl(book: ModelledBook, table: pd.DataFrame) -> Priced:
+    """Collectives inside one node; priced kind by kind, in the table's order."""
+    seconds = np.empty(len(table))
+    priced = None
+    for kind in table.collective.unique():
+        rows = (table.collective == kind).to_numpy()
+        priced = book.collective_s(
+            CollectiveQuery(
+                collective=Collective(KINDS.get(kind, kind)),
+                size_bytes=ints(table.bytes[rows]),
+                intra=ints(table.num_gpus[rows]),
+                inter=1,
+            )
+        )
+        seconds[rows] = priced.seconds
+    return Priced(seconds=seconds, relative_std=np.zeros(len(table)), origin=ints(np.full(len(table), 3)))
+
+
+def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]:
+    """Shapes measured on both GPUs of a pair, the first restated for the second."""
+    rows = []
+    for source, target in TRANSFERS:
+        first = table[table.gpu.str.startswith(source)]
+        second = table[table.gpu.str.startswith(target)]
+        if first.empty or second.empty:
+            continue
+        both = first.merge(second, on=keys, suffixes=("", "_target"))
+        told = by_model(
+            [_case(what, row) for row in both[keys].to_numpy().tolist()],
+            both.latency_us.to_numpy() * 1e-6,
+            _cluster(source),
+            _cluster(target),
+        )
+        measured = both.latency_us_target.to_numpy()
+        rows.append(_score(f"transferred {what}", f"{source} -> {target}", told.seconds, measured))
+    return rows
+
+
+def _case(what: str, numbers: list[int]) -> GemmCase | AttentionCase:
+    if what == "gemm":
+        m, n, k = numbers
+        return GemmCase(m=m, k=k, n=n)
+    batch, seq, heads, kv_heads, dim = numbers
+    return AttentionCase(
+        batch=batch, q_len=seq, kv_len=seq, heads=heads, kv_heads=kv_heads, qk_dim=dim, v_dim=dim
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

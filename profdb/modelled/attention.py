@@ -18,7 +18,6 @@ from profdb.modelled.gemm import (
     LAUNCH_S,
     MMA_EFFICIENCY,
     REGISTER_OPERANDS,
-    TILE_CYCLES,
     gemm_seconds,
 )
 from profdb.modelled.memory_bound import streaming_seconds
@@ -27,7 +26,7 @@ from spec.arrays import FloatArray, IntArray
 from spec.cluster import GpuSpec
 from spec.dtypes import dtype_bytes
 
-RELATIVE_STD = 0.25  # Assumption: kernels of different authors differ by about this much
+RELATIVE_STD = 0.25  # Fitted: residuals of the timings at BLOCK_CYCLES
 
 # Blocks of queries and keys (FlashAttention-2, section 3.3: 64 or 128 by head size).
 QUERY_BLOCK = 128
@@ -47,6 +46,10 @@ PLAIN_PER_PAIR = 6.0
 # (FlashAttention-2, figure 5) and about 640 on H100 (FlashAttention-3, figure 5).
 OVERLAP_LOSS_SYNCHRONOUS = 1.0
 OVERLAP_LOSS_ASYNCHRONOUS = 0.6
+
+# Fitted: cycles to start and end a block of queries; to aiconfigurator's context-attention timings of
+# A100, H100, H200 and B200 together (causal, above 1 GFLOP, their rotary and cache pass counted apart).
+BLOCK_CYCLES = 8000.0
 
 # Seconds backward over forward: 5 products instead of 2 (FlashAttention-2, section 3.1.2) at 63 / 73
 # of the forward's share of the peak (its section 4.1: 73 % forward, 63 % backward on A100).
@@ -106,7 +109,7 @@ def flash_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> Flo
     pair_s = np.maximum(tensor_s, other_s) + loss * np.minimum(tensor_s, other_s)
     blocks = heads.batch * heads.heads * np.ceil(heads.q_len / QUERY_BLOCK)
     pairs = heads.pairs(KEY_BLOCK)
-    block_s = TILE_CYCLES / clock
+    block_s = BLOCK_CYCLES / clock
     shared = (heads.batch * heads.heads * pairs * pair_s + blocks * block_s) / gpu.num_sms
     # No block can be shared: the longest one bounds a call of few blocks.
     per_block = pairs / np.maximum(np.ceil(heads.q_len / QUERY_BLOCK), 1.0)

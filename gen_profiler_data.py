@@ -98,6 +98,8 @@ def main() -> int:
             compiled=given.compile,
             domain_ranks=given.ranks_per_domain,
             timeout_s=given.timeout_s,
+            model=given.model,
+            model_tp=given.tp,
         )
         layout = read_rank_layout(os.environ)
         rank = layout.rank

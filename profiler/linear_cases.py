@@ -1,6 +1,7 @@
 """Which matrix products to measure: those of real models, cut over tp, for tokens of a micro-batch."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from profdb.cases import GemmCase, GroupedGemmCase
 from profiler.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, ModelWidths, linear_widths
@@ -46,7 +47,7 @@ def gemms_of(pairs: Iterable[tuple[int, int]], tokens: Iterable[int], dtype: str
 
 
 def gpu_linear_cases() -> list[Planned]:
-    """bf16 in all layouts; batched products of unfused attention; fp8 and fp16 on the core shapes."""
+    """bf16 in all layouts, with and without bias; batched products; fp8 and fp16 on the core shapes."""
     core_whole = width_pairs(CORE_MODELS, (1,))
     core = width_pairs(CORE_MODELS, TENSOR_RANKS)
     squares = {(width, width) for width in SQUARE_WIDTHS}
@@ -56,6 +57,8 @@ def gpu_linear_cases() -> list[Planned]:
     plans += planned(1, gemms_of(core, CORE_TOKENS, "bf16"))
     plans += planned(1, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16")))
     plans += planned(1, attention_products("bf16"))
+    plans += planned(1, with_bias(gemms_of(core_whole, CORE_TOKENS, "bf16")))
+    plans += planned(2, with_bias(gemms_of(core, CORE_TOKENS, "bf16")))
     plans += planned(2, gemms_of(core, TOKENS, "bf16"))
     plans += planned(2, gemms_of(every, (4096,), "bf16"))
     plans += planned(2, gemms_of(core_whole, CORE_TOKENS, "fp16"))
@@ -71,6 +74,11 @@ def as_fp8(cases: Iterable[GemmCase]) -> list[GemmCase]:
         for case in cases
         if case.layout == "NT"
     ]
+
+
+def with_bias(cases: Iterable[GemmCase]) -> list[GemmCase]:
+    """The forward products with a bias added in the same launch."""
+    return [replace(case, bias=True) for case in cases if case.layout == "NT"]
 
 
 def attention_products(dtype: str, lengths: Iterable[int] = (1024, 2048, 4096)) -> list[GemmCase]:
@@ -93,6 +101,7 @@ def cpu_linear_cases(dtype: str) -> list[Planned]:
     plans = planned(0, gemms_of(tiny, (128,), dtype))
     plans += planned(1, gemms_of({(256, 256), (512, 512)}, (64, 512), dtype))
     plans += planned(1, gemms_of(tiny, CPU_TOKENS, dtype))
+    plans += planned(1, with_bias(gemms_of(tiny, (64, 512), dtype)))
     return plans
 
 

@@ -17,6 +17,9 @@ from profiler.world import RankFailedError, World
 
 OK, OOM, FAILED = "ok", "oom", "failed"
 
+LONG_CALL_S = 0.05
+"""A call this long fills the caches and raises the clocks by itself."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
@@ -131,10 +134,13 @@ def run_together(world: World, case: Case, action: Callable[[], object]) -> None
 
 
 def warm_up(launched: Launched, bench: Bench) -> list[float]:
-    """Seconds of the first launches, one by one; the last ones are typical."""
+    """Seconds of the first launches, one by one; the last one is typical. Calls that take long need no
+    second warm-up, unless every rank has to make the same number of them."""
     clock = bench.clock_for(launched)
     align = bench.world.align if launched.collective else None
-    seconds = [clock.burst(launched.calls, 1, align) for _ in range(max(bench.plan.warmup, 1))]
+    seconds = [clock.burst(launched.calls, 1, align)]
+    while len(seconds) < bench.plan.warmup and (launched.collective or seconds[-1] < LONG_CALL_S):
+        seconds.append(clock.burst(launched.calls, 1, align))
     bench.world.device.synchronize()
     return seconds
 
@@ -151,7 +157,8 @@ def time_trials(
     one_call_s = world.slowest([one_call_s])[0]
     count = burst_length(one_call_s)
     rounds = bench.plan.trials(one_call_s * count)
-    clock.burst(launched.calls, count, align)
+    if one_call_s < LONG_CALL_S:
+        clock.burst(launched.calls, count, align)
     trials = world.slowest([clock.burst(launched.calls, count, align) for _ in range(rounds)])
     array = np.asarray(trials, dtype=np.float64)
     notes["launches_per_trial"] = count

@@ -2,6 +2,7 @@
 
 import datetime
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from profiler.journal import Journal, Recorded, journal_path, read_journal
 from profiler.launched import Launcher
 from profiler.machine import MatchedSheet, machine_facts, matching_sheet, with_best_flops
 from profiler.measurement import Bench
+from profiler.model_cases import model_cases
 from profiler.rank_layout import RankLayout
 from profiler.sweep import Budget, SweepResult, sweep
 from profiler.sweep_plan import SweepPlan, plan_cases
@@ -38,6 +40,8 @@ class RunOptions:
     compiled: bool = False
     domain_ranks: int = 0
     timeout_s: float = 120.0
+    model: Path | None = None
+    model_tp: tuple[int, ...] = (1, 2, 4, 8)
     cases: tuple[Case, ...] | None = None
     """Instead of the sweep's own list, in this order."""
 
@@ -79,24 +83,29 @@ def run_profiling(
     ``launcher`` stands in for TorchLauncher. Raises UserError (every rank the same) for an output
     that cannot be written or holds another machine, and when a rank fails.
     """
+    wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
     device = choose_device(options.device, layout.local_rank)
     world = open_world(layout, device, domain_ranks=options.domain_ranks, timeout_s=options.timeout_s)
     try:
-        return run_in(world, options, launcher or TorchLauncher(world=world, compiled=options.compiled))
+        cases = options.cases
+        if cases is None:
+            cases = tuple(plan_cases(sweep_plan(world, options), wanted))
+        launcher = launcher or TorchLauncher(world=world, compiled=options.compiled)
+        return run_in(world, options, cases, launcher)
     finally:
         world.close()
 
 
-def run_in(world: World, options: RunOptions, launcher: Launcher) -> RunReport | None:
+def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:
     """The run on an open world."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     budget = Budget(seconds=options.budget_s)
     sheet = matching_sheet(world.device.name, world.device.kind, options.root)
     machine = machine_facts(world, sheet, date)
     held = leader_opens(world, options, machine)
-    cases = remaining_cases(world, options, held)
+    left = remaining_cases(world, options, cases, held)
     bench = Bench(world=world, launcher=launcher)
-    result = sweep(cases, bench, held.journal, budget, date)
+    result = sweep(left, bench, held.journal, budget, date)
     if held.journal is None:
         return None
     held.journal.close()
@@ -145,11 +154,10 @@ def has_measurements(profile: ProfileDatabase) -> bool:
     return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in profile.tables.values())
 
 
-def remaining_cases(world: World, options: RunOptions, held: Held) -> list[Case]:
+def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], held: Held) -> list[Case]:
     """The cases to measure, the same on every rank: with --resume those that rank 0 lacks."""
-    cases = list(options.cases) if options.cases is not None else plan_cases(sweep_plan(world, options))
     if not options.resume:
-        return cases
+        return list(cases)
     known = held.cases() if world.leads else set()
     flags = "".join("0" if case in known else "1" for case in cases)
     wanted = world.gather(flags)[0]

@@ -18,11 +18,9 @@ from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
 
-CPU_LARGEST_BYTES = 1 << 20
+CPU_LARGEST_COLLECTIVE_BYTES = 1 << 20
 """Collective sizes of a processor "cluster" end here unless --max_size says otherwise: it is a
 rehearsal, and its curves are straight beyond."""
-
-GPU_LARGEST_BYTES = 1 << 34
 
 BENCHMARKS: tuple[str, ...] = (
     "linear",
@@ -46,11 +44,15 @@ class SweepPlan:
     only: tuple[str, ...] = ()
     max_bytes: int = 0
 
-    @property
-    def largest_bytes(self) -> int:
-        """The limit on one array."""
-        usual = CPU_LARGEST_BYTES if self.device_kind == "cpu" else GPU_LARGEST_BYTES
-        return self.max_bytes or usual
+    def takes(self, case: Case) -> bool:
+        """Whether the case is among the chosen benchmarks and small enough."""
+        if self.only and benchmark_of(case) not in self.only:
+            return False
+        size = largest_array_bytes(case)
+        if self.max_bytes:
+            return size <= self.max_bytes
+        rehearsal = self.device_kind == "cpu" and isinstance(case, CollectiveCase)
+        return not rehearsal or size <= CPU_LARGEST_COLLECTIVE_BYTES
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -68,27 +70,20 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def plan_cases(plan: SweepPlan) -> list[Case]:
-    """The cases of a sweep, most informative first, the same on every rank.
-
-    A plan for models adds cases of its own (profiler.model_cases).
-    """
+def plan_cases(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Case]:
+    """The cases of a sweep, most informative first, the same on every rank; ``wanted`` are measured as
+    well (profiler.model_cases)."""
     small = plan.device_kind == "cpu"
     dtype = "bf16"
     cases = collective_cases.collective_cases(plan.domain_ranks, plan.domains, dtype)
     cases += cpu_compute(dtype) if small else gpu_compute()
+    cases += wanted
     return select(plan, cases)
 
 
 def select(plan: SweepPlan, cases: Sequence[Planned]) -> list[Case]:
     """Those of the plan's benchmarks and sizes, in order."""
-    kept = [
-        item
-        for item in cases
-        if (not plan.only or benchmark_of(item.case) in plan.only)
-        and largest_array_bytes(item.case) <= plan.largest_bytes
-    ]
-    return most_informative_first(kept)
+    return most_informative_first([item for item in cases if plan.takes(item.case)])
 
 
 def gpu_compute() -> list[Planned]:

@@ -29,6 +29,8 @@ LONGEST_BURST = 100
 OUTLIER_SCORE = 3.5
 """Modified z-score beyond which a trial is flagged (Iglewicz and Hoaglin 1993, sec. 3.3)."""
 
+LEAST_OUTLIER = 0.05
+
 FASTEST_CLOCK_HZ = 2.0e9
 """Assumption: no GPU runs faster, so that holding it busy for n cycles takes at least n / this."""
 
@@ -40,7 +42,7 @@ class TrialPlan:
     """How often to measure. As many trials as fit into ``seconds``, within the two limits."""
 
     warmup: int = 3
-    min_trials: int = 5
+    min_trials: int = 3
     max_trials: int = 20
     seconds: float = 0.15
 
@@ -110,7 +112,8 @@ def burst_length(one_call_s: float) -> int:
 
 
 def outliers(trials: FloatArray) -> BoolArray:
-    """Which trials lie apart from the rest: modified z-score above OUTLIER_SCORE.
+    """Which trials lie apart from the rest: modified z-score above OUTLIER_SCORE, and more than
+    LEAST_OUTLIER from the median (very even trials have no outliers worth the name).
 
     ``trials`` 1-D seconds, any length; fewer than three are never flagged.
     """
@@ -119,9 +122,10 @@ def outliers(trials: FloatArray) -> BoolArray:
     centre = float(np.median(trials))
     deviation = np.abs(trials - centre)
     scale = float(np.median(deviation))
+    apart = deviation > LEAST_OUTLIER * centre
     if scale == 0.0:
-        return np.asarray(deviation > 0.05 * centre, dtype=np.bool_)
-    return np.asarray(0.6745 * deviation / scale > OUTLIER_SCORE, dtype=np.bool_)
+        return np.asarray(apart, dtype=np.bool_)
+    return np.asarray(apart & (0.6745 * deviation / scale > OUTLIER_SCORE), dtype=np.bool_)
 
 
 def spread(trials: FloatArray) -> float:

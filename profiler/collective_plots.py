@@ -1,0 +1,188 @@
+"""Pictures of collectives: bandwidth and latency over size for one operation and one split."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from profdb.cases import Family
+from profdb.curvebook import CurveBook
+from profdb.priced import Priced
+from profdb.queries import CollectiveQuery, P2PQuery
+from profdb.sample import ProfileDatabase
+from profdb.table import SampleTable, usable_rows
+from profiler.plot_style import (
+    COLOURS,
+    byte_label,
+    footer,
+    new_figure,
+    powers_axis,
+    save_figure,
+    time_label,
+)
+from spec.arrays import FloatArray, IntArray
+from spec.collectives import Collective, busbw_factor
+from spec.origin import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Samples of one operation and split: sizes with median, quartiles of the trials (seconds)."""
+
+    collective: Collective
+    intra: int
+    inter: int
+    siblings: int
+    size_bytes: IntArray
+    median_s: FloatArray
+    low_s: FloatArray
+    high_s: FloatArray
+    origins: tuple[Origin, ...]
+
+    @property
+    def name(self) -> str:
+        """As the picture's file is named."""
+        return f"{self.collective.value}_intra_{self.intra}_inter_{self.inter}"
+
+    @property
+    def busbw_factor(self) -> float:
+        """busbw / algbw (spec.collectives)."""
+        return float(busbw_factor(self.collective, self.intra * self.inter))
+
+
+def all_series(profile: ProfileDatabase) -> list[Series]:
+    """Every operation and split that the profile holds, in order of name."""
+    if Family.COLLECTIVE not in profile.tables:
+        return []
+    whole = profile.tables[Family.COLLECTIVE]
+    table = whole.take(usable_rows(whole))
+    words = table.words["collective"].words()
+    keys = sorted(
+        set(
+            zip(
+                words,
+                table.numbers["intra"].tolist(),
+                table.numbers["inter"].tolist(),
+                table.numbers["siblings"].tolist(),
+                strict=True,
+            )
+        )
+    )
+    return [series_of(table, *key) for key in keys]
+
+
+def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: int) -> Series:
+    """The samples of one key, by size."""
+    numbers = table.numbers
+    rows = np.flatnonzero(
+        table.words["collective"].equals(word)
+        & (numbers["intra"] == intra)
+        & (numbers["inter"] == inter)
+        & (numbers["siblings"] == siblings)
+    )
+    rows = rows[np.argsort(numbers["size_bytes"][rows], kind="stable")]
+    offsets = table.trial_offsets
+    quartiles = np.asarray(
+        [
+            np.percentile(table.trials_s[offsets[row] : offsets[row + 1]], [25.0, 50.0, 75.0])
+            for row in rows.tolist()
+        ]
+    )
+    return Series(
+        collective=Collective(word),
+        intra=intra,
+        inter=inter,
+        siblings=siblings,
+        size_bytes=numbers["size_bytes"][rows],
+        low_s=quartiles[:, 0],
+        median_s=quartiles[:, 1],
+        high_s=quartiles[:, 2],
+        origins=tuple(Origin(code) for code in np.unique(table.origin[rows]).tolist()),
+    )
+
+
+def fitted(book: CurveBook, series: Series, size_bytes: IntArray) -> Priced:
+    """The profile's own curve through the series."""
+    place = {
+        "size_bytes": size_bytes,
+        "intra": series.intra,
+        "inter": series.inter,
+        "siblings": series.siblings,
+    }
+    if series.collective is Collective.P2P:
+        return book.p2p_s(P2PQuery(**place))
+    return book.collective_s(CollectiveQuery(collective=series.collective, **place))
+
+
+def draw_bandwidth(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced) -> None:
+    """busbw and algbw over size."""
+    factor = series.busbw_factor
+    gigabytes = series.size_bytes / 1e9
+    axes.plot(
+        series.size_bytes, gigabytes * factor / series.median_s, "o", color=COLOURS[0], label="busbw, median"
+    )
+    if factor != 1.0:
+        axes.plot(
+            series.size_bytes,
+            gigabytes / series.median_s,
+            "s",
+            color=COLOURS[1],
+            markersize=4,
+            label="algbw, median",
+        )
+    axes.vlines(
+        series.size_bytes,
+        gigabytes * factor / series.high_s,
+        gigabytes * factor / series.low_s,
+        color=COLOURS[0],
+        alpha=0.6,
+        label="middle half of the trials",
+    )
+    rate = size_bytes / 1e9 * factor / fit.seconds
+    axes.plot(size_bytes, rate, "-", color=COLOURS[0], linewidth=1.2, label="fit (busbw)")
+    band = 1.0 + fit.relative_std
+    axes.fill_between(size_bytes, rate / band, rate * band, color=COLOURS[0], alpha=0.12, label="fit error")
+    powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
+    axes.set_ylabel("bandwidth, GB/s")
+    axes.set_ylim(bottom=0.0)
+    axes.set_title("bandwidth")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def draw_latency(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced) -> None:
+    """Time over size."""
+    axes.plot(series.size_bytes, series.median_s, "o", color=COLOURS[2], label="median")
+    axes.vlines(
+        series.size_bytes,
+        series.low_s,
+        series.high_s,
+        color=COLOURS[2],
+        alpha=0.6,
+        label="middle half of the trials",
+    )
+    axes.plot(size_bytes, fit.seconds, "-", color=COLOURS[2], linewidth=1.2, label="fit")
+    band = 1.0 + fit.relative_std
+    axes.fill_between(
+        size_bytes, fit.seconds / band, fit.seconds * band, color=COLOURS[2], alpha=0.12, label="fit error"
+    )
+    powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
+    powers_axis(axes, "y", "time of one call", time_label, base=10)
+    axes.set_title("time")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def draw_series(profile: ProfileDatabase, book: CurveBook, series: Series, folder: Path) -> Path:
+    """``<op>_intra_<i>_inter_<j>.jpg``: bandwidth and latency with samples, fit and error."""
+    figure, (bandwidth, latency) = new_figure(2)
+    smallest, largest = float(series.size_bytes.min()), float(series.size_bytes.max())
+    sizes = np.unique(np.geomspace(smallest, max(largest, smallest + 1), 200).astype(np.int64))
+    fit = fitted(book, series, sizes)
+    draw_bandwidth(bandwidth, series, sizes, fit)
+    draw_latency(latency, series, sizes, fit)
+    figure.suptitle(
+        f"{series.collective.value}: {series.intra} ranks in each of {series.inter} domain(s), "
+        f"{series.siblings} such group(s) per domain at once",
+        fontweight="bold",
+    )
+    return save_figure(figure, folder / f"{series.name}.jpg", footer(profile.machine, series.origins))

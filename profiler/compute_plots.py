@@ -1,0 +1,194 @@
+"""Pictures of matrix products, attention and memory-bound kernels."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from ops.kernels import bytes_moved_per_element
+from profdb.cases import Family
+from profdb.fits.attention import BACKWARD_PRODUCTS, attended_pairs
+from profdb.sample import ProfileDatabase
+from profdb.table import SampleTable, usable_rows
+from profiler.plot_style import (
+    COLOURS,
+    MARKERS,
+    count_label,
+    footer,
+    new_figure,
+    powers_axis,
+    rate_label,
+    save_figure,
+)
+from spec.arrays import FloatArray, IntArray
+from spec.origin import Origin
+
+LAYOUTS = {"NT": "forward (NT)", "NN": "input gradient (NN)", "TN": "weight gradient (TN)"}
+MOST_LINES = 8
+
+
+def usable(profile: ProfileDatabase, family: Family) -> SampleTable | None:
+    """The family's samples that have trials; None without any."""
+    if family not in profile.tables:
+        return None
+    table = profile.tables[family]
+    rows = usable_rows(table)
+    return table.take(rows) if rows.size else None
+
+
+def origins_of(table: SampleTable) -> tuple[Origin, ...]:
+    """Where the samples come from."""
+    return tuple(Origin(code) for code in np.unique(table.origin).tolist())
+
+
+def gemm_flops(table: SampleTable) -> FloatArray:
+    """2 m k n of every product."""
+    sizes = {name: table.numbers[name].astype(np.float64) for name in ("batch", "m", "k", "n")}
+    return np.asarray(2.0 * sizes["batch"] * sizes["m"] * sizes["k"] * sizes["n"])
+
+
+def medians_by_octave(work: FloatArray, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Median rate in each doubling of work."""
+    octave = np.round(np.log2(work))
+    places = np.unique(octave)
+    return 2.0**places, np.asarray([np.median(rate[octave == place]) for place in places])
+
+
+def commonest(words: list[str]) -> str:
+    """The word that occurs most."""
+    return max(sorted(set(words)), key=words.count)
+
+
+def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
+    """TFLOP/s over work of one dtype, a colour for each layout."""
+    for number, (layout, label) in enumerate(LAYOUTS.items()):
+        chosen = table.words["layout"].equals(layout) & table.words["dtype_in"].equals(dtype)
+        rows = np.flatnonzero(chosen & (table.numbers["batch"] == 1))
+        if not rows.size:
+            continue
+        part = table.take(rows)
+        work = gemm_flops(part)
+        rate = work / part.medians_s() / 1e12
+        axes.plot(work, rate, MARKERS[number], color=COLOURS[number], markersize=3, alpha=0.45)
+        axes.plot(*medians_by_octave(work, rate), "-", color=COLOURS[number], label=f"{label}, median")
+    powers_axis(axes, "x", "work of one product, FLOP (2 m k n)", rate_label, base=10)
+    axes.set_ylabel("TFLOP/s")
+    axes.set_ylim(bottom=0.0)
+    axes.set_title(f"{dtype}: every sample, and the median of each doubling of work")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
+    """TFLOP/s over work: one panel for each dtype."""
+    table = usable(profile, Family.GEMM)
+    if table is None:
+        return None
+    dtypes = sorted(set(table.words["dtype_in"].words()), key=lambda name: (name != "bf16", name))
+    figure, panels = new_figure(len(dtypes))
+    for axes, dtype in zip(panels, dtypes, strict=True):
+        draw_linear_rates(axes, table, dtype)
+    figure.suptitle("Linear layers: matrix products as launched", fontweight="bold")
+    return save_figure(figure, path, footer(profile.machine, origins_of(table)))
+
+
+def attention_flops(table: SampleTable, mask: str, direction: str) -> FloatArray:
+    """FLOP of query-key pairs the mask keeps (the count of profdb.fits.attention)."""
+    sizes = {name: column.astype(np.float64) for name, column in table.numbers.items()}
+    pairs = attended_pairs(table.numbers, mask)
+    flops = 2.0 * sizes["batch"] * sizes["heads"] * pairs * (sizes["qk_dim"] + sizes["v_dim"])
+    return np.asarray(flops * (BACKWARD_PRODUCTS if direction == "backward" else 1.0))
+
+
+def head_shapes(table: SampleTable) -> list[tuple[int, int, int, int]]:
+    """(heads, kv_heads, qk_dim, v_dim) with the most lengths, most first."""
+    columns = [table.numbers[name].tolist() for name in ("heads", "kv_heads", "qk_dim", "v_dim")]
+    shapes = list(zip(*columns, strict=True))
+    return sorted(set(shapes), key=lambda shape: (-shapes.count(shape), shape))[:MOST_LINES]
+
+
+def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction: str) -> None:
+    """TFLOP/s over length for causal calls of one sequence, a line for each head shape."""
+    words, numbers = table.words, table.numbers
+    rows = np.flatnonzero(
+        words["kernel"].equals(kernel)
+        & words["direction"].equals(direction)
+        & words["mask"].equals("causal")
+        & words["dtype"].equals(commonest(words["dtype"].words()))
+        & (numbers["batch"] == 1)
+    )
+    part = table.take(rows)
+    flops = attention_flops(part, "causal", direction)
+    rate = flops / part.medians_s() / 1e12
+    for number, shape in enumerate(head_shapes(part)):
+        names = ("heads", "kv_heads", "qk_dim", "v_dim")
+        same = np.all([part.numbers[name] == value for name, value in zip(names, shape, strict=True)], axis=0)
+        chosen = np.flatnonzero(same)
+        lengths: IntArray = part.numbers["q_len"][chosen]
+        order = np.argsort(lengths, kind="stable")
+        dims = f"{shape[2]}" if shape[2] == shape[3] else f"{shape[2]}/{shape[3]}"
+        axes.plot(
+            lengths[order],
+            rate[chosen][order],
+            marker=MARKERS[number],
+            color=COLOURS[number],
+            markersize=4,
+            linewidth=1.2,
+            label=f"{shape[0]} heads, {shape[1]} kv, dim {dims}",
+        )
+    powers_axis(axes, "x", "tokens of the sequence", count_label)
+    axes.set_ylabel("TFLOP/s of the pairs a causal mask keeps")
+    axes.set_ylim(bottom=0.0)
+    axes.set_title(f"{kernel}, {direction}")
+    axes.legend(fontsize=7, loc="upper left")
+
+
+def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
+    """TFLOP/s over length: rows are kernels, columns directions."""
+    table = usable(profile, Family.ATTENTION)
+    if table is None or not table.words["mask"].equals("causal").any():
+        return None
+    kernels = [name for name in ("flash", "cudnn", "core") if table.words["kernel"].equals(name).any()]
+    figure, panels = new_figure(2, rows=len(kernels))
+    for row, kernel in enumerate(kernels):
+        for column, direction in enumerate(("forward", "backward")):
+            draw_attention_rates(panels[2 * row + column], table, kernel, direction)
+    figure.suptitle("Causal attention, one sequence", fontweight="bold")
+    return save_figure(figure, path, footer(profile.machine, origins_of(table)))
+
+
+def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
+    """Bytes per second of every memory-bound kernel at its largest sample."""
+    names, rates = [], []
+    for kernel in sorted(set(table.words["kernel"].words())):
+        rows = np.flatnonzero(
+            table.words["kernel"].equals(kernel) & table.words["direction"].equals(direction)
+        )
+        if not rows.size:
+            continue
+        part = table.take(rows)
+        elements = part.numbers["rows"].astype(np.float64) * part.numbers["width"]
+        largest = int(np.argmax(elements))
+        dtype = part.words["dtype"].words()[largest]
+        moved = elements[largest] * bytes_moved_per_element(
+            kernel, backward=direction == "backward", dtype=dtype
+        )
+        names.append(kernel)
+        rates.append(moved / part.medians_s()[largest] / 1e9)
+    axes.barh(names, rates, color=COLOURS[0 if direction == "forward" else 1])
+    axes.invert_yaxis()
+    axes.bar_label(axes.containers[0], fmt="%.4g", padding=2, fontsize=7)  # type: ignore[arg-type]
+    axes.margins(x=0.15)
+    axes.set_xlabel("GB/s (bytes a fused kernel must move / time)")
+    axes.set_title(f"{direction}, largest sample of each kernel")
+
+
+def draw_memory_bound(profile: ProfileDatabase, path: Path) -> Path | None:
+    """Bandwidth of the memory-bound kernels."""
+    table = usable(profile, Family.MEMORY_BOUND)
+    if table is None:
+        return None
+    figure, panels = new_figure(2)
+    for axes, direction in zip(panels, ("forward", "backward"), strict=True):
+        draw_kernel_rates(axes, table, direction)
+    figure.suptitle("Memory-bound kernels", fontweight="bold")
+    return save_figure(figure, path, footer(profile.machine, origins_of(table)))

@@ -1,0 +1,140 @@
+"""The exact shapes of one model: what its op list says a rank runs, for each tensor-parallel degree."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ops.block import ModelOps, model_ops
+from ops.edges import flat
+from ops.layout import Layout
+from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase
+from profiler.planned import Planned, planned
+from spec.arrays import ints
+from spec.config_file import ConfigFile
+from spec.dtypes import dtype_bytes
+from spec.errors import ConfigError
+from spec.job import JobSpec, precision_of
+from spec.presets import INTERNEVO, MEGATRON
+from spec.read_config import read_config
+
+BEFORE_ALL = -1
+"""Tier of a model's own shapes: the user asked for them by name."""
+
+MICRO_BATCHES = (1, 2, 4)
+STRATEGIES = (StrategyName.FSP, StrategyName.ISP)
+"""fsp cuts the weights over tp (as mtp and msp do), isp the tokens."""
+
+
+def model_cases(path: Path, ranks: Sequence[int]) -> list[Planned]:
+    """Every compute case that the model at ``path`` runs on one of ``ranks`` tensor-parallel ranks.
+
+    Raises ConfigError for a config that cannot be read, has no sequence length, or heads that no
+    degree of ``ranks`` divides.
+    """
+    config = read_config(path)
+    heads = [run.block.attention.num_heads for run in config.model.blocks]
+    degrees = [tp for tp in ranks if all(count % tp == 0 for count in heads)]
+    if not degrees:
+        raise ConfigError(
+            where=str(path),
+            key="--tp",
+            value=",".join(map(str, ranks)),
+            allowed=f"at least one divisor of the {min(heads)} attention heads",
+        )
+    cases: dict[Case, None] = {}
+    for tp in degrees:
+        for strategy in STRATEGIES:
+            for op in operations(config, tp, strategy):
+                cases.update(dict.fromkeys(cases_of(op)))
+    return planned(BEFORE_ALL, cases)
+
+
+def operations(config: ConfigFile, tp: int, strategy: StrategyName) -> list[Op]:
+    """The op list of one rank out of ``tp``, for a few micro-batch sizes, with experts spread over the
+    ranks as well."""
+    if config.seq_len is None:
+        raise ConfigError(
+            where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
+        )
+    plan = config.plan
+    preset = INTERNEVO if strategy is StrategyName.ISP else MEGATRON
+    job = JobSpec(
+        world_size=tp,
+        seq_len=config.seq_len,
+        global_batch_tokens=config.seq_len,
+        preset=preset,
+        precision=precision_of(preset, (plan.dtype if plan else None) or "bf16"),
+        flash_attention=plan is None or plan.use_flash_attn is not False,
+    )
+    layout = Layout.of(tp, tp=tp, micro_batch=ints(MICRO_BATCHES))
+    made: ModelOps = model_ops(config.model, job, layout, strategy, Recompute.NONE)
+    return [op for piece in (*made.blocks, made.embedding, made.head) for op in flat(piece)]
+
+
+def cases_of(op: Op) -> Iterator[Case]:
+    """The benchmark case of each row of a compute operation; none for the others."""
+    match op:
+        case BatchedGemm():
+            out = op.dtype if dtype_bytes(op.dtype) >= 2 else "bf16"
+            for batch, m, k, n in rows(op.batch, op.m, op.k, op.n):
+                yield GemmCase(
+                    batch=batch,
+                    m=m,
+                    k=k,
+                    n=n,
+                    layout=op.layout,
+                    dtype_in=op.dtype,
+                    dtype_out=out,
+                    scale_recipe=op.scale_recipe,
+                    bias=op.bias,
+                )
+        case GroupedGemm():
+            out = op.dtype if dtype_bytes(op.dtype) >= 2 else "bf16"
+            for groups, m, k, n in rows(op.groups, op.m, op.k, op.n):
+                yield GroupedGemmCase(
+                    groups=groups,
+                    m=m,
+                    k=k,
+                    n=n,
+                    layout=op.layout,
+                    dtype_in=op.dtype,
+                    dtype_out=out,
+                    scale_recipe=op.scale_recipe,
+                )
+        case Attention():
+            yield from attention_cases_of(op)
+        case MemoryBound():
+            direction = "backward" if op.backward else "forward"
+            for count, width in rows(op.rows, op.width):
+                yield MemoryBoundCase(
+                    kernel=op.kernel, direction=direction, rows=count, width=width, dtype=op.dtype
+                )
+
+
+def attention_cases_of(op: Attention) -> Iterator[AttentionCase]:
+    """One case for each row of an attention operation."""
+    for batch, q_len, kv_len, heads, kv_heads in rows(op.batch, op.q_len, op.kv_len, op.heads, op.kv_heads):
+        yield AttentionCase(
+            batch=batch,
+            q_len=q_len,
+            kv_len=kv_len,
+            heads=heads,
+            kv_heads=kv_heads,
+            qk_dim=op.qk_dim,
+            v_dim=op.v_dim,
+            mask=op.mask,
+            window=op.window,
+            direction=op.direction,
+            kernel=op.kernel,
+            dtype=op.dtype,
+        )
+
+
+def rows(*columns: object) -> list[tuple[int, ...]]:
+    """Columns of common length as rows of numbers, those with a zero left out."""
+    table = np.stack(np.broadcast_arrays(*(ints(column) for column in columns)), axis=1)
+    return [tuple(row) for row in table.tolist() if min(row) > 0]

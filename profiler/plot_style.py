@@ -1,0 +1,102 @@
+"""How every picture of a profile looks: axes, units, footers, files."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from profdb.sample import MachineFacts
+from spec.origin import ORIGIN_NAMES, Origin
+
+DPI = 130
+COLOURS: tuple[str, ...] = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#8C6D31",
+)
+"""Told apart by colour-blind readers: Okabe and Ito, "Color Universal Design", 2008; one brown more."""
+MARKERS = "osD^vP*X"
+
+BYTE_STEPS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+RATE_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def byte_label(value: float, _: object = None) -> str:
+    """``4194304`` as ``4 MiB``."""
+    for step, unit in BYTE_STEPS:
+        if value >= step:
+            return f"{value / step:.4g} {unit}"
+    return f"{value:.4g} B"
+
+
+def time_label(value: float, _: object = None) -> str:
+    """``0.00012`` as ``120 us``."""
+    for step, unit in TIME_STEPS:
+        if value >= step * 0.9999:
+            return f"{value / step:.4g} {unit}"
+    return f"{value:.2g} s"
+
+
+def count_label(value: float, _: object = None) -> str:
+    """``4096`` as ``4k`` and ``512`` as ``512``: tokens by powers of two."""
+    return f"{value / 1024:.4g}k" if value >= 1024 else f"{value:.4g}"
+
+
+def rate_label(value: float, _: object = None) -> str:
+    """``3e12`` as ``3T``."""
+    for step, unit in RATE_STEPS:
+        if value >= step:
+            return f"{value / step:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+def powers_axis(axes: Axes, name: str, label: str, formatter: object, base: int = 2) -> None:
+    """A logarithmic ``x`` or ``y`` axis with readable numbers."""
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    (axes.set_xscale if name == "x" else axes.set_yscale)("log", base=base)
+    axis.set_major_locator(LogLocator(base=base, numticks=9))
+    axis.set_major_formatter(FuncFormatter(formatter))  # type: ignore[arg-type]
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_label_text(label)
+
+
+def new_figure(
+    columns: int, *, rows: int = 1, width: float = 6.4, height: float = 4.6
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``rows`` x ``columns`` panels, row by row."""
+    mpl.use("Agg")
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat:
+        axes.grid(True, which="major", alpha=0.35, linewidth=0.7)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure, list(panels.flat)
+
+
+def footer(machine: MachineFacts, origins: Iterable[Origin]) -> str:
+    """Machine, date, and where the numbers come from."""
+    kinds = sorted(set(origins))
+    what = "samples " + ", ".join(ORIGIN_NAMES[kind] for kind in kinds)
+    facts = [machine.gpu, f"torch {machine.torch}" if machine.torch else "", machine.date[:10], what]
+    return "   ".join(fact for fact in facts if fact)
+
+
+def save_figure(figure: Figure, path: Path, caption: str) -> Path:
+    """Write the picture with its caption below, replacing an older one in one step."""
+    figure.supxlabel(caption, fontsize=8, color="#555555")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    figure.savefig(temporary, dpi=DPI)
+    temporary.replace(path)
+    return path

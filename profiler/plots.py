@@ -1,0 +1,160 @@
+"""All pictures of a profile, and one page that shows it at a glance.
+
+``cal/linear.jpg``, ``cal/attention.jpg``, ``cal/memory_bound.jpg``,
+``comm/<op>_intra_<i>_inter_<j>.jpg``, ``overview.jpg``.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from profdb.cases import Family
+from profdb.curvebook import CurveBook
+from profdb.sample import ProfileDatabase
+from profiler.collective_plots import Series, all_series, draw_series
+from profiler.compute_plots import (
+    attention_flops,
+    draw_attention,
+    draw_kernel_rates,
+    draw_linear,
+    draw_linear_rates,
+    draw_memory_bound,
+    usable,
+)
+from profiler.plot_style import (
+    COLOURS,
+    MARKERS,
+    byte_label,
+    count_label,
+    footer,
+    new_figure,
+    powers_axis,
+    save_figure,
+    time_label,
+)
+from spec.origin import ORIGIN_NAMES, Origin
+
+
+def draw_profile(profile: ProfileDatabase, folder: Path) -> list[Path]:
+    """Draw everything the profile holds into ``folder``; the files written.
+
+    The profile needs valid fits (profdb.fitting.with_fits), else fitting happens here.
+    """
+    book = CurveBook(profile)
+    drawn = [
+        draw_linear(profile, folder / "cal" / "linear.jpg"),
+        draw_attention(profile, folder / "cal" / "attention.jpg"),
+        draw_memory_bound(profile, folder / "cal" / "memory_bound.jpg"),
+    ]
+    series = all_series(profile)
+    drawn += [draw_series(profile, book, one, folder / "comm") for one in series]
+    drawn.append(draw_overview(profile, series, folder / "overview.jpg"))
+    return [path for path in drawn if path is not None]
+
+
+def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) -> Path:
+    """Six panels: what it is, products, attention, kernels, collectives by bandwidth and by time."""
+    figure, panels = new_figure(3, rows=2, width=5.6, height=4.2)
+    draw_facts(panels[0], profile)
+    linear = usable(profile, Family.GEMM)
+    if linear is None:
+        say_absent(panels[1], "no matrix products")
+    else:
+        draw_linear_rates(panels[1], linear, "bf16")
+        panels[1].set_title("matrix products, bf16")
+    draw_attention_overview(panels[2], profile)
+    kernels = usable(profile, Family.MEMORY_BOUND)
+    if kernels is None:
+        say_absent(panels[3], "no memory-bound kernels")
+    else:
+        draw_kernel_rates(panels[3], kernels, "forward")
+        panels[3].set_title("memory-bound kernels, forward")
+    draw_collectives_overview(panels[4], panels[5], series)
+    figure.suptitle(f"Profile of {profile.machine.gpu}", fontweight="bold")
+    origins = {Origin(code) for table in profile.tables.values() for code in np.unique(table.origin).tolist()}
+    return save_figure(figure, path, footer(profile.machine, origins))
+
+
+def say_absent(axes: Axes, text: str) -> None:
+    """An empty panel that says why."""
+    axes.axis("off")
+    axes.text(0.5, 0.5, f"{text} in this profile", ha="center", va="center", color="#777777")
+
+
+def draw_facts(axes: Axes, profile: ProfileDatabase) -> None:
+    """Machine facts and the number of samples of each family."""
+    machine = profile.machine
+    lines = [
+        f"{machine.gpu}, {machine.memory_bytes / 2**30:.1f} GiB",
+        f"{machine.nodes} node(s) x {machine.gpus_per_node}"
+        + (f", cluster {machine.cluster}" if machine.cluster else ""),
+        f"torch {machine.torch or '-'}, NCCL {machine.nccl or '-'}, driver {machine.driver or '-'}",
+        *(f"best {name}: {flops / 1e12:.4g} TFLOP/s" for name, flops in sorted(machine.best_flops.items())),
+        "",
+        f"{'samples':<14}{'all':>6}{'ok':>6}  origin",
+    ]
+    for family, table in profile.tables.items():
+        origins = ", ".join(ORIGIN_NAMES[code] for code in np.unique(table.origin).tolist())
+        lines.append(f"{family.value:<14}{table.size:>6}{int((table.status == 0).sum()):>6}  {origins}")
+    axes.axis("off")
+    axes.text(0.0, 1.0, "\n".join(lines), va="top", family="monospace", fontsize=9)
+
+
+def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
+    """Median rate over length, a line for each kernel and direction."""
+    table = usable(profile, Family.ATTENTION)
+    if table is None:
+        say_absent(axes, "no attention")
+        return
+    number = 0
+    for kernel in ("flash", "cudnn"):
+        for direction in ("forward", "backward"):
+            rows = np.flatnonzero(
+                table.words["kernel"].equals(kernel)
+                & table.words["direction"].equals(direction)
+                & table.words["mask"].equals("causal")
+            )
+            if not rows.size:
+                continue
+            part = table.take(rows)
+            rate = attention_flops(part, "causal", direction) / part.medians_s() / 1e12
+            lengths = part.numbers["q_len"]
+            places = np.unique(lengths)
+            middle = [float(np.median(rate[lengths == place])) for place in places]
+            axes.plot(
+                places, middle, marker=MARKERS[number], color=COLOURS[number], label=f"{kernel}, {direction}"
+            )
+            number += 1
+    powers_axis(axes, "x", "tokens of the sequence", count_label)
+    axes.set_ylabel("TFLOP/s, median over head shapes")
+    axes.set_ylim(bottom=0.0)
+    axes.set_title("causal attention")
+    axes.legend(fontsize=8)
+
+
+def draw_collectives_overview(bandwidth: Axes, latency: Axes, series: list[Series]) -> None:
+    """Every operation over the largest group measured."""
+    if not series:
+        say_absent(bandwidth, "no collectives")
+        say_absent(latency, "no collectives")
+        return
+    widest: dict[str, Series] = {}
+    for one in series:
+        held = widest.get(one.collective.value)
+        if held is None or one.intra * one.inter > held.intra * held.inter:
+            widest[one.collective.value] = one
+    for number, one in enumerate(widest.values()):
+        style = {"marker": MARKERS[number], "color": COLOURS[number], "markersize": 4, "linewidth": 1.0}
+        label = f"{one.collective.value} {one.intra} x {one.inter}"
+        rate = one.size_bytes / 1e9 * one.busbw_factor / one.median_s
+        bandwidth.plot(one.size_bytes, rate, label=label, **style)
+        latency.plot(one.size_bytes, one.median_s, label=label, **style)
+    for axes in (bandwidth, latency):
+        powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
+        axes.legend(fontsize=7)
+    bandwidth.set_ylabel("busbw, GB/s")
+    bandwidth.set_ylim(bottom=0.0)
+    bandwidth.set_title("collectives over the largest group (ranks x domains)")
+    powers_axis(latency, "y", "time of one call", time_label, base=10)
+    latency.set_title("the same, time")

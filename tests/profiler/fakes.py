@@ -1,0 +1,64 @@
+"""A launcher whose operations take a time that only their case decides, and the clock they move."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from profdb.cases import Case
+from profiler.device import Device
+from profiler.launched import Call, Launched
+from profiler.measurement import Bench
+from profiler.rank_layout import RankLayout
+from profiler.world import World
+
+
+def seconds_of(case: Case) -> float:
+    """A time between 1 and 2 ms that differs from case to case."""
+    digest = hashlib.sha256(repr(case).encode()).digest()
+    return 1e-3 * (1.0 + int.from_bytes(digest[:6], "big") / 2**48)
+
+
+@dataclass
+class FakeClock:
+    """Time that only launched calls move."""
+
+    now_s: float = 0.0
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Seconds of one launch."""
+        start = self.now_s
+        for index in range(count):
+            calls[index % len(calls)]()
+        return (self.now_s - start) / count
+
+
+@dataclass
+class FakeLauncher:
+    """Launches nothing: moves the clock by seconds_of(case). ``before`` may raise for a case."""
+
+    clock: FakeClock
+    launched: list[Case] = field(default_factory=list)
+    before: Callable[[Case], None] = lambda case: None
+
+    def launch(self, case: Case) -> Launched:
+        """As profiler.launched.Launcher."""
+        self.before(case)
+        self.launched.append(case)
+
+        def call() -> None:
+            self.clock.now_s += seconds_of(case)
+
+        return Launched(case=case, calls=(call,), implementation="fake")
+
+
+def single_world() -> World:
+    """One process on the CPU."""
+    return World(layout=RankLayout(), device=Device(kind="cpu"))
+
+
+def fake_bench() -> Bench:
+    """A bench around a fake launcher and its clock."""
+    clock = FakeClock()
+    return Bench(
+        world=single_world(), launcher=FakeLauncher(clock=clock), device_clock=clock, host_clock=clock
+    )

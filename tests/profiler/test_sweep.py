@@ -1,0 +1,152 @@
+"""The stored key is what was launched, for every benchmark, through journal and profile."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from profdb.cases import Case, GemmCase, HostCase
+from profdb.sample import ProfileDatabase
+from profdb.store import load_profile
+from profiler.journal import Journal, journal_path, read_journal
+from profiler.launched import UnsupportedCaseError
+from profiler.measurement import Bench, measure
+from profiler.planned import most_informative_first
+from profiler.profiling_run import RunOptions, run_in
+from profiler.sweep import Budget, sweep
+from profiler.sweep_plan import BENCHMARKS, SweepPlan, benchmark_of, gpu_compute, plan_cases
+from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, seconds_of, single_world
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU_CASES = most_informative_first(gpu_compute())
+CPU_CASES = plan_cases(SweepPlan(device_kind="cpu", domain_ranks=2, domains=2))
+
+
+def samples_of_each_benchmark(count: int) -> list[Case]:
+    """The first cases of every benchmark, of the GPU's lists and the processor's."""
+    chosen: list[Case] = []
+    taken: Counter[str] = Counter()
+    for case in [*GPU_CASES, *CPU_CASES]:
+        if taken[benchmark_of(case)] < count:
+            taken[benchmark_of(case)] += 1
+            chosen.append(case)
+    assert set(taken) == set(BENCHMARKS)
+    return chosen
+
+
+def run_fake(
+    cases: list[Case], output: Path, *, resume: bool = False
+) -> tuple[ProfileDatabase, FakeLauncher]:
+    """A whole run with the fake launcher; times come from real clocks around calls that take none, so
+    only keys are looked at."""
+    launcher = FakeLauncher(clock=FakeClock())
+    options = RunOptions(output=output, root=ROOT, device="cpu", resume=resume)
+    assert run_in(single_world(), options, cases, launcher) is not None
+    return load_profile(output), launcher
+
+
+def test_every_sample_holds_the_time_of_its_own_case(tmp_path: Path) -> None:
+    cases = samples_of_each_benchmark(12)
+    bench = fake_bench()
+    path = tmp_path / "data.pt.journal"
+    journal = Journal.open(path, "fake")
+    sweep(cases, bench, journal, Budget(), "2026-01-01")
+    journal.close()
+    stored = read_journal(path).samples
+    assert [sample.case for sample in stored] == cases
+    for sample in stored:
+        assert sample.trials_s == pytest.approx([seconds_of(sample.case)] * len(sample.trials_s), rel=1e-6)
+
+
+def test_the_profile_holds_exactly_what_was_launched(tmp_path: Path) -> None:
+    cases = samples_of_each_benchmark(6)
+    profile, launcher = run_fake(cases, tmp_path / "data.pt")
+    assert {sample.case for sample in profile.samples} == set(launcher.launched) == set(cases)
+    assert not journal_path(tmp_path / "data.pt").exists()
+    assert set(profile.fits) == {family.value for family in profile.tables}
+
+
+def test_a_launcher_that_runs_something_else_is_stored_under_what_it_ran() -> None:
+    asked = GemmCase(m=8, k=8, n=8)
+    ran = GemmCase(m=16, k=8, n=8)
+    bench = fake_bench()
+    inner = bench.launcher
+
+    class Substitute:
+        def launch(self, case: Case) -> object:
+            return inner.launch(ran)
+
+    swapped = Bench(world=bench.world, launcher=Substitute(), device_clock=bench.device_clock)  # type: ignore[arg-type]
+    sample = measure(asked, swapped, "2026-01-01")
+    assert sample.case == ran
+    assert sample.median_s == pytest.approx(seconds_of(ran), rel=1e-6)
+
+
+def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
+    cases = samples_of_each_benchmark(3)
+    before, _ = run_fake(cases[:7], tmp_path / "data.pt")
+    after, launcher = run_fake(cases, tmp_path / "data.pt", resume=True)
+    assert launcher.launched == cases[7:]
+    assert len(after.samples) == len(cases)
+    known = {sample.case: sample.trials_s for sample in after.samples}
+    assert all(known[sample.case] == sample.trials_s for sample in before.samples)
+
+
+def test_a_second_run_is_merged_never_overwritten(tmp_path: Path) -> None:
+    cases = samples_of_each_benchmark(2)
+    run_fake(cases, tmp_path / "data.pt")
+    after, _ = run_fake(cases, tmp_path / "data.pt")
+    assert len(after.samples) == 2 * len(cases)
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB"), "oom"),
+        (UnsupportedCaseError("no such kernel"), "failed"),
+    ],
+)
+def test_cases_that_cannot_run_are_recorded_as_such(problem: Exception, status: str) -> None:
+    case = GemmCase(m=8, k=8, n=8)
+    bench = fake_bench()
+
+    def refuse(_: Case) -> None:
+        raise problem
+
+    bench.launcher.before = refuse  # type: ignore[attr-defined]
+    sample = measure(case, bench, "2026-01-01")
+    assert (sample.case, sample.status, sample.trials_s) == (case, status, ())
+    assert str(problem).split(".")[0] in str(sample.launched["reason"])
+
+
+def test_running_out_of_memory_in_the_call_is_recorded_too() -> None:
+    bench = fake_bench()
+    clock = bench.device_clock
+
+    class Exhausted:
+        def burst(self, *_: object) -> float:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    bench.device_clock = Exhausted()  # type: ignore[assignment]
+    assert measure(GemmCase(m=8, k=8, n=8), bench, "").status == "oom"
+    bench.device_clock = clock
+    assert measure(GemmCase(m=8, k=8, n=8), bench, "").status == "ok"
+
+
+def test_an_unexpected_error_is_not_swallowed() -> None:
+    bench = fake_bench()
+
+    def broken(_: Case) -> None:
+        raise ValueError("a bug of ours")
+
+    bench.launcher.before = broken  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="a bug of ours"):
+        measure(GemmCase(m=8, k=8, n=8), bench, "")
+
+
+def test_a_spent_budget_stops_before_the_next_case(tmp_path: Path) -> None:
+    bench = fake_bench()
+    spent = Budget(seconds=1.0, started=-1e9)
+    result = sweep([HostCase(kind="launch")] * 3, bench, None, spent, "")
+    assert (result.left, sum(result.statuses.values())) == (3, 0)

@@ -1,0 +1,180 @@
+"""Times that the fits never saw, told by the fits: the split, and the errors per GPU.
+
+Whole (n, k) pairs of GEMM, whole (heads, kv_heads, head_dim) families of attention and whole message
+sizes of collectives are left out, a fifth of each at random; and 8 GPUs are told from 2 and 4. Every
+price goes through CurveBook, as in a search.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.cases import Family
+from profdb.curvebook import CurveBook
+from profdb.priced import Priced
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery
+from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
+from profdb.table import SampleTable, word_names
+from spec.arrays import BoolArray, FloatArray
+from spec.collectives import Collective
+from spec.origin import Origin
+from spec.units import MIB
+
+LEFT_OUT = 0.2
+SMALLEST_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Errors |predicted / measured - 1| of one test on one GPU, against its targets (0: none)."""
+
+    test: str
+    gpu: str
+    errors: FloatArray
+    measured_share: float
+    target_median: float
+    target_p90: float = 0.0
+
+    @property
+    def median(self) -> float:
+        """Median error."""
+        return float(np.median(self.errors))
+
+    @property
+    def p90(self) -> float:
+        """90th percentile of the errors."""
+        return float(np.quantile(self.errors, 0.9))
+
+    @property
+    def passed(self) -> bool:
+        """Whether the errors are within the targets."""
+        return self.median <= self.target_median and (not self.target_p90 or self.p90 <= self.target_p90)
+
+
+def book_without(gpu: str, table: SampleTable, hidden: BoolArray) -> CurveBook:
+    """A book fitted to the rows that are not hidden."""
+    seen = table.take(np.flatnonzero(~hidden).astype(np.int64))
+    return CurveBook(ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=Samples({table.family: seen})))
+
+
+def random_hidden(keys: np.ndarray, rng: np.random.Generator) -> BoolArray:
+    """Rows whose key (one row of ``keys``) falls into a random fifth of the different keys."""
+    different, which = np.unique(keys, axis=0, return_inverse=True)
+    chosen = rng.permutation(different.shape[0])[: round(LEFT_OUT * different.shape[0])]
+    return np.isin(which.reshape(-1), chosen)
+
+
+def ask_gemm(book: CurveBook, table: SampleTable) -> Priced:
+    """The book's times for the table's matrix products (all of one dtype and layout)."""
+    numbers = table.numbers
+    return book.linear_s(
+        LinearQuery(
+            batch=numbers["batch"],
+            m=numbers["m"],
+            k=numbers["k"],
+            n=numbers["n"],
+            layout=table.words["layout"].words()[0],
+            dtype=table.words["dtype_in"].words()[0],
+        )
+    )
+
+
+def ask_attention(book: CurveBook, table: SampleTable) -> Priced:
+    """The book's times for the table's attention calls (all of one kind)."""
+    words = {name: table.words[name].words()[0] for name in word_names(Family.ATTENTION)}
+    return book.attention_s(AttentionQuery(**table.numbers, **words))
+
+
+def ask_collectives(book: CurveBook, table: SampleTable) -> Priced:
+    """The book's times for the table's collectives, one query for each kind."""
+    seconds, spread = np.zeros(table.size), np.zeros(table.size)
+    origin = np.zeros(table.size, dtype=np.int64)
+    kinds = table.words["collective"]
+    for name in kinds.values:
+        rows = np.flatnonzero(kinds.equals(name))
+        sizes = {column: values[rows] for column, values in table.numbers.items()}
+        told = book.collective_s(CollectiveQuery(collective=Collective(name), **sizes))
+        seconds[rows], spread[rows], origin[rows] = told.seconds, told.relative_std, told.origin
+    return Priced(seconds=seconds, relative_std=spread, origin=origin)
+
+
+def compare(
+    gpu: str,
+    table: SampleTable,
+    hidden: BoolArray,
+    scored: BoolArray,
+    ask: Callable[[CurveBook, SampleTable], Priced],
+) -> tuple[FloatArray, FloatArray]:
+    """(errors, whether each was called measured) of the hidden rows that are scored."""
+    asked = table.take(np.flatnonzero(hidden & scored).astype(np.int64))
+    told = ask(book_without(gpu, table, hidden), asked)
+    errors = np.abs(told.seconds / asked.medians_s() - 1.0)
+    return errors, (told.origin == int(Origin.MEASURED)).astype(np.float64)
+
+
+def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int) -> list[HeldOut]:
+    """All tests that the tables of one GPU allow; errors are pooled over ``draws`` random splits."""
+    results: list[HeldOut] = []
+    splits = {
+        Family.GEMM: ("gemm (n, k)", ("n", "k"), ask_gemm, (0.04, 0.12)),
+        Family.ATTENTION: (
+            "attention family",
+            ("heads", "kv_heads", "qk_dim"),
+            ask_attention,
+            (0.04, 0.12),
+        ),
+        Family.COLLECTIVE: ("collective sizes", ("size_bytes",), ask_collectives, (0.05, 0.15)),
+    }
+    for family, (test, names, ask, targets) in splits.items():
+        if family not in tables:
+            continue
+        table = tables[family]
+        rng = np.random.default_rng(seed)
+        keys = np.stack([table.numbers[name] for name in names], axis=1)
+        found = [
+            compare(gpu, table, random_hidden(keys, rng), large_enough(table), ask) for _ in range(draws)
+        ]
+        results.append(
+            HeldOut(
+                test=test,
+                gpu=gpu,
+                errors=np.concatenate([errors for errors, _ in found]),
+                measured_share=float(np.mean(np.concatenate([measured for _, measured in found]))),
+                target_median=targets[0],
+                target_p90=targets[1],
+            )
+        )
+    if Family.COLLECTIVE in tables:
+        results.append(eight_from_fewer(gpu, tables[Family.COLLECTIVE]))
+    return results
+
+
+def large_enough(table: SampleTable) -> BoolArray:
+    """Rows that count: m (GEMM) or tokens (attention) of at least 512; every collective."""
+    if table.family is Family.GEMM:
+        return np.asarray(table.numbers["m"] >= SMALLEST_TOKENS)
+    if table.family is Family.ATTENTION:
+        return np.asarray(table.numbers["batch"] * table.numbers["q_len"] >= SMALLEST_TOKENS)
+    return np.ones(table.size, dtype=np.bool_)
+
+
+def eight_from_fewer(gpu: str, table: SampleTable) -> HeldOut:
+    """8 GPUs told from 2 and 4, above 1 MiB, pooled over the kinds."""
+    eight = table.numbers["intra"] == 8
+    errors, measured = compare(gpu, table, eight, table.numbers["size_bytes"] > MIB, ask_collectives)
+    return HeldOut(
+        test="8 GPUs from 2 and 4",
+        gpu=gpu,
+        errors=errors,
+        measured_share=float(measured.mean()),
+        target_median=0.15,
+    )
+
+
+def tables_by_gpu(samples: dict[str, list[Sample]]) -> dict[str, dict[Family, SampleTable]]:
+    """Columns of each GPU's samples."""
+    return {
+        gpu: ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=found).tables
+        for gpu, found in samples.items()
+    }

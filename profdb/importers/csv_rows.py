@@ -1,0 +1,87 @@
+"""Rows of a CSV file with their line numbers, and cells read or refused with a reason."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spec.errors import ProfileError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a CSV file: cells by column name. Every reader raises ProfileError naming file, line
+    and column."""
+
+    path: Path
+    line: int
+    cells: dict[str, str]
+
+    def refuse(self, column: str, reason: str) -> ProfileError:
+        """The error for one cell."""
+        return ProfileError(
+            f"{self.path}:{self.line}: {column} = {self.cells.get(column, '')!r}: {reason}; nothing imported"
+        )
+
+    def text(self, column: str, default: str | None = None) -> str:
+        """A cell, stripped; ``default`` where the column is absent or empty."""
+        found = self.cells.get(column, "").strip()
+        if found:
+            return found
+        if default is None:
+            raise self.refuse(column, "must not be empty")
+        return default
+
+    def whole(self, column: str, default: int | None = None) -> int:
+        """A whole number of at least 1 (10 and 10.0 alike)."""
+        if default is not None and not self.cells.get(column, "").strip():
+            return default
+        text = self.text(column)
+        try:
+            number = float(text)
+        except ValueError as error:
+            raise self.refuse(column, "must be a whole number") from error
+        if not math.isfinite(number) or number != int(number) or number < 1:
+            raise self.refuse(column, "must be a whole number of at least 1")
+        return int(number)
+
+    def seconds(self, column: str, unit_s: float) -> float:
+        """A positive, finite time given in units of ``unit_s`` seconds."""
+        text = self.text(column)
+        try:
+            number = float(text)
+        except ValueError as error:
+            raise self.refuse(column, "must be a time") from error
+        if not math.isfinite(number) or number <= 0.0:
+            raise self.refuse(column, "must be a positive, finite time")
+        return number * unit_s
+
+
+def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
+    """The rows of ``path``. ProfileError when it can't be read, lacks a required column, has a row of
+    another length or no row at all."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: cannot be read as CSV text ({error}); nothing imported") from error
+    reader = csv.reader(text.splitlines())
+    header = [name.strip() for name in next(reader, [])]
+    lacking = [name for name in required if name not in header]
+    if lacking:
+        raise ProfileError(
+            f"{path}:1: column {', '.join(lacking)} is missing (found: {', '.join(header) or 'nothing'}); "
+            "nothing imported"
+        )
+    empty = True
+    for cells in reader:
+        if not cells:
+            continue
+        empty = False
+        if len(cells) != len(header):
+            raise ProfileError(
+                f"{path}:{reader.line_num}: {len(cells)} cells under {len(header)} columns; nothing imported"
+            )
+        yield Row(path, reader.line_num, dict(zip(header, cells, strict=True)))
+    if empty:
+        raise ProfileError(f"{path}: no rows; nothing imported")

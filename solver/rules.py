@@ -111,7 +111,7 @@ def _hybrid(draft: Draft) -> BoolArray:
 
 def _sharding_accepted(draft: Draft) -> BoolArray:
     stages = draft.job.preset.zero_stages
-    return bools(np.where(draft["zero_size"] > 1, max(stages) >= 1, 0 in stages))
+    return bools(np.where(draft["zero_size"] > 1, 1 in stages, 0 in stages))
 
 
 RULES: tuple[Rule, ...] = (

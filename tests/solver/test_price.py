@@ -1,0 +1,169 @@
+"""Invariants of a price: parts add up, rows do not disturb each other, physics has its signs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan, PlanTable
+from solver.price import STEP_PARTS, price, sized
+from solver.search import Question, price_plan
+from spec.presets import PRESETS
+from tests.solver.flat_book import FLOPS, INTRA_BANDWIDTH, FlatBook
+from tests.solver.questions import question, small_model
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    strategy = draw(st.sampled_from(list(StrategyName)))
+    tp, pp, dp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
+    zero_size = draw(st.sampled_from([d for d in (1, 2, 4) if dp % d == 0]))
+    return Plan(
+        strategy=strategy,
+        preset="internevo",
+        recompute=draw(st.sampled_from([Recompute.NONE, Recompute.FULL])),
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        wp=min(draw(st.sampled_from([1, 2, 4])), tp * dp) if strategy is StrategyName.ISP else 1,
+        zero_stage=int(zero_size > 1),
+        zero_size=zero_size,
+        micro_batch=draw(st.sampled_from([1, 2])),
+        num_micro=draw(st.sampled_from([4, 8])),
+    )
+
+
+def ask(plan: Plan, **changes: object) -> Question:
+    sequences = plan.dp * plan.micro_batch * plan.num_micro
+    return question(world_size=plan.world_size, sequences=sequences, **changes)
+
+
+def answer(plan: Plan, **changes: object):
+    return price_plan(ask(plan, **changes), PlanTable.of(plan))[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=plans())
+def test_parts_and_origins_and_bytes_add_up(plan: Plan) -> None:
+    one = answer(plan)
+    assert set(one.parts_s) == set(STEP_PARTS)
+    assert sum(one.parts_s.values()) == pytest.approx(one.step_s, rel=1e-12)
+    assert sum(one.origins_s.values()) == pytest.approx(one.step_s, rel=1e-12)
+    assert sum(one.memory_bytes.values()) == pytest.approx(one.allocated_bytes, rel=1e-12)
+    assert all(seconds >= 0 for seconds in one.parts_s.values())
+    assert one.allocated_bytes < one.reserved_bytes < one.device_bytes
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.lists(plans(), min_size=2, max_size=5))
+def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
+    first = rows[0]
+    alike = [
+        replace(
+            plan, strategy=first.strategy, recompute=first.recompute, wp=1, dp=16 // (plan.tp * plan.pp) or 1
+        )
+        for plan in rows
+    ]
+    alike = [replace(plan, zero_size=1, zero_stage=0) for plan in alike if plan.world_size == 16]
+    if not alike:
+        return
+    tables = [PlanTable.of(plan) for plan in alike]
+    asked = question(world_size=16, sequences=256)
+    layout = replace(
+        tables[0].layout,
+        **{
+            name: np.concatenate([getattr(table.layout, name) for table in tables])
+            for name in ("tp", "cp", "dp", "pp", "ep", "etp", "wp", "zero_size", "micro_batch")
+        },
+    )
+    together = replace(
+        tables[0],
+        layout=layout,
+        vpp=np.concatenate([table.vpp for table in tables]),
+        zero_stage=np.concatenate([table.zero_stage for table in tables]),
+        num_micro=np.concatenate([table.num_micro for table in tables]),
+    )
+    whole = price(asked.model, asked.job, sized(asked.model, asked.job, together), asked.pricer)
+    for row, table in enumerate(tables):
+        alone = price(asked.model, asked.job, sized(asked.model, asked.job, table), asked.pricer)
+        assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [StrategyName.MTP, StrategyName.MSP, StrategyName.FSP])
+def test_one_tensor_rank_waits_for_no_tensor_communication(strategy: StrategyName) -> None:
+    one = answer(Plan(strategy=strategy, preset="internevo", tp=1, dp=4, num_micro=4))
+    assert one.parts_s["tp_comm"] == 0.0
+    two = answer(Plan(strategy=strategy, preset="internevo", tp=2, dp=2, num_micro=8))
+    assert two.parts_s["tp_comm"] > 0.0
+
+
+def test_a_step_by_hand() -> None:
+    """One GPU, one micro-batch: GEMMs of 3 x forward FLOPs at 100 TFLOP/s; nothing to wait for."""
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", num_micro=1)
+    model = small_model(layers=2)
+    one = answer(plan, model=model, seq_len=1024)
+    h, f, kv, vocab, tokens = 512, 2048, 4 * 64, 4096, 1024
+    per_layer = h * (h + 2 * kv) + h * h + 3 * h * f
+    flops = 3 * 2 * tokens * (2 * per_layer + h * vocab)
+    assert one.parts_s["gemm"] == pytest.approx(flops / FLOPS, rel=1e-12)
+    assert one.parts_s["bubble"] == one.parts_s["dp_comm"] == one.parts_s["pp_comm"] == 0.0
+
+
+def test_tensor_communication_by_hand() -> None:
+    """mtp on 2 ranks: all-reduces of 2 t h bytes; 2 forward and 2 backward a layer, the backward's
+    hidden by their weight gradients, one for the embedding and three of 4 t bytes for the loss."""
+    preset = replace(PRESETS["internevo"], overlap_tp_backward=False)
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=2, num_micro=1)
+    one = answer(plan, model=small_model(layers=2), preset=preset)
+    tokens, h = 1024, 512
+    # 2 layers x 4, the head's backward one and the embedding's forward one.
+    moved = (2 * 4 + 1 + 1) * 2 * tokens * h + 3 * 4 * tokens
+    assert one.parts_s["tp_comm"] == pytest.approx(moved / INTRA_BANDWIDTH, rel=1e-12)
+
+
+def test_grouped_query_attention_is_cheaper_than_multi_head() -> None:
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=2, dp=2, num_micro=4)
+    grouped, full = (answer(plan, model=small_model(kv_heads=kv)) for kv in (2, 8))
+    assert grouped.step_s < full.step_s
+    assert grouped.memory_bytes["activations"] < full.memory_bytes["activations"]
+
+
+def test_recomputation_trades_time_for_memory() -> None:
+    plan = Plan(strategy=StrategyName.FSP, preset="internevo", tp=2, dp=2, num_micro=4)
+    none, full = answer(plan), answer(replace(plan, recompute=Recompute.FULL))
+    assert full.step_s > none.step_s
+    assert full.device_bytes < none.device_bytes
+
+
+def test_the_bubble_is_p_minus_1_over_m() -> None:
+    """Equal stages with free hops (arXiv 2104.04473 sec. 2.2): all layers, no edges worth naming."""
+
+    class FreeHops(FlatBook):
+        def p2p_s(self, query):
+            told = super().p2p_s(query)
+            return replace(told, seconds=0 * told.seconds)
+
+    model = replace(small_model(layers=8), vocab=8)
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", pp=4, num_micro=12)
+    one = answer(plan, model=model, book=FreeHops())
+    work = one.step_s - one.parts_s["bubble"] - one.parts_s["optimizer"]
+    assert one.parts_s["bubble"] / work == pytest.approx(3 / 12, rel=0.01)
+
+
+def test_a_changed_sample_changes_the_price() -> None:
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=2, dp=8, num_micro=4)
+    slow = answer(plan, book=FlatBook(flops=FLOPS / 2))
+    assert slow.parts_s["gemm"] == pytest.approx(2 * answer(plan).parts_s["gemm"])
+
+
+def test_zero_cuts_the_optimizer_state_by_its_size() -> None:
+    """arXiv 1910.02054 sec. 5.1: K = 12 bytes per parameter over the shard group."""
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=4, num_micro=4)
+    whole = answer(plan)
+    cut = answer(replace(plan, zero_size=4, zero_stage=1))
+    assert whole.memory_bytes["optimizer"] == pytest.approx(4 * cut.memory_bytes["optimizer"], rel=1e-4)
+    assert whole.memory_bytes["optimizer"] == pytest.approx(6 * whole.memory_bytes["parameters"])

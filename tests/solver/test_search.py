@@ -1,0 +1,152 @@
+"""The search: complete, counted, ranked, and honest about what it refused."""
+
+import itertools
+
+import pytest
+
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.plans import PlanTable
+from solver.search import price_plan, search
+from solver.space import Space, divisors, full_space, powers_of_two, tensor_degrees
+from solver.written import broken_rules, parse_plan, plan_of
+from spec.config_file import WrittenPlan
+from spec.errors import ConfigError, NoFeasiblePlanError
+from spec.presets import PRESETS
+from tests.solver.questions import question, small_model
+
+
+def test_every_plan_is_priced_or_counted_under_a_reason() -> None:
+    asked = question()
+    result = search(asked, full_space(asked.model, asked.job))
+    assert result.num_seen == result.num_priced + sum(result.rejected.values())
+    assert result.num_seen > 1000
+
+
+def test_plans_seen_are_the_product_of_the_degrees() -> None:
+    asked = question(world_size=8)
+    space = full_space(asked.model, asked.job)
+    result = search(asked, space)
+    sizes = {name: len(values) for name, values in space.degrees.items()}
+    whole = 1
+    for size in sizes.values():
+        whole *= size
+    without_wp = whole // sizes["wp"]
+    assert result.num_seen == 2 * (3 * without_wp + whole)
+
+
+def test_the_best_plan_is_the_best_of_all_priced_alone() -> None:
+    """Every feasible plan of a small space, written out with loops and priced one by one."""
+    asked = question(world_size=8, sequences=16)
+    found = search(asked, full_space(asked.model, asked.job), top_k=3)
+    best = min(
+        price_plan(asked, PlanTable.of(plan))[0].step_s
+        for plan in every_plan(asked)
+        if not broken_rules(asked, plan)
+    )
+    assert found.best[0].step_s == pytest.approx(best, rel=1e-12)
+    assert [answer.step_s for answer in found.best] == sorted(answer.step_s for answer in found.best)
+
+
+def every_plan(asked):
+    for strategy, recompute, tp, pp, zero, micro in itertools.product(
+        StrategyName,
+        (Recompute.NONE, Recompute.FULL),
+        (1, 2, 4, 8),
+        (1, 2, 4, 8),
+        (1, 2, 4, 8),
+        (1, 2, 4, 8, 16),
+    ):
+        dp = 8 // (tp * pp)
+        if not dp or dp % zero or 16 % (dp * micro):
+            continue
+        for wp in (1, 2, 4, 8) if strategy is StrategyName.ISP else (1,):
+            if (8 // pp) % wp == 0:
+                written = WrittenPlan(
+                    strategy=strategy.value,
+                    recompute=recompute.value,
+                    tp=tp,
+                    pp=pp,
+                    wp=wp,
+                    zero_size=zero,
+                    micro_batch=micro,
+                )
+                yield plan_of(written, asked, "test")
+
+
+@pytest.mark.parametrize("name", ["megatron", "internevo", "deepspeed"])
+def test_every_plan_names_a_preset_that_accepts_it(name: str) -> None:
+    preset = PRESETS[name]
+    asked = question(preset=preset, world_size=8)
+    result = search(asked, full_space(asked.model, asked.job), top_k=10**6)
+    assert len(result.best) == result.num_priced
+    for answer in result.best:
+        assert answer.plan.preset == name
+        assert answer.plan.strategy.value in preset.strategies
+        assert answer.plan.zero_stage in preset.zero_stages
+
+
+def test_a_framework_that_shards_parameters_is_refused_until_that_is_priced() -> None:
+    asked = question(preset=PRESETS["fsdp"], world_size=8)
+    with pytest.raises(NoFeasiblePlanError, match="the framework cannot shard the optimizer so"):
+        search(asked, full_space(asked.model, asked.job))
+
+
+def test_pareto_plans_are_beaten_by_none() -> None:
+    asked = question()
+    result = search(asked, full_space(asked.model, asked.job), top_k=10**6)
+    for kept in result.pareto:
+        assert not any(
+            other.step_s <= kept.step_s and other.device_bytes < kept.device_bytes for other in result.best
+        )
+
+
+def test_nothing_fits_names_the_reasons_and_the_nearest_miss() -> None:
+    asked = question(memory_gib=0.5)
+    with pytest.raises(NoFeasiblePlanError, match=r"does not fit in memory.*nearest miss: .* GiB of 0\.5"):
+        search(asked, full_space(asked.model, asked.job))
+
+
+def test_kv_heads_fewer_than_tp_are_refused_or_replicated_as_the_preset_says() -> None:
+    model = small_model(kv_heads=2)
+    written = WrittenPlan(strategy="fsp", tp=4, pp=1, micro_batch=1)
+    for name, refused in (("internevo", True), ("megatron", False)):
+        asked = question(model=model, world_size=8, preset=PRESETS[name])
+        reasons = broken_rules(asked, plan_of(written, asked, "test"))
+        assert ("kv heads do not divide by tp" in reasons) is refused
+
+
+def test_a_space_of_one_plan_is_searched_by_the_same_lines() -> None:
+    asked = question(world_size=8)
+    space = Space(
+        degrees={
+            "cp": (1,),
+            "pp": (2,),
+            "tp": (2,),
+            "wp": (1,),
+            "ep": (1,),
+            "zero_size": (2,),
+            "micro_batch": (4,),
+        },
+        strategies=(StrategyName.MSP,),
+        recomputes=(Recompute.NONE,),
+    )
+    result = search(asked, space)
+    written = parse_plan("strategy=msp,tp=2,pp=2,zero_size=2,micro_batch=4")
+    alone = price_plan(asked, PlanTable.of(plan_of(written, asked, "test")))[0]
+    assert result.best == (alone,)
+
+
+@pytest.mark.parametrize(
+    "text", ["tp", "tp=x", "tp=-1", "width=3", "tp=2;pp=2", "recompute=maybe", "strategy=3d"]
+)
+def test_a_typed_plan_that_is_no_plan(text: str) -> None:
+    with pytest.raises(ConfigError):
+        plan_of(parse_plan(text), question(), "--plan")
+
+
+def test_degree_lists() -> None:
+    assert divisors(12) == (1, 2, 3, 4, 6, 12)
+    assert powers_of_two(40) == (1, 2, 4, 8, 16, 32)
+    # InternEvo's pattern: 1, 2, 4, 6, 8, then multiples of 8.
+    assert tensor_degrees(26) == (1, 2, 4, 6, 8, 16, 24)

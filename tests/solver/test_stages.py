@@ -1,0 +1,64 @@
+"""Layers on stages, and what a stage holds at its peak."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan, PlanTable
+from solver.stages import in_flight, layers_per_stage, stage_table
+from spec.arrays import ints
+from spec.read_config import read_config
+from tests.solver.questions import ROOT, small_model
+
+
+@pytest.mark.published
+def test_llama3_405b_on_16_stages_is_lighter_at_both_ends() -> None:
+    """arXiv 2407.21783 sec. 3.3.2: 126 layers, the first and the last stage hold one less."""
+    assert layers_per_stage(126, 16).tolist() == [7, *[8] * 14, 7]
+
+
+@given(num_layers=st.integers(1, 200), pp=st.integers(1, 64))
+def test_every_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
+    pp = min(pp, num_layers)
+    layers = layers_per_stage(num_layers, pp)
+    assert layers.sum() == num_layers
+    assert layers.max() - layers.min() <= 1
+
+
+def plan(pp: int, num_micro: int = 8) -> Plan:
+    return Plan(strategy=StrategyName.MTP, preset="megatron", pp=pp, num_micro=num_micro)
+
+
+@given(layers=st.integers(1, 40), depths=st.lists(st.integers(1, 8), min_size=1, max_size=5))
+def test_stage_rows_hold_every_stage_layer_embedding_and_head_once(layers: int, depths: list[int]) -> None:
+    depths = [min(depth, layers) for depth in depths]
+    for depth in depths:
+        table = stage_table(small_model(layers=layers), PlanTable.of(plan(depth)))
+        assert table.count.sum() == depth
+        assert (table.count * table.layers[0]).sum() == layers
+        assert table.embedding.tolist().count(True) == 1
+        assert table.head.tolist().count(True) == 1
+        assert table.position[0] == 0
+
+
+def test_dense_first_layers_stand_on_the_first_stages() -> None:
+    """DeepSeek-V3: 3 dense layers, then experts, then the prediction block with the head."""
+    model = read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
+    table = stage_table(model, PlanTable.of(plan(16, 32)))
+    dense, experts, extra = (np.repeat(column, table.count) for column in table.layers)
+    assert dense.tolist() == [3, *[0] * 15]
+    assert experts.sum() == 58
+    assert extra.tolist() == [*[0] * 15, 1]
+
+
+@pytest.mark.published
+def test_micro_batches_in_flight() -> None:
+    """arXiv 2104.04473 sec. 2.2.1: at most p; 2205.05198 sec. 4.2.3: interleaving holds
+    1 + (p - 1)/(p v) times as much on the first stage."""
+    assert in_flight(ints([0, 3]), ints([4, 4]), ints([1, 1]), ints([16, 16])).tolist() == [4, 1]
+    assert in_flight(ints(0), ints(4), ints(1), ints(2))[0] == 2
+    pp, vpp = 8, 3
+    chunks = in_flight(ints(0), ints(pp), ints(vpp), ints(64))[0]
+    assert chunks / (pp * vpp) == pytest.approx(1 + (pp - 1) / (pp * vpp))

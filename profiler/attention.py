@@ -6,6 +6,7 @@ kernel; ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix pro
 ``varlen`` packs ``batch`` sequences of ``q_len`` tokens into one row without padding.
 """
 
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 
@@ -93,9 +94,11 @@ def attention_call(case: AttentionCase, forward: Forward, token_first: bool, whe
 
 
 def run_forward_once_checked(forward: Forward, tensors: Tensors, *, keep_graph: bool = False) -> torch.Tensor:
-    """The first forward; torch says by a RuntimeError that a kernel does not take these shapes."""
+    """The first forward; torch says by a RuntimeError (and warnings that repeat it) that a kernel does
+    not take these shapes."""
     try:
-        with torch.set_grad_enabled(keep_graph):
+        with torch.set_grad_enabled(keep_graph), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
             return forward(*tensors)
     except torch.OutOfMemoryError:
         raise

@@ -36,13 +36,14 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
     Raises UnsupportedCaseError when this world cannot form the case's groups, or the backend lacks
     the operation.
     """
+    dtype = torch_dtype(case.dtype)
     tiling = tiling_for(case, world)
     ranks = tiling.group_of(world.rank)
     place = Place(
         ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device
     )
     elements = whole_elements(case)
-    call = CALLS[case.collective](place, elements, torch_dtype(case.dtype))
+    call = CALLS[case.collective](place, elements, dtype)
     name = f"torch {world.backend} {case.collective.value}"
     return Launched(case=case, calls=(call,), implementation=name, collective=True)
 

@@ -1,0 +1,152 @@
+"""Every collective case launches its own collective, on the size and the group it says."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from profdb.cases import CollectiveCase
+from profiler import torch_collectives
+from profiler.collectives import launch_collective
+from profiler.device import Device
+from profiler.launched import UnsupportedCaseError
+from profiler.rank_layout import RankLayout
+from profiler.world import World
+from spec.collectives import Collective
+
+SENDER = 1  # rank 1 of two nodes of two; its pair inside the node is (0, 1), between nodes (1, 3)
+
+
+class FakeWorld(World):
+    """Rank 1 of two nodes of two ranks, without processes: a group's handle is its ranks."""
+
+    def group_for(self, tiling: Any) -> Any:
+        return tiling.group_of(self.rank)
+
+
+def world() -> World:
+    layout = RankLayout(rank=SENDER, size=4, local_rank=1, local_size=2)
+    return FakeWorld(layout=layout, device=Device(kind="cpu"), backend="gloo", domain_ranks=2)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...], Any]]:
+    """(collective, elements of its tensors, group) of every call that reaches torch.distributed."""
+    seen: list[tuple[str, tuple[int, ...], Any]] = []
+
+    def record(name: str) -> Any:
+        def call(*tensors: Any, group: Any = None, **_: Any) -> None:
+            elements = tuple(item.numel() for item in tensors if isinstance(item, torch.Tensor))
+            seen.append((name, elements, group))
+
+        return call
+
+    for name in (
+        "all_reduce",
+        "all_gather_single",
+        "all_gather_into_tensor",
+        "reduce_scatter_single",
+        "reduce_scatter_tensor",
+        "all_to_all_single",
+        "broadcast",
+    ):
+        monkeypatch.setattr(dist, name, record(name), raising=False)
+
+    def message(operations: list[dist.P2POp]) -> list[Any]:
+        for operation in operations:
+            seen.append((operation.op.__name__, (operation.tensor.numel(),), operation.group))
+        return []
+
+    class Operation:
+        def __init__(self, op: Any, tensor: torch.Tensor, peer: int, group: Any) -> None:
+            self.op, self.tensor, self.group = op, tensor, (*group, "peer", peer)
+
+    monkeypatch.setattr(dist, "P2POp", Operation)
+    monkeypatch.setattr(dist, "batch_isend_irecv", message)
+    return seen
+
+
+WHOLE = 4096
+ELEMENTS = WHOLE // 2  # bf16
+
+EXPECTED = {
+    # (tensors as torch takes them, over a group of four): out first where there are two
+    Collective.ALL_REDUCE: ("all_reduce", (ELEMENTS,)),
+    Collective.ALL_GATHER: ("all_gather", (ELEMENTS, ELEMENTS // 4)),
+    Collective.REDUCE_SCATTER: ("reduce_scatter", (ELEMENTS // 4, ELEMENTS)),
+    Collective.ALL_TO_ALL: ("all_to_all", (ELEMENTS, ELEMENTS)),
+    Collective.BROADCAST: ("broadcast", (ELEMENTS,)),
+}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_collective_case_launches_its_own_collective(
+    kind: Collective, called: list[tuple[str, tuple[int, ...], Any]]
+) -> None:
+    case = CollectiveCase(collective=kind, size_bytes=WHOLE, intra=2, inter=2, siblings=1)
+    launched = launch_collective(case, world())
+    assert launched.case == case
+    assert launched.collective
+    launched.calls[0]()
+    ((name, elements, group),) = called
+    wanted, sizes = EXPECTED[kind]
+    assert name.startswith(wanted)
+    assert elements == sizes
+    assert group == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "group"), [((2, 1, 1), (0, 1)), ((1, 2, 2), (1, 3)), ((2, 2, 1), (0, 1, 2, 3))]
+)
+def test_the_group_is_the_one_of_the_case(
+    shape: tuple[int, int, int], group: tuple[int, ...], called: list[tuple[str, tuple[int, ...], Any]]
+) -> None:
+    intra, inter, siblings = shape
+    case = CollectiveCase(
+        collective=Collective.ALL_REDUCE, size_bytes=WHOLE, intra=intra, inter=inter, siblings=siblings
+    )
+    launch_collective(case, world()).calls[0]()
+    assert called[0][2] == group
+
+
+@pytest.mark.parametrize(("shape", "name", "peer"), [((2, 1, 1), "irecv", 0), ((1, 2, 2), "isend", 3)])
+def test_a_message_goes_one_way_between_neighbours(
+    shape: tuple[int, int, int], name: str, peer: int, called: list[tuple[str, tuple[int, ...], Any]]
+) -> None:
+    intra, inter, siblings = shape
+    case = CollectiveCase(
+        collective=Collective.P2P, size_bytes=WHOLE, intra=intra, inter=inter, siblings=siblings
+    )
+    launch_collective(case, world()).calls[0]()
+    assert called == [(name, (ELEMENTS,), (*((0, 1) if intra == 2 else (1, 3)), "peer", peer))]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"intra": 3},  # does not divide the domain
+        {"inter": 4},  # more domains than there are
+        {"intra": 1, "inter": 1},
+        {"siblings": 2},
+        {"size_bytes": 4097},
+        {"size_bytes": 0},
+        {"collective": Collective.P2P},  # four ranks
+        {"dtype": "fp4"},
+    ],
+)
+def test_what_this_world_cannot_run_as_said_is_refused(wrong: dict[str, Any]) -> None:
+    given = {"collective": Collective.ALL_REDUCE, "size_bytes": WHOLE, "intra": 2, "inter": 2}
+    with pytest.raises(UnsupportedCaseError):
+        launch_collective(CollectiveCase(**{**given, **wrong}), world())
+
+
+def test_renamed_collectives_are_found_under_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "new_name", "successor", raising=False)
+    monkeypatch.setattr(dist, "old_name", "predecessor", raising=False)
+    assert torch_collectives.renamed("new_name", "old_name") == "successor"
+    monkeypatch.delattr(dist, "new_name")
+    assert torch_collectives.renamed("new_name", "old_name") == "predecessor"
+    monkeypatch.delattr(dist, "old_name")
+    with pytest.raises(UnsupportedCaseError, match="neither new_name nor old_name"):
+        torch_collectives.renamed("new_name", "old_name")

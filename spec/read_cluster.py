@@ -4,6 +4,7 @@ A sheet is data with a source behind each figure. docs/clusters.md shows the for
 """
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 from spec.cluster import ClusterSpec, GpuSpec, NetworkDomain
@@ -111,8 +112,10 @@ def _gpu(sheet: Sheet, sources: dict[str, str], root: Path) -> tuple[GpuSpec, di
             allowed="a [gpu] table or the name of a sheet that has one: " + ", ".join(lenders),
         )
     other = Sheet(where=str(lenders[lender]), table=_load(lenders[lender]))
+    # Only the sheet that has the table is recognised by its driver's name: several sites lend one GPU.
+    gpu = replace(_read_gpu(other.child("gpu")), device_names=())
     lent = {key: text for key, text in _sources(other).items() if key.split(".")[0] == "gpu"}
-    return _read_gpu(other.child("gpu")), lent
+    return gpu, lent
 
 
 def _read_gpu(table: Sheet) -> GpuSpec:

@@ -153,13 +153,17 @@ def unpack_curves(packed: Mapping[str, object], family: Family) -> list[Curve]:
 
 
 def stored_curves(profile: ProfileDatabase, family: Family) -> list[Curve] | None:
-    """The family's stored curves, or None when there are none for these samples and this method."""
+    """The family's stored curves, or None when there are none for these samples and this method, or
+    they cannot be read (they can always be made anew)."""
     packed = profile.fits.get(family.value)
     if packed is None or packed.get("version") != FITTERS[family].version:
         return None
     if packed.get("sample_hash") != profile.tables[family].content_hash():
         return None
-    return unpack_curves(packed, family)
+    try:
+        return unpack_curves(packed, family)
+    except (KeyError, ValueError, TypeError):
+        return None
 
 
 def curves_of(profile: ProfileDatabase, family: Family) -> list[Curve]:

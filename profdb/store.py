@@ -1,9 +1,11 @@
-"""profiles as files: ``data.pt``, a torch.save of plain dicts, strings and tensors.
+"""Profiles as files: ``data.pt``, a torch.save of plain dicts, strings and tensors.
 
 docs/data_format.md describes every key. Files are read with ``weights_only=True`` and written to a
 temporary name first: a killed run leaves the old file or the new one.
 """
 
+import contextlib
+import io
 import json
 import os
 import zipfile
@@ -43,16 +45,19 @@ def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
     }
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        buffer = io.BytesIO()
+        torch.save(document, buffer)
         target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as handle:
-            torch.save(document, handle)
+            handle.write(buffer.getbuffer())
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(target)
     except OSError as error:
         raise ProfileError(f"{target}: cannot be written ({error.strerror or error})") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def load_profile(path: str | Path) -> ProfileDatabase:

@@ -1,0 +1,331 @@
+"""The one door: known points, origins that cannot be wrong, one price for equal shapes, clear misses."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profdb.cases import AttentionCase, CollectiveCase, Family, GemmCase, HostCase, MemoryBoundCase
+from profdb.curvebook import CurveBook
+from profdb.fits import FITTERS
+from profdb.priced import Priced
+from profdb.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    P2PQuery,
+)
+from profdb.sample import Sample
+from spec.collectives import Collective
+from spec.errors import ConfigError, MissingCurveError
+from spec.origin import Origin
+from tests.profdb.profiles import (
+    BYTES_PER_S,
+    collective_s,
+    collective_samples,
+    gemm_samples,
+    one_of_each,
+    product_s,
+    profile,
+    sample,
+)
+
+BOOK = CurveBook(profile(gemm_samples() + collective_samples()))
+
+
+def test_sampled_points_are_returned_as_measured() -> None:
+    priced = BOOK.linear_s(LinearQuery(m=[256, 4096], k=[512, 1024], n=[2048, 512]))
+    expected = [product_s(256, 512, 2048), product_s(4096, 1024, 512)]
+    assert priced.seconds == pytest.approx(expected, rel=1e-6)
+    assert priced.origin.tolist() == [Origin.MEASURED] * 2
+
+
+def test_between_samples_is_near_the_formula_and_measured() -> None:
+    priced = BOOK.linear_s(LinearQuery(m=3000, k=1500, n=700))
+    assert priced.seconds[0] == pytest.approx(product_s(3000, 1500, 700), rel=0.03)
+    assert priced.origin[0] == Origin.MEASURED
+
+
+@pytest.mark.parametrize("shape", [(1 << 17, 1024, 1024), (1024, 1 << 16, 1024), (16, 1024, 1024)])
+def test_outside_the_samples_is_extrapolated(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    priced = BOOK.linear_s(LinearQuery(m=m, k=k, n=n))
+    assert priced.origin[0] == Origin.EXTRAPOLATED
+    assert priced.seconds[0] == pytest.approx(product_s(m, k, n), rel=0.3)
+
+
+@pytest.mark.parametrize("origin", [Origin.MODELLED, Origin.TRANSFERRED])
+def test_unmeasured_samples_are_never_presented_as_measured(origin: Origin) -> None:
+    book = CurveBook(profile(gemm_samples(origin=origin)))
+    inside, outside = LinearQuery(m=1024, k=1024, n=1024), LinearQuery(m=1 << 20, k=1024, n=1024)
+    borrowed = LinearQuery(m=1024, k=1024, n=1024, layout="TN")
+    for query in (inside, outside, borrowed):
+        assert book.linear_s(query).origin.tolist() == [origin]
+
+
+def test_measured_samples_of_a_case_displace_modelled_ones() -> None:
+    modelled = [
+        sample(s.case, 5.0 * s.median_s, Origin.MODELLED) for s in gemm_samples(origin=Origin.MODELLED)
+    ]
+    book = CurveBook(profile(modelled + gemm_samples()))
+    priced = book.linear_s(LinearQuery(m=1024, k=1024, n=1024))
+    assert priced.origin[0] == Origin.MEASURED
+    assert priced.seconds[0] == pytest.approx(product_s(1024, 1024, 1024), rel=1e-6)
+
+
+def test_borrowed_layout_is_extrapolated_with_a_wider_error() -> None:
+    query = {"m": 1024, "k": 1024, "n": 1024}
+    own = BOOK.linear_s(LinearQuery(**query))
+    borrowed = BOOK.linear_s(LinearQuery(**query, layout="TN"))
+    assert borrowed.origin[0] == Origin.EXTRAPOLATED
+    assert borrowed.relative_std[0] > own.relative_std[0] + 0.1
+
+
+def test_backward_attention_borrows_efficiency_not_time() -> None:
+    lengths = (512, 1024, 2048, 4096, 8192)
+    cases = [
+        AttentionCase(batch=1, q_len=q, kv_len=q, heads=h, kv_heads=h, qk_dim=128, v_dim=128)
+        for q in lengths
+        for h in (8, 16, 32)
+    ]
+    # 2 (qk + v) FLOPs for each of q (q + 1) / 2 pairs of each head, at 3e14 FLOP/s, no floor
+    book = CurveBook(
+        profile([sample(c, 2 * 256 * c.q_len * (c.q_len + 1) / 2 * c.heads / 3e14) for c in cases])
+    )
+    sizes = {"q_len": 8192, "kv_len": 8192, "heads": 32, "kv_heads": 32, "qk_dim": 128, "v_dim": 128}
+    forward = book.attention_s(AttentionQuery(**sizes))
+    backward = book.attention_s(AttentionQuery(**sizes, direction="backward"))
+    # FlashAttention-2 (2307.08691) sec. 4.1: backward FLOPs are 2.5 times the forward's
+    assert backward.seconds[0] == pytest.approx(2.5 * forward.seconds[0], rel=0.02)
+    assert backward.origin[0] == Origin.EXTRAPOLATED
+
+
+def test_groups_of_one_and_nothing_to_do_cost_nothing() -> None:
+    comm = CollectiveQuery(
+        collective=Collective.ALL_GATHER, size_bytes=[0, 1024, 1024], intra=[8, 1, 8], inter=1
+    )
+    priced = BOOK.collective_s(comm)
+    assert priced.seconds[:2].tolist() == [0.0, 0.0]
+    assert priced.origin[:2].tolist() == [Origin.DERIVED] * 2
+    assert priced.seconds[2] > 0.0
+    gemm = BOOK.linear_s(LinearQuery(m=[0, 5], k=[5, 5], n=[5, 0]))
+    assert gemm.seconds.tolist() == [0.0, 0.0]
+    assert BOOK.p2p_s(P2PQuery(size_bytes=4, intra=1, inter=1)).seconds.tolist() == [0.0]
+
+
+def test_collective_inside_its_samples_and_beyond() -> None:
+    query = CollectiveQuery(
+        collective=Collective.ALL_GATHER,
+        size_bytes=[1 << 20, 3 << 20, 1 << 31, 1],
+        intra=8,
+        inter=1,
+        siblings=1,
+    )
+    priced = BOOK.collective_s(query)
+    expected = [collective_s(1 << 20, 8), collective_s(3 << 20, 8), collective_s(1 << 31, 8)]
+    assert priced.seconds[:3] == pytest.approx(expected, rel=0.01)
+    assert priced.origin.tolist() == [
+        Origin.MEASURED,
+        Origin.MEASURED,
+        Origin.EXTRAPOLATED,
+        Origin.EXTRAPOLATED,
+    ]
+
+
+def test_unmeasured_group_follows_latency_and_wire() -> None:
+    book = CurveBook(profile(collective_samples(ranks=(2, 4))))
+    sizes = np.asarray([1 << 12, 1 << 20, 1 << 28])
+    priced = book.collective_s(
+        CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=sizes, intra=8, inter=1)
+    )
+    assert priced.seconds == pytest.approx([collective_s(int(s), 8) for s in sizes], rel=0.02)
+    assert set(priced.origin.tolist()) == {int(Origin.EXTRAPOLATED)}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 1 << 33), min_size=2, max_size=30),
+    intra=st.sampled_from([2, 3, 4, 6, 8, 16]),
+    noise=st.integers(0, 2**32 - 1),
+)
+def test_larger_message_is_never_faster(sizes: list[int], intra: int, noise: int) -> None:
+    rng = np.random.default_rng(noise)
+    shaken = [
+        sample(s.case, s.median_s * float(rng.lognormal(0.0, 0.5))) for s in collective_samples(ranks=(2, 4))
+    ]
+    ordered = np.sort(np.asarray(sizes))
+    priced = CurveBook(profile(shaken)).collective_s(
+        CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=ordered, intra=intra, inter=1)
+    )
+    assert np.all(np.diff(priced.seconds) >= -1e-15)
+    assert np.all(priced.seconds > 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda b: b.linear_s(LinearQuery(m=1, k=1, n=1, dtype="fp8")), "gemm.*fp8"),
+        (lambda b: b.grouped_linear_s(GroupedLinearQuery(groups=1, m=1, k=1, n=1)), "grouped_gemm"),
+        (
+            lambda b: b.attention_s(
+                AttentionQuery(q_len=1, kv_len=1, heads=1, kv_heads=1, qk_dim=1, v_dim=1)
+            ),
+            "attention",
+        ),
+        (lambda b: b.memory_bound_s(MemoryBoundQuery(kernel="add", rows=1, width=1)), "memory_bound"),
+        (lambda b: b.optimizer_s(OptimizerQuery(elements=1)), "optimizer"),
+        (
+            lambda b: b.collective_s(
+                CollectiveQuery(collective=Collective.ALL_TO_ALL, size_bytes=1, intra=2, inter=1)
+            ),
+            "--only all2all",
+        ),
+        (
+            lambda b: b.collective_s(
+                CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=1, intra=8, inter=2)
+            ),
+            "--nnodes=2",
+        ),
+        (lambda b: b.p2p_s(P2PQuery(size_bytes=1, intra=2, inter=1)), "p2p"),
+        (lambda b: b.host_s("launch"), "host"),
+    ],
+)
+def test_missing_curve_names_the_command(ask: object, says: str) -> None:
+    with pytest.raises(MissingCurveError, match=says) as caught:
+        ask(BOOK)  # type: ignore[operator]
+    assert "gen_profiler_data.py --only " in caught.value.command
+
+
+class Sheet:
+    """A book of modelled times that answers one second to everything it is asked."""
+
+    def __getattr__(self, name: str) -> object:
+        def answer(query: object) -> Priced:
+            size = getattr(query, "size", 1)
+            return Priced(
+                seconds=np.ones(size),
+                relative_std=np.ones(size),
+                origin=np.full(size, int(Origin.MODELLED)),
+            )
+
+        return answer
+
+
+def test_modelled_book_answers_only_what_is_missing_and_only_when_asked() -> None:
+    book = CurveBook(profile(collective_samples()), missing="modelled", modelled=Sheet())  # type: ignore[arg-type]
+    priced = book.collective_s(
+        CollectiveQuery(
+            collective=Collective.ALL_GATHER, size_bytes=[1 << 20, 1 << 20, 0], intra=8, inter=[1, 2, 2]
+        )
+    )
+    assert priced.origin.tolist() == [Origin.MEASURED, Origin.MODELLED, Origin.DERIVED]
+    assert priced.seconds[1] == 1.0
+    assert priced.seconds[0] == pytest.approx(collective_s(1 << 20, 8), rel=0.01)
+    assert book.host_s("layer").origin.tolist() == [Origin.MODELLED]
+
+
+@pytest.mark.parametrize("given_", [{"missing": "guess"}, {"missing": "modelled"}])
+def test_wrong_policy_is_refused(given_: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        CurveBook(profile([]), **given_)  # type: ignore[arg-type]
+
+
+def test_every_family_answers_its_own_sample() -> None:
+    book = CurveBook(profile(one_of_each()))
+    assert book.linear_s(LinearQuery(m=16, k=32, n=64, bias=True)).seconds[0] == pytest.approx(1e-5)
+    assert book.grouped_linear_s(GroupedLinearQuery(groups=4, m=64, k=32, n=16)).seconds[0] == pytest.approx(
+        2e-5
+    )
+    assert book.optimizer_s(OptimizerQuery(elements=1 << 20)).seconds[0] == pytest.approx(5e-5)
+    assert book.host_s("launch").seconds[0] == pytest.approx(7e-6)
+    assert book.memory_bound_s(MemoryBoundQuery(kernel="rmsnorm", rows=128, width=256)).seconds[
+        0
+    ] == pytest.approx(4e-6)
+
+
+def test_unknown_memory_kernel_borrows_bytes_per_second() -> None:
+    cases = [
+        MemoryBoundCase(kernel="copy", direction="forward", rows=r, width=4096) for r in (1024, 4096, 16384)
+    ]
+    book = CurveBook(profile([sample(c, 4.0 * c.rows * c.width / BYTES_PER_S) for c in cases]))
+    priced = book.memory_bound_s(MemoryBoundQuery(kernel="add", rows=4096, width=4096))
+    # add moves three bf16 tensors where copy moves two (ops.kernels)
+    assert priced.seconds[0] == pytest.approx(6.0 * 4096 * 4096 / BYTES_PER_S, rel=0.3)
+    assert priced.origin[0] == Origin.EXTRAPOLATED
+
+
+def test_kernel_that_moves_nothing_costs_nothing() -> None:
+    priced = BOOK.memory_bound_s(
+        MemoryBoundQuery(kernel="norm_reduce", direction="backward", rows=100, width=1)
+    )
+    assert priced.seconds.tolist() == [0.0]
+
+
+def test_two_host_runs_of_one_kind_give_their_median() -> None:
+    runs = [Sample(case=HostCase(kind="launch"), trials_s=(t,)) for t in (3e-6, 5e-6, 9e-6)]
+    assert CurveBook(profile(runs)).host_s("launch").seconds[0] == pytest.approx(5e-6)
+
+
+def test_equal_shapes_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitter = FITTERS[Family.GEMM]
+    asked: list[int] = []
+
+    class Counting:
+        words, flags, version, fit = fitter.words, fitter.flags, fitter.version, fitter.fit
+
+        @staticmethod
+        def predict(arrays: object, columns: dict[str, np.ndarray], words: object) -> object:
+            asked.append(columns["m"].shape[0])
+            return fitter.predict(arrays, columns, words)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(FITTERS, Family.GEMM, Counting)  # type: ignore[arg-type]
+    m = np.tile([512, 1024, 777], 1000)
+    priced = CurveBook(profile(gemm_samples())).linear_s(LinearQuery(m=m, k=1024, n=1024))
+    assert asked == [3]
+    assert priced.seconds == pytest.approx(np.tile(priced.seconds[:3], 1000))
+
+
+def test_a_row_alone_equals_the_row_in_the_table() -> None:
+    m = np.asarray([256, 300, 5000, 100000])
+    together = BOOK.linear_s(LinearQuery(m=m, k=1024, n=2048))
+    for row, value in enumerate(m.tolist()):
+        alone = BOOK.linear_s(LinearQuery(m=value, k=1024, n=2048))
+        assert alone.seconds[0] == pytest.approx(together.seconds[row], rel=1e-12)
+        assert alone.origin[0] == together.origin[row]
+
+
+def test_a_million_look_ups_of_ten_thousand_shapes_take_a_second() -> None:
+    rng = np.random.default_rng(0)
+    shapes = rng.integers(256, 8192, (10_000, 3))
+    rows = rng.integers(0, 10_000, 1_000_000)
+    query = LinearQuery(m=shapes[rows, 0], k=shapes[rows, 1], n=shapes[rows, 2])
+    BOOK.linear_s(LinearQuery(m=1024, k=1024, n=1024))
+    started = time.perf_counter()
+    priced = BOOK.linear_s(query)
+    elapsed_s = time.perf_counter() - started
+    assert priced.seconds.shape == (1_000_000,)
+    # the target is 1 s; twice that allows for a busy machine
+    assert elapsed_s < 2.0
+
+
+def test_a_case_out_of_memory_is_no_time() -> None:
+    case = GemmCase(m=1024, k=1024, n=1024)
+    book = CurveBook(profile([Sample(case=case, trials_s=(), status="oom")]))
+    with pytest.raises(MissingCurveError):
+        book.linear_s(LinearQuery(m=1024, k=1024, n=1024))
+
+
+def test_case_of_collective_is_found_by_kind_alone() -> None:
+    broadcast = [
+        sample(CollectiveCase(collective=Collective.BROADCAST, size_bytes=s, intra=2, inter=1), 1e-5)
+        for s in (1024, 4096)
+    ]
+    with pytest.raises(MissingCurveError):
+        CurveBook(profile(broadcast)).collective_s(
+            CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=2048, intra=2, inter=1)
+        )

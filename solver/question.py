@@ -139,18 +139,20 @@ def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
 
 def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: FrameworkPreset) -> JobSpec:
     world_size = checked_world_size(request.world_size, cluster)
-    seq_len = request.seq_len or config.seq_len
+    seq_len = config.seq_len if request.seq_len is None else request.seq_len
     if seq_len is None or seq_len < 1:
         raise ConfigError(
             where=config.path, key="seq_len", value=seq_len, allowed="tokens per sequence: give --seq_len"
         )
     written = config.plan or WrittenPlan()
-    tokens = request.global_batch_tokens or _written_batch(written, world_size, seq_len)
+    tokens = request.global_batch_tokens
+    if tokens is None:
+        tokens = _written_batch(written, world_size, seq_len)
     if tokens is None or tokens < 1 or tokens % seq_len:
         raise ConfigError(
             where="--global_batch_size",
             key="global_batch_size",
-            value=request.global_batch_tokens,
+            value=tokens,
             allowed=f"tokens per step, a positive multiple of the sequence length {seq_len}",
         )
     return JobSpec(

@@ -20,15 +20,22 @@ def byte_count(text: str) -> int:
     return int(match.group(1)) * UNITS[match.group(2)]
 
 
-def positive_minutes(text: str) -> float:
-    """Minutes above zero."""
+def duration(text: str) -> float:
+    """A number above zero, of minutes or seconds."""
     try:
-        minutes = float(text)
+        number = float(text)
     except ValueError:
-        minutes = 0.0
-    if not 0.0 < minutes < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0")
-    return minutes
+        number = 0.0
+    if not 0.0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return number
+
+
+def rank_count(text: str) -> int:
+    """A whole number above zero."""
+    if not re.fullmatch(r"[1-9]\d{0,6}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def number_list(text: str) -> tuple[int, ...]:
@@ -40,7 +47,7 @@ def number_list(text: str) -> tuple[int, ...]:
 
 def word_list(text: str) -> tuple[str, ...]:
     """``linear,attention`` as words."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return tuple(part.strip() for part in text.split(","))
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -59,14 +66,14 @@ def arguments() -> argparse.ArgumentParser:
     add("--from_cluster", metavar="SHEET", help="model the profile from configs/clusters/SHEET.toml")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
     add("--only", type=word_list, default=(), help="benchmarks, e.g. linear,attention,all_reduce or comm")
-    add("--budget_minutes", type=positive_minutes, default=0.0, help="stop measuring after this long")
+    add("--budget_minutes", type=duration, default=0.0, help="stop measuring after this long")
     add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
     add("--model", type=Path, help="measure the shapes of this model config as well, before all else")
     add("--tp", type=number_list, default=(1, 2, 4, 8), help="tensor-parallel degrees of --model")
     add("--compile", action="store_true", help="fuse memory-bound kernels by torch.compile")
-    add("--ranks_per_domain", type=int, default=0, help="GPUs that NVLink joins (default: of a node)")
-    add("--timeout_s", type=float, default=120.0, help="longest wait of one rank for another")
+    add("--ranks_per_domain", type=rank_count, default=0, help="GPUs that NVLink joins (default: of a node)")
+    add("--timeout_s", type=duration, default=120.0, help="longest wait of one rank for another")
     pictures = parser.add_mutually_exclusive_group()
     pictures.add_argument("--pics", dest="pics", action="store_true", default=True, help="draw (default)")
     pictures.add_argument("--no_pics", dest="pics", action="store_false", help="draw nothing")

@@ -1,6 +1,7 @@
 """A profile from a hardware sheet alone: every sample says that it is modelled."""
 
 import datetime
+import tempfile
 from pathlib import Path
 
 from profdb.fitting import with_fits
@@ -9,6 +10,16 @@ from profdb.store import load_profile, save_profile
 from profiler.profiling_run import has_measurements
 from spec.errors import ProfileError
 from spec.read_cluster import read_cluster
+
+
+def check_writable(output: Path) -> None:
+    """Make the folder of ``output``; ProfileError when that or writing into it fails."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        raise ProfileError(f"{output}: cannot be written ({error.strerror or error})") from error
 
 
 def model_profile(name: str, output: Path, *, root: Path) -> str:
@@ -21,6 +32,7 @@ def model_profile(name: str, output: Path, *, root: Path) -> str:
 
     cluster = read_cluster(name, root=root)
     stem = Path(name).stem if name.endswith(".toml") else name
+    check_writable(output)
     if output.exists():
         held = load_profile(output)
         if has_measurements(held):

@@ -2,7 +2,7 @@
 
 import datetime
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,11 +76,11 @@ class Held:
 
 
 def run_profiling(
-    options: RunOptions, layout: RankLayout, launcher: Launcher | None = None
+    options: RunOptions, layout: RankLayout, launcher_for: Callable[[World], Launcher] | None = None
 ) -> RunReport | None:
     """Measure and merge into ``options.output``; the report on rank 0, None on the others.
 
-    ``launcher`` stands in for TorchLauncher. Raises UserError (every rank the same) for an output
+    ``launcher_for`` makes a launcher in place of TorchLauncher. Raises UserError (every rank the same) for an output
     that cannot be written or holds another machine, and when a rank fails.
     """
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
@@ -90,7 +90,9 @@ def run_profiling(
         cases = options.cases
         if cases is None:
             cases = tuple(plan_cases(sweep_plan(world, options), wanted))
-        launcher = launcher or TorchLauncher(world=world, compiled=options.compiled)
+        launcher: Launcher = TorchLauncher(world=world, compiled=options.compiled)
+        if launcher_for is not None:
+            launcher = launcher_for(world)
         return run_in(world, options, cases, launcher)
     finally:
         world.close()

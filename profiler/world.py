@@ -11,7 +11,7 @@ import torch.distributed as dist
 from profiler.device import Device
 from profiler.group_tilings import GroupTiling
 from profiler.rank_layout import RankLayout
-from spec.errors import UserError
+from spec.errors import ConfigError, UserError
 
 
 class RankFailedError(UserError):
@@ -101,9 +101,17 @@ def open_world(
 ) -> World:
     """Join the other processes of the run: NCCL on GPUs, else gloo; one process joins nobody.
 
-    ``timeout_s``: longest that a rank waits for another before the run ends with an error.
+    ``domain_ranks`` 0 means a node. ``timeout_s``: longest that a rank waits for another before the run
+    ends with an error. Raises ConfigError when domains do not tile the world.
     """
-    domain = min(domain_ranks or layout.local_size, layout.size)
+    domain = domain_ranks or layout.local_size
+    if layout.size % domain:
+        raise ConfigError(
+            where="gen_profiler_data.py",
+            key="--ranks_per_domain",
+            value=domain,
+            allowed=f"a divisor of the {layout.size} processes",
+        )
     if layout.size == 1:
         return World(layout=layout, device=device)
     backend = "nccl" if device.kind == "cuda" else "gloo"

@@ -1,0 +1,170 @@
+"""What a user can get wrong: one clear line, exit status 2, nothing written."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import gen_profiler_data
+from profdb.cases import GemmCase, HostCase
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store import load_profile, save_profile
+from profiler.journal import Journal, journal_path
+from spec.origin import Origin
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = str(ROOT / "configs" / "tiny_internlm2.py")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
+    """Exit status of the script with these flags."""
+    monkeypatch.setattr("sys.argv", ["gen_profiler_data.py", *flags])
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        return gen_profiler_data.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line on stderr."""
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("gen_profiler_data.py: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--only", "linea"), "linea"),
+        (("--only", ""), "--only"),
+        (("--only", "linear,,attention"), "--only"),
+        (("--max_size", "big"), "big"),
+        (("--max_size", "0"), "--max_size"),
+        (("--max_size", "-4KiB"), "--max_size"),
+        (("--budget_minutes", "0"), "--budget_minutes"),
+        (("--budget_minutes", "nan"), "--budget_minutes"),
+        (("--budget_minutes", "soon"), "soon"),
+        (("--timeout_s", "-1"), "--timeout_s"),
+        (("--ranks_per_domain", "0"), "--ranks_per_domain"),
+        (("--ranks_per_domain", "3"), "--ranks_per_domain"),
+        (("--tp", "1,0", "--model", TINY), "--tp"),
+        (("--tp", "3,7", "--model", TINY), "8 attention heads"),
+        (("--model", "configs/none.py"), "none.py"),
+        (("--model", "README.md"), "README.md"),
+        (("--from_cluster", "cray-1"), "cray-1"),
+        (("--device", "tpu"), "tpu"),
+        (("--budget", "3"), "--budget"),
+        (("--pics", "--no_pics"), "--no_pics"),
+        (("data.pt",), "data.pt"),
+    ],
+)
+def test_bad_flags(
+    flags: tuple[str, ...],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "out" / "data.pt"
+    assert run(monkeypatch, "--output", str(output), "--device", "cpu", *flags) == 2
+    assert told in one_line(capsys)
+    assert not output.exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--device", "cuda", "--output", str(tmp_path / "data.pt")) == 2
+    assert "torch sees no GPU here" in one_line(capsys)
+
+
+def profile_of(gpu: str, origin: Origin) -> ProfileDatabase:
+    sample = Sample(case=GemmCase(m=8, k=8, n=8), trials_s=(1e-6,), origin=origin)
+    return ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=(sample,))
+
+
+def make_bad_output(kind: str, folder: Path) -> Path:
+    """An --output that cannot be used."""
+    output = folder / "data.pt"
+    if kind == "below a file":
+        (folder / "file").touch()
+        return folder / "file" / "data.pt"
+    if kind == "a folder":
+        output.mkdir()
+    elif kind == "no profile":
+        output.write_text("hello", encoding="utf-8")
+    elif kind == "empty":
+        output.touch()
+    elif kind == "another machine":
+        save_profile(output, profile_of("H999", Origin.MEASURED))
+    elif kind == "a journal of another machine":
+        Journal.open(journal_path(output), "H999").close()
+    elif kind == "no journal":
+        journal_path(output).write_text("hello\n", encoding="utf-8")
+    return output
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "below a file",
+        "a folder",
+        "no profile",
+        "empty",
+        "another machine",
+        "a journal of another machine",
+        "no journal",
+    ],
+)
+def test_bad_outputs_are_refused_before_anything_is_measured(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = make_bad_output(kind, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    def never(*_: object) -> None:
+        raise AssertionError("measured something")
+
+    monkeypatch.setattr("profiler.profiling_run.sweep", never)
+    assert run(monkeypatch, "--device", "cpu", "--output", str(output)) == 2
+    assert tmp_path.name in one_line(capsys)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("kind", ["below a file", "a folder", "no profile", "another machine"])
+def test_a_modelled_profile_never_displaces_what_is_there(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = make_bad_output(kind, tmp_path)
+    assert run(monkeypatch, "--from_cluster", "h200", "--output", str(output)) == 2
+    assert tmp_path.name in one_line(capsys)
+
+
+def test_ctrl_c_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("profiler.profiling_run.sweep", interrupted)
+    output = tmp_path / "data.pt"
+    assert run(monkeypatch, "--device", "cpu", "--output", str(output)) == 130
+    assert "--resume" in one_line(capsys)
+    assert journal_path(output).exists()
+
+
+def test_a_modelled_profile_of_another_machine_is_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "data.pt"
+    save_profile(output, profile_of("H999", Origin.MODELLED))
+    assert run(monkeypatch, "--device", "cpu", "--output", str(output), "--only", "host", "--no_pics") == 0
+    assert "held modelled times of H999" in capsys.readouterr().out
+    assert load_profile(tmp_path / "data.modelled-h999.pt").machine.gpu == "H999"
+    assert {sample.case for sample in load_profile(output).samples} == {
+        HostCase(kind=kind) for kind in ("launch", "layer", "micro_batch")
+    }

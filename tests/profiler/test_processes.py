@@ -1,0 +1,158 @@
+"""Real processes: two ranks over gloo, a rank that fails, a run that is killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from profdb.cases import CollectiveCase
+from profdb.store import load_profile
+from profiler.journal import journal_path, read_journal
+from spec.collectives import Collective
+from spec.origin import Origin
+
+pytestmark = pytest.mark.distributed
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = str(ROOT / "gen_profiler_data.py")
+PATIENCE_S = 60.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This environment with one thread a process and nothing of an outer launcher."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "MASTER_", "LOCAL_")) and name not in ("RANK", "WORLD_SIZE")
+    }
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port() -> str:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def as_slurm_would(rank: int, port: str) -> dict[str, str]:
+    """The environment of one of two tasks on one node."""
+    return environment(
+        SLURM_PROCID=str(rank),
+        SLURM_NPROCS="2",
+        SLURM_LOCALID=str(rank),
+        SLURM_NNODES="1",
+        SLURM_TASKS_PER_NODE="2",
+        SLURM_JOB_NODELIST="localhost",
+        SLURM_JOB_ID="7",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=port,
+    )
+
+
+def test_two_ranks_under_torchrun_measure_what_the_profile_says(tmp_path: Path) -> None:
+    output = tmp_path / "data.pt"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
+    flags = ["--device", "cpu", "--output", str(output), "--max_size", "64KiB", "--no_pics"]
+    only = ["--only", "linear,memory_bound,optimizer,host,comm"]
+    ended = subprocess.run(
+        [*command, *flags, *only],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "it/s" not in ended.stderr  # no progress bar off a terminal
+    profile = load_profile(output)
+    assert (profile.machine.nodes, profile.machine.gpus_per_node) == (1, 2)
+    found = Counter(
+        sample.case.collective for sample in profile.samples if isinstance(sample.case, CollectiveCase)
+    )
+    assert set(found) == set(Collective)
+    for sample in profile.samples:
+        assert (sample.status, sample.origin) == ("ok", Origin.MEASURED)
+        assert len(sample.trials_s) >= 3
+        assert sample.world.ranks == 2
+        if isinstance(sample.case, CollectiveCase):
+            assert (sample.case.intra, sample.case.inter, sample.case.siblings) == (2, 1, 1)
+            assert sample.launched["implementation"] == f"torch gloo {sample.case.collective.value}"
+    assert {family.value for family in profile.tables} == set(profile.fits)
+
+
+def run_two(way: str, output: Path) -> list[tuple[int, str]]:
+    """Exit status and stderr of both ranks, started one by one: no launcher ends the other."""
+    port = free_port()
+    command = [sys.executable, str(Path(__file__).with_name("one_of_two.py")), str(output), way]
+    ranks = [
+        subprocess.Popen(command, env=as_slurm_would(rank, port), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    ends = []
+    try:
+        for process in ranks:
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            ends.append((process.returncode, errors))
+    finally:
+        for process in ranks:
+            process.kill()
+    return ends
+
+
+def test_a_rank_that_raises_stops_all_with_its_reason(tmp_path: Path) -> None:
+    (status, told), (failed, trace) = run_two("raises", tmp_path / "data.pt")
+    assert status == 2
+    assert "rank 1 failed in linear(batch=1, m=16" in told
+    assert "ValueError: no luck today" in told
+    assert failed == 1
+    assert "ValueError: no luck today" in trace
+    # what was measured before is kept for --resume
+    assert len(read_journal(journal_path(tmp_path / "data.pt")).samples) == 2
+
+
+def test_a_rank_that_dies_in_a_collective_stops_the_other(tmp_path: Path) -> None:
+    (status, told), (died, _) = run_two("dies", tmp_path / "data.pt")
+    assert died == 7
+    assert status == 2
+    assert "rank 0 lost the others in all_reduce(" in told
+
+
+def test_a_killed_run_resumes_without_loss(tmp_path: Path) -> None:
+    output = tmp_path / "data.pt"
+    journal = journal_path(output)
+    command = [sys.executable, SCRIPT, "--device", "cpu", "--output", str(output), "--no_pics"]
+    command += ["--only", "attention,host", "--max_size", "16KiB"]
+    first = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if journal.exists() and journal.read_text(encoding="utf-8").count("\n") > 5:
+                break
+            time.sleep(0.02)
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    assert not output.exists()
+    before = read_journal(journal).samples
+    assert len(before) >= 5
+    second = subprocess.run(
+        [*command, "--resume"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert second.returncode == 0, second.stderr
+    assert not journal.exists()
+    after = {sample.case: sample.trials_s for sample in load_profile(output).samples}
+    assert len(after) == len(load_profile(output).samples)  # nothing measured twice
+    assert all(after[sample.case] == sample.trials_s for sample in before)
+    assert len(after) > len(before)

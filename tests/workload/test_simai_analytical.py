@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
@@ -191,6 +191,7 @@ def test_bandwidths_of_a_file_go_first() -> None:
     assert priced_us(SMALL, *rows, busbw=busbw) == {"tp": pytest.approx((1.75 / 100 + 0.875 / 360) * 1e6)}
 
 
+@settings(max_examples=15)
 @given(shares=st.tuples(*[st.floats(0, 1)] * 3))
 def test_overlap_hides_its_share(shares: tuple[float, float, float]) -> None:
     dp, tp, ep = shares

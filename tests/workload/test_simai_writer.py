@@ -1,6 +1,7 @@
 """A written file obeys every rule of the format, and what breaks one is refused."""
 
 import dataclasses
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,15 @@ def test_words_written_are_words_read() -> None:
                 written += 1
     # Four collectives over two groups in each of three columns.
     assert written == 24
+
+
+def test_rows_are_not_held_in_memory(tmp_path: Path) -> None:
+    rows = (dataclasses.replace(ROW, forward_ns=each) for each in range(10_000))
+    tracemalloc.start()
+    try:
+        assert write_simai(tmp_path / "w.txt", SimaiWorkload(header=HEADER, rows=rows)) == 10_000
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The file has 0.9 MB; its rows would take several times that.
+    assert most < 500_000

@@ -1,0 +1,191 @@
+"""What a training step runs: check and price SimAI workloads, lay out groups, traffic and topologies."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from solver.files import write_json
+from spec.collectives import Collective
+from spec.errors import UserError
+from workload.busbw_yaml import read_busbw
+from workload.command_line import CHECK, GROUPS, SIMULATE, TOPOLOGY, TRAFFIC, parser
+from workload.heatmap import draw_heatmap
+from workload.ranks import RankOrder, named_groups, rank_groups
+from workload.report import finding_lines, flow_lines, group_lines, simai_lines, topology_line
+from workload.simai_analytical import AnalyticalOptions, price_simai
+from workload.simai_check import check_simai
+from workload.simai_findings import Severity
+from workload.simai_network import simai_network
+from workload.simai_ratio import read_ratio_tables
+from workload.simai_reader import read_simai, usable_workload
+from workload.topology.picture import draw_topology
+from workload.topology.read_topology import read_topology
+from workload.topology.templates import TopologyFlags, build_topology
+from workload.topology.topology import write_topology
+from workload.traffic import flow_matrix, rank_flows, write_flows
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code (1: the file checked has defects)."""
+    try:
+        options = parser().parse_args(arguments)
+        verbs: dict[str, Callable[[argparse.Namespace], int]] = {
+            CHECK: check,
+            SIMULATE: simulate,
+            TOPOLOGY: topology,
+            GROUPS: groups,
+            TRAFFIC: traffic,
+        }
+        code = verbs[options.verb](options)
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def check(options: argparse.Namespace) -> int:
+    """Name the defects of a SimAI workload file."""
+    file = read_simai(options.file)
+    findings = check_simai(file)
+    print(f"{file.name}: {len(file.rows)} rows, policy {file.header.policy or 'none'}")
+    for line in finding_lines(findings, everything=options.all):
+        print(line)
+    return int(any(each.severity is not Severity.NOTE for each in findings))
+
+
+def simulate(options: argparse.Namespace) -> int:
+    """Price a SimAI workload file."""
+    workload = usable_workload(read_simai(options.file))
+    network = simai_network(
+        gpus_per_server=options.gpus_per_server,
+        nics_per_server=options.nic_per_server,
+        gpu_type=options.g_type,
+        nic_type=options.nic_t,
+        nvlink_gib=options.nvlink,
+        nic_gib=options.nic_busbw,
+    )
+    report = price_simai(
+        workload,
+        AnalyticalOptions(
+            network=network,
+            gpus=options.gpus,
+            ratios=read_ratio_tables(options.ratio_dir) if options.ratio_dir else None,
+            busbw=read_busbw(options.busbw) if options.busbw else None,
+            dp_overlap=options.dp_o,
+            tp_overlap=options.tp_o,
+            ep_overlap=options.ep_o,
+            pp_overlap=options.pp_o,
+        ),
+    )
+    if options.json:
+        parts = {f"{name}_s": part for name, part in report.parts.items()}
+        write_json(options.json, {**parts, "step_s": report.total_s, "warnings": list(report.warnings)})
+    for line in simai_lines(report):
+        print(line)
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return 0
+
+
+def topology(options: argparse.Namespace) -> int:
+    """Write a topology of the templates, or check a file."""
+    if options.check:
+        return check_topology(options)
+    made = build_topology(
+        TopologyFlags(
+            template=options.topology,
+            rail_optimised=options.ro,
+            dual_tor=options.dt,
+            dual_plane=options.dp,
+            gpus=options.gpu,
+            gpus_per_server=options.gpu_per_server,
+            nv_switches_per_server=options.nv_switch_per_server,
+            gpu_type=options.gpu_type,
+            nvlink_bandwidth=options.nvlink_bw,
+            nv_latency=options.nv_latency,
+            bandwidth=options.bandwidth,
+            latency=options.latency,
+            num_asw=options.asw_switch_num,
+            nics_per_asw=options.nics_per_aswitch,
+            num_psw=options.psw_switch_num,
+            uplink_bandwidth=options.ap_bandwidth,
+            asw_per_psw=options.asw_per_psw,
+            error_rate=options.error_rate,
+        )
+    )
+    target = options.output or Path(made.file_name)
+    target = target / made.file_name if target.is_dir() else target
+    write_topology(target, made)
+    print(f"wrote {target}: {topology_line(made)}")
+    if options.picture:
+        draw_topology(made, options.picture)
+        print(f"wrote {options.picture}")
+    return 0
+
+
+def check_topology(options: argparse.Namespace) -> int:
+    """Name the defects of a topology file."""
+    read, findings = read_topology(options.check)
+    print(f"{options.check}: {topology_line(read) if read else 'cannot be used'}")
+    for line in finding_lines(findings):
+        print(line)
+    if read and options.picture:
+        draw_topology(read, options.picture)
+        print(f"wrote {options.picture}")
+    return int(any(each.severity is not Severity.NOTE for each in findings))
+
+
+def groups(options: argparse.Namespace) -> int:
+    """List the ranks of each group."""
+    order = rank_order(options)
+    kinds = named_groups(order)
+    if options.group:
+        kinds = {options.group: rank_groups(order, options.group, independent_ep=options.independent_ep)}
+    for kind, members in kinds.items():
+        for line in group_lines(kind, members):
+            print(line)
+    return 0
+
+
+def traffic(options: argparse.Namespace) -> int:
+    """Rank-to-rank flows of one collective."""
+    order = rank_order(options)
+    members = rank_groups(order, options.group, independent_ep=options.independent_ep)
+    flows = rank_flows(
+        members,
+        Collective(options.collective),
+        options.size_bytes,
+        options.algorithm,
+        domain_ranks=options.domain_ranks,
+    )
+    for line in flow_lines(flows):
+        print(line)
+    if options.csv:
+        write_flows(options.csv, flows)
+        print(f"wrote {options.csv}")
+    if options.picture:
+        title = f"{options.collective} of {options.size_bytes} bytes in {options.group} groups"
+        draw_heatmap(flow_matrix(flows, order.world_size), options.picture, title)
+        print(f"wrote {options.picture}")
+    return 0
+
+
+def rank_order(options: argparse.Namespace) -> RankOrder:
+    """The degrees and the order of the command line."""
+    return RankOrder(
+        tp=options.tp, cp=options.cp, ep=options.ep, dp=options.dp, pp=options.pp, order=options.order
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

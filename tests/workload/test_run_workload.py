@@ -1,0 +1,140 @@
+"""The verbs as a user meets them: output, exit codes, one clear line for every mistake."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import run_workload
+from tests.workload.simai_lines import GOOD, LONG, SHORT, cell
+
+ROOT = Path(run_workload.__file__).parent
+Golden = Callable[[str, str], None]
+SERVERS = ["-g_p_s", "8", "-n_p_s", "8", "-g_type", "H100"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a good and a bad workload, as the working folder so that no path of this machine is printed."""
+    monkeypatch.chdir(tmp_path)
+    large = [
+        cell(4, str(2**26)),
+        cell(7, str(2**28)).replace("REDUCESCATTER_DP_EP\t4096", f"REDUCESCATTER_DP_EP\t{2**30}"),
+    ]
+    (tmp_path / "good.txt").write_text("\n".join([LONG, "2", *large]) + "\n")
+    bad = [cell(3, "allreduce"), cell(2, "1.5"), GOOD + "\t7", cell(5, "2147483648"), GOOD]
+    (tmp_path / "bad.txt").write_text("\n".join([LONG.replace("ga: 4 ", ""), "9", *bad]) + "\n")
+    (tmp_path / "short.txt").write_text(f"{SHORT}\n1\n{GOOD}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("check_good", ["check", "good.txt"], 0),
+        ("check_bad", ["check", "bad.txt"], 1),
+        ("check_short", ["check", "short.txt"], 1),
+        ("simulate", ["simulate", "good.txt", *SERVERS, "-dp_o", "0.5"], 0),
+        ("topology_hpn", ["topology", "-topo", "AlibabaHPN", "--dp", "-g", "16", "-psn", "4"], 0),
+        ("groups", ["groups", "--tp", "2", "--ep", "2", "--dp", "4", "--pp", "2"], 0),
+        (
+            "traffic",
+            [
+                *["traffic", "--tp", "4", "--dp", "4", "--group", "dp", "--collective", "all2all"],
+                *["--size_bytes", "4096", "--algorithm", "hierarchical", "--domain_ranks", "8"],
+            ],
+            0,
+        ),
+    ],
+)
+def test_output(
+    name: str,
+    arguments: list[str],
+    code: int,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+) -> None:
+    assert run_workload.main(arguments) == code
+    written = capsys.readouterr()
+    golden(f"workload/{name}.txt", written.out + written.err)
+
+
+def test_a_small_topology_to_the_letter(folder: Path, golden: Golden) -> None:
+    flags = ["-topo", "DCN+", "--dt", "-g", "8", "-gps", "4", "-psn", "2", "-npa", "4"]
+    assert run_workload.main(["topology", *flags, "-o", "."]) == 0
+    golden("workload/topology_dcn_file.txt", (folder / "DCN+DualToR_8g_4gps_200Gbps_H100").read_text())
+
+
+def test_files_are_written(folder: Path) -> None:
+    assert run_workload.main(["simulate", "good.txt", *SERVERS, "--json", "out.json"]) == 0
+    record = json.loads((folder / "out.json").read_text())
+    parts = sum(value for key, value in record.items() if key.endswith("_s") and key != "step_s")
+    assert record["step_s"] == pytest.approx(parts)
+    traffic = ["traffic", "--tp", "4", "--group", "tp", "--collective", "all_gather", "--size_bytes", "64"]
+    assert run_workload.main([*traffic, "--csv", "flows.csv", "--picture", "map.png"]) == 0
+    assert (folder / "flows.csv").read_text().count("\n") == 5
+    assert run_workload.main(["topology", "-topo", "NVL", "-o", "t", "--picture", "t.png"]) == 0
+    assert run_workload.main(["topology", "--check", "t"]) == 0
+    for name in ("map.png", "t.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ([], "VERB"),
+        (["dance"], "dance"),
+        (["check"], "file"),
+        (["check", "absent.txt"], "absent.txt: no such file"),
+        (["check", "."], "no regular file"),
+        (["simulate", "good.txt"], "-g_p_s"),
+        (["simulate", "good.txt", "-g_p_s", "8", "-n_p_s", "8"], "-g_type"),
+        (["simulate", "good.txt", *SERVERS, "-g", "31"], "multiple"),
+        (["simulate", "good.txt", *SERVERS, "-dp_o", "2"], "-dp_o"),
+        (["simulate", "good.txt", *SERVERS, "-pp_o", "0.5"], "bandwidth"),
+        (["simulate", "good.txt", *SERVERS, "-busbw", "absent"], "absent"),
+        (["simulate", "good.txt", *SERVERS, "--ratio_dir", "absent"], "nic_ratio.csv"),
+        (["simulate", "good.txt", *SERVERS, "--json", "no/where.json"], "cannot be written"),
+        (["simulate", "short.txt", *SERVERS], "short header"),
+        (["simulate", "bad.txt", *SERVERS], "no ga"),
+        (["topology", "-topo", "Star"], "known: Spectrum-X"),
+        (["topology", "-topo", "Spectrum-X", "-g", "many"], "whole number"),
+        (["topology", "-topo", "NVL", "-o", "no/where"], "cannot be written"),
+        (["topology", "-topo", "NVL576", "-o", "t", "--picture", "t.png"], "at most 400"),
+        (["topology", "--check", "good.txt.none"], "no topology file"),
+        (["groups", "--tp", "0"], "at least 1"),
+        (["groups", "--group", "ep"], "independent_ep"),
+        (
+            ["traffic", "--tp", "2", "--group", "tp", "--collective", "all2all", "--size_bytes", "-1"],
+            "negative",
+        ),
+    ],
+)
+def test_mistakes(arguments: list[str], match: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_workload.main(arguments) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("error: ")
+    assert complaint.count("\n") == 1
+    assert match in complaint
+
+
+def test_interrupted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_workload, "read_simai", interrupted)
+    assert run_workload.main(["check", "good.txt"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_reader_that_stops_reading() -> None:
+    command = f"{sys.executable} {ROOT / 'run_workload.py'} groups --dp 65536 | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    assert done.stdout.startswith("tp: 65536 groups of 1")

@@ -1,0 +1,145 @@
+"""Files are read as the simulator reads them; damage of any kind is found or refused, never priced."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec.collectives import Collective
+from tests.workload.simai_lines import GOOD, LONG, cell
+from workload.simai_check import check_simai
+from workload.simai_findings import summarised
+from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai_reader import parse_simai, read_simai, usable_workload
+from workload.simai_rules import check_header, check_row
+from workload.simai_tokens import GROUPS_OF_COLUMN, Column, write_token
+from workload.simai_writer import write_simai
+from workload.workload_error import WorkloadError
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n", b"\0\1\2", GOOD.encode() + b"\0"])
+def test_no_text(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "w.txt"
+    path.write_bytes(content)
+    with pytest.raises(WorkloadError, match=str(path)):
+        read_simai(path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", Path("/dev/null"), tmp_path / "a\0b"):
+        with pytest.raises(WorkloadError):
+            read_simai(path)
+
+
+GROUPS = [
+    (column, write_token(kind, group, column))
+    for column in Column
+    for group in GROUPS_OF_COLUMN[column]
+    for kind in (
+        Collective.ALL_REDUCE,
+        Collective.ALL_GATHER,
+        Collective.REDUCE_SCATTER,
+        Collective.ALL_TO_ALL,
+    )
+]
+
+
+@settings(max_examples=60)
+@given(
+    tp=st.integers(2, 9),
+    ep=st.integers(2, 5),
+    repeat=st.integers(2, 5),
+    cells=st.lists(
+        st.tuples(st.sampled_from(GROUPS), st.integers(0, 2**31 - 65), st.integers(2**20, 2**34)), min_size=1
+    ),
+)
+def test_what_is_written_is_read_back_without_findings(
+    tp: int,
+    ep: int,
+    repeat: int,
+    cells: list[tuple[tuple[Column, str], int, int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    header = SimaiHeader(tp=tp, ep=ep, all_gpus=tp * ep * repeat, ga=3)
+    rows = [
+        SimaiRow(name="row").with_pass(column, compute_ns=compute_ns, comm=token, size_bytes=size)
+        for (column, token), compute_ns, size in cells
+    ]
+    path = tmp_path_factory.mktemp("written") / "w.txt"
+    write_simai(path, SimaiWorkload(header=header, rows=rows))
+    file = read_simai(path)
+    assert check_simai(file) == []
+    workload = usable_workload(file)
+    assert workload.header == header
+    assert list(workload.rows) == rows
+
+
+GOOD_BYTES = "\n".join([LONG, "4", GOOD, cell(3, "NONE"), cell(7, "0"), GOOD]).encode()
+PIECES = [
+    b"\r\n",
+    "é漢".encode(),
+    b"\xff\xfe",
+    b"9" * 400,
+    b"-1",
+    b"1e400",
+    b"NONE",
+    b"ga:",
+    b"\t",
+    b"\x1b[2J",
+    b"1.5",
+]
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_damaged_files_give_findings_or_a_workload_that_can_be_written(data: st.DataObject) -> None:
+    content = GOOD_BYTES
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(["cut", "insert", "shuffle", "delete"]))
+        place = data.draw(st.integers(0, len(content)))
+        if kind == "cut":
+            content = content[:place]
+        elif kind == "insert":
+            content = content[:place] + data.draw(st.sampled_from(PIECES)) + content[place:]
+        elif kind == "delete":
+            content = content[:place] + content[place + data.draw(st.integers(1, 40)) :]
+        else:
+            content = b"\n".join(data.draw(st.permutations(content.split(b"\n"))))
+    complaint, workload = tried(content)
+    assert complaint.isprintable()
+    if workload is None:
+        assert complaint
+        return
+    findings = check_simai(parse_simai(content))
+    assert all(line.isprintable() for line in summarised(findings))
+    if not findings:
+        # The writer agrees that nothing is wrong.
+        check_header(workload.header)
+        for index, row in enumerate(workload.rows):
+            check_row(row, workload.header, index=index)
+
+
+@settings(max_examples=100)
+@given(content=st.binary(max_size=300))
+def test_binary_noise(content: bytes) -> None:
+    complaint, workload = tried(content)
+    assert complaint.isprintable()
+    assert workload is None
+
+
+def tried(content: bytes) -> tuple[str, SimaiWorkload | None]:
+    """The error of reading, or the workload."""
+    try:
+        return "", usable_workload(parse_simai(content))
+    except WorkloadError as error:
+        return str(error), None
+
+
+@pytest.mark.parametrize("separator", [" ", "\n"])
+def test_a_million_words_take_a_moment(separator: str) -> None:
+    content = f"{LONG}\n5\n" + separator.join(["7"] * 300_000)
+    start = time.process_time()
+    check_simai(parse_simai(content.encode()))
+    assert time.process_time() - start < 10.0

@@ -1,0 +1,128 @@
+"""The options of run_workload.py, one parser a verb."""
+
+import argparse
+from pathlib import Path
+
+from solver.command_line import OneLineParser, whole
+from spec.collectives import Collective
+from workload.flows import ALGORITHMS
+from workload.ranks import DEFAULT_ORDER
+from workload.simai_network import NIC_GIB, NVLINK_GIB
+from workload.topology.templates import TEMPLATES
+
+CHECK = "check"
+SIMULATE = "simulate"
+TOPOLOGY = "topology"
+GROUPS = "groups"
+TRAFFIC = "traffic"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every verb and its options."""
+    parser = OneLineParser(
+        prog="run_workload.py",
+        description="Check, replay and lay out what a training step runs.",
+        allow_abbrev=False,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=OneLineParser)
+    _check(verbs.add_parser(CHECK, help="name the defects of a SimAI workload file", allow_abbrev=False))
+    _simulate(verbs.add_parser(SIMULATE, help="price a SimAI workload file", allow_abbrev=False))
+    _topology(verbs.add_parser(TOPOLOGY, help="write, check or draw a topology", allow_abbrev=False))
+    _groups(verbs.add_parser(GROUPS, help="list the ranks of each group", allow_abbrev=False))
+    _traffic(verbs.add_parser(TRAFFIC, help="rank-to-rank flows of a collective", allow_abbrev=False))
+    return parser
+
+
+def _check(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("file", type=Path, help="SimAI workload")
+    verb.add_argument("--all", action="store_true", help="every finding (default: three of a kind)")
+
+
+def _simulate(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("file", type=Path, help="SimAI workload")
+    verb.add_argument(
+        "--pricing",
+        choices=("simai",),
+        default="simai",
+        help="simai: the closed form of SimAI-Analytical",
+    )
+    world = verb.add_argument_group("as SimAI_analytical has them")
+    world.add_argument("-g", "--gpus", type=whole, help="world size (default: the header's all_gpus)")
+    world.add_argument("-g_p_s", "--gpus-per-server", type=whole, required=True, help="scale-up size")
+    world.add_argument("-n_p_s", "--nic_per_server", type=whole, required=True, help="NICs per server")
+    world.add_argument("-nv", "--nvlink", type=float, help="NVLink GiB/s per GPU (default: by -g_type)")
+    world.add_argument("-nic", "--nic_busbw", type=float, help="GiB/s per NIC (default: by -nic_t)")
+    world.add_argument("-g_type", help=f"GPU: {', '.join(NVLINK_GIB)}")
+    world.add_argument("-nic_t", default="cx7", help=f"NIC: {', '.join(NIC_GIB)} (default cx7)")
+    for flag, what, default in (
+        ("-dp_o", "data-parallel", 0.0),
+        ("-tp_o", "tensor-parallel", 0.0),
+        ("-ep_o", "expert-parallel", 0.0),
+        ("-pp_o", "pipeline", 1.0),
+    ):
+        world.add_argument(flag, type=float, default=default, help=f"hidden share of {what} time ({default})")
+    world.add_argument("-busbw", type=Path, help="bus bandwidths by group, small yaml")
+    verb.add_argument(
+        "--ratio_dir",
+        type=Path,
+        help="SimAI's inputs/ratio folder (default: every ratio is 1, with a warning)",
+    )
+    verb.add_argument("--json", type=Path, help="write the parts (seconds) to this file")
+
+
+def _topology(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("-topo", "--topology", help=f"template: {', '.join(TEMPLATES)}")
+    verb.add_argument("--ro", action="store_true", help="rail-optimised")
+    verb.add_argument("--dt", action="store_true", help="two ToRs (DCN+)")
+    verb.add_argument("--dp", action="store_true", help="two planes (AlibabaHPN)")
+    for flags, what in (
+        (("-g", "--gpu"), "GPUs"),
+        (("-gps", "--gpu_per_server"), "GPUs per server or rack"),
+        (("-nsps", "--nv_switch_per_server"), "NV switches per server"),
+        (("-asn", "--asw_switch_num"), "ASWs; must be what the GPUs take"),
+        (("-npa", "--nics_per_aswitch"), "NICs per ASW"),
+        (("-psn", "--psw_switch_num"), "PSWs"),
+        (("-app", "--asw_per_psw"), "ASWs one PSW can take"),
+    ):
+        verb.add_argument(*flags, type=whole, help=what)
+    for flags, what in (
+        (("-gt", "--gpu_type"), "GPU type, one word"),
+        (("-nvbw", "--nvlink_bw"), "GPU to NV switch, such as 2880Gbps"),
+        (("-nl", "--nv_latency"), "of NVLink, such as 0.000025ms"),
+        (("-bw", "--bandwidth"), "NIC to ASW, such as 400Gbps"),
+        (("-l", "--latency"), "of Ethernet, such as 0.0005ms"),
+        (("-apbw", "--ap_bandwidth"), "ASW to PSW, such as 400Gbps"),
+        (("-er", "--error_rate"), "share of damaged packets"),
+    ):
+        verb.add_argument(*flags, help=what)
+    verb.add_argument("-o", "--output", type=Path, help="file or folder (default: the template's name, here)")
+    verb.add_argument("--picture", type=Path, help="draw it (up to 400 nodes)")
+    verb.add_argument("--check", type=Path, metavar="FILE", help="check this topology file instead")
+
+
+def _degrees(verb: argparse.ArgumentParser) -> None:
+    for axis in ("tp", "cp", "ep", "dp", "pp"):
+        verb.add_argument(f"--{axis}", type=whole, default=1, help="ranks (default 1)")
+    verb.add_argument("--order", default=DEFAULT_ORDER, help=f"fastest first (default {DEFAULT_ORDER})")
+
+
+def _groups(verb: argparse.ArgumentParser) -> None:
+    _degrees(verb)
+    verb.add_argument("--group", help="one group kind, such as tp or dp-cp (default: all)")
+    verb.add_argument("--independent_ep", action="store_true", help="with --group: split dp by ep")
+
+
+def _traffic(verb: argparse.ArgumentParser) -> None:
+    _degrees(verb)
+    verb.add_argument("--group", required=True, help="which groups communicate, such as tp or dp-cp")
+    verb.add_argument("--independent_ep", action="store_true", help="split dp by ep")
+    verb.add_argument(
+        "--collective", required=True, choices=[kind.value for kind in Collective], help="what they run"
+    )
+    verb.add_argument("--size_bytes", required=True, type=whole, help="whole array on one rank")
+    verb.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="default ring")
+    verb.add_argument(
+        "--domain_ranks", type=whole, default=0, help="GPUs of a scale-up domain (hierarchical)"
+    )
+    verb.add_argument("--csv", type=Path, help="write the flows")
+    verb.add_argument("--picture", type=Path, help="draw the rank matrix")

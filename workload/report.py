@@ -1,0 +1,59 @@
+"""What run_workload.py prints, as lines of text."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from spec.units import MIB, seconds_to_ms
+from workload.simai_analytical import AnalyticalReport
+from workload.simai_findings import Finding, summarised
+from workload.topology.topology import Topology
+from workload.traffic import RankFlows
+
+SHOWN_GROUPS = 8
+
+
+def finding_lines(findings: Sequence[Finding], *, everything: bool = False) -> list[str]:
+    """The findings, three of a kind or all, and their number by severity."""
+    lines = summarised(findings, per_kind=len(findings) if everything else 3)
+    counts = Counter(each.severity.value for each in findings)
+    total = ", ".join(f"{count} {severity}" for severity, count in sorted(counts.items()))
+    return [*lines, total or "nothing to complain about"]
+
+
+def simai_lines(report: AnalyticalReport) -> Iterator[str]:
+    """The parts of a step as the simulator reports them, in ms and as shares."""
+    total_s = report.total_s
+    yield f"{'SimAI closed form':<20}{'ms':>14}{'share':>9}"
+    for name, part_s in {**report.parts, "step": total_s}.items():
+        share = part_s / total_s if total_s else 0.0
+        yield f"{name:<20}{seconds_to_ms(part_s):>14.3f}{share:>9.1%}"
+
+
+def topology_line(topology: Topology) -> str:
+    """Line 1 of the file in words."""
+    nodes, nv_switches, others, links = topology.counts
+    return (
+        f"{topology.num_gpus} {topology.gpu_type} in servers of {topology.gpus_per_server}; {nodes} nodes, "
+        f"{nv_switches} NV switches, {others} other switches, {links} links"
+    )
+
+
+def group_lines(kind: str, groups: Sequence[Sequence[int]]) -> Iterator[str]:
+    """Size and members of a kind's groups, the first few of them."""
+    shown = " ".join(_ranks(group) for group in groups[:SHOWN_GROUPS])
+    more = f" and {len(groups) - SHOWN_GROUPS} more" if len(groups) > SHOWN_GROUPS else ""
+    yield f"{kind}: {len(groups)} groups of {len(groups[0])}: {shown}{more}"
+
+
+def flow_lines(flows: RankFlows) -> Iterator[str]:
+    """How many flows there are and what they move."""
+    total = float(flows.size_bytes.sum())
+    largest = float(flows.size_bytes.max(initial=0.0))
+    stages = int(flows.stage.max(initial=-1)) + 1
+    yield f"{flows.src.size} flows in {stages} stages, {total:.0f} bytes in all ({total / MIB:.3f} MiB)"
+    yield f"largest flow: {largest:.0f} bytes"
+
+
+def _ranks(group: Sequence[int]) -> str:
+    shown = ",".join(str(rank) for rank in group[:16])
+    return f"[{shown}{',...' if len(group) > 16 else ''}]"

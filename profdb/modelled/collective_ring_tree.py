@@ -44,7 +44,7 @@ RELATIVE_STD = 0.2  # Fitted: residuals of the same timings
 
 LONG_SHARE = 0.93  # Fitted: share of NCCL's link rate that Ring/Simple reaches on long messages
 OWN_CHUNK = 0.45  # Fitted: cost of a rank's own chunk (copied, not sent) in steps of the ring
-NVLS_SHARE = 0.83  # Fitted: share of NCCL's NVLS rate that long messages reach
+NVLS_SHARE = 0.9  # Fitted: share of NCCL's NVLS rate that long messages reach
 
 REDUCED = (Collective.ALL_REDUCE,)
 GATHERED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
@@ -148,24 +148,23 @@ def _tree(cluster: ClusterSpec, size: FloatArray, shape: Shape, protocol: Protoc
 def _nvls(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape) -> FloatArray:
     """NCCL nvls.cc: the switch reduces and copies; across domains only all_reduce (NVLSTree).
 
-    The rate inside is half the all_reduce's "2 x link": each GPU sends its share and the switch's
-    sum comes back at once. Not for groups of one rank per domain.
+    In an all_reduce each rank's links carry its whole buffer to the switch and its part of the sum back,
+    and the same the other way round: 1 + 1/n of the buffer one way.
     """
     ranks = np.maximum(shape.ranks, 1.0)
     link = scale_up_rate(cluster) * NVLS_EFFICIENCY.get(cluster.gpu.architecture, 0.0) * NVLS_SHARE
     if link == 0.0:
         return np.full(size.shape, np.inf)
     if kind is not Collective.ALL_REDUCE:
-        usable = (shape.inter == 1) & (shape.intra <= NVLS_MAX_RANKS) & (shape.intra > 2)
-        seconds = NVLS_HOP_S + size / (link * (ranks - 1.0 + (ranks == 1.0)) / ranks)
-        return np.where(usable, seconds, np.inf)
+        usable = (shape.inter == 1) & (shape.intra <= NVLS_MAX_RANKS)
+        return np.where(usable, NVLS_HOP_S + size * (ranks - 1.0) / ranks / link, np.inf)
     outside = np.where(shape.inter > 1, network_rate(cluster, shape) * LONG_SHARE, np.inf)
     outside = outside * np.where(shape.inter == 2, 2.0, 1.0)
-    bus = np.minimum(2.0 * link, outside)
     depth = np.ceil(np.log2(np.maximum(shape.inter, 1)))
     latency = NVLS_HOP_S + 2.0 * depth * NVLS_TREE_NET_HOP_S
-    seconds = latency + size * 2.0 * np.maximum(ranks - 1.0, 1.0) / ranks / bus
-    return np.where(shape.intra > 2, seconds, np.inf)
+    inside_s = size * (1.0 + 1.0 / shape.intra) / link
+    outside_s = size * 2.0 * (ranks - 1.0) / ranks / outside
+    return np.where(shape.intra > 1, latency + np.maximum(inside_s, outside_s), np.inf)
 
 
 def _pat(cluster: ClusterSpec, size: FloatArray, shape: Shape) -> FloatArray:

@@ -49,7 +49,7 @@ TILES = (
 )
 # 256 x 256 needs the accumulators in tensor memory (Blackwell: PTX ISA, tcgen05, 2-SM tiles).
 WIDE_TILES = {"blackwell": ((256, 256),)}
-K_SPLITS = (1, 2, 4, 8, 16)
+K_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 K_STEP = 64
 
 # Bytes per clock and SM of shared memory: CUDA C++ Programming Guide, shared memory: 32 banks of 4.
@@ -66,7 +66,7 @@ TILE_CYCLES = 2200.0  # Fitted: filling and draining the pipeline of one tile
 MMA_EFFICIENCY = 0.9  # Fitted: share of the tensor peak inside a tile
 DRAM_EFFICIENCY = 0.84  # Fitted: share of the HBM rate that streaming reaches
 OVERLAP_LOSS = 0.12  # Fitted: part of the shorter of compute and memory that is not hidden
-BUSY_SHARE = 0.75  # Fitted: share of the SMs that must load to fill the HBM rate
+BUSY_SHARE = 0.3  # Fitted: share of the SMs that must load to fill the HBM rate
 SPLIT_S = 1.8e-6  # Fitted: second pass of a split-k product
 
 
@@ -169,6 +169,6 @@ def dram_bytes(gpu: GpuSpec, shapes: Shapes, tile: Tile, width: float) -> FloatA
     patch_down = np.clip(running / patch_across, 1.0, down)
     m, k, n = shapes.m, shapes.k, shapes.n
     operands = width * k * (m + n)
-    streamed = width * k * (m * np.ceil(across / patch_across) + n * np.ceil(down / patch_down))
+    streamed = width * k * (m * across / patch_across + n * down / patch_down)
     moved = np.where(operands < gpu.l2_bytes, operands, np.maximum(operands, streamed))
     return np.asarray(shapes.batch * (moved + max(width, 2.0) * m * n), dtype=np.float64)

@@ -78,8 +78,8 @@ TREE_SHARE = 0.92
 TREE_LL_SHARE = 1.0 / 3.8
 TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)
 
-# nvlsEfficiency, and (channels - 1) / channels at 16 channels (ncclTuningGetChannels: 16 suffice).
-NVLS_EFFICIENCY: dict[str, float] = {"hopper": 0.85 * 15.0 / 16.0, "blackwell": 0.74 * 15.0 / 16.0}
+# nvlsEfficiency.
+NVLS_EFFICIENCY: dict[str, float] = {"hopper": 0.85, "blackwell": 0.74}
 NVLS_MAX_RANKS = 32
 
 # "Plateau effect of ring": factor on the latency of Ring/Simple, and its condition in bytes per

@@ -1,0 +1,132 @@
+"""Modelled attention and memory-bound kernels: pairs counted by brute force, published rates, bounds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profdb.modelled.attention import Heads, core_seconds, flash_seconds
+from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S, gemm_seconds
+from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
+from profdb.modelled.optimizer import adamw_seconds
+from spec.arrays import floats, ints
+from spec.read_cluster import read_cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+H100 = read_cluster("h100-sxm", root=ROOT).gpu
+A100 = read_cluster("a100-sxm-80g", root=ROOT).gpu
+
+
+def heads(
+    q_len: int, kv_len: int, *, mask: str = "causal", window: int = 0, batch: int = 1, kv_heads: int = 16
+) -> Heads:
+    return Heads(
+        batch=ints(batch),
+        q_len=ints(q_len),
+        kv_len=ints(kv_len),
+        heads=ints(16),
+        kv_heads=ints(kv_heads),
+        qk_dim=ints(128),
+        v_dim=ints(128),
+        window=ints(window),
+        mask=mask,
+    )
+
+
+def counted(q_len: int, kv_len: int, mask: str, window: int) -> int:
+    """Pairs one by one: query i is key kv_len - q_len + i and sees itself and the keys before."""
+    if mask == "full":
+        return q_len * kv_len
+    seen = [kv_len - q_len + i + 1 for i in range(q_len)]
+    return sum(min(count, window) if mask == "window" else count for count in seen)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kv_len=st.integers(1, 200),
+    part=st.floats(0.01, 1.0),
+    mask=st.sampled_from(["causal", "full", "window", "varlen"]),
+    window=st.integers(1, 250),
+)
+def test_pairs_are_those_counted_one_by_one(kv_len: int, part: float, mask: str, window: int) -> None:
+    q_len = max(int(kv_len * part), 1)
+    told = heads(q_len, kv_len, mask=mask, window=window).pairs()
+    assert told[0] == pytest.approx(counted(q_len, kv_len, mask, window))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "published"),
+    [
+        (A100, 189e12),  # FlashAttention-2 (2307.08691), figure 5: causal, head 128, 16k tokens
+        (H100, 640e12),  # FlashAttention-3 (2407.08608), figure 5: causal, head 128, 16k tokens
+    ],
+)
+def test_long_causal_attention_runs_at_the_published_rate(gpu: object, published: float) -> None:
+    flops = 2.0 * 16384**2 * 16 * 128
+    rate = flops / float(flash_seconds(gpu, heads(16384, 16384), "forward", "bf16")[0])  # type: ignore[arg-type]
+    assert rate == pytest.approx(published, rel=0.12)
+
+
+def test_backward_takes_nearly_three_times_the_forward() -> None:
+    """5 products instead of 2 at 63 / 73 of the rate: 2.9 (FlashAttention-2)."""
+    forward, backward = (
+        float(flash_seconds(H100, heads(16384, 16384), d, "bf16")[0]) for d in ("forward", "backward")
+    )
+    assert 2.7 < backward / forward < 3.1
+
+
+def test_causal_is_half_of_full_and_a_window_is_less() -> None:
+    full, causal, window = (
+        float(flash_seconds(H100, heads(32768, 32768, mask=m, window=w), "forward", "bf16")[0])
+        for m, w in (("full", 0), ("causal", 0), ("window", 4096))
+    )
+    assert causal == pytest.approx(full / 2.0, rel=0.05)
+    assert window < 0.4 * causal
+
+
+def test_fewer_kv_heads_are_never_slower() -> None:
+    one, many = (
+        float(flash_seconds(H100, heads(128, 131072, kv_heads=n), "forward", "bf16")[0]) for n in (1, 16)
+    )
+    assert one <= many
+
+
+def test_unfused_attention_is_its_products() -> None:
+    batch, s, d = ints(16), ints(2048), ints(128)
+    expected = gemm_seconds(H100, batch, s, d, s, "bf16") + gemm_seconds(H100, batch, s, s, d, "bf16")
+    told = core_seconds(H100, heads(2048, 2048), "forward", "bf16")
+    assert told.tolist() == expected.tolist()
+    assert core_seconds(H100, heads(2048, 2048), "backward", "bf16")[0] > 1.8 * told[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(length=st.integers(1, 1 << 16), batch=st.integers(1, 64), mask=st.sampled_from(["causal", "full"]))
+def test_longer_attention_never_takes_less(length: int, batch: int, mask: str) -> None:
+    for direction in ("forward", "backward"):
+        short, long, more = (
+            float(flash_seconds(A100, heads(n, n, mask=mask, batch=b), direction, "bf16")[0])
+            for n, b in ((length, batch), (2 * length, batch), (length, 2 * batch))
+        )
+        assert np.isfinite(long)
+        assert 0.0 < short <= min(long, more)
+
+
+def test_a_large_kernel_streams_and_a_small_one_launches() -> None:
+    elements = floats(2**30)
+    # rmsnorm forward: one read and one write of 2 bytes
+    expected = 4.0 * 2**30 / (H100.memory_bandwidth * DRAM_EFFICIENCY)
+    assert memory_bound_seconds(H100, "rmsnorm", "forward", elements, "bf16")[0] == pytest.approx(
+        expected, rel=0.01
+    )
+    assert streaming_seconds(H100, floats([0.0, 1.0])).tolist() == [0.0, pytest.approx(LAUNCH_S)]
+
+
+def test_adamw_moves_28_bytes_of_fp32_and_pays_for_many_tensors() -> None:
+    """fp32 parameter, gradient and two moments: 4 reads and 3 writes of 4 bytes."""
+    one = adamw_seconds(A100, ints(10**9), ints(1), "fp32", "fp32")[0]
+    assert one == pytest.approx(28e9 / (A100.memory_bandwidth * DRAM_EFFICIENCY), rel=0.01)
+    many = adamw_seconds(A100, ints(10**6), ints(3600), "fp32", "fp32")[0]
+    assert many > 99 * LAUNCH_S
+    assert adamw_seconds(A100, ints(0), ints(1), "fp32", "fp32")[0] == 0.0

@@ -1,0 +1,118 @@
+"""Modelled matrix products: closed forms of the roofline, and what must hold for all shapes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profdb.modelled import gemm
+from profdb.modelled.gemm import gemm_seconds, operand_elements
+from spec.arrays import ints
+from spec.cluster import GpuSpec
+from spec.errors import ConfigError
+from spec.read_cluster import read_cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+H100 = read_cluster("h100-sxm", root=ROOT).gpu
+A100 = read_cluster("a100-sxm-80g", root=ROOT).gpu
+V100 = read_cluster("dgx1-v100", root=ROOT).gpu
+
+
+def seconds(gpu: GpuSpec, m: int, k: int, n: int, *, batch: int = 1, dtype: str = "bf16") -> float:
+    return float(gemm_seconds(gpu, ints(batch), ints(m), ints(k), ints(n), dtype)[0])
+
+
+@pytest.mark.parametrize("gpu", [A100, H100])
+def test_a_large_square_runs_at_the_sustained_rate(gpu: GpuSpec) -> None:
+    """The sheet's sustained FLOP/s, less at most 15 % for the memory traffic that is not hidden."""
+    rate = 2.0 * 16384**3 / seconds(gpu, 16384, 16384, 16384)
+    assert 0.85 * gpu.sustained_flops["bf16"] < rate <= gpu.sustained_flops["bf16"]
+
+
+def test_one_row_streams_the_weights() -> None:
+    """m = 1: the time is the weights over the share of the HBM rate that streaming reaches."""
+    expected = 2.0 * 65536 * 4096 / (H100.memory_bandwidth * gemm.DRAM_EFFICIENCY)
+    assert seconds(H100, 1, 4096, 65536) == pytest.approx(expected, rel=0.15)
+
+
+def test_a_tiny_product_costs_a_launch() -> None:
+    floor = gemm.LAUNCH_S + gemm.FILL_CYCLES / H100.boost_clock_hz
+    assert floor < seconds(H100, 16, 64, 16) < 2.0 * floor + 2.0 * gemm.TILE_CYCLES / H100.boost_clock_hz
+
+
+def test_one_tile_more_than_a_wave_takes_a_second_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tile size, no split: 132 SMs hold 132 tiles in one wave; the 133rd costs as much again."""
+    monkeypatch.setattr(gemm, "TILES", ((128, 256),))
+    monkeypatch.setattr(gemm, "K_SPLITS", (1,))
+    gpu = replace(H100, sustained_flops={"bf16": 1e18}, memory_bandwidth=1e15)
+    part, full, over, two = (seconds(gpu, 128 * tiles, 65536, 256) for tiles in (70, 132, 133, 264))
+    assert full == pytest.approx(part, rel=0.02)
+    assert over == pytest.approx(2.0 * full, rel=0.02)
+    assert two == pytest.approx(over, rel=0.02)
+
+
+def test_batches_add_up_when_they_fill_the_gpu() -> None:
+    one, eight = (seconds(H100, 8192, 4096, 8192, batch=batch) for batch in (1, 8))
+    assert eight == pytest.approx(8.0 * one, rel=0.1)
+
+
+def test_fp8_is_faster_than_bf16_by_at_most_the_ratio_of_peaks() -> None:
+    ratio = seconds(H100, 8192, 8192, 8192) / seconds(H100, 8192, 8192, 8192, dtype="fp8")
+    assert 1.4 < ratio < 2.0
+
+
+def test_operands_pass_shared_memory_as_often_as_the_tensor_cores_read_them() -> None:
+    # 128 x 128 on A100: 256 in, and 4 warps of 64 x 64 read 128 each; Blackwell reads from it directly
+    assert operand_elements("ampere", 128, 128) == 256 + 4 * 128
+    assert operand_elements("hopper", 128, 256) == 384 + 2 * (64 + 256)
+    assert operand_elements("blackwell", 256, 256) == 512
+
+
+def test_a_format_the_gpu_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="bf16"):
+        seconds(V100, 128, 128, 128)
+    assert seconds(V100, 128, 128, 128, dtype="fp16") > 0.0
+
+
+def test_nothing_to_compute_takes_no_time() -> None:
+    assert gemm_seconds(H100, ints([1, 0]), ints([0, 8]), ints([8, 8]), ints([8, 8]), "bf16").tolist() == [
+        0,
+        0,
+    ]
+
+
+SIZES = st.integers(min_value=1, max_value=1 << 17)
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=SIZES, k=SIZES, n=SIZES, gpu=st.sampled_from([A100, H100]))
+def test_more_work_never_takes_less_time(m: int, k: int, n: int, gpu: GpuSpec) -> None:
+    """Twice the depth: never faster. Twice the rows or columns: at most 10 %, where twice the tiles let
+    twice the SMs load."""
+    base = seconds(gpu, m, k, n)
+    assert np.isfinite(base)
+    assert base > 0.0
+    assert seconds(gpu, m, 2 * k, n) >= base
+    assert min(seconds(gpu, 2 * m, k, n), seconds(gpu, m, k, 2 * n)) >= 0.9 * base
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=SIZES, k=SIZES, n=SIZES)
+def test_no_product_beats_the_roofline(m: int, k: int, n: int) -> None:
+    fastest = max(
+        2.0 * m * k * n / H100.peak_flops["bf16"], 2.0 * (m * k + k * n + m * n) / H100.memory_bandwidth
+    )
+    assert seconds(H100, m, k, n) >= fastest
+
+
+def test_a_row_alone_equals_the_row_in_the_table() -> None:
+    m, k, n = ints([1, 512, 4096, 77]), ints([64, 4096, 1000, 8192]), ints([64, 11008, 50257, 128])
+    table = gemm_seconds(A100, ints([1, 1, 1, 3]), m, k, n, "bf16")
+    alone = [
+        seconds(A100, *map(int, row[1:]), batch=int(row[0]))
+        for row in zip([1, 1, 1, 3], m, k, n, strict=True)
+    ]
+    assert table.tolist() == alone

@@ -1,0 +1,172 @@
+"""Reading hardware sheets: shipped ones, borrowed GPUs, and every way to get one wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spec.errors import ConfigError
+from spec.read_cluster import known_clusters, read_cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+GOOD = """
+name = "tiny"
+[gpu]
+name = "T1"
+architecture = "hopper"
+memory_bytes = 8e9
+memory_bandwidth = 1e12
+num_sms = 10
+boost_clock_hz = 1.5e9
+l2_bytes = 1e7
+power_w = 100
+[gpu.peak_flops]
+bf16 = 1e14
+[node]
+gpus = 4
+nics = 2
+max_nodes = 16
+[[domains]]
+name = "nvlink"
+link = "nvlink"
+ranks = 4
+bandwidth = 1e11
+latency_s = 1e-6
+[[domains]]
+name = "net"
+link = "network"
+ranks = 0
+bandwidth = 1e10
+latency_s = 3e-6
+[sources]
+"gpu" = "datasheet"
+"node" = "datasheet"
+"domains" = "datasheet"
+"""
+
+
+def sheet(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_shipped_sheet_reads_and_is_named_as_its_file() -> None:
+    names = known_clusters(ROOT)
+    assert {"a100-sxm-80g", "a800", "h100-sxm", "h800", "h200", "b200", "cpu"} <= set(names)
+    for name in names:
+        cluster = read_cluster(name, root=ROOT)
+        assert cluster.name == name
+        assert cluster.nodes_for(cluster.scale_up_ranks + 1) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "bandwidth", "nvlink"),
+    [
+        # NVIDIA datasheets: dense bf16 FLOP/s, HBM bytes/s, NVLink bytes/s one way
+        ("a100-sxm-80g", 312e12, 2.039e12, 300e9),
+        ("a800", 312e12, 2.039e12, 200e9),
+        ("h100-sxm", 989.4e12, 3.35e12, 450e9),
+        ("h800", 989.4e12, 3.35e12, 200e9),
+        ("h200", 989.4e12, 4.8e12, 450e9),
+        ("b200", 2250e12, 7.7e12, 900e9),
+    ],
+)
+def test_figures_of_the_vendor(name: str, bf16: float, bandwidth: float, nvlink: float) -> None:
+    cluster = read_cluster(name, root=ROOT)
+    assert cluster.gpu.peak_flops["bf16"] == bf16
+    assert cluster.gpu.memory_bandwidth == bandwidth
+    assert cluster.domains[0].bandwidth == nvlink
+    assert cluster.gpus_per_node == 8
+
+
+def test_gb200_domain_is_wider_than_its_node() -> None:
+    cluster = read_cluster("gb200-nvl72", root=ROOT)
+    assert (cluster.gpus_per_node, cluster.scale_up_ranks) == (4, 72)
+    assert cluster.nodes_for(72) == 18
+
+
+def test_device_names_point_to_one_sheet_each() -> None:
+    named = [
+        device for name in known_clusters(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names
+    ]
+    assert len(named) == len(set(named))
+
+
+def test_a_borrowed_gpu_brings_its_figures_and_sources() -> None:
+    lender, borrower = read_cluster("h100-sxm", root=ROOT), read_cluster("aws-p5", root=ROOT)
+    assert borrower.gpu.name == lender.gpu.name
+    assert borrower.gpu.peak_flops == lender.gpu.peak_flops
+    assert borrower.gpu.device_names == ()
+    assert borrower.sources["gpu.sustained_flops"] == lender.sources["gpu.sustained_flops"]
+
+
+def test_a_file_outside_the_folder_reads_by_path(tmp_path: Path) -> None:
+    cluster = read_cluster(sheet(tmp_path, GOOD), root=ROOT)
+    assert (cluster.name, cluster.gpu.num_sms, cluster.domains[1].ranks) == ("tiny", 10, 0)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"h100-sxm"):
+        read_cluster("h101", root=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('name = "tiny"', "", "name = None: missing"),
+        ('name = "tiny"', "name = 3", "name = 3: text"),
+        ('name = "tiny"', 'name = "tiny"\ncolour = "red"', "colour = 'red': unknown key"),
+        ('name = "T1"', 'name = ""', "gpu.name = '': text"),
+        ('"hopper"', '"kepler"', "gpu.architecture = 'kepler': one of"),
+        ("memory_bytes = 8e9", "memory_bytes = -8e9", "gpu.memory_bytes = -8000000000.0"),
+        ("memory_bytes = 8e9", "memory_bytes = 80", "gpu.memory_bytes = 80: a number from"),
+        ("memory_bytes = 8e9", 'memory_bytes = "80 GB"', "gpu.memory_bytes = '80 GB'"),
+        ("memory_bandwidth = 1e12", "memory_bandwidth = nan", "gpu.memory_bandwidth = nan"),
+        ("power_w = 100", "power_w = true", "gpu.power_w = True"),
+        ("num_sms = 10", "num_sms = 0", "gpu.num_sms = 0: a whole number"),
+        ("num_sms = 10", "num_sms = 10.5", "gpu.num_sms = 10.5: a whole number"),
+        ("num_sms = 10", "", "gpu.num_sms = None: missing"),
+        ("num_sms = 10", "num_sms = 10\nsms = 10", "gpu.sms = 10: unknown key"),
+        ("bf16 = 1e14", "bf17 = 1e14", "gpu.peak_flops.bf17"),
+        ("bf16 = 1e14", "bf16 = 312", "gpu.peak_flops.bf16 = 312: a number from"),
+        ("bf16 = 1e14", "", "gpu.peak_flops = {}"),
+        ("gpus = 4", "gpus = -4", "node.gpus = -4"),
+        ("nics = 2", 'nics = "two"', "node.nics = 'two'"),
+        ("max_nodes = 16", "max_nodes = 0", "node.max_nodes = 0"),
+        ('link = "network"', 'link = "pigeon"', "domains.net.link = 'pigeon': one of"),
+        ("ranks = 0", "ranks = 8", "domains.ranks = [4, 8]"),
+        ("ranks = 4", "ranks = 0", "domains.ranks = [0, 0]"),
+        ("ranks = 4", "ranks = 3", "domains[0].ranks = 3"),
+        ("latency_s = 3e-6", "latency_s = 3", "domains.net.latency_s = 3"),
+        ("bandwidth = 1e10", "bandwidth = 0", "domains.net.bandwidth = 0"),
+        ('name = "net"', 'name = "nvlink"', "a different name for each table"),
+        ('"node" = "datasheet"', "", "sources.'node.gpus'"),
+        ('"node" = "datasheet"', '"node" = ""', "sources.node = ''"),
+        ('"node" = "datasheet"', '"node" = "d"\n"nodes.gpus" = "d"', "sources.'nodes.gpus'"),
+        ("[gpu.peak_flops]", "[gpu.peak_flop]", "gpu.peak_flop = "),
+        ("[node]", "[node", "TOML in UTF-8"),
+    ],
+)
+def test_a_bad_sheet_is_one_clear_error(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert GOOD.count(old) >= 1
+    path = sheet(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+        read_cluster(path, root=ROOT)
+    assert "tiny.toml" in str(caught.value)
+    assert "\n" not in str(caught.value) or "TOML" in says
+
+
+@pytest.mark.parametrize("gpu", ["h101", "aws-p5"])
+def test_only_a_sheet_with_a_gpu_table_can_lend_it(tmp_path: Path, gpu: str) -> None:
+    start, end = GOOD.index("[gpu]"), GOOD.index("[node]")
+    text = GOOD[:start] + f'gpu = "{gpu}"\n' + GOOD[end:]
+    with pytest.raises(ConfigError, match=f"gpu = '{gpu}'.*h100-sxm"):
+        read_cluster(sheet(tmp_path, text), root=ROOT)
+
+
+def test_a_missing_domain_table_is_refused(tmp_path: Path) -> None:
+    start, end = GOOD.index("[[domains]]"), GOOD.index("[sources]")
+    with pytest.raises(ConfigError, match="domains = None"):
+        read_cluster(sheet(tmp_path, GOOD[:start] + GOOD[end:]), root=ROOT)

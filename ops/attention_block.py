@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.context_parallel import exchanges, ring_steps
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.op import Attention, MemoryBound, Phase, Piece, sequence
@@ -29,6 +30,7 @@ def attention_half(context: LayerContext, sharding: Sharding, block: BlockSpec) 
     heads = local_heads(sharding, context, attention.num_heads)
     project = _mla_projections if attention.kind is AttentionKind.MLA else _projections
     before, after = sharding.around_attention(context, attention)
+    cp_before, cp_after = exchanges(context, attention)
     hidden = context.model.hidden
     out_inputs = heads * attention.v_dim
     out = Linear(
@@ -43,7 +45,9 @@ def attention_half(context: LayerContext, sharding: Sharding, block: BlockSpec) 
         norm(context, "attention.norm", norm_rows),
         project(context, sharding, attention, (gemm_rows, saved_rows)),
         before,
-        attention_core(context, sharding, attention),
+        cp_before,
+        attention_core(context, attention),
+        cp_after,
         after,
         sharding.weights(context, out.name, out.inputs * out.outputs),
         linear(context, out),
@@ -171,36 +175,36 @@ def _mla_projections(
     return sequence(*pieces)
 
 
-def attention_core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+def attention_core(context: LayerContext, attention: AttentionSpec) -> Piece:
     """The attention kernel over this rank's heads and the keys of the whole sequence.
 
     Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135
-    sec. 3.1); without it the fp32-free table 2 of arXiv 2205.05198: softmax output, and with dropout
-    its mask and the dropped output.
+    sec. 3.1); without it table 2 of arXiv 2205.05198: the softmax output, and with dropout its mask and
+    the dropped output.
     """
     layout, job = context.layout, context.job
-    tp = layout.tp
-    heads = np.maximum(ceil_div(layout.constant(attention.num_heads), tp), 1)
-    kv_heads = np.maximum(ceil_div(layout.constant(attention.num_kv_heads), tp), 1)
+    exchanged = job.context_parallel == "all_to_all"
+    cut = layout.tp * layout.cp if exchanged else layout.tp
+    heads = np.maximum(ceil_div(layout.constant(attention.num_heads), cut), 1)
+    kv_heads = np.maximum(ceil_div(layout.constant(attention.num_kv_heads), cut), 1)
     if attention.kind is AttentionKind.MLA:
         kv_heads = heads
-    q_len = context.sequence
-    kv_len = layout.constant(job.seq_len)
-    rows = layout.micro_batch * q_len
+    length = layout.constant(job.seq_len) if exchanged else context.sequence
+    rows = layout.micro_batch * length
     inputs = context.activations(
         rows, heads * attention.qk_dim + kv_heads * (attention.qk_dim + attention.v_dim)
     )
-    scores = (rows * heads * kv_len).astype(np.float64)
-    if job.flash_attention:
-        saved = inputs + 4.0 * rows * heads
-    else:
+    kv_len = layout.constant(job.seq_len)
+    saved = inputs + 4.0 * rows * heads
+    if not job.flash_attention:
+        scores = (rows * heads * kv_len).astype(np.float64)
         saved = inputs + scores * (5.0 if job.dropout else 2.0)
     forward = Attention(
         name="attention.core",
         phase=Phase.FORWARD,
         batch=layout.micro_batch,
-        q_len=q_len,
-        kv_len=kv_len,
+        q_len=length,
+        kv_len=length,
         heads=heads,
         kv_heads=kv_heads,
         qk_dim=attention.qk_dim,
@@ -212,11 +216,19 @@ def attention_core(context: LayerContext, sharding: Sharding, attention: Attenti
         saved_bytes=saved,
         input_bytes=inputs,
     )
-    backward = replace(forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * saved)
-    core = Piece(forward=(forward,), backward=(backward,))
-    if job.flash_attention:
-        return core
-    return sequence(core, _unfused_softmax(context, rows * heads, kv_len))
+    pieces = [_with_backward(forward)]
+    if not exchanged:
+        pieces.append(ring_steps(context, attention, forward))
+    if not job.flash_attention:
+        pieces.append(_unfused_softmax(context, rows * heads, kv_len))
+    return sequence(*pieces)
+
+
+def _with_backward(forward: Attention) -> Piece:
+    backward = replace(
+        forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * forward.saved_bytes
+    )
+    return Piece(forward=(forward,), backward=(backward,))
 
 
 def _unfused_softmax(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:

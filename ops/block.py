@@ -16,6 +16,7 @@ from ops.strategies.isp import ShardedWeights
 from ops.strategies.mtp import MegatronTensor
 from ops.strategies.sequence_parallel import SequenceParallel
 from ops.strategies.sharding import Sharding, StrategyName
+from ops.weight_sharding import sharded_over_data
 from spec.arrays import ceil_div
 from spec.job import JobSpec
 from spec.model import BlockSpec, ModelSpec
@@ -45,9 +46,16 @@ def model_ops(
     sharding = STRATEGIES[strategy]
     owner = Owner.WEIGHT if strategy is StrategyName.ISP else Owner.DENSE
     context = LayerContext(model=model, job=job, layout=layout, linear_owner=owner)
-    blocks = tuple(block_ops(context, sharding, run.block, recompute) for run in model.blocks)
+    blocks = tuple(
+        sharded_over_data(context, block_ops(context, sharding, run.block, recompute), "layer")
+        for run in model.blocks
+    )
     tail = sequence(head(context, sharding), loss(context, sharding))
-    return ModelOps(blocks=blocks, embedding=embedding(context, sharding), head=tail)
+    return ModelOps(
+        blocks=blocks,
+        embedding=sharded_over_data(context, embedding(context, sharding), "embedding"),
+        head=sharded_over_data(context, tail, "head"),
+    )
 
 
 def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recompute: Recompute) -> Piece:

@@ -91,20 +91,18 @@ def group_of(axis: Axis, layout: Layout, domain_ranks: int) -> Group:
     return place(ranks, stride, layout.world_size, domain_ranks)
 
 
-def neighbour(layout: Layout, domain_ranks: int) -> Group:
-    """The pair of ranks that a pipeline hop joins: the hop between stages that is slowest.
+def neighbours(group: Group, domain_ranks: int) -> Group:
+    """The pair of ranks that a message to the next member of a group joins, the slowest of them.
 
-    A stage's ranks all send at once, so every rank of the domain is a sibling.
+    All members send at once, so every rank of a domain is a sibling.
     """
-    _, stride = ranks_and_stride(Axis.PP, layout)
-    domain = min(domain_ranks, layout.world_size)
-    crosses = (stride * layout.pp > domain) & (layout.pp > 1)
-    intra = np.where(crosses, 1, 2)
+    crosses = group.inter > 1
+    span = np.minimum(domain_ranks, group.ranks * group.stride)
     return Group(
-        ranks=np.minimum(layout.pp, 2),
-        stride=stride,
-        intra=np.asarray(intra, dtype=np.int64),
+        ranks=np.minimum(group.ranks, 2),
+        stride=group.stride,
+        intra=np.where(crosses, 1, 2).astype(np.int64),
         inter=np.where(crosses, 2, 1).astype(np.int64),
-        siblings=np.where(crosses, domain, np.maximum(domain // 2, 1)).astype(np.int64),
-        uneven=np.zeros(len(layout), dtype=np.bool_),
+        siblings=np.where(crosses, span, np.maximum(span // 2, 1)).astype(np.int64),
+        uneven=group.uneven,
     )

@@ -13,7 +13,8 @@ class Layout:
 
     world = tp * cp * dp * pp = etp * ep * edp * pp. For isp, ``tp`` ranks share a sequence and
     ``wp`` ranks share the weights; both are laid over the same ranks (world = pp * wp * wdp), so wp
-    is no further factor of the world size. Elsewhere wp is 1. ``zero_size`` divides dp * cp.
+    is no further factor of the world size. Elsewhere wp is 1. ``zero_size`` ranks share one copy of what
+    ``zero_stage`` shards (1 optimizer state, 2 gradients too, 3 parameters too) and divides dp * cp.
     """
 
     world_size: int
@@ -24,6 +25,7 @@ class Layout:
     ep: IntArray
     etp: IntArray
     wp: IntArray
+    zero_stage: IntArray
     zero_size: IntArray
     micro_batch: IntArray
 
@@ -56,10 +58,11 @@ class Layout:
         micro_batch: object = 1,
         **degrees: object,
     ) -> "Layout":
-        """A layout from plain numbers or sequences; degrees left out are 1, dp fills the world."""
-        names = ("tp", "cp", "pp", "ep", "etp", "wp", "zero_size")
-        columns = [ints(degrees.get(name, 1)) for name in names] + [ints(micro_batch)]
-        tp, cp, pp, ep, etp, wp, zero_size, micro = (
+        """A layout from plain numbers or sequences; degrees left out are 1 (stage 0), dp fills the world."""
+        names = ("tp", "cp", "pp", "ep", "etp", "wp", "zero_size", "zero_stage")
+        defaults = {"zero_stage": 0}
+        columns = [ints(degrees.get(name, defaults.get(name, 1))) for name in names] + [ints(micro_batch)]
+        tp, cp, pp, ep, etp, wp, zero_size, zero_stage, micro = (
             np.ascontiguousarray(column) for column in np.broadcast_arrays(*columns)
         )
         return Layout(
@@ -71,6 +74,7 @@ class Layout:
             ep=ep,
             etp=etp,
             wp=wp,
+            zero_stage=zero_stage,
             zero_size=zero_size,
             micro_batch=micro,
         )

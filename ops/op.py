@@ -46,10 +46,9 @@ class Per(StrEnum):
 class Lane(StrEnum):
     """Whether the rank waits for it.
 
-    MAIN: one after another. BESIDE: runs beside the *other* gradient GEMM of the linear named in
-    ``beside`` (a collective of the input-grad phase beside its weight gradient, one of the weight-grad
-    phase beside its input gradient) and costs what outlasts it. PREFETCH: runs beside everything the layer does in the same pass (weights of the next
-    layer coming, gradients of the last one going).
+    MAIN: one after another. BESIDE: runs beside the operation named in ``beside`` in the phase
+    ``beside_phase`` and costs what outlasts it. PREFETCH: runs beside everything the layer does in the
+    same pass (weights of the next layer coming, gradients of the last one going).
     """
 
     MAIN = "main"
@@ -99,7 +98,8 @@ class Op:
     per: Per = Per.MICRO_BATCH
     lane: Lane = Lane.MAIN
     beside: str = ""
-    repeat: int = 1
+    beside_phase: Phase = Phase.FORWARD
+    repeat: int | IntArray = 1
     saved_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     transient_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     parameters: IntArray = field(default_factory=lambda: NOTHING.astype(np.int64))

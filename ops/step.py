@@ -106,6 +106,8 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
     width = dtype_bytes(dtype)
     axis = COPY_AXIS[owner]
     name = f"step.{owner.value}_gradient"
+    # From stage 2 on gradients were reduced as the backward made them (ops.weight_sharding).
+    elements = np.where(layout.zero_stage >= 2, 0, elements)
     whole = (elements * width).astype(np.int64)
     if preset.gradient_sync == "all_reduce":
         return [_comm(name, Collective.ALL_REDUCE, axis, whole, dtype)]
@@ -140,9 +142,14 @@ def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
 def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
     """Updated parameters back to every copy: one all-gather, or broadcasts of every owner's shard that
     follow each other without waiting, so that together they move the array once."""
+    layout = context.layout
     parts = shards(context, owner)
     dtype = context.job.precision.parameter_gather
-    size = np.where(parts > 1, padded_to_ranks(elements, parts, dtype_bytes(dtype)), 0)
+    gathered_later = (layout.zero_stage >= 3) | (
+        (layout.zero_stage == 2) & context.job.preset.gathers_every_forward
+    )
+    size = padded_to_ranks(elements, parts, dtype_bytes(dtype))
+    size = np.where((parts > 1) & ~gathered_later, size, 0)
     broadcast = context.job.preset.parameter_sync == "broadcast"
     kind = Collective.BROADCAST if broadcast else Collective.ALL_GATHER
     return _comm(f"step.{owner.value}_parameters", kind, SHARD_AXIS[owner], size, dtype)

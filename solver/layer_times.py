@@ -52,11 +52,14 @@ class DistinctLayers:
 
 
 def distinct_layers(model: ModelSpec, job: JobSpec, plans: PlanTable) -> DistinctLayers:
-    """Only tp, cp, ep, etp, wp and the micro-batch change what a layer runs and where; a tied head
-    owns weights only where pp > 1."""
+    """Only tp, cp, ep, etp, wp, the micro-batch and what is sharded from stage 2 on change what a layer
+    runs and where; a tied head owns weights only where pp > 1."""
     layout = plans.layout
     several = (layout.pp > 1).astype(np.int64)
-    keys = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch, several)
+    deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
+    groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
+    sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
+    keys = (*sizes, several, deep, groups)
     first, inverse = unique_rows(keys)
     distinct = layout.take(first)
     return DistinctLayers(
@@ -110,7 +113,9 @@ def _host_floor(pricer: Pricer, ops: Ops, timed: list[TimedOp], shares: list[Sha
     if not timed:
         return None
     launch = pricer.book.host_s("launch")
-    launches = sum(launch_count(op) for op in ops)
+    launches = np.zeros(len(shares[0].seconds))
+    for op in ops:
+        launches = launches + launch_count(op)
     device_s = np.sum([share.seconds for share in shares], axis=0)
     return Share(
         part="host",
@@ -121,7 +126,7 @@ def _host_floor(pricer: Pricer, ops: Ops, timed: list[TimedOp], shares: list[Sha
     )
 
 
-def launch_count(op: Op) -> int:
+def launch_count(op: Op) -> IntArray | int:
     """Kernels the host starts for an operation; a backward attention is a preparation and a main one."""
     is_backward_attention = op.name == "attention.core" and op.phase is Phase.INPUT_GRAD
     return op.repeat * (2 if is_backward_attention else 1)

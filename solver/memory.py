@@ -106,7 +106,7 @@ def stage_memory(
         activations_bytes=(saved + embedding_saved) * chunks,
         logits_bytes=kinds[-1].saved_bytes[row] * stages.head,
         working_bytes=transient + _working(context),
-        weight_pool_bytes=_weight_pool(context, kinds[0].parameters.weight[row]),
+        weight_pool_bytes=_weight_pool(context, kinds[0].parameters, row),
         bucket_bytes=_bucket(context, held),
     )
     return StageBytes(held=held, cost=_or_step_peak(context, held, cost))
@@ -118,7 +118,7 @@ def _model_state(
     """Parameters, gradients (cut by stage 2 and up) and optimizer state (cut by stage 1 and up)."""
     precision = context.job.precision
     owned = owned_elements(context, held)
-    stage = plans.zero_stage[stages.plan]
+    stage = plans.layout.zero_stage[stages.plan]
     state = dtype_bytes(precision.master) + 2 * dtype_bytes(precision.moments)
     gradients = np.where(stage >= 2, owned, held.total)
     parameters = np.where(stage >= 3, owned, held.total)
@@ -134,10 +134,13 @@ def _working(context: LayerContext) -> FloatArray:
     return 2.0 * context.activations(context.tokens, context.model.hidden)
 
 
-def _weight_pool(context: LayerContext, layer_elements: IntArray) -> FloatArray:
-    """isp keeps two layers of gathered weights, one in use and one coming (arXiv 2401.09149 sec. 3.3)."""
-    gathered = 2.0 * layer_elements * context.layout.wp * context.parameter_bytes
-    return np.where(context.layout.wp > 1, gathered, 0.0)
+def _weight_pool(context: LayerContext, layer: HeldParameters, row: IntArray) -> FloatArray:
+    """Two layers of gathered weights, one in use and one coming: isp (arXiv 2401.09149 sec. 3.3) and
+    sharded parameters (arXiv 2304.11277 sec. 3.3.2)."""
+    layout = context.layout
+    isp = np.where(layout.wp > 1, layer.weight[row] * layout.wp, 0)
+    sharded = np.where(layout.zero_stage >= 3, layer.total[row], 0)
+    return 2.0 * (isp + sharded) * context.parameter_bytes
 
 
 def _bucket(context: LayerContext, held: HeldParameters) -> FloatArray:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.groups import group_of, neighbour
+from ops.groups import Group, group_of, neighbours
 from ops.layout import Layout
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Update
 from profdb.curvebook import Book
@@ -19,6 +19,7 @@ from profdb.queries import (
     P2PQuery,
 )
 from spec.arrays import FloatArray, IntArray
+from spec.collectives import Collective
 from spec.origin import Origin
 
 
@@ -56,13 +57,17 @@ class Pricer:
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
         """One activation from a pipeline stage to the next."""
-        group = neighbour(layout, self.domain_ranks)
+        return self._neighbours(group_of(Axis.PP, layout, self.domain_ranks), size_bytes)
+
+    def _neighbours(self, group: Group, size_bytes: IntArray) -> Priced:
+        """A message from every member of a group to the next one, all at once."""
+        pair = neighbours(group, self.domain_ranks)
         return self.book.p2p_s(
             P2PQuery(
-                size_bytes=np.where(layout.pp > 1, size_bytes, 0),
-                intra=group.intra,
-                inter=group.inter,
-                siblings=group.siblings,
+                size_bytes=np.where(group.ranks > 1, size_bytes, 0),
+                intra=pair.intra,
+                inter=pair.inter,
+                siblings=pair.siblings,
             )
         )
 
@@ -93,6 +98,8 @@ class Pricer:
 
     def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, Priced]:
         group = group_of(op.axis, layout, self.domain_ranks)
+        if op.collective is Collective.P2P:
+            return COMM_PART[op.axis], "p2p", self._neighbours(group, op.size_bytes)
         query = CollectiveQuery(
             collective=op.collective,
             size_bytes=np.where(group.ranks > 1, op.size_bytes, 0),

@@ -12,14 +12,9 @@ from solver.op_times import TimedOp
 from solver.tally import Share
 from spec.arrays import FloatArray
 
-OTHER_GRADIENT: dict[Phase, Phase] = {
-    Phase.INPUT_GRAD: Phase.WEIGHT_GRAD,
-    Phase.WEIGHT_GRAD: Phase.INPUT_GRAD,
-}
-
 
 def beside(comm_s: FloatArray, compute_s: FloatArray) -> FloatArray:
-    """A collective beside one GEMM: what outlasts it (arXiv 2205.05198 sec. 4.2.2)."""
+    """A collective beside one GEMM or one attention call: what outlasts it (arXiv 2205.05198 sec. 4.2.2)."""
     return np.maximum(comm_s - compute_s, 0.0)
 
 
@@ -33,7 +28,9 @@ def exposed(pass_ops: Sequence[TimedOp]) -> list[Share]:
     """The waiting time of every operation of one pass of one layer."""
     rows = len(pass_ops[0].seconds) if pass_ops else 1
     partners: dict[tuple[str, Phase], FloatArray] = {
-        (timed.op.name, timed.op.phase): timed.seconds for timed in pass_ops if timed.part == "gemm"
+        (timed.op.name, timed.op.phase): timed.seconds
+        for timed in pass_ops
+        if timed.part in ("gemm", "attention")
     }
     waits: dict[int, FloatArray] = {}
     main_s = np.zeros(rows)
@@ -45,7 +42,7 @@ def exposed(pass_ops: Sequence[TimedOp]) -> list[Share]:
             continue
         wait = timed.seconds
         if lane is Lane.BESIDE:
-            wait = beside(wait, partners[(timed.op.beside, OTHER_GRADIENT[timed.op.phase])])
+            wait = beside(wait, partners[(timed.op.beside, timed.op.beside_phase)])
         waits[index] = wait
         main_s = main_s + wait
     over = prefetched(ahead_s, main_s)

@@ -74,7 +74,6 @@ class PlanTable:
     preset: str
     layout: Layout
     vpp: IntArray
-    zero_stage: IntArray
     num_micro: IntArray
 
     def __len__(self) -> int:
@@ -89,7 +88,6 @@ class PlanTable:
             preset=self.preset,
             layout=self.layout.take(rows),
             vpp=self.vpp[rows],
-            zero_stage=self.zero_stage[rows],
             num_micro=self.num_micro[rows],
         )
 
@@ -106,7 +104,6 @@ class PlanTable:
             schedule=self.schedule,
             preset=self.preset,
             vpp=int(self.vpp[row]),
-            zero_stage=int(self.zero_stage[row]),
             num_micro=int(self.num_micro[row]),
             **degrees,
         )
@@ -129,6 +126,5 @@ class PlanTable:
             preset=plan.preset,
             layout=layout,
             vpp=ints(plan.vpp),
-            zero_stage=ints(plan.zero_stage),
             num_micro=ints(plan.num_micro),
         )

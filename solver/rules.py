@@ -109,9 +109,17 @@ def _hybrid(draft: Draft) -> BoolArray:
     return bools(whole | (draft["zero_size"] == 1) | draft.job.preset.hybrid_zero)
 
 
-def _sharding_accepted(draft: Draft) -> BoolArray:
-    stages = draft.job.preset.zero_stages
-    return bools(np.where(draft["zero_size"] > 1, 1 in stages, 0 in stages))
+def _stage_has_shards(draft: Draft) -> BoolArray:
+    return bools((draft["zero_stage"] > 0) == (draft["zero_size"] > 1))
+
+
+def _stage_accepted(draft: Draft) -> BoolArray:
+    return bools(np.isin(draft["zero_stage"], draft.job.preset.zero_stages))
+
+
+def _parameters_shardable(draft: Draft) -> BoolArray:
+    whole = draft.strategy is not StrategyName.ISP
+    return bools((draft["zero_stage"] < 2) | (whole & (draft["pp"] == 1)))
 
 
 RULES: tuple[Rule, ...] = (
@@ -152,7 +160,13 @@ RULES: tuple[Rule, ...] = (
         after="zero_size",
         keep=lambda d: (d.dp * d["cp"]) % d["zero_size"] == 0,
     ),
-    Rule(reason="the framework cannot shard the optimizer so", after="zero_size", keep=_sharding_accepted),
+    Rule(reason="a ZeRO stage needs shards, and shards a stage", after="zero_size", keep=_stage_has_shards),
+    Rule(reason="the framework has no such ZeRO stage", after="zero_stage", keep=_stage_accepted),
+    Rule(
+        reason="sharded gradients or parameters with pipeline stages or isp",
+        after="zero_stage",
+        keep=_parameters_shardable,
+    ),
     Rule(reason="the framework shards over all data-parallel ranks only", after="zero_size", keep=_hybrid),
     Rule(
         reason="global batch does not divide by dp x micro_batch",

@@ -67,6 +67,7 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
             "tp": tensor_degrees(min(world, heads)),
             "wp": tensor_degrees(world),
             "ep": divisors(experts),
+            "zero_stage": job.preset.zero_stages,
             "zero_size": divisors(world),
             "micro_batch": divisors(job.global_batch_sequences),
         },
@@ -139,6 +140,5 @@ def _table(
         preset=job.preset.name,
         layout=layout,
         vpp=one,
-        zero_stage=(columns["zero_size"] > 1).astype(np.int64),
         num_micro=job.global_batch_sequences // (dp * columns["micro_batch"]),
     )

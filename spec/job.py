@@ -30,7 +30,11 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """One training job. ``global_batch_tokens`` are tokens per optimizer step over all ranks."""
+    """One training job. ``global_batch_tokens`` are tokens per optimizer step over all ranks.
+
+    ``moe_imbalance`` is the busiest rank's share of routed tokens over the average one;
+    ``context_parallel`` is "ring" (arXiv 2310.01889) or "all_to_all" (arXiv 2309.14509).
+    """
 
     world_size: int
     seq_len: int
@@ -41,6 +45,7 @@ class JobSpec:
     flash_attention: bool = True
     dropout: bool = False
     moe_imbalance: float = 1.0
+    context_parallel: str = "ring"
 
     @property
     def global_batch_sequences(self) -> int:

@@ -19,7 +19,8 @@ class FrameworkPreset:
     ``hybrid_zero`` whether zero_size may be smaller than the data-parallel group;
     ``gradient_dtype`` in which gradients accumulate and travel; ``bucket_elements`` of one gradient
     reduction; ``parameter_sync`` how updated shards return ("all_gather" or "broadcast");
-    ``vocab_pad_multiple`` and ``vocab_pad_times_tp`` the vocabulary padding rule;
+    ``gathers_every_forward`` whether sharded gradients (stage 2) come with parameters gathered in every
+    forward instead of once a step; ``vocab_pad_multiple`` and ``vocab_pad_times_tp`` the vocabulary padding rule;
     ``kv_replication`` whether kv heads fewer than tp are replicated instead of refused;
     ``uneven_layers`` whether layers need not divide pp; ``fused_loss`` whether the loss keeps one
     copy of the logits instead of an fp32 copy beside them; ``overlap_*`` the default overlaps
@@ -38,6 +39,7 @@ class FrameworkPreset:
     gradient_dtype: str
     bucket_elements: int
     parameter_sync: str
+    gathers_every_forward: bool
     vocab_pad_multiple: int
     vocab_pad_times_tp: bool
     kv_replication: bool
@@ -62,6 +64,7 @@ MEGATRON = FrameworkPreset(
     gradient_dtype="fp32",
     bucket_elements=40_000_000,
     parameter_sync="all_gather",
+    gathers_every_forward=False,
     vocab_pad_multiple=128,
     vocab_pad_times_tp=True,
     kv_replication=True,
@@ -88,6 +91,7 @@ INTERNEVO = FrameworkPreset(
     gradient_dtype="bf16",
     bucket_elements=512 * 1024**2 // 2,
     parameter_sync="broadcast",
+    gathers_every_forward=False,
     vocab_pad_multiple=1,
     vocab_pad_times_tp=True,
     kv_replication=False,
@@ -113,6 +117,7 @@ DEEPSPEED = FrameworkPreset(
     gradient_dtype="bf16",
     bucket_elements=500_000_000,
     parameter_sync="all_gather",
+    gathers_every_forward=False,
     vocab_pad_multiple=128,
     vocab_pad_times_tp=True,
     kv_replication=False,
@@ -132,11 +137,12 @@ DEEPSPEED = FrameworkPreset(
 FSDP = FrameworkPreset(
     name="fsdp",
     strategies=("mtp", "fsp"),
-    zero_stages=(2, 3),
+    zero_stages=(0, 2, 3),
     hybrid_zero=True,
     gradient_dtype="bf16",
     bucket_elements=0,
     parameter_sync="all_gather",
+    gathers_every_forward=True,
     vocab_pad_multiple=1,
     vocab_pad_times_tp=True,
     kv_replication=False,
@@ -150,7 +156,7 @@ FSDP = FrameworkPreset(
     gradient_sync="reduce_scatter",
     contiguous_gradients=False,
     prefetch="layer",
-    source="PyTorch FSDP: FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
+    source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )
 
 PRESETS: dict[str, FrameworkPreset] = {

@@ -85,7 +85,7 @@ def _item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
             phase=op.phase,
             position=op.position,
             seconds=float(timed.seconds[0]),
-            count=op.repeat,
+            count=_count(op),
         )
     ranks = int(group_of(op.axis, layout, pricer.domain_ranks).ranks[0])
     return WorkItem(
@@ -98,5 +98,9 @@ def _item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
         size_bytes=int(np.broadcast_to(op.size_bytes, (1,))[0]) if ranks > 1 else 0,
         ranks=ranks,
         lane=op.lane,
-        count=op.repeat,
+        count=_count(op),
     )
+
+
+def _count(op: Op) -> int:
+    return int(np.broadcast_to(op.repeat, (1,))[0])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
+from ops.context_parallel import mirrored
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, Piece
 from ops.strategies.sharding import StrategyName, collective
@@ -65,7 +66,7 @@ class ShardedWeights:
             exchange("attention.v_exchange", attention.num_kv_heads * attention.v_dim),
         )
         out = (exchange("attention.out_exchange", attention.num_heads * attention.v_dim),)
-        return _mirrored(into), _mirrored(out)
+        return mirrored(into), mirrored(out)
 
     def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
         """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""
@@ -89,9 +90,3 @@ class ShardedWeights:
             forward=(gather,),
             backward=(replace(gather, phase=Phase.INPUT_GRAD), scatter),
         )
-
-
-def _mirrored(forward: tuple[Comm, ...]) -> Piece:
-    """The same exchanges in the backward, last first."""
-    backward = tuple(replace(op, phase=Phase.INPUT_GRAD) for op in reversed(forward))
-    return Piece(forward=forward, backward=backward)

@@ -43,7 +43,10 @@ class MegatronTensor:
             context, f"{name}.enter", Collective.ALL_REDUCE, Axis.TP, full_tokens_bytes(context)
         )
         lane = backward_lane(context)
-        return Piece(backward=(replace(summed, phase=Phase.INPUT_GRAD, lane=lane, beside=name),))
+        backward = replace(
+            summed, phase=Phase.INPUT_GRAD, lane=lane, beside=name, beside_phase=Phase.WEIGHT_GRAD
+        )
+        return Piece(backward=(backward,))
 
     def leave(self, context: LayerContext, name: str) -> Piece:
         """The partial outputs are summed over the ranks."""

@@ -54,9 +54,19 @@ class SequenceParallel:
         lane = backward_lane(context)
         gather = collective(context, f"{name}.enter", Collective.ALL_GATHER, Axis.TP, size)
         scatter = collective(context, f"{name}.enter", Collective.REDUCE_SCATTER, Axis.TP, size)
-        backward = [replace(scatter, phase=Phase.INPUT_GRAD, lane=lane, beside=name)]
+        scattered = replace(
+            scatter, phase=Phase.INPUT_GRAD, lane=lane, beside=name, beside_phase=Phase.WEIGHT_GRAD
+        )
+        backward = [scattered]
         if self.regather:
-            again = replace(gather, name=f"{name}.regather", phase=Phase.WEIGHT_GRAD, lane=lane, beside=name)
+            again = replace(
+                gather,
+                name=f"{name}.regather",
+                phase=Phase.WEIGHT_GRAD,
+                lane=lane,
+                beside=name,
+                beside_phase=Phase.INPUT_GRAD,
+            )
             backward.insert(0, again)
         return Piece(forward=(gather,), backward=tuple(backward))
 

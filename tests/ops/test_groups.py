@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.groups import group_of, neighbour, place, ranks_and_stride
+from ops.groups import group_of, neighbours, place, ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
 from spec.arrays import ints
@@ -73,5 +73,5 @@ def test_expert_groups_fold_over_the_dense_ranks() -> None:
 @pytest.mark.parametrize(("tp", "pp", "crosses"), [(8, 2, True), (2, 4, False), (1, 2, False), (4, 4, True)])
 def test_pipeline_hops_cross_nodes_when_the_pipeline_does(tp: int, pp: int, crosses: bool) -> None:
     layout = Layout.of(tp * pp, tp=tp, pp=pp)
-    group = neighbour(layout, DOMAIN)
+    group = neighbours(group_of(Axis.PP, layout, DOMAIN), DOMAIN)
     assert bool(group.inter[0] == 2) is crosses

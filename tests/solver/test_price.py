@@ -77,14 +77,13 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
         tables[0].layout,
         **{
             name: np.concatenate([getattr(table.layout, name) for table in tables])
-            for name in ("tp", "cp", "dp", "pp", "ep", "etp", "wp", "zero_size", "micro_batch")
+            for name in ("tp", "cp", "dp", "pp", "ep", "etp", "wp", "zero_stage", "zero_size", "micro_batch")
         },
     )
     together = replace(
         tables[0],
         layout=layout,
         vpp=np.concatenate([table.vpp for table in tables]),
-        zero_stage=np.concatenate([table.zero_stage for table in tables]),
         num_micro=np.concatenate([table.num_micro for table in tables]),
     )
     whole = price(asked.model, asked.job, sized(asked.model, asked.job, together), asked.pricer)

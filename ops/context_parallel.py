@@ -1,0 +1,90 @@
+"""Sequences longer than one rank: keys and values travel a ring, or tokens are exchanged for heads.
+
+Ring attention (arXiv 2310.01889 sec. 3): every rank attends to one block of keys and values after
+another while the next one is on its way. Causal work is balanced by giving each rank a block from the
+front and one from the back of the sequence (Llama 3, arXiv 2407.21783 sec. 3.3.2; Megatron-LM does the
+same), so that after the first, causal, step every step is half a block of full attention.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.op import Attention, Axis, Comm, Lane, Phase, Piece
+from spec.arrays import IntArray, ceil_div
+from spec.collectives import Collective
+from spec.model import AttentionSpec
+
+
+def ring_steps(context: LayerContext, attention: AttentionSpec, first: Attention) -> Piece:
+    """The cp - 1 steps after the first: full attention to half of another rank's keys, beside the hop
+    that brings the next block. The backward carries the gradients of keys and values along."""
+    layout = context.layout
+    if not np.any(layout.cp > 1):
+        return Piece()
+    steps = layout.cp - 1
+    later = replace(
+        first,
+        name="attention.ring",
+        mask="full",
+        kv_len=np.maximum(first.kv_len // 2, 1),
+        repeat=steps,
+        saved_bytes=0.0 * first.saved_bytes,
+        input_bytes=0.0 * first.input_bytes,
+    )
+    channels = first.kv_heads * (attention.qk_dim + attention.v_dim)
+    size = (context.tokens * channels * context.activation_bytes).astype(np.int64)
+
+    def hop(phase: Phase, blocks: int) -> Comm:
+        return Comm(
+            name="attention.ring_hop",
+            phase=phase,
+            lane=Lane.BESIDE,
+            beside="attention.ring",
+            beside_phase=phase,
+            repeat=steps,
+            collective=Collective.P2P,
+            axis=Axis.CP,
+            size_bytes=blocks * size,
+            dtype=context.job.precision.activation,
+        )
+
+    backward = replace(later, phase=Phase.INPUT_GRAD, direction="backward")
+    return Piece(
+        forward=(hop(Phase.FORWARD, 1), later),
+        backward=(hop(Phase.INPUT_GRAD, 2), backward),
+    )
+
+
+def exchanges(context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
+    """All-to-alls over cp around the attention kernel (arXiv 2309.14509 sec. 3): q, k and v go, the
+    output comes back; nothing for a ring."""
+    layout = context.layout
+    if context.job.context_parallel != "all_to_all" or not np.any(layout.cp > 1):
+        return Piece(), Piece()
+
+    def exchange(name: str, heads: int, dim: int) -> Comm:
+        local = np.maximum(ceil_div(layout.constant(heads), layout.tp), 1)
+        size: IntArray = (context.tokens * local * dim * context.activation_bytes).astype(np.int64)
+        return Comm(
+            name=f"attention.{name}_context",
+            phase=Phase.FORWARD,
+            collective=Collective.ALL_TO_ALL,
+            axis=Axis.CP,
+            size_bytes=size,
+            dtype=context.job.precision.activation,
+        )
+
+    into = (
+        exchange("q", attention.num_heads, attention.qk_dim),
+        exchange("k", attention.num_kv_heads, attention.qk_dim),
+        exchange("v", attention.num_kv_heads, attention.v_dim),
+    )
+    return mirrored(into), mirrored((exchange("out", attention.num_heads, attention.v_dim),))
+
+
+def mirrored(forward: tuple[Comm, ...]) -> Piece:
+    """Exchanges, and the same ones in the backward, last first."""
+    backward = tuple(replace(op, phase=Phase.INPUT_GRAD) for op in reversed(forward))
+    return Piece(forward=forward, backward=backward)

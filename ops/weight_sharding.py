@@ -1,0 +1,99 @@
+"""Parameters and gradients cut over data-parallel ranks: ZeRO-2, ZeRO-3 and FSDP.
+
+Source: ZeRO (arXiv 1910.02054 sec. 5.2-5.3 and 7.2): a stage-3 layer is gathered before its forward and
+again before its backward, and its gradient is reduce-scattered after it; FSDP (arXiv 2304.11277
+sec. 3.2-3.3) does so per unit, the next unit's gather beside this one's compute. FSDP's SHARD_GRAD_OP
+gathers once and keeps the parameters until the backward.
+"""
+
+import numpy as np
+
+from ops.context import LayerContext, padded_to_ranks
+from ops.op import Axis, Comm, Lane, Op, Owner, Phase, Piece
+from spec.arrays import IntArray
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+
+
+def sharded_over_data(context: LayerContext, piece: Piece, name: str) -> Piece:
+    """``piece`` with the gathers of its parameters and the reduction of its gradients.
+
+    Nothing is added where no row is at stage 2 or above; rows below it move 0 bytes.
+    """
+    layout = context.layout
+    if not np.any(layout.zero_stage >= 2):
+        return piece
+    forward: list[Op] = []
+    backward: list[Op] = []
+    for owner, shard_axis in ((Owner.DENSE, Axis.ZERO_SHARD), (Owner.EXPERT, Axis.EDP)):
+        elements = _elements(piece, owner, len(layout))
+        if not elements.any():
+            continue
+        ranks = layout.zero_size if owner is Owner.DENSE else layout.edp
+        gathers = (layout.zero_stage >= 3) | context.job.preset.gathers_every_forward
+        label = f"{name}.{owner.value}"
+        gather = _moved(
+            context, f"{label}_parameters", shard_axis, np.where(gathers, elements, 0), ranks, Phase.FORWARD
+        )
+        again = _moved(
+            context,
+            f"{label}_parameters",
+            shard_axis,
+            np.where(layout.zero_stage >= 3, elements, 0),
+            ranks,
+            Phase.INPUT_GRAD,
+        )
+        forward.append(gather)
+        backward += [again, *_reduced(context, label, owner, elements)]
+    return Piece(forward=(*forward, *piece.forward), backward=(*piece.backward, *backward))
+
+
+def _elements(piece: Piece, owner: Owner, rows: int) -> IntArray:
+    total = np.zeros(rows, dtype=np.int64)
+    for op in piece.forward:
+        if op.owner is owner:
+            total = total + op.parameters
+    return total
+
+
+def _moved(
+    context: LayerContext, name: str, axis: Axis, elements: IntArray, ranks: IntArray, phase: Phase
+) -> Comm:
+    dtype = context.job.precision.parameter_gather
+    return Comm(
+        name=name,
+        phase=phase,
+        lane=Lane.PREFETCH,
+        collective=Collective.ALL_GATHER,
+        axis=axis,
+        size_bytes=padded_to_ranks(elements, ranks, dtype_bytes(dtype)),
+        dtype=dtype,
+    )
+
+
+def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray) -> list[Op]:
+    """Reduce-scatter over the shards, then for hybrid sharding an all-reduce over the replicas."""
+    layout = context.layout
+    dtype = context.job.precision.reduce
+    ranks = layout.zero_size if owner is Owner.DENSE else layout.edp
+    sharded = np.where(layout.zero_stage >= 2, elements, 0)
+    whole = padded_to_ranks(sharded, ranks, dtype_bytes(dtype))
+    axis = Axis.ZERO_SHARD if owner is Owner.DENSE else Axis.EDP
+
+    def reduction(kind: Collective, over: Axis, size: IntArray) -> Comm:
+        return Comm(
+            name=f"{label}_gradient",
+            phase=Phase.WEIGHT_GRAD,
+            lane=Lane.PREFETCH,
+            collective=kind,
+            axis=over,
+            size_bytes=size,
+            dtype=dtype,
+        )
+
+    ops: list[Op] = [reduction(Collective.REDUCE_SCATTER, axis, whole)]
+    if owner is Owner.DENSE:
+        replicas = layout.dp * layout.cp // layout.zero_size
+        shard = np.where(replicas > 1, whole // ranks, 0)
+        ops.append(reduction(Collective.ALL_REDUCE, Axis.ZERO_REPLICATE, shard))
+    return ops

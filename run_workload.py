@@ -16,7 +16,7 @@ from workload.ranks import RankOrder, named_groups, rank_groups
 from workload.report import finding_lines, flow_lines, group_lines, simai_lines, topology_line
 from workload.simai_analytical import AnalyticalOptions, price_simai
 from workload.simai_check import check_simai
-from workload.simai_findings import Severity
+from workload.simai_findings import Severity, summarised
 from workload.simai_network import simai_network
 from workload.simai_ratio import read_ratio_tables
 from workload.simai_reader import read_simai, usable_workload
@@ -65,7 +65,8 @@ def check(options: argparse.Namespace) -> int:
 
 def simulate(options: argparse.Namespace) -> int:
     """Price a SimAI workload file."""
-    workload = usable_workload(read_simai(options.file))
+    file = read_simai(options.file)
+    workload = usable_workload(file)
     network = simai_network(
         gpus_per_server=options.gpus_per_server,
         nics_per_server=options.nic_per_server,
@@ -92,7 +93,8 @@ def simulate(options: argparse.Namespace) -> int:
         write_json(options.json, {**parts, "step_s": report.total_s, "warnings": list(report.warnings)})
     for line in simai_lines(report):
         print(line)
-    for warning in report.warnings:
+    defects = [each for each in check_simai(file) if each.severity is not Severity.NOTE]
+    for warning in (*summarised(defects, per_kind=1), *report.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     return 0
 

@@ -83,6 +83,14 @@ def test_files_are_written(folder: Path) -> None:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_defect_is_never_priced_in_silence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "odd.txt").write_text("\n".join([LONG, "1", cell(3, "allreduce"), GOOD]))
+    assert run_workload.main(["simulate", "odd.txt", *SERVERS]) == 0
+    complaints = capsys.readouterr().err
+    assert "1 rows announced, 2 found; SimAI ignores the rest" in complaints
+    assert "'allreduce' is lower case" in complaints
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

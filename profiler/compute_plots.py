@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 
 from ops.kernels import bytes_moved_per_element
 from profdb.cases import Family
@@ -25,6 +26,7 @@ from spec.origin import Origin
 
 LAYOUTS = {"NT": "forward (NT)", "NN": "input gradient (NN)", "TN": "weight gradient (TN)"}
 MOST_LINES = 8
+CROWD = 300
 
 
 def usable(profile: ProfileDatabase, family: Family) -> SampleTable | None:
@@ -69,8 +71,17 @@ def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
         part = table.take(rows)
         work = gemm_flops(part)
         rate = work / part.medians_s() / 1e12
-        axes.plot(work, rate, MARKERS[number], color=COLOURS[number], markersize=3, alpha=0.45)
-        axes.plot(*medians_by_octave(work, rate), "-", color=COLOURS[number], label=f"{label}, median")
+        faint = 0.45 if rows.size < CROWD else 0.12
+        axes.plot(work, rate, MARKERS[number], color=COLOURS[number], markersize=3, alpha=faint)
+        axes.plot(
+            *medians_by_octave(work, rate),
+            "-",
+            color=COLOURS[number],
+            linewidth=2.0,
+            path_effects=[withStroke(linewidth=4.0, foreground="white")],
+            zorder=3,
+            label=f"{label}, median",
+        )
     powers_axis(axes, "x", "work of one product, FLOP (2 m k n)", rate_label, base=10)
     axes.set_ylabel("TFLOP/s")
     axes.set_ylim(bottom=0.0)
@@ -115,6 +126,7 @@ def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction:
         & words["mask"].equals("causal")
         & words["dtype"].equals(commonest(words["dtype"].words()))
         & (numbers["batch"] == 1)
+        & (numbers["q_len"] == numbers["kv_len"])
     )
     part = table.take(rows)
     flops = attention_flops(part, "causal", direction)

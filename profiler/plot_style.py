@@ -64,7 +64,7 @@ def powers_axis(axes: Axes, name: str, label: str, formatter: object, base: int 
     """A logarithmic ``x`` or ``y`` axis with readable numbers."""
     axis = axes.xaxis if name == "x" else axes.yaxis
     (axes.set_xscale if name == "x" else axes.set_yscale)("log", base=base)
-    axis.set_major_locator(LogLocator(base=base, numticks=9))
+    axis.set_major_locator(LogLocator(base=base, numticks=7))
     axis.set_major_formatter(FuncFormatter(formatter))  # type: ignore[arg-type]
     axis.set_minor_formatter(NullFormatter())
     axis.set_label_text(label)

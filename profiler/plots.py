@@ -48,9 +48,15 @@ def draw_profile(profile: ProfileDatabase, folder: Path) -> list[Path]:
         draw_memory_bound(profile, folder / "cal" / "memory_bound.jpg"),
     ]
     series = all_series(profile)
-    drawn += [draw_series(profile, book, one, folder / "comm") for one in series]
+    drawn += [draw_series(profile, book, one, folder / "comm") for one in named_once(series)]
     drawn.append(draw_overview(profile, series, folder / "overview.jpg"))
     return [path for path in drawn if path is not None]
+
+
+def named_once(series: list[Series]) -> list[Series]:
+    """One series for each name: the one with the most siblings, as training has it."""
+    by_name = {one.name: one for one in sorted(series, key=lambda one: one.siblings)}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) -> Path:
@@ -114,6 +120,7 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
                 table.words["kernel"].equals(kernel)
                 & table.words["direction"].equals(direction)
                 & table.words["mask"].equals("causal")
+                & (table.numbers["q_len"] == table.numbers["kv_len"])
             )
             if not rows.size:
                 continue

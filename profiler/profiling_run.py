@@ -20,6 +20,7 @@ from profiler.model_cases import model_cases
 from profiler.rank_layout import RankLayout
 from profiler.sweep import Budget, SweepResult, sweep
 from profiler.sweep_plan import SweepPlan, plan_cases
+from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from profiler.world import World, open_world
 from spec.errors import ProfileError, UserError
@@ -107,6 +108,7 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     held = leader_opens(world, options, machine)
     left = remaining_cases(world, options, cases, held)
     bench = Bench(world=world, launcher=launcher)
+    raise_clocks(world.device)
     result = sweep(left, bench, held.journal, budget, date)
     if held.journal is None:
         return None

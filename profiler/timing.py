@@ -101,6 +101,18 @@ class CudaStopwatch:
         return float(begin.elapsed_time(end)) * 1e-3 / count
 
 
+def raise_clocks(device: Device, seconds: float = 1.0) -> None:
+    """Keep a GPU busy until it has left its idle clocks; nothing on a CPU."""
+    if device.kind != "cuda":
+        return
+    busy = torch.randn((4096, 4096), dtype=torch.float16, device=device.torch_device)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(20):
+            torch.mm(busy, busy)
+        device.synchronize()
+
+
 def stopwatch_for(device: Device) -> Stopwatch:
     """The clock of a device."""
     return CudaStopwatch(device=device) if device.kind == "cuda" else CpuStopwatch()

@@ -16,7 +16,7 @@ from profdb.cases import Family
 from profdb.fits import FITTERS
 from profdb.fits.memory_bound import moves_bytes
 from profdb.fitting import Curve, curves_of
-from profdb.missing_curve import measuring_command
+from profdb.missing_curve import curve_name, measuring_command
 from profdb.priced import Priced
 from profdb.queries import (
     AttentionQuery,
@@ -235,7 +235,7 @@ class CurveBook:
     ) -> Priced:
         if self._modelled is None:
             raise MissingCurveError(
-                key=f"{family.value} ({', '.join(f'{name} {word}' for name, word in words.items() if word)})",
+                key=curve_name(family, words, across=across),
                 command=measuring_command(family, words, self.profile.machine, across=across),
             )
         return ask(self._modelled)

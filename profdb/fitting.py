@@ -19,11 +19,22 @@ from profdb.table import STATUSES, SampleTable
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 
+WORST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstPoint:
+    """A sampled case and by how much the curve misses it when it is left out."""
+
+    sizes: dict[str, int]
+    error: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """A fitted curve: ``key`` holds its words and flags ("0"/"1"), ``ranges`` the smallest and
-    largest sampled size by name, ``points`` the number of different cases."""
+    largest sampled size by name, ``points`` the number of different cases, ``worst`` the sizes that
+    the others tell worst, with the relative error."""
 
     family: Family
     key: dict[str, str]
@@ -31,6 +42,7 @@ class Curve:
     points: int
     ranges: dict[str, tuple[int, int]]
     arrays: Arrays
+    worst: tuple[WorstPoint, ...] = ()
 
 
 def fit_table(table: SampleTable) -> list[Curve]:
@@ -59,13 +71,26 @@ def _fit_curve(table: SampleTable, fitter: Fitter) -> Curve:
     noise = _noise(table, medians)
     cases, seconds = _one_time_per_case(columns, medians)
     flags = {name: str(int(table.numbers[name][0])) for name in fitter.flags}
+    arrays = fitter.fit(cases, words, seconds, noise)
     return Curve(
         family=table.family,
         key=words | flags,
         origin=Origin(int(table.origin[0])),
         points=int(seconds.shape[0]),
         ranges={name: (int(column.min()), int(column.max())) for name, column in cases.items()},
-        arrays=fitter.fit(cases, words, seconds, noise),
+        worst=_worst(arrays.pop("cv_row", np.zeros(0)), arrays.get("cv_error", np.zeros(0)), cases),
+        arrays=arrays,
+    )
+
+
+def _worst(rows: FloatArray, errors: FloatArray, cases: dict[str, IntArray]) -> tuple[WorstPoint, ...]:
+    order = np.argsort(-errors)[:WORST_SHOWN]
+    return tuple(
+        WorstPoint(
+            sizes={name: int(column[int(rows[place])]) for name, column in cases.items()},
+            error=float(errors[place]),
+        )
+        for place in order
     )
 
 
@@ -116,6 +141,7 @@ def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
                 "origin": int(curve.origin),
                 "points": curve.points,
                 "ranges": {name: list(ends) for name, ends in curve.ranges.items()},
+                "worst": [[point.error, point.sizes] for point in curve.worst],
                 "arrays": [[name, list(array.shape)] for name, array in curve.arrays.items()],
             }
         )
@@ -147,6 +173,7 @@ def unpack_curves(packed: Mapping[str, object], family: Family) -> list[Curve]:
                 points=entry["points"],
                 ranges={name: (low, high) for name, (low, high) in entry["ranges"].items()},
                 arrays=arrays,
+                worst=tuple(WorstPoint(error=error, sizes=sizes) for error, sizes in entry["worst"]),
             )
         )
     return curves

@@ -1,4 +1,4 @@
-"""The command that would measure what a profile lacks."""
+"""What a profile lacks, in words, and the command that would measure it."""
 
 from profdb.cases import Family
 from profdb.sample import MachineFacts
@@ -12,6 +12,14 @@ BENCHMARK_OF: dict[Family, str] = {
     Family.HOST: "host",
 }
 """Names that gen_profiler_data.py --only takes; collectives go by their own."""
+
+
+def curve_name(family: Family, words: dict[str, str], *, across: bool = False) -> str:
+    """The curve in words: family with its words and flags, or a collective with its reach."""
+    if family is Family.COLLECTIVE:
+        return f"{words['collective']} {'across domains' if across else 'inside a domain'}"
+    said = ", ".join(f"{name} {word}" for name, word in words.items() if word not in ("", "0"))
+    return f"{family.value} ({said})"
 
 
 def measuring_command(

@@ -15,10 +15,13 @@ from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
 
-VERSION = 2
+VERSION = 3
 CURVE_WORDS: tuple[str, ...] = ("collective",)
 CURVE_FLAGS: tuple[str, ...] = ()
 SHAPE = ("intra", "inter", "siblings")
+
+MOST_SHAPES_TESTED = 32
+"""Group shapes whose sizes are left out one by one: enough for a median over some 500 errors."""
 
 BEYOND_STD = 0.15
 """Assumption: relative error of latency + bandwidth beyond the measured sizes."""
@@ -30,12 +33,8 @@ def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray
     shapes, which = np.unique(stacked, axis=0, return_inverse=True)
     sizes = columns["size_bytes"].astype(np.float64)
     groups = [np.flatnonzero(which.reshape(-1) == index) for index in range(shapes.shape[0])]
-    trials = [
-        np.concatenate([left_out_errors(sizes[rows], seconds[rows], bend) for rows in groups])
-        for bend in BENDS
-    ]
-    scores = [float(np.mean(np.log1p(errors))) if errors.size else 0.0 for errors in trials]
-    best = int(np.argmin(scores))
+    errors, rows = _left_out(groups, sizes, seconds)
+    best = int(np.argmin(np.log1p(errors).mean(axis=1))) if errors.size else 0
     ladders = [fit_ladder(sizes[rows], seconds[rows], BENDS[best]) for rows in groups]
     curves = [
         ShapeCurve(intra=int(shape[0]), inter=int(shape[1]), siblings=int(shape[2]), ladder=ladder)
@@ -49,9 +48,21 @@ def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray
         "rates": np.asarray([ladder.rate for ladder in ladders]),
         "bend": np.asarray([BENDS[best]]),
         "noise": np.asarray([noise]),
-        "cv_error": trials[best],
+        "cv_error": errors[best],
+        "cv_row": rows,
         "shape_error": np.asarray([shape_error(Collective(words["collective"]), curves)]),
     }
+
+
+def _left_out(
+    groups: list[IntArray], sizes: FloatArray, seconds: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Left-out errors of the group shapes for each bend, and the sample each belongs to. Of many shapes
+    an even selection is tested."""
+    step = -(-len(groups) // MOST_SHAPES_TESTED)
+    found = [(rows, left_out_errors(sizes[rows], seconds[rows])) for rows in groups[::step]]
+    errors = np.concatenate([errors for _, (errors, _) in found], axis=1)
+    return errors, np.concatenate([rows[at] for rows, (_, at) in found]).astype(np.float64)
 
 
 def shape_curves(arrays: Arrays) -> list[ShapeCurve]:

@@ -7,11 +7,12 @@ a larger message is never faster. Below the smallest sample the time stays (late
 largest it grows by the marginal rate of the end of the curve (latency + bandwidth).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
-from spec.arrays import BoolArray, FloatArray
+from spec.arrays import BoolArray, FloatArray, IntArray
 
 BENDS: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
 """Candidates for the chord; the fit takes the one that misses left-out sizes least."""
@@ -35,14 +36,14 @@ class Ladder:
 def isotonic_median(values: FloatArray) -> FloatArray:
     """The closest non-decreasing sequence in least absolute deviations: adjacent violators are pooled
     to their median (Robertson and Wright 1980, Ann. Statist. 8(3), algorithms for isotonic medians)."""
-    blocks: list[list[float]] = []
+    blocks: list[tuple[float, list[float]]] = []
     for value in values.tolist():
-        blocks.append([value])
-        while len(blocks) > 1 and np.median(blocks[-2]) > np.median(blocks[-1]):
-            last = blocks.pop()
-            blocks[-1] = blocks[-1] + last
-    levels = [float(np.median(block)) for block in blocks]
-    return np.repeat(levels, [len(block) for block in blocks])
+        level, members = value, [value]
+        while blocks and blocks[-1][0] > level:
+            members = blocks.pop()[1] + members
+            level = median(members)
+        blocks.append((level, members))
+    return np.repeat([level for level, _ in blocks], [len(members) for _, members in blocks])
 
 
 def fit_ladder(sizes: FloatArray, seconds: FloatArray, bend: float = 1.0) -> Ladder:
@@ -84,12 +85,17 @@ def climb(ladder: Ladder, sizes: FloatArray) -> tuple[FloatArray, BoolArray]:
     return np.asarray(inner + beyond), np.asarray(within)
 
 
-def left_out_errors(sizes: FloatArray, seconds: FloatArray, bend: float) -> FloatArray:
-    """Relative error at each size but the smallest and largest when it is left out of the ladder."""
+def left_out_errors(sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Relative error at each size but the smallest and largest when it is left out of the ladder, for
+    each of BENDS (B x P), and the row of a sample of that size (P)."""
     places = np.unique(sizes)
-    errors = []
-    for place in places[1:-1]:
+    errors = np.zeros((len(BENDS), max(places.shape[0] - 2, 0)))
+    rows = np.zeros(errors.shape[1], dtype=np.int64)
+    for column, place in enumerate(places[1:-1]):
         keep = sizes != place
-        told, _ = climb(fit_ladder(sizes[keep], seconds[keep], bend), np.asarray([place]))
-        errors.append(abs(float(told[0]) / float(np.median(seconds[~keep])) - 1.0))
-    return np.asarray(errors, dtype=np.float64)
+        rows[column] = np.flatnonzero(~keep)[0]
+        ladder, real = fit_ladder(sizes[keep], seconds[keep]), float(np.median(seconds[~keep]))
+        for line, bend in enumerate(BENDS):
+            told, _ = climb(replace(ladder, bend=bend), places[column + 1 : column + 2])
+            errors[line, column] = abs(float(told[0]) / real - 1.0)
+    return errors, rows

@@ -51,6 +51,11 @@ def scaled(points: FloatArray, metric: FloatArray) -> FloatArray:
     return np.asarray(points * metric[None, :])
 
 
+def scaled_lines(arrays: Arrays, metric: FloatArray) -> Arrays:
+    """Lines in the metric's units; the factor of the lines' own coordinate has to be 1."""
+    return arrays | {"coords": scaled(arrays["coords"], np.delete(metric, int(arrays["axis"][0])))}
+
+
 def line_axis(points: FloatArray) -> int:
     """The coordinate along which the samples form the fewest lines."""
     counts = [np.unique(np.delete(points, axis, axis=1), axis=0).shape[0] for axis in range(points.shape[1])]
@@ -82,6 +87,12 @@ def build_lines(points: FloatArray, values: FloatArray, axis: int) -> Arrays:
         "line": line[order].astype(np.float64),
         "values": means[order],
     }
+
+
+def line_of(points: FloatArray, axis: int) -> IntArray:
+    """The line each of the samples given to build_lines became part of."""
+    _, line = np.unique(np.delete(points, axis, axis=1), axis=0, return_inverse=True)
+    return np.asarray(line.reshape(-1), dtype=np.int64)
 
 
 def read_lines(arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray | None = None) -> Reading:

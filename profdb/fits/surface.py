@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profdb.fits.lines import Blend, build_lines, line_axis, read_lines, scaled
+from profdb.fits.lines import Blend, build_lines, line_axis, line_of, read_lines, scaled, scaled_lines
 from profdb.fits.prediction import Arrays, Prediction
-from spec.arrays import FloatArray
+from spec.arrays import FloatArray, IntArray
 
 CANDIDATES: tuple[Blend, ...] = (
     Blend(neighbours=1, plane=False),
@@ -69,13 +69,15 @@ def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
     """Arrays of the fitted surface. ``noise`` is the relative spread of one sample's trials."""
     rates = fit_rates(shapes, seconds)
     target = np.log(seconds / roofline_s(rates, shapes))
-    trial = _choose(shapes.points, target)
-    arrays = build_lines(scaled(shapes.points, trial.metric), target, line_axis(shapes.points))
+    lines = build_lines(shapes.points, target, line_axis(shapes.points))
+    trial = _choose(lines, shapes.points, target)
+    arrays = scaled_lines(lines, trial.metric)
     arrays["metric"] = trial.metric
     arrays["rates"] = rates
     arrays["blend"] = np.asarray([CANDIDATES.index(trial.blend)], dtype=np.float64)
     arrays["noise"] = np.asarray([noise])
     arrays["cv_error"] = trial.errors
+    arrays["cv_row"] = trial.rows.astype(np.float64)
     arrays["error_slope"] = np.asarray([_error_slope(trial.errors, trial.distances)])
     return arrays
 
@@ -94,12 +96,14 @@ def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A blend and metric with what they miss on left-out lines (``errors``, ``distances``: equal length)."""
+    """A blend and metric with what they miss on left-out lines: ``errors`` at ``distances`` from the
+    nearest line for the samples ``rows``, equally long."""
 
     blend: Blend
     metric: FloatArray
     errors: FloatArray
     distances: FloatArray
+    rows: IntArray
 
     @property
     def score(self) -> float:
@@ -109,41 +113,50 @@ class Trial:
         return float(np.median(self.errors) + np.quantile(self.errors, 0.9) / 4.0)
 
 
-def _choose(points: FloatArray, target: FloatArray) -> Trial:
-    """The blend and metric with the smallest left-out error: metric by one pass over the coordinates
-    (each is tried closer and farther), then every blend, then the metric once more."""
+def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
+    """The blend and metric with the smallest left-out error: every blend, then the metric by two passes
+    over the coordinates (each is tried closer and farther) with every blend again after each."""
+    axis = int(lines["axis"][0])
     metric: FloatArray = np.ones(points.shape[1])
-    axis = line_axis(points)
-    if np.unique(np.delete(points, axis, axis=1), axis=0).shape[0] < 3:
-        return Trial(blend=CANDIDATES[0], metric=metric, errors=np.zeros(0), distances=np.zeros(0))
-    best = min((_left_out(points, target, metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
+    if lines["coords"].shape[0] < 3:
+        none = np.zeros(0)
+        return Trial(
+            blend=CANDIDATES[0], metric=metric, errors=none, distances=none, rows=none.astype(np.int64)
+        )
+    rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
+    asked = Asked(rows=rows, points=points[rows], target=target[rows], skip=line_of(points, axis)[rows])
+    best = min((_left_out(lines, asked, metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
     varying = [d for d in range(points.shape[1]) if d != axis and np.ptp(points[:, d]) > 0.0]
     for _ in range(2):
         for dimension in varying:
             for factor in METRIC_FACTORS:
                 metric = best.metric.copy()
                 metric[dimension] *= factor
-                best = min(best, _left_out(points, target, metric, best.blend), key=lambda t: t.score)
-        tried = [_left_out(points, target, best.metric, blend) for blend in CANDIDATES]
+                best = min(best, _left_out(lines, asked, metric, best.blend), key=lambda t: t.score)
+        tried = [_left_out(lines, asked, best.metric, blend) for blend in CANDIDATES]
         best = min([best, *tried], key=lambda t: t.score)
     return best
 
 
-def _left_out(points: FloatArray, target: FloatArray, metric: FloatArray, blend: Blend) -> Trial:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Samples told without their own line (``skip``)."""
+
+    rows: IntArray
+    points: FloatArray
+    target: FloatArray
+    skip: IntArray
+
+
+def _left_out(lines: Arrays, asked: Asked, metric: FloatArray, blend: Blend) -> Trial:
     """Errors on samples whose own line may not be used."""
-    places = scaled(points, metric)
-    axis = line_axis(points)
-    arrays = build_lines(places, target, axis)
-    own = {tuple(row): index for index, row in enumerate(arrays["coords"].tolist())}
-    rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
-    others = np.delete(places[rows], axis, axis=1)
-    skip = np.asarray([own[tuple(row)] for row in others.tolist()], dtype=np.int64)
-    reading = read_lines(arrays, blend, places[rows], skip)
+    reading = read_lines(scaled_lines(lines, metric), blend, scaled(asked.points, metric), asked.skip)
     return Trial(
         blend=blend,
         metric=metric,
-        errors=np.abs(np.expm1(reading.value - target[rows])),
+        errors=np.abs(np.expm1(reading.value - asked.target)),
         distances=reading.distance,
+        rows=asked.rows,
     )
 
 

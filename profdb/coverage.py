@@ -1,0 +1,177 @@
+"""What a profile lacks for a model: every operation of its layers asked of the book.
+
+The operations are those of one rank under fsp (which cuts weights as mtp and msp do) for the tensor-
+parallel degrees that divide the model's heads; collectives are asked for inside a domain and across two.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+
+from ops.block import model_ops
+from ops.edges import flat
+from ops.layout import Layout
+from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from profdb.curvebook import CurveBook
+from profdb.priced import Priced
+from profdb.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    P2PQuery,
+)
+from spec.arrays import ints
+from spec.collectives import Collective
+from spec.config_file import ConfigFile
+from spec.errors import ConfigError, MissingCurveError
+from spec.job import JobSpec, precision_of
+from spec.origin import ORIGIN_NAMES, Origin
+from spec.presets import MEGATRON
+from spec.units import MIB
+
+DEGREES = (1, 2, 4, 8)
+PROBE_BYTES = 16 * MIB
+"""Size of the collectives asked for; any size does, a curve covers all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One operation and how the profile answers: an origin's name, or "missing" with the curve that
+    lacks and the command that would measure it."""
+
+    name: str
+    answer: str
+    curve: str = ""
+    command: str = ""
+
+
+def compute_s(book: CurveBook, op: Op) -> Priced | None:
+    """The book's times for one compute operation; None for other operations."""
+    match op:
+        case BatchedGemm():
+            return book.linear_s(
+                LinearQuery(
+                    batch=op.batch,
+                    m=op.m,
+                    k=op.k,
+                    n=op.n,
+                    layout=op.layout,
+                    dtype=op.dtype,
+                    scale_recipe=op.scale_recipe,
+                    bias=op.bias,
+                )
+            )
+        case GroupedGemm():
+            return book.grouped_linear_s(
+                GroupedLinearQuery(
+                    groups=op.groups,
+                    m=op.m,
+                    k=op.k,
+                    n=op.n,
+                    layout=op.layout,
+                    dtype=op.dtype,
+                    scale_recipe=op.scale_recipe,
+                )
+            )
+        case Attention():
+            sizes = ("batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim", "window")
+            words = ("mask", "direction", "kernel", "dtype")
+            return book.attention_s(AttentionQuery(**{name: getattr(op, name) for name in sizes + words}))
+        case MemoryBound():
+            return book.memory_bound_s(
+                MemoryBoundQuery(
+                    kernel=op.kernel,
+                    direction="backward" if op.backward else "forward",
+                    rows=op.rows,
+                    width=op.width,
+                    dtype=op.dtype,
+                )
+            )
+        case _:
+            return None
+
+
+def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
+    """(tp, operation) of every layer kind, the embedding and the head."""
+    if config.seq_len is None:
+        raise ConfigError(
+            where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
+        )
+    heads = [run.block.attention.num_heads for run in config.model.blocks]
+    for tp in DEGREES:
+        if any(count % tp for count in heads):
+            continue
+        job = JobSpec(
+            world_size=tp,
+            seq_len=config.seq_len,
+            global_batch_tokens=config.seq_len,
+            preset=MEGATRON,
+            precision=precision_of(MEGATRON),
+        )
+        layout = Layout.of(tp, tp=tp, micro_batch=ints([1]))
+        made = model_ops(config.model, job, layout, StrategyName.FSP, Recompute.NONE)
+        for piece in (*made.blocks, made.embedding, made.head):
+            yield from ((tp, op) for op in flat(piece))
+
+
+def needs_of(config: ConfigFile, book: CurveBook) -> list[Need]:
+    """How the profile answers each operation of the model; equal names are listed once a degree."""
+    needs: dict[tuple[str, str], Need] = {}
+    for tp, op in model_operations(config):
+        name = f"tp {tp}: {op.phase.value} {op.name}"
+        need = _answered(name, partial(compute_s, book, op))
+        if need is not None:
+            needs.setdefault((need.name, need.answer), need)
+    return [*needs.values(), *_collective_needs(book)]
+
+
+def missing_lines(needs: list[Need]) -> list[str]:
+    """Every curve that lacks, how many operations want it, and what would measure it."""
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for need in needs:
+        if need.answer == "missing":
+            wanted.setdefault((need.command, need.curve), []).append(need.name)
+    lines = []
+    for command, members in groupby(sorted(wanted.items()), key=lambda item: item[0][0]):
+        lines.append(f"  measure with: {command}")
+        lines += [
+            f"    {curve}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            for (_, curve), names in members
+        ]
+    return lines
+
+
+def _answered(name: str, ask: Callable[[], Priced | None]) -> Need | None:
+    try:
+        priced = ask()
+    except MissingCurveError as error:
+        return Need(name=name, answer="missing", curve=error.key, command=error.command)
+    if priced is None:
+        return None
+    busy = priced.origin[priced.origin != int(Origin.DERIVED)]
+    return Need(name=name, answer=ORIGIN_NAMES[int(np.max(busy))]) if busy.size else None
+
+
+def _collective_needs(book: CurveBook) -> Iterator[Need]:
+    ranks = max(book.profile.machine.gpus_per_node, 2)
+    for intra, inter, where in ((ranks, 1, "inside a domain"), (ranks, 2, "across domains")):
+        for kind in Collective:
+            if kind is Collective.P2P:
+                pair = P2PQuery(size_bytes=PROBE_BYTES, intra=2 if inter == 1 else 1, inter=inter)
+                need = _answered(f"p2p {where}", partial(book.p2p_s, pair))
+            else:
+                query = CollectiveQuery(collective=kind, size_bytes=PROBE_BYTES, intra=intra, inter=inter)
+                need = _answered(f"{kind.value} {where}", partial(book.collective_s, query))
+            if need is not None:
+                yield need
+    update = _answered("optimizer step", partial(book.optimizer_s, OptimizerQuery(elements=1 << 28)))
+    if update is not None:
+        yield update

@@ -1,0 +1,91 @@
+"""What a profile holds, as plain data and as text."""
+
+from profdb.cases import Family
+from profdb.fits.prediction import fit_error
+from profdb.fitting import Curve, curves_of
+from profdb.sample import ProfileDatabase
+from profdb.table import STATUSES
+from spec.origin import ORIGIN_NAMES
+
+Plain = dict[str, object]
+
+
+def overview(profile: ProfileDatabase) -> Plain:
+    """Machine, counts by family and status, and every curve with its ranges and errors."""
+    machine = profile.machine
+    return {
+        "machine": {name: getattr(machine, name) for name in machine.__dataclass_fields__},
+        "schema_version": profile.schema_version,
+        "samples": len(profile.samples),
+        "families": {family.value: _counts(profile, family) for family in profile.tables},
+        "curves": [curve_summary(curve) for family in profile.tables for curve in curves_of(profile, family)],
+    }
+
+
+def _counts(profile: ProfileDatabase, family: Family) -> dict[str, int]:
+    status = profile.tables[family].status
+    return {name: int((status == code).sum()) for code, name in enumerate(STATUSES)}
+
+
+def curve_summary(curve: Curve) -> Plain:
+    """One curve: key, origin, points, ranges, cross-validated errors and the worst points."""
+    return {
+        "family": curve.family.value,
+        "key": curve.key,
+        "origin": ORIGIN_NAMES[curve.origin],
+        "points": curve.points,
+        "ranges": {name: list(ends) for name, ends in curve.ranges.items()},
+        "error": fit_error(curve.arrays) if curve.arrays["cv_error"].size else None,
+        "worst": [{"sizes": point.sizes, "error": point.error} for point in curve.worst],
+    }
+
+
+def overview_lines(profile: ProfileDatabase) -> list[str]:
+    """The same, to be read."""
+    machine = profile.machine
+    lines = [
+        f"machine   {machine.gpu}"
+        + (f", {machine.memory_bytes / 2**30:.0f} GiB" if machine.memory_bytes else "")
+        + f", {machine.nodes} x {machine.gpus_per_node} GPUs"
+        + (f", cluster {machine.cluster}" if machine.cluster else ""),
+    ]
+    software = [("driver", machine.driver), ("torch", machine.torch), ("NCCL", machine.nccl)]
+    known = [f"{name} {value}" for name, value in software if value]
+    if machine.date or known:
+        lines.append("taken     " + ", ".join([machine.date, *known] if machine.date else known))
+    for dtype, flops in sorted(machine.best_flops.items()):
+        lines.append(f"best seen {flops / 1e12:.1f} TFLOP/s {dtype}")
+    for family in profile.tables:
+        counts = _counts(profile, family)
+        bad = ", ".join(f"{counts[name]} {name}" for name in STATUSES[1:] if counts[name])
+        lines += ["", f"{family.value}: {counts['ok']} samples" + (f" ({bad})" if bad else "")]
+        for curve in curves_of(profile, family):
+            lines += _curve_lines(curve)
+    return lines
+
+
+def _curve_lines(curve: Curve) -> list[str]:
+    words = " ".join(_word(name, value) for name, value in curve.key.items() if value not in ("", "0"))
+    ranges = ", ".join(
+        f"{name} {low}" if low == high else f"{name} {low}..{high}"
+        for name, (low, high) in curve.ranges.items()
+        if (low, high) not in ((0, 0), (1, 1))
+    )
+    error = fit_error(curve.arrays)
+    told = (
+        f"left out: median {100 * error['median']:.1f} %, p90 {100 * error['p90']:.1f} %"
+        if curve.arrays["cv_error"].size
+        else "too few points to test"
+    )
+    lines = [f"  {words:34} {ORIGIN_NAMES[curve.origin]:11} {curve.points:6d} points  {told}"]
+    if ranges:
+        lines.append(f"    {ranges}")
+    if curve.worst:
+        point = curve.worst[0]
+        sizes = ", ".join(f"{name} {size}" for name, size in point.sizes.items() if size > 1)
+        lines.append(f"    worst {100 * point.error:.0f} % at {sizes}")
+    return lines
+
+
+def _word(name: str, value: str) -> str:
+    return name if value == "1" else value

@@ -1,0 +1,26 @@
+"""Bandwidths as nccl-tests defines them."""
+
+import numpy as np
+import pytest
+
+from profdb.busbw import algbw, busbw
+from spec.collectives import Collective
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [
+        # nccl-tests, doc/PERFORMANCE.md: all-reduce 2(n-1)/n; reduce-scatter, all-gather, alltoall
+        # (n-1)/n; broadcast and sendrecv 1; here n = 8
+        (Collective.ALL_REDUCE, 1.75),
+        (Collective.ALL_GATHER, 0.875),
+        (Collective.REDUCE_SCATTER, 0.875),
+        (Collective.ALL_TO_ALL, 0.875),
+        (Collective.BROADCAST, 1.0),
+        (Collective.P2P, 1.0),
+    ],
+)
+def test_factors_of_nccl_tests(kind: Collective, factor: float) -> None:
+    size, seconds = np.asarray([8e9]), np.asarray([0.5])
+    assert algbw(size, seconds) == pytest.approx([16e9])
+    assert busbw(kind, size, 8, seconds) == pytest.approx([16e9 * factor])

@@ -6,7 +6,7 @@ import numpy as np
 
 from ops.block import ModelOps, model_ops
 from ops.layout import Layout, unique_rows
-from ops.op import Op, Ops, Owner, Phase, Piece
+from ops.op import Lane, Op, Ops, Owner, Phase, Piece
 from ops.step import HeldParameters
 from solver.op_times import Pricer, TimedOp
 from solver.overlap import exposed
@@ -28,10 +28,12 @@ class LayerBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """One micro-batch through one layer: waiting times forward and backward."""
+    """One micro-batch through one layer: waiting times forward and backward, and the part of the
+    backward that only makes weight gradients (which zero-bubble schedules put off)."""
 
     forward: Tally
     backward: Tally
+    weight_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +96,14 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
 
 def layer_times(pricer: Pricer, piece: Piece, layout: Layout) -> LayerTimes:
     """Price a piece and let overlap decide what the rank waits for."""
+    weight_grads = [op for op in piece.backward if op.phase is Phase.WEIGHT_GRAD and op.lane is Lane.MAIN]
+    weight_s = np.zeros(len(layout))
+    for op in weight_grads:
+        weight_s = weight_s + pricer.time(op, layout).seconds
     return LayerTimes(
         forward=_pass(pricer, piece.forward, layout),
         backward=_pass(pricer, piece.backward, layout),
+        weight_s=weight_s,
     )
 
 

@@ -14,7 +14,7 @@ from ops.op import Owner
 from ops.step import HeldParameters, owned_elements
 from solver.layer_times import DistinctLayers, layer_bytes
 from solver.plans import PlanTable
-from solver.stages import StageTable, in_flight
+from solver.stages import StageTable, in_flight, in_flight_filled
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
@@ -91,7 +91,11 @@ def stage_memory(
         }
     )
     vpp = plans.vpp[stages.plan]
-    chunks = in_flight(stages.position, layout.pp, vpp, plans.num_micro[stages.plan]) / vpp
+    num_micro = plans.num_micro[stages.plan]
+    if plans.schedule.fills_bubble:
+        chunks: FloatArray = in_flight_filled(layout.pp, num_micro).astype(np.float64)
+    else:
+        chunks = in_flight(stages.position, layout.pp, vpp, num_micro) / vpp
     blocks = len(model.blocks)
     saved = np.sum(
         [kind.saved_bytes[row] * w for kind, w in zip(kinds[:blocks], weights[:blocks], strict=True)], axis=0

@@ -1,90 +1,86 @@
-"""How long a pipeline takes: closed forms, and a discrete replay of 1F1B for many plans at once.
+"""How long every stage of every plan is busy or waiting in one step, whatever its schedule.
 
-The closed forms are exact for equal stages and free hops (Narayanan et al. 2021, arXiv 2104.04473
-sec. 2.2); everywhere else the replay rules.
+Plain 1F1B has a replay of its own that takes all plans of a depth at once (solver.replay_1f1b); every
+other schedule runs as a program (solver.program).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from spec.arrays import FloatArray, IntArray
+from solver.plans import PlanTable
+from solver.program import ChunkTimes, program, run
+from solver.replay_1f1b import StageTimes, replay_1f1b_s
+from solver.schedules import Schedule
+from solver.stages import StageTable
+from spec.arrays import FloatArray
 
-SETTLED_ROUNDS = 6
-LONGEST_REPLAY = 512
-
-
-def equal_stages_s(
-    pp: IntArray, vpp: IntArray, num_micro: IntArray, forward_s: FloatArray, backward_s: FloatArray
-) -> FloatArray:
-    """(m + (p - 1) / v) (t_f + t_b): ideal time plus the bubble of (interleaved) 1F1B.
-
-    ``forward_s`` and ``backward_s`` of one micro-batch on one whole stage.
-    """
-    return (num_micro + (pp - 1) / vpp) * (forward_s + backward_s)
+SETTLED_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageTimes:
-    """Times of N pipelines of one depth, stages along the first axis: arrays of shape (pp, N).
-
-    ``forward_s`` and ``backward_s`` of one micro-batch; ``hop_s`` from one stage to the next, shape
-    (N,).
-    """
+class PassTimes:
+    """One micro-batch through each stage row; ``weight_s`` is the part of ``backward_s`` that only makes
+    weight gradients."""
 
     forward_s: FloatArray
     backward_s: FloatArray
-    hop_s: FloatArray
-
-    @property
-    def depth(self) -> int:
-        """Stages."""
-        return int(self.forward_s.shape[0])
+    weight_s: FloatArray
 
 
-def period_s(times: StageTimes) -> FloatArray:
-    """Seconds per micro-batch once 1F1B has settled, shape (N,).
+def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hop_s: FloatArray) -> FloatArray:
+    """Seconds from the start of the step to the end of each stage row's last work.
 
-    A cycle of dependencies runs forward through stages i..j and back: j - i + 1 micro-batches advance
-    while their forwards, backwards and 2 (j - i) hops pass, so the slowest contiguous run of stages
-    decides: max over i <= j of (sum(f + b) + 2 (j - i) hop) / (j - i + 1).
+    For zero-bubble schedules, from the row's own first work: the next step begins on a stage as soon as
+    it is done (post-validation, arXiv 2401.10241 sec. 4).
     """
-    work = times.forward_s + times.backward_s
-    total = np.concatenate([np.zeros((1, work.shape[1])), np.cumsum(work, axis=0)])
-    best: FloatArray = work.max(axis=0)
-    for width in range(2, times.depth + 1):
-        window = (total[width:] - total[:-width]).max(axis=0)
-        best = np.maximum(best, (window + 2.0 * (width - 1) * times.hop_s) / width)
-    return best
+    layout = plans.layout
+    plain = plans.schedule is Schedule.ONE_F_ONE_B
+    spans = np.zeros(len(stages.plan))
+    shapes = np.stack([layout.pp, plans.vpp, np.where(plain & (plans.vpp == 1), 0, plans.num_micro)])
+    for depth, vpp, num_micro in np.unique(shapes, axis=1).T:
+        chosen = np.flatnonzero(np.all((depth, vpp, num_micro) == shapes.T, axis=1)).astype(np.int64)
+        rows = np.flatnonzero(np.isin(stages.plan, chosen)).astype(np.int64)
+        # One column per plan: its classes repeated by how many stages each stands for.
+        per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
+        part = PassTimes(
+            forward_s=passes.forward_s[per_stage],
+            backward_s=passes.backward_s[per_stage],
+            weight_s=passes.weight_s[per_stage],
+        )
+        if num_micro == 0:
+            times = StageTimes(forward_s=part.forward_s, backward_s=part.backward_s, hop_s=hop_s[chosen])
+            by_stage = replay_1f1b_s(times, plans.num_micro[chosen])
+        else:
+            shape = (int(depth), int(vpp), int(num_micro))
+            by_stage = _program_spans_s(plans.schedule, shape, part, hop_s[chosen])
+        # Within a class the first stage ends last.
+        column = np.searchsorted(chosen, stages.plan[rows])
+        spans[rows] = by_stage[stages.position[rows], column]
+    return spans
 
 
-def replay_1f1b_s(times: StageTimes, num_micro: IntArray) -> FloatArray:
-    """When each stage ends its last backward, shape (pp, N), in seconds after the step began.
+def _program_spans_s(
+    schedule: Schedule, shape: tuple[int, int, int], passes: PassTimes, hop_s: FloatArray
+) -> FloatArray:
+    """Spans by stage, shape (pp, N). Long steps are replayed over their first rounds and continued by
+    what the last of these rounds added."""
+    pp, vpp, num_micro = shape
+    split = schedule.splits_backward
+    times = ChunkTimes(
+        forward_s=passes.forward_s / vpp,
+        backward_s=(passes.backward_s - (passes.weight_s if split else 0.0)) / vpp,
+        weight_s=passes.weight_s / vpp if split else np.zeros_like(passes.weight_s),
+        hop_s=hop_s,
+    )
 
-    ``num_micro`` has length N and each entry is at least 1. Stage s of p warms up with w = p - s
-    forwards, then runs one backward and one forward in turn: in round k every stage runs forward k
-    and then backward k - w + 1. Beyond ``LONGEST_REPLAY`` micro-batches the rest is added at the
-    settled period.
-    """
-    depth, plans = times.forward_s.shape
-    played = np.minimum(num_micro, np.maximum(LONGEST_REPLAY, SETTLED_ROUNDS * depth))
-    stages = np.arange(depth)[:, None]
-    warmup = depth - stages
-    # A forward chain: forward of stage s ends no earlier than free[r] + the work and hops from r to s.
-    chain = np.cumsum(times.forward_s + np.where(stages > 0, times.hop_s, 0.0), axis=0)
-    before = chain - times.forward_s
-    free = np.zeros((depth, plans))
-    backward_end = np.full((depth, plans), -np.inf)
-    for turn in range(int(played.max(initial=0)) + depth):
-        forward_end = chain + np.maximum.accumulate(free - before, axis=0)
-        free = np.where(turn < played, forward_end, free)
-        arrived = np.vstack([backward_end[1:] + times.hop_s, np.full((1, plans), -np.inf)])
-        ended = np.maximum(free, arrived) + times.backward_s
-        micro = turn - warmup + 1
-        runs = (micro >= 0) & (micro < played)
-        backward_end = np.where(runs, ended, backward_end)
-        free = np.where(runs, ended, free)
-    beyond = num_micro - played
-    if beyond.any():
-        backward_end = backward_end + beyond * period_s(times)
-    return backward_end
+    def spans(count: int) -> FloatArray:
+        began, ended = run(program(schedule, (pp, vpp, count)), times)
+        return ended - began if split else ended
+
+    rounds = max((num_micro - SETTLED_ROUNDS * pp) // pp, 0)
+    settled = num_micro - rounds * pp
+    whole = spans(settled)
+    if rounds:
+        whole = whole + rounds * (whole - spans(settled - pp))
+    return whole

@@ -1,18 +1,12 @@
 """Plans: a table of N of them, or one in plain numbers."""
 
 from dataclasses import dataclass, fields
-from enum import StrEnum
 
 from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
+from solver.schedules import Schedule
 from spec.arrays import IntArray, ints
-
-
-class Schedule(StrEnum):
-    """The order in which a pipeline runs its micro-batches."""
-
-    ONE_F_ONE_B = "1f1b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +50,8 @@ class Plan:
         }
         shown = [f"{name}{value}" for name, value in degrees.items() if value > 1]
         shown += [f"mb{self.micro_batch}x{self.num_micro}"]
+        if self.schedule is not Schedule.ONE_F_ONE_B:
+            shown.append(self.schedule.value)
         if self.recompute is not Recompute.NONE:
             shown.append(f"recompute-{self.recompute.value}")
         return " ".join([self.strategy.value, *shown])

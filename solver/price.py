@@ -11,13 +11,13 @@ import numpy as np
 from ops.block import STRATEGIES
 from ops.context import LayerContext
 from ops.strategies.sharding import full_tokens_bytes
-from solver.layer_times import DistinctLayers, distinct_layers, layer_times
+from solver.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
 from solver.memory import MemoryCost, StageBytes, stage_memory, worst_stage
 from solver.op_times import Pricer
-from solver.pipeline import StageTimes, replay_1f1b_s
+from solver.pipeline import PassTimes, stage_spans_s
 from solver.plans import PlanTable
 from solver.stages import StageTable, stage_table
-from solver.sync import PassTimes, StepTimes, operations, step_times
+from solver.sync import StepTimes, operations, step_times
 from solver.tally import PARTS, Tally, added
 from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
@@ -90,7 +90,9 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
     times = [layer_times(pricer, piece, table.layers.layout) for piece in table.layers.pieces]
     forward = _stage_tally(table, [time.forward for time in times])
     backward = _stage_tally(table, [time.backward for time in times])
-    passes = PassTimes(forward_s=forward.seconds, backward_s=backward.seconds)
+    passes = PassTimes(
+        forward_s=forward.seconds, backward_s=backward.seconds, weight_s=_weight_s(table, times)
+    )
     row_layout = plans.layout.take(stages.plan)
     step = step_times(
         pricer,
@@ -101,8 +103,8 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
         passes,
     )
     hop_s = pricer.hop(plans.layout, hop_bytes(model, job, table)).seconds
-    end_s = _stage_ends(table, passes, hop_s)
-    free_end_s = _stage_ends(table, passes, np.zeros_like(hop_s))
+    end_s = stage_spans_s(plans, stages, passes, hop_s)
+    free_end_s = stage_spans_s(plans, stages, passes, np.zeros_like(hop_s))
     return _assemble(table, added([forward, backward], len(stages.plan)), step, (end_s, free_end_s))
 
 
@@ -123,34 +125,21 @@ def _stage_tally(table: Sized, pieces: list[Tally]) -> Tally:
     return added(scaled, len(row))
 
 
+def _weight_s(table: Sized, pieces: list[LayerTimes]) -> FloatArray:
+    """Weight-gradient seconds of one micro-batch on every stage row."""
+    row = table.layers.row[table.stages.plan]
+    total = np.zeros(len(row))
+    for piece, weight in zip(pieces, _weights(table), strict=True):
+        total = total + piece.weight_s[row] * weight
+    return total
+
+
 def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:
     """Bytes of an activation between stages: a token shard where the strategy keeps shards."""
     layout = table.plans.layout
     context = LayerContext(model=model, job=job, layout=layout)
     sharding = STRATEGIES[table.plans.strategy]
     return full_tokens_bytes(context) // sharding.norm_shards(layout)
-
-
-def _stage_ends(table: Sized, passes: PassTimes, hop_s: FloatArray) -> FloatArray:
-    """When the last stage of every stage row ends its last backward."""
-    stages, layout = table.stages, table.plans.layout
-    ends = np.zeros(len(stages.plan))
-    for depth in np.unique(layout.pp):
-        chosen = np.flatnonzero(layout.pp == depth)
-        rows = np.flatnonzero(layout.pp[stages.plan] == depth)
-        # One column per plan: its classes repeated by how many stages each stands for.
-        per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
-        times = StageTimes(
-            forward_s=passes.forward_s[per_stage],
-            backward_s=passes.backward_s[per_stage],
-            hop_s=hop_s[chosen],
-        )
-        ends_by_stage = replay_1f1b_s(times, table.plans.num_micro[chosen])
-        # Within a class the first stage ends last.
-        first = stages.position[rows]
-        column = np.searchsorted(chosen, stages.plan[rows])
-        ends[rows] = ends_by_stage[first, column]
-    return ends
 
 
 def _assemble(

@@ -7,8 +7,9 @@ import numpy as np
 from ops.layout import Layout
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import PlanTable, Schedule
+from solver.plans import PlanTable
 from solver.rules import RULES, Draft
+from solver.schedules import Schedule
 from spec.arrays import IntArray, ints
 from spec.cluster import ClusterSpec
 from spec.job import JobSpec

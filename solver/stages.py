@@ -100,6 +100,13 @@ def stage_table(model: ModelSpec, plans: PlanTable) -> StageTable:
     )
 
 
+def in_flight_filled(pp: IntArray, num_micro: IntArray) -> IntArray:
+    """Micro-batches a stage of a schedule that fills the bubble may hold: 2 pp - 1 (arXiv 2401.10241
+    sec. 2.2)."""
+    held: IntArray = np.minimum(2 * pp - 1, num_micro)
+    return held
+
+
 def in_flight(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArray) -> IntArray:
     """Chunk activations a stage holds at its peak, in chunks of 1/vpp of its layers.
 

@@ -12,6 +12,7 @@ from ops.op import Comm, Op, Ops, Update
 from ops.step import HeldParameters, step_ops
 from solver.op_times import Pricer
 from solver.overlap import bucketed
+from solver.pipeline import PassTimes
 from solver.tally import Share, Tally, tally
 from spec.arrays import BoolArray, FloatArray, ceil_div
 from spec.job import JobSpec
@@ -26,14 +27,6 @@ class StepTimes:
     reduction: Tally
     update: Tally
     gather: Tally
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassTimes:
-    """One micro-batch on one stage: what a reduction or a gather can hide behind."""
-
-    forward_s: FloatArray
-    backward_s: FloatArray
 
 
 def operations(

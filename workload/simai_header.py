@@ -30,12 +30,12 @@ PP_COMM = "pp_comm"
 # Written by AICB's inference files, passed over by the parser on purpose.
 HARMLESS = {"mode:"}
 _MISSING = {
-    "model_parallel_NPU_group": (Severity.BROKEN, "SimAI dies of a division by zero"),
-    "pp": (Severity.BROKEN, "SimAI dies of a division by zero"),
-    "ep": (Severity.BROKEN, "SimAI divides by zero where a row has a DP_EP word"),
-    "vpp": (Severity.BROKEN, "SimAI's pipeline bubble becomes NaN"),
-    "ga": (Severity.BROKEN, "SimAI's pipeline bubble becomes NaN"),
-    "all_gpus": (Severity.BROKEN, "the ns-3 front end needs it"),
+    "model_parallel_NPU_group": "SimAI dies of a division by zero",
+    "pp": "SimAI dies of a division by zero",
+    "ep": "SimAI divides by zero where a row has a DP_EP word",
+    "vpp": "SimAI's pipeline bubble becomes NaN",
+    "ga": "SimAI's pipeline bubble becomes NaN",
+    "all_gpus": "the ns-3 front end needs it",
 }
 _STOI = re.compile(rb"([+-]?)0*([0-9]+)")
 
@@ -54,18 +54,22 @@ class RawHeader:
         return 13 if self.policy == "HYBRID_CUSTOMIZED" else 12
 
     def complete(self) -> SimaiHeader | None:
-        """The header with all its degrees; None when one is missing or below 1."""
-        if any(self.values.get(key, 0) < 1 for key in DEGREES):
+        """The header with all its degrees; None when one is missing or below 1.
+
+        Without a pipeline vpp and ga enter nothing and may be missing.
+        """
+        values = {"vpp": 1, "ga": 1, **self.values} if self.values.get("pp") == 1 else self.values
+        if any(values.get(key, 0) < 1 for key in DEGREES):
             return None
         return SimaiHeader(
             policy=self.policy,
-            tp=self.values["model_parallel_NPU_group"],
-            ep=self.values["ep"],
-            pp=self.values["pp"],
-            vpp=self.values["vpp"],
-            ga=self.values["ga"],
-            all_gpus=self.values["all_gpus"],
-            pp_comm_bytes=self.values.get(PP_COMM, 0),
+            tp=values["model_parallel_NPU_group"],
+            ep=values["ep"],
+            pp=values["pp"],
+            vpp=values["vpp"],
+            ga=values["ga"],
+            all_gpus=values["all_gpus"],
+            pp_comm_bytes=values.get(PP_COMM, 0),
             checkpoints=self.lists.get("checkpoints", ()),
             checkpoint_initiates=self.lists.get("checkpoint_initiates", ()),
         )
@@ -189,8 +193,9 @@ def _check_degrees(values: dict[str, int], found: list[Finding]) -> None:
         found.append(_finding(Severity.BROKEN, "short-header", message))
         return
     for key in missing:
-        severity, effect = _MISSING[key]
-        found.append(_finding(severity, "missing", f"no {key}: {effect}"))
+        without_effect = key in ("vpp", "ga") and values.get("pp") == 1
+        severity = Severity.STOPS if without_effect else Severity.BROKEN
+        found.append(_finding(severity, "missing", f"no {key}: {_MISSING[key]}"))
     for key, value in values.items():
         if key != PP_COMM and value < 1:
             found.append(_finding(Severity.BROKEN, "not-positive", f"{key} = {value}: must be at least 1"))

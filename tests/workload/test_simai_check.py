@@ -45,6 +45,11 @@ def test_what_the_tokeniser_does_not_mind(tmp_path: Path) -> None:
         (LONG.replace(":", ""), {(1, "wrong", "unread"), (1, "broken", "missing")}),
         (LONG.replace("pp: 2 vpp", "vpp"), {(1, "broken", "missing")}),
         (LONG.replace("vpp: 1 ", ""), {(1, "broken", "missing")}),
+        # As SimAI's own example/microAllReduce.txt: without a pipeline vpp enters nothing but its NaN.
+        (
+            "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 ga: 1 all_gpus: 16",
+            {(1, "stops", "missing")},
+        ),
         (LONG.replace("ga: 4", "ga: 0"), {(1, "broken", "not-positive")}),
         (LONG.replace("ga: 4", "ga: -4"), {(1, "broken", "not-positive")}),
         (

@@ -143,3 +143,9 @@ def test_a_million_words_take_a_moment(separator: str) -> None:
     start = time.process_time()
     check_simai(parse_simai(content.encode()))
     assert time.process_time() - start < 10.0
+
+
+def test_without_a_pipeline_its_chunks_may_be_missing() -> None:
+    header = "HYBRID_TRANSFORMER model_parallel_NPU_group: 2 ep: 2 pp: 1 all_gpus: 16"
+    workload = usable_workload(parse_simai(f"{header}\n1\n{GOOD}\n".encode()))
+    assert workload.header == SimaiHeader(policy="HYBRID_TRANSFORMER", tp=2, ep=2, all_gpus=16)

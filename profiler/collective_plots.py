@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -104,7 +105,7 @@ def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: i
 
 def fitted(book: CurveBook, series: Series, size_bytes: IntArray) -> Priced:
     """The profile's own curve through the series."""
-    place = {
+    place: dict[str, Any] = {
         "size_bytes": size_bytes,
         "intra": series.intra,
         "inter": series.inter,

@@ -114,7 +114,8 @@ def head_shapes(table: SampleTable) -> list[tuple[int, int, int, int]]:
     """(heads, kv_heads, qk_dim, v_dim) with the most lengths, most first."""
     columns = [table.numbers[name].tolist() for name in ("heads", "kv_heads", "qk_dim", "v_dim")]
     shapes = list(zip(*columns, strict=True))
-    return sorted(set(shapes), key=lambda shape: (-shapes.count(shape), shape))[:MOST_LINES]
+    by_count = sorted(set(shapes), key=lambda shape: (shapes.count(shape), shape), reverse=True)
+    return by_count[:MOST_LINES]
 
 
 def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction: str) -> None:

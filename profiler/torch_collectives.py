@@ -18,7 +18,7 @@ Group = Any
 
 def renamed(successor: str, predecessor: str) -> Callable[..., Any]:
     """The collective under whichever of its two names this torch has."""
-    found = getattr(dist, successor, None) or getattr(dist, predecessor, None)
+    found: Callable[..., Any] | None = getattr(dist, successor, None) or getattr(dist, predecessor, None)
     if found is None:
         raise UnsupportedCaseError(f"torch {torch.__version__} has neither {successor} nor {predecessor}")
     return found

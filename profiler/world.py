@@ -118,8 +118,13 @@ def open_world(
     os.environ.setdefault("MASTER_ADDR", layout.master_addr)
     os.environ.setdefault("MASTER_PORT", str(layout.master_port))
     limit = timedelta(seconds=timeout_s)
-    place = {"device_id": device.torch_device} if device.kind == "cuda" else {}
-    dist.init_process_group(backend, rank=layout.rank, world_size=layout.size, timeout=limit, **place)
+    dist.init_process_group(
+        backend,
+        rank=layout.rank,
+        world_size=layout.size,
+        timeout=limit,
+        device_id=device.torch_device if device.kind == "cuda" else None,
+    )
     control = dist.new_group(backend="gloo", timeout=limit)
     world = World(layout=layout, device=device, backend=backend, domain_ranks=domain, control=control)
     check_same_machines(world)

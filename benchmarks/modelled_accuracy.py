@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,8 @@ from profdb.transfer import by_model  # noqa: E402
 from spec.arrays import FloatArray, ints  # noqa: E402
 from spec.cluster import ClusterSpec  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
-from spec.errors import UserError  # noqa: E402
+from spec.errors import ConfigError, UserError  # noqa: E402
+from spec.origin import Origin  # noqa: E402
 from spec.read_cluster import read_cluster  # noqa: E402
 
 # Prefix of the name in the files' "gpu" column -> sheet.
@@ -43,6 +45,9 @@ KINDS = {"alltoall": "all2all"}
 TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B200"), ("H200", "B200"))
 GEMM_KEYS = ["m", "n", "k"]
 ATTENTION_KEYS = ["batch", "seq", "heads", "kv_heads", "head_dim"]
+
+
+Pricing = Callable[[ModelledBook, pd.DataFrame], Priced]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +86,37 @@ def main() -> int:
 
 
 def all_scores(folder: Path) -> list[Score]:
-    """Every row of the tables; OSError for a missing file."""
-    gemm = pd.read_csv(folder / "gemm.csv")
+    """Every row of the tables; OSError for a missing file, ConfigError for a missing column."""
+    gemm = _table(folder / "gemm.csv", ["gpu", *GEMM_KEYS, "latency_us"])
     gemm = gemm[2.0 * gemm.m * gemm.n * gemm.k > 1e9]
-    attention = pd.read_csv(folder / "attention_context.csv")
+    attention = _table(folder / "attention_context.csv", ["gpu", *ATTENTION_KEYS, "latency_us"])
     causal_flops = 2.0 * attention.batch * attention.heads * attention.head_dim * attention.seq**2
     attention = attention[causal_flops > 1e9]
-    nccl = pd.read_csv(folder / "nccl.csv")
+    nccl = _table(folder / "nccl.csv", ["gpu", "collective", "num_gpus", "bytes", "latency_us"])
     nccl = nccl[nccl.bytes > 2**20]
-    scores = [score for table in (gemm,) for score in _modelled("gemm", table, _gemm)]
+    scores = _modelled("gemm", gemm, price_gemm)
     scores += _modelled("attention forward", attention, _attention)
-    scores += _modelled("nccl", nccl, _nccl)
+    scores += _modelled("nccl", nccl, price_collectives)
     for kind in sorted(nccl.collective.unique()):
-        scores += _modelled(f"nccl {kind}", nccl[nccl.collective == kind], _nccl)
+        scores += _modelled(f"nccl {kind}", nccl[nccl.collective == kind], price_collectives)
     scores += _transferred("gemm", gemm, GEMM_KEYS)
     scores += _transferred("attention", attention, ATTENTION_KEYS)
     return scores
 
 
-def _cluster(gpu: str) -> ClusterSpec:
+def _table(path: Path, columns: list[str]) -> pd.DataFrame:
+    """A CSV file with at least these columns; ConfigError when one is missing."""
+    table = pd.read_csv(path)
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise ConfigError(
+            where=str(path), key="columns", value=missing, allowed=f"needed: {', '.join(columns)}"
+        )
+    return table
+
+
+def sheet_of(gpu: str) -> ClusterSpec:
+    """The cluster whose sheet belongs to a name in the files' gpu column."""
     return read_cluster(SHEETS[gpu[:4]], root=ROOT)
 
 
@@ -115,17 +132,18 @@ def _score(what: str, gpu: str, told_s: FloatArray, measured_us: FloatArray) -> 
     )
 
 
-def _modelled(what: str, table: pd.DataFrame, price: object) -> list[Score]:
+def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[Score]:
     """One score for each GPU that has a sheet."""
     rows = []
     for gpu, measured in table.groupby("gpu"):
         if gpu[:4] in SHEETS:
-            told = price(ModelledBook(cluster=_cluster(gpu)), measured).seconds
+            told = price(ModelledBook(cluster=sheet_of(gpu)), measured).seconds
             rows.append(_score(f"modelled {what}", gpu, told, measured.latency_us.to_numpy()))
     return rows
 
 
-def _gemm(book: ModelledBook, table: pd.DataFrame) -> Priced:
+def price_gemm(book: ModelledBook, table: pd.DataFrame) -> Priced:
+    """Forward products of the rows of a table."""
     return book.linear_s(LinearQuery(m=ints(table.m), k=ints(table.k), n=ints(table.n)))
 
 
@@ -150,10 +168,9 @@ def _attention(book: ModelledBook, table: pd.DataFrame) -> Priced:
     return replace(core, seconds=core.seconds + copied.seconds)
 
 
-def _nccl(book: ModelledBook, table: pd.DataFrame) -> Priced:
+def price_collectives(book: ModelledBook, table: pd.DataFrame) -> Priced:
     """Collectives inside one node; priced kind by kind, in the table's order."""
     seconds = np.empty(len(table))
-    priced = None
     for kind in table.collective.unique():
         rows = (table.collective == kind).to_numpy()
         priced = book.collective_s(
@@ -165,7 +182,9 @@ def _nccl(book: ModelledBook, table: pd.DataFrame) -> Priced:
             )
         )
         seconds[rows] = priced.seconds
-    return Priced(seconds=seconds, relative_std=np.zeros(len(table)), origin=ints(np.full(len(table), 3)))
+    return Priced(
+        seconds=seconds, relative_std=np.zeros(len(table)), origin=ints(np.full(len(table), Origin.MODELLED))
+    )
 
 
 def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]:
@@ -180,8 +199,8 @@ def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]
         told = by_model(
             [_case(what, row) for row in both[keys].to_numpy().tolist()],
             both.latency_us.to_numpy() * 1e-6,
-            _cluster(source),
-            _cluster(target),
+            sheet_of(source),
+            sheet_of(target),
         )
         measured = both.latency_us_target.to_numpy()
         rows.append(_score(f"transferred {what}", f"{source} -> {target}", told.seconds, measured))

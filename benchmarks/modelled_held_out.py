@@ -1,0 +1,143 @@
+"""Does a GPU whose curves were never used score as well? Fits the constants anew without it.
+
+    python benchmarks/modelled_held_out.py --curves DIR [--steps N] [--seed N]
+
+For each GPU: the constants marked ``Fitted:`` are searched on the other GPUs' curves only, starting
+from the middle of their ranges, and scored on the GPU left out. Takes a few minutes.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.modelled_accuracy import price_collectives, price_gemm, sheet_of  # noqa: E402
+from profdb.modelled import all_to_all, collective_ring_tree, gemm  # noqa: E402
+from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.priced import Priced  # noqa: E402
+
+FIT_POINTS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """One fitted constant and the range it is searched in."""
+
+    module: ModuleType
+    name: str
+    low: float
+    high: float
+
+
+GEMM_CONSTANTS = (
+    Constant(module=gemm, name="LAUNCH_S", low=0.5e-6, high=3e-6),
+    Constant(module=gemm, name="FILL_CYCLES", low=500.0, high=4000.0),
+    Constant(module=gemm, name="TILE_CYCLES", low=500.0, high=4000.0),
+    Constant(module=gemm, name="MMA_EFFICIENCY", low=0.75, high=1.0),
+    Constant(module=gemm, name="DRAM_EFFICIENCY", low=0.7, high=0.95),
+    Constant(module=gemm, name="OVERLAP_LOSS", low=0.0, high=0.3),
+    Constant(module=gemm, name="BUSY_SHARE", low=0.1, high=1.0),
+    Constant(module=gemm, name="SPLIT_S", low=0.0, high=4e-6),
+)
+NCCL_CONSTANTS = (
+    Constant(module=collective_ring_tree, name="LONG_SHARE", low=0.8, high=1.0),
+    Constant(module=collective_ring_tree, name="OWN_CHUNK", low=0.0, high=1.0),
+    Constant(module=collective_ring_tree, name="NVLS_SHARE", low=0.6, high=1.0),
+    Constant(module=all_to_all, name="LONG_SHARE", low=0.7, high=1.0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A table of measured points, how to price it, and the constants behind the price."""
+
+    name: str
+    table: pd.DataFrame
+    price: Callable[[ModelledBook, pd.DataFrame], Priced]
+    constants: tuple[Constant, ...]
+
+    def error(self, values: np.ndarray, gpu: str, points: int) -> float:
+        """Median relative error on one GPU with these constants; ``points`` 0 takes them all."""
+        measured = self.table[self.table.gpu == gpu]
+        if 0 < points < len(measured):
+            measured = measured.sample(points, random_state=1)
+        book = ModelledBook(cluster=sheet_of(gpu))
+        patches = [
+            patch.object(constant.module, constant.name, float(value))
+            for constant, value in zip(self.constants, values, strict=True)
+        ]
+        for change in patches:
+            change.start()
+        try:
+            told_s = self.price(book, measured).seconds
+        finally:
+            patch.stopall()
+        return float(np.median(np.abs(told_s * 1e6 / measured.latency_us.to_numpy() - 1.0)))
+
+
+def fitted(family: Family, gpus: list[str], steps: int, seed: int) -> np.ndarray:
+    """Constants with the smallest sum of median errors on ``gpus``: a random walk that only descends."""
+    rng = np.random.default_rng(seed)
+    low = np.array([constant.low for constant in family.constants])
+    high = np.array([constant.high for constant in family.constants])
+    best = (low + high) / 2.0
+    score = sum(family.error(best, gpu, FIT_POINTS) for gpu in gpus)
+    for _ in range(steps):
+        moved = rng.choice(len(best), rng.integers(1, 4), replace=False)
+        trial = best.copy()
+        trial[moved] += rng.normal(size=len(moved)) * (high - low)[moved] * 0.2
+        trial = np.clip(trial, low, high)
+        told = sum(family.error(trial, gpu, FIT_POINTS) for gpu in gpus)
+        if told < score:
+            best, score = trial, told
+    return best
+
+
+def main() -> int:
+    """Print one line for each family and GPU; 2 when a file cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--curves", type=Path, required=True, help="folder with gemm.csv and nccl.csv")
+    parser.add_argument("--steps", type=int, default=300, help="trials of each fit")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    try:
+        products = pd.read_csv(options.curves / "gemm.csv")
+        nccl = pd.read_csv(options.curves / "nccl.csv")
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 2
+    families = (
+        Family(
+            name="gemm",
+            table=products[2.0 * products.m * products.n * products.k > 1e9],
+            price=price_gemm,
+            constants=GEMM_CONSTANTS,
+        ),
+        Family(
+            name="nccl", table=nccl[nccl.bytes > 2**20], price=price_collectives, constants=NCCL_CONSTANTS
+        ),
+    )
+    for family in families:
+        gpus = sorted(family.table.gpu.unique())
+        for held_out in gpus:
+            values = fitted(family, [gpu for gpu in gpus if gpu != held_out], options.steps, options.seed)
+            error = family.error(values, held_out, 0)
+            shown = " ".join(
+                f"{constant.name}={value:.3g}"
+                for constant, value in zip(family.constants, values, strict=True)
+            )
+            print(f"{family.name:5} {held_out:12} left out: median {error:6.1%}   {shown}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

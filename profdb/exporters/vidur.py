@@ -1,0 +1,185 @@
+"""Our measurements as Vidur's profiling folders (profdb.importers.vidur describes them).
+
+Network files hold the measured samples themselves. Compute files hold the book's times at the asked
+numbers of tokens, and only rows whose every operation is interpolated inside measured data.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from profdb.cases import AttentionCase, Case, Family, GemmCase, MemoryBoundCase
+from profdb.curvebook import CurveBook
+from profdb.importers.csv_rows import Row
+from profdb.importers.vidur import mlp_cases
+from profdb.priced import Priced
+from profdb.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
+from profdb.sample import ProfileDatabase
+from spec.collectives import Collective
+from spec.errors import ExportError
+from spec.origin import Origin
+from spec.replaced_file import replaced_file
+from spec.units import MS
+
+STATISTICS = ("min", "max", "mean", "median", "std")
+CACHE_BLOCK = 16
+"""Block size written beside attention rows: vLLM's default; prefill times do not depend on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VidurModel:
+    """A model in Vidur's words: ``n_embd`` hidden, ``n_expanded_embd`` the feed-forward width."""
+
+    n_head: int
+    n_kv_head: int
+    n_embd: int
+    n_expanded_embd: int
+    vocab_size: int
+    use_gated_mlp: bool
+
+
+def write_network(profile: ProfileDatabase, folder: str | Path, *, gpus_per_node: int) -> list[Path]:
+    """``all_reduce.csv`` and ``send_recv.csv`` in ``folder`` from measured samples; the files written.
+    ExportError when there is none."""
+    written = []
+    for kind, operation in ((Collective.ALL_REDUCE, "all_reduce"), (Collective.P2P, "send_recv")):
+        rows = list(_network_rows(profile, kind, operation, gpus_per_node))
+        if rows:
+            path = Path(folder) / f"{operation}.csv"
+            _write(path, rows)
+            written.append(path)
+    if not written:
+        raise ExportError(f"{folder}: the profile holds no measured all-reduce or p2p to write")
+    return written
+
+
+def _network_rows(
+    profile: ProfileDatabase, kind: Collective, operation: str, gpus_per_node: int
+) -> Iterable[dict[str, object]]:
+    table = profile.tables.get(Family.COLLECTIVE)
+    if table is None:
+        return
+    chosen = table.words["collective"].equals(kind.value) & (table.origin == int(Origin.MEASURED))
+    for row in np.flatnonzero(chosen).tolist():
+        start, stop = int(table.trial_offsets[row]), int(table.trial_offsets[row + 1])
+        if start == stop:
+            continue
+        intra, inter = (int(table.numbers[name][row]) for name in ("intra", "inter"))
+        yield _statistics(operation, table.trials_s[start:stop]) | {
+            "rank": 0,
+            "num_workers": intra * inter,
+            "size": int(table.numbers["size_bytes"][row]),
+            "collective": operation,
+            "devices_per_node": intra,
+            "max_devices_per_node": gpus_per_node,
+        }
+
+
+def write_compute(
+    book: CurveBook, model: VidurModel, folder: str | Path, *, degrees: Sequence[int], tokens: Sequence[int]
+) -> list[Path]:
+    """``mlp.csv`` and ``attention.csv`` in ``folder``; the files written. ExportError when not a single
+    row is measured."""
+    mlp = [row for tp in degrees for count in tokens if (row := _mlp_row(book, model, tp, count))]
+    attention = [row for tp in degrees for count in tokens if (row := _prefill_row(book, model, tp, count))]
+    written = []
+    for name, rows in (("mlp.csv", mlp), ("attention.csv", attention)):
+        if rows:
+            _write(Path(folder) / name, rows)
+            written.append(Path(folder) / name)
+    if not written:
+        raise ExportError(f"{folder}: no operation of the model lies inside measured data at these tokens")
+    return written
+
+
+def _mlp_row(book: CurveBook, model: VidurModel, tp: int, tokens: int) -> dict[str, object] | None:
+    sizes = _model_cells(model) | {"num_tokens": tokens, "num_tensor_parallel_workers": tp}
+    cells = {name: str(value) for name, value in sizes.items()}
+    row: dict[str, object] = {}
+    for operation, case in mlp_cases(Row(Path("mlp.csv"), 0, cells)):
+        priced = _ask(book, case)
+        if priced.origin[0] != int(Origin.MEASURED):
+            return None
+        row |= _spread(operation, priced)
+    return row | sizes
+
+
+def _prefill_row(book: CurveBook, model: VidurModel, tp: int, tokens: int) -> dict[str, object] | None:
+    if model.n_head % tp:
+        return None
+    width = model.n_embd // model.n_head
+    case = AttentionCase(
+        batch=1,
+        q_len=tokens,
+        kv_len=tokens,
+        heads=model.n_head // tp,
+        kv_heads=max(model.n_kv_head // tp, 1),
+        qk_dim=width,
+        v_dim=width,
+    )
+    priced = _ask(book, case)
+    if priced.origin[0] != int(Origin.MEASURED):
+        return None
+    return _spread("attn_prefill", priced) | {
+        "n_embd": model.n_embd,
+        "n_q_head": model.n_head,
+        "n_kv_head": model.n_kv_head,
+        "block_size": CACHE_BLOCK,
+        "num_tensor_parallel_workers": tp,
+        "max_model_len": tokens,
+        "batch_size": 1,
+        "prefill_chunk_size": tokens,
+        "kv_cache_size": 0,
+        "is_prefill": True,
+        "attention_backend": "AttentionBackend.FLASH_ATTENTION",
+    }
+
+
+def _model_cells(model: VidurModel) -> dict[str, object]:
+    return {name: getattr(model, name) for name in VidurModel.__dataclass_fields__}
+
+
+def _ask(book: CurveBook, case: Case) -> Priced:
+    """The book's time of one compute case, in bf16 (Vidur's fp16 runs at the same rate)."""
+    match case:
+        case GemmCase():
+            return book.linear_s(LinearQuery(m=case.m, k=case.k, n=case.n, layout=case.layout))
+        case MemoryBoundCase():
+            return book.memory_bound_s(MemoryBoundQuery(kernel=case.kernel, rows=case.rows, width=case.width))
+        case AttentionCase():
+            sizes = ("batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim")
+            return book.attention_s(AttentionQuery(**{name: getattr(case, name) for name in sizes}))
+    raise TypeError(f"no compute case: {case}")
+
+
+def _spread(operation: str, priced: Priced) -> dict[str, object]:
+    """Statistics of an interpolated time: all equal but the standard error."""
+    told = float(priced.seconds[0]) / MS
+    row: dict[str, object] = {f"time_stats.{operation}.{name}": told for name in STATISTICS}
+    row[f"time_stats.{operation}.std"] = told * float(priced.relative_std[0])
+    return row
+
+
+def _statistics(operation: str, trials_s: np.ndarray) -> dict[str, object]:
+    trials = trials_s / MS
+    values = (trials.min(), trials.max(), trials.mean(), np.median(trials), trials.std())
+    return {
+        f"time_stats.{operation}.{name}": float(value) for name, value in zip(STATISTICS, values, strict=True)
+    }
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> None:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be written: {error.strerror}") from error
+    with replaced_file(path) as handle:
+        handle.write(buffer.getvalue())

@@ -1,0 +1,180 @@
+"""Logs of nccl-tests: every *_perf program that has a collective of ours, one or many nodes.
+
+``size`` in these logs is the whole array on one rank (all_gather: what is gathered; reduce_scatter:
+what is scattered), as our ``size_bytes``. Out-of-place and in-place times become two samples of one case.
+Lines of other programs between the rows (MPI, NCCL messages) are passed over; a line that starts with
+a number and is no row is an error. Several runs may follow each other in one file.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profdb.cases import CollectiveCase
+from profdb.sample import Sample, WorldShape
+from spec.collectives import Collective
+from spec.errors import ProfileError
+from spec.units import GIGA, US
+
+PROGRAMS: dict[str, Collective] = {
+    "all_reduce": Collective.ALL_REDUCE,
+    "all_gather": Collective.ALL_GATHER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "alltoall": Collective.ALL_TO_ALL,
+    "broadcast": Collective.BROADCAST,
+    "sendrecv": Collective.P2P,
+}
+
+DTYPES: dict[str, str] = {
+    "float": "fp32",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "double": "fp64",
+    "int8": "int8",
+    "uint8": "int8",
+    "int32": "int32",
+    "uint32": "int32",
+    "int64": "int64",
+    "uint64": "int64",
+    "f8e4m3": "fp8",
+    "f8e5m2": "fp8",
+}
+
+_PROGRAM = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|sendrecv|reduce|gather|scatter|hypercube)_perf"
+)
+_RANK = re.compile(r"#\s*Rank\s+\d+(?:\s+Group\s+(\d+))?.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(\S.*)")
+_ROW = re.compile(r"\d+\s+\d+\s")
+
+ROUNDING = 0.02
+"""How far a printed algbw may be from size / time: it has two decimals, so small rates are not checked."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One run as far as it has been read."""
+
+    program: str = ""
+    columns: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    gpu: str = ""
+
+
+def read_nccl_tests(path: str | Path, *, domain_ranks: int = 0) -> dict[str, list[Sample]]:
+    """Samples by GPU name. ``domain_ranks`` are the GPUs of one scale-up domain where that is not a host
+    (0: it is). Raises ProfileError with line and reason; then nothing is imported."""
+    source = Path(path)
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{source}: cannot be read as text ({error}); nothing imported") from error
+    found: dict[str, list[Sample]] = {}
+    run = _Run(program=_program_in(source.name))
+    for number, line in enumerate(lines, start=1):
+        stripped = line.strip()
+        where = f"{source}:{number}"
+        if stripped.startswith("#") or "_perf" in stripped:
+            run = _read_comment(run, stripped, where)
+        elif _ROW.match(stripped):
+            for sample in _read_row(run, stripped.split(), where, domain_ranks):
+                found.setdefault(run.gpu, []).append(sample)
+    if not found:
+        raise ProfileError(f"{source}: no row of an nccl-tests table; nothing imported")
+    return found
+
+
+def _program_in(text: str) -> str:
+    match = _PROGRAM.search(text)
+    return match.group(1) if match else ""
+
+
+def _read_comment(run: _Run, line: str, where: str) -> _Run:
+    program = _program_in(line)
+    if program:
+        run.program = program
+    if "nThread" in line:
+        return _Run(program=run.program)
+    rank = _RANK.match(line)
+    if rank:
+        if rank.group(1) not in (None, "0"):
+            raise ProfileError(f"{where}: several groups at once (split) are not read; nothing imported")
+        run.hosts.append(rank.group(2))
+        run.gpu = rank.group(3).strip()
+    words = line.lstrip("#").split()
+    if words[:3] == ["size", "count", "type"]:
+        run.columns = words
+    return run
+
+
+def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Iterator[Sample]:
+    if run.program not in PROGRAMS:
+        raise ProfileError(
+            f"{where}: rows of {run.program + '_perf' if run.program else 'an unnamed program'}; read are "
+            f"{', '.join(f'{name}_perf' for name in PROGRAMS)} (named in the log or its file name); "
+            "nothing imported"
+        )
+    if not run.hosts:
+        raise ProfileError(f"{where}: a row before any '# Rank' line: how many GPUs? nothing imported")
+    if len(cells) != len(run.columns):
+        raise ProfileError(f"{where}: {len(cells)} cells under {len(run.columns)} columns; nothing imported")
+    case = _case_of(run, cells, where, domain_ranks)
+    world = WorldShape(nodes=len(set(run.hosts)), ranks=len(run.hosts))
+    times = [place for place, name in enumerate(run.columns) if name == "time"]
+    for place, in_place in zip(times, (False, True), strict=False):
+        if cells[place] == "N/A":
+            continue
+        yield Sample(
+            case=case,
+            trials_s=(_checked_time(run, cells, place, where),),
+            launched={"program": f"{run.program}_perf", "in_place": in_place},
+            world=world,
+        )
+
+
+def _checked_time(run: _Run, cells: list[str], place: int, where: str) -> float:
+    """Seconds of one time cell; the row's own algbw and error count must agree with it."""
+    try:
+        seconds, printed = float(cells[place]) * US, float(cells[place + 1]) * GIGA
+        wrong = cells[place + 3]
+        failed = wrong != "N/A" and float(wrong) > 1e-3
+    except (ValueError, IndexError) as error:
+        raise ProfileError(f"{where}: a time or bandwidth is no number; nothing imported") from error
+    if not 0.0 < seconds < float("inf"):
+        raise ProfileError(f"{where}: time {cells[place]} us is not positive; nothing imported")
+    if failed:
+        raise ProfileError(f"{where}: the run found {wrong} wrong values; nothing imported")
+    told = int(cells[0]) / seconds
+    if told > GIGA and abs(printed / told - 1.0) > ROUNDING:
+        raise ProfileError(
+            f"{where}: algbw {printed / GIGA:.2f} GB/s is not size / time = {told / GIGA:.2f}; nothing imported"
+        )
+    return seconds
+
+
+def _case_of(run: _Run, cells: list[str], where: str, domain_ranks: int) -> CollectiveCase:
+    kind, dtype = PROGRAMS[run.program], cells[2]
+    if dtype not in DTYPES:
+        raise ProfileError(f"{where}: type {dtype!r} is not one of {', '.join(DTYPES)}; nothing imported")
+    ranks, sizes = len(run.hosts), set(Counter(run.hosts).values())
+    intra = min(domain_ranks, ranks) if domain_ranks else sizes.pop()
+    if (sizes and not domain_ranks) or ranks % intra:
+        raise ProfileError(f"{where}: hosts with different numbers of ranks are not read; nothing imported")
+    inter, siblings = ranks // intra, 1
+    if kind is Collective.P2P:
+        if inter > 1 and intra > 1:
+            raise ProfileError(
+                f"{where}: sendrecv over {inter} domains of {intra} mixes links; run it with one GPU a "
+                "domain, or inside one; nothing imported"
+            )
+        siblings = max(ranks // 2, 1)
+        intra, inter = (2, 1) if inter == 1 else (1, 2)
+    return CollectiveCase(
+        collective=kind,
+        size_bytes=int(cells[0]),
+        intra=intra,
+        inter=inter,
+        siblings=siblings,
+        dtype=DTYPES[dtype],
+    )

@@ -6,6 +6,7 @@ kernel; ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix pro
 ``varlen`` packs ``batch`` sequences of ``q_len`` tokens into one row without padding.
 """
 
+import inspect
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -17,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from profdb.cases import AttentionCase
 from profiler.attention_core import core_call
 from profiler.device import Device
-from profiler.launched import Call, Launched, UnsupportedCaseError
+from profiler.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
 from profiler.optional_packages import flash_attention_package
 from profiler.torch_dtypes import operand_copies, random_operand
 from spec.dtypes import dtype_bytes
@@ -95,14 +96,14 @@ def attention_call(case: AttentionCase, forward: Forward, token_first: bool, whe
 
 def run_forward_once_checked(forward: Forward, tensors: Tensors, *, keep_graph: bool = False) -> torch.Tensor:
     """The first forward; torch says by a RuntimeError (and warnings that repeat it) that a kernel does
-    not take these shapes."""
+    not take these shapes, and releases before 2.5 by a TypeError that they know no grouped heads."""
     try:
         with torch.set_grad_enabled(keep_graph), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             return forward(*tensors)
-    except torch.OutOfMemoryError:
+    except OUT_OF_MEMORY:
         raise
-    except RuntimeError as refused:
+    except (RuntimeError, TypeError) as refused:
         raise UnsupportedCaseError(str(refused).splitlines()[0]) from refused
 
 
@@ -126,13 +127,11 @@ def attention_operands(case: AttentionCase, token_first: bool, where: torch.devi
 def sdpa_forward(case: AttentionCase) -> Forward:
     """torch's scaled_dot_product_attention held to one backend: it never picks another."""
     backend = SDPA_BACKENDS[case.kernel]
-    grouped = case.heads != case.kv_heads
+    grouped = {"enable_gqa": True} if case.heads != case.kv_heads else {}
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         with sdpa_kernel(backend):
-            return scaled_dot_product_attention(
-                query, key, value, is_causal=case.mask == "causal", enable_gqa=grouped
-            )
+            return scaled_dot_product_attention(query, key, value, is_causal=case.mask == "causal", **grouped)
 
     return forward
 
@@ -172,17 +171,16 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> tuple[Forw
         raise UnsupportedCaseError(f"torch {torch.__version__} has no packed attention") from absent
     starts_q = packed_offsets(case, case.q_len, where)
     starts_k = packed_offsets(case, case.kv_len, where)
+    known = inspect.signature(varlen_attn).parameters
+    # causal was a flag in 2.10 and is a window that looks back without end since
+    words: dict[str, object] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
     if case.heads != case.kv_heads:
-        raise UnsupportedCaseError("torch's packed attention is measured with equal heads only")
-    causal = {"window_size": (-1, 0)} if takes_window(varlen_attn) else {"is_causal": True}
+        if "enable_gqa" not in known:
+            raise UnsupportedCaseError(f"torch {torch.__version__} packs equal heads only")
+        words["enable_gqa"] = True
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        packed = varlen_attn(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **causal)
+        packed = varlen_attn(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **words)
         return packed if isinstance(packed, torch.Tensor) else packed[0]
 
     return forward, "torch.nn.attention.varlen"
-
-
-def takes_window(function: Callable[..., object]) -> bool:
-    """Whether this release says causal by a window: it replaced ``is_causal``."""
-    return "window_size" in function.__code__.co_varnames

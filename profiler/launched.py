@@ -4,9 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from profdb.cases import Case
 
 Call = Callable[[], object]
+
+OUT_OF_MEMORY: tuple[type[Exception], ...] = (
+    getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError),
+)
+"""What a device without room for the operands raises; torch 2.5 gave it its shorter name."""
 
 
 class UnsupportedCaseError(Exception):
@@ -38,6 +45,6 @@ class Launcher(Protocol):
     def launch(self, case: Case) -> Launched:
         """The case ready to be timed.
 
-        Raises UnsupportedCaseError, or torch.OutOfMemoryError when the operands do not fit.
+        Raises UnsupportedCaseError, or one of OUT_OF_MEMORY when the operands do not fit.
         """
         ...

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 import numpy as np
-import torch
 
 from profdb.cases import Case
 from profdb.sample import Sample, WorldShape
 from profiler.host import HostStopwatch
-from profiler.launched import Launched, Launcher, UnsupportedCaseError
+from profiler.launched import OUT_OF_MEMORY, Launched, Launcher, UnsupportedCaseError
 from profiler.sweep_plan import describe
 from profiler.timing import Stopwatch, TrialPlan, burst_length, outliers, spread, stopwatch_for
 from profiler.world import RankFailedError, World
@@ -67,7 +66,7 @@ def attempt(world: World, case: Case, action: Callable[[], object]) -> tuple[str
             action()
         except UnsupportedCaseError as refused:
             word = f"{FAILED} {refused}"
-        except (torch.OutOfMemoryError, MemoryError) as full:
+        except (*OUT_OF_MEMORY, MemoryError) as full:
             word = f"{OOM} {str(full).splitlines()[0] if str(full) else 'out of memory'}"
     return common_word(world.gather(word), case)
 

@@ -87,16 +87,17 @@ def run_profiling(
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
     device = choose_device(options.device, layout.local_rank)
     world = open_world(layout, device, domain_ranks=options.domain_ranks, timeout_s=options.timeout_s)
-    try:
-        cases = options.cases
-        if cases is None:
-            cases = tuple(plan_cases(sweep_plan(world, options), wanted))
-        launcher: Launcher = TorchLauncher(world=world, compiled=options.compiled)
-        if launcher_for is not None:
-            launcher = launcher_for(world)
-        return run_in(world, options, cases, launcher)
-    finally:
-        world.close()
+    cases = options.cases
+    if cases is None:
+        cases = tuple(plan_cases(sweep_plan(world, options), wanted))
+    launcher: Launcher = TorchLauncher(world=world, compiled=options.compiled)
+    if launcher_for is not None:
+        launcher = launcher_for(world)
+    report = run_in(world, options, cases, launcher)
+    # after a failure the groups are left to the end of the process: taking them down would wait for
+    # ranks that are gone
+    world.close()
+    return report
 
 
 def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:

@@ -1,0 +1,149 @@
+"""What runs on GPUs only, as far as a machine without one can hold it: torch's shape functions on
+tensors without data check layouts and formats, and a fake CUDA tells the order of a trial."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend
+
+from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase
+from profiler import attention, timing
+from profiler.attention import attention_operands, torch_varlen_forward
+from profiler.device import Device, choose_device
+from profiler.grouped_gemm import grouped_call, grouped_product
+from profiler.launched import UnsupportedCaseError
+from profiler.linear import fp8_call, launch_fp8
+from profiler.torch_dtypes import operand_copies
+from spec.errors import ConfigError
+
+META = torch.device("meta")
+
+
+class Hopper(Device):
+    """A GPU that only says what it is."""
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        return (9, 0)
+
+    @property
+    def cache_bytes(self) -> int:
+        return 50 << 20
+
+    @property
+    def torch_device(self) -> torch.device:
+        return META
+
+
+def test_fp8_products_pass_torchs_checks_of_layout_and_format() -> None:
+    made = fp8_call(GemmCase(m=128, k=64, n=32, dtype_in="fp8", scale_recipe="tensor"), META)()
+    assert isinstance(made, torch.Tensor)
+    assert (tuple(made.shape), made.dtype) == ((128, 32), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        GemmCase(m=16, k=16, n=16, layout="NN", dtype_in="fp8", scale_recipe="tensor"),
+        GemmCase(m=16, k=24, n=16, dtype_in="fp8", scale_recipe="tensor"),
+        GemmCase(m=16, k=16, n=16, dtype_in="fp8", scale_recipe="block"),
+        GemmCase(m=16, k=16, n=16, dtype_in="fp8"),
+        GemmCase(batch=2, m=16, k=16, n=16, dtype_in="fp8", scale_recipe="tensor"),
+    ],
+)
+def test_fp8_products_that_the_kernel_does_not_have_are_refused(case: GemmCase) -> None:
+    with pytest.raises(UnsupportedCaseError):
+        launch_fp8(case, Hopper(kind="cuda"))
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("NT", (64, 48)), ("NN", (64, 48)), ("TN", (4, 32, 48))])
+def test_grouped_products_pass_torchs_checks(layout: str, shape: tuple[int, ...]) -> None:
+    case = GroupedGemmCase(groups=4, m=64, k=32, n=48, layout=layout)
+    assert grouped_product(case, Hopper(kind="cuda")) is not None
+    made = grouped_call(case, META)()
+    assert isinstance(made, torch.Tensor)
+    assert tuple(made.shape) == shape
+
+
+def test_grouped_products_of_odd_strides_run_one_by_one() -> None:
+    case = GroupedGemmCase(groups=4, m=64, k=30, n=48)
+    assert grouped_product(case, Hopper(kind="cuda")) is None
+
+
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+def test_sdpa_is_held_to_the_kernel_of_the_case(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Held:
+        def __init__(self, backend: Any) -> None:
+            asked.append(backend)
+
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(attention, "sdpa_kernel", Held)
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", lambda *_, **words: words)
+    case = AttentionCase(batch=1, q_len=8, kv_len=8, heads=4, kv_heads=2, qk_dim=8, v_dim=8, kernel=kernel)
+    words = attention.sdpa_forward(case)(*attention_operands(case, False, META))
+    wanted = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+    assert asked == [wanted[kernel]]
+    assert words == {"is_causal": True, "enable_gqa": True}
+
+
+def test_packed_sequences_lie_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    seen: list[Any] = []
+
+    def record(q: Any, k: Any, v: Any, starts_q: Any, starts_k: Any, *_: Any, window_size: Any) -> Any:
+        seen.extend([q, k, v, starts_q.tolist(), starts_k.tolist(), window_size])
+        return q
+
+    monkeypatch.setattr(varlen, "varlen_attn", record)
+    case = AttentionCase(batch=3, q_len=8, kv_len=8, heads=4, kv_heads=4, qk_dim=16, v_dim=16, mask="varlen")
+    cpu = torch.device("cpu")
+    forward, _ = torch_varlen_forward(case, cpu)
+    forward(*attention_operands(case, True, cpu))
+    query, _, _, starts_q, starts_k, window = seen
+    assert tuple(query.shape) == (24, 4, 16)
+    assert starts_q == starts_k == [0, 8, 16, 24]
+    assert window == (-1, 0)  # everything before, nothing after: causal
+
+
+def test_a_trial_on_a_gpu_is_queued_behind_a_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            order.append("record")
+
+        def synchronize(self) -> None:
+            order.append("wait")
+
+        def elapsed_time(self, end: "Event") -> float:
+            return 6.0  # milliseconds, as cudaEventElapsedTime
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append("hold" if cycles > 0 else "?"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: order.append("drain"))
+    clock = timing.CudaStopwatch(device=Device(kind="cuda"))
+    read = clock.burst((lambda: order.append("call"),), 3, lambda: order.append("align"))
+    assert order == ["drain", "hold", "align", "record", "call", "call", "call", "record", "wait"]
+    assert read == pytest.approx(2e-3)
+
+
+def test_small_operands_take_turns_until_they_exceed_twice_the_cache() -> None:
+    assert operand_copies(10e6, 50_000_000) == 11
+    assert operand_copies(1e9, 50_000_000) == 1
+    assert operand_copies(1.0, 50_000_000) == 16
+    assert operand_copies(1.0, 0) == 1
+
+
+def test_a_node_with_fewer_gpus_than_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    with pytest.raises(ConfigError, match="LOCAL_RANK"):
+        choose_device("cuda", 4)

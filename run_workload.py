@@ -13,13 +13,14 @@ from workload.busbw_yaml import read_busbw
 from workload.command_line import CHECK, GROUPS, SIMULATE, TOPOLOGY, TRAFFIC, parser
 from workload.heatmap import draw_heatmap
 from workload.ranks import RankOrder, named_groups, rank_groups
-from workload.report import finding_lines, flow_lines, group_lines, simai_lines, topology_line
+from workload.report import finding_lines, flow_lines, group_lines, shape_line, simai_lines, topology_line
 from workload.simai_analytical import AnalyticalOptions, price_simai
 from workload.simai_check import check_simai
 from workload.simai_findings import Severity, summarised
 from workload.simai_network import simai_network
 from workload.simai_ratio import read_ratio_tables
 from workload.simai_reader import read_simai, usable_workload
+from workload.topology.as_cluster import topology_shape
 from workload.topology.picture import draw_topology
 from workload.topology.read_topology import read_topology
 from workload.topology.templates import TopologyFlags, build_topology
@@ -141,6 +142,8 @@ def check_topology(options: argparse.Namespace) -> int:
     print(f"{options.check}: {topology_line(read) if read else 'cannot be used'}")
     for line in finding_lines(findings):
         print(line)
+    if read:
+        print(shape_line(topology_shape(read)))
     if read and options.picture:
         draw_topology(read, options.picture)
         print(f"wrote {options.picture}")

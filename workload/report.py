@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from spec.units import MIB, seconds_to_ms
+from spec.units import GIGA, MIB, seconds_to_ms
 from workload.simai_analytical import AnalyticalReport
 from workload.simai_findings import Finding, summarised
+from workload.topology.as_cluster import TopologyShape
 from workload.topology.topology import Topology
 from workload.traffic import RankFlows
 
@@ -36,6 +37,16 @@ def topology_line(topology: Topology) -> str:
         f"{topology.num_gpus} {topology.gpu_type} in servers of {topology.gpus_per_server}; {nodes} nodes, "
         f"{nv_switches} NV switches, {others} other switches, {links} links"
     )
+
+
+def shape_line(shape: TopologyShape) -> str:
+    """What the network offers one GPU, one way."""
+    words = [f"{shape.scale_up / GIGA:g} GB/s among {shape.scale_up_ranks} GPUs"]
+    if shape.server > shape.scale_up:
+        words.insert(0, f"{shape.server / GIGA:g} GB/s inside a rack")
+    if shape.scale_out:
+        words.append(f"{shape.scale_out / GIGA:g} GB/s beyond")
+    return f"one GPU, one way: {', '.join(words)}"
 
 
 def group_lines(kind: str, groups: Sequence[Sequence[int]]) -> Iterator[str]:

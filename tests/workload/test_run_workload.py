@@ -63,10 +63,16 @@ def test_output(
     golden(f"workload/{name}.txt", written.out + written.err)
 
 
-def test_a_small_topology_to_the_letter(folder: Path, golden: Golden) -> None:
+def test_a_small_topology_to_the_letter(
+    folder: Path, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
     flags = ["-topo", "DCN+", "--dt", "-g", "8", "-gps", "4", "-psn", "2", "-npa", "4"]
     assert run_workload.main(["topology", *flags, "-o", "."]) == 0
-    golden("workload/topology_dcn_file.txt", (folder / "DCN+DualToR_8g_4gps_200Gbps_H100").read_text())
+    path = folder / "DCN+DualToR_8g_4gps_200Gbps_H100"
+    golden("workload/topology_dcn_file.txt", path.read_text())
+    capsys.readouterr()
+    assert run_workload.main(["topology", "--check", path.name]) == 0
+    golden("workload/topology_check.txt", capsys.readouterr().out)
 
 
 def test_files_are_written(folder: Path) -> None:

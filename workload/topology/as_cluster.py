@@ -1,0 +1,139 @@
+"""A cluster whose network is a topology file's: sizes and bandwidths from the file, the rest from a sheet."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spec.arrays import FloatArray
+from spec.cluster import ClusterSpec, NetworkDomain
+from workload.topology.topology import Topology
+from workload.workload_error import WorkloadError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyShape:
+    """What a topology offers one GPU, one way, in bytes/s.
+
+    ``server`` inside a server or rack, ``scale_up`` among the ``scale_up_ranks`` GPUs that NV switches
+    join (less than ``server`` where racks are joined by fewer cables), ``scale_out`` over the other
+    switches (0: there are none).
+    """
+
+    scale_up_ranks: int
+    server: float
+    scale_up: float
+    scale_out: float
+
+
+def topology_shape(topology: Topology) -> TopologyShape:
+    """Sizes and bandwidths of ``topology``. Every GPU is taken for the worst connected one.
+
+    Raises WorkloadError when NV switches join unequal sets of GPUs or less than a server, and when a GPU
+    has no way to the others.
+    """
+    nv_end = topology.num_gpus + topology.num_nv_switches
+    ranks = _scale_up_ranks(topology, nv_end)
+    gpu_nv, gpu_out = np.zeros(topology.num_gpus), np.zeros(topology.num_gpus)
+    rack_out = np.zeros(topology.num_gpus // topology.gpus_per_server)
+    rack_of: dict[int, int] = {}
+    for link in topology.links:
+        low, high = min(link.src, link.dst), max(link.src, link.dst)
+        width = link.wire.bytes_per_s
+        if low < topology.num_gpus:
+            (gpu_nv if high < nv_end else gpu_out)[low] += width
+            if high < nv_end:
+                rack_of[high] = low // topology.gpus_per_server
+    for link in topology.links:
+        ends = [node for node in (link.src, link.dst) if node in rack_of]
+        if min(link.src, link.dst) >= topology.num_gpus and max(link.src, link.dst) < nv_end:
+            for node in ends:
+                rack_out[rack_of[node]] += link.wire.bytes_per_s
+    server = float(gpu_nv.min())
+    crowded = ranks > topology.gpus_per_server
+    across = float(rack_out.min()) / topology.gpus_per_server if crowded else server
+    out = float(gpu_out.min()) * _uplink_share(topology, nv_end)
+    if ranks < topology.num_gpus and out == 0:
+        raise WorkloadError(f"{topology.file_name}: some GPUs have no way to the others")
+    return TopologyShape(scale_up_ranks=ranks, server=server, scale_up=min(server, across), scale_out=out)
+
+
+def cluster_with_topology(cluster: ClusterSpec, topology: Topology) -> ClusterSpec:
+    """``cluster`` with the servers, sizes and bandwidths of ``topology``.
+
+    Latencies and in-network reduction stay the sheet's: those of the file are of the wire alone. Raises
+    WorkloadError when the file names another GPU than the sheet.
+    """
+    if topology.gpu_type.upper() not in cluster.gpu.name.upper().replace("_", "-").split("-"):
+        raise WorkloadError(
+            f"{topology.file_name}: is made of {topology.gpu_type}, the cluster {cluster.name} of {cluster.gpu.name}"
+        )
+    shape = topology_shape(topology)
+    inner, outer = cluster.domains[0], cluster.domains[-1]
+    domains: list[NetworkDomain] = []
+    if shape.scale_up_ranks > topology.gpus_per_server and shape.scale_up < shape.server:
+        domains.append(replace(inner, name="rack", ranks=topology.gpus_per_server, bandwidth=shape.server))
+    domains.append(replace(inner, ranks=shape.scale_up_ranks, bandwidth=shape.scale_up))
+    named = [f"domains.{domain.name}" for domain in domains]
+    if shape.scale_out:
+        domains.append(replace(outer, bandwidth=shape.scale_out))
+        named.append(f"domains.{outer.name}")
+    elif len(domains) == 1:
+        # No rank lies outside the NV switches (max_nodes), but a cluster's last domain reaches every node.
+        domains.append(outer)
+    domains[-1] = replace(domains[-1], ranks=0)
+    source = f"topology file {topology.file_name}"
+    return replace(
+        cluster,
+        name=f"{cluster.name} on {topology.file_name}",
+        gpus_per_node=topology.gpus_per_server,
+        domains=tuple(domains),
+        nics_per_node=topology.gpus_per_server if shape.scale_out else cluster.nics_per_node,
+        max_nodes=topology.num_gpus // topology.gpus_per_server,
+        sources={
+            **cluster.sources,
+            **{f"domains.{domain.name}": source for domain in domains},
+            "node": source,
+        },
+    )
+
+
+def _scale_up_ranks(topology: Topology, nv_end: int) -> int:
+    """GPUs of one set that NV switches join."""
+    parent = list(range(nv_end))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for link in topology.links:
+        if max(link.src, link.dst) < nv_end:
+            parent[root(link.src)] = root(link.dst)
+    roots = [root(gpu) for gpu in range(topology.num_gpus)]
+    ranks = roots.count(roots[0])
+    even = all(len(set(roots[start : start + ranks])) == 1 for start in range(0, len(roots), ranks))
+    if not even or len(set(roots)) * ranks != len(roots) or ranks % topology.gpus_per_server:
+        raise WorkloadError(f"{topology.file_name}: NV switches do not join whole, equal servers")
+    return ranks
+
+
+def _uplink_share(topology: Topology, nv_end: int) -> float:
+    """What the uplinks of the most crowded access switch carry of its GPUs' traffic, at most 1; 1 where all
+    GPUs hang on one set of switches."""
+    down: FloatArray = np.zeros(topology.num_nodes)
+    up: FloatArray = np.zeros(topology.num_nodes)
+    reached: list[set[int]] = [set() for _ in range(topology.num_gpus // topology.gpus_per_server)]
+    for link in topology.links:
+        low, high = min(link.src, link.dst), max(link.src, link.dst)
+        if high < nv_end:
+            continue
+        if low < topology.num_gpus:
+            down[high] += link.wire.bytes_per_s
+            reached[low // topology.gpus_per_server].add(high)
+        else:
+            up[low] += link.wire.bytes_per_s
+    crowded = down > 0
+    if not crowded.any() or all(switches == reached[0] for switches in reached):
+        return 1.0
+    return min(1.0, float((up[crowded] / down[crowded]).min()))

@@ -1,0 +1,105 @@
+"""Price published training runs and say how far off the predictions are.
+
+    python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] --out PRED.csv
+
+PATH is a CSV file or a folder of them, one run a row. Every row gets a line in PRED.csv: dataset, row_id,
+pred_step_s, pred_mem_gib, the share of the step by origin and by part, the plan, what is missing, and for
+a row that cannot be priced the reason.
+"""
+
+import argparse
+import csv
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.accuracy_rows.books import open_books  # noqa: E402
+from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
+from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
+from benchmarks.accuracy_rows.row import read_rows  # noqa: E402
+from solver.price import STEP_PARTS  # noqa: E402
+from spec.errors import UserError  # noqa: E402
+from spec.origin import Origin  # noqa: E402
+
+ORIGINS = tuple(origin.name.lower() for origin in Origin)
+COLUMNS = (
+    "dataset",
+    "row_id",
+    "pred_step_s",
+    "pred_mem_gib",
+    "standard_error_s",
+    *(f"share_{name}" for name in ORIGINS),
+    *(f"part_{name}" for name in STEP_PARTS),
+    "plan",
+    "missing",
+    "reason",
+)
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="accuracy against published training runs")
+    parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
+    parser.add_argument("--curves", type=Path, help="folder of measured curves in the generic CSV form")
+    parser.add_argument("--profiles", type=Path, help="folder of profiles (data.pt)")
+    parser.add_argument("--out", type=Path, required=True, help="predictions, one line a row")
+    return parser.parse_args(argv)
+
+
+def as_cells(one: Prediction) -> dict[str, str]:
+    """One line of the predictions file; seconds and shares with six digits."""
+    cells = {"dataset": one.row.dataset, "row_id": one.row.row_id, "reason": one.reason}
+    cells["missing"] = "; ".join(gap.value for gap in one.gaps)
+    if one.answer is None or one.step_s is None or one.memory_gib is None:
+        return cells
+    answer = one.answer
+    cells["pred_step_s"] = f"{one.step_s:.6g}"
+    cells["pred_mem_gib"] = f"{one.memory_gib:.6g}"
+    cells["standard_error_s"] = f"{answer.standard_error_s:.6g}"
+    cells["plan"] = answer.plan.words()
+    for name in ORIGINS:
+        cells[f"share_{name}"] = f"{answer.origins_s.get(name, 0.0) / answer.step_s:.4f}"
+    for name in STEP_PARTS:
+        cells[f"part_{name}"] = f"{answer.parts_s[name] / answer.step_s:.4f}"
+    return cells
+
+
+def write(path: Path, predictions: Sequence[Prediction]) -> None:
+    """The predictions file, written whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("w", newline="", encoding="utf-8") as handle:
+            writer = csv.DictWriter(handle, COLUMNS, restval="")
+            writer.writeheader()
+            writer.writerows(as_cells(one) for one in predictions)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read, price, write, print."""
+    asked = arguments(argv)
+    began = time.perf_counter()
+    try:
+        rows = read_rows(asked.measurements)
+        books = open_books(ROOT, asked.curves, asked.profiles)
+        predictions = Pricing(root=ROOT, books=books).predict(rows)
+        write(asked.out, predictions)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    priced = sum(one.answer is not None for one in predictions)
+    print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {asked.out}\n")
+    print("\n".join(gap_lines(predictions)), end="\n\n")
+    print("\n".join(residual_lines(residuals(predictions))))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

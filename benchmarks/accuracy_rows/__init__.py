@@ -1,0 +1,1 @@
+"""Published training runs, one row each, priced by the solver: reading, mapping, pricing, residuals."""

@@ -1,0 +1,109 @@
+"""The book of times for a row's cluster: measured curves where there are any, the hardware sheet
+elsewhere. Each GPU's curves are fitted once."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.accuracy_rows.hardware import sheet_cluster, sheet_name
+from benchmarks.accuracy_rows.restated import RestatedBook
+from profdb.cases import Family
+from profdb.curvebook import Book, CurveBook
+from profdb.fitting import with_fits
+from profdb.importers.generic_csv import read_curves_csv
+from profdb.merge import merge
+from profdb.modelled.book import ModelledBook
+from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
+from profdb.store import load_profile
+from spec.cluster import ClusterSpec
+from spec.errors import ConfigError, ProfileError, UserError
+
+# The measured GPU whose times are restated for another one of its generation.
+LENDERS = {"ampere": "a100-sxm-80g", "hopper": "h100-sxm", "blackwell": "b200"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Books:
+    """Profiles by sheet name (``measured``), and the fitted ones made from them on demand."""
+
+    root: Path
+    measured: dict[str, ProfileDatabase]
+    fitted: dict[str, ProfileDatabase] = field(default_factory=dict)
+
+    def book(self, cluster: ClusterSpec) -> Book:
+        """Measured curves with the cluster's sheet for what they lack, or the sheet alone."""
+        modelled = ModelledBook(cluster=cluster)
+        if cluster.name in self.measured:
+            return self._curves(cluster.name, modelled)
+        lender = LENDERS.get(cluster.gpu.architecture, "")
+        if lender not in self.measured:
+            return modelled
+        here = ModelledBook(cluster=sheet_cluster(lender, self.root))
+        return RestatedBook(lender=self._curves(lender, here), here=here, there=modelled)
+
+    def _curves(self, name: str, modelled: ModelledBook) -> CurveBook:
+        if name not in self.fitted:
+            self.fitted[name] = with_fits(self.measured[name])
+        return CurveBook(self.fitted[name], missing="modelled", modelled=modelled)
+
+
+def open_books(root: Path, curves: Path | None, profiles: Path | None) -> Books:
+    """Books over a folder of curves (generic CSV form) and a folder of profiles, either or none.
+
+    Raises ConfigError for a path that is no folder, ProfileError for a bad file in it.
+    """
+    measured: dict[str, ProfileDatabase] = {}
+    for gpu, samples in (_read_curves(curves) if curves else {}).items():
+        name = sheet_name(gpu)
+        if name:
+            measured[name] = ProfileDatabase(
+                machine=MachineFacts(gpu=sheet_cluster(name, root).gpu.name, cluster=name), samples=samples
+            )
+    for profile in _read_profiles(profiles) if profiles else []:
+        name = profile.machine.cluster
+        local = inside_one_domain(profile)
+        measured[name] = merge(measured[name], local).profile if name in measured else local
+    return Books(root=root, measured=measured)
+
+
+def _folder(path: Path, key: str) -> Path:
+    if not path.is_dir():
+        raise ConfigError(where="command line", key=key, value=str(path), allowed="a folder")
+    return path
+
+
+def _read_curves(folder: Path) -> dict[str, list[Sample]]:
+    samples: dict[str, list[Sample]] = {}
+    for path in sorted(_folder(folder, "--curves").glob("*.csv")):
+        try:
+            found = read_curves_csv(path)
+        except ProfileError as error:
+            if "no known form" not in str(error):
+                raise
+            continue
+        for gpu, members in found.items():
+            samples.setdefault(gpu, []).extend(members)
+    if not samples:
+        raise ProfileError(f"{folder}: no CSV file in the generic form of curves")
+    return samples
+
+
+def _read_profiles(folder: Path) -> list[ProfileDatabase]:
+    paths = sorted(_folder(folder, "--profiles").rglob("*.pt"))
+    found = [load_profile(path) for path in paths]
+    for path, profile in zip(paths, found, strict=True):
+        if not profile.machine.cluster:
+            raise UserError(f"{path}: the profile names no cluster sheet")
+    return found
+
+
+def inside_one_domain(profile: ProfileDatabase) -> ProfileDatabase:
+    """The profile without collectives across domains: they are its own fabric's, not the row's."""
+    if Family.COLLECTIVE not in profile.tables:
+        return profile
+    tables = dict(profile.tables)
+    table = tables[Family.COLLECTIVE]
+    rows = np.flatnonzero(table.numbers["inter"] == 1).astype(np.int64)
+    tables[Family.COLLECTIVE] = table.take(rows)
+    return replace(profile, samples=Samples(tables))

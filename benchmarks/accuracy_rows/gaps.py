@@ -1,0 +1,27 @@
+"""Physics a row needs and the solver does not price yet: named, so that rows can be counted by it."""
+
+from enum import StrEnum
+
+
+class Gap(StrEnum):
+    """One missing piece, in the words of the printed table."""
+
+    INTERLEAVED = "interleaved schedule (vpp > 1) in the replay"
+    ZERO_BUBBLE = "zero-bubble schedule"
+    UNKNOWN_VPP = "vpp not stated (priced as 1)"
+    MODULE_RECOMPUTE = "recompute of named modules only"
+    LAYER_RECOMPUTE = "recompute of some layers only"
+    SCATTERED_HOPS = "pipeline hops scattered over tp and gathered again"
+    UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
+    ASYNC_TP = "tp overlap by pipelined GEMM chunks"
+    EXPERT_OVERLAP = "expert all-to-all hidden behind compute"
+    FP8 = "fp8 casts and scaling beside the GEMM"
+    FP8_COMM = "fp8 parameter gathers"
+    UNFUSED_SOFTMAX = "unfused softmax and mask kernels"
+    UNFUSED_NORM = "unfused norm and rotary kernels"
+    ALIBI = "ALiBi added to the attention scores"
+    SINKS = "attention sinks"
+    CUDA_GRAPH = "CUDA graphs take away launch time"
+    LATENT_SHAPES = "MLA dimensions not in the notes (published ones used)"
+    MTP = "multi-token-prediction block"
+    PARTIAL_WINDOW = "order of windowed and full layers"

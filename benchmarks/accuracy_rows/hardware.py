@@ -1,0 +1,112 @@
+"""From a row's GPU and fabric to a cluster: the GPU's sheet, with the fabric the row states."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.accuracy_rows.row import Row, RowError
+from spec.cluster import ClusterSpec
+from spec.errors import ConfigError
+from spec.read_cluster import known_clusters, read_cluster
+
+OWN_SHEETS = Path(__file__).resolve().parent / "sheets"
+
+# GPU name in the schema -> sheet, under configs/clusters or, for parts that no vendor lists, in sheets/.
+SHEET_OF: dict[str, str] = {
+    "A100-80GB": "a100-sxm-80g",
+    "A100-40GB": "a100-sxm-40g",
+    "A100-80GB-PCIe": "a100-pcie-80g",
+    "A800-80GB": "a800",
+    "H100-80GB": "h100-sxm",
+    "H100-96GB-HBM2e-500W": "h100-hbm2e-500w",
+    "H200": "h200",
+    "H200-141GB": "h200",
+    "H800-80GB": "h800",
+    "B200-SXM": "b200",
+    "B300-SXM": "b300",
+    "GB200": "gb200-nvl72",
+    "GB300": "gb300-nvl72",
+}
+V100_SHEET = "dgx2-v100"
+
+BITS_PER_BYTE = 8.0
+GIGABIT = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Bytes/s per GPU between nodes, one way, and the NICs of a node; 0 where the row says nothing."""
+
+    bandwidth: float
+    nics: int
+
+
+def fabric_of(text: str, gpus_per_node: int) -> Fabric | None:
+    """The inter-node network in a row's words, None where they state no figure.
+
+    Understood: "4x100 Gb/s per node", "8x200 Gb/s HDR", "800 Gb/s per node (4xHDR)", "400 Gb/s per GPU",
+    "1.6 Tb/s per node".
+    """
+    many = re.search(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*(G|T)b/s", text)
+    if many:
+        count, each = int(many[1]), float(many[2]) * _scale(many[3])
+        return Fabric(bandwidth=count * each / gpus_per_node, nics=count)
+    one = re.search(r"(\d+(?:\.\d+)?)\s*(G|T)b/s", text)
+    if not one and re.search(r"\b400G/GPU", text):
+        return Fabric(bandwidth=400 * GIGABIT / BITS_PER_BYTE, nics=gpus_per_node)
+    if not one:
+        return None
+    rate = float(one[1]) * _scale(one[2])
+    if re.search(r"per GPU|/GPU", text):
+        return Fabric(bandwidth=rate, nics=gpus_per_node)
+    nics = re.search(r"\((\d+)x", text)
+    return Fabric(bandwidth=rate / gpus_per_node, nics=int(nics[1]) if nics else 0)
+
+
+def _scale(prefix: str) -> float:
+    return GIGABIT / BITS_PER_BYTE * (1000.0 if prefix == "T" else 1.0)
+
+
+def sheet_name(gpu: str) -> str:
+    """The sheet of a GPU as the schema names it; "" for an unknown one."""
+    if gpu.startswith("V100"):
+        return V100_SHEET
+    return SHEET_OF.get(gpu, "")
+
+
+def sheet_cluster(name: str, root: Path) -> ClusterSpec:
+    """The cluster of a sheet name from sheets/ or configs/clusters; raises ConfigError."""
+    own = OWN_SHEETS / f"{name}.toml"
+    return read_cluster(str(own) if own.is_file() else name, root=root)
+
+
+def cluster_of(row: Row, root: Path) -> ClusterSpec:
+    """The cluster of a row. Raises RowError for a GPU without a sheet.
+
+    Nodes are as large as the row says; where it states no inter-node figure the sheet's own network
+    stands (Assumption: the vendor's reference system).
+    """
+    gpu = row.text("gpu")
+    name = sheet_name(gpu)
+    if not name:
+        raise RowError(f"{row.path}:{row.line}: gpu = {gpu!r}: no hardware sheet for this GPU")
+    try:
+        cluster = sheet_cluster(name, root)
+    except ConfigError as error:
+        known = ", ".join(known_clusters(root))
+        raise RowError(
+            f"{row.path}:{row.line}: gpu = {gpu!r}: no sheet {name!r} (there are {known})"
+        ) from error
+    return with_fabric(cluster, fabric_of(row.text("inter_node"), row.whole("gpus_per_node")))
+
+
+def with_fabric(cluster: ClusterSpec, fabric: Fabric | None) -> ClusterSpec:
+    """The cluster with its outermost domain at the fabric's rate."""
+    if fabric is None:
+        return cluster
+    outer = replace(cluster.domains[-1], bandwidth=fabric.bandwidth)
+    return replace(
+        cluster,
+        domains=(*cluster.domains[:-1], outer),
+        nics_per_node=fabric.nics or cluster.nics_per_node,
+    )

@@ -1,0 +1,147 @@
+"""From a row's parallel degrees to plans: one where the source says everything, else the candidates.
+
+Settings a source leaves out are resolved by one rule that never sees a measurement: among the
+candidates that fit in the GPU's memory the one priced fastest, and if none fits the one that needs
+least. A tuned published run is assumed to have been tuned.
+"""
+
+from dataclasses import dataclass, replace
+
+from benchmarks.accuracy_rows.gaps import Gap
+from benchmarks.accuracy_rows.notes import Notes
+from benchmarks.accuracy_rows.row import Row, RowError
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan
+from spec.job import JobSpec
+
+MICRO_BATCHES = (1, 2, 4, 8)
+RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan, and the share by which the batch reaches beyond its micro-batches.
+
+    ``beyond`` in [0, 1): the last micro-batch is that much of a whole one; the step is then read between
+    ``plan`` and the same plan with one micro-batch more.
+    """
+
+    plan: Plan
+    beyond: float = 0.0
+
+    @property
+    def longer(self) -> Plan:
+        """The plan with one micro-batch more."""
+        return replace(self.plan, num_micro=self.plan.num_micro + 1)
+
+
+def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate], tuple[Gap, ...]]:
+    """Every plan the row may have run, and the physics of it that is not priced.
+
+    Raises RowError for degrees that contradict each other.
+    """
+    degrees = _degrees(row, job)
+    zero_stage, zero_size = _zero(row, notes, degrees)
+    first = Plan(
+        strategy=_strategy(row, degrees["tp"]),
+        preset=job.preset.name,
+        tp=degrees["tp"],
+        cp=degrees["cp"],
+        pp=degrees["pp"],
+        vpp=row.whole_or("vpp", 1),
+        ep=degrees["ep"],
+        etp=_etp(row, notes, degrees["tp"]),
+        dp=degrees["dp"],
+        zero_stage=zero_stage,
+        zero_size=zero_size,
+    )
+    found: list[Candidate] = []
+    for micro in _micro_batches(row, job, degrees["dp"]):
+        for recompute in _recomputes(row, notes):
+            plan = replace(first, micro_batch=micro, recompute=recompute)
+            found.append(_with_batches(plan, job))
+    return found, _gaps(row, notes, first, found)
+
+
+def _degrees(row: Row, job: JobSpec) -> dict[str, int]:
+    tp, pp, cp, ep = (row.whole_or(name, 1) for name in ("tp", "pp", "cp", "ep"))
+    dp = job.world_size // max(tp * pp * cp, 1)
+    if tp * pp * cp * dp != job.world_size:
+        raise RowError(
+            f"{row.path}:{row.line}: tp {tp} x pp {pp} x cp {cp} does not divide num_gpus {job.world_size}"
+        )
+    stated = row.whole_or("dp", dp)
+    if stated not in (dp, dp * cp):
+        raise row.refuse("dp", f"num_gpus / (tp pp cp) is {dp}")
+    return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp}
+
+
+def _strategy(row: Row, tp: int) -> StrategyName:
+    """Sequence parallelism as stated; unstated means with tensor parallelism, as NVIDIA's recipes do."""
+    with_sp = row.text("sp") == "1" if row.known("sp") else True
+    return StrategyName.FSP if with_sp and tp > 1 else StrategyName.MTP
+
+
+def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:
+    """Stage as stated (unstated: 0) and the ranks one copy is cut over."""
+    stage = row.whole_or("zero_stage", 0)
+    ranks = degrees["dp"] * degrees["cp"]
+    if stage == 0:
+        return 0, 1
+    group = notes.zero_group if notes.zero_group is not None else notes.shard_group
+    if notes.sharding == "HSDP":
+        group = row.whole("gpus_per_node")
+    return stage, min(group, ranks) if group else ranks
+
+
+def _etp(row: Row, notes: Notes, tp: int) -> int:
+    """Expert tensor parallelism as stated, else tp (Megatron-Core's default for experts)."""
+    if not row.whole_or("num_experts", 0):
+        return 1
+    return notes.etp or tp
+
+
+def _micro_batches(row: Row, job: JobSpec, dp: int) -> tuple[int, ...]:
+    if row.known("micro_batch"):
+        return (row.whole("micro_batch"),)
+    per_rank = max(job.global_batch_sequences // dp, 1)
+    return tuple(size for size in MICRO_BATCHES if per_rank % size == 0)
+
+
+def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
+    """What is stated, or every kind. Named modules are small ones unless they hold the attention core."""
+    word = row.text("recompute")
+    if notes.recompute_modules:
+        core = "core_attn" in notes.recompute_modules
+        return (Recompute.SELECTIVE,) if core else (Recompute.NONE,)
+    if not row.known("recompute"):
+        return RECOMPUTES
+    if word == "selective" and "fraction of layers" in row.notes:
+        return (Recompute.NONE, Recompute.FULL)
+    if word not in [kind.value for kind in Recompute]:
+        raise row.refuse("recompute", "must be none, selective, full or unknown")
+    return (Recompute(word),)
+
+
+def _with_batches(plan: Plan, job: JobSpec) -> Candidate:
+    """Micro-batches per step; a batch that they do not divide leaves a smaller last one."""
+    per_rank = job.global_batch_sequences / plan.dp / plan.micro_batch
+    whole = max(int(per_rank), 1)
+    beyond = max(per_rank - whole, 0.0)
+    return Candidate(plan=replace(plan, num_micro=whole), beyond=beyond if beyond > 1e-9 else 0.0)
+
+
+def _gaps(row: Row, notes: Notes, plan: Plan, found: list[Candidate]) -> tuple[Gap, ...]:
+    partial = "fraction of layers" in row.notes or notes.recompute_layers is not None
+    scattered = plan.tp > 1 and plan.pp > 1 and plan.strategy is StrategyName.MTP
+    needed = {
+        Gap.INTERLEAVED: plan.vpp > 1,
+        Gap.ZERO_BUBBLE: notes.schedule.startswith("ZB"),
+        Gap.UNKNOWN_VPP: plan.pp > 1 and not row.known("vpp"),
+        Gap.MODULE_RECOMPUTE: bool(notes.recompute_modules),
+        Gap.LAYER_RECOMPUTE: partial,
+        Gap.SCATTERED_HOPS: scattered and "Megatron-LM" in row.text("framework"),
+        Gap.UNEVEN_BATCH: any(one.beyond for one in found),
+    }
+    return tuple(gap for gap, wanted in needed.items() if wanted)

@@ -1,0 +1,87 @@
+"""A book of measured times restated, question by question, for another GPU of the same generation.
+
+As profdb.transfer.by_model restates samples: the measured time times the ratio of the two sheets'
+modelled times. What the measured book itself only models, and every group that leaves a scale-up domain,
+comes from the target's own sheet.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.curvebook import Book
+from profdb.modelled.book import ModelledBook
+from profdb.priced import Priced
+from profdb.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    P2PQuery,
+)
+from profdb.transfer import BY_MODEL_STD
+from spec.arrays import BoolArray, ints
+from spec.origin import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestatedBook:
+    """``lender`` is the measured book; ``here`` and ``there`` model its cluster and the target."""
+
+    lender: Book
+    here: ModelledBook
+    there: ModelledBook
+
+    def linear_s(self, query: LinearQuery) -> Priced:
+        """Matrix products."""
+        return self._restated(lambda book: book.linear_s(query))
+
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+        """Grouped matrix products."""
+        return self._restated(lambda book: book.grouped_linear_s(query))
+
+    def attention_s(self, query: AttentionQuery) -> Priced:
+        """Attention calls."""
+        return self._restated(lambda book: book.attention_s(query))
+
+    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+        """Memory-bound kernels."""
+        return self._restated(lambda book: book.memory_bound_s(query))
+
+    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+        """Optimizer steps."""
+        return self._restated(lambda book: book.optimizer_s(query))
+
+    def collective_s(self, query: CollectiveQuery) -> Priced:
+        """Collectives inside a domain; from the sheet where the links are of another kind."""
+        return self._restated(lambda book: book.collective_s(query), self._inside(query))
+
+    def p2p_s(self, query: P2PQuery) -> Priced:
+        """Messages between two ranks, as collectives."""
+        return self._restated(lambda book: book.p2p_s(query), self._inside(query))
+
+    def host_s(self, kind: str) -> Priced:
+        """A host is not the GPU's: the target's own."""
+        return self.there.host_s(kind)
+
+    def _inside(self, query: CollectiveQuery | P2PQuery) -> BoolArray:
+        same = self.here.cluster.domains[0].link == self.there.cluster.domains[0].link
+        return np.asarray((ints(query.inter) == 1) & same, dtype=np.bool_)
+
+    def _restated(self, ask: Callable[[Book], Priced], usable: BoolArray | None = None) -> Priced:
+        target = ask(self.there)
+        if usable is not None and not usable.any():
+            return target
+        lent, here = ask(self.lender), ask(self.here)
+        known = (lent.origin < int(Origin.MODELLED)) & (here.seconds > 0.0)
+        if usable is not None:
+            known &= usable
+        ratio = np.divide(target.seconds, here.seconds, out=np.ones_like(here.seconds), where=known)
+        return Priced(
+            seconds=np.where(known, lent.seconds * ratio, target.seconds),
+            relative_std=np.where(known, np.hypot(lent.relative_std, BY_MODEL_STD), target.relative_std),
+            origin=np.where(known, np.maximum(lent.origin, int(Origin.TRANSFERRED)), target.origin),
+        )

@@ -17,6 +17,7 @@ from profdb.fits import FITTERS
 from profdb.fits.memory_bound import moves_bytes
 from profdb.fitting import Curve, curves_of
 from profdb.missing_curve import curve_name, measuring_command
+from profdb.on_demand import OnDemand
 from profdb.priced import Priced
 from profdb.queries import (
     AttentionQuery,
@@ -53,10 +54,16 @@ class Book(Protocol):
 
 
 class CurveBook:
-    """Times of one profile. ``missing`` is "error" or "modelled" (then ``modelled`` answers)."""
+    """Times of one profile. ``missing`` is "error" or "modelled" (then ``modelled`` answers);
+    ``on_demand`` measures what lies outside the samples (profdb.on_demand)."""
 
     def __init__(
-        self, profile: ProfileDatabase, *, missing: str = "error", modelled: Book | None = None
+        self,
+        profile: ProfileDatabase,
+        *,
+        missing: str = "error",
+        modelled: Book | None = None,
+        on_demand: OnDemand | None = None,
     ) -> None:
         if missing not in ("error", "modelled"):
             raise ConfigError(where="CurveBook", key="missing", value=missing, allowed="error or modelled")
@@ -66,6 +73,7 @@ class CurveBook:
             )
         self.profile = profile
         self._modelled = modelled if missing == "modelled" else None
+        self._on_demand = on_demand
         self._curves: dict[Family, list[Curve]] = {}
         self._choices: dict[tuple[Family, tuple[tuple[str, str], ...]], list[tuple[float, Curve]]] = {}
 
@@ -228,7 +236,10 @@ class CurveBook:
             seconds[rows], spread[rows] = told.seconds, np.hypot(told.relative_std, penalty)
             outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
             origin[rows] = np.where(told.inside & (penalty == 0.0), int(curve.origin), int(outside))
-        return Priced(seconds=seconds, relative_std=spread, origin=origin)
+        told_all = Priced(seconds=seconds, relative_std=spread, origin=origin)
+        if self._on_demand is None:
+            return told_all
+        return self._on_demand.fill(family, words, columns, told_all)
 
     def _model(
         self, family: Family, words: dict[str, str], across: bool, ask: Callable[[Book], Priced]

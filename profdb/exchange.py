@@ -1,0 +1,147 @@
+"""Measurements in from other tools, and out to them.
+
+python -m profdb.exchange import csv FILE --gpu NAME --into data.pt
+python -m profdb.exchange import nccl-tests LOG --gpu NAME --into data.pt
+python -m profdb.exchange import vidur FOLDER --gpu NAME --into data.pt
+python -m profdb.exchange export vidur data.pt --config CONFIG --to FOLDER
+
+An import is merged into the profile (made when absent) and the fits are renewed. ``--gpu`` is the GPU
+that the samples belong to, as the profile names it; of a file with several GPUs, ``--of`` takes one.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from profdb.cases import CollectiveCase
+from profdb.curvebook import CurveBook
+from profdb.exporters.vidur import VidurModel, write_compute, write_network
+from profdb.fitting import with_fits
+from profdb.importers.generic_csv import read_curves_csv
+from profdb.importers.nccl_tests import read_nccl_tests
+from profdb.importers.vidur import read_vidur_folder
+from profdb.merge import merge
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store import load_profile, save_profile
+from spec.config_file import ConfigFile
+from spec.errors import ExportError, MissingCurveError, ProfileError, UserError
+from spec.read_config import read_config
+
+TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, exchange, say what was done; 0."""
+    given = _parser().parse_args(arguments)
+    if given.verb == "export":
+        for path in export_vidur(given.profile, given.config, given.to):
+            print(f"wrote {path}")
+        return 0
+    samples = _chosen(read(given.form, given.source, given.domain_ranks), given.of, given.source)
+    into: Path = given.into
+    machine = MachineFacts(
+        gpu=given.gpu,
+        cluster=given.cluster,
+        nodes=max(sample.world.nodes for sample in samples),
+        gpus_per_node=max(_ranks_per_domain(sample) for sample in samples),
+    )
+    new = ProfileDatabase(machine=machine, samples=samples)
+    merged = merge(load_profile(into), new) if into.exists() else None
+    save_profile(into, with_fits(new if merged is None else merged.profile))
+    repeats = 0 if merged is None else merged.repeats
+    print(f"{into}: {len(samples) - repeats} samples of {given.gpu} added, {repeats} were there already")
+    for found in () if merged is None else merged.differences[:10]:
+        print(f"  differs: {found.case}: {found.first_s:.3g} s, now {found.second_s:.3g} s")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m profdb.exchange")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    take = verbs.add_parser("import", help="read another tool's measurements into a profile")
+    take.add_argument("form", choices=("csv", "nccl-tests", "vidur"))
+    take.add_argument("source", type=Path)
+    take.add_argument("--gpu", required=True, help="GPU of the samples, as the profile names it")
+    take.add_argument("--of", default="", help="which GPU of a file that holds several")
+    take.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
+    take.add_argument("--domain_ranks", type=int, default=0, help="GPUs of a scale-up domain (nccl-tests)")
+    take.add_argument("--into", type=Path, required=True)
+    give = verbs.add_parser("export", help="write a profile's measurements for another tool")
+    give.add_argument("form", choices=("vidur",))
+    give.add_argument("profile", type=Path)
+    give.add_argument("--config", type=Path, help="model config for mlp.csv and attention.csv")
+    give.add_argument("--to", type=Path, required=True)
+    return parser
+
+
+def read(form: str, source: Path, domain_ranks: int = 0) -> dict[str, list[Sample]]:
+    """Samples by the GPU name that the source gives ("" where it gives none)."""
+    if form == "csv":
+        return read_curves_csv(source)
+    if form == "nccl-tests":
+        return read_nccl_tests(source, domain_ranks=domain_ranks)
+    return {"": read_vidur_folder(source)}
+
+
+def _ranks_per_domain(sample: Sample) -> int:
+    return sample.case.intra if isinstance(sample.case, CollectiveCase) else 1
+
+
+def _chosen(found: dict[str, list[Sample]], name: str, source: Path) -> list[Sample]:
+    if name and name not in found:
+        raise ProfileError(f"{source}: no GPU {name!r}; it holds {', '.join(sorted(found))}")
+    if not name and len(found) > 1:
+        raise ProfileError(f"{source}: several GPUs; choose with --of one of {', '.join(sorted(found))}")
+    return found[name] if name else next(iter(found.values()))
+
+
+def export_vidur(profile_path: Path, config_path: Path | None, folder: Path) -> list[Path]:
+    """``network/<gpu>`` and, with a config, ``compute/<gpu>/<model>`` below ``folder``; files written.
+    ExportError when nothing measured can be written."""
+    profile = load_profile(profile_path)
+    gpu = "".join(letter if letter.isalnum() else "_" for letter in profile.machine.gpu.lower())
+    written: list[Path] = []
+    refused: list[str] = []
+    try:
+        written += write_network(
+            profile, folder / "network" / gpu, gpus_per_node=profile.machine.gpus_per_node
+        )
+    except ExportError as error:
+        refused.append(str(error))
+    if config_path is not None:
+        config = read_config(config_path)
+        place = folder / "compute" / gpu / (config.model.name or config_path.stem)
+        try:
+            written += write_compute(
+                CurveBook(profile), vidur_model(config), place, degrees=(1, 2, 4, 8), tokens=TOKENS
+            )
+        except (ExportError, MissingCurveError) as error:
+            refused.append(str(error))
+    if not written:
+        raise ExportError("; ".join(refused))
+    return written
+
+
+def vidur_model(config: ConfigFile) -> VidurModel:
+    """The model in Vidur's words; ExportError for experts, MLA or heads that do not fill hidden."""
+    block = config.model.blocks[0].block
+    attention = block.attention
+    width = attention.num_heads * attention.qk_dim
+    if block.mlp is None or attention.qk_dim != attention.v_dim or width != config.model.hidden:
+        raise ExportError(f"{config.path}: Vidur's files describe dense models with heads * dim = hidden")
+    return VidurModel(
+        n_head=attention.num_heads,
+        n_kv_head=attention.num_kv_heads,
+        n_embd=config.model.hidden,
+        n_expanded_embd=block.mlp.ffn_hidden,
+        vocab_size=config.model.vocab,
+        use_gated_mlp=block.mlp.gated,
+    )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,71 @@
+"""The import and export verbs, end to end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profdb.exchange import main
+from profdb.store import load_profile
+from spec.errors import ExportError, ProfileError
+
+CSV = "gpu,collective,num_gpus,bytes,latency_us\n" + "".join(
+    f"{gpu},all_reduce,{ranks},{size},{10 + size / 1e5}\n"
+    for gpu in ("A", "B")
+    for ranks in (2, 4)
+    for size in (1024, 1 << 16, 1 << 22)
+)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_import_merges_and_export_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
+    source.write_text(CSV)
+    take = ["import", "csv", str(source), "--gpu", "Chip", "--into", str(into)]
+    with pytest.raises(ProfileError, match="several GPUs"):
+        main(take)
+    assert not into.exists()
+    assert main([*take, "--of", "A"]) == 0
+    assert main([*take, "--of", "A"]) == 0
+    assert "0 samples of Chip added, 6 were there already" in capsys.readouterr().out
+    found = load_profile(into)
+    assert (found.machine.gpu, found.machine.gpus_per_node, len(found.samples)) == ("Chip", 4, 6)
+    assert set(found.fits) == {"collective"}
+    assert main(["export", "vidur", str(into), "--to", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "network" / "chip" / "all_reduce.csv").exists()
+
+
+def test_importing_into_another_gpus_profile_is_refused(tmp_path: Path) -> None:
+    source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
+    source.write_text(CSV)
+    main(["import", "csv", str(source), "--gpu", "Chip", "--of", "A", "--into", str(into)])
+    before = into.read_bytes()
+    with pytest.raises(ProfileError, match="different GPUs"):
+        main(["import", "csv", str(source), "--gpu", "Other", "--of", "B", "--into", str(into)])
+    assert into.read_bytes() == before
+
+
+def test_a_model_that_vidur_cannot_say_is_refused(tmp_path: Path) -> None:
+    source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
+    source.write_text("gpu,m,n,k,latency_us\nA,1,2,3,4\n")
+    main(["import", "csv", str(source), "--gpu", "Chip", "--into", str(into)])
+    experts = ROOT / "configs" / "8x7B_mixtral.py"
+    with pytest.raises(ExportError, match="dense models"):
+        main(["export", "vidur", str(into), "--config", str(experts), "--to", str(tmp_path / "out")])
+
+
+def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("gpu,m,n,k,latency_us\nA,1,2,3,nan\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "profdb.exchange", "import", "csv", str(tmp_path / "bad.csv")]
+        + ["--gpu", "Chip", "--into", str(tmp_path / "data.pt")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 2
+    assert "bad.csv:2: latency_us" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert not (tmp_path / "data.pt").exists()

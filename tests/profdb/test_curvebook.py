@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profdb.cases import AttentionCase, CollectiveCase, Family, GemmCase, HostCase, MemoryBoundCase
+from profdb.cases import CollectiveCase, Family, GemmCase, HostCase
 from profdb.curvebook import CurveBook
 from profdb.fits import FITTERS
-from profdb.priced import Priced
 from profdb.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -25,7 +24,6 @@ from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 from tests.profdb.profiles import (
-    BYTES_PER_S,
     collective_s,
     collective_samples,
     gemm_samples,
@@ -49,60 +47,6 @@ def test_between_samples_is_near_the_formula_and_measured() -> None:
     priced = BOOK.linear_s(LinearQuery(m=3000, k=1500, n=700))
     assert priced.seconds[0] == pytest.approx(product_s(3000, 1500, 700), rel=0.03)
     assert priced.origin[0] == Origin.MEASURED
-
-
-@pytest.mark.parametrize("shape", [(1 << 17, 1024, 1024), (1024, 1 << 16, 1024), (16, 1024, 1024)])
-def test_outside_the_samples_is_extrapolated(shape: tuple[int, int, int]) -> None:
-    m, k, n = shape
-    priced = BOOK.linear_s(LinearQuery(m=m, k=k, n=n))
-    assert priced.origin[0] == Origin.EXTRAPOLATED
-    assert priced.seconds[0] == pytest.approx(product_s(m, k, n), rel=0.3)
-
-
-@pytest.mark.parametrize("origin", [Origin.MODELLED, Origin.TRANSFERRED])
-def test_unmeasured_samples_are_never_presented_as_measured(origin: Origin) -> None:
-    book = CurveBook(profile(gemm_samples(origin=origin)))
-    inside, outside = LinearQuery(m=1024, k=1024, n=1024), LinearQuery(m=1 << 20, k=1024, n=1024)
-    borrowed = LinearQuery(m=1024, k=1024, n=1024, layout="TN")
-    for query in (inside, outside, borrowed):
-        assert book.linear_s(query).origin.tolist() == [origin]
-
-
-def test_measured_samples_of_a_case_displace_modelled_ones() -> None:
-    modelled = [
-        sample(s.case, 5.0 * s.median_s, Origin.MODELLED) for s in gemm_samples(origin=Origin.MODELLED)
-    ]
-    book = CurveBook(profile(modelled + gemm_samples()))
-    priced = book.linear_s(LinearQuery(m=1024, k=1024, n=1024))
-    assert priced.origin[0] == Origin.MEASURED
-    assert priced.seconds[0] == pytest.approx(product_s(1024, 1024, 1024), rel=1e-6)
-
-
-def test_borrowed_layout_is_extrapolated_with_a_wider_error() -> None:
-    query = {"m": 1024, "k": 1024, "n": 1024}
-    own = BOOK.linear_s(LinearQuery(**query))
-    borrowed = BOOK.linear_s(LinearQuery(**query, layout="TN"))
-    assert borrowed.origin[0] == Origin.EXTRAPOLATED
-    assert borrowed.relative_std[0] > own.relative_std[0] + 0.1
-
-
-def test_backward_attention_borrows_efficiency_not_time() -> None:
-    lengths = (512, 1024, 2048, 4096, 8192)
-    cases = [
-        AttentionCase(batch=1, q_len=q, kv_len=q, heads=h, kv_heads=h, qk_dim=128, v_dim=128)
-        for q in lengths
-        for h in (8, 16, 32)
-    ]
-    # 2 (qk + v) FLOPs for each of q (q + 1) / 2 pairs of each head, at 3e14 FLOP/s, no floor
-    book = CurveBook(
-        profile([sample(c, 2 * 256 * c.q_len * (c.q_len + 1) / 2 * c.heads / 3e14) for c in cases])
-    )
-    sizes = {"q_len": 8192, "kv_len": 8192, "heads": 32, "kv_heads": 32, "qk_dim": 128, "v_dim": 128}
-    forward = book.attention_s(AttentionQuery(**sizes))
-    backward = book.attention_s(AttentionQuery(**sizes, direction="backward"))
-    # FlashAttention-2 (2307.08691) sec. 4.1: backward FLOPs are 2.5 times the forward's
-    assert backward.seconds[0] == pytest.approx(2.5 * forward.seconds[0], rel=0.02)
-    assert backward.origin[0] == Origin.EXTRAPOLATED
 
 
 def test_groups_of_one_and_nothing_to_do_cost_nothing() -> None:
@@ -201,34 +145,6 @@ def test_missing_curve_names_the_command(ask: object, says: str) -> None:
     assert "gen_profiler_data.py --only " in caught.value.command
 
 
-class Sheet:
-    """A book of modelled times that answers one second to everything it is asked."""
-
-    def __getattr__(self, name: str) -> object:
-        def answer(query: object) -> Priced:
-            size = getattr(query, "size", 1)
-            return Priced(
-                seconds=np.ones(size),
-                relative_std=np.ones(size),
-                origin=np.full(size, int(Origin.MODELLED)),
-            )
-
-        return answer
-
-
-def test_modelled_book_answers_only_what_is_missing_and_only_when_asked() -> None:
-    book = CurveBook(profile(collective_samples()), missing="modelled", modelled=Sheet())  # type: ignore[arg-type]
-    priced = book.collective_s(
-        CollectiveQuery(
-            collective=Collective.ALL_GATHER, size_bytes=[1 << 20, 1 << 20, 0], intra=8, inter=[1, 2, 2]
-        )
-    )
-    assert priced.origin.tolist() == [Origin.MEASURED, Origin.MODELLED, Origin.DERIVED]
-    assert priced.seconds[1] == 1.0
-    assert priced.seconds[0] == pytest.approx(collective_s(1 << 20, 8), rel=0.01)
-    assert book.host_s("layer").origin.tolist() == [Origin.MODELLED]
-
-
 @pytest.mark.parametrize("given_", [{"missing": "guess"}, {"missing": "modelled"}])
 def test_wrong_policy_is_refused(given_: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
@@ -246,17 +162,6 @@ def test_every_family_answers_its_own_sample() -> None:
     assert book.memory_bound_s(MemoryBoundQuery(kernel="rmsnorm", rows=128, width=256)).seconds[
         0
     ] == pytest.approx(4e-6)
-
-
-def test_unknown_memory_kernel_borrows_bytes_per_second() -> None:
-    cases = [
-        MemoryBoundCase(kernel="copy", direction="forward", rows=r, width=4096) for r in (1024, 4096, 16384)
-    ]
-    book = CurveBook(profile([sample(c, 4.0 * c.rows * c.width / BYTES_PER_S) for c in cases]))
-    priced = book.memory_bound_s(MemoryBoundQuery(kernel="add", rows=4096, width=4096))
-    # add moves three bf16 tensors where copy moves two (ops.kernels)
-    assert priced.seconds[0] == pytest.approx(6.0 * 4096 * 4096 / BYTES_PER_S, rel=0.3)
-    assert priced.origin[0] == Origin.EXTRAPOLATED
 
 
 def test_kernel_that_moves_nothing_costs_nothing() -> None:

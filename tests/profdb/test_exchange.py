@@ -58,8 +58,10 @@ def test_a_model_that_vidur_cannot_say_is_refused(tmp_path: Path) -> None:
 def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("gpu,m,n,k,latency_us\nA,1,2,3,nan\n")
     ran = subprocess.run(
-        [sys.executable, "-m", "profdb.exchange", "import", "csv", str(tmp_path / "bad.csv")]
-        + ["--gpu", "Chip", "--into", str(tmp_path / "data.pt")],
+        [
+            *(sys.executable, "-m", "profdb.exchange", "import", "csv", str(tmp_path / "bad.csv")),
+            *("--gpu", "Chip", "--into", str(tmp_path / "data.pt")),
+        ],
         capture_output=True,
         text=True,
         check=False,

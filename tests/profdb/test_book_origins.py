@@ -1,0 +1,115 @@
+"""Where a price comes from: no answer carries a better origin than its samples and its distance allow."""
+
+import numpy as np
+import pytest
+
+from profdb.cases import AttentionCase, MemoryBoundCase
+from profdb.curvebook import CurveBook
+from profdb.priced import Priced
+from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery
+from spec.collectives import Collective
+from spec.origin import Origin
+from tests.profdb.profiles import (
+    BYTES_PER_S,
+    collective_s,
+    collective_samples,
+    gemm_samples,
+    product_s,
+    profile,
+    sample,
+)
+
+BOOK = CurveBook(profile(gemm_samples() + collective_samples()))
+
+
+@pytest.mark.parametrize("shape", [(1 << 17, 1024, 1024), (1024, 1 << 16, 1024), (16, 1024, 1024)])
+def test_outside_the_samples_is_extrapolated(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    priced = BOOK.linear_s(LinearQuery(m=m, k=k, n=n))
+    assert priced.origin[0] == Origin.EXTRAPOLATED
+    assert priced.seconds[0] == pytest.approx(product_s(m, k, n), rel=0.3)
+
+
+@pytest.mark.parametrize("origin", [Origin.MODELLED, Origin.TRANSFERRED])
+def test_unmeasured_samples_are_never_presented_as_measured(origin: Origin) -> None:
+    book = CurveBook(profile(gemm_samples(origin=origin)))
+    inside, outside = LinearQuery(m=1024, k=1024, n=1024), LinearQuery(m=1 << 20, k=1024, n=1024)
+    borrowed = LinearQuery(m=1024, k=1024, n=1024, layout="TN")
+    for query in (inside, outside, borrowed):
+        assert book.linear_s(query).origin.tolist() == [origin]
+
+
+def test_measured_samples_of_a_case_displace_modelled_ones() -> None:
+    modelled = [
+        sample(s.case, 5.0 * s.median_s, Origin.MODELLED) for s in gemm_samples(origin=Origin.MODELLED)
+    ]
+    book = CurveBook(profile(modelled + gemm_samples()))
+    priced = book.linear_s(LinearQuery(m=1024, k=1024, n=1024))
+    assert priced.origin[0] == Origin.MEASURED
+    assert priced.seconds[0] == pytest.approx(product_s(1024, 1024, 1024), rel=1e-6)
+
+
+def test_borrowed_layout_is_extrapolated_with_a_wider_error() -> None:
+    query = {"m": 1024, "k": 1024, "n": 1024}
+    own = BOOK.linear_s(LinearQuery(**query))
+    borrowed = BOOK.linear_s(LinearQuery(**query, layout="TN"))
+    assert borrowed.origin[0] == Origin.EXTRAPOLATED
+    assert borrowed.relative_std[0] > own.relative_std[0] + 0.1
+
+
+def test_backward_attention_borrows_efficiency_not_time() -> None:
+    lengths = (512, 1024, 2048, 4096, 8192)
+    cases = [
+        AttentionCase(batch=1, q_len=q, kv_len=q, heads=h, kv_heads=h, qk_dim=128, v_dim=128)
+        for q in lengths
+        for h in (8, 16, 32)
+    ]
+    # 2 (qk + v) FLOPs for each of q (q + 1) / 2 pairs of each head, at 3e14 FLOP/s, no floor
+    book = CurveBook(
+        profile([sample(c, 2 * 256 * c.q_len * (c.q_len + 1) / 2 * c.heads / 3e14) for c in cases])
+    )
+    sizes = {"q_len": 8192, "kv_len": 8192, "heads": 32, "kv_heads": 32, "qk_dim": 128, "v_dim": 128}
+    forward = book.attention_s(AttentionQuery(**sizes))
+    backward = book.attention_s(AttentionQuery(**sizes, direction="backward"))
+    # FlashAttention-2 (2307.08691) sec. 4.1: backward FLOPs are 2.5 times the forward's
+    assert backward.seconds[0] == pytest.approx(2.5 * forward.seconds[0], rel=0.02)
+    assert backward.origin[0] == Origin.EXTRAPOLATED
+
+
+def test_unknown_memory_kernel_borrows_bytes_per_second() -> None:
+    cases = [
+        MemoryBoundCase(kernel="copy", direction="forward", rows=r, width=4096) for r in (1024, 4096, 16384)
+    ]
+    book = CurveBook(profile([sample(c, 4.0 * c.rows * c.width / BYTES_PER_S) for c in cases]))
+    priced = book.memory_bound_s(MemoryBoundQuery(kernel="add", rows=4096, width=4096))
+    # add moves three bf16 tensors where copy moves two (ops.kernels)
+    assert priced.seconds[0] == pytest.approx(6.0 * 4096 * 4096 / BYTES_PER_S, rel=0.3)
+    assert priced.origin[0] == Origin.EXTRAPOLATED
+
+
+class Sheet:
+    """A book of modelled times that answers one second to everything it is asked."""
+
+    def __getattr__(self, name: str) -> object:
+        def answer(query: object) -> Priced:
+            size = getattr(query, "size", 1)
+            return Priced(
+                seconds=np.ones(size),
+                relative_std=np.ones(size),
+                origin=np.full(size, int(Origin.MODELLED)),
+            )
+
+        return answer
+
+
+def test_modelled_book_answers_only_what_is_missing_and_only_when_asked() -> None:
+    book = CurveBook(profile(collective_samples()), missing="modelled", modelled=Sheet())  # type: ignore[arg-type]
+    priced = book.collective_s(
+        CollectiveQuery(
+            collective=Collective.ALL_GATHER, size_bytes=[1 << 20, 1 << 20, 0], intra=8, inter=[1, 2, 2]
+        )
+    )
+    assert priced.origin.tolist() == [Origin.MEASURED, Origin.MODELLED, Origin.DERIVED]
+    assert priced.seconds[1] == 1.0
+    assert priced.seconds[0] == pytest.approx(collective_s(1 << 20, 8), rel=0.01)
+    assert book.host_s("layer").origin.tolist() == [Origin.MODELLED]

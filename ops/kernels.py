@@ -64,6 +64,12 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=1,
     ),
     "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
+    # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own
+    "accumulate_fp32": KernelTraffic(
+        forward_reads=0, forward_writes=0, backward_reads=0, backward_writes=-1, fp32_backward=2
+    ),
+    "accumulate": KernelTraffic(forward_reads=0, forward_writes=0, backward_reads=2, backward_writes=1),
     # a reduction over gradients: read once
     "norm_reduce": KernelTraffic(forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0),
     # rows of tokens moved to and from expert order

@@ -56,6 +56,18 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
         gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
         gemm(Phase.WEIGHT_GRAD, (o, t, i), "TN"),
     ]
+    if context.job.preset.accumulation:
+        backward.append(
+            MemoryBound(
+                name=f"{layer.name}.accumulate",
+                phase=Phase.WEIGHT_GRAD,
+                position=layer.position,
+                kernel=context.job.preset.accumulation,
+                rows=i,
+                width=o,
+                dtype=precision.activation,
+            )
+        )
     if layer.bias:
         backward.append(
             MemoryBound(

@@ -110,7 +110,7 @@ def layer_times(pricer: Pricer, piece: Piece, layout: Layout) -> LayerTimes:
 def _pass(pricer: Pricer, ops: Ops, layout: Layout) -> Tally:
     """One pass of one layer, with the launches of the host as its floor."""
     timed = [pricer.time(op, layout) for op in ops]
-    shares = exposed(timed)
+    shares = exposed(timed, pricer.taken)
     host = _host_floor(pricer, ops, timed, shares)
     return tally([*shares, host] if host else shares, len(layout))
 

@@ -19,6 +19,7 @@ from profdb.queries import (
     P2PQuery,
 )
 from spec.arrays import FloatArray, IntArray
+from spec.cluster import ClusterSpec
 from spec.collectives import Collective
 from spec.origin import Origin
 
@@ -37,20 +38,36 @@ class TimedOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricer:
-    """A book of times, and the scale-up domain that decides where collectives run."""
+    """A book of times, the scale-up domain that decides where collectives run, and what a training
+    step does to the times of its parts: ``training_rate_ratio`` (spec.cluster.GpuSpec) and ``taken``, the
+    share of multiprocessors that a collective occupies.
+    """
 
     book: Book
     domain_ranks: int
+    training_rate_ratio: float = 1.0
+    taken: float = 0.0
+
+    @staticmethod
+    def on(cluster: ClusterSpec, book: Book) -> "Pricer":
+        """A pricer for a cluster's domains, clocks under load, and multiprocessors."""
+        return Pricer(
+            book=book,
+            domain_ranks=cluster.scale_up_ranks,
+            training_rate_ratio=cluster.gpu.training_rate_ratio,
+            taken=min(COLLECTIVE_BLOCKS / cluster.gpu.num_sms, 0.5),
+        )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
         """Price one operation for every row of ``layout``."""
         part, family, priced = self._ask(op, layout)
         rows = len(layout)
+        rate = self.training_rate_ratio if part in COMPUTE_BOUND else 1.0
         return TimedOp(
             op=op,
             part=part,
             family=family,
-            seconds=np.broadcast_to(priced.seconds, (rows,)) * op.repeat,
+            seconds=np.broadcast_to(priced.seconds, (rows,)) * op.repeat / rate,
             relative_std=np.broadcast_to(priced.relative_std, (rows,)),
             origin=np.broadcast_to(priced.origin, (rows,)),
         )
@@ -109,6 +126,11 @@ class Pricer:
         )
         return COMM_PART[op.axis], f"{op.collective.value}", self.book.collective_s(query)
 
+
+COMPUTE_BOUND = ("gemm", "grouped_gemm", "attention")
+# NCCL's channels inside a node on NVSwitch: 16 thread blocks with NVLS and for point-to-point, 24 for
+# rings of 12 NVLinks (src/graph/search.cc, src/transport/nvls.cc); one figure for all.
+COLLECTIVE_BLOCKS = 20
 
 COMM_PART: dict[Axis, str] = {
     Axis.TP: "tp_comm",

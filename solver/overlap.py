@@ -1,6 +1,8 @@
 """What of a pass's communication the rank waits for: one function per lane.
 
-``Assumption:`` compute and communication that run beside each other do not slow each other down.
+A collective occupies streaming multiprocessors while it runs, so what computes beside it goes slower
+by their share: ``taken`` below. NCCL runs one thread block a channel (NCCL documentation,
+NCCL_MAX_CTAS), each on a multiprocessor of its own.
 """
 
 from collections.abc import Sequence
@@ -13,19 +15,19 @@ from solver.tally import Share
 from spec.arrays import FloatArray
 
 
-def beside(comm_s: FloatArray, compute_s: FloatArray) -> FloatArray:
-    """A collective beside one GEMM or one attention call: what outlasts it (arXiv 2205.05198 sec. 4.2.2)."""
-    return np.maximum(comm_s - compute_s, 0.0)
+def beside(comm_s: FloatArray, compute_s: FloatArray, taken: float) -> FloatArray:
+    """A collective beside one GEMM or attention call (arXiv 2205.05198 sec. 4.2.2): what outlasts it, and
+    what the compute loses meanwhile."""
+    together = np.minimum(comm_s, compute_s / (1.0 - taken))
+    return np.asarray(np.maximum(comm_s - together, 0.0) + taken * together, dtype=np.float64)
 
 
-def prefetched(comm_s: FloatArray, main_s: FloatArray) -> FloatArray:
-    """Weights of the next layer and gradients of the last one, beside all a layer does in this pass:
-    what outlasts it (arXiv 2401.09149 sec. 3.3)."""
-    return np.maximum(comm_s - main_s, 0.0)
+def exposed(pass_ops: Sequence[TimedOp], taken: float = 0.0) -> list[Share]:
+    """The waiting time of every operation of one pass of one layer.
 
-
-def exposed(pass_ops: Sequence[TimedOp]) -> list[Share]:
-    """The waiting time of every operation of one pass of one layer."""
+    Weights of the next layer and gradients of the last one run beside all a layer does in this pass
+    (arXiv 2401.09149 sec. 3.3); ``taken`` is the share of multiprocessors that collectives occupy.
+    """
     rows = len(pass_ops[0].seconds) if pass_ops else 1
     partners: dict[tuple[str, Phase], FloatArray] = {
         (timed.op.name, timed.op.phase): timed.seconds
@@ -42,10 +44,10 @@ def exposed(pass_ops: Sequence[TimedOp]) -> list[Share]:
             continue
         wait = timed.seconds
         if lane is Lane.BESIDE:
-            wait = beside(wait, partners[(timed.op.beside, timed.op.beside_phase)])
+            wait = beside(wait, partners[(timed.op.beside, timed.op.beside_phase)], taken)
         waits[index] = wait
         main_s = main_s + wait
-    over = prefetched(ahead_s, main_s)
+    over = beside(ahead_s, main_s, taken)
     fraction = np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0)
     return [
         Share(
@@ -59,8 +61,8 @@ def exposed(pass_ops: Sequence[TimedOp]) -> list[Share]:
     ]
 
 
-def bucketed(comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray) -> FloatArray:
+def bucketed(comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray, taken: float) -> FloatArray:
     """A reduction in buckets beside a pass: the last bucket (or first, for a gather) is always
-    waited for, the others only where they outlast the pass (arXiv 2006.15704 sec. 3.2.3)."""
+    waited for, the others run beside the pass (arXiv 2006.15704 sec. 3.2.3)."""
     last = comm_s / buckets
-    return np.maximum(last, comm_s - compute_s * (1.0 - 1.0 / buckets))
+    return last + beside(comm_s - last, compute_s * (1.0 - 1.0 / buckets), taken)

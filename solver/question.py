@@ -58,7 +58,7 @@ def open_question(request: Request) -> Opened:
     preset = preset_named(request.framework or written.preset or "internevo")
     job = _job(request, config, cluster, preset)
     book = CurveBook(profile, missing=request.missing, modelled=_modelled(request, cluster))
-    pricer = Pricer(book=book, domain_ranks=cluster.scale_up_ranks)
+    pricer = Pricer.on(cluster, book)
     return Opened(
         question=Question(model=config.model, job=job, cluster=cluster, pricer=pricer),
         config=config,

@@ -56,9 +56,9 @@ def step_times(
     gather = [_share(pricer, op, layout) for op in ops if _is_gather(op)]
     update = [_share(pricer, op, layout) for op in ops if not isinstance(op, Comm)]
     if preset.overlap_grad_reduce:
-        reduction = _hidden(reduction, passes.backward_s, buckets)
+        reduction = _hidden(reduction, passes.backward_s, buckets, pricer.taken)
     if preset.overlap_param_gather:
-        gather = _hidden(gather, passes.forward_s, buckets)
+        gather = _hidden(gather, passes.forward_s, buckets, pricer.taken)
     return StepTimes(reduction=tally(reduction, rows), update=tally(update, rows), gather=tally(gather, rows))
 
 
@@ -82,12 +82,12 @@ def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
     )
 
 
-def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray) -> list[Share]:
+def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray, taken: float) -> list[Share]:
     """All collectives of a kind share the pass; what is left is spread over them in proportion."""
     if not shares:
         return shares
     total = np.sum([share.seconds for share in shares], axis=0)
-    left = bucketed(total, pass_s, buckets)
+    left = bucketed(total, pass_s, buckets, taken)
     fraction = np.divide(left, total, out=np.zeros_like(total), where=total > 0)
     return [
         Share(

@@ -10,6 +10,8 @@ class GpuSpec:
     ``peak_flops`` and ``sustained_flops`` are dense FLOP/s by number format (``bf16``, ``fp16``,
     ``fp8``, ``fp32``, ...). ``sustained_flops`` is what large matrix products really reach at the
     clocks the power limit allows; a format without a figure there has none stated.
+    ``training_rate_ratio`` is the rate compute-bound kernels keep in a training step, where every
+    kernel before them has drawn power too, over the rate of a benchmark that runs them alone.
     ``architecture`` picks the constants of the modelled curves; ``device_names`` are the names a
     driver reports for this GPU (as torch.cuda.get_device_name).
     """
@@ -24,6 +26,7 @@ class GpuSpec:
     l2_bytes: float = 0.0
     power_w: float = 0.0
     architecture: str = ""
+    training_rate_ratio: float = 1.0
     device_names: tuple[str, ...] = ()
 
 

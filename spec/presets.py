@@ -28,7 +28,8 @@ class FrameworkPreset:
     the other gradient GEMM, 2205.05198 sec. 4.2.2); ``fused_activation`` whether the gated activation
     keeps only its two inputs; ``gradient_sync`` how gradients of sharded optimizers are reduced
     ("reduce_scatter" or "all_reduce"); ``contiguous_gradients`` whether they lie in one buffer and
-    travel from there instead of through a bucket;
+    travel from there instead of through a bucket; ``accumulation`` the kernel of ops.kernels that adds
+    a micro-batch's weight gradients to the sum ("" where sharded gradients are added in small pieces);
     ``prefetch`` the unit of weight prefetch ("module" or "layer").
     """
 
@@ -52,6 +53,7 @@ class FrameworkPreset:
     fused_activation: bool
     gradient_sync: str
     contiguous_gradients: bool
+    accumulation: str
     prefetch: str
     source: str
 
@@ -77,6 +79,7 @@ MEGATRON = FrameworkPreset(
     fused_activation=True,
     gradient_sync="reduce_scatter",
     contiguous_gradients=True,
+    accumulation="accumulate_fp32",
     prefetch="layer",
     source="Megatron-LM core 0.12: --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
@@ -104,6 +107,7 @@ INTERNEVO = FrameworkPreset(
     fused_activation=False,
     gradient_sync="all_reduce",
     contiguous_gradients=False,
+    accumulation="accumulate",
     prefetch="layer",
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
     "reduce_bucket_size 512 MiB, zero1 broadcast of updated parameters",
@@ -130,6 +134,7 @@ DEEPSPEED = FrameworkPreset(
     fused_activation=True,
     gradient_sync="reduce_scatter",
     contiguous_gradients=False,
+    accumulation="accumulate_fp32",
     prefetch="module",
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions",
 )
@@ -155,6 +160,7 @@ FSDP = FrameworkPreset(
     fused_activation=True,
     gradient_sync="reduce_scatter",
     contiguous_gradients=False,
+    accumulation="",
     prefetch="layer",
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )

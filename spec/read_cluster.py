@@ -30,6 +30,7 @@ GPU_KEYS = (
     "boost_clock_hz",
     "l2_bytes",
     "power_w",
+    "training_rate_ratio",
 )
 NODE_KEYS = ("gpus", "nics", "max_nodes")
 DOMAIN_KEYS = ("name", "link", "ranks", "bandwidth", "latency_s", "in_network_reduction")
@@ -132,7 +133,15 @@ def _read_gpu(table: Sheet) -> GpuSpec:
         boost_clock_hz=table.number("boost_clock_hz"),
         l2_bytes=table.number("l2_bytes"),
         power_w=table.number("power_w"),
+        training_rate_ratio=_ratio(table, "training_rate_ratio"),
     )
+
+
+def _ratio(table: Sheet, key: str) -> float:
+    """A share of 1, which it is when not given."""
+    if key not in table.table:
+        return 1.0
+    return table.number(key, limits=(0.1, 1.0))
 
 
 def _rates(table: Sheet, key: str) -> dict[str, float]:

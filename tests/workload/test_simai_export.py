@@ -59,7 +59,7 @@ def priced_bytes(asked, plan: Plan, position: int) -> dict[str, int]:
                 total[op.collective.value] += plan.num_micro * weight * op.repeat * int(op.size_bytes[0])
     one = table.stages.plan[[row]]
     layout = table.plans.layout.take(one)
-    for op in operations(asked.model, asked.job, layout, table.bytes.held.take(one * 0 + row), one > one):
+    for op in operations(asked.model, asked.job, layout, table.bytes.held.take(one * 0 + row), one < 0):
         if isinstance(op, Comm) and group_of(op.axis, layout, domain).ranks[0] > 1:
             total[op.collective.value] += int(op.size_bytes[0])
     return {kind: size for kind, size in total.items() if size}

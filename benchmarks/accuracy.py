@@ -1,10 +1,11 @@
 """Price published training runs and say how far off the predictions are.
 
-    python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] --out PRED.csv
+    python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] [--calibrate N] \\
+        --out PRED.csv
 
 PATH is a CSV file or a folder of them, one run a row. Every row gets a line in PRED.csv: dataset, row_id,
 pred_step_s, pred_mem_gib, the share of the step by origin and by part, the plan, what is missing, and for
-a row that cannot be priced the reason.
+a row that cannot be priced the reason. PRED.csv is never calibrated; --calibrate prints a table of its own.
 """
 
 import argparse
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_rows.books import open_books  # noqa: E402
+from benchmarks.accuracy_rows.calibration import calibrated, calibration_lines  # noqa: E402
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
 from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
 from benchmarks.accuracy_rows.row import read_rows  # noqa: E402
@@ -47,6 +49,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
     parser.add_argument("--curves", type=Path, help="folder of measured curves in the generic CSV form")
     parser.add_argument("--profiles", type=Path, help="folder of profiles (data.pt)")
+    parser.add_argument("--calibrate", type=int, metavar="N", help="fit factors to N rows of each dataset")
+    parser.add_argument("--seed", type=int, default=0, help="which rows (default 0)")
+    parser.add_argument("--seeds", type=int, default=10, help="draws that are averaged (default 10)")
     parser.add_argument("--out", type=Path, required=True, help="predictions, one line a row")
     return parser.parse_args(argv)
 
@@ -98,6 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {asked.out}\n")
     print("\n".join(gap_lines(predictions)), end="\n\n")
     print("\n".join(residual_lines(residuals(predictions))))
+    if asked.calibrate:
+        seeds = range(asked.seed, asked.seed + asked.seeds)
+        runs = [calibrated(predictions, asked.calibrate, seed) for seed in seeds]
+        print("\n" + "\n".join(calibration_lines(runs)))
     return 0
 
 

@@ -23,8 +23,20 @@ OLD_MEGATRON = replace(
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
 # Composer and torchtitan run the loss without a copy beside the logits only when compiled.
 COMPILED_FSDP = replace(FSDP, fused_loss=True)
-# Aleph Alpha's own library: bf16 with ZeRO-1 (arXiv 2311.05610 sec. 3), tensor and sequence parallel.
-ALEPH_ALPHA = replace(DEEPSPEED, name="aleph-alpha", strategies=("mtp", "fsp"))
+# Aleph Alpha's own library with ZeRO-1 (arXiv 2311.05610 sec. 3), as published in Aleph-Alpha/scaling:
+# input gradients reduced synchronously and gathered inputs kept (core/nn/linear/utils.py), silu(gate) * up in
+# plain PyTorch (core/nn/mlp.py), gradients all-reduced at the end in fp32 buckets (core/optimizer/allreduce.py).
+ALEPH_ALPHA = replace(
+    DEEPSPEED,
+    name="aleph-alpha",
+    strategies=("mtp", "msp"),
+    overlap_tp_backward=False,
+    fused_activation=False,
+    gradient_sync="all_reduce",
+)
+# Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
+# and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
+FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
 
 # (word in the framework column, preset); the first that occurs wins.
 PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
@@ -89,14 +101,15 @@ def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
 def precision_of_row(row: Row, preset: FrameworkPreset) -> tuple[Precision, tuple[Gap, ...]]:
     """Number formats; fp8 means the linears alone. Raises RowError for an unknown precision."""
     word = row.text("precision").lower()
+    in_fp32 = any(name in row.text("framework") for name in FP32_REDUCTION)
+    precision = precision_of(preset, FORMATS.get(word, "bf16"))
+    precision = replace(precision, reduce="fp32") if in_fp32 else precision
     if word in FORMATS:
-        return precision_of(preset, FORMATS[word]), ()
+        return precision, ()
     if "fp8" in word:
         recipe = "block" if word in ("mxfp8", "fp8-mx", "fp8-subchannel") else "tensor"
-        precision = precision_of(preset, "bf16")
         return replace(precision, linear="fp8", scale_recipe=recipe), (Gap.FP8, Gap.FP8_COMM)
     if "fp4" in word:
-        precision = precision_of(preset, "bf16")
         return replace(precision, linear="fp4", scale_recipe="block"), (Gap.FP8,)
     raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(FORMATS)}")
 
@@ -119,17 +132,6 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
     preset = preset_of(row, notes)
     precision, gaps = precision_of_row(row, preset)
     seq_len = row.whole("seq_len")
-    found = list(gaps)
-    if notes.kernel == "torch":
-        found.append(Gap.UNFUSED_SOFTMAX)
-    if "AA-Scaling" in row.text("framework") and "RMS" not in row.text("framework"):
-        found.append(Gap.UNFUSED_NORM)
-    if notes.cuda_graph:
-        found.append(Gap.CUDA_GRAPH)
-    if notes.async_tp:
-        found.append(Gap.ASYNC_TP)
-    if notes.expert_overlap:
-        found.append(Gap.EXPERT_OVERLAP)
     job = JobSpec(
         world_size=row.whole("num_gpus"),
         seq_len=seq_len,
@@ -140,4 +142,24 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         dropout=row.dataset in DROPOUT_DATASETS,
         context_parallel=context_parallel_of(row),
     )
-    return job, tuple(found)
+    return job, (*gaps, *_gaps(row, notes))
+
+
+def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
+    framework = row.text("framework")
+    own = "AA-Scaling" in framework
+    hopper = row.text("gpu").startswith(("H100", "H200", "H800"))
+    older = notes.kernel.startswith("flash_attentionv1") or (
+        hopper and any(word in framework for word in ("llm-foundry", "torchtitan", "FMS"))
+    )
+    needed = {
+        Gap.OLD_ATTENTION: older,
+        Gap.UNFUSED_SOFTMAX: notes.kernel == "torch",
+        Gap.UNFUSED_NORM: own and "RMS" not in framework,
+        Gap.SPLIT_GATE: own,
+        Gap.BROADCASTS: framework == "InternEvo" and row.whole_or("dp", 1) > row.whole("gpus_per_node"),
+        Gap.CUDA_GRAPH: notes.cuda_graph,
+        Gap.ASYNC_TP: notes.async_tp,
+        Gap.EXPERT_OVERLAP: notes.expert_overlap,
+    }
+    return tuple(gap for gap, wanted in needed.items() if wanted)

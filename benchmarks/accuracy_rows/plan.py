@@ -44,7 +44,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
     degrees = _degrees(row, job)
     zero_stage, zero_size = _zero(row, notes, degrees)
     first = Plan(
-        strategy=_strategy(row, degrees["tp"]),
+        strategy=_strategy(row, job, degrees["tp"]),
         preset=job.preset.name,
         tp=degrees["tp"],
         cp=degrees["cp"],
@@ -77,10 +77,12 @@ def _degrees(row: Row, job: JobSpec) -> dict[str, int]:
     return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp}
 
 
-def _strategy(row: Row, tp: int) -> StrategyName:
+def _strategy(row: Row, job: JobSpec, tp: int) -> StrategyName:
     """Sequence parallelism as stated; unstated means with tensor parallelism, as NVIDIA's recipes do."""
     with_sp = row.text("sp") == "1" if row.known("sp") else True
-    return StrategyName.FSP if with_sp and tp > 1 else StrategyName.MTP
+    if not with_sp or tp == 1:
+        return StrategyName.MTP
+    return StrategyName.MSP if "msp" in job.preset.strategies else StrategyName.FSP
 
 
 def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:
@@ -141,6 +143,7 @@ def _gaps(row: Row, notes: Notes, plan: Plan, found: list[Candidate]) -> tuple[G
         Gap.UNKNOWN_VPP: plan.pp > 1 and not row.known("vpp"),
         Gap.MODULE_RECOMPUTE: bool(notes.recompute_modules),
         Gap.LAYER_RECOMPUTE: partial,
+        Gap.OP_RECOMPUTE: "torchtitan" in row.text("framework") and row.text("recompute") == "selective",
         Gap.SCATTERED_HOPS: scattered and "Megatron-LM" in row.text("framework"),
         Gap.UNEVEN_BATCH: any(one.beyond for one in found),
     }

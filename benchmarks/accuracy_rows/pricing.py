@@ -115,7 +115,7 @@ class Pricing:
 
     def _pricer(self, key: str, cluster: ClusterSpec) -> Pricer:
         if key not in self.pricers:
-            self.pricers[key] = Pricer(book=self.books.book(cluster), domain_ranks=cluster.scale_up_ranks)
+            self.pricers[key] = Pricer.on(cluster, self.books.book(cluster))
         return self.pricers[key]
 
 

@@ -17,6 +17,8 @@ SPLITS: tuple[tuple[str, Callable[[Prediction], str]], ...] = (
     ("gpus", lambda one: one.row.text("num_gpus")),
     ("recompute", lambda one: one.row.text("recompute")),
     ("gpu", lambda one: one.row.text("gpu")),
+    ("framework", lambda one: one.row.text("framework")),
+    ("precision", lambda one: one.row.text("precision")),
 )
 
 
@@ -66,9 +68,9 @@ def _order(value: str) -> tuple[int, float, str]:
 
 def residual_lines(found: Iterable[Residual]) -> list[str]:
     """The residuals as a printed table."""
-    lines = [f"{'residual by':12} {'value':22} {'rows':>5} {'mean log ratio':>15} {'MAPE %':>8}"]
+    lines = [f"{'residual by':12} {'value':46} {'rows':>5} {'mean log ratio':>15} {'MAPE %':>8}"]
     lines += [
-        f"{one.split:12} {one.value:22} {one.rows:5d} {one.bias:+15.3f} {100 * one.mape:8.1f}"
+        f"{one.split:12} {one.value:46} {one.rows:5d} {one.bias:+15.3f} {100 * one.mape:8.1f}"
         for one in found
     ]
     return lines

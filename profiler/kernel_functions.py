@@ -8,7 +8,9 @@ import torch
 from torch.nn import functional
 
 from profdb.cases import MemoryBoundCase
+from profiler.launched import UnsupportedCaseError
 from profiler.torch_dtypes import random_operand
+from spec.dtypes import dtype_bytes
 
 Operands = tuple[torch.Tensor, ...]
 
@@ -27,12 +29,14 @@ class KernelFunction:
     ``operands`` builds (case, device) -> tensors; ``forward`` runs on them. ``backward`` is a
     function of (operands, gradient) where autograd would run something else than the kernel; None
     lets autograd differentiate ``forward``. ``one_kernel``: torch runs it as a single kernel already.
+    ``stand_in`` says what runs where the kernel never runs by itself; it moves the same bytes.
     """
 
     operands: Callable[[MemoryBoundCase, torch.device], Operands]
     forward: Callable[..., torch.Tensor]
     backward: Callable[..., object] | None = None
     one_kernel: bool = False
+    stand_in: str = ""
 
 
 def activation(case: MemoryBoundCase, where: torch.device) -> torch.Tensor:
@@ -96,6 +100,13 @@ def with_table(case: MemoryBoundCase, where: torch.device) -> Operands:
     """An embedding table and the token of every row."""
     table = random_operand((EMBEDDING_TABLE_ROWS, case.width), case.dtype, where)
     return table, torch.randint(EMBEDDING_TABLE_ROWS, (case.rows,), device=where)
+
+
+def with_fp32_sum(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """An fp32 sum and a 16-bit array of its shape: 4 bytes read, 2 written."""
+    if dtype_bytes(case.dtype) != 2.0:
+        raise UnsupportedCaseError(f"sums in fp32 of {case.dtype} gradients; 16-bit ones are measured")
+    return random_operand((case.rows, case.width), "fp32", where), activation(case, where)
 
 
 def with_order(case: MemoryBoundCase, where: torch.device) -> Operands:
@@ -171,6 +182,19 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         forward=lambda x, into: into.copy_(x),
         backward=lambda operands, gradient: operands[1].copy_(operands[0]),
         one_kernel=True,
+    ),
+    "accumulate": KernelFunction(
+        operands=two_activations,
+        forward=torch.add,
+        backward=lambda operands, gradient: operands[0].add_(operands[1]),
+        one_kernel=True,
+    ),
+    "accumulate_fp32": KernelFunction(
+        operands=with_fp32_sum,
+        forward=lambda total, part: part,
+        backward=lambda operands, gradient: operands[1].copy_(operands[0]),
+        one_kernel=True,
+        stand_in="torch fp32 to 16-bit copy: the bytes that a GEMM moves more when it adds to an fp32 sum",
     ),
     "norm_reduce": KernelFunction(operands=one_activation, forward=torch.linalg.vector_norm, one_kernel=True),
     "permute": KernelFunction(

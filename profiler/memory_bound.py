@@ -1,12 +1,11 @@
 """Benchmark: norms, activations, residual adds, losses, casts and copies, forward and backward."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
 
-from ops.kernels import bytes_moved_per_element
+from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
 from profiler.device import Device
 from profiler.kernel_functions import KERNEL_FUNCTIONS, KernelFunction, Operands
@@ -17,7 +16,7 @@ from profiler.torch_dtypes import operand_copies
 def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:
     """Operands of a kernel and the call; ``compiled`` fuses by torch.compile what torch itself runs
     as several kernels."""
-    if case.kernel not in KERNEL_FUNCTIONS:
+    if case.kernel not in KERNELS or case.kernel not in KERNEL_FUNCTIONS:
         raise UnsupportedCaseError(f"no benchmark for kernel {case.kernel!r}")
     if case.direction not in ("forward", "backward"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
@@ -26,15 +25,24 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     forward = fused_forward(case.kernel) if fuse else function.forward
     backward = case.direction == "backward"
     moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
+    if moved <= 0.0:
+        raise UnsupportedCaseError(f"{case.kernel} moves nothing in the {case.direction}")
     copies = operand_copies(moved, device.cache_bytes)
     calls = tuple(kernel_call(case, function, forward, device.torch_device) for _ in range(copies))
     name = "torch.compile" if fuse else ("torch" if function.one_kernel else "torch, several kernels")
-    return Launched(case=case, calls=calls, implementation=name)
+    return Launched(case=case, calls=calls, implementation=function.stand_in or name)
 
 
 @lru_cache
 def fused_forward(kernel: str) -> Callable[..., torch.Tensor]:
-    """A kernel's forward through torch.compile, for any shape; compiled once."""
+    """A kernel's forward through torch.compile, for any shape; compiled once.
+
+    A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process
+    says otherwise for as long as it runs.
+    """
+    from torch._functorch import config
+
+    config.donated_buffer = False
     compile_for: Callable[..., torch.Tensor] = torch.compile(KERNEL_FUNCTIONS[kernel].forward, dynamic=True)
     return compile_for
 
@@ -59,21 +67,12 @@ def kernel_call(
             gradient = torch.randn_like(function.forward(*operands))
         backward = function.backward
         return lambda: backward(operands, gradient)
-    return differentiated(operands, forward, fused=forward is not function.forward)
+    return differentiated(operands, forward)
 
 
-def differentiated(operands: Operands, forward: Callable[..., torch.Tensor], *, fused: bool) -> Call:
+def differentiated(operands: Operands, forward: Callable[..., torch.Tensor]) -> Call:
     """The backward that autograd runs for ``forward``, alone, again and again."""
     wanted = [operand.requires_grad_(True) for operand in operands if operand.is_floating_point()]
-    with keep_graph_buffers() if fused else nullcontext():
-        output = forward(*operands)
+    output = forward(*operands)
     gradient = torch.randn_like(output)
     return lambda: torch.autograd.grad(output, wanted, gradient, retain_graph=True, allow_unused=True)
-
-
-def keep_graph_buffers() -> AbstractContextManager[object]:
-    """A compiled backward may reuse the buffers of its forward unless told that it runs again."""
-    from torch._functorch import config
-
-    patched: AbstractContextManager[object] = config.patch(donated_buffer=False)
-    return patched

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase
-from profiler import attention, timing
+from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase
+from profiler import attention, memory_bound, timing
 from profiler.attention import attention_operands, torch_varlen_forward
 from profiler.device import Device, choose_device
 from profiler.grouped_gemm import grouped_call, grouped_product
 from profiler.launched import UnsupportedCaseError
 from profiler.linear import fp8_call, launch_fp8
+from profiler.memory_bound import launch_memory_bound
 from profiler.torch_dtypes import operand_copies
 from spec.errors import ConfigError
 
@@ -133,6 +134,20 @@ def test_a_trial_on_a_gpu_is_queued_behind_a_hold(monkeypatch: pytest.MonkeyPatc
     read = clock.burst((lambda: order.append("call"),), 3, lambda: order.append("align"))
     assert order == ["drain", "hold", "align", "record", "call", "call", "call", "record", "wait"]
     assert read == pytest.approx(2e-3)
+
+
+def test_a_fused_backward_can_be_timed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the compiler without its code generator: what a backward may reuse is decided before that
+    whole = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
+    memory_bound.fused_forward.cache_clear()
+    for rows in (12, 20):
+        case = MemoryBoundCase(kernel="swiglu", direction="backward", rows=rows, width=32)
+        launched = launch_memory_bound(case, Device(kind="cpu"), compiled=True)
+        assert launched.implementation == "torch.compile"
+        first, second = launched.calls[0](), launched.calls[0]()
+        assert torch.equal(first[0], second[0])  # type: ignore[index]
+    memory_bound.fused_forward.cache_clear()
 
 
 def test_small_operands_take_turns_until_they_exceed_twice_the_cache() -> None:

@@ -181,6 +181,8 @@ KERNEL_OPERATIONS = {
     ("copy", "forward"): ("copy_",),
     ("copy", "backward"): ("copy_",),
     ("norm_reduce", "forward"): ("linalg_vector_norm",),
+    ("accumulate", "backward"): ("add_",),
+    ("accumulate_fp32", "backward"): ("copy_",),
     ("permute", "forward"): ("index_select",),
     ("permute", "backward"): ("index_select",),
 }
@@ -239,6 +241,7 @@ def test_one_launch_is_one_operation() -> None:
         attention_case(mask="spiral"),
         attention_case(q_len=16),
         attention_case(v_dim=8),
+        MemoryBoundCase(kernel="norm_reduce", direction="backward", rows=8, width=8),
         MemoryBoundCase(kernel="unknown", direction="forward", rows=1, width=1),
         MemoryBoundCase(kernel="copy", direction="sideways", rows=1, width=1),
         OptimizerCase(elements=10, tensors=3),

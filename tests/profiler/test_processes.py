@@ -41,14 +41,14 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def as_slurm_would(rank: int, port: str) -> dict[str, str]:
-    """The environment of one of two tasks on one node."""
+def as_slurm_would(rank: int, port: str, nodes: int = 1) -> dict[str, str]:
+    """The environment of one task out of two on each node."""
     return environment(
         SLURM_PROCID=str(rank),
-        SLURM_NPROCS="2",
-        SLURM_LOCALID=str(rank),
-        SLURM_NNODES="1",
-        SLURM_TASKS_PER_NODE="2",
+        SLURM_NPROCS=str(2 * nodes),
+        SLURM_LOCALID=str(rank % 2),
+        SLURM_NNODES=str(nodes),
+        SLURM_TASKS_PER_NODE=f"2(x{nodes})",
         SLURM_JOB_NODELIST="localhost",
         SLURM_JOB_ID="7",
         MASTER_ADDR="127.0.0.1",
@@ -85,6 +85,38 @@ def test_two_ranks_under_torchrun_measure_what_the_profile_says(tmp_path: Path) 
             assert (sample.case.intra, sample.case.inter, sample.case.siblings) == (2, 1, 1)
             assert sample.launched["implementation"] == f"torch gloo {sample.case.collective.value}"
     assert {family.value for family in profile.tables} == set(profile.fits)
+
+
+def test_two_nodes_under_slurm_measure_every_split(tmp_path: Path) -> None:
+    output, port = tmp_path / "data.pt", free_port()
+    command = [sys.executable, SCRIPT, "--device", "cpu", "--output", str(output), "--no_pics"]
+    command += ["--only", "all_reduce,p2p", "--max_size", "1KiB"]
+    ranks = [
+        subprocess.Popen(command, env=as_slurm_would(rank, port, nodes=2), stderr=subprocess.PIPE, text=True)
+        for rank in range(4)
+    ]
+    try:
+        for process in ranks:
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, errors
+    finally:
+        for process in ranks:
+            process.kill()
+    profile = load_profile(output)
+    assert (profile.machine.nodes, profile.machine.gpus_per_node) == (2, 2)
+    shapes = Counter(
+        (case.collective.value, case.intra, case.inter, case.siblings)
+        for case in (sample.case for sample in profile.samples)
+        if isinstance(case, CollectiveCase)
+    )
+    assert set(shapes) == {
+        ("all_reduce", 2, 1, 1),
+        ("all_reduce", 1, 2, 2),
+        ("all_reduce", 2, 2, 1),
+        ("p2p", 2, 1, 1),
+        ("p2p", 1, 2, 2),
+    }
+    assert all(sample.status == "ok" for sample in profile.samples)
 
 
 def run_two(way: str, output: Path) -> list[tuple[int, str]]:

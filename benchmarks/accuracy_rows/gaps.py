@@ -6,9 +6,6 @@ from enum import StrEnum
 class Gap(StrEnum):
     """One missing piece, in the words of the printed table."""
 
-    INTERLEAVED = "interleaved schedule (vpp > 1) in the replay"
-    ZERO_BUBBLE = "zero-bubble schedule"
-    UNKNOWN_VPP = "vpp not stated (priced as 1)"
     MODULE_RECOMPUTE = "recompute of named modules only"
     LAYER_RECOMPUTE = "recompute of some layers only"
     SCATTERED_HOPS = "pipeline hops scattered over tp and gathered again"

@@ -13,6 +13,7 @@ from benchmarks.accuracy_rows.row import Row, RowError
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
+from solver.schedules import Schedule
 from spec.job import JobSpec
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -46,10 +47,10 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
     first = Plan(
         strategy=_strategy(row, job, degrees["tp"]),
         preset=job.preset.name,
+        schedule=_schedule(row, notes),
         tp=degrees["tp"],
         cp=degrees["cp"],
         pp=degrees["pp"],
-        vpp=row.whole_or("vpp", 1),
         ep=degrees["ep"],
         etp=_etp(row, notes, degrees["tp"]),
         dp=degrees["dp"],
@@ -59,8 +60,8 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
     found: list[Candidate] = []
     for micro in _micro_batches(row, job, degrees["dp"]):
         for recompute in _recomputes(row, notes):
-            plan = replace(first, micro_batch=micro, recompute=recompute)
-            found.append(_with_batches(plan, job))
+            one = _with_batches(replace(first, micro_batch=micro, recompute=recompute), job)
+            found += [replace(one, plan=replace(one.plan, vpp=vpp)) for vpp in _chunks(row, one.plan)]
     return found, _gaps(row, notes, first, found)
 
 
@@ -75,6 +76,28 @@ def _degrees(row: Row, job: JobSpec) -> dict[str, int]:
     if stated not in (dp, dp * cp):
         raise row.refuse("dp", f"num_gpus / (tp pp cp) is {dp}")
     return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp}
+
+
+def _schedule(row: Row, notes: Notes) -> Schedule:
+    """The schedule in the notes' words; 1F1B, interleaved or not, where they have none."""
+    word = notes.schedule.lower()
+    if not word or word.startswith("1f1b"):
+        return Schedule.ONE_F_ONE_B
+    if word not in [schedule.value for schedule in Schedule]:
+        raise row.refuse("notes", f"schedule must be 1F1B or one of {', '.join(Schedule)}")
+    return Schedule(word)
+
+
+def _chunks(row: Row, plan: Plan) -> tuple[int, ...]:
+    """Chunks a stage's layers are cut into: stated, or every number that Megatron-LM accepts (it divides
+    the stage's layers, and pp divides the micro-batches)."""
+    layers = row.whole("layers")
+    if row.known("vpp"):
+        return (row.whole("vpp"),)
+    if plan.pp == 1 or layers % plan.pp or plan.num_micro % plan.pp:
+        return (1,)
+    per_stage = layers // plan.pp
+    return tuple(chunks for chunks in range(1, per_stage + 1) if per_stage % chunks == 0)
 
 
 def _strategy(row: Row, job: JobSpec, tp: int) -> StrategyName:
@@ -138,9 +161,6 @@ def _gaps(row: Row, notes: Notes, plan: Plan, found: list[Candidate]) -> tuple[G
     partial = "fraction of layers" in row.notes or notes.recompute_layers is not None
     scattered = plan.tp > 1 and plan.pp > 1 and plan.strategy is StrategyName.MTP
     needed = {
-        Gap.INTERLEAVED: plan.vpp > 1,
-        Gap.ZERO_BUBBLE: notes.schedule.startswith("ZB"),
-        Gap.UNKNOWN_VPP: plan.pp > 1 and not row.known("vpp"),
         Gap.MODULE_RECOMPUTE: bool(notes.recompute_modules),
         Gap.LAYER_RECOMPUTE: partial,
         Gap.OP_RECOMPUTE: "torchtitan" in row.text("framework") and row.text("recompute") == "selective",

@@ -21,6 +21,7 @@ from benchmarks.accuracy_rows.row import REQUIRED_COLUMNS, Row, RowError, read_r
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
+from solver.schedules import Schedule
 from spec.errors import ConfigError
 from spec.model import AttentionKind, NormKind, PositionKind
 
@@ -319,3 +320,11 @@ def test_curves_change_the_price_and_are_restated_for_the_same_generation(tmp_pa
     assert other is not None
     assert own.origins_s["measured"] + own.origins_s["extrapolated"] > 0
     assert other.origins_s["transferred"] > 0
+
+
+def test_schedules_and_chunks() -> None:
+    deep = {"pp": 4, "tp": 1, "sp": 0, "dp": 2, "layers": 16, "notes": "schedule=ZB-2p"}
+    assert plans(**deep)[0].schedule is Schedule.ZB_2P
+    assert plans(**deep | {"notes": "schedule=1F1B-I", "vpp": 2})[0].vpp == 2
+    assert {plan.vpp for plan in plans(**deep | {"notes": "", "vpp": ""})} == {1, 2, 4}  # 4 layers a stage
+    assert {plan.vpp for plan in plans(**deep | {"notes": "", "vpp": "", "layers": 18})} == {1}

@@ -38,7 +38,7 @@ class Blend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """``value`` of the target, ``distance`` to the nearest line (log2 units) and whether the lines
+    """``value`` of the target, ``distance`` to the nearest sample (log2 units) and whether the lines
     read lie on both sides of the query in every coordinate (``inside``); all of length Q."""
 
     value: FloatArray
@@ -125,7 +125,7 @@ def _read_part(
     count = min(blend.neighbours, squared.shape[1] - (skip is not None))
     nearest = np.argpartition(squared, count - 1, axis=1)[:, :count]
     near = np.take_along_axis(squared, nearest, axis=1)
-    readings = _interpolate(arrays, nearest, along)
+    readings, away = _interpolate(arrays, nearest, along)
     weights = (near + TINY) ** (-blend.power / 2.0)
     weights /= weights.sum(axis=1, keepdims=True)
     offsets = arrays["coords"][nearest] - others[:, None, :]
@@ -133,11 +133,13 @@ def _read_part(
     low = offsets.min(axis=1, initial=np.inf) <= 1e-9
     high = offsets.max(axis=1, initial=-np.inf) >= -1e-9
     reached = np.maximum(np.take_along_axis(gap, nearest, axis=1), 0.0).min(axis=1) <= 1e-9
-    return value, np.sqrt(near.min(axis=1)), (low & high).all(axis=1) & reached
+    nearest_sample = np.sqrt((np.square(offsets).sum(axis=2) + away**2).min(axis=1))
+    return value, nearest_sample, (low & high).all(axis=1) & reached
 
 
-def _interpolate(arrays: Arrays, nearest: IntArray, along: FloatArray) -> FloatArray:
-    """Value of each chosen line at ``along``; constant beyond its ends."""
+def _interpolate(arrays: Arrays, nearest: IntArray, along: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Value of each chosen line at ``along``, constant beyond its ends, and how far along the line its
+    nearest sample is; both Q x K."""
     places, values = arrays["along"], arrays["values"]
     span = float(places.max() - places.min()) + 2.0
     origin = float(places.min()) - 1.0
@@ -148,7 +150,8 @@ def _interpolate(arrays: Arrays, nearest: IntArray, along: FloatArray) -> FloatA
     left = np.maximum(right - 1, arrays["starts"][nearest].astype(np.int64))
     width = places[right] - places[left]
     share = np.where(width > 0.0, (clipped - places[left]) / np.where(width > 0.0, width, 1.0), 1.0)
-    return np.asarray(values[left] + (values[right] - values[left]) * np.clip(share, 0.0, 1.0))
+    away = np.minimum(np.abs(along[:, None] - places[left]), np.abs(along[:, None] - places[right]))
+    return values[left] + (values[right] - values[left]) * np.clip(share, 0.0, 1.0), away
 
 
 def _blend(readings: FloatArray, weights: FloatArray, offsets: FloatArray, blend: Blend) -> FloatArray:

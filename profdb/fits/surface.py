@@ -3,16 +3,18 @@
 Model: seconds = roofline * exp(residual), roofline = max(flops / peak, bytes / rate) + floor_s
 (Williams et al. 2009, "Roofline", plus a launch floor), residual read from profdb.fits.lines.
 Fitted: peak, rate and floor are the best rates and the shortest time among the samples; the residual's
-blend is the candidate with the smallest error when whole lines are left out.
+blend, and the share of boosted trees (profdb.fits.trees) far from every line, are the candidates with
+the smallest error when whole lines are left out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profdb.fits.lines import Blend, build_lines, line_axis, line_of, read_lines, scaled, scaled_lines
 from profdb.fits.prediction import Arrays, Prediction
+from profdb.fits.trees import fit_trees, read_trees
 from spec.arrays import FloatArray, IntArray
 
 CANDIDATES: tuple[Blend, ...] = (
@@ -29,6 +31,19 @@ METRIC_FACTORS = (0.4, 2.5)
 
 CV_POINTS = 1500
 """Samples on which candidates are compared; enough that a p90 is stable to a tenth of itself."""
+
+TREES_FROM_SCORE = 0.03
+"""Median + p90 / 4 of the lines' left-out error above which trees are tried: below it they gain nothing
+that the noise of measurements leaves visible."""
+
+TREES_SAMPLES = (80, 5000)
+"""Fewer samples overfit; more form lines, and trees of them are slow to fit."""
+
+TREES_FROM_DISTANCE = 0.25
+"""log2 units from the nearest sample at which trees have half their share."""
+
+TREE_SHARES = (0.5, 0.9)
+FOLDS = 4
 
 UNTESTED_STD = 0.5
 """Assumption: relative error where too few lines exist to leave any out."""
@@ -76,6 +91,11 @@ def fit_surface(shapes: Shapes, seconds: FloatArray, noise: float) -> Arrays:
     arrays["rates"] = rates
     arrays["blend"] = np.asarray([CANDIDATES.index(trial.blend)], dtype=np.float64)
     arrays["noise"] = np.asarray([noise])
+    if worth_trees(trial, target.shape[0]):
+        trial = _with_trees(trial, lines, shapes.points, target)
+        if trial.tree_share > 0.0:
+            arrays |= fit_trees(shapes.points, target)
+    arrays["tree_share"] = np.asarray([trial.tree_share])
     arrays["cv_error"] = trial.errors
     arrays["cv_row"] = trial.rows.astype(np.float64)
     arrays["error_slope"] = np.asarray([_error_slope(trial.errors, trial.distances)])
@@ -87,8 +107,11 @@ def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
     blend = CANDIDATES[int(arrays["blend"][0])]
     reading = read_lines(arrays, blend, scaled(shapes.points, arrays["metric"]))
     spread = np.hypot(arrays["noise"][0], arrays["error_slope"][0] * reading.distance)
+    value, share = reading.value, float(arrays["tree_share"][0])
+    if share > 0.0:
+        value = _mixed(value, read_trees(arrays, shapes.points), share, reading.distance)
     return Prediction(
-        seconds=roofline_s(arrays["rates"], shapes) * np.exp(reading.value),
+        seconds=roofline_s(arrays["rates"], shapes) * np.exp(value),
         relative_std=spread,
         inside=reading.inside,
     )
@@ -96,14 +119,17 @@ def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A blend and metric with what they miss on left-out lines: ``errors`` at ``distances`` from the
-    nearest line for the samples ``rows``, equally long."""
+    """A blend and metric with what they tell on left-out lines: values ``told`` with ``errors`` at
+    ``distances`` from the nearest line for the samples ``rows``, equally long; ``tree_share`` is the
+    weight of the trees far from every line."""
 
     blend: Blend
     metric: FloatArray
     errors: FloatArray
     distances: FloatArray
     rows: IntArray
+    told: FloatArray
+    tree_share: float = 0.0
 
     @property
     def score(self) -> float:
@@ -121,7 +147,12 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
     if lines["coords"].shape[0] < 3:
         none = np.zeros(0)
         return Trial(
-            blend=CANDIDATES[0], metric=metric, errors=none, distances=none, rows=none.astype(np.int64)
+            blend=CANDIDATES[0],
+            metric=metric,
+            errors=none,
+            distances=none,
+            told=none,
+            rows=none.astype(np.int64),
         )
     rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
     asked = Asked(rows=rows, points=points[rows], target=target[rows], skip=line_of(points, axis)[rows])
@@ -157,7 +188,37 @@ def _left_out(lines: Arrays, asked: Asked, metric: FloatArray, blend: Blend) -> 
         errors=np.abs(np.expm1(reading.value - asked.target)),
         distances=reading.distance,
         rows=asked.rows,
+        told=reading.value,
     )
+
+
+def worth_trees(trial: Trial, samples: int) -> bool:
+    """Whether lines alone leave enough error, and samples are neither too few nor too many, to try trees."""
+    return trial.score > TREES_FROM_SCORE and TREES_SAMPLES[0] <= samples <= TREES_SAMPLES[1]
+
+
+def _mixed(lines: FloatArray, trees: FloatArray, share: float, distance: FloatArray) -> FloatArray:
+    """Trees enter with the distance to the nearest sample: near one, it rules."""
+    weight = share * distance**2 / (distance**2 + TREES_FROM_DISTANCE**2)
+    return np.asarray(lines + weight * (trees - lines))
+
+
+def _with_trees(trial: Trial, lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
+    """The trial with the share of trees that misses left-out lines least (folds of whole lines)."""
+    fold = np.random.default_rng(1).permutation(lines["coords"].shape[0]) % FOLDS
+    fold_of: IntArray = fold[line_of(points, int(lines["axis"][0]))]
+    trees: FloatArray = np.zeros(trial.rows.shape[0])
+    for part in range(FOLDS):
+        inside = fold_of != part
+        asked = ~inside[trial.rows]
+        if asked.any() and inside.any():
+            trees[asked] = read_trees(fit_trees(points[inside], target[inside]), points[trial.rows[asked]])
+    best = trial
+    for share in TREE_SHARES:
+        value = _mixed(trial.told, trees, share, trial.distances)
+        errors = np.abs(np.expm1(value - target[trial.rows]))
+        best = min(best, replace(trial, errors=errors, tree_share=share), key=lambda t: t.score)
+    return best
 
 
 def _error_slope(errors: FloatArray, distances: FloatArray) -> float:

@@ -14,6 +14,7 @@ from solver.answer import Answer
 from solver.command_line import parser
 from solver.explain import why
 from solver.files import answer_record, question_record, search_record, write_csv, write_json
+from solver.memory import usable_bytes
 from solver.plans import PlanTable
 from solver.question import Opened, Request, open_question
 from solver.search import SearchResult, price_plan, search
@@ -133,7 +134,7 @@ def priced(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
     print(f"origin   {report.origin_line(answer)}")
     for reason in broken_rules(question, plan):
         print(f"not feasible: {reason}")
-    limit = question.cluster.gpu.memory_bytes
+    limit = usable_bytes(question.cluster)
     if answer.device_bytes > limit:
         print(f"not feasible: needs {bytes_to_gib(answer.device_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}")
     print(report.internlm_dict(answer, question.job))

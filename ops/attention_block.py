@@ -8,7 +8,7 @@ from ops.context import LayerContext
 from ops.context_parallel import exchanges, ring_steps
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
-from ops.op import Attention, MemoryBound, Phase, Piece, sequence
+from ops.op import Attention, MemoryBound, Op, Phase, Piece, sequence
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.model import AttentionKind, AttentionSpec, BlockSpec, PositionKind
@@ -75,7 +75,7 @@ def _projections(
         bias=attention.qkv_bias,
     )
     pieces = [
-        sharding.enter(context, qkv.name),
+        sharding.enter(context, qkv.name, hidden),
         sharding.weights(context, qkv.name, qkv.inputs * qkv.outputs),
         linear(context, qkv),
     ]
@@ -148,7 +148,7 @@ def _mla_projections(
             kernel(context, latent_norm),
         ]
 
-    def up(name: str, inputs: int, outputs: IntArray) -> list[Piece]:
+    def up(name: str, inputs: int, outputs: IntArray, entering: int = 0) -> list[Piece]:
         layer = Linear(
             name=f"attention.{name}_up",
             tokens=gemm_rows,
@@ -157,7 +157,7 @@ def _mla_projections(
             saved_bytes=context.activations(saved_rows, inputs),
         )
         return [
-            sharding.enter(context, layer.name),
+            sharding.enter(context, layer.name, entering or inputs),
             sharding.weights(context, layer.name, layer.inputs * layer.outputs),
             linear(context, layer),
         ]
@@ -170,7 +170,8 @@ def _mla_projections(
         pieces += up("q", hidden, q_width)
     shared_input = 0.0 * own_input if attention.q_lora_rank else own_input
     pieces += down("kv", attention.kv_lora_rank, attention.rope_dim, shared_input)
-    pieces += up("kv", attention.kv_lora_rank, heads * (nope + attention.v_dim))
+    kv_entering = attention.kv_lora_rank + attention.rope_dim
+    pieces += up("kv", attention.kv_lora_rank, heads * (nope + attention.v_dim), kv_entering)
     pieces.append(_rotary(context, gemm_rows, (heads + 1) * attention.rope_dim))
     return sequence(*pieces)
 
@@ -195,10 +196,12 @@ def attention_core(context: LayerContext, attention: AttentionSpec) -> Piece:
         rows, heads * attention.qk_dim + kv_heads * (attention.qk_dim + attention.v_dim)
     )
     kv_len = layout.constant(job.seq_len)
-    saved = inputs + 4.0 * rows * heads
+    # Where an exchange follows, the kernel's own output and the next linear's input are two tensors.
+    own_output = context.activations(rows, heads * attention.v_dim) * (exchanged or context.exchanges_heads)
+    saved = inputs + own_output + 4.0 * rows * heads
     if not job.flash_attention:
         scores = (rows * heads * kv_len).astype(np.float64)
-        saved = inputs + scores * (5.0 if job.dropout else 2.0)
+        saved = inputs + own_output + scores * (5.0 if job.dropout else 2.0)
     forward = Attention(
         name="attention.core",
         phase=Phase.FORWARD,
@@ -245,8 +248,8 @@ def _unfused_softmax(context: LayerContext, rows: IntArray, width: IntArray) -> 
     return sequence(*pieces)
 
 
-def is_score_kernel(op: object) -> bool:
+def is_score_kernel(op: Op) -> bool:
     """Whether an operation belongs to the attention core that selective recomputation repeats."""
-    if isinstance(op, Attention):
+    if isinstance(op, Attention) or op.name == "attention.ring_hop":
         return True
     return isinstance(op, MemoryBound) and op.kernel in ("masked_softmax", "dropout")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ops.layout import Layout
 from ops.op import Owner
-from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -22,6 +22,11 @@ class LayerContext:
     job: JobSpec
     layout: Layout
     linear_owner: Owner = Owner.DENSE
+
+    @property
+    def exchanges_heads(self) -> BoolArray:
+        """Rows of isp whose tokens are exchanged for heads around the attention kernel."""
+        return bools((self.layout.tp > 1) & (self.linear_owner is Owner.WEIGHT))
 
     @property
     def sequence(self) -> IntArray:

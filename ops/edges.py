@@ -102,7 +102,7 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
     )
     return sequence(
         norm(context, "head.norm", norm_rows, Position.HEAD),
-        sharding.enter(context, layer.name),
+        sharding.enter(context, layer.name, model.hidden),
         sharding.weights(context, layer.name, layer.inputs * layer.outputs),
         _tied(context, linear(context, layer)),
     )

@@ -58,7 +58,7 @@ def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: 
         bias=mlp.bias,
     )
     return sequence(
-        sharding.enter(context, up.name),
+        sharding.enter(context, up.name, context.model.hidden),
         sharding.weights(context, up.name, up.inputs * up.outputs),
         linear(context, up),
         activation(context, mlp.gated, rows.gemm, width, f"{name}.activation"),

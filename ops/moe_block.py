@@ -41,13 +41,15 @@ def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
 
 
 def _router(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
-    """Scores of every expert for every token; the norm's output it reads is kept by the experts."""
+    """Scores of every expert for every token, in fp32; the norm's output it reads is kept here unless the
+    shared experts keep it anyway."""
+    own_input = context.activations(rows, context.model.hidden) * (not moe.shared_ffn_hidden)
     layer = Linear(
         name="moe.router",
         tokens=rows,
         inputs=context.layout.constant(context.model.hidden),
         outputs=context.layout.constant(moe.num_experts),
-        saved_bytes=4.0 * rows * moe.num_experts,
+        saved_bytes=4.0 * rows * moe.num_experts + own_input,
         bias=False,
     )
     return linear(context, layer)
@@ -66,12 +68,12 @@ def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:
 
 
 def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntArray:
-    """Token rows one rank sends out: topk copies, cut to the capacity when there is one, and spread
-    by the job's stated imbalance."""
-    copies = float(moe.topk)
+    """Token rows one rank sends out: topk copies spread by the job's stated imbalance, or with a capacity
+    factor that many times topk, dropped or padded to it (GShard, arXiv 2006.16668 sec. 2.2)."""
+    copies = moe.topk * context.job.moe_imbalance
     if moe.capacity_factor is not None:
-        copies = min(copies, moe.topk * moe.capacity_factor)
-    rows: IntArray = np.ceil(own_rows * copies * context.job.moe_imbalance).astype(np.int64)
+        copies = moe.topk * moe.capacity_factor
+    rows: IntArray = np.ceil(own_rows * copies).astype(np.int64)
     return rows
 
 

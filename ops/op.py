@@ -167,7 +167,8 @@ class Attention(Op):
         (arXiv 2204.02311 App. B); twice that in the backward."""
         factor = 2.0 if self.direction == "forward" else 4.0
         dims = self.qk_dim + self.v_dim
-        return factor * self.repeat * self.batch * self.heads * self.q_len * self.kv_len * dims
+        keys = np.minimum(self.kv_len, self.window) if self.window else self.kv_len
+        return factor * self.repeat * self.batch * self.heads * self.q_len * keys * dims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from ops.attention_block import is_score_kernel
-from ops.op import Attention, Op, Ops, Phase, Piece
+from ops.op import Attention, Axis, Comm, Op, Ops, Phase, Piece
 from spec.arrays import FloatArray
 
 
@@ -37,7 +37,13 @@ def recomputed(block: Piece, kind: Recompute, input_bytes: FloatArray) -> Piece:
 def _repeat(block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None) -> Piece:
     """Copy the chosen forward operations into the backward and let go of what they save."""
     again: Ops = tuple(
-        replace(op, phase=Phase.RECOMPUTE, saved_bytes=0.0 * op.saved_bytes, parameters=0 * op.parameters)
+        replace(
+            op,
+            phase=Phase.RECOMPUTE,
+            beside_phase=Phase.RECOMPUTE,
+            saved_bytes=0.0 * op.saved_bytes,
+            parameters=0 * op.parameters,
+        )
         for op in block.forward
         if chosen(op)
     )
@@ -52,7 +58,14 @@ def _repeat(block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None)
         elif op is block.forward[0]:
             kept = keep
         forward.append(replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes))
-    return Piece(forward=tuple(forward), backward=again + block.backward)
+    backward = tuple(op for op in block.backward if keep is None or not _gathers_weights(op))
+    return Piece(forward=tuple(forward), backward=again + backward)
+
+
+def _gathers_weights(op: Op) -> bool:
+    """isp's gather before the backward: the repeated forward has just gathered the same weights, and
+    InternEvo keeps them until the layer's backward is done."""
+    return isinstance(op, Comm) and op.axis is Axis.WP and op.phase is Phase.INPUT_GRAD
 
 
 def _inputs_of_core(op: Op) -> FloatArray:

@@ -63,7 +63,7 @@ def _moved(
     return Comm(
         name=name,
         phase=phase,
-        lane=Lane.PREFETCH,
+        lane=Lane.PREFETCH if context.job.preset.overlap_weights else Lane.MAIN,
         collective=Collective.ALL_GATHER,
         axis=axis,
         size_bytes=padded_to_ranks(elements, ranks, dtype_bytes(dtype)),

@@ -12,10 +12,11 @@ import numpy as np
 from ops.context import LayerContext
 from ops.op import Owner
 from ops.step import HeldParameters, owned_elements
-from solver.layer_times import DistinctLayers, layer_bytes
+from solver.layer_times import DistinctLayers, LayerBytes, layer_bytes
 from solver.plans import PlanTable
 from solver.stages import StageTable, in_flight, in_flight_filled
 from spec.arrays import FloatArray, IntArray
+from spec.cluster import ClusterSpec
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -23,6 +24,8 @@ from spec.units import GIB
 
 # Assumption: freed and split blocks that PyTorch's caching allocator keeps beyond what is allocated.
 ALLOCATOR_SLACK = 0.04
+# Assumption: what the driver and the context of other processes keep of the sheet's capacity.
+UNUSABLE_SHARE = 0.01
 # Assumption: CUDA context with cuBLAS and cuDNN workspaces, and NCCL's buffers, per process.
 CONTEXT_BYTES = 1.0 * GIB
 NCCL_BYTES = 0.5 * GIB
@@ -109,8 +112,8 @@ def stage_memory(
         **_model_state(context, held, plans, stages),
         activations_bytes=(saved + embedding_saved) * chunks,
         logits_bytes=kinds[-1].saved_bytes[row] * stages.head,
-        working_bytes=transient + _working(context),
-        weight_pool_bytes=_weight_pool(context, kinds[0].parameters, row),
+        working_bytes=transient + _working(model, context, kinds, row),
+        weight_pool_bytes=_weight_pool(context, kinds, row, weights),
         bucket_bytes=_bucket(context, held),
     )
     return StageBytes(held=held, cost=_or_step_peak(context, held, cost))
@@ -133,18 +136,35 @@ def _model_state(
     }
 
 
-def _working(context: LayerContext) -> FloatArray:
-    """Two hidden-sized gradients in motion while a layer's backward runs."""
-    return 2.0 * context.activations(context.tokens, context.model.hidden)
-
-
-def _weight_pool(context: LayerContext, layer: HeldParameters, row: IntArray) -> FloatArray:
-    """Two layers of gathered weights, one in use and one coming: isp (arXiv 2401.09149 sec. 3.3) and
-    sharded parameters (arXiv 2304.11277 sec. 3.3.2)."""
+def _working(model: ModelSpec, context: LayerContext, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
+    """What a layer's backward holds for a moment: two hidden-sized gradients, the gradients of its widest
+    activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
     layout = context.layout
-    isp = np.where(layout.wp > 1, layer.weight[row] * layout.wp, 0)
-    sharded = np.where(layout.zero_stage >= 3, layer.total[row], 0)
-    return 2.0 * (isp + sharded) * context.parameter_bytes
+    widths = [
+        run.block.mlp.ffn_hidden * (3 if run.block.mlp.gated else 2) for run in model.blocks if run.block.mlp
+    ]
+    # Feed-forward work is cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp).
+    wide = context.activations(context.tokens, max(widths, default=0)) / layout.tp
+    gradients = 2.0 * context.activations(context.tokens, model.hidden) + wide
+    cut = (layout.zero_stage >= 2) | (layout.wp > 1)
+    layer = np.max([kind.parameters.total[row] for kind in kinds[: len(model.blocks)]], axis=0) * layout.wp
+    return gradients + np.where(cut, layer * dtype_bytes(context.job.precision.reduce), 0.0)
+
+
+def _weight_pool(
+    context: LayerContext, kinds: list[LayerBytes], row: IntArray, weights: tuple[IntArray, ...]
+) -> FloatArray:
+    """Gathered weights: two layers, one in use and one coming, or the head where that is more; isp
+    (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2)."""
+    layout = context.layout
+    most = np.zeros(len(row))
+    for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
+        held = kind.parameters
+        isp = np.where(layout.wp > 1, held.weight[row] * layout.wp, 0)
+        sharded = np.where(layout.zero_stage >= 3, held.total[row], 0)
+        layers = 2.0 if index < len(kinds) - 2 else 1.0
+        most = np.maximum(most, layers * (isp + sharded) * (weight > 0))
+    return most * context.parameter_bytes
 
 
 def _bucket(context: LayerContext, held: HeldParameters) -> FloatArray:
@@ -168,6 +188,11 @@ def _or_step_peak(context: LayerContext, held: HeldParameters, cost: MemoryCost)
             for field in fields(MemoryCost)
         }
     )
+
+
+def usable_bytes(cluster: ClusterSpec) -> float:
+    """Device memory a plan may need at most."""
+    return cluster.gpu.memory_bytes * (1.0 - UNUSABLE_SHARE)
 
 
 def worst_stage(stages: StageTable, cost: MemoryCost) -> IntArray:

@@ -46,9 +46,11 @@ class Plan:
             "etp": self.etp,
             "wp": self.wp,
             "dp": self.dp,
-            "zero": self.zero_size,
         }
         shown = [f"{name}{value}" for name, value in degrees.items() if value > 1]
+        if self.zero_size > 1:
+            deep = f"{self.zero_stage}/" if self.zero_stage > 1 else ""
+            shown.append(f"zero{deep}{self.zero_size}")
         shown += [f"mb{self.micro_batch}x{self.num_micro}"]
         if self.schedule is not Schedule.ONE_F_ONE_B:
             shown.append(self.schedule.value)

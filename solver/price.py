@@ -162,7 +162,10 @@ def _assemble(
     parts |= {"pp_comm": hops, "bubble": waiting - hops}
     origins = dict(whole.origins)
     origins[Origin.DERIVED] = origins.get(Origin.DERIVED, zero) + waiting
-    return StepCost(step_s=whole.seconds + waiting, parts=parts, origins=origins, std_s=dict(whole.std_s))
+    # The bubble is made of the same times, so it errs as they do.
+    longer = 1.0 + np.divide(waiting, whole.seconds, out=np.zeros_like(waiting), where=whole.seconds > 0)
+    std_s: dict[str, FloatArray] = {family: value * longer for family, value in whole.std_s.items()}
+    return StepCost(step_s=whole.seconds + waiting, parts=parts, origins=origins, std_s=std_s)
 
 
 def _argmax(values: FloatArray, stages: StageTable) -> IntArray:

@@ -1,6 +1,6 @@
 """From what a user typed to a question: read the files, check the numbers, open the book."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profdb.curvebook import Book, CurveBook
@@ -55,7 +55,7 @@ def open_question(request: Request) -> Opened:
     profile = load_profile(request.profile)
     cluster = _cluster(request, profile)
     written = config.plan or WrittenPlan()
-    preset = preset_named(request.framework or written.preset or "internevo")
+    preset = as_written(preset_named(request.framework or written.preset or "internevo"), written)
     job = _job(request, config, cluster, preset)
     book = CurveBook(profile, missing=request.missing, modelled=_modelled(request, cluster))
     pricer = Pricer.on(cluster, book)
@@ -64,6 +64,20 @@ def open_question(request: Request) -> Opened:
         config=config,
         profile=profile,
     )
+
+
+def as_written(preset: FrameworkPreset, written: WrittenPlan) -> FrameworkPreset:
+    """The preset with the overlaps and the bucket size that a config sets itself."""
+    changes: dict[str, bool | int] = {}
+    if written.overlap_sync_grad is not None:
+        changes["overlap_grad_reduce"] = written.overlap_sync_grad
+    if written.overlap_sync_param is not None:
+        changes["overlap_param_gather"] = written.overlap_sync_param
+    if written.weight_overlap is not None:
+        changes["overlap_weights"] = written.weight_overlap
+    if written.reduce_bucket_size is not None:
+        changes["bucket_elements"] = written.reduce_bucket_size
+    return replace(preset, **changes)  # type: ignore[arg-type]
 
 
 def _modelled(request: Request, cluster: ClusterSpec) -> Book | None:
@@ -104,6 +118,14 @@ def _cluster(request: Request, profile: ProfileDatabase) -> ClusterSpec:
     cluster = read_cluster(request.cluster or taken_on, root=request.root)
     if request.cluster is not None and taken_on:
         measured = read_cluster(taken_on, root=request.root)
+        if measured.gpu.name == cluster.gpu.name and measured.domains != cluster.domains:
+            raise ConfigError(
+                where="--cluster",
+                key="cluster",
+                value=request.cluster,
+                allowed=f"a cluster with the network of {taken_on}, whose collectives {request.profile} holds; "
+                f"for another network make a profile of it (gen_profiler_data.py --from_cluster)",
+            )
         if measured.gpu.name != cluster.gpu.name:
             raise ConfigError(
                 where="--cluster",

@@ -57,6 +57,17 @@ def _always(draft: Draft, value: bool) -> BoolArray:
     return np.full(len(next(iter(draft.columns.values()))), value, dtype=np.bool_)
 
 
+def _token_shards(draft: Draft) -> IntArray | int:
+    return 1 if draft.strategy is StrategyName.MTP else draft["tp"]
+
+
+def _weight_shards(draft: Draft) -> BoolArray:
+    if draft.strategy is not StrategyName.ISP:
+        return _always(draft, True)
+    groups = draft.job.world_size // (draft["pp"] * draft["wp"])
+    return bools(groups % draft["zero_size"] == 0)
+
+
 def _heads(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
     for run in draft.model.blocks:
@@ -69,7 +80,8 @@ def _kv_heads(draft: Draft) -> BoolArray:
     for run in draft.model.blocks:
         kv = run.block.attention.num_kv_heads
         shared = (draft["tp"] % kv == 0) & (draft["tp"] > kv)
-        keep &= (kv % draft["tp"] == 0) | (shared & draft.job.preset.kv_replication)
+        repeats = draft.job.preset.kv_replication or draft.strategy is StrategyName.ISP
+        keep &= (kv % draft["tp"] == 0) | (shared & repeats)
     return keep
 
 
@@ -144,7 +156,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="sequence does not divide by tp x cp",
         after="tp",
-        keep=lambda d: d.job.seq_len % (d["tp"] * d["cp"]) == 0,
+        keep=lambda d: d.job.seq_len % (_token_shards(d) * d["cp"]) == 0,
     ),
     Rule(reason="experts with tp need sequence parallelism", after="tp", keep=_moe_tokens),
     Rule(
@@ -160,6 +172,11 @@ RULES: tuple[Rule, ...] = (
         after="zero_size",
         keep=lambda d: (d.dp * d["cp"]) % d["zero_size"] == 0,
     ),
+    Rule(
+        reason="zero_size does not divide the weight data-parallel ranks",
+        after="zero_size",
+        keep=_weight_shards,
+    ),
     Rule(reason="a ZeRO stage needs shards, and shards a stage", after="zero_size", keep=_stage_has_shards),
     Rule(reason="the framework has no such ZeRO stage", after="zero_stage", keep=_stage_accepted),
     Rule(
@@ -174,8 +191,10 @@ RULES: tuple[Rule, ...] = (
         keep=lambda d: d.job.global_batch_sequences % (d.dp * d["micro_batch"]) == 0,
     ),
     Rule(
-        reason="fewer micro-batches than pipeline stages",
+        reason="the framework wants as many micro-batches as stages",
         after="micro_batch",
-        keep=lambda d: d.sequences_per_rank // d["micro_batch"] >= d["pp"],
+        keep=lambda d: bools(
+            (d.sequences_per_rank // d["micro_batch"] >= d["pp"]) | (not d.job.preset.fills_pipeline)
+        ),
     ),
 )

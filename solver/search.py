@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.answer import Answer, answer_of
+from solver.memory import usable_bytes
 from solver.mfu import mfu, tokens_per_gpu_per_s
 from solver.op_times import Pricer
 from solver.plans import PlanTable
@@ -101,7 +102,7 @@ class _Miss:
 def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _Miss]:
     """The plans whose worst stage fits, how many do not, and the closest of those."""
     device = sized(question.model, question.job, plans).memory.device_bytes
-    limit = question.cluster.gpu.memory_bytes
+    limit = usable_bytes(question.cluster)
     fits = device <= limit
     dropped = int(np.count_nonzero(~fits))
     miss = _Miss(device_bytes=float("inf"), words="")

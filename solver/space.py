@@ -45,11 +45,6 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // d for d in small)}))
 
 
-def powers_of_two(limit: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to ``limit``."""
-    return tuple(1 << e for e in range(max(limit, 1).bit_length()) if 1 << e <= limit)
-
-
 def tensor_degrees(limit: int) -> tuple[int, ...]:
     """1, 2, 4, 6, 8, then multiples of 8: InternEvo's pattern."""
     small = [d for d in (1, 2, 4, 6, 8) if d <= limit]
@@ -61,10 +56,13 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
     heads = max(run.block.attention.num_heads for run in model.blocks)
     experts = max((run.block.moe.num_experts for run in model.blocks if run.block.moe), default=1)
     world = job.world_size
+    # With flash attention there is no score matrix whose recomputation would save anything.
+    middle = () if job.flash_attention else (Recompute.SELECTIVE,)
+    recomputes = (Recompute.NONE, *middle, Recompute.FULL)
     return Space(
         degrees={
             "cp": (1,),
-            "pp": powers_of_two(min(world, model.num_layers)),
+            "pp": tuple(d for d in divisors(world) if d <= model.num_layers),
             "tp": tensor_degrees(min(world, heads)),
             "wp": tensor_degrees(world),
             "ep": divisors(experts),
@@ -73,7 +71,7 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
             "micro_batch": divisors(job.global_batch_sequences),
         },
         strategies=tuple(StrategyName(name) for name in job.preset.strategies),
-        recomputes=(Recompute.NONE, Recompute.FULL),
+        recomputes=recomputes,
     )
 
 

@@ -49,9 +49,8 @@ def step_times(
     """
     rows = len(layout)
     preset = job.preset
-    buckets = np.maximum(np.ceil(held.total / max(preset.bucket_elements, 1)), 1.0)
-    if preset.bucket_elements == 0:
-        buckets = np.ones(rows)
+    bucket = np.maximum(preset.bucket_elements, preset.bucket_elements_per_rank * layout.dp * layout.cp)
+    buckets = np.where(bucket > 0, np.maximum(np.ceil(held.total / np.maximum(bucket, 1)), 1.0), 1.0)
     reduction = [_share(pricer, op, layout) for op in ops if _is_reduction(op)]
     gather = [_share(pricer, op, layout) for op in ops if _is_gather(op)]
     update = [_share(pricer, op, layout) for op in ops if not isinstance(op, Comm)]

@@ -20,6 +20,9 @@ PLAN_KEYS: dict[str, str] = {
     "pp": "ranks",
     "wp": "ranks",
     "ep": "ranks",
+    "cp": "ranks",
+    "vpp": "virtual chunks of a stage",
+    "zero_stage": "0, 1, 2 or 3",
     "zero_size": "ranks, 0 for the whole data-parallel group",
     "micro_batch": "sequences",
     "recompute": "none, selective or full",
@@ -58,6 +61,9 @@ def parse_plan(text: str) -> WrittenPlan:
         ep=numbers.get("ep"),
         zero_size=numbers.get("zero_size"),
         micro_batch=numbers.get("micro_batch"),
+        cp=numbers.get("cp", 1),
+        vpp=numbers.get("vpp", 1),
+        zero_stage=numbers.get("zero_stage"),
     )
 
 
@@ -86,8 +92,8 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
             allowed=f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
             f"dp {dp} x micro_batch {micro_batch}",
         )
-    zero_size = written.zero_size if written.zero_size else dp * cp
-    if written.zero_size is None:
+    zero_size = written.zero_size or dp * cp
+    if written.zero_size is None and not written.zero_stage:
         zero_size = 1
     return Plan(
         strategy=_strategy(written.strategy or "mtp", where),
@@ -100,7 +106,7 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
         ep=_expert_ranks(written, question, tp * cp * dp),
         dp=dp,
         wp=written.wp or 1,
-        zero_stage=1 if zero_size > 1 else 0,
+        zero_stage=max(written.zero_stage or 0, 1) if zero_size > 1 else 0,
         zero_size=zero_size,
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),

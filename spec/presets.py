@@ -18,13 +18,14 @@ class FrameworkPreset:
     ``strategies`` are the tensor-parallel modes it can run; ``zero_stages`` the sharding stages;
     ``hybrid_zero`` whether zero_size may be smaller than the data-parallel group;
     ``gradient_dtype`` in which gradients accumulate and travel; ``bucket_elements`` of one gradient
-    reduction; ``parameter_sync`` how updated shards return ("all_gather" or "broadcast");
+    reduction, at least ``bucket_elements_per_rank`` times dp; ``parameter_sync`` how updated shards return ("all_gather" or "broadcast");
     ``gathers_every_forward`` whether sharded gradients (stage 2) come with parameters gathered in every
     forward instead of once a step; ``vocab_pad_multiple`` and ``vocab_pad_times_tp`` the vocabulary padding rule;
     ``kv_replication`` whether kv heads fewer than tp are replicated instead of refused;
-    ``uneven_layers`` whether layers need not divide pp; ``fused_loss`` whether the loss keeps one
+    ``uneven_layers`` whether layers need not divide pp, ``fills_pipeline`` whether it wants at least pp
+    micro-batches; ``fused_loss`` whether the loss keeps one
     copy of the logits instead of an fp32 copy beside them; ``overlap_*`` the default overlaps
-    (``overlap_tp``: every tp collective inside its GEMM; ``overlap_tp_backward``: the backward's beside
+    (``overlap_weights``: sharded weights gathered ahead; ``overlap_tp``: every tp collective inside its GEMM; ``overlap_tp_backward``: the backward's beside
     the other gradient GEMM, 2205.05198 sec. 4.2.2); ``fused_activation`` whether the gated activation
     keeps only its two inputs; ``gradient_sync`` how gradients of sharded optimizers are reduced
     ("reduce_scatter" or "all_reduce"); ``contiguous_gradients`` whether they lie in one buffer and
@@ -39,15 +40,18 @@ class FrameworkPreset:
     hybrid_zero: bool
     gradient_dtype: str
     bucket_elements: int
+    bucket_elements_per_rank: int
     parameter_sync: str
     gathers_every_forward: bool
     vocab_pad_multiple: int
     vocab_pad_times_tp: bool
     kv_replication: bool
     uneven_layers: bool
+    fills_pipeline: bool
     fused_loss: bool
     overlap_grad_reduce: bool
     overlap_param_gather: bool
+    overlap_weights: bool
     overlap_tp: bool
     overlap_tp_backward: bool
     fused_activation: bool
@@ -65,15 +69,18 @@ MEGATRON = FrameworkPreset(
     hybrid_zero=True,
     gradient_dtype="fp32",
     bucket_elements=40_000_000,
+    bucket_elements_per_rank=1_000_000,
     parameter_sync="all_gather",
     gathers_every_forward=False,
     vocab_pad_multiple=128,
     vocab_pad_times_tp=True,
-    kv_replication=True,
+    kv_replication=False,
     uneven_layers=True,
+    fills_pipeline=False,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=True,
+    overlap_weights=True,
     overlap_tp=False,
     overlap_tp_backward=True,
     fused_activation=True,
@@ -92,16 +99,19 @@ INTERNEVO = FrameworkPreset(
     zero_stages=(0, 1),
     hybrid_zero=True,
     gradient_dtype="bf16",
-    bucket_elements=512 * 1024**2 // 2,
+    bucket_elements=512 * 1024**2,
+    bucket_elements_per_rank=0,
     parameter_sync="broadcast",
     gathers_every_forward=False,
     vocab_pad_multiple=1,
     vocab_pad_times_tp=True,
     kv_replication=False,
     uneven_layers=True,
+    fills_pipeline=True,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=False,
+    overlap_weights=True,
     overlap_tp=False,
     overlap_tp_backward=True,
     fused_activation=False,
@@ -110,7 +120,7 @@ INTERNEVO = FrameworkPreset(
     accumulation="accumulate",
     prefetch="layer",
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
-    "reduce_bucket_size 512 MiB, zero1 broadcast of updated parameters",
+    "reduce_bucket_size 512 Mi elements, zero1 broadcast of updated parameters",
 )
 
 DEEPSPEED = FrameworkPreset(
@@ -120,15 +130,18 @@ DEEPSPEED = FrameworkPreset(
     hybrid_zero=False,
     gradient_dtype="bf16",
     bucket_elements=500_000_000,
+    bucket_elements_per_rank=0,
     parameter_sync="all_gather",
     gathers_every_forward=False,
     vocab_pad_multiple=128,
     vocab_pad_times_tp=True,
     kv_replication=False,
     uneven_layers=True,
+    fills_pipeline=False,
     fused_loss=False,
-    overlap_grad_reduce=True,
+    overlap_grad_reduce=False,
     overlap_param_gather=False,
+    overlap_weights=True,
     overlap_tp=False,
     overlap_tp_backward=True,
     fused_activation=True,
@@ -146,15 +159,18 @@ FSDP = FrameworkPreset(
     hybrid_zero=True,
     gradient_dtype="bf16",
     bucket_elements=0,
+    bucket_elements_per_rank=0,
     parameter_sync="all_gather",
     gathers_every_forward=True,
     vocab_pad_multiple=1,
     vocab_pad_times_tp=True,
     kv_replication=False,
     uneven_layers=True,
+    fills_pipeline=False,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=True,
+    overlap_weights=True,
     overlap_tp=False,
     overlap_tp_backward=False,
     fused_activation=True,

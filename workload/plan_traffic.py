@@ -78,6 +78,8 @@ def _sizes(work: StageWork) -> dict[tuple[Axis, Collective], int]:
 def groups_of(axis: Axis, layout: Layout, ranks: range) -> Iterator[list[int]]:
     """The groups of ``axis`` among ``ranks`` (the first layout row), each in rank order."""
     size, stride = (int(column[0]) for column in ranks_and_stride(axis, layout))
+    if axis is Axis.EMBEDDING and ranks.start > 0:
+        return
     span = size * stride
     for start in ranks:
         if (start - ranks.start) % span < stride:

@@ -43,7 +43,7 @@ class ShardedWeights:
         """Inputs are shards from the start."""
         return layout.tp
 
-    def enter(self, context: LayerContext, name: str) -> Piece:
+    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
         """Nothing: the tokens a rank holds are the tokens it multiplies."""
         return Piece()
 
@@ -53,17 +53,21 @@ class ShardedWeights:
 
     def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
         """q, k and v go from token shards to head shards and the output comes back; the gradients
-        take the same ways backward: four all-to-alls each."""
+        take the same ways backward: four all-to-alls each. Fewer kv heads than ranks are repeated
+        first (InternEvo, expandKVPacked)."""
 
-        def exchange(name: str, channels: int) -> Comm:
-            tokens = -(-context.tokens // context.layout.tp)
+        tp = context.layout.tp
+        kv_heads = np.maximum(attention.num_kv_heads, tp)
+
+        def exchange(name: str, channels: IntArray | int) -> Comm:
+            tokens = -(-context.tokens // tp)
             size = (tokens * channels * context.activation_bytes).astype(np.int64)
             return collective(context, name, Collective.ALL_TO_ALL, Axis.TP, size)
 
         into = (
             exchange("attention.q_exchange", attention.num_heads * attention.qk_dim),
-            exchange("attention.k_exchange", attention.num_kv_heads * attention.qk_dim),
-            exchange("attention.v_exchange", attention.num_kv_heads * attention.v_dim),
+            exchange("attention.k_exchange", kv_heads * attention.qk_dim),
+            exchange("attention.v_exchange", kv_heads * attention.v_dim),
         )
         out = (exchange("attention.out_exchange", attention.num_heads * attention.v_dim),)
         return mirrored(into), mirrored(out)
@@ -77,7 +81,7 @@ class ShardedWeights:
             return Comm(
                 name=f"{name}.weight",
                 phase=phase,
-                lane=Lane.PREFETCH,
+                lane=Lane.PREFETCH if context.job.preset.overlap_weights else Lane.MAIN,
                 collective=kind,
                 axis=Axis.WP,
                 size_bytes=padded_to_ranks(elements, wp, dtype_bytes(dtype)),

@@ -37,10 +37,10 @@ class MegatronTensor:
         """The whole input is kept."""
         return layout.constant(1)
 
-    def enter(self, context: LayerContext, name: str) -> Piece:
+    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
         """Nothing forward; the input gradient is summed over the ranks."""
         summed = collective(
-            context, f"{name}.enter", Collective.ALL_REDUCE, Axis.TP, full_tokens_bytes(context)
+            context, f"{name}.enter", Collective.ALL_REDUCE, Axis.TP, full_tokens_bytes(context, width)
         )
         lane = backward_lane(context)
         backward = replace(

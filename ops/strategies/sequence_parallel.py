@@ -47,10 +47,10 @@ class SequenceParallel:
         """The gathered input (msp) or the shard (fsp) is kept."""
         return layout.tp if self.regather else layout.constant(1)
 
-    def enter(self, context: LayerContext, name: str) -> Piece:
+    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
         """All-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
         and, for fsp, the gather again beside the input gradient."""
-        size = full_tokens_bytes(context)
+        size = full_tokens_bytes(context, width)
         lane = backward_lane(context)
         gather = collective(context, f"{name}.enter", Collective.ALL_GATHER, Axis.TP, size)
         scatter = collective(context, f"{name}.enter", Collective.REDUCE_SCATTER, Axis.TP, size)

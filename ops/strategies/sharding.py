@@ -46,8 +46,8 @@ class Sharding(Protocol):
         """Parts the saved input of an entering linear is cut into."""
         ...
 
-    def enter(self, context: LayerContext, name: str) -> Piece:
-        """Communication before the column-parallel linear ``name``."""
+    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
+        """Communication before the column-parallel linear ``name`` of ``width`` inputs."""
         ...
 
     def leave(self, context: LayerContext, name: str) -> Piece:
@@ -75,11 +75,12 @@ def collective(context: LayerContext, name: str, kind: Collective, axis: Axis, s
     )
 
 
-def full_tokens_bytes(context: LayerContext) -> IntArray:
-    """Bytes of the hidden states of a rank's whole micro-batch, rounded up to whole shards."""
+def full_tokens_bytes(context: LayerContext, width: int = 0) -> IntArray:
+    """Bytes of ``width`` channels (the hidden size when 0) of a rank's whole micro-batch, rounded up to
+    whole shards."""
     layout = context.layout
     tokens = -(-context.tokens // layout.tp) * layout.tp
-    return (tokens * context.model.hidden * context.activation_bytes).astype(np.int64)
+    return (tokens * (width or context.model.hidden) * context.activation_bytes).astype(np.int64)
 
 
 def backward_lane(context: LayerContext) -> Lane:

@@ -123,7 +123,11 @@ def test_full_recompute_repeats_every_forward_op_with_its_communication(strategy
     again = [op for op in full.backward if op.phase is Phase.RECOMPUTE]
     assert [op.name for op in again] == [op.name for op in none.forward]
     assert [type(op) for op in again] == [type(op) for op in none.forward]
-    assert len(full.backward) == len(none.backward) + len(none.forward)
+    # InternEvo keeps the weights that the repeated forward gathered: isp gathers twice, not three times.
+    kept = [op for op in none.backward if isinstance(op, Comm) and op.axis is Axis.WP]
+    spared = [op for op in kept if op.collective is Collective.ALL_GATHER]
+    assert len(full.backward) == len(none.backward) + len(none.forward) - len(spared)
+    assert bool(spared) is (strategy == "isp")
 
 
 @pytest.mark.published
@@ -220,3 +224,36 @@ def test_a_row_alone_is_the_row_in_the_table(layers: int, rows: list[int]) -> No
         alone = written(model, asked, "fsp", Layout.of(8, tp=tp)).blocks[0]
         for one, many in zip(alone.forward, together.forward, strict=True):
             assert one.saved_bytes[0] == np.broadcast_to(many.saved_bytes, (len(rows),))[index]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("kind", ["ring", "all_to_all"])
+def test_context_parallel_layers_can_be_recomputed(recompute: str, kind: str) -> None:
+    """Every collective that runs beside something finds it in its own pass."""
+    asked = job(world_size=4, seq_len=2048, context_parallel=kind)
+    block = written(gpt(), asked, "fsp", Layout.of(4, cp=4), recompute).blocks[0]
+    for ops in (block.forward, block.backward):
+        present = {(op.name, op.phase) for op in ops}
+        beside = [op for op in ops if op.lane is Lane.BESIDE]
+        assert all((op.beside, op.beside_phase) in present for op in beside)
+
+
+def test_a_ring_does_the_work_of_the_whole_sequence() -> None:
+    """Causal pairs of a rank: half its own block, then half a block per step: s^2 / (2 cp) in all."""
+    asked = job(world_size=4, seq_len=4096)
+    block = written(gpt(), asked, "mtp", Layout.of(4, cp=4)).blocks[0]
+    own = next(op for op in block.forward if op.name == "attention.core")
+    ring = next(op for op in block.forward if op.name == "attention.ring")
+    pairs = own.q_len[0] * own.kv_len[0] / 2 + ring.repeat[0] * ring.q_len[0] * ring.kv_len[0]
+    assert pairs == 4096**2 / (2 * 4)
+
+
+def test_mla_gathers_its_latents_and_not_the_hidden_states() -> None:
+    """DeepSeek-V3 (arXiv 2412.19437 sec. 4.2): latents of 1536 and 512 + 64 channels."""
+    model = read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
+    block = written(model, job(world_size=8, seq_len=4096), "fsp", Layout.of(8, tp=8)).blocks[0]
+    entering = {
+        op.name: int(op.size_bytes[0]) for op in block.forward if isinstance(op, Comm) and "enter" in op.name
+    }
+    assert entering["attention.q_up.enter"] == 2 * 4096 * 1536
+    assert entering["attention.kv_up.enter"] == 2 * 4096 * (512 + 64)

@@ -1,6 +1,7 @@
 """The search: complete, counted, ranked, and honest about what it refused."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.plans import PlanTable
 from solver.search import price_plan, search
-from solver.space import Space, divisors, full_space, powers_of_two, tensor_degrees
+from solver.space import Space, divisors, full_space, tensor_degrees
 from solver.written import broken_rules, parse_plan, plan_of
 from spec.config_file import WrittenPlan
 from spec.errors import ConfigError, NoFeasiblePlanError
@@ -104,8 +105,9 @@ def test_nothing_fits_names_the_reasons_and_the_nearest_miss() -> None:
 def test_kv_heads_fewer_than_tp_are_refused_or_replicated_as_the_preset_says() -> None:
     model = small_model(kv_heads=2)
     written = WrittenPlan(strategy="fsp", tp=4, pp=1, micro_batch=1)
-    for name, refused in (("internevo", True), ("megatron", False)):
-        asked = question(model=model, world_size=8, preset=PRESETS[name])
+    for name, refused in (("internevo", True), ("megatron", True), ("replicating", False)):
+        preset = PRESETS.get(name, replace(PRESETS["megatron"], kv_replication=True))
+        asked = question(model=model, world_size=8, preset=preset)
         reasons = broken_rules(asked, plan_of(written, asked, "test"))
         assert ("kv heads do not divide by tp" in reasons) is refused
 
@@ -142,6 +144,5 @@ def test_a_typed_plan_that_is_no_plan(text: str) -> None:
 
 def test_degree_lists() -> None:
     assert divisors(12) == (1, 2, 3, 4, 6, 12)
-    assert powers_of_two(40) == (1, 2, 4, 8, 16, 32)
     # InternEvo's pattern: 1, 2, 4, 6, 8, then multiples of 8.
     assert tensor_degrees(26) == (1, 2, 4, 6, 8, 16, 24)

@@ -5,8 +5,13 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spec.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from profiler.profiling_run import RunOptions
+    from profiler.rank_layout import RankLayout
 
 ROOT = Path(__file__).resolve().parent
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -80,54 +85,79 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def options_of(given: argparse.Namespace) -> "RunOptions":
+    """What the flags say; ConfigError for an unknown benchmark."""
+    from profiler.profiling_run import RunOptions
+    from profiler.sweep_plan import check_names
+
+    return RunOptions(
+        output=given.output,
+        root=ROOT,
+        device=given.device,
+        only=check_names(given.only),
+        max_bytes=given.max_size,
+        budget_s=60.0 * given.budget_minutes,
+        resume=given.resume,
+        compiled=given.compile,
+        domain_ranks=given.ranks_per_domain,
+        timeout_s=given.timeout_s,
+        model=given.model,
+        model_tp=given.tp,
+    )
+
+
+def measure(given: argparse.Namespace, layout: "RankLayout") -> None:
+    """Run and report."""
+    from profiler.profiling_run import run_profiling
+    from profiler.report import draw, report_lines
+
+    report = run_profiling(options_of(given), layout)
+    if report is not None:
+        print("\n".join(report_lines(report, given.output)))
+        if given.pics:
+            print(draw(report.profile, given.output.parent / "pics"))
+
+
+def run(given: argparse.Namespace, layout: "RankLayout") -> int:
+    """The exit status; one line on stderr, of rank 0 unless it concerns another rank's environment."""
+    from profiler.modelled_run import model_profile
+
+    try:
+        if given.from_cluster:
+            print(model_profile(given.from_cluster, given.output, root=ROOT))
+        else:
+            measure(given, layout)
+    except UserError as error:
+        if layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment"):
+            complain(str(error))
+        return 2
+    except KeyboardInterrupt:
+        if layout.rank == 0:
+            complain(f"interrupted; what was measured is in {given.output}.journal, go on with --resume")
+        return 130
+    return 0
+
+
+def complain(text: str) -> None:
+    """One line on stderr."""
+    print(f"gen_profiler_data.py: {text}", file=sys.stderr)
+
+
 def main() -> int:
     """Parse, call, print; the exit status."""
     given = arguments().parse_args()
-    rank = 0
     try:
-        from profiler.modelled_run import model_profile
-        from profiler.profiling_run import RunOptions, run_profiling
         from profiler.rank_layout import read_rank_layout
-        from profiler.report import draw, report_lines
-        from profiler.sweep_plan import check_names
+        from profiler.world import leaving_on_failure
 
-        if given.from_cluster:
-            print(model_profile(given.from_cluster, given.output, root=ROOT))
-            return 0
-        options = RunOptions(
-            output=given.output,
-            root=ROOT,
-            device=given.device,
-            only=check_names(given.only),
-            max_bytes=given.max_size,
-            budget_s=60.0 * given.budget_minutes,
-            resume=given.resume,
-            compiled=given.compile,
-            domain_ranks=given.ranks_per_domain,
-            timeout_s=given.timeout_s,
-            model=given.model,
-            model_tp=given.tp,
-        )
         layout = read_rank_layout(os.environ)
-        rank = layout.rank
-        report = run_profiling(options, layout)
-        if report is not None:
-            print("\n".join(report_lines(report, given.output)))
-            if given.pics:
-                print(draw(report.profile, given.output.parent / "pics"))
     except UserError as error:
-        if rank == 0 or isinstance(error, ConfigError):
-            print(f"gen_profiler_data.py: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     except KeyboardInterrupt:
-        if rank == 0:
-            print(
-                f"gen_profiler_data.py: interrupted; what was measured is in {given.output}.journal, "
-                "continue with --resume",
-                file=sys.stderr,
-            )
         return 130
-    return 0
+    with leaving_on_failure(layout) as leave:
+        return leave(run(given, layout))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def choose_device(wanted: str, local_rank: int) -> Device:
         )
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
-            where="gen_profiler_data.py",
+            where="environment",
             key="LOCAL_RANK",
             value=local_rank,
             allowed=f"below the number of GPUs of this node, {torch.cuda.device_count()}",

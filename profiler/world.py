@@ -1,6 +1,10 @@
 """All processes of a profiling run: the groups they measure and how they agree with each other."""
 
 import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -94,6 +98,28 @@ class World:
         """Take the groups down."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def leaving_on_failure(layout: RankLayout) -> Iterator[Callable[[int], int]]:
+    """For the body of a script: gives a function that returns an exit status, or, when that is no
+    success and there are other ranks, ends this process at once. After a failure the groups cannot be
+    taken down in order: their ends would wait for ranks that are gone, or abort."""
+
+    def leave(status: int) -> int:
+        if status != 0 and layout.size > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        return status
+
+    try:
+        yield leave
+    except BaseException:
+        if layout.size > 1:
+            traceback.print_exc()
+            leave(1)
+        raise
 
 
 def open_world(

@@ -10,9 +10,9 @@ from pathlib import Path
 from profdb.cases import Case, CollectiveCase, GemmCase
 from profiler.launched import Launched
 from profiler.profiling_run import RunOptions, run_profiling
-from profiler.rank_layout import read_rank_layout
+from profiler.rank_layout import RankLayout, read_rank_layout
 from profiler.torch_launcher import TorchLauncher
-from profiler.world import World
+from profiler.world import World, leaving_on_failure
 from spec.collectives import Collective
 from spec.errors import UserError
 
@@ -42,11 +42,11 @@ class Wayward:
         return launched
 
 
-def main() -> int:
+def run(layout: RankLayout) -> int:
     """The exit status as gen_profiler_data.py gives it."""
     options = RunOptions(output=Path(sys.argv[1]), root=Path.cwd(), device="cpu", cases=CASES, timeout_s=30.0)
     try:
-        run_profiling(options, read_rank_layout(os.environ), lambda world: Wayward(world, sys.argv[2]))
+        run_profiling(options, layout, lambda world: Wayward(world, sys.argv[2]))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -54,4 +54,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    read = read_rank_layout(os.environ)
+    with leaving_on_failure(read) as leave:
+        status = leave(run(read))
+    sys.exit(status)

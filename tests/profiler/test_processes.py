@@ -138,6 +138,10 @@ def run_two(way: str, output: Path) -> list[tuple[int, str]]:
     return ends
 
 
+def test_two_ranks_that_are_well_end_well(tmp_path: Path) -> None:
+    assert [status for status, _ in run_two("well", tmp_path / "data.pt")] == [0, 0]
+
+
 def test_a_rank_that_raises_stops_all_with_its_reason(tmp_path: Path) -> None:
     (status, told), (failed, trace) = run_two("raises", tmp_path / "data.pt")
     assert status == 2

@@ -19,8 +19,8 @@ from profdb.store import load_profile
 from spec.cluster import ClusterSpec
 from spec.errors import ConfigError, ProfileError, UserError
 
-# The measured GPU whose times are restated for another one of its generation.
-LENDERS = {"ampere": "a100-sxm-80g", "hopper": "h100-sxm", "blackwell": "b200"}
+# The measured GPU whose times are restated for another one of its generation; without it, any other.
+FIRST_LENDERS = ("a100-sxm-80g", "h100-sxm", "b200")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,11 +36,16 @@ class Books:
         modelled = ModelledBook(cluster=cluster)
         if cluster.name in self.measured:
             return self._curves(cluster.name, modelled)
-        lender = LENDERS.get(cluster.gpu.architecture, "")
-        if lender not in self.measured:
+        lender = self._lender(cluster)
+        if lender is None:
             return modelled
-        here = ModelledBook(cluster=sheet_cluster(lender, self.root))
-        return RestatedBook(lender=self._curves(lender, here), here=here, there=modelled)
+        here = ModelledBook(cluster=lender)
+        return RestatedBook(lender=self._curves(lender.name, here), here=here, there=modelled)
+
+    def _lender(self, cluster: ClusterSpec) -> ClusterSpec | None:
+        names = sorted(self.measured, key=lambda name: (name not in FIRST_LENDERS, name))
+        sheets = [sheet_cluster(name, self.root) for name in names]
+        return next((one for one in sheets if one.gpu.architecture == cluster.gpu.architecture), None)
 
     def _curves(self, name: str, modelled: ModelledBook) -> CurveBook:
         if name not in self.fitted:

@@ -38,6 +38,20 @@ ALEPH_ALPHA = replace(
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
 FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
 
+# NeMo 24: tensor-parallel communication inside the GEMMs (NeMo-Framework-Launcher,
+# launcher_scripts/conf/training/gpt3/20b.yaml: ub_tp_comm_overlap True).
+NEMO = replace(MEGATRON, name="nemo", overlap_tp=True)
+# Megatron-Bridge's performance recipes: gradients kept and reduced in bf16, added up inside the GEMM
+# (scripts/performance: mixed_precision.grad_reduce_in_fp32 = False), a fused loss, tp_comm_overlap.
+BRIDGE = replace(
+    MEGATRON,
+    name="megatron-bridge",
+    gradient_dtype="bf16",
+    accumulation="",
+    fused_loss=True,
+    overlap_tp=True,
+)
+
 # (word in the framework column, preset); the first that occurs wins.
 PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
     ("InternEvo", INTERNEVO),
@@ -50,8 +64,8 @@ PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
     ("Megatron-LM/Megatron-DeepSpeed", OLD_MEGATRON),
     ("Megatron-DeepSpeed", DEEPSPEED),
     ("zero-bubble", OLD_MEGATRON),
-    ("Megatron-Bridge", replace(MEGATRON, fused_loss=True)),
-    ("NeMo", MEGATRON),
+    ("Megatron-Bridge", BRIDGE),
+    ("NeMo", NEMO),
     ("Megatron-Core", MEGATRON),
     ("Mega", MEGATRON),
 )
@@ -89,7 +103,7 @@ def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
         preset = replace(preset, overlap_grad_reduce=False, overlap_param_gather=False)
     if "cross-entropy fusion" in row.notes or row.dataset.startswith("simumax"):
         preset = replace(preset, fused_loss=True)
-    if notes.async_tp:
+    if notes.async_tp or notes.overlapped_tp:
         preset = replace(preset, overlap_tp=True)
     if notes.pure_precision or row.text("precision") == "amp_bf16":
         # Composer: reduce_dtype fp32 under mp_mode DEFAULT, the low precision under PURE (composer

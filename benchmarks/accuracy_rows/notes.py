@@ -26,6 +26,7 @@ class Notes:
     recompute_modules: tuple[str, ...]
     pure_precision: bool
     async_tp: bool
+    overlapped_tp: bool
     overlapped_ddp: bool
     no_overlap: bool
     expert_overlap: bool
@@ -53,6 +54,7 @@ def notes_of(row: Row) -> Notes:
         recompute_modules=tuple(re.findall(r"\w+", modules[1])) if modules else (),
         pure_precision="mp_mode=PURE" in notes,
         async_tp="async tp" in lower or "asynctp" in row.text("framework").lower(),
+        overlapped_tp="dp/tp/pp comm overlap on" in lower,
         overlapped_ddp="ddp torch" in lower,
         no_overlap="no comm overlap" in lower or "no grad overlap" in lower,
         expert_overlap="moe_a2a_overlap=true" in lower,

@@ -1,6 +1,7 @@
 """From a row's parallel degrees to plans: one where the source says everything, else the candidates.
 
-Settings a source leaves out are resolved by one rule that never sees a measurement: among the
+Settings a source leaves out are resolved by one rule that never sees a measurement: the default of the
+framework's own recipes where we know it (``RECIPE_RECOMPUTES``), else among the
 candidates that fit in the GPU's memory the one priced fastest, and if none fits the one that needs
 least. A tuned published run is assumed to have been tuned.
 """
@@ -17,6 +18,9 @@ from solver.schedules import Schedule
 from spec.job import JobSpec
 
 MICRO_BATCHES = (1, 2, 4, 8)
+# Stated by the framework's own recipes: NeMo-Framework-Launcher, conf/training/gpt3/*.yaml,
+# activations_checkpoint_num_layers 0.
+RECIPE_RECOMPUTES: dict[str, tuple[Recompute, ...]] = {"NeMo/Megatron-Core": (Recompute.NONE,)}
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
@@ -141,7 +145,7 @@ def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
         core = "core_attn" in notes.recompute_modules
         return (Recompute.SELECTIVE,) if core else (Recompute.NONE,)
     if not row.known("recompute"):
-        return RECOMPUTES
+        return RECIPE_RECOMPUTES.get(row.text("framework"), RECOMPUTES)
     if word == "selective" and "fraction of layers" in row.notes:
         return (Recompute.NONE, Recompute.FULL)
     if word not in [kind.value for kind in Recompute]:

@@ -53,6 +53,7 @@ def as_plain(result: HeldOut) -> dict[str, object]:
         "median": result.median,
         "p90": result.p90,
         "called_measured": result.measured_share,
+        "within_told_error": result.within_std,
         "target_median": result.target_median,
         "target_p90": result.target_p90 or None,
         "passed": result.passed,
@@ -66,7 +67,8 @@ def as_line(result: HeldOut) -> str:
         limit += f" / {100 * result.target_p90:.0f}"
     return (
         f"{result.test:20} {result.gpu:14} {result.errors.size:8d} {100 * result.median:7.1f} "
-        f"{100 * result.p90:7.1f}   {limit:8} {100 * result.measured_share:6.0f}   "
+        f"{100 * result.p90:7.1f}   {limit:8} {100 * result.measured_share:6.0f} "
+        f"{100 * result.within_std:6.0f}   "
         f"{'ok' if result.passed else 'MISSED'}"
     )
 
@@ -82,7 +84,9 @@ def main() -> int:
     started = time.perf_counter()
     samples, passed_over = read_folder(given.curves)
     results: list[HeldOut] = []
-    print(f"{'held out':20} {'gpu':14} {'points':>8} {'median%':>7} {'p90%':>7}   {'limit':8} meas.%")
+    print(
+        f"{'held out':20} {'gpu':14} {'points':>8} {'median%':>7} {'p90%':>7}   {'limit':8} {'meas.%':>6} {'1std%':>6}"
+    )
     for gpu, tables in sorted(tables_by_gpu(samples).items()):
         for result in held_out(gpu, tables, given.seed, given.draws):
             results.append(result)

@@ -31,12 +31,14 @@ decides too much."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Errors |predicted / measured - 1| of one test on one GPU, against its targets (0: none)."""
+    """Errors |predicted / measured - 1| of one test on one GPU, against its targets (0: none);
+    ``within_std`` is the share of them below the standard error told beside the time (normal: 0.68)."""
 
     test: str
     gpu: str
     errors: FloatArray
     measured_share: float
+    within_std: float
     target_median: float
     target_p90: float = 0.0
 
@@ -109,12 +111,14 @@ def compare(
     hidden: BoolArray,
     scored: BoolArray,
     ask: Callable[[CurveBook, SampleTable], Priced],
-) -> tuple[FloatArray, FloatArray]:
-    """(errors, whether each was called measured) of the hidden rows that are scored."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(errors, whether each was called measured, whether it is within the error told) of the hidden rows
+    that are scored."""
     asked = table.take(np.flatnonzero(hidden & scored).astype(np.int64))
     told = ask(book_without(gpu, table, hidden), asked)
     errors = np.abs(told.seconds / asked.medians_s() - 1.0)
-    return errors, (told.origin == int(Origin.MEASURED)).astype(np.float64)
+    measured = (told.origin == int(Origin.MEASURED)).astype(np.float64)
+    return errors, measured, (errors <= told.relative_std).astype(np.float64)
 
 
 def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int) -> list[HeldOut]:
@@ -144,8 +148,9 @@ def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int)
             HeldOut(
                 test=test,
                 gpu=gpu,
-                errors=np.concatenate([errors for errors, _ in found]),
-                measured_share=float(np.mean(np.concatenate([measured for _, measured in found]))),
+                errors=np.concatenate([draw[0] for draw in found]),
+                measured_share=float(np.mean(np.concatenate([draw[1] for draw in found]))),
+                within_std=float(np.mean(np.concatenate([draw[2] for draw in found]))),
                 target_median=targets[0],
                 target_p90=targets[1],
             )
@@ -167,12 +172,13 @@ def large_enough(table: SampleTable) -> BoolArray:
 def eight_from_fewer(gpu: str, table: SampleTable) -> HeldOut:
     """8 GPUs told from 2 and 4, above 1 MiB, pooled over the kinds."""
     eight = table.numbers["intra"] == 8
-    errors, measured = compare(gpu, table, eight, table.numbers["size_bytes"] > MIB, ask_collectives)
+    errors, measured, within = compare(gpu, table, eight, table.numbers["size_bytes"] > MIB, ask_collectives)
     return HeldOut(
         test="8 GPUs from 2 and 4",
         gpu=gpu,
         errors=errors,
         measured_share=float(measured.mean()),
+        within_std=float(within.mean()),
         target_median=0.15,
     )
 

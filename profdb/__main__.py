@@ -1,9 +1,10 @@
 """What a profile holds.
 
-python -m profdb FILE [--config CONFIG] [--json]
+python -m profdb FILE [--config CONFIG] [--json] [--refit]
 
 Machine, curves with their ranges, points and left-out errors; with --config also how the profile would
-answer each operation of that model, and what would measure the missing ones.
+answer each operation of that model, and what would measure the missing ones; --refit stores curves made by
+the present methods, so that later runs need not fit.
 """
 
 import argparse
@@ -15,8 +16,9 @@ from pathlib import Path
 
 from profdb.coverage import missing_lines, needs_of
 from profdb.curvebook import CurveBook
+from profdb.fitting import with_fits
 from profdb.overview import overview, overview_lines
-from profdb.store import load_profile
+from profdb.store import load_profile, save_profile
 from spec.errors import UserError
 from spec.read_config import read_config
 
@@ -26,9 +28,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m profdb", description="show what a profile holds")
     parser.add_argument("file", type=Path, help="a profile (data.pt)")
     parser.add_argument("--config", type=Path, help="a model config: what does the profile lack for it?")
+    parser.add_argument("--refit", action="store_true", help="renew the stored curves where they are stale")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = parser.parse_args(arguments)
     profile = load_profile(given.file)
+    if given.refit:
+        profile = with_fits(profile)
+        save_profile(given.file, profile)
     needs = []
     if given.config is not None:
         needs = needs_of(read_config(given.config), CurveBook(profile))

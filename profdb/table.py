@@ -21,7 +21,6 @@ from profdb.cases import (
     OptimizerCase,
 )
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
-from spec.origin import Origin
 
 STATUSES: tuple[str, ...] = ("ok", "oom", "failed")
 
@@ -178,15 +177,3 @@ def join_tables(first: SampleTable, second: SampleTable) -> SampleTable:
         taken=join_words(first.taken, second.taken),
         launched=join_words(first.launched, second.launched),
     )
-
-
-def usable_rows(table: SampleTable) -> IntArray:
-    """Rows a fit may read: status ok, at least one trial, and of the best-known origin of their
-    curve's words elsewhere decided; here only status and trials."""
-    counts = np.diff(table.trial_offsets)
-    return np.flatnonzero((table.status == STATUSES.index("ok")) & (counts > 0)).astype(np.int64)
-
-
-def measured_share(table: SampleTable) -> float:
-    """Share of the samples that were measured on the machine itself."""
-    return float(np.mean(table.origin == int(Origin.MEASURED))) if table.size else 0.0

@@ -15,7 +15,7 @@ from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
 
-VERSION = 3
+VERSION = 5
 CURVE_WORDS: tuple[str, ...] = ("collective",)
 CURVE_FLAGS: tuple[str, ...] = ()
 SHAPE = ("intra", "inter", "siblings")
@@ -95,7 +95,7 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str])
     curves = shape_curves(arrays)
     measured = {(curve.intra, curve.inter, curve.siblings): curve.ladder for curve in curves}
     errors = arrays["cv_error"]
-    between = 1.4826 * float(np.median(errors)) if errors.size else BEYOND_STD
+    between = float(np.quantile(errors, 0.683)) if errors.size else BEYOND_STD
     own_noise, told_noise = float(arrays["noise"][0]), float(arrays["shape_error"][0])
     shapes, which = np.unique(wanted, axis=0, return_inverse=True)
     for index, shape in enumerate(shapes):

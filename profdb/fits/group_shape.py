@@ -119,7 +119,7 @@ def _sharing(kind: Collective, near: ShapeCurve, wanted: IntArray) -> float:
 
 def shape_error(kind: Collective, curves: list[ShapeCurve]) -> float:
     """Relative standard error of restating, seen on measured shapes told from the others of their reach:
-    1.4826 times the median absolute error over all sizes; UNTESTED_STD with fewer than three shapes."""
+    the 68th percentile of the absolute errors over all sizes; UNTESTED_STD with fewer than three shapes."""
     errors: list[FloatArray] = []
     step = -(-len(curves) // MOST_SHAPES_TESTED) if curves else 1
     for index, curve in list(enumerate(curves))[::step]:
@@ -133,4 +133,4 @@ def shape_error(kind: Collective, curves: list[ShapeCurve]) -> float:
             errors.append(np.abs(times / np.exp(curve.ladder.log_seconds) - 1.0))
     if not errors:
         return UNTESTED_STD
-    return float(1.4826 * np.median(np.concatenate(errors)))
+    return float(np.quantile(np.concatenate(errors), 0.683))

@@ -7,7 +7,7 @@ from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
 
-VERSION = 4
+VERSION = 5
 CURVE_WORDS: tuple[str, ...] = ("kernel", "direction", "dtype")
 CURVE_FLAGS: tuple[str, ...] = ()
 

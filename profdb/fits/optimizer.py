@@ -7,7 +7,7 @@ from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
-VERSION = 4
+VERSION = 5
 CURVE_WORDS: tuple[str, ...] = ("kernel", "parameter_dtype", "gradient_dtype")
 CURVE_FLAGS: tuple[str, ...] = ()
 

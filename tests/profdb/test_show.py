@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from profdb.__main__ import main
-from profdb.fitting import with_fits
-from profdb.store import save_profile
+from profdb.cases import Family
+from profdb.fitting import stored_curves, with_fits
+from profdb.store import load_profile, save_profile
 from spec.errors import ProfileError
 from tests.profdb.profiles import collective_samples, gemm_samples, one_of_each, profile
 
@@ -72,3 +73,12 @@ def test_a_bad_file_is_one_line_and_exit_2(tmp_path: Path) -> None:
     assert ran.returncode == 2
     assert ran.stderr.count("\n") == 1
     assert "absent.pt" in ran.stderr
+
+
+def test_refit_stores_valid_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "data.pt"
+    save_profile(path, profile(gemm_samples()))
+    assert stored_curves(load_profile(path), Family.GEMM) is None
+    assert main([str(path), "--refit"]) == 0
+    assert stored_curves(load_profile(path), Family.GEMM) is not None
+    assert "NT bf16" in capsys.readouterr().out

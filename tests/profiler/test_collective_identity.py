@@ -141,6 +141,17 @@ def test_what_this_world_cannot_run_as_said_is_refused(wrong: dict[str, Any]) ->
         launch_collective(CollectiveCase(**{**given, **wrong}), world())
 
 
+def test_a_trial_is_that_of_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = torch.tensor([1.0, 9.0, 3.0], dtype=torch.float64)
+    joined = {dist.ReduceOp.MAX: torch.maximum, dist.ReduceOp.SUM: torch.add}
+
+    def all_reduce(buffer: torch.Tensor, op: Any, group: Any) -> None:
+        buffer.copy_(joined[op](buffer, others))
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    assert world().slowest([5.0, 5.0, 3.0]) == [5.0, 9.0, 3.0]
+
+
 def test_renamed_collectives_are_found_under_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "new_name", "successor", raising=False)
     monkeypatch.setattr(dist, "old_name", "predecessor", raising=False)

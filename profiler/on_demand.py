@@ -1,0 +1,30 @@
+"""Measuring single cases when a search asks for them (profdb.on_demand)."""
+
+import datetime
+from collections.abc import Callable
+
+from profdb.cases import Case
+from profdb.sample import Sample
+from profiler.device import choose_device
+from profiler.measurement import Bench, measure
+from profiler.rank_layout import RankLayout
+from profiler.timing import raise_clocks
+from profiler.torch_launcher import TorchLauncher
+from profiler.world import World
+
+
+def case_measurer(device: str = "auto", *, compiled: bool = False) -> Callable[[Case], Sample]:
+    """A function that measures one compute case on this process's device, cuda, cpu or auto.
+
+    A case that does not fit or cannot run here comes back with status oom or failed, as a collective
+    does: one process has nobody to talk to. Raises ConfigError when cuda is wanted and absent.
+    """
+    chosen = choose_device(device, 0)
+    world = World(layout=RankLayout(), device=chosen)
+    bench = Bench(world=world, launcher=TorchLauncher(world=world, compiled=compiled))
+    raise_clocks(chosen)
+
+    def measure_one(case: Case) -> Sample:
+        return measure(case, bench, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+    return measure_one

@@ -12,7 +12,7 @@ from profdb.curvebook import CurveBook
 from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, P2PQuery
 from profdb.sample import ProfileDatabase
-from profdb.table import SampleTable, usable_rows
+from profdb.table import SampleTable
 from profiler.plot_style import (
     COLOURS,
     byte_label,
@@ -22,6 +22,7 @@ from profiler.plot_style import (
     save_figure,
     time_label,
 )
+from profiler.usable_samples import usable
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective, busbw_factor
 from spec.origin import Origin
@@ -54,10 +55,9 @@ class Series:
 
 def all_series(profile: ProfileDatabase) -> list[Series]:
     """Every operation and split that the profile holds, in order of name."""
-    if Family.COLLECTIVE not in profile.tables:
+    table = usable(profile, Family.COLLECTIVE)
+    if table is None:
         return []
-    whole = profile.tables[Family.COLLECTIVE]
-    table = whole.take(usable_rows(whole))
     words = table.words["collective"].words()
     keys = sorted(
         set(

@@ -10,7 +10,7 @@ from ops.kernels import bytes_moved_per_element
 from profdb.cases import Family
 from profdb.fits.attention import BACKWARD_PRODUCTS, attended_pairs
 from profdb.sample import ProfileDatabase
-from profdb.table import SampleTable, usable_rows
+from profdb.table import SampleTable
 from profiler.plot_style import (
     COLOURS,
     MARKERS,
@@ -21,21 +21,13 @@ from profiler.plot_style import (
     rate_label,
     save_figure,
 )
+from profiler.usable_samples import usable
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 
 LAYOUTS = {"NT": "forward (NT)", "NN": "input gradient (NN)", "TN": "weight gradient (TN)"}
 MOST_LINES = 8
 CROWD = 300
-
-
-def usable(profile: ProfileDatabase, family: Family) -> SampleTable | None:
-    """The family's samples that have trials; None without any."""
-    if family not in profile.tables:
-        return None
-    table = profile.tables[family]
-    rows = usable_rows(table)
-    return table.take(rows) if rows.size else None
 
 
 def origins_of(table: SampleTable) -> tuple[Origin, ...]:

@@ -79,6 +79,25 @@ def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> tor
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
+def plain_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """RMSNorm (arXiv 1910.07467 eq. 4), one elementwise operation after another, in fp32 inside."""
+    wide = x.float()
+    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+    return weight * scaled.to(x.dtype)
+
+
+def plain_rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """``rotate`` as x cos + rotate_half(x) sin, the way of the Hugging Face models."""
+    first, second = heads.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return heads * torch.cat((cosine, cosine), dim=-1) + turned * torch.cat((sine, sine), dim=-1)
+
+
+def plain_softmax(scores: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """Scale, mask, and a softmax in fp32."""
+    return torch.softmax((scores * 0.125).masked_fill(hidden, -1e4).float(), dim=-1).to(scores.dtype)
+
+
 def with_residual(case: MemoryBoundCase, where: torch.device) -> Operands:
     """An activation, a bias and the residual."""
     bias = random_operand((case.width,), case.dtype, where)
@@ -183,6 +202,12 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         backward=lambda operands, gradient: operands[1].copy_(operands[0]),
         one_kernel=True,
     ),
+    "rmsnorm_unfused": KernelFunction(operands=with_channel_weight, forward=plain_rms_norm),
+    "rotary_unfused": KernelFunction(operands=with_angles, forward=plain_rotate),
+    "swiglu_unfused": KernelFunction(
+        operands=two_activations, forward=lambda gate, up: functional.silu(gate) * up
+    ),
+    "masked_softmax_unfused": KernelFunction(operands=with_mask, forward=plain_softmax),
     "accumulate": KernelFunction(
         operands=two_activations,
         forward=torch.add,

@@ -21,7 +21,6 @@ from profiler.compute_plots import (
     draw_linear,
     draw_linear_rates,
     draw_memory_bound,
-    usable,
 )
 from profiler.plot_style import (
     COLOURS,
@@ -34,6 +33,7 @@ from profiler.plot_style import (
     save_figure,
     time_label,
 )
+from profiler.usable_samples import usable
 from spec.origin import ORIGIN_NAMES, Origin
 
 

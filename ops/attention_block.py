@@ -105,7 +105,13 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     """Rotation of queries and keys; its backward needs only the angles."""
     return kernel(
         context,
-        Kernel(name="attention.rotary", kernel="rotary", rows=rows, width=width, saved_bytes=0.0 * rows),
+        Kernel(
+            name="attention.rotary",
+            kernel="rotary_unfused" if "rotary" in context.job.unfused else "rotary",
+            rows=rows,
+            width=width,
+            saved_bytes=0.0 * rows,
+        ),
     )
 
 
@@ -214,7 +220,7 @@ def attention_core(context: LayerContext, attention: AttentionSpec) -> Piece:
         v_dim=attention.v_dim,
         mask="window" if attention.window else "causal",
         window=attention.window or 0,
-        kernel="flash" if job.flash_attention else "core",
+        kernel=job.attention_kernel if job.flash_attention else "core",
         dtype=job.precision.attention,
         saved_bytes=saved,
         input_bytes=inputs,
@@ -235,8 +241,9 @@ def _with_backward(forward: Attention) -> Piece:
 
 
 def _unfused_softmax(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
-    """Scale, mask and softmax as one kernel over the score matrix, and dropout as another."""
-    names = ("masked_softmax", "dropout") if context.job.dropout else ("masked_softmax",)
+    """Scale, mask and softmax over the score matrix, as one kernel or one after another, and dropout."""
+    softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
+    names = (softmax, "dropout") if context.job.dropout else (softmax,)
     none = np.zeros(len(rows))
     pieces = [
         kernel(
@@ -252,4 +259,8 @@ def is_score_kernel(op: Op) -> bool:
     """Whether an operation belongs to the attention core that selective recomputation repeats."""
     if isinstance(op, Attention) or op.name == "attention.ring_hop":
         return True
-    return isinstance(op, MemoryBound) and op.kernel in ("masked_softmax", "dropout")
+    return isinstance(op, MemoryBound) and op.kernel in (
+        "masked_softmax",
+        "masked_softmax_unfused",
+        "dropout",
+    )

@@ -64,6 +64,31 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=1,
     ),
     "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    # The same written with one elementwise operation after another, as plain PyTorch runs them.
+    # RMSNorm of the Llama reference: to fp32, square, mean, scale, back to 16 bits, times the weight.
+    "rmsnorm_unfused": KernelTraffic(
+        forward_reads=2,
+        forward_writes=2,
+        backward_reads=4,
+        backward_writes=2,
+        fp32_forward=7,
+        fp32_backward=11,
+    ),
+    # x cos + rotate_half(x) sin: two products, a negated half, a concatenation, a sum
+    "rotary_unfused": KernelTraffic(
+        forward_reads=5.5, forward_writes=4.5, backward_reads=5.5, backward_writes=4.5
+    ),
+    # silu(gate), then the product; backward three two-operand kernels
+    "swiglu_unfused": KernelTraffic(forward_reads=3, forward_writes=2, backward_reads=6, backward_writes=3),
+    # scale, mask, to fp32, softmax, back
+    "masked_softmax_unfused": KernelTraffic(
+        forward_reads=3,
+        forward_writes=3,
+        backward_reads=3,
+        backward_writes=3,
+        fp32_forward=3,
+        fp32_backward=4,
+    ),
     # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
     # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own
     "accumulate_fp32": KernelTraffic(

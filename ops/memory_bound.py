@@ -49,14 +49,17 @@ def norm(context: LayerContext, name: str, rows: IntArray, position: Position = 
     """The model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
     hidden = context.model.hidden
     kind = context.model.norm
+    unfused = kind is NormKind.RMS and "norm" in context.job.unfused
+    # Unfused, autograd also keeps the input and the scaled input in fp32, and the latter in 16 bits.
+    kept_bytes = 2.0 * context.activation_bytes + 8.0 if unfused else context.activation_bytes
     return kernel(
         context,
         Kernel(
             name=name,
-            kernel=kind.value,
+            kernel=f"{kind.value}_unfused" if unfused else kind.value,
             rows=rows,
             width=hidden,
-            saved_bytes=context.activations(rows, hidden),
+            saved_bytes=kept_bytes * rows * hidden,
             parameters=hidden * (2 if kind is NormKind.LAYER else 1),
             position=position,
         ),

@@ -74,12 +74,18 @@ def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArr
         context,
         Kernel(
             name=name,
-            kernel="swiglu" if gated else "gelu",
+            kernel=_activation_kernel(context, gated),
             rows=rows,
             width=width,
             saved_bytes=activation_saved_bytes(context, gated, rows, width),
         ),
     )
+
+
+def _activation_kernel(context: LayerContext, gated: bool) -> str:
+    if not gated:
+        return "gelu"
+    return "swiglu" if context.job.preset.fused_activation else "swiglu_unfused"
 
 
 def activation_saved_bytes(context: LayerContext, gated: bool, rows: IntArray, width: IntArray) -> FloatArray:

@@ -33,7 +33,9 @@ class JobSpec:
     """One training job. ``global_batch_tokens`` are tokens per optimizer step over all ranks.
 
     ``moe_imbalance`` is the busiest rank's share of routed tokens over the average one;
-    ``context_parallel`` is "ring" (arXiv 2310.01889) or "all_to_all" (arXiv 2309.14509).
+    ``attention_kernel`` is the flash kernel's generation: "flash" the best for the GPU, "flash2"
+    (arXiv 2307.08691) or "flash1" (arXiv 2205.14135); ``unfused`` names what runs as one elementwise
+    kernel after another: "norm", "rotary", "softmax". ``context_parallel`` is "ring" (arXiv 2310.01889) or "all_to_all" (arXiv 2309.14509).
     """
 
     world_size: int
@@ -46,6 +48,8 @@ class JobSpec:
     dropout: bool = False
     moe_imbalance: float = 1.0
     context_parallel: str = "ring"
+    attention_kernel: str = "flash"
+    unfused: frozenset[str] = frozenset()
 
     @property
     def global_batch_sequences(self) -> int:

@@ -133,6 +133,27 @@ def flash_of(row: Row) -> bool:
     return row.text("flash_attention") == "1"
 
 
+def attention_kernel_of(row: Row, notes: Notes) -> str:
+    """The generation of the flash kernel: as the row names it; on Hopper, frameworks of 2023 and those that
+    call PyTorch's or the flash-attn package's kernel ran FlashAttention-2, the only one released for it
+    before flash-attn 3 (July 2024), and still PyTorch's."""
+    if notes.kernel.startswith("flash_attentionv1"):
+        return "flash1"
+    hopper = row.text("gpu").startswith(("H100", "H200", "H800"))
+    older = any(word in row.text("framework") for word in ("llm-foundry", "torchtitan", "FMS"))
+    return "flash2" if hopper and older else "flash"
+
+
+def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
+    """What Aleph Alpha's runs left to elementwise PyTorch: norm and rotary embedding without the RMSNorm
+    kernel, the softmax too without any fused kernel (arXiv 2311.05610 sec. 4.1)."""
+    framework = row.text("framework")
+    if "AA-Scaling" not in framework:
+        return frozenset()
+    parts = {"rotary"} if "RMS" in framework else {"rotary", "norm"}
+    return frozenset(parts | ({"softmax"} if notes.kernel == "torch" else set()))
+
+
 def context_parallel_of(row: Row) -> str:
     """How context parallelism exchanges: all-to-all where the source says so (SimuMax's runs, Ulysses),
     else Megatron-Core's default, the ring."""
@@ -155,6 +176,8 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         flash_attention=flash_of(row),
         dropout=row.dataset in DROPOUT_DATASETS,
         context_parallel=context_parallel_of(row),
+        attention_kernel=attention_kernel_of(row, notes),
+        unfused=unfused_of(row, notes),
     )
     return job, (*gaps, *_gaps(row, notes))
 
@@ -166,7 +189,12 @@ def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     older = notes.kernel.startswith("flash_attentionv1") or (
         hopper and any(word in framework for word in ("llm-foundry", "torchtitan", "FMS"))
     )
+    unaligned = not flash_of(row) and row.whole_or("head_dim", 8) % 8 != 0
+    pcie = row.text("gpu").endswith("PCIe") and row.whole("num_gpus") > row.whole("gpus_per_node") // 2
     needed = {
+        Gap.UNALIGNED_HEADS: unaligned,
+        Gap.SOCKETS: pcie,
+        Gap.SINGLE_FETCHES: row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3,
         Gap.OLD_ATTENTION: older,
         Gap.UNFUSED_SOFTMAX: notes.kernel == "torch",
         Gap.UNFUSED_NORM: own and "RMS" not in framework,

@@ -113,3 +113,34 @@ def test_modelled_book_answers_only_what_is_missing_and_only_when_asked() -> Non
     assert priced.seconds[1] == 1.0
     assert priced.seconds[0] == pytest.approx(collective_s(1 << 20, 8), rel=0.01)
     assert book.host_s("layer").origin.tolist() == [Origin.MODELLED]
+
+
+def test_from_one_measured_shape_latency_grows_with_the_steps() -> None:
+    book = CurveBook(profile(collective_samples(ranks=(4,))))
+    priced = book.collective_s(
+        CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=1 << 10, intra=16, inter=1)
+    )
+    # log2(16) / log2(4) = 2 times the steps; 1 KiB is all latency
+    assert priced.seconds[0] == pytest.approx(2.0 * collective_s(1 << 10, 4), rel=0.01)
+
+
+def test_windows_are_told_apart() -> None:
+    cases = [
+        AttentionCase(
+            batch=1,
+            q_len=4096,
+            kv_len=4096,
+            heads=heads,
+            kv_heads=8,
+            qk_dim=128,
+            v_dim=128,
+            mask="window",
+            window=window,
+        )
+        for window in (512, 2048)
+        for heads in (8, 16, 32)
+    ]
+    book = CurveBook(profile([sample(case, 1e-8 * case.window * case.heads) for case in cases]))
+    sizes = {"q_len": 4096, "kv_len": 4096, "heads": 16, "kv_heads": 8, "qk_dim": 128, "v_dim": 128}
+    priced = book.attention_s(AttentionQuery(**sizes, mask="window", window=[512, 2048]))
+    assert priced.seconds == pytest.approx([1e-8 * 512 * 16, 1e-8 * 2048 * 16], rel=1e-6)

@@ -53,6 +53,13 @@ def test_mlp_rows_become_shard_sized_operations(tmp_path: Path) -> None:
     assert found[0].trials_s == pytest.approx((0.5e-3,))
 
 
+@pytest.mark.parametrize(("gated", "outputs"), [("True", 2 * 28672 // 8), ("False", 28672 // 8)])
+def test_gate_and_up_are_one_product(gated: str, outputs: int, tmp_path: Path) -> None:
+    text = MLP.replace("attn_pre_proj", "mlp_up_proj") + MLP_ROW.replace("True", gated)
+    found = read_mlp(put(tmp_path, "mlp.csv", text))
+    assert found[0].case == GemmCase(m=4096, k=8192, n=outputs, dtype_in="fp16", dtype_out="fp16")
+
+
 def test_attention_keeps_prefill_and_counts_the_cache(tmp_path: Path) -> None:
     rows = "512,8,4,2,1,64,128,True,0.25\n512,8,4,2,4,0,95,False,\n"
     found = read_attention(put(tmp_path, "attention.csv", ATTENTION + rows))

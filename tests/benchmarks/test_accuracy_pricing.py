@@ -162,3 +162,28 @@ def test_calibration_finds_a_slowdown_and_leaves_other_datasets_alone() -> None:
     steps = steps_of([one for one in predictions if one.row.dataset == "made_up"])
     values, scale = fit(steps)
     assert steps.predicted_s(values, scale) == pytest.approx(steps.measured_s, rel=0.05)
+
+
+def test_the_fastest_candidate_that_fits_is_chosen() -> None:
+    unknown = {"micro_batch": "", "recompute": "unknown"}
+    stated = [
+        row(micro_batch=micro, recompute=kind)
+        for micro in (1, 2, 4)
+        for kind in ("none", "selective", "full")
+    ]
+    chosen, *each = predict(row(**unknown), *stated)
+    assert chosen.step_s == min(one.step_s for one in each if one.step_s is not None)
+    # 96 layers of width 32,768 fit nowhere on 8 GPUs: the plan that needs least is taken.
+    huge = {"seq_len": 4096, "hidden": 32768, "ffn_hidden": 131072, "layers": 96, "head_dim": 4096}
+    least, *others = predict(
+        row(**huge, recompute="unknown"), *(row(**huge, recompute=k) for k in ("none", "full"))
+    )
+    assert least.memory_gib == min(one.memory_gib for one in others if one.memory_gib is not None)
+
+
+def test_measured_rates_become_times_by_their_sources_formula() -> None:
+    # 96 B s l h^2 (1 + s/6h + V/16lh) with B 8, s 256, l 4, h 512, V 1000 (arXiv 2104.04473 eq. 3)
+    flops = 96 * 8 * 256 * 4 * 512**2 * (1 + 256 / 3072 + 1000 / 32768)
+    rated = row(dataset="megatron_sc21", measured_step_s="", measured_tflops_per_gpu="100")
+    assert measured_step_s(rated) == pytest.approx(flops / (100e12 * 8))
+    assert measured_step_s(row(measured_step_s="", measured_tflops_per_gpu="100")) is None

@@ -11,6 +11,9 @@ DIRECTIONS = ("forward", "backward")
 LOSSES = ("cross_entropy", "cross_entropy_fused")
 FEED_FORWARD = ("swiglu", "gelu")
 SCORES = ("masked_softmax",)
+UNFUSED = "_unfused"
+"""What the names of kernels end in that plain torch runs as several (ops.kernels)."""
+
 WHOLE_SHARD = ("norm_reduce",)
 """Kernels over all parameters of a rank at once: rows are elements, the width is 1."""
 
@@ -28,7 +31,8 @@ MOST_ELEMENTS = 3 << 30
 
 
 def widths_of(kernel: str) -> tuple[int, ...]:
-    """The widths a kernel meets in real models."""
+    """The widths a kernel, fused or not, meets in real models."""
+    kernel = kernel.removesuffix(UNFUSED)
     if kernel in LOSSES:
         return VOCABULARY_WIDTHS
     if kernel in FEED_FORWARD:
@@ -40,7 +44,7 @@ def kernel_calls(
     kernel: str, rows: Iterable[int], widths: Iterable[int], dtype: str
 ) -> list[MemoryBoundCase]:
     """Both directions; scores have a row for every head of every query, so many more rows."""
-    scale = 32 if kernel in SCORES else 1
+    scale = 32 if kernel.removesuffix(UNFUSED) in SCORES else 1
     return [
         MemoryBoundCase(kernel=kernel, direction=direction, rows=count * scale, width=width, dtype=dtype)
         for count in rows

@@ -17,6 +17,7 @@ from profdb.fits import FITTERS
 from profdb.fits.memory_bound import moves_bytes
 from profdb.fitting import Curve, curves_of
 from profdb.missing_curve import curve_name, measuring_command
+from profdb.modelled.errors import MODEL_ERROR
 from profdb.on_demand import OnDemand
 from profdb.priced import Priced
 from profdb.queries import (
@@ -233,7 +234,10 @@ class CurveBook:
                 break
             asked = {name: column[rows] for name, column in columns.items()}
             told = FITTERS[family].predict(curve.arrays, asked, words)
-            seconds[rows], spread[rows] = told.seconds, np.hypot(told.relative_std, penalty)
+            # A curve through modelled samples is no better than the model they came from.
+            model_error = MODEL_ERROR[family] if curve.origin is Origin.MODELLED else 0.0
+            spread[rows] = np.sqrt(told.relative_std**2 + penalty**2 + model_error**2)
+            seconds[rows] = told.seconds
             outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
             origin[rows] = np.where(told.inside & (penalty == 0.0), int(curve.origin), int(outside))
         told_all = Priced(seconds=seconds, relative_std=spread, origin=origin)

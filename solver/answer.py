@@ -13,7 +13,8 @@ class Answer:
 
     ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``; ``tgs``
-    tokens per GPU per second; ``mfu`` a fraction.
+    tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
+    curves brings in, which two plans share.
     """
 
     plan: Plan
@@ -27,6 +28,7 @@ class Answer:
     device_bytes: float
     tgs: float
     mfu: float
+    errors_s: dict[str, float]
 
 
 def answer_of(plan: Plan, cost: StepCost, memory: MemoryCost, *, tgs: float, mfu: float) -> Answer:
@@ -46,4 +48,5 @@ def answer_of(plan: Plan, cost: StepCost, memory: MemoryCost, *, tgs: float, mfu
         device_bytes=float(memory.device_bytes[0]),
         tgs=tgs,
         mfu=mfu,
+        errors_s={family: float(value[0]) for family, value in cost.std_s.items()},
     )

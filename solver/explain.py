@@ -1,6 +1,7 @@
 """Why the winner wins: where its time goes, and what each other mode's best pays more."""
 
 from collections.abc import Mapping
+from math import sqrt
 
 from solver.answer import Answer
 from solver.report import PART_TITLES
@@ -49,10 +50,16 @@ def difference(winner: Answer, other: Answer) -> str:
         words += f": {pays}"
     if saves:
         words += f" (against {saves})"
-    error = (winner.standard_error_s**2 + other.standard_error_s**2) ** 0.5
-    if other.step_s - winner.step_s < error:
+    if other.step_s - winner.step_s < paired_error_s(winner, other):
         words += "; within the error of the curves"
     return words
+
+
+def paired_error_s(one: Answer, other: Answer) -> float:
+    """Standard error of the difference of two plans: what both take from one family of curves errs alike
+    and cancels."""
+    families = one.errors_s.keys() | other.errors_s.keys()
+    return sqrt(sum((one.errors_s.get(f, 0.0) - other.errors_s.get(f, 0.0)) ** 2 for f in families))
 
 
 def why(winner: Answer, best_of_mode: Mapping[str, Answer]) -> list[str]:

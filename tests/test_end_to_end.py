@@ -1,0 +1,64 @@
+"""From measuring to an answer, with real processes: two ranks profile this machine's CPU over gloo, and
+the search of the tiny model runs on what they wrote."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import simulation_train_formulaic as command
+from profdb.cases import GemmCase
+from profdb.sample import ProfileDatabase, Sample
+from profdb.store import load_profile, save_profile
+from tests.solver.questions import ROOT
+
+TINY = str(ROOT / "configs" / "tiny_internlm2.py")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profile") / "data.pt"
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29611"]
+    words += [str(ROOT / "gen_profiler_data.py"), "--device", "cpu", "--no_pics", "--output", str(path)]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=280, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return path
+
+
+def best_step_s(profile: Path, folder: Path) -> tuple[float, dict[str, float]]:
+    out = folder / "answer.json"
+    words = ["--pre_profiling_data_path", str(profile), "--config", TINY, "--run_all_solu"]
+    assert command.main([*words, "--world_size", "2", "--global_batch_size", "8192", "--json", str(out)]) == 0
+    best = json.loads(out.read_text())["best"][0]
+    return best["step_s"], best["origins_s"]
+
+
+@pytest.mark.distributed
+def test_a_measured_profile_answers_and_says_so(profile: Path, tmp_path: Path) -> None:
+    step_s, origins_s = best_step_s(profile, tmp_path)
+    assert step_s > 0
+    assert origins_s["measured"] > 0.5 * step_s
+    assert "modelled" not in origins_s
+
+
+@pytest.mark.distributed
+def test_changed_samples_change_the_price(profile: Path, tmp_path: Path) -> None:
+    """Every GEMM sample three times as long, nothing else: the step grows by twice its GEMM part."""
+    database = load_profile(profile)
+
+    def slower(sample: Sample) -> Sample:
+        if not isinstance(sample.case, GemmCase):
+            return sample
+        return replace(sample, trials_s=tuple(3.0 * trial for trial in sample.trials_s))
+
+    changed = ProfileDatabase(machine=database.machine, samples=[slower(one) for one in database.samples])
+    path = tmp_path / "changed.pt"
+    save_profile(path, changed)
+    before, _ = best_step_s(profile, tmp_path)
+    after, _ = best_step_s(path, tmp_path)
+    assert after > 1.5 * before
+    assert np.isfinite(after)

@@ -184,21 +184,13 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
 
 def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     framework = row.text("framework")
-    own = "AA-Scaling" in framework
-    hopper = row.text("gpu").startswith(("H100", "H200", "H800"))
-    older = notes.kernel.startswith("flash_attentionv1") or (
-        hopper and any(word in framework for word in ("llm-foundry", "torchtitan", "FMS"))
-    )
     unaligned = not flash_of(row) and row.whole_or("head_dim", 8) % 8 != 0
     pcie = row.text("gpu").endswith("PCIe") and row.whole("num_gpus") > row.whole("gpus_per_node") // 2
     needed = {
         Gap.UNALIGNED_HEADS: unaligned,
         Gap.SOCKETS: pcie,
         Gap.SINGLE_FETCHES: row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3,
-        Gap.OLD_ATTENTION: older,
-        Gap.UNFUSED_SOFTMAX: notes.kernel == "torch",
-        Gap.UNFUSED_NORM: own and "RMS" not in framework,
-        Gap.SPLIT_GATE: own,
+        Gap.SPLIT_GATE: "AA-Scaling" in framework,
         Gap.BROADCASTS: framework == "InternEvo" and row.whole_or("dp", 1) > row.whole("gpus_per_node"),
         Gap.CUDA_GRAPH: notes.cuda_graph,
         Gap.ASYNC_TP: notes.async_tp,

@@ -40,8 +40,9 @@ def where_the_time_goes(answer: Answer) -> str:
 def difference(winner: Answer, other: Answer) -> str:
     """What the other plan pays more and what it saves, in ms."""
     deltas = {part: other.parts_s[part] - winner.parts_s[part] for part in PART_TITLES}
-    dearer = sorted((d, part) for part, d in deltas.items() if d > 0)[::-1][:3]
-    cheaper = sorted((d, part) for part, d in deltas.items() if d < 0)[:2]
+    worth_saying = 0.0005 * winner.step_s
+    dearer = sorted((d, part) for part, d in deltas.items() if d > worth_saying)[::-1][:3]
+    cheaper = sorted((d, part) for part, d in deltas.items() if d < -worth_saying)[:2]
     slower = other.step_s / winner.step_s - 1.0
     pays = ", ".join(f"{PART_WORDS[part]} +{seconds_to_ms(d):.1f} ms" for d, part in dearer)
     saves = ", ".join(f"{PART_WORDS[part]} {seconds_to_ms(d):.1f} ms" for d, part in cheaper)

@@ -10,7 +10,8 @@ from solver.files import write_json
 from spec.collectives import Collective
 from spec.errors import UserError
 from workload.busbw_yaml import read_busbw
-from workload.command_line import CHECK, GROUPS, SIMULATE, TOPOLOGY, TRAFFIC, parser
+from workload.command_line import CHECK, GENERATE, GROUPS, SIMULATE, TOPOLOGY, TRAFFIC, parser
+from workload.generate import file_name, generated, target, write_simai_files
 from workload.heatmap import draw_heatmap
 from workload.ranks import RankOrder, named_groups, rank_groups
 from workload.report import finding_lines, flow_lines, group_lines, shape_line, simai_lines, topology_line
@@ -27,12 +28,15 @@ from workload.topology.templates import TopologyFlags, build_topology
 from workload.topology.topology import write_topology
 from workload.traffic import flow_matrix, rank_flows, write_flows
 
+ROOT = Path(__file__).resolve().parent
+
 
 def main(arguments: list[str]) -> int:
     """Run one command line; returns the exit code (1: the file checked has defects)."""
     try:
         options = parser().parse_args(arguments)
         verbs: dict[str, Callable[[argparse.Namespace], int]] = {
+            GENERATE: generate,
             CHECK: check,
             SIMULATE: simulate,
             TOPOLOGY: topology,
@@ -52,6 +56,20 @@ def main(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Write the workload of a training step."""
+    made = generated(options, ROOT)
+    for note in made.notes:
+        print(note, file=sys.stderr)
+    path = target(options.output, file_name(made, options, ".txt"))
+    exported = write_simai_files(made, path, strict=options.strict_export)
+    for line in exported.beyond_lines():
+        print(line, file=sys.stderr)
+    for written in exported.paths:
+        print(f"wrote {written}")
+    return 0
 
 
 def check(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.layout import Layout
-from ops.op import Comm, Op, Ops
+from ops.op import BatchedGemm, Comm, GroupedGemm, Op, Ops
 from solver.op_times import Pricer
 from solver.plans import Plan, PlanTable
 from solver.price import Sized, hop_bytes, sized
@@ -61,8 +61,8 @@ def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple
     return PieceWork(
         name=name,
         repeat=repeat,
-        forward=tuple(_item(pricer, layout, op) for op in forward),
-        backward=tuple(_item(pricer, layout, op) for op in backward),
+        forward=tuple(work_item(pricer, layout, op) for op in forward),
+        backward=tuple(work_item(pricer, layout, op) for op in backward),
     )
 
 
@@ -73,11 +73,12 @@ def _step(question: Question, table: Sized, row: int) -> tuple[WorkItem, ...]:
     layout = table.plans.layout.take(table.stages.plan[one])
     tied = table.stages.tied(question.model, table.plans.layout.pp[table.stages.plan])[one]
     ops = operations(question.model, question.job, layout, held, tied)
-    items = tuple(_item(question.pricer, layout, op) for op in ops)
+    items = tuple(work_item(question.pricer, layout, op) for op in ops)
     return tuple(item for item in items if item.collective is None or item.size_bytes)
 
 
-def _item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
+def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
+    """One operation of the first row of ``layout``, priced."""
     timed = pricer.time(op, layout)
     if not isinstance(op, Comm):
         return WorkItem(
@@ -86,6 +87,7 @@ def _item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
             position=op.position,
             seconds=float(timed.seconds[0]),
             count=_count(op),
+            shape=_shape(op),
         )
     ranks = int(group_of(op.axis, layout, pricer.domain_ranks).ranks[0])
     return WorkItem(
@@ -100,6 +102,15 @@ def _item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
         lane=op.lane,
         count=_count(op),
     )
+
+
+def _shape(op: Op) -> tuple[int, ...]:
+    """(batch, m, k, n) of a matrix product; of grouped experts m are the rows of all of them."""
+    if isinstance(op, BatchedGemm):
+        return tuple(int(each[0]) for each in (op.batch, op.m, op.k, op.n))
+    if isinstance(op, GroupedGemm):
+        return (1, *(int(each[0]) for each in (op.m, op.k, op.n)))
+    return ()
 
 
 def _count(op: Op) -> int:

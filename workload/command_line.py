@@ -6,11 +6,13 @@ from pathlib import Path
 from solver.command_line import OneLineParser, whole
 from spec.collectives import Collective
 from workload.flows import ALGORITHMS
+from workload.generate_flags import add_generate
 from workload.ranks import DEFAULT_ORDER
 from workload.simai_network import NIC_GIB, NVLINK_GIB
 from workload.topology.templates import TEMPLATES
 
 CHECK = "check"
+GENERATE = "generate"
 SIMULATE = "simulate"
 TOPOLOGY = "topology"
 GROUPS = "groups"
@@ -21,10 +23,11 @@ def parser() -> argparse.ArgumentParser:
     """Every verb and its options."""
     parser = OneLineParser(
         prog="run_workload.py",
-        description="Check, replay and lay out what a training step runs.",
+        description="Generate, check, replay and lay out what a training step runs.",
         allow_abbrev=False,
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=OneLineParser)
+    add_generate(verbs.add_parser(GENERATE, help="write the workload of a training step", allow_abbrev=False))
     _check(verbs.add_parser(CHECK, help="name the defects of a SimAI workload file", allow_abbrev=False))
     _simulate(verbs.add_parser(SIMULATE, help="price a SimAI workload file", allow_abbrev=False))
     _topology(verbs.add_parser(TOPOLOGY, help="write, check or draw a topology", allow_abbrev=False))

@@ -12,7 +12,8 @@ class WorkItem:
 
     Compute items have ``collective`` None and take ``seconds``; a collective moves ``size_bytes`` (whole
     array on one rank) over ``axis``, in groups of ``ranks``, and takes ``seconds`` when nothing hides
-    it. ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``.
+    it. ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``. ``shape``
+    of a matrix product is (batch, m, k, n), otherwise empty.
     """
 
     name: str
@@ -25,6 +26,7 @@ class WorkItem:
     ranks: int = 1
     lane: Lane = Lane.MAIN
     count: int = 1
+    shape: tuple[int, ...] = ()
 
     @property
     def total_bytes(self) -> int:

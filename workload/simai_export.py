@@ -55,13 +55,53 @@ class Exported:
         ]
 
 
-def export_simai(question: Question, plan: Plan, path: Path, *, strict: bool) -> Exported:
-    """Write ``plan`` to ``path`` and what the format cannot say to ``path``.beyond.json.
+SLOWEST = "slowest"
+ALL = "all"
+
+
+def chosen_stages(works: tuple[StageWork, ...], stage: str) -> tuple[StageWork, ...]:
+    """The stage classes of ``stage``: "slowest", "all" (one of each class) or a stage's number.
+
+    Raises ExportError for a stage that is not there.
+    """
+    if stage == SLOWEST:
+        return (slowest(works),)
+    if stage == ALL:
+        return works
+    last = works[-1].position + works[-1].count - 1
+    number = int(stage) if stage.isdecimal() else -1
+    for work in works:
+        if work.position <= number < work.position + work.count:
+            return (work,)
+    raise ExportError(f"stage {stage!r}: {SLOWEST}, {ALL} or a number from 0 to {last}")
+
+
+def export_simai(
+    question: Question, plan: Plan, path: Path, *, strict: bool, stage: str = SLOWEST
+) -> Exported:
+    """Write ``plan`` to ``path`` and what the format cannot say to ``path``.beyond.json; with several
+    stages one file each, named after the stage.
 
     Raises ExportError when ``strict`` and something cannot be said, or when a rule of the format
     cannot be met.
     """
-    work = slowest(stage_works(question, plan))
+    return export_works(plan, chosen_stages(stage_works(question, plan), stage), path, strict=strict)
+
+
+def export_works(plan: Plan, works: tuple[StageWork, ...], path: Path, *, strict: bool) -> Exported:
+    """``export_simai`` of stages already built."""
+    parts = []
+    for work in works:
+        target = path if len(works) == 1 else path.with_stem(f"{path.stem}-stage{work.position}")
+        parts.append(_export_work(plan, work, target, strict=strict))
+    return Exported(
+        paths=tuple(each for part in parts for each in part.paths),
+        rows=sum(part.rows for part in parts),
+        beyond=tuple(each for part in parts for each in part.beyond),
+    )
+
+
+def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> Exported:
     header = header_of(plan, work)
     beyond = tuple(beyond_of(work, header, plan))
     if strict and beyond:

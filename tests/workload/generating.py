@@ -1,0 +1,20 @@
+"""Running ``generate`` in tests: the options as parsed, and what they make."""
+
+import argparse
+from pathlib import Path
+
+import run_workload
+from workload.command_line import parser
+from workload.generate import Generated, generated
+
+ROOT = Path(run_workload.__file__).parent
+
+
+def options(words: str) -> argparse.Namespace:
+    """The parsed options of ``generate words``."""
+    return parser().parse_args(["generate", *words.split()])
+
+
+def made(words: str) -> Generated:
+    """What ``generate words`` would write."""
+    return generated(options(words), ROOT)

@@ -1,0 +1,203 @@
+"""AICB's flags: each is honoured, no preset overrides one, and a bad combination is one line."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+import run_workload
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from spec.errors import UserError
+from spec.model import AttentionKind
+from tests.workload.generating import made
+from workload.aiob import AiobFile, AiobTime, write_aiob
+from workload.items import StageWork
+from workload.simai_check import check_simai
+from workload.simai_reader import read_simai
+
+MODEL = "--model_size 7 --world_size 16 --use_flash_attn"
+
+
+def gemm_shapes(work: StageWork, name: str) -> set[tuple[int, ...]]:
+    return {item.shape for piece in work.pieces for item in piece.forward if item.name == name and item.shape}
+
+
+# AICB's presets force tp 4 or 8 on these sizes; here what was typed stands.
+@pytest.mark.parametrize("size", ["7", "13", "22", "175"])
+def test_no_preset_overrides_a_degree(size: str) -> None:
+    plan = made(f"--model_size {size} --world_size 16 --tensor_model_parallel_size 2 --pp_num 2").plan
+    assert (plan.tp, plan.pp, plan.dp, plan.ep) == (2, 2, 4, 1)
+
+
+def test_dimensions_replace_the_presets() -> None:
+    flags = (
+        "--num_layers 4 --hidden_size 1024 --num_attention_heads 16 --ffn_hidden_size 3000 --vocab_size 1000 "
+        "--num_query_groups 4 --max_position_embeddings 77 --seq_length 512 --micro_batch 2"
+    )
+    result = made(f"{MODEL} {flags}")
+    model = result.question.model
+    (run,) = model.blocks
+    assert (run.count, model.hidden, model.vocab, model.max_positions) == (4, 1024, 1000, 77)
+    attention = run.block.attention
+    assert (attention.num_heads, attention.num_kv_heads, attention.qk_dim) == (16, 4, 64)
+    assert attention.kind is AttentionKind.GQA
+    # rows: 2 sequences of 512 tokens; GELU: one matrix of 3000 columns
+    assert gemm_shapes(result.works[0], "mlp.up") == {(1, 1024, 1024, 3000)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "width"),
+    # Megatron-LM's defaults: 4 h, with SwiGLU 8/3 h down to a multiple of 64
+    [
+        ("", 16384),
+        ("--swiglu", 2 * 10880),
+        ("--hidden_size 2048", 8192),
+        ("--swiglu --ffn_hidden_size 96", 192),
+    ],
+)
+def test_feed_forward_width(flags: str, width: int) -> None:
+    assert {shape[3] for shape in gemm_shapes(made(f"{MODEL} {flags}").works[0], "mlp.up")} == {width}
+
+
+def test_training_flags() -> None:
+    flags = (
+        "--tensor_model_parallel_size 4 --pipeline_model_parallel 2 --virtual_pipeline_model_parallel_size 3 "
+        "--global_batch 16 --micro_batch 2 --enable_sequence_parallel --use-distributed-optimizer "
+        "--recompute_activations"
+    )
+    result = made(f"{MODEL} {flags}")
+    plan = result.plan
+    assert plan.strategy is StrategyName.FSP
+    assert (plan.vpp, plan.num_micro, plan.micro_batch, plan.zero_stage, plan.zero_size) == (3, 4, 2, 1, 2)
+    assert plan.recompute is Recompute.SELECTIVE
+    assert result.question.job.flash_attention
+
+
+def test_experts_of_a_dense_preset() -> None:
+    flags = (
+        "--moe_enable --num_experts 8 --moe_router_topk 2 --expert_model_parallel_size 4 --moe_grouped_gemm"
+    )
+    result = made(f"{MODEL} {flags}")
+    (run,) = result.question.model.blocks
+    assert run.block.moe is not None
+    assert (run.block.moe.num_experts, run.block.moe.topk, run.block.moe.expert_ffn_hidden) == (8, 2, 16384)
+    assert result.plan.ep == 4
+    assert any("moe.dispatch" in item.name for piece in result.works[0].pieces for item in piece.backward)
+
+
+def test_zero_stage_and_bucket() -> None:
+    result = made(f"{MODEL} --frame DeepSpeed --stage 3 --reduce_bucket_size 12345")
+    assert (result.plan.zero_stage, result.plan.zero_size) == (3, 16)
+    assert result.question.job.preset.bucket_elements == 12345
+
+
+def test_dashes_are_underscores() -> None:
+    assert made(f"{MODEL} --tensor-model-parallel-size 2 --num-layers 6").plan.tp == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ("--world_size 8", "--num_layers, --hidden_size, --num_attention_heads"),
+        ("--model_size 7", "world_size"),
+        ("--model_size 12 --world_size 8", "one of"),
+        ("--model_size 270 --world_size 8", "no dimensions are published"),
+        ("--model_size 7 --world_size 12", "multiple of 8"),
+        ("--model_size 7 --world_size 8 --tp_num 0", "1 or more"),
+        ("--model_size 7 --world_size 16 --pp_num 5", "multiple of"),
+        ("--model_size 7 --world_size 16 --pp_num 8", "a multiple of pp 8"),
+        ("--model_size 7 --world_size 16 --global_batch 17", "multiple of dp 16"),
+        ("--model_size 7 --world_size 16 --num_attention_heads 30", "divisor of the hidden size"),
+        ("--model_size 7 --world_size 16 --num_query_groups 5", "divisor of 32"),
+        ("--model_size 7 --world_size 16 --num_experts 4", "--moe_enable"),
+        ("--model_size 7 --world_size 16 --moe_enable", "2 experts"),
+        ("--model_size 7 --world_size 16 --moe_enable --num_experts 2 --moe_router_topk 3", "topk"),
+        ("--model_size 7 --world_size 16 --expert_model_parallel_size 2", "without experts"),
+        ("--model_size moe --world_size 16 --tp_num 2", "sequence parallelism"),
+        ("--model_size moe --world_size 16 --expert_model_parallel_size 3", "divide"),
+        ("--model_size 7 --world_size 16 --frame DeepSpeed --stage 4", "0 to 3"),
+        ("--model_size 7 --world_size 16 --frame DeepSpeed --use_distributed_optimizer", "shards by"),
+        ("--model_size 7 --world_size 16 --zero_stage 2", "--frame DeepSpeed"),
+        ("--model_size 7 --world_size 16 --prefetch_bucket_size 2", "needs --frame DeepSpeed"),
+        ("--model_size 7 --world_size 16 --stage 3", "stage '3'"),
+        ("--model_size 7 --world_size 16 --reduce_bucket_size 0 --frame DeepSpeed", "1 or more"),
+        ("--model_size 7 --world_size 16 --fixed_time_us -1", "0 or more"),
+        ("--model_size 7 --world_size 16 --fixed_time_us nan", "0 or more"),
+        ("--model_size 7 --world_size 16 --fixed_time_us 1 --comp_filepath x", "not together"),
+        ("--model_size 7 --world_size 16 --comp_filepath absent", "absent"),
+        ("--model_size 7 --world_size 16 --profile absent.pt", "absent.pt"),
+        ("--model_size 7 --world_size 16 --cluster nowhere", "nowhere"),
+        ("--model_size 7 --world_size 16 --epoch_num 0", "1 or more"),
+        ("--model_size 7 --world_size 16 --frame Horovod", "Horovod"),
+        ("--model_size deepseek16 --world_size 16 --num_layers 1", "more than the 1 leading"),
+        ("--model_size 7 --world_size 16 --virtual_pipeline_model_parallel_size 2", "without a pipeline"),
+        (
+            "--model_size 7 --world_size 16 --pp_num 4 --virtual_pipeline_model_parallel_size 3 --global_batch 8",
+            "multiples of pp",
+        ),
+    ],
+)
+def test_bad_combinations(words: str, match: str) -> None:
+    with pytest.raises(UserError) as caught:
+        made(words)
+    assert match in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_file_for_every_distinct_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"{MODEL} --pp_num 4 --stage all --output {tmp_path}/w.txt".split()
+    assert run_workload.main(["generate", *words]) == 0
+    assert "assumed: every operation takes 0.001 us" in capsys.readouterr().err
+    names = sorted(path.name for path in tmp_path.glob("*.txt"))
+    # the first with the embedding, two equal ones, the last with head and loss
+    assert names == ["w-stage0.txt", "w-stage1.txt", "w-stage3.txt"]
+    last = read_simai(tmp_path / "w-stage3.txt")
+    assert any("loss" in placed.row.name for placed in last.rows)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[f"--model_size {size} --tp_num 8" for size in ("7", "13", "22", "65", "175", "405")],
+        "--model_size moe --tp_num 2 --expert_model_parallel_size 8 --sp",
+        *[f"--model_size {size} --expert_model_parallel_size 8" for size in ("deepseek16", "deepseek671")],
+    ],
+)
+def test_presets_are_written_in_seconds_and_are_clean(words: str, tmp_path: Path) -> None:
+    began = time.perf_counter()
+    path = tmp_path / "w.txt"
+    flags = f"{words} --world_size 64 --use-distributed-optimizer --use_flash_attn --output {path}"
+    assert run_workload.main(["generate", *flags.split()]) == 0
+    assert time.perf_counter() - began < 5.0
+    assert check_simai(read_simai(path)) == []
+
+
+def test_times_of_an_aiob_file(tmp_path: Path) -> None:
+    def took(us: float) -> AiobTime:
+        return AiobTime(max_us=us, min_us=us, avg_us=us)
+
+    sections = {
+        "Emb": took(10),
+        "layernorm": took(1),
+        "atten_qkv": took(20),
+        "atten_flash": took(30),
+        "layernorm2": took(2),
+        "mlp_linear_1": took(40),
+        "layernorm_post": took(3),
+        "logit_time": took(50),
+        "param_time": took(60),
+    }
+    path = tmp_path / "aiob.txt"
+    write_aiob(path, AiobFile(train_iter=1, sections=sections))
+    (work,) = made(f"{MODEL} --comp_filepath {path}").works
+    forward_us = {
+        piece.name: sum(item.seconds for item in piece.forward if item.collective is None) * 1e6
+        for piece in work.pieces
+    }
+    # 1 + 20 + 30 for attention and 2 + 40 for the feed-forward half of a layer
+    assert forward_us == pytest.approx({"embedding": 10, "block0": 93, "head": 53})
+    del sections["mlp_linear_1"], sections["layernorm2"]
+    write_aiob(path, AiobFile(train_iter=1, sections=sections))
+    with pytest.raises(UserError, match="no mlp_forward"):
+        made(f"{MODEL} --comp_filepath {path}")

@@ -1,0 +1,63 @@
+"""AIOB times put on the compute of a stage.
+
+AICB's sums (workload.aiob) stand for whole halves of a layer; here each half's time is laid on its two
+matrix products, half each, as AICB does with a column and a row. Input and weight gradient take the
+forward's time each (the file measures no backward); everything else is inside those sums and takes 0.
+"""
+
+from dataclasses import replace
+
+from ops.op import Phase
+from workload.aiob import NS_PER_US
+from workload.items import PieceWork, StageWork, WorkItem
+from workload.workload_error import WorkloadError
+
+# Operation -> (key of aiob_times_ns without its direction, share of it).
+SHARES: dict[str, tuple[str, float]] = {
+    "attention.qkv": ("attention", 0.5),
+    "attention.q_up": ("attention", 0.25),
+    "attention.kv_up": ("attention", 0.25),
+    "attention.out": ("attention", 0.5),
+    "mlp.up": ("mlp", 0.5),
+    "mlp.down": ("mlp", 0.5),
+    "moe.up": ("mlp", 0.5),
+    "moe.down": ("mlp", 0.5),
+    "embedding.table": ("Emb", 1.0),
+    "head.norm": ("layernorm_post", 1.0),
+    "head.logits": ("logit_time", 1.0),
+    "step.update": ("grad_backward", 1.0),
+}
+WHOLE_HALF = ("attention", "mlp")
+
+
+def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
+    """The stage with compute seconds from ``aiob_times_ns``; collectives keep theirs.
+
+    Raises WorkloadError for a time the file does not hold.
+    """
+
+    def piece(one: PieceWork) -> PieceWork:
+        return replace(
+            one,
+            forward=tuple(_timed(item, times_ns) for item in one.forward),
+            backward=tuple(_timed(item, times_ns) for item in one.backward),
+        )
+
+    return replace(
+        work,
+        pieces=tuple(piece(one) for one in work.pieces),
+        step=tuple(_timed(item, times_ns) for item in work.step),
+    )
+
+
+def _timed(item: WorkItem, times_ns: dict[str, int]) -> WorkItem:
+    if item.collective is not None:
+        return item
+    if item.name not in SHARES:
+        return replace(item, seconds=0.0)
+    stem, share = SHARES[item.name]
+    direction = "forward" if item.phase in (Phase.FORWARD, Phase.RECOMPUTE) else "backward"
+    key = f"{stem}_{direction}" if stem in WHOLE_HALF else stem
+    if key not in times_ns:
+        raise WorkloadError(f"no AIOB time for {item.name} ({item.phase.value}): the file has no {key}")
+    return replace(item, seconds=times_ns[key] * share / NS_PER_US * 1e-6)

@@ -1,0 +1,147 @@
+"""The options of ``run_workload.py generate``, named as AICB names them.
+
+Every option may be written with dashes or underscores.
+"""
+
+import argparse
+from pathlib import Path
+
+from solver.command_line import whole
+from workload.model_shape import FRAMES
+
+SIMAI = "simai"
+GENERAL = "general"
+FORMATS = (SIMAI, GENERAL)
+COLLECTIVE_TESTS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "multi_all_reduce")
+
+
+class Options:
+    """Adds options in both spellings to one group of a parser."""
+
+    def __init__(self, group: argparse._ArgumentGroup) -> None:
+        self.group = group
+
+    def add(self, *names: str, help_text: str, **settings: object) -> None:
+        """One option; the first name is the attribute."""
+        spellings = dict.fromkeys(
+            f"--{spelling}" for name in names for spelling in (name, name.replace("_", "-"))
+        )
+        self.group.add_argument(*spellings, dest=names[0], help=help_text, **settings)  # type: ignore[arg-type]
+
+    def whole(self, *names: str, help_text: str, default: int | None = None) -> None:
+        """A whole number."""
+        self.add(*names, help_text=help_text, type=whole, default=default)
+
+    def switch(self, *names: str, help_text: str) -> None:
+        """On when given."""
+        self.add(*names, help_text=help_text, action="store_true")
+
+
+def add_generate(verb: argparse.ArgumentParser) -> None:
+    """All options of the verb."""
+    _what(Options(verb.add_argument_group("what to write")))
+    _model(Options(verb.add_argument_group("model")))
+    _training(Options(verb.add_argument_group("training")))
+    _deepspeed(Options(verb.add_argument_group("DeepSpeed (sizes in elements)")))
+    _times(Options(verb.add_argument_group("compute times (default: 1 ns each, as AICB without AIOB)")))
+    _tests(Options(verb.add_argument_group("communication test instead of a model (sizes in bytes)")))
+
+
+def _what(out: Options) -> None:
+    out.add(
+        "frame", "comm_frame", help_text="framework (default Megatron)", choices=FRAMES, default=FRAMES[0]
+    )
+    out.add(
+        "format", help_text="simai (text) or general (CSV); default simai", choices=FORMATS, default=SIMAI
+    )
+    out.add("output", help_text="file, or folder for AICB's file name (default: here)", type=Path)
+    out.add(
+        "pipeline_stage",
+        help_text="slowest (default), all distinct stages, or a stage's number",
+    )
+    out.add("stage", help_text="ZeRO stage (DeepSpeed, FSDP; default 3), otherwise as --pipeline_stage")
+    out.switch("strict_export", help_text="refuse what the SimAI format cannot say")
+    out.add(
+        "bundle", "export_bundle", help_text="folder for workload, topology, busbw.yaml, commands", type=Path
+    )
+    out.whole("epoch_num", help_text="iterations in a general workload (default 1)", default=1)
+    out.switch("computation_enable", help_text="matrix products as rows of a general workload")
+    out.add("gpu_type", help_text="word in front of AICB's file name")
+
+
+def _model(out: Options) -> None:
+    out.add("model_size", "m", help_text="7, 13, 22, 65, 70, 175, 405, moe, deepseek16|236|671, ...")
+    out.add("config", help_text="model config instead of a size", type=Path)
+    out.add("model_name", help_text="name in file names")
+    for name, text in (
+        ("num_layers", "decoder layers of the whole model"),
+        ("hidden_size", "hidden size"),
+        ("num_attention_heads", "attention heads"),
+        ("num_query_groups", "key-value heads"),
+        ("ffn_hidden_size", "feed-forward width (of an expert, in a model of experts)"),
+        ("vocab_size", "tokens in the vocabulary"),
+        ("max_position_embeddings", "learned positions"),
+        ("make_vocab_size_divisible_by", "vocabulary padding unit"),
+        ("num_experts", "experts"),
+        ("moe_router_topk", "experts per token"),
+    ):
+        out.whole(name, help_text=text)
+    out.switch("swiglu", help_text="gated feed-forward")
+    out.switch("moe_enable", help_text="experts instead of dense feed-forward layers")
+    out.switch("moe_grouped_gemm", "grouped_gemm", help_text="experts' products grouped (always so here)")
+
+
+def _training(out: Options) -> None:
+    out.whole("world_size", help_text="GPUs")
+    for names, text in (
+        (("tensor_model_parallel_size", "tp_num"), "tensor-parallel ranks"),
+        (("pipeline_model_parallel", "pipeline_model_parallel_size", "pp_num"), "pipeline stages"),
+        (("context_parallel_size",), "context-parallel ranks"),
+        (("expert_model_parallel_size",), "expert-parallel ranks"),
+        (("virtual_pipeline_model_parallel_size",), "virtual chunks of a stage"),
+        (("micro_batch", "micro_batch_size"), "sequences in a micro-batch"),
+    ):
+        out.whole(*names, help_text=f"{text} (default 1)", default=1)
+    out.whole("expert_tensor_parallel_size", help_text="ranks of one expert (default: tp)")
+    out.whole("global_batch", help_text="sequences per step (default: dp x micro_batch)")
+    out.whole("seq_length", "seq_len", help_text="tokens per sequence (default 2048)")
+    out.switch("enable_sequence_parallel", "sp", "sp_enable", help_text="sequence parallelism")
+    out.switch("use_flash_attn", help_text="flash attention")
+    out.switch("use_distributed_optimizer", help_text="optimizer state over dp (ZeRO-1)")
+    out.switch("recompute_activations", help_text="recompute the attention core (Megatron's selective)")
+    out.switch("recompute_full", help_text="recompute whole layers")
+
+
+def _deepspeed(out: Options) -> None:
+    out.whole("zero_stage", help_text="ZeRO stage, as --stage")
+    for name, default in (
+        ("reduce_bucket_size", 500_000_000),
+        ("allgather_bucket_size", 500_000_000),
+        ("prefetch_bucket_size", 50_000_000),
+        ("param_persistence_threshold", 100_000),
+        ("model_persistence_threshold", 2**63 - 1),
+        ("max_live_parameters", 1_000_000_000),
+        ("max_reuse_distance", 1_000_000_000),
+    ):
+        out.whole(name, help_text=f"DeepSpeed's default {default}")
+    out.switch("contiguous_gradients", help_text="stage 2: reduce to each owner instead of all-reduce")
+
+
+def _times(out: Options) -> None:
+    out.add("profile", help_text="times from this profile", type=Path)
+    out.add("cluster", help_text="sheet of configs/clusters (default: the profile's, else h100-sxm)")
+    out.add(
+        "missing",
+        help_text="a missing curve: error or modelled",
+        choices=("error", "modelled"),
+        default="error",
+    )
+    out.add("comp_filepath", help_text="times from this AIOB file", type=Path)
+    out.switch("aiob_enable", help_text="times from prof_data/data.pt, or the AIOB file when given")
+    out.add("fixed_time_us", help_text="every operation takes this long", type=float)
+
+
+def _tests(out: Options) -> None:
+    out.add("test_comm", help_text="sweep one collective", choices=COLLECTIVE_TESTS)
+    out.whole("begin_size", help_text="smallest size (default 1 MiB)", default=2**20)
+    out.whole("end_size", help_text="largest size (default: begin_size)")

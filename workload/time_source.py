@@ -1,0 +1,85 @@
+"""Where the compute times of a workload come from: a profile, an AIOB file, or one fixed time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from profdb.curvebook import Book, CurveBook
+from profdb.modelled.book import ModelledBook
+from profdb.store import load_profile
+from spec.cluster import ClusterSpec
+from spec.errors import ConfigError
+from spec.read_cluster import read_cluster
+from workload.fixed_book import FixedBook
+from workload.model_shape import refuse
+
+DEFAULT_PROFILE = Path("prof_data/data.pt")
+DEFAULT_CLUSTER = "h100-sxm"
+NO_TIME_US = 0.001  # AICB without AIOB writes 1 ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFlags:
+    """What was typed about times; None is not given."""
+
+    profile: Path | None = None
+    comp_filepath: Path | None = None
+    fixed_time_us: float | None = None
+    aiob_enable: bool = False
+    cluster: str | None = None
+    missing: str = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSource:
+    """A book on a cluster, and what to say of its times."""
+
+    book: Book
+    cluster: ClusterSpec
+    notes: tuple[str, ...] = ()
+
+
+def time_source(flags: TimeFlags, root: Path) -> TimeSource:
+    """The book that the flags ask for. Raises ConfigError for two sources at once, or as the profile
+    and cluster readers do."""
+    _check(flags)
+    profile_path = flags.profile
+    from_nowhere = flags.comp_filepath is None and flags.fixed_time_us is None
+    if profile_path is None and flags.aiob_enable and from_nowhere:
+        profile_path = root / DEFAULT_PROFILE
+    if profile_path is not None:
+        return _profiled(profile_path, flags, root)
+    cluster = read_cluster(flags.cluster or DEFAULT_CLUSTER, root=root)
+    time_us = NO_TIME_US if flags.fixed_time_us is None else flags.fixed_time_us
+    note = f"assumed: every operation takes {time_us:g} us"
+    if flags.comp_filepath is not None:
+        note = f"compute times from {flags.comp_filepath}, whatever model and GPU it was taken on"
+    elif flags.fixed_time_us is None:
+        note += " (no --profile, --aiob_enable, --comp_filepath or --fixed_time_us)"
+    return TimeSource(book=FixedBook(seconds=time_us * 1e-6), cluster=cluster, notes=(note,))
+
+
+def _profiled(path: Path, flags: TimeFlags, root: Path) -> TimeSource:
+    profile = load_profile(path)
+    taken_on = profile.machine.cluster
+    if not (flags.cluster or taken_on):
+        raise refuse("cluster", None, f"{path} names no cluster sheet: choose one")
+    cluster = read_cluster(flags.cluster or taken_on, root=root)
+    if flags.cluster and taken_on and read_cluster(taken_on, root=root).gpu.name != cluster.gpu.name:
+        raise ConfigError(
+            where="generate",
+            key="--cluster",
+            value=flags.cluster,
+            allowed=f"a cluster of the GPU that {path} was taken on ({taken_on})",
+        )
+    modelled = ModelledBook(cluster=cluster) if flags.missing == "modelled" else None
+    return TimeSource(book=CurveBook(profile, missing=flags.missing, modelled=modelled), cluster=cluster)
+
+
+def _check(flags: TimeFlags) -> None:
+    names = ("profile", "comp_filepath", "fixed_time_us")
+    given = [name for name in names if getattr(flags, name) is not None]
+    if len(given) > 1:
+        raise refuse(given[1], getattr(flags, given[1]), f"not together with --{given[0]}")
+    fixed = flags.fixed_time_us
+    if fixed is not None and not 0 <= fixed < 1e12:
+        raise refuse("fixed_time_us", fixed, "microseconds, 0 or more")

@@ -37,18 +37,23 @@ def mlp_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
 
 
 def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: Rows, name: str) -> Piece:
-    """Up (gate and up as one GEMM when gated), activation, down, with the strategy's communication."""
+    """Gate and up (as one GEMM or as two), activation, down, with the strategy's communication."""
     layout = context.layout
     hidden = layout.constant(context.model.hidden)
     width = ceil_div(layout.constant(mlp.ffn_hidden), sharding.weight_shards(layout))
-    up = Linear(
-        name=f"{name}.up",
-        tokens=rows.gemm,
-        inputs=hidden,
-        outputs=width * (2 if mlp.gated else 1),
-        saved_bytes=context.activations(rows.saved, context.model.hidden),
-        bias=mlp.bias,
-    )
+    joined = mlp.gated and context.job.preset.joined_gate
+    inward = [
+        Linear(
+            name=f"{name}.{part}",
+            tokens=rows.gemm,
+            inputs=hidden,
+            outputs=width * (2 if joined else 1),
+            # Two linears that read one input keep it once.
+            saved_bytes=context.activations(rows.saved, context.model.hidden) * (part == "up"),
+            bias=mlp.bias,
+        )
+        for part in (("up",) if joined or not mlp.gated else ("gate", "up"))
+    ]
     down = Linear(
         name=f"{name}.down",
         tokens=rows.gemm,
@@ -58,13 +63,21 @@ def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: 
         bias=mlp.bias,
     )
     return sequence(
-        sharding.enter(context, up.name, context.model.hidden),
-        sharding.weights(context, up.name, up.inputs * up.outputs),
-        linear(context, up),
+        *(_entering(context, sharding, layer, first=layer is inward[0]) for layer in inward),
         activation(context, mlp.gated, rows.gemm, width, f"{name}.activation"),
         sharding.weights(context, down.name, down.inputs * down.outputs),
         linear(context, down),
         sharding.leave(context, down.name),
+    )
+
+
+def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first: bool) -> Piece:
+    """An entering linear. A second one finds its input gathered, but reduces its own input gradient."""
+    enter = sharding.enter(context, layer.name, context.model.hidden)
+    return sequence(
+        enter if first else Piece(backward=enter.backward),
+        sharding.weights(context, layer.name, layer.inputs * layer.outputs),
+        linear(context, layer),
     )
 
 

@@ -4,7 +4,7 @@ Sources: ZeRO (arXiv 1910.02054 sec. 5 and 7: reduce-scatter of gradients, all-g
 InternEvo sends updated shards by broadcast, one per owner.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -140,8 +140,8 @@ def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
 
 
 def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
-    """Updated parameters back to every copy: one all-gather, or broadcasts of every owner's shard that
-    follow each other without waiting, so that together they move the array once."""
+    """Updated parameters back to every copy: one all-gather, or one broadcast after another, each from the
+    owner of a shard (InternEvo)."""
     layout = context.layout
     parts = shards(context, owner)
     dtype = context.job.precision.parameter_gather
@@ -150,6 +150,7 @@ def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
     )
     size = padded_to_ranks(elements, parts, dtype_bytes(dtype))
     size = np.where((parts > 1) & ~gathered_later, size, 0)
-    broadcast = context.job.preset.parameter_sync == "broadcast"
-    kind = Collective.BROADCAST if broadcast else Collective.ALL_GATHER
-    return _comm(f"step.{owner.value}_parameters", kind, SHARD_AXIS[owner], size, dtype)
+    gathered = _comm(f"step.{owner.value}_parameters", Collective.ALL_GATHER, SHARD_AXIS[owner], size, dtype)
+    if context.job.preset.parameter_sync == "all_gather":
+        return gathered
+    return replace(gathered, collective=Collective.BROADCAST, size_bytes=size // parts, repeat=parts)

@@ -27,7 +27,7 @@ class FrameworkPreset:
     copy of the logits instead of an fp32 copy beside them; ``overlap_*`` the default overlaps
     (``overlap_weights``: sharded weights gathered ahead; ``overlap_tp``: every tp collective inside its GEMM; ``overlap_tp_backward``: the backward's beside
     the other gradient GEMM, 2205.05198 sec. 4.2.2); ``fused_activation`` whether the gated activation
-    keeps only its two inputs; ``gradient_sync`` how gradients of sharded optimizers are reduced
+    keeps only its two inputs; ``joined_gate`` whether gate and up are one matrix; ``gradient_sync`` how gradients of sharded optimizers are reduced
     ("reduce_scatter" or "all_reduce"); ``contiguous_gradients`` whether they lie in one buffer and
     travel from there instead of through a bucket; ``accumulation`` the kernel of ops.kernels that adds
     a micro-batch's weight gradients to the sum ("" where sharded gradients are added in small pieces);
@@ -55,6 +55,7 @@ class FrameworkPreset:
     overlap_tp: bool
     overlap_tp_backward: bool
     fused_activation: bool
+    joined_gate: bool
     gradient_sync: str
     contiguous_gradients: bool
     accumulation: str
@@ -84,6 +85,7 @@ MEGATRON = FrameworkPreset(
     overlap_tp=False,
     overlap_tp_backward=True,
     fused_activation=True,
+    joined_gate=True,
     gradient_sync="reduce_scatter",
     contiguous_gradients=True,
     accumulation="accumulate_fp32",
@@ -115,6 +117,7 @@ INTERNEVO = FrameworkPreset(
     overlap_tp=False,
     overlap_tp_backward=True,
     fused_activation=False,
+    joined_gate=True,
     gradient_sync="all_reduce",
     contiguous_gradients=False,
     accumulation="accumulate",
@@ -145,6 +148,7 @@ DEEPSPEED = FrameworkPreset(
     overlap_tp=False,
     overlap_tp_backward=True,
     fused_activation=True,
+    joined_gate=True,
     gradient_sync="reduce_scatter",
     contiguous_gradients=False,
     accumulation="accumulate_fp32",
@@ -174,6 +178,7 @@ FSDP = FrameworkPreset(
     overlap_tp=False,
     overlap_tp_backward=False,
     fused_activation=True,
+    joined_gate=True,
     gradient_sync="reduce_scatter",
     contiguous_gradients=False,
     accumulation="",

@@ -14,20 +14,13 @@ import numpy as np
 from ops.block import model_ops
 from ops.edges import flat
 from ops.layout import Layout
-from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
+from ops.op import Op
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from profdb.curvebook import CurveBook
+from profdb.op_queries import own_s
 from profdb.priced import Priced
-from profdb.queries import (
-    AttentionQuery,
-    CollectiveQuery,
-    GroupedLinearQuery,
-    LinearQuery,
-    MemoryBoundQuery,
-    OptimizerQuery,
-    P2PQuery,
-)
+from profdb.queries import CollectiveQuery, OptimizerQuery, P2PQuery
 from spec.arrays import ints
 from spec.collectives import Collective
 from spec.config_file import ConfigFile
@@ -51,52 +44,6 @@ class Need:
     answer: str
     curve: str = ""
     command: str = ""
-
-
-def compute_s(book: CurveBook, op: Op) -> Priced | None:
-    """The book's times for one compute operation; None for other operations."""
-    match op:
-        case BatchedGemm():
-            return book.linear_s(
-                LinearQuery(
-                    batch=op.batch,
-                    m=op.m,
-                    k=op.k,
-                    n=op.n,
-                    layout=op.layout,
-                    dtype=op.dtype,
-                    scale_recipe=op.scale_recipe,
-                    bias=op.bias,
-                )
-            )
-        case GroupedGemm():
-            return book.grouped_linear_s(
-                GroupedLinearQuery(
-                    groups=op.groups,
-                    m=op.m,
-                    k=op.k,
-                    n=op.n,
-                    layout=op.layout,
-                    dtype=op.dtype,
-                    scale_recipe=op.scale_recipe,
-                )
-            )
-        case Attention():
-            sizes = ("batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim", "window")
-            words = ("mask", "direction", "kernel", "dtype")
-            return book.attention_s(AttentionQuery(**{name: getattr(op, name) for name in sizes + words}))
-        case MemoryBound():
-            return book.memory_bound_s(
-                MemoryBoundQuery(
-                    kernel=op.kernel,
-                    direction="backward" if op.backward else "forward",
-                    rows=op.rows,
-                    width=op.width,
-                    dtype=op.dtype,
-                )
-            )
-        case _:
-            return None
 
 
 def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
@@ -127,7 +74,7 @@ def needs_of(config: ConfigFile, book: CurveBook) -> list[Need]:
     needs: dict[tuple[str, str], Need] = {}
     for tp, op in model_operations(config):
         name = f"tp {tp}: {op.phase.value} {op.name}"
-        need = _answered(name, partial(compute_s, book, op))
+        need = _answered(name, partial(own_s, book, op))
         if need is not None:
             needs.setdefault((need.name, need.answer), need)
     return [*needs.values(), *_collective_needs(book)]

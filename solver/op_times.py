@@ -6,18 +6,11 @@ import numpy as np
 
 from ops.groups import Group, group_of, neighbours
 from ops.layout import Layout
-from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Update
+from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op
 from profdb.curvebook import Book
+from profdb.op_queries import attention_query, own_s
 from profdb.priced import Priced
-from profdb.queries import (
-    AttentionQuery,
-    CollectiveQuery,
-    GroupedLinearQuery,
-    LinearQuery,
-    MemoryBoundQuery,
-    OptimizerQuery,
-    P2PQuery,
-)
+from profdb.queries import CollectiveQuery, P2PQuery
 from spec.arrays import FloatArray, IntArray
 from spec.attention_generations import GENERATIONS, slowdown
 from spec.cluster import ClusterSpec
@@ -92,36 +85,31 @@ class Pricer:
         )
 
     def _ask(self, op: Op, layout: Layout) -> tuple[str, str, Priced]:
-        if isinstance(op, BatchedGemm):
-            return "gemm", f"gemm {op.layout}", self.book.linear_s(_linear_query(op))
-        if isinstance(op, GroupedGemm):
-            query = GroupedLinearQuery(
-                groups=op.groups,
-                m=op.m,
-                k=op.k,
-                n=op.n,
-                layout=op.layout,
-                dtype=op.dtype,
-                scale_recipe=op.scale_recipe,
-            )
-            return "grouped_gemm", "grouped_gemm", self.book.grouped_linear_s(query)
-        if isinstance(op, Attention):
-            return "attention", f"attention {op.direction}", self._attention(op)
-        if isinstance(op, MemoryBound):
-            return "memory_bound", "memory_bound", self.book.memory_bound_s(_kernel_query(op))
-        if isinstance(op, Update):
-            query_update = OptimizerQuery(elements=op.elements)
-            return "optimizer", "optimizer", self.book.optimizer_s(query_update)
-        if isinstance(op, Comm):
-            return self._ask_collective(op, layout)
-        raise TypeError(f"no price for {type(op).__name__}")
+        """(part, family, price) of an operation."""
+        match op:
+            case Comm():
+                return self._ask_collective(op, layout)
+            case Attention():
+                return "attention", f"attention {op.direction}", self._attention(op)
+            case BatchedGemm():
+                part, family = "gemm", f"gemm {op.layout}"
+            case GroupedGemm():
+                part, family = "grouped_gemm", "grouped_gemm"
+            case MemoryBound():
+                part, family = "memory_bound", "memory_bound"
+            case _:
+                part, family = "optimizer", "optimizer"
+        priced = own_s(self.book, op)
+        if priced is None:
+            raise TypeError(f"no price for {type(op).__name__}")
+        return part, family, priced
 
     def _attention(self, op: Attention) -> Priced:
         """An older flash kernel is the best one's time restated by the published ratio of the two."""
         if op.kernel not in GENERATIONS[1:]:
-            return self.book.attention_s(_attention_query(op))
+            return self.book.attention_s(attention_query(op))
         ratio = slowdown(op.kernel, op.direction, self.architecture)
-        best = self.book.attention_s(_attention_query(replace(op, kernel=GENERATIONS[0])))
+        best = self.book.attention_s(attention_query(replace(op, kernel=GENERATIONS[0])))
         origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
         return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
 
@@ -158,46 +146,6 @@ COMM_PART: dict[Axis, str] = {
     Axis.ZERO_REPLICATE: "dp_comm",
     Axis.EMBEDDING: "dp_comm",
 }
-
-
-def _linear_query(op: BatchedGemm) -> LinearQuery:
-    return LinearQuery(
-        batch=op.batch,
-        m=op.m,
-        k=op.k,
-        n=op.n,
-        layout=op.layout,
-        dtype=op.dtype,
-        scale_recipe=op.scale_recipe,
-        bias=op.bias,
-    )
-
-
-def _attention_query(op: Attention) -> AttentionQuery:
-    return AttentionQuery(
-        batch=op.batch,
-        q_len=op.q_len,
-        kv_len=op.kv_len,
-        heads=op.heads,
-        kv_heads=op.kv_heads,
-        qk_dim=op.qk_dim,
-        v_dim=op.v_dim,
-        mask=op.mask,
-        window=op.window,
-        direction=op.direction,
-        kernel=op.kernel,
-        dtype=op.dtype,
-    )
-
-
-def _kernel_query(op: MemoryBound) -> MemoryBoundQuery:
-    return MemoryBoundQuery(
-        kernel=op.kernel,
-        direction="backward" if op.backward else "forward",
-        rows=op.rows,
-        width=op.width,
-        dtype=op.dtype,
-    )
 
 
 def nothing(rows: int) -> Priced:

@@ -14,6 +14,7 @@ class Gap(StrEnum):
     EXPERT_OVERLAP = "expert all-to-all hidden behind compute"
     FP8 = "fp8 casts and scaling beside the GEMM"
     FP8_COMM = "fp8 parameter gathers"
+    UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"
     SPLIT_GATE = "gate and up as two linears, each reducing its input gradient"
     BROADCASTS = "one broadcast after another from every owner of an optimizer shard"
     OP_RECOMPUTE = "recompute chosen operation by operation"

@@ -11,23 +11,26 @@ from spec.read_cluster import known_clusters, read_cluster
 
 OWN_SHEETS = Path(__file__).resolve().parent / "sheets"
 
-# GPU name in the schema -> sheet, under configs/clusters or, for parts that no vendor lists, in sheets/.
-SHEET_OF: dict[str, str] = {
-    "A100-80GB": "a100-sxm-80g",
-    "A100-40GB": "a100-sxm-40g",
-    "A100-80GB-PCIe": "a100-pcie-80g",
-    "A800-80GB": "a800",
-    "H100-80GB": "h100-sxm",
-    "H100-96GB-HBM2e-500W": "h100-hbm2e-500w",
-    "H200": "h200",
-    "H200-141GB": "h200",
-    "H800-80GB": "h800",
-    "B200-SXM": "b200",
-    "B300-SXM": "b300",
-    "GB200": "gb200-nvl72",
-    "GB300": "gb300-nvl72",
-}
-V100_SHEET = "dgx2-v100"
+# Start of a GPU's name in the schema -> sheet, under configs/clusters or, for parts that no vendor lists,
+# in sheets/. The first that fits wins, so longer names come first.
+SHEET_OF: tuple[tuple[str, str], ...] = (
+    ("A100-40GB-PCIe", "a100-pcie-40g"),
+    ("A100-80GB-PCIe", "a100-pcie-80g"),
+    ("A100-40GB", "a100-sxm-40g"),
+    ("A100", "a100-sxm-80g"),
+    ("A800", "a800"),
+    ("H100-96GB-HBM2e-500W", "h100-hbm2e-500w"),
+    ("H100-80GB-PCIe", "h100-pcie"),
+    ("H100", "h100-sxm"),
+    ("H200", "h200"),
+    ("H20", "h20"),
+    ("H800", "h800"),
+    ("B200", "b200"),
+    ("B300", "b300"),
+    ("GB200", "gb200-nvl72"),
+    ("GB300", "gb300-nvl72"),
+    ("V100", "dgx2-v100"),
+)
 
 BITS_PER_BYTE = 8.0
 GIGABIT = 1e9
@@ -69,9 +72,7 @@ def _scale(prefix: str) -> float:
 
 def sheet_name(gpu: str) -> str:
     """The sheet of a GPU as the schema names it; "" for an unknown one."""
-    if gpu.startswith("V100"):
-        return V100_SHEET
-    return SHEET_OF.get(gpu, "")
+    return next((sheet for start, sheet in SHEET_OF if gpu.startswith(start)), "")
 
 
 def sheet_cluster(name: str, root: Path) -> ClusterSpec:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
-from benchmarks.accuracy_rows.row import Row, RowError
+from benchmarks.accuracy_rows.row import Row
 from spec.job import JobSpec, Precision, precision_of
 from spec.presets import DEEPSPEED, FSDP, INTERNEVO, MEGATRON, FrameworkPreset
 
@@ -32,6 +32,7 @@ ALEPH_ALPHA = replace(
     strategies=("mtp", "msp"),
     overlap_tp_backward=False,
     fused_activation=False,
+    joined_gate=False,
     gradient_sync="all_reduce",
 )
 # Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
@@ -82,15 +83,14 @@ FORMATS = {
     "amp_bf16": "bf16",
     "fp16": "fp16",
     "16-bit": "fp16",
+    "": "bf16",
 }
 
 
 def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
-    """The framework's preset with the overlaps the row states. Raises RowError for an unknown one."""
+    """The framework's preset with the overlaps the row states; Megatron-Core's for an unknown one."""
     framework = row.text("framework")
-    preset = next((preset for word, preset in PRESETS if word in framework), None)
-    if preset is None:
-        raise RowError(f"{row.path}:{row.line}: framework = {framework!r}: no preset for this framework")
+    preset = next((preset for word, preset in PRESETS if word in framework), MEGATRON)
     if row.dataset in OLD_DATASETS:
         preset = OLD_MEGATRON
     if row.dataset in SYNCHRONOUS_TP:
@@ -190,6 +190,7 @@ def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
         Gap.UNALIGNED_HEADS: unaligned,
         Gap.SOCKETS: pcie,
         Gap.SINGLE_FETCHES: row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3,
+        Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
         Gap.SPLIT_GATE: "AA-Scaling" in framework,
         Gap.BROADCASTS: framework == "InternEvo" and row.whole_or("dp", 1) > row.whole("gpus_per_node"),
         Gap.CUDA_GRAPH: notes.cuda_graph,

@@ -28,17 +28,19 @@ RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 class Candidate:
     """A plan, and the share by which the batch reaches beyond its micro-batches.
 
-    ``beyond`` in [0, 1): the last micro-batch is that much of a whole one; the step is then read between
-    ``plan`` and the same plan with one micro-batch more.
+    The step is read between ``plan`` and ``longer``, the same plan with ``turn`` micro-batches more, at
+    ``beyond`` in [0, 1) of the way. A turn is one micro-batch, or pp of them when stages are interleaved,
+    because that schedule takes them pp at a time.
     """
 
     plan: Plan
     beyond: float = 0.0
+    turn: int = 1
 
     @property
     def longer(self) -> Plan:
-        """The plan with one micro-batch more."""
-        return replace(self.plan, num_micro=self.plan.num_micro + 1)
+        """The plan with one turn more."""
+        return replace(self.plan, num_micro=self.plan.num_micro + self.turn)
 
 
 def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate], tuple[Gap, ...]]:
@@ -56,7 +58,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
         cp=degrees["cp"],
         pp=degrees["pp"],
         ep=degrees["ep"],
-        etp=_etp(row, notes, degrees["tp"]),
+        etp=_etp(row, notes, degrees),
         dp=degrees["dp"],
         zero_stage=zero_stage,
         zero_size=zero_size,
@@ -64,8 +66,8 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
     found: list[Candidate] = []
     for micro in _micro_batches(row, job, degrees["dp"]):
         for recompute in _recomputes(row, notes):
-            one = _with_batches(replace(first, micro_batch=micro, recompute=recompute), job)
-            found += [replace(one, plan=replace(one.plan, vpp=vpp)) for vpp in _chunks(row, one.plan)]
+            plan = replace(first, micro_batch=micro, recompute=recompute)
+            found += [_with_batches(replace(plan, vpp=vpp), job) for vpp in _chunks(row, plan, job)]
     return found, _gaps(row, notes, first, found)
 
 
@@ -92,13 +94,17 @@ def _schedule(row: Row, notes: Notes) -> Schedule:
     return Schedule(word)
 
 
-def _chunks(row: Row, plan: Plan) -> tuple[int, ...]:
+def _chunks(row: Row, plan: Plan, job: JobSpec) -> tuple[int, ...]:
     """Chunks a stage's layers are cut into: stated, or every number that Megatron-LM accepts (it divides
     the stage's layers, and pp divides the micro-batches)."""
     layers = row.whole("layers")
     if row.known("vpp"):
-        return (row.whole("vpp"),)
-    if plan.pp == 1 or layers % plan.pp or plan.num_micro % plan.pp:
+        chunks = row.whole("vpp")
+        if chunks > 1 and plan.schedule is not Schedule.ONE_F_ONE_B:
+            raise row.refuse("vpp", f"must be 1 with schedule {plan.schedule.value}")
+        return (chunks,)
+    in_turns = job.global_batch_sequences % (plan.dp * plan.micro_batch * plan.pp) == 0
+    if plan.pp == 1 or layers % plan.pp or not in_turns:
         return (1,)
     per_stage = layers // plan.pp
     return tuple(chunks for chunks in range(1, per_stage + 1) if per_stage % chunks == 0)
@@ -124,11 +130,16 @@ def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:
     return stage, min(group, ranks) if group else ranks
 
 
-def _etp(row: Row, notes: Notes, tp: int) -> int:
-    """Expert tensor parallelism as stated, else tp (Megatron-Core's default for experts)."""
+def _etp(row: Row, notes: Notes, degrees: dict[str, int]) -> int:
+    """Expert tensor parallelism as stated, else tp (Megatron-Core's default for experts) where it fits."""
     if not row.whole_or("num_experts", 0):
         return 1
-    return notes.etp or tp
+    ranks = degrees["tp"] * degrees["cp"] * degrees["dp"]
+    wanted = (notes.etp,) if notes.etp else (degrees["tp"], 1)
+    fits = [etp for etp in wanted if ranks % (degrees["ep"] * etp) == 0]
+    if not fits:
+        raise row.refuse("ep", f"ep x expert tp must divide the {ranks} ranks of a stage")
+    return fits[0]
 
 
 def _micro_batches(row: Row, job: JobSpec, dp: int) -> tuple[int, ...]:
@@ -154,11 +165,16 @@ def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
 
 
 def _with_batches(plan: Plan, job: JobSpec) -> Candidate:
-    """Micro-batches per step; a batch that they do not divide leaves a smaller last one."""
-    per_rank = job.global_batch_sequences / plan.dp / plan.micro_batch
-    whole = max(int(per_rank), 1)
-    beyond = max(per_rank - whole, 0.0)
-    return Candidate(plan=replace(plan, num_micro=whole), beyond=beyond if beyond > 1e-9 else 0.0)
+    """Micro-batches per step; a batch that they do not divide leaves a smaller last turn."""
+    turn = plan.pp if plan.vpp > 1 else 1
+    turns = job.global_batch_sequences / plan.dp / plan.micro_batch / turn
+    whole = max(int(turns), 1)
+    beyond = max(turns - whole, 0.0)
+    return Candidate(
+        plan=replace(plan, num_micro=whole * turn),
+        beyond=beyond if beyond > 1e-9 else 0.0,
+        turn=turn,
+    )
 
 
 def _gaps(row: Row, notes: Notes, plan: Plan, found: list[Candidate]) -> tuple[Gap, ...]:

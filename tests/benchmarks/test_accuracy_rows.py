@@ -4,8 +4,10 @@ import pytest
 
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.hardware import cluster_of, fabric_of
+from benchmarks.accuracy_rows.job import job_of
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
+from benchmarks.accuracy_rows.plan import candidates_of
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.schedules import Schedule
@@ -121,3 +123,35 @@ def test_schedules_and_chunks() -> None:
     assert plans(**deep | {"notes": "schedule=1F1B-I", "vpp": 2})[0].vpp == 2
     assert {plan.vpp for plan in plans(**deep | {"notes": "", "vpp": ""})} == {1, 2, 4}  # 4 layers a stage
     assert {plan.vpp for plan in plans(**deep | {"notes": "", "vpp": "", "layers": 18})} == {1}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sheet"),
+    [
+        ("H200-141GB", "h200"),
+        ("A100-80GB-PCIe", "a100-pcie-80g"),
+        ("V100-32GB", "dgx2-v100"),
+        ("GB300", "gb300-nvl72"),
+    ],
+)
+def test_gpus_are_found_by_the_start_of_their_name(gpu: str, sheet: str) -> None:
+    assert cluster_of(row(gpu=gpu), ROOT).name == sheet
+
+
+def test_an_unknown_framework_is_priced_and_named() -> None:
+    (one,) = predict(row(framework="Pencil"))
+    assert one.step_s is not None
+    assert Gap.UNKNOWN_FRAMEWORK in one.gaps
+
+
+def test_interleaved_stages_take_micro_batches_in_turns_of_pp() -> None:
+    deep = {"pp": 4, "tp": 1, "sp": 0, "dp": 1, "num_gpus": 4, "layers": 16, "vpp": 2}
+    six, eight, twelve = (row(**deep, global_batch_sequences=n) for n in (6, 8, 12))
+    notes = notes_of(six)
+    (candidate,) = candidates_of(six, notes, job_of(six, notes)[0])[0]
+    assert (candidate.plan.num_micro, candidate.longer.num_micro, candidate.beyond) == (4, 8, 0.5)
+    low, middle, high = (one.step_s for one in predict(six, eight, twelve))
+    assert low is not None
+    assert middle is not None
+    assert high is not None
+    assert low < middle < high

@@ -15,8 +15,6 @@ class Gap(StrEnum):
     FP8 = "fp8 casts and scaling beside the GEMM"
     FP8_COMM = "fp8 parameter gathers"
     UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"
-    SPLIT_GATE = "gate and up as two linears, each reducing its input gradient"
-    BROADCASTS = "one broadcast after another from every owner of an optimizer shard"
     OP_RECOMPUTE = "recompute chosen operation by operation"
     UNALIGNED_HEADS = "attention products of a head width that is no multiple of 8 (slow tensor-core kernels)"
     SOCKETS = "PCIe groups that cross the sockets of a server"

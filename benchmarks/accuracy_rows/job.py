@@ -191,8 +191,6 @@ def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
         Gap.SOCKETS: pcie,
         Gap.SINGLE_FETCHES: row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3,
         Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
-        Gap.SPLIT_GATE: "AA-Scaling" in framework,
-        Gap.BROADCASTS: framework == "InternEvo" and row.whole_or("dp", 1) > row.whole("gpus_per_node"),
         Gap.CUDA_GRAPH: notes.cuda_graph,
         Gap.ASYNC_TP: notes.async_tp,
         Gap.EXPERT_OVERLAP: notes.expert_overlap,

@@ -45,7 +45,16 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
 def plans_table(answers: Sequence[Answer]) -> str:
     """One line a plan: step, throughput, memory, and every part of the step in ms."""
     parts = [part for part in PART_TITLES if any(answer.parts_s[part] > 0 for answer in answers)]
-    header = ["plan", "step ms", "+-", "TGS", "MFU %", "GiB"] + [PART_TITLES[part] for part in parts]
+    header = [
+        "plan",
+        "step ms",
+        "+-",
+        "TGS",
+        "MFU %",
+        "GiB",
+        *(PART_TITLES[part] for part in parts),
+        "origin",
+    ]
     rows = [
         [
             answer.plan.words(),
@@ -55,6 +64,7 @@ def plans_table(answers: Sequence[Answer]) -> str:
             f"{100 * answer.mfu:.1f}",
             f"{bytes_to_gib(answer.device_bytes):.1f}",
             *(f"{seconds_to_ms(answer.parts_s[part]):.1f}" for part in parts),
+            origin_words(answer),
         ]
         for answer in answers
     ]
@@ -70,6 +80,12 @@ def memory_line(answer: Answer) -> str:
         f"{bytes_to_gib(answer.allocated_bytes):.1f} allocated ({shown}); "
         f"{bytes_to_gib(answer.reserved_bytes):.1f} reserved"
     )
+
+
+def origin_words(answer: Answer) -> str:
+    """Whole per cents of the step by origin, largest first."""
+    shares = sorted(((s / answer.step_s, name) for name, s in answer.origins_s.items()), reverse=True)
+    return " ".join(f"{name} {100 * share:.0f}%" for share, name in shares if share >= 0.005)
 
 
 def origin_line(answer: Answer) -> str:

@@ -15,12 +15,13 @@ PICTURE_CELLS = 1024
 def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -> None:
     """Draw bytes sent (rows: sender, columns: receiver) to ``path`` (.png, .jpg, .svg, .pdf).
 
-    The colour scale is logarithmic, cells without traffic stay white. More than 1024 cells a side are
+    The colour scale is logarithmic where values span more than a decade, else it starts at 0; cells
+    without traffic stay white. More than 1024 cells a side are
     drawn as the maximum over blocks, so that thin lines stay visible. Raises ExportError when the
     picture cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import LogNorm
+    from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
     unit, name = _unit(float(matrix.max(initial=0.0)))
@@ -28,7 +29,7 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
     figure = Figure(figsize=(7.0, 6.0), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.set_title(title)
+    axes.set_title(title, wrap=True)
     axes.set_xlabel("receiving rank")
     axes.set_ylabel("sending rank")
     size = matrix.shape[0]
@@ -36,8 +37,8 @@ def draw_heatmap(matrix: FloatArray, path: str | os.PathLike[str], title: str) -
     positive = shown[shown > 0]
     if positive.size:
         low, high = float(positive.min()), float(positive.max())
-        # One value only: a scale of one decade, so that the bar has ends.
-        norm = LogNorm(low, high) if high > low * 1.001 else LogNorm(low / 10**0.5, high * 10**0.5)
+        # Values within a decade read best from 0 up.
+        norm = LogNorm(low, high) if high > 10.0 * low else Normalize(0.0, high)
         image = axes.imshow(
             np.ma.masked_equal(shown, 0.0),
             cmap="viridis_r",

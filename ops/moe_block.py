@@ -104,11 +104,13 @@ def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
     return sequence(
         _permute(context, "moe.permute", sent),
         _exchange(context, "moe.dispatch", sent),
+        _sort(context, "moe.sort", rows, experts),
         _fold(context, "moe.expert_gather", sent, entering=True),
         grouped_linear(context, up, experts),
         activation(context, moe.gated, rows, width, "moe.activation"),
         grouped_linear(context, down, experts),
         _fold(context, "moe.expert_scatter", sent, entering=False),
+        _sort(context, "moe.unsort", rows, experts),
         _exchange(context, "moe.combine", sent),
         _permute(context, "moe.unpermute", sent),
     )
@@ -126,6 +128,13 @@ def _permute(context: LayerContext, name: str, rows: IntArray) -> Piece:
             saved_bytes=8.0 * rows,
         ),
     )
+
+
+def _sort(context: LayerContext, name: str, rows: IntArray, experts: IntArray) -> Piece:
+    """Rows that arrive rank by rank moved into the order of this rank's several experts, and back
+    (Megatron-Core, sort_chunks_by_idxs)."""
+    several = (experts > 1) & (context.layout.ep > 1)
+    return _permute(context, name, np.where(several, rows, 0))
 
 
 def _exchange(context: LayerContext, name: str, rows: IntArray) -> Piece:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ops.block import STRATEGIES
 from ops.context import LayerContext
+from ops.op import Axis, Comm, Phase
 from ops.strategies.sharding import full_tokens_bytes
 from solver.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
 from solver.memory import MemoryCost, StageBytes, stage_memory, worst_stage
@@ -20,6 +21,7 @@ from solver.stages import StageTable, stage_table
 from solver.sync import StepTimes, operations, step_times
 from solver.tally import PARTS, Tally, added
 from spec.arrays import FloatArray, IntArray
+from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
@@ -102,7 +104,7 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
         table.bytes.held,
         passes,
     )
-    hop_s = pricer.hop(plans.layout, hop_bytes(model, job, table)).seconds
+    hop_s = hop_seconds(model, job, table, pricer)
     end_s = stage_spans_s(plans, stages, passes, hop_s)
     free_end_s = stage_spans_s(plans, stages, passes, np.zeros_like(hop_s))
     return _assemble(table, added([forward, backward], len(stages.plan)), step, (end_s, free_end_s))
@@ -135,11 +137,31 @@ def _weight_s(table: Sized, pieces: list[LayerTimes]) -> FloatArray:
 
 
 def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:
-    """Bytes of an activation between stages: a token shard where the strategy keeps shards."""
+    """Bytes one rank sends to the next stage: a token shard where the strategy keeps shards or the
+    framework cuts what it sends."""
     layout = table.plans.layout
     context = LayerContext(model=model, job=job, layout=layout)
     sharding = STRATEGIES[table.plans.strategy]
-    return full_tokens_bytes(context) // sharding.norm_shards(layout)
+    shards = layout.tp if job.preset.scattered_hops else sharding.norm_shards(layout)
+    return full_tokens_bytes(context) // shards
+
+
+def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> FloatArray:
+    """An activation to the next stage; slices of a whole activation are gathered on arrival."""
+    layout = table.plans.layout
+    seconds = pricer.hop(layout, hop_bytes(model, job, table)).seconds
+    if not job.preset.scattered_hops:
+        return seconds
+    whole = STRATEGIES[table.plans.strategy].norm_shards(layout) == 1
+    size = full_tokens_bytes(LayerContext(model=model, job=job, layout=layout))
+    gather = Comm(
+        name="hop.gather",
+        phase=Phase.FORWARD,
+        collective=Collective.ALL_GATHER,
+        axis=Axis.TP,
+        size_bytes=np.where(whole & (layout.pp > 1), size, 0),
+    )
+    return seconds + pricer.time(gather, layout).seconds
 
 
 def _assemble(

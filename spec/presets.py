@@ -23,7 +23,8 @@ class FrameworkPreset:
     forward instead of once a step; ``vocab_pad_multiple`` and ``vocab_pad_times_tp`` the vocabulary padding rule;
     ``kv_replication`` whether kv heads fewer than tp are replicated instead of refused;
     ``uneven_layers`` whether layers need not divide pp, ``fills_pipeline`` whether it wants at least pp
-    micro-batches; ``fused_loss`` whether the loss keeps one
+    micro-batches, ``scattered_hops`` whether tp ranks send a slice each to the next stage and gather there
+    (arXiv 2104.04473 sec. 4.1); ``fused_loss`` whether the loss keeps one
     copy of the logits instead of an fp32 copy beside them; ``overlap_*`` the default overlaps
     (``overlap_weights``: sharded weights gathered ahead; ``overlap_tp``: every tp collective inside its GEMM; ``overlap_tp_backward``: the backward's beside
     the other gradient GEMM, 2205.05198 sec. 4.2.2); ``fused_activation`` whether the gated activation
@@ -48,6 +49,7 @@ class FrameworkPreset:
     kv_replication: bool
     uneven_layers: bool
     fills_pipeline: bool
+    scattered_hops: bool
     fused_loss: bool
     overlap_grad_reduce: bool
     overlap_param_gather: bool
@@ -78,6 +80,7 @@ MEGATRON = FrameworkPreset(
     kv_replication=False,
     uneven_layers=True,
     fills_pipeline=False,
+    scattered_hops=True,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=True,
@@ -110,6 +113,7 @@ INTERNEVO = FrameworkPreset(
     kv_replication=False,
     uneven_layers=True,
     fills_pipeline=True,
+    scattered_hops=False,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=False,
@@ -141,6 +145,7 @@ DEEPSPEED = FrameworkPreset(
     kv_replication=False,
     uneven_layers=True,
     fills_pipeline=False,
+    scattered_hops=False,
     fused_loss=False,
     overlap_grad_reduce=False,
     overlap_param_gather=False,
@@ -171,6 +176,7 @@ FSDP = FrameworkPreset(
     kv_replication=False,
     uneven_layers=True,
     fills_pipeline=False,
+    scattered_hops=False,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=True,

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,7 +62,7 @@ def priced_bytes(asked, plan: Plan, position: int) -> dict[str, int]:
     layout = table.plans.layout.take(one)
     for op in operations(asked.model, asked.job, layout, table.bytes.held.take(one * 0 + row), one < 0):
         if isinstance(op, Comm) and group_of(op.axis, layout, domain).ranks[0] > 1:
-            total[op.collective.value] += int(op.size_bytes[0])
+            total[op.collective.value] += int(np.broadcast_to(op.repeat, (1,))[0]) * int(op.size_bytes[0])
     return {kind: size for kind, size in total.items() if size}
 
 

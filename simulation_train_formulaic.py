@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from profdb.on_demand import MeasuringDevice, keep
 from solver import report
 from solver.answer import Answer
 from solver.command_line import parser
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(where="--top_k", key="top_k", value=options.top_k, allowed="1 or more")
     for path in (options.json, options.csv, options.export_simai):
         check_writable(path)
+    device = measuring_device(options) if options.measure_missing else None
     opened = open_question(
         Request(
             root=ROOT,
@@ -59,10 +61,15 @@ def run(options: argparse.Namespace) -> None:
             cluster=options.cluster,
             framework=options.framework,
             missing=options.missing,
+            device=device,
         )
     )
     print(report.question_lines(opened.question, opened.profile), end="\n\n")
-    answers = searched(options, opened) if options.run_all_solu else priced(options, opened)
+    try:
+        answers = searched(options, opened) if options.run_all_solu else priced(options, opened)
+    finally:
+        if device is not None:
+            keep_measured(options, opened, device)
     if options.csv:
         write_csv(options.csv, answers)
     chosen = answers[min(max(options.rank, 1), len(answers)) - 1]
@@ -78,6 +85,29 @@ def check_writable(path: Path | None) -> None:
         raise ConfigError(
             where="command line", key="output path", value=str(path), allowed="a file in a folder that exists"
         )
+
+
+def measuring_device(options: argparse.Namespace) -> MeasuringDevice:
+    """The device of this machine, for what the profile does not hold."""
+    from profiler.on_demand import measuring_device as device_here
+
+    return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
+
+
+def keep_measured(options: argparse.Namespace, opened: Opened, device: MeasuringDevice) -> None:
+    """Merge what was measured into the profile, also after a search that failed or was interrupted."""
+    on_demand = opened.on_demand
+    if on_demand is None:
+        return
+    samples = on_demand.samples()
+    keep(options.pre_profiling_data_path, samples, device.machine)
+    failed = sum(sample.status != "ok" for sample in samples)
+    print(
+        f"\nmeasured {len(samples)} shapes in {on_demand.spent_s:.1f} s, {failed} of which do not run here; "
+        f"kept in {options.pre_profiling_data_path}"
+    )
+    if on_demand.left:
+        print(f"{on_demand.left} more were left to the curves: --measure_minutes was spent", file=sys.stderr)
 
 
 def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:

@@ -1,19 +1,28 @@
 """Measuring during a search: shapes that no sample surrounds are launched once and kept.
 
-The caller hands in what measures (profiler's door) and afterwards stores ``samples()`` in the profile.
-Only compute families that one process can measure alone are asked for; a case that runs out of memory
-or fails is asked for once and leaves the curve's own answer.
+The caller hands in what measures (profiler's door); ``keep`` merges what it gave into the profile's
+file. Only compute families that one process can measure alone are asked for; a case that runs out of
+memory or fails is asked for once and leaves the curve's own answer, as does every case after the
+time allowed is spent.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from profdb.cases import AttentionCase, Case, Family, GemmCase, GroupedGemmCase
+from profdb.fitting import with_fits
+from profdb.merge import merge
 from profdb.priced import Priced
-from profdb.sample import Sample
+from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
+from profdb.store import load_profile, save_profile
+from profdb.table import SampleTable, number_names, word_names
 from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
+from spec.errors import ProfileError
 from spec.origin import Origin
 
 MEASURABLE = frozenset({Family.GEMM, Family.GROUPED_GEMM, Family.ATTENTION})
@@ -21,16 +30,54 @@ MEASURABLE = frozenset({Family.GEMM, Family.GROUPED_GEMM, Family.ATTENTION})
 Measure = Callable[[Case], Sample]
 
 
-class OnDemand:
-    """A ``measure(case) -> Sample`` and every sample it has given so far."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringDevice:
+    """A device at hand: what it is, what measures one case on it, and for how many seconds at most."""
 
-    def __init__(self, measure: Measure) -> None:
+    machine: MachineFacts
+    measure: Measure
+    allowed_s: float = float("inf")
+
+    def on_demand(self, profile: ProfileDatabase, where: str) -> "OnDemand":
+        """Measuring for a profile (of the file ``where``); ProfileError for one of another GPU."""
+        if profile.machine.gpu != self.machine.gpu:
+            raise ProfileError(
+                f"{where}: a profile of {profile.machine.gpu!r}, and this device is {self.machine.gpu!r}; "
+                "measure on the GPU of the profile, or search in a profile of this device"
+            )
+        return OnDemand(self.measure, known=profile.tables, allowed_s=self.allowed_s)
+
+
+class OnDemand:
+    """A ``measure(case) -> Sample`` and every sample it has given so far.
+
+    ``known`` are samples taken before: a case measured there (or found not to run) is not measured
+    again. No case is begun once measuring has taken ``allowed_s`` seconds in all.
+    """
+
+    def __init__(
+        self,
+        measure: Measure,
+        *,
+        known: Mapping[Family, SampleTable] | None = None,
+        allowed_s: float = float("inf"),
+    ) -> None:
         self._measure = measure
+        self._known = {} if known is None else known
+        self._rows: dict[Family, dict[tuple[object, ...], int]] = {}
+        self._allowed_s = allowed_s
         self._taken: dict[Case, Sample] = {}
+        self._left: set[Case] = set()
+        self.spent_s = 0.0
 
     def samples(self) -> list[Sample]:
         """What was measured, in order, failures included: to be merged into the profile and saved."""
         return list(self._taken.values())
+
+    @property
+    def left(self) -> int:
+        """Different cases that were wanted after the time allowed was spent."""
+        return len(self._left)
 
     def fill(
         self, family: Family, words: dict[str, str], columns: dict[str, IntArray], priced: Priced
@@ -45,13 +92,49 @@ class OnDemand:
         )
         for row in np.flatnonzero(np.isnan(seconds) | (origin != int(Origin.MEASURED))).tolist():
             case = case_of(family, words, {name: int(column[row]) for name, column in columns.items()})
-            if case not in self._taken:
-                self._taken[case] = self._measure(case)
-            sample = self._taken[case]
-            if sample.status == "ok":
+            sample = self._sample_of(family, case)
+            if sample is not None and sample.status == "ok":
                 seconds[row], origin[row] = sample.median_s, int(sample.origin)
                 spread[row] = float(np.std(sample.trials_s) / sample.median_s)
         return Priced(seconds=seconds, relative_std=spread, origin=origin)
+
+    def _sample_of(self, family: Family, case: Case) -> Sample | None:
+        """The sample of a case: taken now, before, or this moment; None when the time is spent."""
+        if case in self._taken:
+            return self._taken[case]
+        row = self._measured_rows(family).get(_key(family, case))
+        if row is not None:
+            return sample_at(self._known[family], row)
+        if self.spent_s >= self._allowed_s:
+            self._left.add(case)
+            return None
+        began = time.perf_counter()
+        self._taken[case] = self._measure(case)
+        self.spent_s += time.perf_counter() - began
+        return self._taken[case]
+
+    def _measured_rows(self, family: Family) -> dict[tuple[object, ...], int]:
+        """Row of each measured case of the known samples; of several, the last."""
+        if family not in self._rows:
+            table = self._known.get(family)
+            keys = [] if table is None else table.case_keys()
+            measured = [] if table is None else (table.origin == int(Origin.MEASURED)).tolist()
+            self._rows[family] = {key: row for row, key in enumerate(keys) if measured[row]}
+        return self._rows[family]
+
+
+def _key(family: Family, case: Case) -> tuple[object, ...]:
+    """A case as SampleTable.case_keys has it."""
+    numbers = (int(getattr(case, name)) for name in sorted(number_names(family)))
+    return (*numbers, *(str(getattr(case, name)) for name in sorted(word_names(family))))
+
+
+def keep(path: str | Path, samples: list[Sample], machine: MachineFacts) -> None:
+    """Merge samples taken on ``machine`` into the profile at ``path`` as it is now, with new fits, in one
+    step. Nothing is written for no samples. Raises ProfileError when the file cannot be read or written."""
+    if samples:
+        taken = ProfileDatabase(machine=machine, samples=samples)
+        save_profile(path, with_fits(merge(load_profile(path), taken).profile))
 
 
 def case_of(family: Family, words: dict[str, str], sizes: dict[str, int]) -> Case:

@@ -70,7 +70,7 @@ def choose_device(wanted: str, local_rank: int) -> Device:
         return Device(kind="cpu")
     if not torch.cuda.is_available():
         raise ConfigError(
-            where="gen_profiler_data.py",
+            where="command line",
             key="--device",
             value=wanted,
             allowed="torch sees no GPU here; use --device cpu, or install a CUDA build of torch",

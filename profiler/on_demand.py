@@ -2,10 +2,13 @@
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
 
 from profdb.cases import Case
+from profdb.on_demand import MeasuringDevice
 from profdb.sample import Sample
 from profiler.device import choose_device
+from profiler.machine import machine_facts, matching_sheet
 from profiler.measurement import Bench, measure
 from profiler.rank_layout import RankLayout
 from profiler.timing import raise_clocks
@@ -28,3 +31,15 @@ def case_measurer(device: str = "auto", *, compiled: bool = False) -> Callable[[
         return measure(case, bench, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
     return measure_one
+
+
+def measuring_device(device: str, root: Path, allowed_s: float) -> MeasuringDevice:
+    """This process's device, cuda, cpu or auto, for at most ``allowed_s`` seconds of measuring; its sheet
+    is looked for under ``root``/configs/clusters. Raises ConfigError when cuda is wanted and absent."""
+    chosen = choose_device(device, 0)
+    world = World(layout=RankLayout(), device=chosen)
+    sheet = matching_sheet(chosen.name, chosen.kind, root)
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return MeasuringDevice(
+        machine=machine_facts(world, sheet, today), measure=case_measurer(device), allowed_s=allowed_s
+    )

@@ -14,6 +14,17 @@ def whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
+def minutes(text: str) -> float:
+    """A positive number of minutes, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes")
+    return number
+
+
 class OneLineParser(argparse.ArgumentParser):
     """A parser whose complaints are ConfigErrors, printed like every other."""
 
@@ -47,6 +58,23 @@ def parser() -> argparse.ArgumentParser:
         choices=("error", "modelled"),
         default="error",
         help="what a missing curve is: an error, or the hardware sheet's model",
+    )
+    where.add_argument(
+        "--measure_missing",
+        action="store_true",
+        help="measure products and attention far from any sample on this machine's device, and keep them",
+    )
+    where.add_argument(
+        "--measure_minutes",
+        type=minutes,
+        default=10.0,
+        help="with --measure_missing: start no measurement after so many minutes of them (default 10)",
+    )
+    where.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="with --measure_missing: what to measure on; the profile must be of it (default cuda)",
     )
     task = parser.add_argument_group("task")
     task.add_argument("--run_all_solu", action="store_true", help="search every plan")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profdb.curvebook import Book, CurveBook
+from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import ProfileDatabase
 from profdb.store import load_profile
 from solver.op_times import Pricer
@@ -22,7 +23,8 @@ from spec.read_config import read_config
 class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
-    ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled".
+    ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
+    ``device`` measures what no sample surrounds.
     """
 
     root: Path
@@ -35,15 +37,17 @@ class Request:
     cluster: str | None = None
     framework: str | None = None
     missing: str = "error"
+    device: MeasuringDevice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A question with the files it came from."""
+    """A question with the files it came from, and what is measured while it is answered."""
 
     question: Question
     config: ConfigFile
     profile: ProfileDatabase
+    on_demand: OnDemand | None = None
 
 
 def open_question(request: Request) -> Opened:
@@ -57,12 +61,16 @@ def open_question(request: Request) -> Opened:
     written = config.plan or WrittenPlan()
     preset = as_written(preset_named(request.framework or written.preset or "internevo"), written)
     job = _job(request, config, cluster, preset)
-    book = CurveBook(profile, missing=request.missing, modelled=_modelled(request, cluster))
+    on_demand = request.device.on_demand(profile, str(request.profile)) if request.device else None
+    book = CurveBook(
+        profile, missing=request.missing, modelled=_modelled(request, cluster), on_demand=on_demand
+    )
     pricer = Pricer.on(cluster, book)
     return Opened(
         question=Question(model=config.model, job=job, cluster=cluster, pricer=pricer),
         config=config,
         profile=profile,
+        on_demand=on_demand,
     )
 
 

@@ -72,3 +72,23 @@ def test_collectives_are_not_measured_by_one_process() -> None:
     with pytest.raises(MissingCurveError):
         book.collective_s(CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=8, intra=2, inter=1))
     assert meter.asked == []
+
+
+def test_what_the_profile_knows_of_a_far_shape_is_not_measured_again() -> None:
+    held = Sample(case=GemmCase(m=1 << 20, k=1024, n=1024), trials_s=(0.25,))
+    meter = Meter()
+    known = profile([*gemm_samples(), held])
+    on_demand = OnDemand(meter, known=known.tables)
+    # The book's own curves have not seen it: they would extrapolate.
+    book = CurveBook(profile(gemm_samples()), on_demand=on_demand)
+    assert book.linear_s(LinearQuery(m=1 << 20, k=1024, n=1024)).seconds.tolist() == [0.25]
+    assert meter.asked == on_demand.samples() == []
+
+
+def test_after_the_time_allowed_the_curve_answers() -> None:
+    meter = Meter()
+    on_demand = OnDemand(meter, allowed_s=0.0)
+    book = CurveBook(profile(gemm_samples()), on_demand=on_demand)
+    priced = book.linear_s(LinearQuery(m=[1 << 20, 1 << 21], k=1024, n=1024))
+    assert priced.origin.tolist() == [Origin.EXTRAPOLATED] * 2
+    assert (meter.asked, on_demand.left) == ([], 2)

@@ -12,6 +12,8 @@ from spec.errors import UserError
 from workload.busbw_yaml import read_busbw
 from workload.command_line import CHECK, GENERATE, GROUPS, SIMULATE, TOPOLOGY, TRAFFIC, parser
 from workload.generate import file_name, generated, target, write_simai_files
+from workload.generate_flags import GENERAL
+from workload.generate_general import write_general_files
 from workload.heatmap import draw_heatmap
 from workload.ranks import RankOrder, named_groups, rank_groups
 from workload.report import finding_lines, flow_lines, group_lines, shape_line, simai_lines, topology_line
@@ -63,6 +65,11 @@ def generate(options: argparse.Namespace) -> int:
     made = generated(options, ROOT)
     for note in made.notes:
         print(note, file=sys.stderr)
+    if options.format == GENERAL:
+        path = target(options.output, file_name(made, options, "_workload.csv"))
+        for written, rows in write_general_files(made, options, path):
+            print(f"wrote {written}: {rows} rows")
+        return 0
     path = target(options.output, file_name(made, options, ".txt"))
     exported = write_simai_files(made, path, strict=options.strict_export)
     for line in exported.beyond_lines():

@@ -42,6 +42,7 @@ def _stage(question: Question, table: Sized, row: int) -> StageWork:
     pieces.insert(0, _piece(pricer, layout, "embedding", int(stages.embedding[row]), embedding))
     pieces.append(_piece(pricer, layout, "head", int(stages.head[row]), head))
     depth = int(table.plans.layout.pp[0])
+    vpp = int(table.plans.vpp[0])
     position = int(stages.position[row])
     size = hop_bytes(question.model, question.job, table)
     return StageWork(
@@ -50,7 +51,8 @@ def _stage(question: Question, table: Sized, row: int) -> StageWork:
         num_micro=int(table.plans.num_micro[0]),
         pieces=tuple(piece for piece in pieces if piece.repeat),
         step=_step(question, table, row),
-        hops=2 * (int(position > 0) + int(position < depth - 1)),
+        # Each chunk has a neighbour before and after it, but for the ends of the model.
+        hops=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
         hop_bytes=int(size[0]) if depth > 1 else 0,
         hop_s=float(pricer.hop(table.plans.layout, size).seconds[0]),
     )

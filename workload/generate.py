@@ -27,6 +27,8 @@ class Generated:
     plan: Plan
     works: tuple[StageWork, ...]
     notes: tuple[str, ...]
+    has_times: bool
+    stage: str = SLOWEST
 
 
 def generated(options: argparse.Namespace, root: Path) -> Generated:
@@ -46,7 +48,14 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
         # The op list already runs what is recomputed again, so no time is doubled inside the file's sums.
         times_ns = aiob_times_ns(read_aiob(options.comp_filepath))
         works = tuple(with_aiob_times(work, times_ns) for work in works)
-    return Generated(question=ask.question, plan=ask.plan, works=works, notes=source.notes)
+    return Generated(
+        stage=_pipeline_stage(options),
+        question=ask.question,
+        plan=ask.plan,
+        works=works,
+        notes=source.notes,
+        has_times=source.known or options.comp_filepath is not None,
+    )
 
 
 def write_simai_files(made: Generated, path: Path, *, strict: bool) -> Exported:

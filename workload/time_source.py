@@ -31,10 +31,11 @@ class TimeFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSource:
-    """A book on a cluster, and what to say of its times."""
+    """A book on a cluster, and what to say of its times. ``known``: from a profile or given."""
 
     book: Book
     cluster: ClusterSpec
+    known: bool
     notes: tuple[str, ...] = ()
 
 
@@ -55,7 +56,9 @@ def time_source(flags: TimeFlags, root: Path) -> TimeSource:
         note = f"compute times from {flags.comp_filepath}, whatever model and GPU it was taken on"
     elif flags.fixed_time_us is None:
         note += " (no --profile, --aiob_enable, --comp_filepath or --fixed_time_us)"
-    return TimeSource(book=FixedBook(seconds=time_us * 1e-6), cluster=cluster, notes=(note,))
+    return TimeSource(
+        book=FixedBook(seconds=time_us * 1e-6), cluster=cluster, known=not from_nowhere, notes=(note,)
+    )
 
 
 def _profiled(path: Path, flags: TimeFlags, root: Path) -> TimeSource:
@@ -72,7 +75,8 @@ def _profiled(path: Path, flags: TimeFlags, root: Path) -> TimeSource:
             allowed=f"a cluster of the GPU that {path} was taken on ({taken_on})",
         )
     modelled = ModelledBook(cluster=cluster) if flags.missing == "modelled" else None
-    return TimeSource(book=CurveBook(profile, missing=flags.missing, modelled=modelled), cluster=cluster)
+    book = CurveBook(profile, missing=flags.missing, modelled=modelled)
+    return TimeSource(book=book, cluster=cluster, known=True)
 
 
 def _check(flags: TimeFlags) -> None:

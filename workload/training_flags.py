@@ -15,6 +15,7 @@ from spec.cluster import ClusterSpec
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
 from spec.presets import FrameworkPreset, preset_named
+from workload.fixed_book import FixedBook
 from workload.model_shape import DEEPSPEED, FSDP, refuse
 
 DEFAULT_SEQUENCE = 2048
@@ -74,7 +75,10 @@ def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Bo
         flash_attention=flags.flash_attention,
     )
     plan = _plan(flags, model, preset, (dp, batch // (dp * flags.micro_batch)))
-    question = Question(model=model, job=job, cluster=cluster, pricer=Pricer.on(cluster, book))
+    # A fixed time is what was asked for: no clock under load changes it.
+    fixed = isinstance(book, FixedBook)
+    pricer = Pricer(book=book, domain_ranks=cluster.scale_up_ranks) if fixed else Pricer.on(cluster, book)
+    question = Question(model=model, job=job, cluster=cluster, pricer=pricer)
     broken = broken_rules(question, plan)
     if broken:
         raise refuse("frame", flags.frame, f"cannot run {plan.words()}: {'; '.join(broken)}")

@@ -1,0 +1,125 @@
+"""Random models and plans, and the bytes that are priced for them, straight from the operations."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ops.groups import group_of
+from ops.op import Comm
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan, PlanTable
+from solver.price import sized
+from solver.search import Question
+from solver.sync import operations
+from spec.model import AttentionKind, AttentionSpec, BlockRun, ModelSpec, MoeSpec
+from spec.presets import PRESETS
+from tests.solver.questions import question, small_model
+
+LATENT = AttentionSpec(
+    kind=AttentionKind.MLA,
+    num_heads=8,
+    num_kv_heads=8,
+    qk_dim=96,
+    v_dim=64,
+    rope_dim=32,
+    q_lora_rank=128,
+    kv_lora_rank=64,
+)
+EXPERTS = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=256, shared_ffn_hidden=128)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A plan of a question."""
+
+    question: Question
+    plan: Plan
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelSpec:
+    """Grouped or multi-head or latent attention, dense or experts, or a dense layer first."""
+    model = small_model(layers=8, kv_heads=draw(st.sampled_from([2, 4, 8])))
+    block = model.blocks[0].block
+    if draw(st.booleans()):
+        block = replace(block, attention=LATENT)
+    tied = draw(st.booleans())
+    kind = draw(st.sampled_from(["dense", "experts", "dense first"]))
+    expert = replace(block, mlp=None, moe=EXPERTS)
+    runs = {
+        "dense": (BlockRun(block=block, count=8),),
+        "experts": (BlockRun(block=expert, count=8),),
+        "dense first": (BlockRun(block=block, count=1), BlockRun(block=expert, count=7)),
+    }
+    return replace(model, blocks=runs[kind], tied_embeddings=tied)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Any strategy, ZeRO stage, recompute mode, virtual stages, expert and context degrees."""
+    model = draw(models())
+    strategy = draw(st.sampled_from(list(StrategyName)))
+    tp, pp, dp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
+    isp = strategy is StrategyName.ISP
+    cp = 1 if isp else draw(st.sampled_from([1, 2]))
+    experts = any(run.block.moe for run in model.blocks)
+    ep = draw(st.sampled_from([1, 2, 4])) if experts else 1
+    etp = draw(st.sampled_from([1, tp])) if experts else 1
+    if (tp * cp * dp) % (ep * etp):
+        ep = etp = 1
+    vpp = draw(st.sampled_from([1, 2])) if pp > 1 else 1
+    deep = pp == 1 and not isp
+    stage = draw(st.sampled_from([0, 1, 2, 3] if deep else [0, 1])) if dp * cp > 1 else 0
+    plan = Plan(
+        strategy=strategy,
+        preset="internevo",
+        recompute=draw(st.sampled_from([Recompute.NONE, Recompute.FULL])),
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        wp=min(draw(st.sampled_from([1, 2, 4])), tp * dp) if isp else 1,
+        zero_stage=stage,
+        zero_size=dp * cp if stage else 1,
+        micro_batch=draw(st.sampled_from([1, 2])),
+        num_micro=draw(st.sampled_from([4, 8])),
+    )
+    preset = PRESETS[draw(st.sampled_from(list(PRESETS)))]
+    asked = question(
+        model=model,
+        world_size=plan.world_size,
+        sequences=dp * plan.micro_batch * plan.num_micro,
+        preset=preset,
+    )
+    return Case(question=asked, plan=plan)
+
+
+def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
+    """Bytes of a step by collective and axis on one rank of the stage class at ``position``."""
+    asked, plan = case.question, case.plan
+    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    row = int((table.stages.position == position).argmax())
+    weights = [int(w[row]) for w in (*table.stages.layers, table.stages.embedding, table.stages.head)]
+    domain = asked.pricer.domain_ranks
+    total: Counter[tuple[str, str]] = Counter()
+
+    def add(op: object, layout: object, times: int) -> None:
+        if isinstance(op, Comm) and group_of(op.axis, layout, domain).ranks[0] > 1:  # type: ignore[arg-type]
+            launches = int(np.ravel(op.repeat)[0])
+            total[(op.collective.value, op.axis.value)] += times * launches * int(np.ravel(op.size_bytes)[0])
+
+    for piece, weight in zip(table.layers.pieces, weights, strict=True):
+        for op in (*piece.forward, *piece.backward):
+            add(op, table.layers.layout, plan.num_micro * weight)
+    one = table.stages.plan[[row]]
+    layout = table.plans.layout.take(one)
+    tied = table.stages.tied(asked.model, table.plans.layout.pp[table.stages.plan])[[row]]
+    for op in operations(asked.model, asked.job, layout, table.bytes.held.take(one * 0 + row), tied):
+        add(op, layout, 1)
+    return {kind: size for kind, size in total.items() if size}

@@ -1,0 +1,105 @@
+"""The general workload of a ``generate`` command."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from workload.general import Arguments, GeneralItem, Workload
+from workload.general_fsdp import fsdp_items
+from workload.general_megatron import GeneralOptions, general_items
+from workload.general_zero3 import zero3_items
+from workload.general_zero12 import zero12_items
+from workload.generate import Generated
+from workload.items import StageWork
+from workload.model_parameters import model_units
+from workload.model_shape import DEEPSPEED, FSDP, refuse
+from workload.simai_export import ALL
+from workload.zero_options import ZeroOptions
+
+
+def write_general_files(made: Generated, options: argparse.Namespace, path: Path) -> list[tuple[Path, int]]:
+    """Each file written with its number of rows: one, or one for every chosen stage."""
+    arguments = _arguments(options)
+    if options.frame in (DEEPSPEED, FSDP):
+        return [(path, Workload(items=_sharded(made, options)).write(path, arguments))]
+    written = []
+    works = [
+        replace(work, position=position, count=1)
+        for work in made.works
+        for position in _positions(work, made.stage)
+    ]
+    for work in works:
+        target = path if len(works) == 1 else path.with_stem(f"{path.stem}-stage{work.position}")
+        rows = Workload(items=_planned(made, options, work)).write(
+            target, arguments | {"stage": work.position}
+        )
+        written.append((target, rows))
+    return written
+
+
+def _positions(work: StageWork, stage: str) -> range:
+    """The stages of a class to write: equal stages differ in their neighbours and their warm-up."""
+    if stage == ALL:
+        return range(work.position, work.position + work.count)
+    first = int(stage) if stage.isdecimal() else work.position
+    return range(first, first + 1)
+
+
+def _planned(made: Generated, options: argparse.Namespace, work: StageWork) -> Iterator[GeneralItem]:
+    timed = made.has_times
+    general = GeneralOptions(epochs=options.epoch_num, computation=options.computation_enable, timed=timed)
+    return general_items(made.plan, work, general)
+
+
+def _sharded(made: Generated, options: argparse.Namespace) -> Iterator[GeneralItem]:
+    """DeepSpeed and FSDP cut whole tensors over the data-parallel ranks."""
+    plan = made.plan
+    for flag, degree in (
+        ("tensor_model_parallel_size", plan.tp),
+        ("pipeline_model_parallel", plan.pp),
+        ("context_parallel_size", plan.cp),
+        ("expert_model_parallel_size", plan.ep),
+    ):
+        if degree > 1:
+            raise refuse(flag, degree, f"1 in a general workload of {options.frame}: data parallel only")
+    sizes = {
+        name: getattr(options, name)
+        for name in (
+            "reduce_bucket_size",
+            "allgather_bucket_size",
+            "prefetch_bucket_size",
+            "param_persistence_threshold",
+            "model_persistence_threshold",
+            "max_live_parameters",
+            "max_reuse_distance",
+        )
+        if getattr(options, name) is not None
+    }
+    for name, value in sizes.items():
+        if value < (0 if "threshold" in name else 1):
+            raise refuse(name, value, "elements, not negative")
+    zero = ZeroOptions(
+        ranks=plan.dp,
+        stage=plan.zero_stage or int(options.stage or 3),
+        num_micro=plan.num_micro,
+        tokens=plan.micro_batch * made.question.job.seq_len,
+        epochs=options.epoch_num,
+        contiguous_gradients=options.contiguous_gradients,
+        computation=options.computation_enable,
+        **sizes,
+    )
+    units = model_units(made.question.model)
+    if options.frame == FSDP:
+        return fsdp_items(units, zero)
+    modules = tuple(module for unit in units for module in unit.modules)
+    return zero3_items(modules, zero) if zero.stage == 3 else zero12_items(modules, zero)
+
+
+def _arguments(options: argparse.Namespace) -> Arguments:
+    """What was typed, as plain values."""
+    return {
+        name: value if isinstance(value, str | int | float | bool) or value is None else str(value)
+        for name, value in sorted(vars(options).items())
+        if name != "output"
+    }

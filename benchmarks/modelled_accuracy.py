@@ -2,7 +2,8 @@
 
     python benchmarks/modelled_accuracy.py --curves DIR [--json F]
 
-DIR holds gemm.csv, attention_context.csv and nccl.csv in the generic form (docs/data_format.md).
+DIR holds CSV files in the generic form (docs/data_format.md); benchmarks/curve_accuracy.py prints these tables
+beside its own.
 Prints relative errors by GPU: GEMM and attention above 1 GFLOP, collectives above 1 MiB.
 """
 
@@ -10,7 +11,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,9 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from profdb.cases import AttentionCase, GemmCase  # noqa: E402
+from benchmarks.held_out import tables_by_gpu  # noqa: E402
+from benchmarks.measured_curves import frame, read_folder  # noqa: E402
+from profdb.cases import AttentionCase, Family, GemmCase  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
 from profdb.priced import Priced  # noqa: E402
 from profdb.queries import (  # noqa: E402
@@ -29,23 +32,31 @@ from profdb.queries import (  # noqa: E402
     LinearQuery,
     MemoryBoundQuery,
 )
+from profdb.table import SampleTable  # noqa: E402
 from profdb.transfer import by_model  # noqa: E402
 from spec.arrays import FloatArray, ints  # noqa: E402
 from spec.cluster import ClusterSpec  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
-from spec.errors import ConfigError, UserError  # noqa: E402
+from spec.errors import UserError  # noqa: E402
 from spec.origin import Origin  # noqa: E402
 from spec.read_cluster import read_cluster  # noqa: E402
+from spec.units import MIB  # noqa: E402
 
 # Prefix of the name in the files' "gpu" column -> sheet.
 SHEETS = {"A100": "a100-sxm-80g", "H100": "h100-sxm", "H200": "h200", "B200": "b200"}
 SHEETS |= {"A800": "a800", "H800": "h800", "H20-": "h20", "B300": "b300", "GB20": "gb200-nvl72"}
 SHEETS |= {"L40S": "l40s", "V100": "dgx2-v100"}
-KINDS = {"alltoall": "all2all"}
 TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B200"), ("H200", "B200"))
-GEMM_KEYS = ["m", "n", "k"]
-ATTENTION_KEYS = ["batch", "seq", "heads", "kv_heads", "head_dim"]
-
+GEMM_KEYS = ["batch", "m", "n", "k"]
+ATTENTION_KEYS = ["batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim"]
+# Targets of the medians: from a sheet for every GPU, restated for pairs of neighbouring generations.
+TARGETS = {
+    "modelled gemm": 0.12,
+    "modelled nccl": 0.20,
+    "transferred gemm": 0.10,
+    "transferred attention": 0.15,
+}
+HELD_PAIRS = ("A100 -> H100", "H100 -> H200", "H100 -> B200")
 
 Pricing = Callable[[ModelledBook, pd.DataFrame], Priced]
 
@@ -61,58 +72,76 @@ class Score:
     p90: float
     bias: float
 
+    @property
+    def target(self) -> float:
+        """What the median must not exceed; 0 for a row that is only reported."""
+        held = not self.what.startswith("transferred") or self.gpu in HELD_PAIRS
+        return TARGETS.get(self.what, 0.0) if held else 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the median keeps its target."""
+        return not self.target or self.median <= self.target
+
 
 def main() -> int:
-    """Read the curves, print the tables; 2 for what the user can mend."""
+    """Read the curves, print the tables; 1 when a target is missed, 2 for what the user can mend."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--curves", type=Path, required=True, help="folder with the CSV files")
     parser.add_argument("--json", type=Path, help="write the scores to this file as well")
     options = parser.parse_args()
     try:
-        scores = all_scores(options.curves)
+        scores = all_scores(tables_by_gpu(read_folder(options.curves)[0]))
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    for score in scores:
-        print(
-            f"{score.what:34} {score.gpu:14} {score.points:6d} points  median {score.median:6.1%}"
-            f"  p90 {score.p90:6.1%}  bias {score.bias:+6.1%}"
-        )
+    print("\n".join(score_lines(scores)))
     if options.json:
         temporary = options.json.with_suffix(".tmp")
-        temporary.write_text(json.dumps([asdict(score) for score in scores], indent=1))
+        temporary.write_text(json.dumps([as_plain(score) for score in scores], indent=1))
         os.replace(temporary, options.json)
-    return 0
+    return 0 if all(score.passed for score in scores) else 1
 
 
-def all_scores(folder: Path) -> list[Score]:
-    """Every row of the tables; OSError for a missing file, ConfigError for a missing column."""
-    gemm = _table(folder / "gemm.csv", ["gpu", *GEMM_KEYS, "latency_us"])
-    gemm = gemm[2.0 * gemm.m * gemm.n * gemm.k > 1e9]
-    attention = _table(folder / "attention_context.csv", ["gpu", *ATTENTION_KEYS, "latency_us"])
-    causal_flops = 2.0 * attention.batch * attention.heads * attention.head_dim * attention.seq**2
-    attention = attention[causal_flops > 1e9]
-    nccl = _table(folder / "nccl.csv", ["gpu", "collective", "num_gpus", "bytes", "latency_us"])
-    nccl = nccl[nccl.bytes > 2**20]
+def score_lines(scores: Sequence[Score]) -> list[str]:
+    """A table for printing."""
+    lines = [
+        f"{'from a sheet, or restated':28} {'gpu':14} {'points':>6} {'median%':>7} {'p90%':>6} {'bias%':>6}   limit"
+    ]
+    for score in scores:
+        limit = f"{100 * score.target:2.0f}  {'ok' if score.passed else 'MISSED'}" if score.target else " -"
+        lines.append(
+            f"{score.what:28} {score.gpu:14} {score.points:6d} {100 * score.median:7.1f}"
+            f" {100 * score.p90:6.1f} {100 * score.bias:+6.1f}   {limit}"
+        )
+    return lines
+
+
+def as_plain(score: Score) -> dict[str, object]:
+    """One score for a JSON file."""
+    return asdict(score) | {"target": score.target or None, "passed": score.passed}
+
+
+def all_scores(tables: dict[str, dict[Family, SampleTable]]) -> list[Score]:
+    """Every row of the tables, from the samples of each GPU; a family that no GPU has gives no rows."""
+    gemm = frame(tables, Family.GEMM, {"layout": "NT", "dtype_in": "bf16", "scale_recipe": ""})
+    gemm = gemm[2.0 * gemm.batch * gemm.m * gemm.n * gemm.k > 1e9] if len(gemm) else gemm
+    words = {"mask": "causal", "direction": "forward", "dtype": "bf16"}
+    attention = frame(tables, Family.ATTENTION, words)
+    if len(attention):
+        flops = 2.0 * attention.batch * attention.heads * attention.qk_dim * attention.q_len**2
+        attention = attention[flops > 1e9]
+    nccl = frame(tables, Family.COLLECTIVE, {})
+    if len(nccl):
+        nccl = nccl[(nccl.size_bytes > MIB) & (nccl.collective != Collective.P2P.value)]
     scores = _modelled("gemm", gemm, price_gemm)
     scores += _modelled("attention forward", attention, _attention)
     scores += _modelled("nccl", nccl, price_collectives)
-    for kind in sorted(nccl.collective.unique()):
+    for kind in sorted(nccl.collective.unique()) if len(nccl) else ():
         scores += _modelled(f"nccl {kind}", nccl[nccl.collective == kind], price_collectives)
     scores += _transferred("gemm", gemm, GEMM_KEYS)
     scores += _transferred("attention", attention, ATTENTION_KEYS)
     return scores
-
-
-def _table(path: Path, columns: list[str]) -> pd.DataFrame:
-    """A CSV file with at least these columns; ConfigError when one is missing."""
-    table = pd.read_csv(path)
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise ConfigError(
-            where=str(path), key="columns", value=missing, allowed=f"needed: {', '.join(columns)}"
-        )
-    return table
 
 
 def sheet_of(gpu: str) -> ClusterSpec:
@@ -144,43 +173,29 @@ def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[Score]:
 
 def price_gemm(book: ModelledBook, table: pd.DataFrame) -> Priced:
     """Forward products of the rows of a table."""
-    return book.linear_s(LinearQuery(m=ints(table.m), k=ints(table.k), n=ints(table.n)))
+    return book.linear_s(
+        LinearQuery(batch=ints(table.batch), m=ints(table.m), k=ints(table.k), n=ints(table.n))
+    )
 
 
 def _attention(book: ModelledBook, table: pd.DataFrame) -> Priced:
     """Attention and the pass before it: the curves are of a serving engine, which turns queries and keys
     (rotary) and writes keys and values to its cache, so all of them are read and written once more."""
-    seq, dim = ints(table.seq), ints(table.head_dim)
-    core = book.attention_s(
-        AttentionQuery(
-            batch=ints(table.batch),
-            q_len=seq,
-            kv_len=seq,
-            heads=ints(table.heads),
-            kv_heads=ints(table.kv_heads),
-            qk_dim=dim,
-            v_dim=dim,
-        )
-    )
-    width = (ints(table.heads) + 2 * ints(table.kv_heads)) * dim
-    rows = ints(table.batch) * seq
+    sizes = {name: ints(table[name]) for name in ATTENTION_KEYS}
+    core = book.attention_s(AttentionQuery(**sizes))
+    width = sizes["heads"] * sizes["qk_dim"] + sizes["kv_heads"] * (sizes["qk_dim"] + sizes["v_dim"])
+    rows = sizes["batch"] * sizes["q_len"]
     copied = book.memory_bound_s(MemoryBoundQuery(kernel="copy", rows=rows, width=width))
     return replace(core, seconds=core.seconds + copied.seconds)
 
 
 def price_collectives(book: ModelledBook, table: pd.DataFrame) -> Priced:
-    """Collectives inside one node; priced kind by kind, in the table's order."""
+    """Collectives, priced kind by kind, in the table's order."""
     seconds = np.empty(len(table))
     for kind in table.collective.unique():
         rows = (table.collective == kind).to_numpy()
-        priced = book.collective_s(
-            CollectiveQuery(
-                collective=Collective(KINDS.get(kind, kind)),
-                size_bytes=ints(table.bytes[rows]),
-                intra=ints(table.num_gpus[rows]),
-                inter=1,
-            )
-        )
+        sizes = {name: ints(table[name][rows]) for name in ("size_bytes", "intra", "inter", "siblings")}
+        priced = book.collective_s(CollectiveQuery(collective=Collective(kind), **sizes))
         seconds[rows] = priced.seconds
     return Priced(
         seconds=seconds, relative_std=np.zeros(len(table)), origin=ints(np.full(len(table), Origin.MODELLED))
@@ -190,6 +205,8 @@ def price_collectives(book: ModelledBook, table: pd.DataFrame) -> Priced:
 def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]:
     """Shapes measured on both GPUs of a pair, the first restated for the second."""
     rows = []
+    if table.empty:
+        return []
     for source, target in TRANSFERS:
         first = table[table.gpu.str.startswith(source)]
         second = table[table.gpu.str.startswith(target)]
@@ -209,12 +226,8 @@ def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]
 
 def _case(what: str, numbers: list[int]) -> GemmCase | AttentionCase:
     if what == "gemm":
-        m, n, k = numbers
-        return GemmCase(m=m, k=k, n=n)
-    batch, seq, heads, kv_heads, dim = numbers
-    return AttentionCase(
-        batch=batch, q_len=seq, kv_len=seq, heads=heads, kv_heads=kv_heads, qk_dim=dim, v_dim=dim
-    )
+        return GemmCase(**dict(zip(GEMM_KEYS, numbers, strict=True)))
+    return AttentionCase(**dict(zip(ATTENTION_KEYS, numbers, strict=True)))
 
 
 if __name__ == "__main__":

@@ -20,10 +20,14 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.held_out import tables_by_gpu  # noqa: E402
+from benchmarks.measured_curves import frame, read_folder  # noqa: E402
 from benchmarks.modelled_accuracy import price_collectives, price_gemm, sheet_of  # noqa: E402
+from profdb.cases import Family  # noqa: E402
 from profdb.modelled import all_to_all, collective_ring_tree, gemm  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
 from profdb.priced import Priced  # noqa: E402
+from spec.errors import UserError  # noqa: E402
 
 FIT_POINTS = 1000
 
@@ -57,7 +61,7 @@ NCCL_CONSTANTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Fitted:
     """A table of measured points, how to price it, and the constants behind the price."""
 
     name: str
@@ -84,7 +88,7 @@ class Family:
         return float(np.median(np.abs(told_s * 1e6 / measured.latency_us.to_numpy() - 1.0)))
 
 
-def fitted(family: Family, gpus: list[str], steps: int, seed: int) -> np.ndarray:
+def fitted(family: Fitted, gpus: list[str], steps: int, seed: int) -> np.ndarray:
     """Constants with the smallest sum of median errors on ``gpus``: a random walk that only descends."""
     rng = np.random.default_rng(seed)
     low = np.array([constant.low for constant in family.constants])
@@ -110,20 +114,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     try:
-        products = pd.read_csv(options.curves / "gemm.csv")
-        nccl = pd.read_csv(options.curves / "nccl.csv")
-    except OSError as error:
+        tables = tables_by_gpu(read_folder(options.curves)[0])
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
+    products = frame(tables, Family.GEMM, {"layout": "NT", "dtype_in": "bf16", "scale_recipe": ""})
+    nccl = frame(tables, Family.COLLECTIVE, {})
     families = (
-        Family(
+        Fitted(
             name="gemm",
             table=products[2.0 * products.m * products.n * products.k > 1e9],
             price=price_gemm,
             constants=GEMM_CONSTANTS,
         ),
-        Family(
-            name="nccl", table=nccl[nccl.bytes > 2**20], price=price_collectives, constants=NCCL_CONSTANTS
+        Fitted(
+            name="nccl",
+            table=nccl[nccl.size_bytes > 2**20],
+            price=price_collectives,
+            constants=NCCL_CONSTANTS,
         ),
     )
     for family in families:

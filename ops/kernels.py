@@ -25,7 +25,8 @@ class KernelTraffic:
 KERNELS: dict[str, KernelTraffic] = {
     # width = hidden; backward reads the input and the output gradient, writes the input gradient
     "rmsnorm": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
-    "layernorm": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    # weight and bias gradients are a second pass over input and output gradient (PyTorch, apex)
+    "layernorm": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=4, backward_writes=1),
     # width = rotated channels of q and k; in place would move the same bytes
     "rotary": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
     # width = ffn_hidden of the output: gate and up are read, one product written
@@ -33,8 +34,9 @@ KERNELS: dict[str, KernelTraffic] = {
     "gelu": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
     # residual add: two in, one out; its backward passes the gradient on and adds two branches
     "add": KernelTraffic(forward_reads=2, forward_writes=1, backward_reads=2, backward_writes=1),
+    # backward: gradient times mask, and the residual's gradient added to the branch's
     "bias_dropout_add": KernelTraffic(
-        forward_reads=2, forward_writes=1.5, backward_reads=1.5, backward_writes=1
+        forward_reads=2, forward_writes=1.5, backward_reads=3.5, backward_writes=2
     ),
     "bias": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=0),
     # rows = batch * heads * q_len, width = kv_len

@@ -3,26 +3,50 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from solver.files import write_json
+from solver.op_times import Pricer
 from spec.collectives import Collective
-from spec.errors import UserError
+from spec.errors import ConfigError, UserError
 from workload.busbw_yaml import read_busbw
-from workload.command_line import CHECK, GENERATE, GROUPS, SIMULATE, TOPOLOGY, TRAFFIC, parser
+from workload.command_line import (
+    CHECK,
+    CURVES,
+    GENERATE,
+    GROUPS,
+    SIMAI_PRICING,
+    SIMULATE,
+    TOPOLOGY,
+    TRAFFIC,
+    parser,
+)
 from workload.generate import file_name, generated, target, write_simai_files
 from workload.generate_flags import GENERAL
 from workload.generate_general import write_general_files
 from workload.heatmap import draw_heatmap
 from workload.ranks import RankOrder, named_groups, rank_groups
-from workload.report import finding_lines, flow_lines, group_lines, shape_line, simai_lines, topology_line
+from workload.report import (
+    finding_lines,
+    flow_lines,
+    group_lines,
+    replay_lines,
+    shape_line,
+    simai_lines,
+    topology_line,
+)
 from workload.simai_analytical import AnalyticalOptions, price_simai
 from workload.simai_check import check_simai
 from workload.simai_findings import Severity, summarised
+from workload.simai_format import SimaiWorkload
 from workload.simai_network import simai_network
 from workload.simai_ratio import read_ratio_tables
-from workload.simai_reader import read_simai, usable_workload
+from workload.simai_reader import SimaiFile, read_simai, usable_workload
+from workload.simai_replay import ReplayReport, replay_simai
+from workload.simai_tokens import SimaiGroup
+from workload.time_source import DEFAULT_PROFILE, TimeFlags, time_source
 from workload.topology.as_cluster import topology_shape
 from workload.topology.picture import draw_topology
 from workload.topology.read_topology import read_topology
@@ -90,9 +114,25 @@ def check(options: argparse.Namespace) -> int:
 
 
 def simulate(options: argparse.Namespace) -> int:
-    """Price a SimAI workload file."""
+    """Price a SimAI workload file: by our curves, by SimAI's closed form, or both side by side."""
     file = read_simai(options.file)
     workload = usable_workload(file)
+    pricing = options.pricing or (CURVES if options.profile else SIMAI_PRICING)
+    if pricing == CURVES:
+        replay = replayed(options, workload)
+        for line in replay_lines(replay):
+            print(line)
+        if options.gpus_per_server is None:
+            if options.json:
+                named = {f"{name}_s": part for name, part in replay.parts.items()}
+                write_json(options.json, {**named, "step_s": replay.step_s})
+            return warn(file, ())
+        print()
+    for flag, value in (("-g_p_s", options.gpus_per_server), ("-n_p_s", options.nic_per_server)):
+        if value is None:
+            raise ConfigError(
+                where="simulate", key=flag, value=None, allowed="SimAI's closed form needs a number"
+            )
     network = simai_network(
         gpus_per_server=options.gpus_per_server,
         nics_per_server=options.nic_per_server,
@@ -119,8 +159,34 @@ def simulate(options: argparse.Namespace) -> int:
         write_json(options.json, {**parts, "step_s": report.total_s, "warnings": list(report.warnings)})
     for line in simai_lines(report):
         print(line)
+    return warn(file, report.warnings)
+
+
+def replayed(options: argparse.Namespace, workload: SimaiWorkload) -> ReplayReport:
+    """The workload by our curves."""
+    if options.gpus is not None:
+        workload = replace(workload, header=replace(workload.header, all_gpus=options.gpus))
+    source = time_source(
+        TimeFlags(
+            profile=options.profile or ROOT / DEFAULT_PROFILE,
+            cluster=options.cluster,
+            missing=options.missing,
+        ),
+        ROOT,
+    )
+    shares = {
+        SimaiGroup.TP: options.tp_o,
+        SimaiGroup.EP: options.ep_o,
+        SimaiGroup.DP: options.dp_o,
+        SimaiGroup.DP_EP: options.dp_o,
+    }
+    return replay_simai(workload, Pricer.on(source.cluster, source.book), hidden=shares)
+
+
+def warn(file: SimaiFile, warnings: Sequence[str]) -> int:
+    """Print what is wrong with the file and what its pricing has to say; returns 0."""
     defects = [each for each in check_simai(file) if each.severity is not Severity.NOTE]
-    for warning in (*summarised(defects, per_kind=1), *report.warnings):
+    for warning in (*summarised(defects, per_kind=1), *warnings):
         print(f"warning: {warning}", file=sys.stderr)
     return 0
 

@@ -13,6 +13,8 @@ from workload.topology.templates import TEMPLATES
 
 CHECK = "check"
 GENERATE = "generate"
+SIMAI_PRICING = "simai"
+CURVES = "curves"
 SIMULATE = "simulate"
 TOPOLOGY = "topology"
 GROUPS = "groups"
@@ -45,14 +47,18 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("file", type=Path, help="SimAI workload")
     verb.add_argument(
         "--pricing",
-        choices=("simai",),
-        default="simai",
-        help="simai: the closed form of SimAI-Analytical",
+        choices=(SIMAI_PRICING, CURVES),
+        help="simai: the closed form of SimAI-Analytical; curves: our replay (default with --profile)",
+    )
+    verb.add_argument("--profile", type=Path, help="replay with the curves of this profile")
+    verb.add_argument("--cluster", help="sheet of configs/clusters (default: the profile's)")
+    verb.add_argument(
+        "--missing", choices=("error", "modelled"), default="error", help="what a missing curve is"
     )
     world = verb.add_argument_group("as SimAI_analytical has them")
     world.add_argument("-g", "--gpus", type=whole, help="world size (default: the header's all_gpus)")
-    world.add_argument("-g_p_s", "--gpus-per-server", type=whole, required=True, help="scale-up size")
-    world.add_argument("-n_p_s", "--nic_per_server", type=whole, required=True, help="NICs per server")
+    world.add_argument("-g_p_s", "--gpus-per-server", type=whole, help="scale-up size")
+    world.add_argument("-n_p_s", "--nic_per_server", type=whole, help="NICs per server")
     world.add_argument("-nv", "--nvlink", type=float, help="NVLink GiB/s per GPU (default: by -g_type)")
     world.add_argument("-nic", "--nic_busbw", type=float, help="GiB/s per NIC (default: by -nic_t)")
     world.add_argument("-g_type", help=f"GPU: {', '.join(NVLINK_GIB)}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from spec.units import GIGA, MIB, seconds_to_ms
 from workload.simai_analytical import AnalyticalReport
 from workload.simai_findings import Finding, summarised
+from workload.simai_replay import ReplayReport
 from workload.topology.as_cluster import TopologyShape
 from workload.topology.topology import Topology
 from workload.traffic import RankFlows
@@ -27,6 +28,14 @@ def simai_lines(report: AnalyticalReport) -> Iterator[str]:
     yield f"{'SimAI closed form':<20}{'ms':>14}{'share':>9}"
     for name, part_s in {**report.parts, "step": total_s}.items():
         share = part_s / total_s if total_s else 0.0
+        yield f"{name:<20}{seconds_to_ms(part_s):>14.3f}{share:>9.1%}"
+
+
+def replay_lines(report: ReplayReport) -> Iterator[str]:
+    """The parts of a step as our replay prices them, in ms and as shares."""
+    yield f"{'replay with curves':<20}{'ms':>14}{'share':>9}"
+    for name, part_s in {**report.parts, "step": report.step_s}.items():
+        share = part_s / report.step_s if report.step_s else 0.0
         yield f"{name:<20}{seconds_to_ms(part_s):>14.3f}{share:>9.1%}"
 
 

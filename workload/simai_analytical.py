@@ -81,7 +81,7 @@ def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> Analytic
     pricer = _Pricer(header=header, options=options)
     totals = _Totals()
     rows = list(workload.rows)
-    for row, replays in zip(rows, _replays(header, len(rows)), strict=True):
+    for row, replays in zip(rows, replays_of(header, len(rows)), strict=True):
         pricer.add(row, replays, totals)
     if options.ratios is None and pricer.uncorrected:
         pricer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
@@ -234,7 +234,7 @@ def _world(header: SimaiHeader, options: AnalyticalOptions) -> SimaiHeader:
     )
 
 
-def _replays(header: SimaiHeader, num_rows: int) -> list[int]:
+def replays_of(header: SimaiHeader, num_rows: int) -> list[int]:
     """How often each row's forward runs again: from the nearest checkpoint up to, not including, the row
     that initiates."""
     replays = [0] * num_rows

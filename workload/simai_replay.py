@@ -1,0 +1,200 @@
+"""A SimAI file replayed with our own curves: compute as the file has it, collectives priced by a profile on
+a cluster, and the pipeline run by the solver's replay instead of a share.
+
+Every collective is waited for, as in SimAI-Analytical; ``hidden`` shares take part of a group's time away.
+Every stage is taken for the one in the file.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ops.layout import Layout
+from ops.op import Axis, Comm, Phase
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.op_times import Pricer
+from solver.pipeline import PassTimes, stage_spans_s
+from solver.plans import Plan, PlanTable
+from solver.stages import StageTable
+from spec.arrays import floats, ints
+from workload.simai_analytical import replays_of
+from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai_tokens import Column, SimaiGroup, read_token
+from workload.workload_error import WorkloadError
+
+AXES: dict[SimaiGroup, Axis] = {
+    SimaiGroup.TP: Axis.TP,
+    SimaiGroup.DP: Axis.DP_CP,
+    SimaiGroup.EP: Axis.EP,
+    SimaiGroup.DP_EP: Axis.EDP,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """Seconds of one step by part: ``parts`` (compute, each group, pp, bubble) sum to ``step_s``.
+
+    ``pp`` is what hops cost, ``bubble`` the other waiting of the pipeline.
+    """
+
+    compute_s: float
+    groups_s: dict[SimaiGroup, float]
+    pp_s: float
+    bubble_s: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The parts in the order of the simulator's result file."""
+        groups = {group.value: self.groups_s.get(group, 0.0) for group in AXES}
+        order = ("dp", "dp_ep", "tp", "ep")
+        return {
+            **{name: groups[name] for name in order},
+            "pp": self.pp_s,
+            "bubble": self.bubble_s,
+            "compute": self.compute_s,
+        }
+
+    @property
+    def step_s(self) -> float:
+        """The whole step."""
+        return sum(self.parts.values())
+
+    @property
+    def communication_s(self) -> float:
+        """All collectives."""
+        return sum(self.groups_s.values())
+
+
+def replay_simai(
+    workload: SimaiWorkload, pricer: Pricer, *, hidden: dict[SimaiGroup, float] | None = None
+) -> ReplayReport:
+    """Replay a workload whose degrees fit each other.
+
+    Raises WorkloadError for degrees that do not divide and shares outside 0 to 1, MissingCurveError where
+    the book holds no curve.
+    """
+    header = workload.header
+    shares = hidden or {}
+    for group, share in shares.items():
+        if not 0 <= share <= 1:
+            raise WorkloadError(f"hidden share of {group.value} = {share}: 0 to 1")
+    prices = _Prices(header=header, layout=layout_of(header), pricer=pricer, shares=shares)
+    sums = _Sums()
+    rows = list(workload.rows)
+    for row, replays in zip(rows, replays_of(header, len(rows)), strict=True):
+        sums.add(row, replays, prices)
+    pp_s, bubble_s = _waiting(header, sums, pricer)
+    return ReplayReport(compute_s=sums.compute_s, groups_s=sums.groups_s, pp_s=pp_s, bubble_s=bubble_s)
+
+
+def layout_of(header: SimaiHeader) -> Layout:
+    """The degrees of a header as the solver lays them out; experts are cut by tp as well, because the
+    format's expert groups are dp / ep apart. Raises WorkloadError when they do not divide."""
+    stage = header.tp * header.pp
+    if header.all_gpus % stage or header.dp % header.ep:
+        raise WorkloadError(
+            f"{header.all_gpus} GPUs, tp {header.tp}, pp {header.pp}, ep {header.ep}: tp x pp must divide the "
+            "GPUs and ep what is left"
+        )
+    return Layout.of(
+        header.all_gpus, tp=header.tp, pp=header.pp, ep=header.ep, etp=header.tp if header.ep > 1 else 1
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prices:
+    """Seconds of each distinct collective, asked for once."""
+
+    header: SimaiHeader
+    layout: Layout
+    pricer: Pricer
+    shares: dict[SimaiGroup, float]
+    known: dict[tuple[str, Column, int], tuple[SimaiGroup, float]] = field(default_factory=dict)
+
+    def of(self, row: SimaiRow, column: Column) -> tuple[SimaiGroup, float]:
+        """Group and seconds of one pass's collective."""
+        token, size_bytes = row.comm(column)
+        key = (token, column, size_bytes)
+        if key not in self.known:
+            self.known[key] = self._price(token, size_bytes, column)
+        return self.known[key]
+
+    def _price(self, token: str, size_bytes: int, column: Column) -> tuple[SimaiGroup, float]:
+        collective, group = read_token(token, column)
+        if collective is None or self.header.group_ranks(group) == 1 or size_bytes == 0:
+            return SimaiGroup.NONE, 0.0
+        # Experts' groups exist only beside ep > 1; with one expert group they are the data-parallel ones.
+        axis = Axis.DP_CP if group is SimaiGroup.DP_EP and self.header.ep == 1 else AXES[group]
+        op = Comm(
+            name=token,
+            phase=Phase.FORWARD,
+            collective=collective,
+            axis=axis,
+            size_bytes=ints(size_bytes),
+        )
+        seconds = float(self.pricer.time(op, self.layout).seconds[0])
+        return group, seconds * (1.0 - self.shares.get(group, 0.0))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sums:
+    """Seconds over the rows. ``forward_s`` and ``backward_s`` are what the pipeline passes through: the rows
+    before the first forward work are the step's."""
+
+    compute_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    weight_s: float = 0.0
+    groups_s: dict[SimaiGroup, float] = field(default_factory=dict)
+    began: bool = False
+
+    def add(self, row: SimaiRow, replays: int, prices: _Prices) -> None:
+        """One row, its forward replayed ``replays`` times in the backward."""
+        self.began |= bool(row.forward_ns or row.forward_bytes)
+        times = {column: row.compute_ns(column) * 1e-9 for column in Column}
+        again_s = replays * times[Column.FORWARD]
+        self.compute_s += sum(times.values()) + again_s
+        waits = {}
+        for column in Column:
+            group, seconds = prices.of(row, column)
+            waits[column] = seconds
+            if group is not SimaiGroup.NONE:
+                self.groups_s[group] = self.groups_s.get(group, 0.0) + seconds
+        if not self.began:
+            return
+        self.forward_s += times[Column.FORWARD] + waits[Column.FORWARD]
+        self.backward_s += again_s + times[Column.INPUT_GRAD] + waits[Column.INPUT_GRAD]
+        self.backward_s += times[Column.WEIGHT_GRAD]
+        self.weight_s += times[Column.WEIGHT_GRAD]
+
+
+def _waiting(header: SimaiHeader, sums: _Sums, pricer: Pricer) -> tuple[float, float]:
+    """What hops cost and the other waiting of (interleaved) 1F1B over equal stages, in seconds."""
+    if header.pp == 1:
+        return 0.0, 0.0
+    plan = Plan(
+        strategy=StrategyName.MTP,
+        preset="",
+        recompute=Recompute.NONE,
+        tp=header.tp,
+        pp=header.pp,
+        vpp=header.vpp,
+        dp=header.dp,
+        num_micro=header.ga,
+    )
+    plans = PlanTable.of(plan)
+    zero, yes = ints(0), np.ones(1, dtype=np.bool_)
+    stages = StageTable(
+        plan=zero, position=zero, count=ints(header.pp), embedding=yes, head=yes, layers=(), starts=zero
+    )
+    passes = PassTimes(
+        forward_s=floats(sums.forward_s / header.ga),
+        backward_s=floats(sums.backward_s / header.ga),
+        weight_s=floats(sums.weight_s / header.ga),
+    )
+    hop_s = pricer.hop(plans.layout, ints(header.pp_comm_bytes)).seconds
+    span_s = float(stage_spans_s(plans, stages, passes, hop_s)[0])
+    free_s = float(stage_spans_s(plans, stages, passes, 0.0 * hop_s)[0])
+    busy_s = sums.forward_s + sums.backward_s
+    return max(span_s - free_s, 0.0), max(free_s - busy_s, 0.0)

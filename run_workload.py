@@ -4,19 +4,19 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from solver.files import write_json
-from solver.op_times import Pricer
 from spec.collectives import Collective
 from spec.errors import ConfigError, UserError
+from workload.aiob_import import import_aiob
 from workload.busbw_yaml import read_busbw
 from workload.command_line import (
     CHECK,
     CURVES,
     GENERATE,
     GROUPS,
+    IMPORT_AIOB,
     SIMAI_PRICING,
     SIMULATE,
     TOPOLOGY,
@@ -26,8 +26,10 @@ from workload.command_line import (
 from workload.generate import file_name, generated, target, write_simai_files
 from workload.generate_flags import GENERAL
 from workload.generate_general import write_general_files
+from workload.generate_test import write_test
 from workload.heatmap import draw_heatmap
 from workload.ranks import RankOrder, named_groups, rank_groups
+from workload.replay_options import replayed
 from workload.report import (
     finding_lines,
     flow_lines,
@@ -40,13 +42,9 @@ from workload.report import (
 from workload.simai_analytical import AnalyticalOptions, price_simai
 from workload.simai_check import check_simai
 from workload.simai_findings import Severity, summarised
-from workload.simai_format import SimaiWorkload
 from workload.simai_network import simai_network
 from workload.simai_ratio import read_ratio_tables
 from workload.simai_reader import SimaiFile, read_simai, usable_workload
-from workload.simai_replay import ReplayReport, replay_simai
-from workload.simai_tokens import SimaiGroup
-from workload.time_source import DEFAULT_PROFILE, TimeFlags, time_source
 from workload.topology.as_cluster import topology_shape
 from workload.topology.picture import draw_topology
 from workload.topology.read_topology import read_topology
@@ -68,6 +66,7 @@ def main(arguments: list[str]) -> int:
             TOPOLOGY: topology,
             GROUPS: groups,
             TRAFFIC: traffic,
+            IMPORT_AIOB: take_aiob,
         }
         code = verbs[options.verb](options)
         sys.stdout.flush()
@@ -85,7 +84,11 @@ def main(arguments: list[str]) -> int:
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Write the workload of a training step."""
+    """Write the workload of a training step, or of a communication test."""
+    if options.test_comm:
+        path, rows = write_test(options)
+        print(f"wrote {path}: {rows} rows")
+        return 0
     made = generated(options, ROOT)
     for note in made.notes:
         print(note, file=sys.stderr)
@@ -100,6 +103,13 @@ def generate(options: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     for written in exported.paths:
         print(f"wrote {written}")
+    return 0
+
+
+def take_aiob(options: argparse.Namespace) -> int:
+    """Merge AICB's module times into a profile."""
+    for line in import_aiob(options):
+        print(line)
     return 0
 
 
@@ -119,7 +129,7 @@ def simulate(options: argparse.Namespace) -> int:
     workload = usable_workload(file)
     pricing = options.pricing or (CURVES if options.profile else SIMAI_PRICING)
     if pricing == CURVES:
-        replay = replayed(options, workload)
+        replay = replayed(options, workload, ROOT)
         for line in replay_lines(replay):
             print(line)
         if options.gpus_per_server is None:
@@ -160,27 +170,6 @@ def simulate(options: argparse.Namespace) -> int:
     for line in simai_lines(report):
         print(line)
     return warn(file, report.warnings)
-
-
-def replayed(options: argparse.Namespace, workload: SimaiWorkload) -> ReplayReport:
-    """The workload by our curves."""
-    if options.gpus is not None:
-        workload = replace(workload, header=replace(workload.header, all_gpus=options.gpus))
-    source = time_source(
-        TimeFlags(
-            profile=options.profile or ROOT / DEFAULT_PROFILE,
-            cluster=options.cluster,
-            missing=options.missing,
-        ),
-        ROOT,
-    )
-    shares = {
-        SimaiGroup.TP: options.tp_o,
-        SimaiGroup.EP: options.ep_o,
-        SimaiGroup.DP: options.dp_o,
-        SimaiGroup.DP_EP: options.dp_o,
-    }
-    return replay_simai(workload, Pricer.on(source.cluster, source.book), hidden=shares)
 
 
 def warn(file: SimaiFile, warnings: Sequence[str]) -> int:

@@ -7,12 +7,12 @@ import argparse
 from pathlib import Path
 
 from solver.command_line import whole
+from workload.comm_test import COLLECTIVES
 from workload.model_shape import FRAMES
 
 SIMAI = "simai"
 GENERAL = "general"
 FORMATS = (SIMAI, GENERAL)
-COLLECTIVE_TESTS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "multi_all_reduce")
 
 
 class Options:
@@ -142,6 +142,6 @@ def _times(out: Options) -> None:
 
 
 def _tests(out: Options) -> None:
-    out.add("test_comm", help_text="sweep one collective", choices=COLLECTIVE_TESTS)
+    out.add("test_comm", help_text="sweep one collective", choices=tuple(COLLECTIVES))
     out.whole("begin_size", help_text="smallest size (default 1 MiB)", default=2**20)
     out.whole("end_size", help_text="largest size (default: begin_size)")

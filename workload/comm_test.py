@@ -1,0 +1,94 @@
+"""Sweeps of one collective in both formats: sizes from the smallest to the largest, doubling.
+
+All ranks of a world split into groups of tp; several groups at once is what AICB calls multi-all-reduce.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spec.collectives import Collective
+from workload.general import EPOCH_END, GeneralItem
+from workload.model_shape import refuse
+from workload.simai_format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai_tokens import Column, SimaiGroup, write_token
+
+MULTI = "multi_all_reduce"
+COLLECTIVES: dict[str, Collective] = {
+    "all_reduce": Collective.ALL_REDUCE,
+    "all_gather": Collective.ALL_GATHER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "all_to_all": Collective.ALL_TO_ALL,
+    MULTI: Collective.ALL_REDUCE,
+}
+LARGEST = 2**44
+UPDATE_NS = 1  # AICB's micro tests write 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommTest:
+    """``kind`` of COLLECTIVES over groups of ``ranks`` out of ``world_size``; sizes (bytes) of the whole
+    array on one rank; ``epochs`` repetitions."""
+
+    kind: str
+    world_size: int
+    ranks: int
+    begin_size: int
+    end_size: int
+    epochs: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """begin_size, twice that, ... up to end_size."""
+        sizes = []
+        size = self.begin_size
+        while size <= self.end_size:
+            sizes.append(size)
+            size *= 2
+        return tuple(sizes)
+
+
+def checked_test(test: CommTest) -> CommTest:
+    """The test; raises ConfigError when it cannot be run."""
+    if not 1 <= test.begin_size <= LARGEST:
+        raise refuse("begin_size", test.begin_size, f"bytes, 1 to {LARGEST}")
+    if not test.begin_size <= test.end_size <= LARGEST:
+        raise refuse("end_size", test.end_size, f"bytes, begin_size {test.begin_size} to {LARGEST}")
+    if test.world_size < 2:
+        raise refuse("world_size", test.world_size, "2 or more ranks to communicate")
+    if test.ranks < 2 or test.world_size % test.ranks:
+        raise refuse(
+            "tensor_model_parallel_size", test.ranks, f"2 or more, dividing the world of {test.world_size}"
+        )
+    if test.kind == MULTI and test.ranks == test.world_size:
+        raise refuse(
+            "tensor_model_parallel_size", test.ranks, f"less than the world for several groups ({MULTI})"
+        )
+    return test
+
+
+def simai_test(test: CommTest) -> SimaiWorkload:
+    """One row a size, the collective in the forward column."""
+    token = write_token(COLLECTIVES[test.kind], SimaiGroup.TP, Column.FORWARD)
+    rows = [
+        SimaiRow(name=f"{test.kind}_{size}", forward_comm=token, forward_bytes=size, update_ns=UPDATE_NS)
+        for size in test.sizes
+    ]
+    # Without recomputation SimAI leaves small sizes as they are; the other policy raises them to 4,096.
+    header = SimaiHeader(tp=test.ranks, all_gpus=test.world_size, policy=TRANSFORMER)
+    return SimaiWorkload(header=header, rows=rows * test.epochs)
+
+
+def general_test(test: CommTest) -> Iterator[GeneralItem]:
+    """The same as rows of a general workload."""
+    name = "all_reduce" if test.kind == MULTI else test.kind
+    yield GeneralItem(comm_type=EPOCH_END)
+    for _ in range(test.epochs):
+        for size in test.sizes:
+            yield GeneralItem(
+                comm_type=name,
+                comm_group="tp_group",
+                comm_group_size=test.ranks,
+                msg_size=size,
+                stage=f"test.{test.kind}",
+            )
+        yield GeneralItem(comm_type=EPOCH_END)

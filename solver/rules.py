@@ -134,6 +134,16 @@ def _parameters_shardable(draft: Draft) -> BoolArray:
     return bools((draft["zero_stage"] < 2) | (whole & (draft["pp"] == 1)))
 
 
+def _chunks(draft: Draft) -> BoolArray:
+    """Megatron-LM's conditions for interleaving (arguments.py): layers divide over pp x vpp, with the
+    embedding and the loss counted as one layer each if need be (--account-for-embedding-in-pipeline-split,
+    --account-for-loss-in-pipeline-split), and the number of micro-batches is a multiple of pp."""
+    num_micro = draft.sequences_per_rank // draft["micro_batch"]
+    chunks = draft["pp"] * draft["vpp"]
+    whole = (draft.model.num_layers % chunks == 0) | ((draft.model.num_layers + 2) % chunks == 0)
+    return bools((draft["vpp"] == 1) | ((draft["pp"] > 1) & whole & (num_micro % draft["pp"] == 0)))
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         reason="more pipeline stages than layers",
@@ -196,5 +206,10 @@ RULES: tuple[Rule, ...] = (
         keep=lambda d: bools(
             (d.sequences_per_rank // d["micro_batch"] >= d["pp"]) | (not d.job.preset.fills_pipeline)
         ),
+    ),
+    Rule(
+        reason="virtual chunks need a pipeline, whole layers each, and micro-batches in rounds of pp",
+        after="vpp",
+        keep=_chunks,
     ),
 )

@@ -69,6 +69,7 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
             "zero_stage": job.preset.zero_stages,
             "zero_size": divisors(world),
             "micro_batch": divisors(job.global_batch_sequences),
+            "vpp": (1, 2, 4, 8) if job.preset.interleaves else (1,),
         },
         strategies=tuple(StrategyName(name) for name in job.preset.strategies),
         recomputes=recomputes,
@@ -125,19 +126,14 @@ def _table(
 ) -> PlanTable:
     """The surviving rows as plans; dp fills the world and num_micro the batch."""
     dp = job.world_size // (columns["tp"] * columns["cp"] * columns["pp"])
-    one = np.ones_like(dp)
-    layout = Layout(
-        world_size=job.world_size,
-        dp=dp,
-        etp=one,
-        **columns,
-    )
+    degrees = {name: column for name, column in columns.items() if name != "vpp"}
+    layout = Layout(world_size=job.world_size, dp=dp, etp=np.ones_like(dp), **degrees)
     return PlanTable(
         strategy=strategy,
         recompute=recompute,
         schedule=Schedule.ONE_F_ONE_B,
         preset=job.preset.name,
         layout=layout,
-        vpp=one,
+        vpp=columns["vpp"],
         num_micro=job.global_batch_sequences // (dp * columns["micro_batch"]),
     )

@@ -23,7 +23,8 @@ class FrameworkPreset:
     forward instead of once a step; ``vocab_pad_multiple`` and ``vocab_pad_times_tp`` the vocabulary padding rule;
     ``kv_replication`` whether kv heads fewer than tp are replicated instead of refused;
     ``uneven_layers`` whether layers need not divide pp, ``fills_pipeline`` whether it wants at least pp
-    micro-batches, ``scattered_hops`` whether tp ranks send a slice each to the next stage and gather there
+    micro-batches, ``interleaves`` whether a stage may hold several
+    virtual chunks, ``scattered_hops`` whether tp ranks send a slice each to the next stage and gather there
     (arXiv 2104.04473 sec. 4.1); ``fused_loss`` whether the loss keeps one
     copy of the logits instead of an fp32 copy beside them; ``overlap_*`` the default overlaps
     (``overlap_weights``: sharded weights gathered ahead; ``overlap_tp``: every tp collective inside its GEMM; ``overlap_tp_backward``: the backward's beside
@@ -50,6 +51,7 @@ class FrameworkPreset:
     uneven_layers: bool
     fills_pipeline: bool
     scattered_hops: bool
+    interleaves: bool
     fused_loss: bool
     overlap_grad_reduce: bool
     overlap_param_gather: bool
@@ -81,6 +83,7 @@ MEGATRON = FrameworkPreset(
     uneven_layers=True,
     fills_pipeline=False,
     scattered_hops=True,
+    interleaves=True,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=True,
@@ -114,6 +117,7 @@ INTERNEVO = FrameworkPreset(
     uneven_layers=True,
     fills_pipeline=True,
     scattered_hops=False,
+    interleaves=False,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=False,
@@ -146,6 +150,7 @@ DEEPSPEED = FrameworkPreset(
     uneven_layers=True,
     fills_pipeline=False,
     scattered_hops=False,
+    interleaves=False,
     fused_loss=False,
     overlap_grad_reduce=False,
     overlap_param_gather=False,
@@ -177,6 +182,7 @@ FSDP = FrameworkPreset(
     uneven_layers=True,
     fills_pipeline=False,
     scattered_hops=False,
+    interleaves=False,
     fused_loss=False,
     overlap_grad_reduce=True,
     overlap_param_gather=True,

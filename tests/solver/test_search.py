@@ -124,6 +124,7 @@ def test_a_space_of_one_plan_is_searched_by_the_same_lines() -> None:
             "zero_stage": (1,),
             "zero_size": (2,),
             "micro_batch": (4,),
+            "vpp": (1,),
         },
         strategies=(StrategyName.MSP,),
         recomputes=(Recompute.NONE,),

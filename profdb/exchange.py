@@ -45,14 +45,23 @@ def main(arguments: list[str]) -> int:
         nodes=max(sample.world.nodes for sample in samples),
         gpus_per_node=max(_ranks_per_domain(sample) for sample in samples),
     )
-    new = ProfileDatabase(machine=machine, samples=samples)
+    print("\n".join(merged_into(into, ProfileDatabase(machine=machine, samples=samples))))
+    return 0
+
+
+def merged_into(into: Path, new: ProfileDatabase) -> list[str]:
+    """Merge ``new`` into the profile file ``into`` (made when absent) with new fits; what was done, in lines.
+    ProfileError when the file is of another GPU or cannot be written."""
     merged = merge(load_profile(into), new) if into.exists() else None
     save_profile(into, with_fits(new if merged is None else merged.profile))
     repeats = 0 if merged is None else merged.repeats
-    print(f"{into}: {len(samples) - repeats} samples of {given.gpu} added, {repeats} were there already")
+    lines = [
+        f"{into}: {len(new.samples) - repeats} samples of {new.machine.gpu} added, "
+        f"{repeats} were there already"
+    ]
     for found in () if merged is None else merged.differences[:10]:
-        print(f"  differs: {found.case}: {found.first_s:.3g} s, now {found.second_s:.3g} s")
-    return 0
+        lines.append(f"  differs: {found.case}: {found.first_s:.3g} s, now {found.second_s:.3g} s")
+    return lines
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from solver.command_line import OneLineParser, whole
 from spec.collectives import Collective
+from workload.aiob_import import add_import_aiob
 from workload.flows import ALGORITHMS
 from workload.generate_flags import add_generate
 from workload.ranks import DEFAULT_ORDER
@@ -18,6 +19,7 @@ CURVES = "curves"
 SIMULATE = "simulate"
 TOPOLOGY = "topology"
 GROUPS = "groups"
+IMPORT_AIOB = "import-aiob"
 TRAFFIC = "traffic"
 
 
@@ -34,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
     _simulate(verbs.add_parser(SIMULATE, help="price a SimAI workload file", allow_abbrev=False))
     _topology(verbs.add_parser(TOPOLOGY, help="write, check or draw a topology", allow_abbrev=False))
     _groups(verbs.add_parser(GROUPS, help="list the ranks of each group", allow_abbrev=False))
+    add_import_aiob(
+        verbs.add_parser(IMPORT_AIOB, help="merge AICB's module times into a profile", allow_abbrev=False)
+    )
     _traffic(verbs.add_parser(TRAFFIC, help="rank-to-rank flows of a collective", allow_abbrev=False))
     return parser
 

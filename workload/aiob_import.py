@@ -1,0 +1,49 @@
+"""``run_workload.py import-aiob``: AICB's module times into a profile.
+
+The text file names neither model nor GPU nor degrees, so all of them are options; which operation a section
+stands for is profdb.importers.aiob's to say.
+"""
+
+import argparse
+from pathlib import Path
+
+from profdb.exchange import merged_into
+from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
+from profdb.sample import MachineFacts, ProfileDatabase
+from solver.command_line import whole
+from spec.read_config import read_config
+from workload.aiob import read_aiob
+from workload.workload_error import WorkloadError
+
+
+def add_import_aiob(verb: argparse.ArgumentParser) -> None:
+    """All options of the verb."""
+    verb.add_argument("file", type=Path, help="AICB's text file of module times (microseconds)")
+    verb.add_argument("--config", type=Path, required=True, help="model that was timed")
+    verb.add_argument("--gpu", required=True, help="GPU of the times, as the profile names it")
+    verb.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
+    verb.add_argument("--tp", type=whole, required=True, help="tensor-parallel ranks")
+    verb.add_argument("--micro_batch", type=whole, required=True, help="sequences a micro-batch")
+    verb.add_argument("--seq_len", type=whole, required=True, help="tokens a sequence")
+    verb.add_argument("--into", type=Path, required=True, help="profile to merge into, made when absent")
+
+
+def import_aiob(options: argparse.Namespace) -> list[str]:
+    """Merge the file's sections into the profile; lines that say what was done. A UserError leaves the
+    profile as it was."""
+    run = AiobRun(
+        model=read_config(options.config).model,
+        tp=options.tp,
+        micro_batch=options.micro_batch,
+        seq_len=options.seq_len,
+    )
+    times = {
+        name: ModuleTime(avg_us=time.avg_us, min_us=time.min_us, max_us=time.max_us)
+        for name, time in read_aiob(options.file).sections.items()
+    }
+    samples, left = module_samples(times, run)
+    if not samples:
+        raise WorkloadError(f"{options.file}: no section that stands for an operation; nothing imported")
+    machine = MachineFacts(gpu=options.gpu, cluster=options.cluster)
+    lines = merged_into(options.into, ProfileDatabase(machine=machine, samples=samples))
+    return lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])

@@ -10,6 +10,7 @@ from solver.files import write_json
 from spec.collectives import Collective
 from spec.errors import ConfigError, UserError
 from workload.aiob_import import import_aiob
+from workload.bundle import export_bundle
 from workload.busbw_yaml import read_busbw
 from workload.command_line import (
     CHECK,
@@ -92,6 +93,20 @@ def generate(options: argparse.Namespace) -> int:
     made = generated(options, ROOT)
     for note in made.notes:
         print(note, file=sys.stderr)
+    if options.bundle:
+        work = made.works[0] if len(made.works) == 1 else None
+        bundle = export_bundle(
+            made.question,
+            made.plan,
+            options.bundle,
+            work=work,
+            times_known=options.comp_filepath is None and made.has_times and options.fixed_time_us is None,
+        )
+        for line in bundle.exported.beyond_lines():
+            print(line, file=sys.stderr)
+        for written in bundle.paths:
+            print(f"wrote {written}")
+        return 0
     if options.format == GENERAL:
         path = target(options.output, file_name(made, options, "_workload.csv"))
         for written, rows in write_general_files(made, options, path):

@@ -1,0 +1,192 @@
+"""Everything SimAI needs to run a plan, in one folder, with our figures beside.
+
+workload.txt (and what it cannot say), a topology of the cluster's size, busbw.yaml, run_simai.sh with the
+command lines of SimAI-Analytical and of the ns-3 front end, README.md.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.op import Comm, Phase
+from solver.op_times import Pricer
+from solver.plans import Plan
+from solver.search import Question
+from spec.arrays import ints
+from spec.cluster import ClusterSpec
+from spec.collectives import Collective, busbw_factor
+from spec.errors import ExportError
+from spec.replaced_file import replaced_file
+from spec.units import GIB, seconds_to_ms
+from workload.build import slowest, stage_works
+from workload.busbw_yaml import BusBandwidths, write_busbw
+from workload.items import StageWork
+from workload.replay_difference import compare
+from workload.report import simai_lines
+from workload.simai_analytical import AnalyticalOptions, price_simai
+from workload.simai_export import Exported, export_works, header_of, rows_of
+from workload.simai_format import SimaiHeader, SimaiWorkload
+from workload.simai_network import SimaiNetwork
+from workload.simai_replay import AXES, layout_of
+from workload.simai_tokens import PREFIXES, SimaiGroup
+from workload.topology.templates import NVL, SPECTRUM_X, TopologyFlags, build_topology
+from workload.topology.topology import Topology, write_topology
+from workload.workload_error import WorkloadError
+
+# busbw.yaml holds one figure a group and collective: that of a large array.
+BUSBW_BYTES = 2**30
+GBIT = 8 / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """The files written, and what the workload leaves out."""
+
+    paths: tuple[Path, ...]
+    exported: Exported
+
+
+def export_bundle(
+    question: Question, plan: Plan, folder: Path, *, work: StageWork | None = None, times_known: bool = True
+) -> Bundle:
+    """Write the bundle of ``plan`` (of its slowest stage unless ``work`` is given).
+
+    ``times_known`` False leaves figures out: a book of fixed times prices nothing. Raises ExportError when
+    the folder cannot be made or the format cannot be met.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    work = work or slowest(stage_works(question, plan))
+    header = header_of(plan, work)
+    exported = export_works(plan, (work,), folder / "workload.txt", strict=False)
+    paths = list(exported.paths)
+    topology = _topology(question.cluster, plan.world_size)
+    network = simai_network_of(question.cluster)
+    paths.append(folder / topology.file_name)
+    write_topology(paths[-1], topology)
+    paths.append(folder / "busbw.yaml")
+    write_busbw(paths[-1], busbw_of(header, question.pricer if times_known else None, question.cluster.name))
+    commands = command_lines(header, topology.file_name, network)
+    paths.append(folder / "run_simai.sh")
+    with replaced_file(paths[-1]) as handle:
+        handle.write("#!/bin/sh\n# Run from the root of a SimAI checkout, this folder in $BUNDLE.\nset -e\n")
+        handle.writelines(f"{line}\n" for line in commands)
+    paths.append(folder / "README.md")
+    with replaced_file(paths[-1]) as handle:
+        handle.writelines(
+            f"{line}\n" for line in _readme((question, plan, work), exported, commands, times_known)
+        )
+    return Bundle(paths=tuple(paths), exported=exported)
+
+
+def simai_network_of(cluster: ClusterSpec) -> SimaiNetwork:
+    """The cluster's line rates in the simulator's terms (GiB/s one way)."""
+    beyond = cluster.domains[-1]
+    nics = max(cluster.nics_per_node, 1)
+    return SimaiNetwork(
+        gpus_per_server=cluster.scale_up_ranks,
+        nics_per_server=nics,
+        nvlink_gib=cluster.domains[0].bandwidth / GIB,
+        nic_gib=beyond.bandwidth * cluster.gpus_per_node / nics / GIB,
+    )
+
+
+def _topology(cluster: ClusterSpec, world_size: int) -> Topology:
+    """Rail-optimised servers of the cluster's size, or racks of 72 for a domain of 72."""
+    size = cluster.scale_up_ranks
+    rate = f"{round(cluster.domains[0].bandwidth * GBIT)}Gbps"
+    if size == 72:
+        return build_topology(TopologyFlags(template=NVL))
+    servers = -(-world_size // size)
+    return build_topology(
+        TopologyFlags(
+            template=SPECTRUM_X,
+            gpus=servers * size,
+            gpus_per_server=size,
+            gpu_type=cluster.gpu.name.split("-")[0],
+            nvlink_bandwidth=rate,
+            bandwidth=f"{round(cluster.domains[-1].bandwidth * GBIT)}Gbps",
+        )
+    )
+
+
+def busbw_of(header: SimaiHeader, pricer: Pricer | None, name: str) -> BusBandwidths:
+    """Bus bandwidth (GiB/s) of 1 GiB in each group of more than one, by the curves; nothing without them."""
+    found: dict[tuple[SimaiGroup, Collective], float] = {}
+    if pricer is None:
+        return BusBandwidths(name=name, groups=found)
+    layout = layout_of(header)
+    for group, axis in AXES.items():
+        ranks = header.group_ranks(group)
+        if ranks < 2 or (group is SimaiGroup.DP_EP and header.ep == 1):
+            continue
+        kinds = (Collective.ALL_TO_ALL,) if group is SimaiGroup.EP else tuple(PREFIXES.values())
+        for kind in kinds:
+            if kind is Collective.ALL_TO_ALL and group is not SimaiGroup.EP:
+                continue
+            op = Comm(
+                name=kind.value,
+                phase=Phase.FORWARD,
+                collective=kind,
+                axis=axis,
+                size_bytes=ints(BUSBW_BYTES),
+            )
+            seconds = float(pricer.time(op, layout).seconds[0])
+            if seconds > 0:
+                factor = float(busbw_factor(kind, ranks))
+                found[(group, kind)] = BUSBW_BYTES * factor / seconds / GIB
+    return BusBandwidths(name=name, groups=found, pipeline_gib=_hop_gib(header, pricer))
+
+
+def _hop_gib(header: SimaiHeader, pricer: Pricer) -> float | None:
+    if header.pp == 1:
+        return None
+    seconds = float(pricer.hop(layout_of(header), ints(header.pp_comm_bytes)).seconds[0])
+    return header.pp_comm_bytes / seconds / GIB if seconds > 0 else None
+
+
+def command_lines(header: SimaiHeader, topology: str, network: SimaiNetwork) -> list[str]:
+    """SimAI-Analytical with the cluster's line rates, and the ns-3 front end on the topology."""
+    return [
+        "mkdir -p results",
+        f"./bin/SimAI_analytical -w $BUNDLE/workload.txt -g {header.all_gpus} "
+        f"-g_p_s {network.gpus_per_server} -n_p_s {network.nics_per_server} -nv {network.nvlink_gib:.1f} "
+        f"-nic {network.nic_gib:.1f} -r bundle-",
+        "AS_SEND_LAT=3 AS_NVLS_ENABLE=0 ./bin/SimAI_simulator -t 16 -w $BUNDLE/workload.txt "
+        f"-n $BUNDLE/{topology} -c astra-sim-alibabacloud/inputs/config/SimAI.conf",
+    ]
+
+
+def _readme(
+    what: tuple[Question, Plan, StageWork], exported: Exported, commands: list[str], times_known: bool
+) -> list[str]:
+    question, plan, work = what
+    lines = [
+        f"# {question.model.name} on {plan.world_size} x {question.cluster.gpu.name}",
+        "",
+        f"Plan: {plan.words()} ({plan.preset}), {question.job.global_batch_sequences} sequences of "
+        f"{question.job.seq_len} tokens a step, {exported.rows} rows of stage {work.position}.",
+        "",
+        "`BUNDLE=<this folder> sh run_simai.sh` in a SimAI checkout runs:",
+        "",
+        *(f"    {line}" for line in commands),
+        "",
+        "## What the workload leaves out",
+        *(exported.beyond_lines() or ["nothing"]),
+        "",
+        "## Our figures",
+    ]
+    if not times_known:
+        return [*lines, "none: the compute times are assumed, not priced"]
+    header = header_of(plan, work)
+    file = SimaiWorkload(header=header, rows=rows_of(work, header, plan))
+    lines += ["", *(f"    {line}" for line in compare(question, plan).lines()), ""]
+    try:
+        report = price_simai(file, AnalyticalOptions(network=simai_network_of(question.cluster)))
+    except WorkloadError as error:
+        return [*lines, f"SimAI's closed form: {error}"]
+    lines.append("SimAI's closed form, as SimAI_analytical prints it without its ratio tables:")
+    lines += ["", *(f"    {line}" for line in simai_lines(report)), ""]
+    lines += [f"- {warning}" for warning in report.warnings]
+    return [*lines, f"- its step is {seconds_to_ms(report.total_s):.3f} ms"]

@@ -75,8 +75,9 @@ def test_every_shipped_config_reads_and_is_near_its_name() -> None:
     for path in sorted(CONFIGS.glob("*B_*.*")):
         config = read_config(path)
         assert config.seq_len is not None, path
-        assert config.plan is not None, path
-        assert config.plan.strategy is not None, path
+        # A .py config is a training config and writes a plan; the other forms may hold a model alone.
+        written = config.plan is not None and config.plan.strategy is not None
+        assert written or path.suffix != ".py", path
         size = path.stem.split("B_")[0]
         if size.isdigit() and "MoE" not in path.stem:
             billions = num_parameters(config.model).total / 1e9

@@ -7,7 +7,7 @@ goes, with bytes and seconds, into a side file.
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -207,7 +207,12 @@ def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRo
 
     The update is weight-grad compute of the row before the first reduction.
     """
-    comms = [item for item in work.step if item.collective and fits_format(item, header, plan)]
+    comms = [
+        one
+        for item in work.step
+        if item.collective and fits_format(item, header, plan)
+        for one in _launches(item)
+    ]
     update_s = sum(item.seconds for item in work.step if item.collective is None)
     back = [item for item in comms if "_parameters" in item.name]
     reduced = [item for item in comms if "_parameters" not in item.name]
@@ -226,6 +231,11 @@ def _token(item: WorkItem, column: Column, header: SimaiHeader, plan: Plan) -> s
     if item.collective is None:
         raise ExportError(f"{item.name}: no collective to write")
     return write_token(item.collective, group_of_item(item, header, plan), column)
+
+
+def _launches(item: WorkItem) -> list[WorkItem]:
+    """Each launch of an item on its own."""
+    return [replace(item, count=1, seconds=item.seconds / item.count)] * item.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +261,10 @@ def _segments(items: tuple[WorkItem, ...], header: SimaiHeader, plan: Plan) -> l
             else:
                 main_s += item.seconds
         elif item.size_bytes and fits_format(item, header, plan):
-            segments.append(_Segment(name=item.name, main_s=main_s, weight_s=weight_s, comm=item))
-            main_s = weight_s = 0.0
+            # Several launches are several rows: one large one would take another time.
+            for one in _launches(item):
+                segments.append(_Segment(name=item.name, main_s=main_s, weight_s=weight_s, comm=one))
+                main_s = weight_s = 0.0
     if main_s or weight_s:
         segments.append(_Segment(name=name, main_s=main_s, weight_s=weight_s, comm=None))
     return segments
@@ -282,15 +294,3 @@ def _piece_rows(piece: PieceWork, header: SimaiHeader, plan: Plan) -> Iterator[S
                     size_bytes=segment.comm.total_bytes,
                 )
         yield row
-
-
-def exported_bytes(work: StageWork, header: SimaiHeader, plan: Plan) -> dict[tuple[str, str], int]:
-    """Bytes in the rows by collective word and column, for the conservation of bytes."""
-    totals: dict[tuple[str, str], int] = {}
-    for row in rows_of(work, header, plan):
-        for column in Column:
-            token, size_bytes = row.comm(column)
-            if size_bytes:
-                key = (token, column.value)
-                totals[key] = totals.get(key, 0) + size_bytes
-    return totals

@@ -5,11 +5,13 @@ from collections import Counter
 from hypothesis import given, settings
 
 from ops.op import Axis
+from solver.plans import Plan
 from tests.workload.random_plans import Case, cases, priced_bytes
 from workload.build import stage_works
 from workload.general_megatron import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
 from workload.items import StageWork
-from workload.simai_export import beyond_of, exported_bytes, fits_format, group_of_item, header_of
+from workload.simai_export import beyond_of, fits_format, group_of_item, header_of, rows_of
+from workload.simai_format import SimaiHeader
 from workload.simai_tokens import PREFIXES, Column, SimaiGroup, read_token
 
 COLLECTIVE_NAMES = {kind.value: name for kind, name in COMM_NAMES.items()}
@@ -17,6 +19,17 @@ COLLECTIVE_NAMES = {kind.value: name for kind, name in COMM_NAMES.items()}
 
 def counts(work: StageWork) -> list[tuple[int, object]]:
     return [*((n * work.num_micro, item) for n, item in work.per_micro_batch()), *((1, i) for i in work.step)]
+
+
+def exported_bytes(work: StageWork, header: SimaiHeader, plan: Plan) -> Counter[tuple[str, Column]]:
+    """Bytes in the rows by word and column."""
+    totals: Counter[tuple[str, Column]] = Counter()
+    for row in rows_of(work, header, plan):
+        for column in Column:
+            token, size_bytes = row.comm(column)
+            if size_bytes:
+                totals[(token, column)] += size_bytes
+    return totals
 
 
 @settings(max_examples=150, deadline=None)
@@ -44,7 +57,7 @@ def test_simai_file_and_list_hold_every_byte_by_collective_and_group(case: Case)
         assert not listed
         written: Counter[tuple[str, SimaiGroup]] = Counter()
         for (token, column), size in exported_bytes(work, header, case.plan).items():
-            collective, group = read_token(token, Column(column))
+            collective, group = read_token(token, column)
             assert collective in PREFIXES.values()
             written[(collective.value, group)] += size
         assert written == expected

@@ -22,7 +22,8 @@ def test_the_checker_finds_no_defect(case: Case, tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.mktemp("simai") / "w.txt"
     assume((case.plan.dp * case.plan.cp) % case.plan.ep == 0)
     exported = export_simai(case.question, case.plan, path, strict=False)
-    assert check_simai(read_simai(path)) == []
+    # SimAI takes forward sizes below 4,096 bytes for 4,096, which its fixed times do not notice.
+    assert {finding.code for finding in check_simai(read_simai(path))} <= {"forward-floor"}
     assert len(path.read_text().splitlines()) == 2 + exported.rows
 
 

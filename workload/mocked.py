@@ -1,0 +1,260 @@
+"""Custom models: modules whose forward and backward are lists of work items.
+
+A MockedModel has parameters and child modules, as AICB's has; ``forward()`` gives its items in order and
+``backward()`` its items in reverse. Leaves come from a Workshop, which writes them with the same operations
+and prices them with the same book as the solver, so a custom model is generated, priced and exported as any.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from ops.attention_block import attention_half
+from ops.block import STRATEGIES, block_ops
+from ops.context import LayerContext
+from ops.edges import embedding, head, loss
+from ops.layout import Layout
+from ops.linear import Linear, linear
+from ops.memory_bound import norm, residual
+from ops.mlp_block import Rows, feed_forward, mlp_half
+from ops.moe_block import moe_half
+from ops.op import Op, Owner, Piece, sequence
+from ops.step import HeldParameters
+from ops.strategies.sharding import Sharding, StrategyName
+from ops.weight_sharding import sharded_over_data
+from solver.plans import Plan, PlanTable
+from solver.search import Question
+from solver.sync import operations
+from spec.arrays import IntArray, bools, ceil_div, ints
+from spec.dtypes import dtype_bytes
+from spec.model import BlockSpec, MlpSpec
+from workload.build import work_item
+from workload.items import PieceWork, StageWork, WorkItem
+
+WorkItems = tuple[WorkItem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockedParam:
+    """Elements of one rank: a shape, and whose copies they are (``expert`` for experts)."""
+
+    name: str
+    shape: tuple[int, ...]
+    owner: Owner = Owner.DENSE
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+class MockedModel:
+    """Attributes that are MockedModels (or lists of them) are children, MockedParams are parameters.
+
+    A subclass may override ``forward`` and ``backward``; by default children run in the order in which they
+    were set, and backward from the last to the first.
+    """
+
+    name: str = ""
+
+    def children(self) -> Iterator["MockedModel"]:
+        """Child modules in the order in which they were set."""
+        for value in vars(self).values():
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(each, MockedModel):
+                    yield each
+
+    def parameters(self) -> Iterator[MockedParam]:
+        """Own parameters, then the children's."""
+        for value in vars(self).values():
+            if isinstance(value, MockedParam):
+                yield value
+        for child in self.children():
+            yield from child.parameters()
+
+    def forward(self) -> WorkItems:
+        """Items of one micro-batch, first to last."""
+        return tuple(item for child in self.children() for item in child.forward())
+
+    def backward(self) -> WorkItems:
+        """Items of its backward in the order they run."""
+        return tuple(item for child in reversed(list(self.children())) for item in child.backward())
+
+
+class MockedOps(MockedModel):
+    """A leaf: operations of the op list, priced once."""
+
+    def __init__(self, name: str, piece: Piece, items: tuple[WorkItems, WorkItems]) -> None:
+        self.name = name
+        self.items = items
+        self.owned = tuple(
+            MockedParam(name=op.name, shape=(int(np.ravel(op.parameters)[0]),), owner=op.owner)
+            for op in piece.forward
+            if np.any(op.parameters)
+        )
+
+    def parameters(self) -> Iterator[MockedParam]:
+        """Elements of every operation that owns some."""
+        yield from self.owned
+
+    def forward(self) -> WorkItems:
+        """Priced forward operations."""
+        return self.items[0]
+
+    def backward(self) -> WorkItems:
+        """Priced backward operations."""
+        return self.items[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """Makes leaves for a plan of a question; sizes are those of one rank under that plan."""
+
+    question: Question
+    plan: Plan
+    layout: Layout = field(init=False)
+    context: LayerContext = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout = PlanTable.of(self.plan).layout
+        owner = Owner.WEIGHT if self.plan.strategy is StrategyName.ISP else Owner.DENSE
+        object.__setattr__(self, "layout", layout)
+        context = LayerContext(
+            model=self.question.model, job=self.question.job, layout=layout, linear_owner=owner
+        )
+        object.__setattr__(self, "context", context)
+
+    @property
+    def sharding(self) -> Sharding:
+        """The tensor-parallel strategy of the plan."""
+        return STRATEGIES[self.plan.strategy]
+
+    def leaf(self, name: str, piece: Piece) -> MockedOps:
+        """Any operations as a module, its parameters gathered and reduced where ZeRO shards them."""
+        whole = sharded_over_data(self.context, piece, name)
+
+        def items(ops: tuple[Op, ...]) -> WorkItems:
+            return tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
+
+        return MockedOps(name, piece, (items(whole.forward), items(whole.backward)))
+
+    def embedding(self) -> MockedOps:
+        """Token embedding with the strategy's collective."""
+        return self.leaf("embedding", embedding(self.context, self.sharding))
+
+    def head(self) -> MockedOps:
+        """Final norm, vocabulary projection and loss."""
+        tail = sequence(head(self.context, self.sharding), loss(self.context, self.sharding))
+        return self.leaf("head", tail)
+
+    def block(self, block: BlockSpec) -> MockedOps:
+        """A whole transformer block, with the plan's recomputation."""
+        return self.leaf("block", block_ops(self.context, self.sharding, block, self.plan.recompute))
+
+    def attention(self, block: BlockSpec) -> MockedOps:
+        """Norm, attention, output projection and residual of a block."""
+        return self.leaf("attention", attention_half(self.context, self.sharding, block))
+
+    def feed_forward(self, block: BlockSpec) -> MockedOps:
+        """Norm, MLP or experts, and residual of a block."""
+        half = mlp_half if block.moe is None else moe_half
+        return self.leaf("feed_forward", half(self.context, self.sharding, block))
+
+    def mlp(self, name: str, mlp: MlpSpec) -> MockedOps:
+        """A feed-forward network alone, without norm and residual."""
+        shards = self.sharding.gemm_shards(self.layout), self.sharding.saved_input_shards(self.layout)
+        gemm, saved = (ceil_div(self.context.tokens, each) for each in shards)
+        rows = Rows(gemm=gemm, saved=saved)
+        return self.leaf(name, feed_forward(self.context, self.sharding, mlp, rows, name))
+
+    def norm(self, name: str) -> MockedOps:
+        """The model's normalisation of the hidden state."""
+        return self.leaf(name, norm(self.context, name, self._rows()))
+
+    def residual(self, name: str) -> MockedOps:
+        """A branch added to the residual stream."""
+        return self.leaf(name, residual(self.context, name, self._rows()))
+
+    def linear(self, name: str, inputs: int, outputs: int) -> MockedOps:
+        """A whole matrix on every rank (not cut over tp) over the rank's own tokens."""
+        rows = self._rows()
+        layer = Linear(
+            name=name,
+            tokens=rows,
+            inputs=self.layout.constant(inputs),
+            outputs=self.layout.constant(outputs),
+            saved_bytes=self.context.activations(rows, inputs),
+        )
+        return self.leaf(name, linear(self.context, layer))
+
+    def stage(self, model: MockedModel) -> StageWork:
+        """The model as the one stage of a pipeline, with the optimizer step of its parameters.
+
+        A plan with pp > 1 takes the model for one of its equal stages.
+        """
+        held = self._held(model)
+        ops = operations(self.question.model, self.question.job, self.layout, held, bools([False]))
+        step = tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
+        # One piece a child, so that the rows of a file keep the order of the model.
+        pieces = tuple(
+            PieceWork(
+                name=child.name if child.name in ("embedding", "head") else f"block{index}",
+                repeat=1,
+                forward=child.forward(),
+                backward=child.backward(),
+            )
+            for index, child in enumerate(model.children())
+        )
+        if not pieces or _overridden(model):
+            pieces = (PieceWork(name="block0", repeat=1, forward=model.forward(), backward=model.backward()),)
+        deep = self.plan.pp > 1
+        shards = self.sharding.norm_shards(self.layout)
+        width = dtype_bytes(self.question.job.precision.activation)
+        size = int((ceil_div(self.context.tokens, shards) * self.question.model.hidden * width)[0])
+        hop = self.question.pricer.hop(self.layout, ints(size))
+        return StageWork(
+            position=0,
+            count=1,
+            num_micro=self.plan.num_micro,
+            pieces=pieces,
+            step=tuple(item for item in step if item.collective is None or item.size_bytes),
+            hops=2 if deep else 0,
+            hop_bytes=size if deep else 0,
+            hop_s=float(hop.seconds[0]) if deep else 0.0,
+        )
+
+    def _rows(self) -> IntArray:
+        return ceil_div(self.context.tokens, self.sharding.norm_shards(self.layout))
+
+    def _held(self, model: MockedModel) -> HeldParameters:
+        total = {
+            owner: sum(each.elements for each in model.parameters() if each.owner is owner) for owner in Owner
+        }
+        return HeldParameters(
+            dense=ints(total[Owner.DENSE]),
+            weight=ints(total[Owner.WEIGHT]),
+            expert=ints(total[Owner.EXPERT]),
+        )
+
+
+class MockedTransformer(MockedModel):
+    """Embedding, every block of the question's model in order, head.
+
+    GPT, Llama, Mixtral and DeepSeek are this over their ModelSpecs (configs/7B_gpt.toml, 7B_llama2.py,
+    8x7B_mixtral.py, 671B_deepseek_v3.toml): they differ in their blocks alone.
+    """
+
+    def __init__(self, workshop: Workshop) -> None:
+        self.name = workshop.question.model.name
+        self.embedding = workshop.embedding()
+        kinds = [(workshop.block(run.block), run.count) for run in workshop.question.model.blocks]
+        self.layers = [block for block, count in kinds for _ in range(count)]
+        self.head = workshop.head()
+
+
+def _overridden(model: MockedModel) -> bool:
+    """Whether the model orders its children itself."""
+    kind = type(model)
+    return kind.forward is not MockedModel.forward or kind.backward is not MockedModel.backward

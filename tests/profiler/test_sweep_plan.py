@@ -53,6 +53,15 @@ def test_the_cpu_sweep_has_a_curve_for_all_that_the_tiny_model_runs() -> None:
     assert needed <= curve_keys(plan.case for plan in cpu_compute("bf16"))
 
 
+def test_fp8_products_have_the_sizes_of_forward_and_both_gradients() -> None:
+    held = {plan.case for plan in gpu_compute()}
+    # The down projection of Llama-3-8B (arXiv 2407.21783, table 3: hidden 4096, ffn 14336), 4096 tokens.
+    for case in linear_gemms(4096, 14336, 4096, "bf16"):
+        assert (
+            GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe="tensor") in held
+        )
+
+
 def test_a_models_own_shapes_are_those_of_its_config() -> None:
     # Llama-2-7B (arXiv 2307.09288): hidden 4096, ffn 11008, 32 heads; seq_len 4096 in the shipped file
     cases = {plan.case for plan in model_cases(ROOT / "configs" / "7B_llama2.py", (2,))}

@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> None:
             framework=options.framework,
             missing=options.missing,
             device=device,
+            calibration=options.calibration,
         )
     )
     print(report.question_lines(opened.question, opened.profile), end="\n\n")

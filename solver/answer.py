@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from solver.interval import interval_of
 from solver.memory import MemoryCost
 from solver.plans import Plan
 from solver.price import StepCost
@@ -11,6 +12,7 @@ from solver.price import StepCost
 class Answer:
     """One plan with its cost.
 
+    Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.interval).
     ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``; ``tgs``
     tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
@@ -29,10 +31,21 @@ class Answer:
     tgs: float
     mfu: float
     errors_s: dict[str, float]
+    interval_low_s: float = 0.0
+    interval_high_s: float = 0.0
 
 
-def answer_of(plan: Plan, cost: StepCost, memory: MemoryCost, *, tgs: float, mfu: float) -> Answer:
-    """The answer of a one-row cost and memory."""
+def answer_of(
+    plan: Plan,
+    cost: StepCost,
+    memory: MemoryCost,
+    *,
+    tgs: float,
+    mfu: float,
+    residual_std: float | None = None,
+) -> Answer:
+    """The answer of a one-row cost and memory; ``residual_std`` as in solver.interval."""
+    low_s, high_s = interval_of(cost.step_s, cost.standard_error_s, residual_std)
     return Answer(
         plan=plan,
         step_s=float(cost.step_s[0]),
@@ -49,4 +62,6 @@ def answer_of(plan: Plan, cost: StepCost, memory: MemoryCost, *, tgs: float, mfu
         tgs=tgs,
         mfu=mfu,
         errors_s={family: float(value[0]) for family, value in cost.std_s.items()},
+        interval_low_s=float(low_s[0]),
+        interval_high_s=float(high_s[0]),
     )

@@ -54,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     )
     where.add_argument("--cluster", help="a sheet of configs/clusters (default: the profile's machine)")
     where.add_argument(
+        "--calibration", type=Path, help="factors of this cluster that python -m solver.calibrate wrote"
+    )
+    where.add_argument(
         "--missing",
         choices=("error", "modelled"),
         default="error",

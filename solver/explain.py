@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import sqrt
 
 from solver.answer import Answer
+from solver.interval import EIGHTY_PERCENT
 from solver.report import PART_TITLES
 from spec.units import seconds_to_ms
 
@@ -51,8 +52,8 @@ def difference(winner: Answer, other: Answer) -> str:
         words += f": {pays}"
     if saves:
         words += f" (against {saves})"
-    if other.step_s - winner.step_s < paired_error_s(winner, other):
-        words += "; within the error of the curves"
+    if other.step_s - winner.step_s < EIGHTY_PERCENT * paired_error_s(winner, other):
+        words += "; a tie: within the 80 % interval of their difference"
     return words
 
 

@@ -62,7 +62,8 @@ def write_csv(path: Path, answers: Sequence[Answer]) -> None:
     totals = ("allocated_bytes", "reserved_bytes", "device_bytes", "tgs", "mfu")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    header = [*plan_names, "step_s", "standard_error_s", *(f"{part}_s" for part in parts)]
+    interval = ("interval_low_s", "interval_high_s")
+    header = [*plan_names, "step_s", "standard_error_s", *interval, *(f"{part}_s" for part in parts)]
     writer.writerow([*header, *(f"{term}_bytes" for term in terms), *totals])
     for answer in answers:
         writer.writerow(
@@ -70,6 +71,7 @@ def write_csv(path: Path, answers: Sequence[Answer]) -> None:
                 *(getattr(answer.plan, name) for name in plan_names),
                 repr(answer.step_s),
                 repr(answer.standard_error_s),
+                *(repr(getattr(answer, bound)) for bound in interval),
                 *(repr(answer.parts_s[part]) for part in parts),
                 *(repr(answer.memory_bytes[term]) for term in terms),
                 *(repr(getattr(answer, total)) for total in totals),

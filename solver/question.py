@@ -7,6 +7,7 @@ from profdb.curvebook import Book, CurveBook
 from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import ProfileDatabase
 from profdb.store import load_profile
+from solver.calibration_file import read_calibration
 from solver.op_times import Pricer
 from solver.search import Question
 from spec.cluster import ClusterSpec
@@ -24,7 +25,7 @@ class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
     ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
-    ``device`` measures what no sample surrounds.
+    ``device`` measures what no sample surrounds; ``calibration`` is a file of solver.calibrate.
     """
 
     root: Path
@@ -38,6 +39,7 @@ class Request:
     framework: str | None = None
     missing: str = "error"
     device: MeasuringDevice | None = None
+    calibration: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,13 @@ def open_question(request: Request) -> Opened:
     )
     pricer = Pricer.on(cluster, book)
     return Opened(
-        question=Question(model=config.model, job=job, cluster=cluster, pricer=pricer),
+        question=Question(
+            model=config.model,
+            job=job,
+            cluster=cluster,
+            pricer=pricer,
+            calibration=read_calibration(request.calibration, cluster) if request.calibration else None,
+        ),
         config=config,
         profile=profile,
         on_demand=on_demand,

@@ -48,7 +48,7 @@ def plans_table(answers: Sequence[Answer]) -> str:
     header = [
         "plan",
         "step ms",
-        "+-",
+        "80 % interval",
         "TGS",
         "MFU %",
         "GiB",
@@ -59,7 +59,7 @@ def plans_table(answers: Sequence[Answer]) -> str:
         [
             answer.plan.words(),
             f"{seconds_to_ms(answer.step_s):.1f}",
-            f"{seconds_to_ms(answer.standard_error_s):.1f}",
+            f"{seconds_to_ms(answer.interval_low_s):.1f}..{seconds_to_ms(answer.interval_high_s):.1f}",
             f"{answer.tgs:.0f}",
             f"{100 * answer.mfu:.1f}",
             f"{bytes_to_gib(answer.device_bytes):.1f}",

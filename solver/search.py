@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.answer import Answer, answer_of
+from solver.calibration import Calibration, calibrated_cost
 from solver.memory import usable_bytes
 from solver.mfu import mfu, tokens_per_gpu_per_s
 from solver.op_times import Pricer
@@ -25,12 +26,14 @@ OUT_OF_MEMORY = "does not fit in memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Which model, under which job, on which cluster, priced by which book."""
+    """Which model, under which job, on which cluster, priced by which book; ``calibration`` holds the
+    factors of the user's cluster where they are asked for."""
 
     model: ModelSpec
     job: JobSpec
     cluster: ClusterSpec
     pricer: Pricer
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,10 @@ def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _
 def _priced(question: Question, plans: PlanTable) -> PricedTable:
     table = sized(question.model, question.job, plans)
     cost = price(question.model, question.job, table, question.pricer)
+    if question.calibration is not None:
+        cost = calibrated_cost(
+            question.model, question.job, table, question.pricer, cost, question.calibration
+        )
     return PricedTable(table=table, cost=cost, device_bytes=table.memory.device_bytes)
 
 
@@ -138,6 +145,7 @@ def _answer(question: Question, priced: PricedTable, row: int) -> Answer:
         priced.table.memory.take(one),
         tgs=float(tokens_per_gpu_per_s(question.job, cost.step_s)[0]),
         mfu=float(mfu(question.model, question.job, question.cluster, cost.step_s)[0]),
+        residual_std=question.calibration.residual_std if question.calibration else None,
     )
 
 

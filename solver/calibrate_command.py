@@ -1,0 +1,88 @@
+"""The command that makes a calibration: python -m solver.calibrate."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from math import exp
+from pathlib import Path
+
+from solver.calibrate import Fit, fit
+from solver.calibration import Calibration
+from solver.calibration_file import beside, write_calibration
+from solver.command_line import OneLineParser
+from solver.measured_steps import MeasuredStep, read_steps, steps_of
+from solver.question import Request
+from solver.report import table
+from spec.errors import ConfigError, UserError
+from spec.units import seconds_to_ms
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fit, print and write; the exit code is 2 for anything the user can mend."""
+    try:
+        run(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Read the measured steps, fit, print the errors and write the file."""
+    parser = OneLineParser(
+        prog="python -m solver.calibrate",
+        description="Fit a handful of factors to a few measured steps of your cluster.",
+    )
+    parser.add_argument(
+        "--steps",
+        type=Path,
+        required=True,
+        help="CSV: config, world_size, global_batch (tokens), measured_step_s, and plan or tp, pp, ...",
+    )
+    parser.add_argument(
+        "--pre_profiling_data_path", type=Path, default=Path("prof_data/data.pt"), help="the profile"
+    )
+    parser.add_argument("--cluster", help="a sheet of configs/clusters (default: the profile's machine)")
+    parser.add_argument("--missing", choices=("error", "modelled"), default="error")
+    parser.add_argument("--out", type=Path, help="the file (default: beside the profile)")
+    asked = parser.parse_args(arguments)
+    profile = asked.pre_profiling_data_path
+    measured = read_steps(
+        asked.steps, Request(root=ROOT, profile=profile, cluster=asked.cluster, missing=asked.missing)
+    )
+    if not measured:
+        raise ConfigError(
+            where="--steps", key="steps", value=str(asked.steps), allowed="a line a measured step"
+        )
+    steps = steps_of(measured)
+    found = fit(steps)
+    print(
+        "\n".join(
+            report_lines(measured, steps.priced_s.tolist(), steps.predicted_s(found.factors).tolist(), found)
+        )
+    )
+    out = asked.out or beside(profile)
+    write_calibration(out, found, measured[0].question.cluster)
+    print(f"wrote {out}; use it with --calibration {out}")
+
+
+def report_lines(
+    measured: Sequence[MeasuredStep], priced_s: Sequence[float], fitted_s: Sequence[float], found: Fit
+) -> list[str]:
+    """Every step before, after, and by a fit without it; then the factors."""
+    rows = [
+        [
+            one.plan.words(),
+            f"{seconds_to_ms(one.measured_s):.1f}",
+            f"{seconds_to_ms(before):.1f}",
+            f"{seconds_to_ms(after):.1f}",
+            f"{seconds_to_ms(one.measured_s * exp(miss)):.1f}",
+        ]
+        for one, before, after, miss in zip(measured, priced_s, fitted_s, found.left_out, strict=True)
+    ]
+    lines = [table(rows, ["plan", "measured ms", "priced", "calibrated", "left out"]), ""]
+    lines += [f"{field.name:26} {getattr(found.factors, field.name):.4g}" for field in fields(Calibration)]
+    lines.append(f"leave-one-out error {100 * found.left_out_error:.1f} % over {len(found.left_out)} steps")
+    return lines

@@ -1,0 +1,160 @@
+"""A handful of named factors that turn priced steps into those of one user's cluster.
+
+Fitted: the factors come from measured steps (solver.calibrate), never from published rows, and are used
+only where somebody asks for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.groups import group_of
+from ops.op import Axis
+from solver.op_times import Pricer
+from solver.plans import PlanTable
+from solver.price import Sized, StepCost, price, sized
+from spec.arrays import BoolArray, FloatArray
+from spec.job import JobSpec
+from spec.model import ModelSpec
+from spec.origin import Origin
+
+COMPUTE = ("gemm", "grouped_gemm", "attention")
+MEMORY_BOUND = ("memory_bound", "optimizer")
+# The group whose placement says which network a part's traffic uses.
+COMM_AXES: dict[str, Axis] = {
+    "tp_comm": Axis.TP,
+    "cp_comm": Axis.CP,
+    "ep_comm": Axis.EP,
+    "wp_comm": Axis.WP,
+    "dp_comm": Axis.DP_CP,
+    "pp_comm": Axis.PP,
+}
+# What every micro-batch takes on a stage: the bubble waits for other stages' share of it.
+PER_MICRO_BATCH = (*COMPUTE, "memory_bound", "tp_comm", "cp_comm", "ep_comm", "wp_comm", "host")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Efficiencies divide the priced seconds of their parts (1: as priced, 0.8: a quarter longer);
+    ``overlap`` is the share that is hidden of the communication priced as hidden; the fixed seconds are
+    added for every micro-batch that passes a stage and once a step. ``residual_std`` is the spread of
+    log(predicted / measured) of rows left out of the fit."""
+
+    compute_efficiency: float = 1.0
+    memory_bound_efficiency: float = 1.0
+    intra_comm_efficiency: float = 1.0
+    inter_comm_efficiency: float = 1.0
+    overlap: float = 1.0
+    fixed_per_micro_batch_s: float = 0.0
+    fixed_per_step_s: float = 0.0
+    residual_std: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What factors act on, for N plans: priced seconds by part, which communication parts cross
+    scale-up domains, seconds by part that overlap hides, and micro-batches that pass a stage."""
+
+    parts: Mapping[str, FloatArray]
+    crosses: Mapping[str, BoolArray]
+    hidden: Mapping[str, FloatArray]
+    passes: FloatArray
+
+    def scaled(self, factor: float) -> "Terms":
+        """Every second times a factor."""
+        return replace(
+            self,
+            parts={name: value * factor for name, value in self.parts.items()},
+            hidden={name: value * factor for name, value in self.hidden.items()},
+        )
+
+
+def terms_of(
+    model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer, cost: StepCost, *, with_hidden: bool
+) -> Terms:
+    """The terms of priced plans; hidden communication is what a step without any overlap waits for more."""
+    plans = table.plans
+    hidden: dict[str, FloatArray] = {}
+    if with_hidden:
+        bare = without_overlap(job)
+        shown = price(model, bare, sized(model, bare, plans), pricer)
+        hidden = {name: np.maximum(shown.parts[name] - cost.parts[name], 0.0) for name in COMM_AXES}
+    return Terms(
+        parts=cost.parts, crosses=crossing(plans, pricer.domain_ranks), hidden=hidden, passes=passes_of(plans)
+    )
+
+
+def crossing(plans: PlanTable, domain_ranks: int) -> dict[str, BoolArray]:
+    """For each communication part, whether its group spans several scale-up domains."""
+    return {
+        part: np.asarray(group_of(axis, plans.layout, domain_ranks).inter > 1, dtype=np.bool_)
+        for part, axis in COMM_AXES.items()
+    }
+
+
+def passes_of(plans: PlanTable) -> FloatArray:
+    """Micro-batches that pass a stage, and the bubble's: (m + (p - 1) / v), arXiv 2104.04473 sec. 2.2."""
+    return np.asarray(plans.num_micro + (plans.layout.pp - 1) / plans.vpp, dtype=np.float64)
+
+
+def without_overlap(job: JobSpec) -> JobSpec:
+    """The same job with every collective waited for."""
+    preset = replace(
+        job.preset,
+        overlap_grad_reduce=False,
+        overlap_param_gather=False,
+        overlap_weights=False,
+        overlap_tp=False,
+        overlap_tp_backward=False,
+    )
+    return replace(job, preset=preset)
+
+
+def calibrated_parts(terms: Terms, factors: Calibration) -> dict[str, FloatArray]:
+    """Seconds by part under the factors; they sum to the calibrated step."""
+    parts = dict(terms.parts)
+    for name in COMPUTE:
+        parts[name] = parts[name] / factors.compute_efficiency
+    for name in MEMORY_BOUND:
+        parts[name] = parts[name] / factors.memory_bound_efficiency
+    for name, crosses in terms.crosses.items():
+        seconds = parts[name]
+        if name in terms.hidden:
+            seconds = seconds + (1.0 - factors.overlap) * terms.hidden[name]
+        efficiency = np.where(crosses, factors.inter_comm_efficiency, factors.intra_comm_efficiency)
+        parts[name] = np.asarray(seconds / efficiency)
+    before = _total(terms.parts, PER_MICRO_BATCH)
+    after = _total(parts, PER_MICRO_BATCH)
+    longer = np.divide(after, before, out=np.ones_like(after), where=before > 0)
+    parts["bubble"] = parts["bubble"] * longer
+    fixed = factors.fixed_per_micro_batch_s * terms.passes + factors.fixed_per_step_s
+    parts["host"] = parts["host"] + fixed
+    return parts
+
+
+def _total(parts: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArray:
+    return np.asarray(np.sum([parts[name] for name in names], axis=0), dtype=np.float64)
+
+
+def calibrated_cost(
+    model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer, cost: StepCost, factors: Calibration
+) -> StepCost:
+    """The cost under the factors. Seconds of parts that changed are CALIBRATED; the origins of the others
+    keep their shares."""
+    terms = terms_of(model, job, table, pricer, cost, with_hidden=factors.overlap < 1.0)
+    parts = calibrated_parts(terms, factors)
+    step_s = _total(parts, tuple(parts))
+    changed = np.zeros_like(step_s)
+    for name, value in parts.items():
+        changed = changed + np.where(value == cost.parts[name], 0.0, value)
+    kept = (step_s - changed) / cost.step_s
+    origins: dict[Origin, FloatArray] = {origin: value * kept for origin, value in cost.origins.items()}
+    origins[Origin.CALIBRATED] = origins.get(Origin.CALIBRATED, np.zeros_like(step_s)) + changed
+    longer = step_s / cost.step_s
+    return StepCost(
+        step_s=step_s,
+        parts=parts,
+        origins=origins,
+        std_s={family: value * longer for family, value in cost.std_s.items()},
+    )

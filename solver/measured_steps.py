@@ -1,0 +1,148 @@
+"""Steps a user measured, read from a CSV and priced.
+
+Columns: ``world_size`` (GPUs), ``global_batch`` (tokens a step), ``measured_step_s`` (seconds), ``config``
+(a model config, relative to the file); a plan, either whole in ``plan`` as after --plan or in columns of
+its keys (tp, pp, ...); and, where the config does not say them, ``seq_len`` and ``framework``.
+"""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+
+from solver.calibrate import Steps, joined
+from solver.calibration import Terms, terms_of
+from solver.plans import Plan, PlanTable
+from solver.price import price, sized
+from solver.question import Request, open_question
+from solver.search import Question
+from solver.written import PLAN_KEYS, parse_plan, plan_of
+from spec.config_file import WrittenPlan
+from spec.errors import ConfigError
+
+REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
+ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One line: what ran, and how long a step took in seconds; ``where`` names the line."""
+
+    where: str
+    question: Question
+    plan: Plan
+    measured_s: float
+
+
+def plan_terms(question: Question, plan: Plan) -> Terms:
+    """What the factors act on in one plan's step."""
+    table = sized(question.model, question.job, PlanTable.of(plan))
+    cost = price(question.model, question.job, table, question.pricer)
+    return terms_of(question.model, question.job, table, question.pricer, cost, with_hidden=True)
+
+
+def steps_of(measured: list[MeasuredStep]) -> Steps:
+    """The steps priced, ready to be fitted."""
+    terms = [plan_terms(one.question, one.plan) for one in measured]
+    return joined(terms, [one.measured_s for one in measured])
+
+
+def read_steps(path: Path, request: Request) -> list[MeasuredStep]:
+    """Every line of the file, priced by the profile of ``request``.
+
+    Raises ConfigError that names the line and the column.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as handle:
+            reader = csv.DictReader(handle)
+            lines = [(reader.line_num, line) for line in reader]
+            names = tuple(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(
+            where="--steps", key="steps", value=str(path), allowed=f"a CSV file that can be read: {error}"
+        ) from error
+    _check_header(path, names)
+    measured: list[MeasuredStep] = []
+    for number, line in lines:
+        if None in line or None in line.values():
+            raise ConfigError(
+                where=f"{path}:{number}", key="cells", value=None, allowed=f"{len(names)} cells a line"
+            )
+        measured.append(_step(f"{path}:{number}", path.parent, line, request))
+    return measured
+
+
+def _check_header(path: Path, names: tuple[str, ...]) -> None:
+    lacking = [name for name in REQUIRED if name not in names]
+    unknown = [name for name in names if name not in ALLOWED]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if lacking or unknown or twice:
+        raise ConfigError(
+            where=str(path),
+            key="columns",
+            value=", ".join(lacking or unknown or twice),
+            allowed=f"{'missing' if lacking else 'unknown' if unknown else 'given twice'}; needed are "
+            f"{', '.join(REQUIRED)}, allowed are {', '.join(ALLOWED)}",
+        )
+
+
+def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -> MeasuredStep:
+    config = line["config"].strip()
+    if not config:
+        raise ConfigError(where=where, key="config", value=config, allowed="a model config")
+    opened = open_question(
+        replace(
+            request,
+            config=folder / config,
+            world_size=_whole(where, line, "world_size"),
+            global_batch_tokens=_whole(where, line, "global_batch"),
+            seq_len=_whole(where, line, "seq_len") if line.get("seq_len", "").strip() else None,
+            framework=line.get("framework", "").strip() or None,
+        )
+    )
+    written = _written(where, line) or opened.config.plan
+    if written is None or written == WrittenPlan():
+        raise ConfigError(
+            where=where,
+            key="plan",
+            value=None,
+            allowed="a plan in column plan, in tp, pp, ..., or in the config",
+        )
+    return MeasuredStep(
+        where=where,
+        question=opened.question,
+        plan=plan_of(written, opened.question, where),
+        measured_s=_seconds(where, line["measured_step_s"]),
+    )
+
+
+def _written(where: str, line: Mapping[str, str]) -> WrittenPlan | None:
+    """The plan of a line; columns and ``plan`` may not both be filled."""
+    whole = line.get("plan", "").strip()
+    columns = ",".join(f"{key}={line[key].strip()}" for key in PLAN_KEYS if line.get(key, "").strip())
+    if whole and columns:
+        raise ConfigError(
+            where=where, key="plan", value=whole, allowed=f"nothing beside the columns {columns}"
+        )
+    try:
+        return parse_plan(whole or columns) if whole or columns else None
+    except ConfigError as error:
+        raise ConfigError(where=where, key=error.key, value=error.value, allowed=error.allowed) from error
+
+
+def _whole(where: str, line: Mapping[str, str], key: str) -> int:
+    text = line[key].strip()
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(where=where, key=key, value=text, allowed="a whole number, 1 or more")
+    return int(text)
+
+
+def _seconds(where: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not (isfinite(seconds) and seconds > 0):
+        raise ConfigError(where=where, key="measured_step_s", value=text, allowed="seconds, more than 0")
+    return seconds

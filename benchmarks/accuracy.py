@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_rows.books import open_books  # noqa: E402
-from benchmarks.accuracy_rows.calibration import calibrated, calibration_lines  # noqa: E402
+from benchmarks.accuracy_rows.calibration import calibrated, calibration_lines, steps_by_dataset  # noqa: E402
+from benchmarks.accuracy_rows.coverage import coverage_lines, interval  # noqa: E402
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
 from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
 from benchmarks.accuracy_rows.row import read_rows  # noqa: E402
@@ -35,6 +36,8 @@ COLUMNS = (
     "pred_step_s",
     "pred_mem_gib",
     "standard_error_s",
+    "interval_low_s",
+    "interval_high_s",
     *(f"share_{name}" for name in ORIGINS),
     *(f"part_{name}" for name in STEP_PARTS),
     "plan",
@@ -74,6 +77,9 @@ def as_cells(one: Prediction) -> dict[str, str]:
     cells["pred_step_s"] = f"{one.step_s:.6g}"
     cells["pred_mem_gib"] = f"{one.memory_gib:.6g}"
     cells["standard_error_s"] = f"{answer.standard_error_s:.6g}"
+    bounds = interval(one)
+    if bounds is not None:
+        cells["interval_low_s"], cells["interval_high_s"] = (f"{bound:.6g}" for bound in bounds)
     cells["plan"] = answer.plan.words()
     for name in ORIGINS:
         cells[f"share_{name}"] = f"{answer.origins_s.get(name, 0.0) / answer.step_s:.4f}"
@@ -111,9 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {asked.out}\n")
     print("\n".join(gap_lines(predictions)), end="\n\n")
     print("\n".join(residual_lines(residuals(predictions))))
+    print("\n" + "\n".join(coverage_lines(predictions)))
     if asked.calibrate:
         seeds = range(asked.seed, asked.seed + asked.seeds)
-        runs = [calibrated(predictions, asked.calibrate, seed) for seed in seeds]
+        steps = steps_by_dataset(predictions)
+        runs = [calibrated(steps, asked.calibrate, seed) for seed in seeds]
         print("\n" + "\n".join(calibration_lines(runs)))
     return 0
 

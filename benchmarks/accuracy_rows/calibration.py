@@ -1,10 +1,4 @@
-"""A few measured steps of one cluster turned into a handful of named factors, and scored on the rest.
-
-Fitted: each factor multiplies the priced seconds of its parts; the bubble, which is waiting for work,
-follows the compute factor; two fixed times are added, one for every micro-batch that passes a stage and
-one a step. Robust least squares on log(predicted / measured) with a prior that holds what the rows do
-not determine at "as priced".
-"""
+"""A few rows of each dataset given to the user's calibration (solver.calibrate), and scored on the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,112 +8,72 @@ import numpy as np
 
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
-from spec.arrays import FloatArray, IntArray
+from solver.calibrate import Steps, fit, joined
+from solver.interval import interval_of
+from solver.measured_steps import plan_terms
+from spec.arrays import FloatArray
 
-FACTORS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("compute", ("gemm", "grouped_gemm", "attention", "bubble")),
-    ("memory_bound", ("memory_bound", "optimizer", "host")),
-    ("inside_layer_comm", ("tp_comm", "cp_comm", "ep_comm", "wp_comm")),
-    ("between_stages_and_replicas", ("dp_comm", "pp_comm")),
-)
-# Assumption: bounds of a factor, and its prior standard deviation in log space.
-LOWEST, HIGHEST = 0.5, 4.0
-PRIOR_STD = 0.4
-# Assumption: prior scale of the fixed times, as a share of the priced time they are added to.
-FIXED_SHARE = 0.05
-# Assumption: log ratios beyond this count linearly, not squared.
-ROBUST = 0.1
 # Fewer rows than this in a dataset leave too few to score.
 FEWEST_ROWS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """R measured steps as arrays: ``groups`` (R x factors) priced seconds, ``passes`` micro-batches that
-    pass a stage, ``measured_s``."""
-
-    groups: FloatArray
-    passes: FloatArray
-    measured_s: FloatArray
-
-    def take(self, rows: IntArray) -> "Steps":
-        """The rows asked for."""
-        return Steps(groups=self.groups[rows], passes=self.passes[rows], measured_s=self.measured_s[rows])
-
-    def predicted_s(self, values: FloatArray, scale: FloatArray) -> FloatArray:
-        """Seconds under log factors and the two fixed times (in units of ``scale``)."""
-        count = len(FACTORS)
-        fixed = values[count] * scale[0] * self.passes + values[count + 1] * scale[1]
-        return np.asarray(self.groups @ np.exp(values[:count]) + fixed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """How well the rows left out are told: ``rows`` scored, mean absolute errors as fractions."""
+    """How well the rows left out are told: ``rows`` scored; mean absolute errors, the share of rows inside
+    the 80 % interval, and its mean half-width, as fractions."""
 
     dataset: str
     rows: int
     before: float
     after: float
+    covered: float
+    half_width: float
 
 
-def steps_of(predictions: Sequence[Prediction]) -> Steps:
-    """The priced rows with a measured step time."""
-    groups, passes, measured = [], [], []
+def steps_of(predictions: Sequence[Prediction]) -> Steps | None:
+    """The priced rows with a measured step time; None where there are none."""
+    terms, measured = [], []
     for one in predictions:
         seconds = measured_step_s(one.row)
-        if one.answer is None or one.step_s is None or not seconds:
+        if one.question is None or one.answer is None or one.step_s is None or not seconds:
             continue
         # A smaller last micro-batch is spread over the parts in proportion.
         stretch = one.step_s / one.answer.step_s
-        parts = one.answer.parts_s
-        groups.append([stretch * sum(parts[part] for part in names) for _, names in FACTORS])
-        plan = one.answer.plan
-        passes.append(plan.num_micro + (plan.pp - 1) / plan.vpp)
+        terms.append(plan_terms(one.question, one.answer.plan).scaled(stretch))
         measured.append(seconds)
-    return Steps(groups=np.array(groups), passes=np.array(passes), measured_s=np.array(measured))
+    return joined(terms, measured) if terms else None
 
 
-def fit(steps: Steps) -> tuple[FloatArray, FloatArray]:
-    """Log factors with the fixed times, and the scale of the latter."""
-    from scipy.optimize import least_squares
-
-    priced = steps.groups.sum(axis=1)
-    scale = np.array([np.median(priced / steps.passes), np.median(priced)]) * FIXED_SHARE
-    count = len(FACTORS)
-
-    def misses(values: FloatArray) -> FloatArray:
-        ratio = np.log(steps.predicted_s(values, scale) / steps.measured_s) / ROBUST
-        prior = np.concatenate([values[:count] / PRIOR_STD, values[count:]])
-        return np.concatenate([ratio, prior])
-
-    low = np.concatenate([np.full(count, np.log(LOWEST)), np.zeros(2)])
-    high = np.concatenate([np.full(count, np.log(HIGHEST)), np.full(2, np.inf)])
-    start = np.concatenate([np.zeros(count), np.full(2, 0.1)])
-    found = least_squares(misses, start, bounds=(low, high), loss="soft_l1")
-    return np.asarray(found.x, dtype=np.float64), scale
-
-
-def calibrated(predictions: Sequence[Prediction], rows: int, seed: int) -> list[Calibrated]:
-    """Every dataset with enough rows: ``rows`` of them, chosen by ``seed``, fit; the others are scored."""
-    by_dataset: dict[str, list[Prediction]] = {}
+def steps_by_dataset(predictions: Sequence[Prediction]) -> dict[str, Steps]:
+    """The steps of every dataset with enough rows."""
+    members: dict[str, list[Prediction]] = {}
     for one in predictions:
-        by_dataset.setdefault(one.row.dataset, []).append(one)
+        members.setdefault(one.row.dataset, []).append(one)
+    found = {name: steps_of(ones) for name, ones in sorted(members.items()) if len(ones) >= FEWEST_ROWS}
+    return {name: steps for name, steps in found.items() if steps and len(steps.measured_s) >= FEWEST_ROWS}
+
+
+def calibrated(by_dataset: dict[str, Steps], rows: int, seed: int) -> list[Calibrated]:
+    """``rows`` steps of each dataset, chosen by ``seed``, fitted; the others scored."""
     found = []
-    for dataset, members in sorted(by_dataset.items()):
-        steps = steps_of(members)
+    for dataset, steps in by_dataset.items():
         count = len(steps.measured_s)
-        if count < max(FEWEST_ROWS, rows + 1):
+        if count < rows + 1:
             continue
         order = np.random.default_rng([seed, crc32(dataset.encode())]).permutation(count)
-        values, scale = fit(steps.take(order[:rows]))
+        factors = fit(steps.take(order[:rows])).factors
         rest = steps.take(order[rows:])
+        after = rest.predicted_s(factors)
+        low, high = interval_of(after, np.zeros_like(after), factors.residual_std)
+        inside = (rest.measured_s >= low) & (rest.measured_s <= high)
         found.append(
             Calibrated(
                 dataset=dataset,
                 rows=count - rows,
-                before=_mape(rest.groups.sum(axis=1), rest.measured_s),
-                after=_mape(rest.predicted_s(values, scale), rest.measured_s),
+                before=_mape(rest.priced_s, rest.measured_s),
+                after=_mape(after, rest.measured_s),
+                covered=float(inside.mean()),
+                half_width=float(((high - low) / 2.0 / after).mean()),
             )
         )
     return found
@@ -131,13 +85,20 @@ def _mape(predicted_s: FloatArray, measured_s: FloatArray) -> float:
 
 def calibration_lines(runs: Sequence[Sequence[Calibrated]]) -> list[str]:
     """Means over the seeds, one line a dataset, and the macro mean."""
-    lines = [f"{'calibrated on few rows':24} {'scored':>6} {'before %':>9} {'after %':>8}"]
+    names = ("before", "after", "covered", "half_width")
+    lines = [
+        f"{'calibrated on few rows':24} {'scored':>6} {'before %':>9} {'after %':>8} {'in 80 %':>8} {'half %':>7}"
+    ]
     means = []
     for same in zip(*runs, strict=True):
-        before, after = (np.mean([getattr(one, name) for one in same]) for name in ("before", "after"))
-        means.append((before, after))
-        lines.append(f"{same[0].dataset:24} {same[0].rows:6d} {100 * before:9.2f} {100 * after:8.2f}")
+        values = [100 * float(np.mean([getattr(one, name) for one in same])) for name in names]
+        means.append(values)
+        lines.append(_line(same[0].dataset, str(same[0].rows), values))
     if means:
-        before, after = np.mean(means, axis=0)
-        lines.append(f"{'macro mean':24} {'':6} {100 * before:9.2f} {100 * after:8.2f}")
+        lines.append(_line("macro mean", "", np.mean(means, axis=0).tolist()))
     return lines
+
+
+def _line(name: str, rows: str, values: Sequence[float]) -> str:
+    before, after, covered, half = values
+    return f"{name:24} {rows:>6} {before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f}"

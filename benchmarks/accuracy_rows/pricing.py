@@ -38,6 +38,7 @@ class Prediction:
     """What the solver says of one row; ``answer`` is None and ``reason`` says why when it cannot."""
 
     row: Row
+    question: Question | None = None
     answer: Answer | None = None
     step_s: float | None = None
     memory_gib: float | None = None
@@ -158,6 +159,7 @@ def _prediction(one: Prepared, answers: Answers) -> Prediction:
         return Prediction(row=one.row, gaps=one.gaps, reason=str(error))
     return Prediction(
         row=one.row,
+        question=one.question,
         answer=answer,
         step_s=step_s,
         memory_gib=memory_gib(one.row.dataset, answer),

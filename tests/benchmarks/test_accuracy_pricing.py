@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy_rows.books import open_books
-from benchmarks.accuracy_rows.calibration import calibrated, fit, steps_of
+from benchmarks.accuracy_rows.calibration import calibrated, steps_by_dataset
+from benchmarks.accuracy_rows.coverage import coverage_lines
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Pricing
 from benchmarks.accuracy_rows.residuals import gap_lines, residuals
@@ -155,14 +156,24 @@ def test_calibration_finds_a_slowdown_and_leaves_other_datasets_alone() -> None:
     ]
     few = [row(dataset="small", row_id=f"s{n}") for n in range(3)]
     predictions = predict(*slow, *few)
-    (found,) = calibrated(predictions, rows=5, seed=1)
+    steps = steps_by_dataset(predictions)
+    assert set(steps) == {"made_up"}
+    (found,) = calibrated(steps, rows=5, seed=1)
     assert (found.dataset, found.rows) == ("made_up", 8)
     assert found.before == pytest.approx(1 - 1 / 1.6, rel=1e-3)
     assert found.after < 0.05
-    assert calibrated(predictions, rows=5, seed=1) == [found]
-    steps = steps_of([one for one in predictions if one.row.dataset == "made_up"])
-    values, scale = fit(steps)
-    assert steps.predicted_s(values, scale) == pytest.approx(steps.measured_s, rel=0.05)
+    assert found.covered == 1.0
+    assert calibrated(steps, rows=5, seed=1) == [found]
+
+
+def test_coverage_counts_rows_below_inside_and_above() -> None:
+    (plain,) = predict(row())
+    assert plain.step_s is not None
+    near = [
+        row(row_id=f"r{n}", measured_step_s=f * plain.step_s) for n, f in enumerate((0.5, 1.0, 1.05, 3.0))
+    ]
+    *_, last = coverage_lines(predict(*near, row(row_id="none", measured_step_s="")))
+    assert last.split()[:6] == ["all", "rows", "4", "25.0", "50.0", "25.0"]
 
 
 def test_the_fastest_candidate_that_fits_is_chosen() -> None:

@@ -24,6 +24,7 @@ from workload.simai_tokens import PREFIXES, Column, SimaiGroup, write_token
 from workload.simai_writer import write_simai
 
 WORDS = set(PREFIXES.values())
+OVER_DATA = (SimaiGroup.DP, SimaiGroup.DP_EP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,8 @@ ALL = "all"
 
 
 def chosen_stages(works: tuple[StageWork, ...], stage: str) -> tuple[StageWork, ...]:
-    """The stage classes of ``stage``: "slowest", "all" (one of each class) or a stage's number.
-
-    Raises ExportError for a stage that is not there.
-    """
+    """The stage classes of ``stage``: "slowest", "all" (one of each class) or a stage's number; ExportError
+    for a stage that is not there."""
     if stage == SLOWEST:
         return (slowest(works),)
     if stage == ALL:
@@ -80,10 +79,8 @@ def export_simai(
     question: Question, plan: Plan, path: Path, *, strict: bool, stage: str = SLOWEST
 ) -> Exported:
     """Write ``plan`` to ``path`` and what the format cannot say to ``path``.beyond.json; with several
-    stages one file each, named after the stage.
-
-    Raises ExportError when ``strict`` and something cannot be said, or when a rule of the format
-    cannot be met.
+    stages one file each, named after the stage. Raises ExportError when ``strict`` and something cannot
+    be said, or when a rule of the format cannot be met.
     """
     return export_works(plan, chosen_stages(stage_works(question, plan), stage), path, strict=strict)
 
@@ -151,10 +148,12 @@ def group_of_item(item: WorkItem, header: SimaiHeader, plan: Plan) -> SimaiGroup
 def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
     """Whether the item's collective can be a cell: its word, its group, and in its column."""
     group = group_of_item(item, header, plan)
+    over_data = group in OVER_DATA
+    if item.phase is Phase.WEIGHT_GRAD and over_data:
+        return True  # the column that the simulator does not wait for
     if item.lane is Lane.PREFETCH or group is SimaiGroup.NONE:
         return False
-    in_step = item.phase is Phase.STEP
-    return in_step == (group in (SimaiGroup.DP, SimaiGroup.DP_EP))
+    return (item.phase is Phase.STEP) == over_data
 
 
 def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyond]:
@@ -285,8 +284,10 @@ def _piece_rows(piece: PieceWork, header: SimaiHeader, plan: Plan) -> Iterator[S
             input_grad_ns=nanoseconds(back.main_s, what=name),
             weight_grad_ns=nanoseconds(back.weight_s, what=name),
         )
-        for column, segment in ((Column.FORWARD, ahead), (Column.INPUT_GRAD, back)):
+        for pass_column, segment in ((Column.FORWARD, ahead), (Column.INPUT_GRAD, back)):
             if segment.comm is not None:
+                over_data = group_of_item(segment.comm, header, plan) in OVER_DATA
+                column = Column.WEIGHT_GRAD if over_data else pass_column
                 row = row.with_pass(
                     column,
                     compute_ns=row.compute_ns(column),

@@ -201,3 +201,15 @@ def test_times_of_an_aiob_file(tmp_path: Path) -> None:
     write_aiob(path, AiobFile(train_iter=1, sections=sections))
     with pytest.raises(UserError, match="no mlp_forward"):
         made(f"{MODEL} --comp_filepath {path}")
+
+
+def test_gradients_of_zero_3_lie_in_the_column_of_weight_gradients(tmp_path: Path) -> None:
+    path = tmp_path / "w.txt"
+    words = f"--frame DeepSpeed --stage 3 --model_size 7 --world_size 8 --use_flash_attn --output {path}"
+    assert run_workload.main(["generate", *words.split()]) == 0
+    rows = [placed.row for placed in read_simai(path).rows]
+    scattered = [row.weight_grad_bytes for row in rows if row.weight_grad_comm == "REDUCESCATTER"]
+    # embedding, 32 layers and head: the 6,738,415,616 parameters of Llama-2-7B in bf16, once a micro-batch
+    assert len(scattered) == 34
+    assert sum(scattered) == 2 * 6_738_415_616
+    assert {row.forward_comm for row in rows} == {"NONE"}

@@ -87,10 +87,15 @@ def groups_of(axis: Axis, layout: Layout, ranks: range) -> Iterator[list[int]]:
 
 
 def _hops(plan: Plan, stage_ranks: int, hop_bytes: float, ranks_per_cell: int) -> FloatArray:
-    """Activations to the next stage and gradients back."""
-    lower = list(range(plan.world_size - stage_ranks))
-    groups = [[rank, rank + stage_ranks] for rank in lower]
-    forth = flow_matrix(
-        rank_flows(groups, Collective.P2P, hop_bytes), plan.world_size, ranks_per_cell=ranks_per_cell
-    )
-    return forth + forth.T
+    """Activations to the next stage and gradients back; with virtual chunks once for each, and from the
+    last stage to the first between two of them."""
+    matrix = np.zeros((-(-plan.world_size // ranks_per_cell),) * 2)
+    last = plan.world_size - stage_ranks
+    pairs = [([[rank, rank + stage_ranks] for rank in range(last)], plan.vpp)]
+    pairs.append(([[last + rank, rank] for rank in range(stage_ranks)], plan.vpp - 1))
+    for groups, times in pairs:
+        if times:
+            flows = rank_flows(groups, Collective.P2P, times * hop_bytes)
+            forth = flow_matrix(flows, plan.world_size, ranks_per_cell=ranks_per_cell)
+            matrix = matrix + forth + forth.T
+    return matrix

@@ -1,0 +1,38 @@
+"""Traffic of a plan rank by rank: pipeline hops of virtual chunks, and totals by the closed form."""
+
+import numpy as np
+import pytest
+
+from ops.op import Axis
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan
+from tests.solver.questions import question
+from workload.build import stage_works
+from workload.plan_traffic import axis_matrices
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_hops_by_rank_are_the_hops_of_the_stages(vpp: int) -> None:
+    plan = Plan(
+        strategy=StrategyName.MTP, preset="internevo", tp=2, pp=4, vpp=vpp, dp=2, micro_batch=1, num_micro=4
+    )
+    asked = question(world_size=16, sequences=8)
+    matrix = axis_matrices(asked, plan)[Axis.PP]
+    # Each rank sends and receives; a stage's hops count both, so its ranks send half of them.
+    sent = matrix.sum(axis=1)
+    for work in stage_works(asked, plan):
+        expected = work.hops / 2 * plan.num_micro * work.hop_bytes
+        assert sent[work.position * 4] == pytest.approx(expected)
+    wraps = matrix[12, 0]
+    assert wraps == (vpp - 1) * plan.num_micro * stage_works(asked, plan)[0].hop_bytes
+    assert np.array_equal(matrix, matrix.T)
+
+
+def test_a_ring_of_two_sends_the_array_once_each() -> None:
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=2, micro_batch=1, num_micro=2)
+    asked = question(world_size=2, sequences=4)
+    matrix = axis_matrices(asked, plan)[Axis.DP_CP]
+    (work,) = stage_works(asked, plan)
+    size = sum(item.total_bytes for item in work.step if item.collective is not None)
+    # 2 (n - 1) / n of an all-reduce leaves every rank
+    assert matrix.sum(axis=1).tolist() == pytest.approx([size, size])

@@ -78,6 +78,8 @@ def run(options: argparse.Namespace) -> None:
         draw(options, opened, chosen)
     if options.export_simai:
         export(options, opened, chosen)
+    if options.export_bundle:
+        bundle(options, opened, chosen)
 
 
 def check_writable(path: Path | None) -> None:
@@ -186,10 +188,20 @@ def export(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Write a plan as a SimAI workload and say what the format has no word for."""
     from workload.simai_export import export_simai
 
-    exported = export_simai(opened.question, answer.plan, options.export_simai, strict=options.strict_export)
+    exported = export_simai(
+        opened.question, answer.plan, options.export_simai, strict=options.strict_export, stage=options.stage
+    )
     for line in exported.beyond_lines():
         print(line, file=sys.stderr)
     for path in exported.paths:
+        print(f"wrote {path}")
+
+
+def bundle(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
+    """Write workload, topology, bus bandwidths and the commands that simulate them."""
+    from workload.bundle import export_bundle
+
+    for path in export_bundle(opened.question, answer.plan, options.export_bundle).paths:
         print(f"wrote {path}")
 
 

@@ -89,6 +89,10 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--draw_heatmap", action="store_true", help="draw the rank-by-rank traffic of the plan")
     out.add_argument("--draw_heatmap_path", type=Path, default=Path("heatmaps"), help="folder for them")
     out.add_argument("--export_simai", type=Path, help="write the plan as a SimAI workload")
+    out.add_argument(
+        "--stage", default="slowest", help="pipeline stages to export: slowest, all, or a number from 0"
+    )
+    out.add_argument("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
     out.add_argument("--rank", type=whole, default=1, help="which of the ranked plans to export (default 1)")
     out.add_argument(
         "--strict_export", action="store_true", help="refuse to export what the format cannot say"

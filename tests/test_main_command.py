@@ -98,6 +98,18 @@ def test_export_and_heatmap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert command.main([*words, "--strict_export"]) == 2
 
 
+def test_bundle_and_every_stage(tmp_path: Path) -> None:
+    words = ["--config", CONFIG, "--pre_profiling_data_path", PROFILE, "--world_size", "16"]
+    words += ["--global_batch_size", "262144", "--plan", "strategy=fsp,tp=4,pp=2,zero_size=2,micro_batch=1"]
+    words += ["--export_simai", str(tmp_path / "w.txt"), "--stage", "all"]
+    assert command.main([*words, "--export_bundle", str(tmp_path / "bundle")]) == 0
+    # The first stage holds the embedding and the last one the head: two files.
+    assert {"w-stage0.txt", "w-stage1.txt"} <= {path.name for path in tmp_path.iterdir()}
+    names = {path.name for path in (tmp_path / "bundle").iterdir()}
+    assert {"workload.txt", "busbw.yaml", "run_simai.sh", "README.md"} <= names
+    assert command.main([*words[:-1], "7"]) == 2
+
+
 BAD_WORLDS = ["0", "-8", "abc", "12", "1e3", "8.5", "99999999999"]
 
 

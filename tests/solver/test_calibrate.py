@@ -58,13 +58,13 @@ def test_factors_that_made_the_steps_are_found() -> None:
     )
     measured = steps(true)
     found = fit(measured)
-    # The prior draws efficiencies together: by little where steps tell them, more for memory-bound work,
-    # which is a tenth of these steps at most.
+    # The prior draws efficiencies together: by little where parts are half a step in some plans, by more for
+    # memory-bound work and traffic inside a node, which are a sixth at most.
+    near = dict(zip(EFFICIENCIES, (0.03, 0.15, 0.15, 0.03), strict=True))
     for name in EFFICIENCIES:
-        near = 0.15 if name == "memory_bound_efficiency" else 0.1
-        assert getattr(found.factors, name) == pytest.approx(getattr(true, name), rel=near)
-    assert found.factors.inter_comm_efficiency > found.factors.intra_comm_efficiency + 0.1
-    assert measured.predicted_s(found.factors) == pytest.approx(measured.measured_s, rel=0.01)
+        assert getattr(found.factors, name) == pytest.approx(getattr(true, name), rel=near[name])
+    assert found.factors.inter_comm_efficiency > found.factors.intra_comm_efficiency + 0.05
+    assert measured.predicted_s(found.factors) == pytest.approx(measured.measured_s, rel=0.02)
     assert found.left_out_error < 0.02
 
 

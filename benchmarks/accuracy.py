@@ -1,7 +1,7 @@
 """Price published training runs and say how far off the predictions are.
 
     python benchmarks/accuracy.py --measurements PATH [PATH ...] [--curves DIR] [--profiles DIR] [--calibrate N] \\
-        --out PRED.csv
+        [--scorer SCORE.py] --out PRED.csv
 
 PATH is a CSV file or a folder of them, one run a row. Every row gets a line in PRED.csv: dataset, row_id,
 pred_step_s, pred_mem_gib, the share of the step by origin and by part, the plan, what is missing, and for
@@ -11,6 +11,7 @@ a row that cannot be priced the reason. PRED.csv is never calibrated; --calibrat
 import argparse
 import csv
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calibrate", type=int, metavar="N", help="fit factors to N rows of each dataset")
     parser.add_argument("--seed", type=int, default=0, help="which rows (default 0)")
     parser.add_argument("--seeds", type=int, default=10, help="draws that are averaged (default 10)")
+    parser.add_argument("--scorer", type=Path, help="a script that is handed PRED.csv to judge it")
     parser.add_argument("--out", type=Path, required=True, help="predictions, one line a row")
     return parser.parse_args(argv)
 
@@ -122,8 +124,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         seeds = range(asked.seed, asked.seed + asked.seeds)
         steps = steps_by_dataset(predictions)
         runs = [calibrated(steps, asked.calibrate, seed) for seed in seeds]
-        print("\n" + "\n".join(calibration_lines(runs)))
-    return 0
+        print("\n" + "\n".join(calibration_lines(runs)), flush=True)
+    return judged(asked.scorer, asked.out) if asked.scorer else 0
+
+
+def judged(scorer: Path, predictions: Path) -> int:
+    """The scorer's own table below ours: strict, with out-of-memory verdicts."""
+    print(flush=True)
+    command = [sys.executable, str(scorer), str(predictions), "--split", "dev", "--strict", "--oom"]
+    return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

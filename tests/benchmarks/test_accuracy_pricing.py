@@ -199,3 +199,21 @@ def test_measured_rates_become_times_by_their_sources_formula() -> None:
     rated = row(dataset="megatron_sc21", measured_step_s="", measured_tflops_per_gpu="100")
     assert measured_step_s(rated) == pytest.approx(flops / (100e12 * 8))
     assert measured_step_s(row(measured_step_s="", measured_tflops_per_gpu="100")) is None
+
+
+def test_a_scorer_is_handed_the_predictions_and_has_the_last_word(tmp_path: Path) -> None:
+    scorer = tmp_path / "score.py"
+    scorer.write_text("import sys\nprint(sys.argv[1:])\nsys.exit(3)\n", "utf-8")
+    out = tmp_path / "pred.csv"
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "accuracy.py"),
+        "--out",
+        str(out),
+        "--scorer",
+        str(scorer),
+    ]
+    command += ["--measurements", str(write(tmp_path / "rows.csv", [CELLS]))]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.rstrip().endswith(f"['{out}', '--split', 'dev', '--strict', '--oom']")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_rows.books import open_books  # noqa: E402
-from benchmarks.accuracy_rows.calibration import calibrated, calibration_lines, steps_by_dataset  # noqa: E402
+from benchmarks.accuracy_rows.calibration import calibration_tables  # noqa: E402
 from benchmarks.accuracy_rows.coverage import coverage_lines, interval  # noqa: E402
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
 from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
@@ -122,9 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\n" + "\n".join(coverage_lines(predictions)))
     if asked.calibrate:
         seeds = range(asked.seed, asked.seed + asked.seeds)
-        steps = steps_by_dataset(predictions)
-        runs = [calibrated(steps, asked.calibrate, seed) for seed in seeds]
-        print("\n" + "\n".join(calibration_lines(runs)), flush=True)
+        print("\n" + "\n".join(calibration_tables(predictions, asked.calibrate, seeds)), flush=True)
     return judged(asked.scorer, asked.out) if asked.scorer else 0
 
 

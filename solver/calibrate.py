@@ -28,7 +28,7 @@ LOWEST_EFFICIENCY, HIGHEST_EFFICIENCY = 0.25, 2.0
 # a loaded host) and differs by part second, so few rows move the level before they move one part alone.
 COMMON_STD, OWN_STD = 0.4, 0.1
 # Assumption: prior spread of the hidden share, and of fixed times as a share of the priced step.
-OVERLAP_STD, FIXED_STD = 0.25, 0.03
+OVERLAP_STD, FIXED_STD = 0.25, 0.01
 # Assumption: measured steps repeat to 3 %; misses beyond that count linearly.
 NOISE = 0.03
 # One step says nothing about how well the others are told.

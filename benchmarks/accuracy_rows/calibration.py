@@ -1,6 +1,6 @@
-"""A few rows of each dataset given to the user's calibration (solver.calibrate), and scored on the rest."""
+"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate), and scored on the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -8,7 +8,9 @@ import numpy as np
 
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
+from benchmarks.accuracy_rows.row import Row
 from solver.calibrate import Steps, fit, joined
+from solver.calibration import Terms
 from solver.interval import interval_of
 from solver.measured_steps import plan_terms
 from spec.arrays import FloatArray
@@ -22,7 +24,7 @@ class Calibrated:
     """How well the rows left out are told: ``rows`` scored; mean absolute errors, the share of rows inside
     the 80 % interval, and its mean half-width, as fractions."""
 
-    dataset: str
+    group: str
     rows: int
     before: float
     after: float
@@ -30,37 +32,59 @@ class Calibrated:
     half_width: float
 
 
-def steps_of(predictions: Sequence[Prediction]) -> Steps | None:
-    """The priced rows with a measured step time; None where there are none."""
-    terms, measured = [], []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedRow:
+    """A measured row as calibration sees it."""
+
+    row: Row
+    terms: Terms
+    measured_s: float
+
+
+def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
+    """The priced rows with a measured step time."""
+    found = []
     for one in predictions:
         seconds = measured_step_s(one.row)
         if one.question is None or one.answer is None or one.step_s is None or not seconds:
             continue
         # A smaller last micro-batch is spread over the parts in proportion.
         stretch = one.step_s / one.answer.step_s
-        terms.append(plan_terms(one.question, one.answer.plan).scaled(stretch))
-        measured.append(seconds)
-    return joined(terms, measured) if terms else None
+        terms = plan_terms(one.question, one.answer.plan).scaled(stretch)
+        found.append(PricedRow(row=one.row, terms=terms, measured_s=seconds))
+    return found
 
 
-def steps_by_dataset(predictions: Sequence[Prediction]) -> dict[str, Steps]:
-    """The steps of every dataset with enough rows."""
-    members: dict[str, list[Prediction]] = {}
-    for one in predictions:
-        members.setdefault(one.row.dataset, []).append(one)
-    found = {name: steps_of(ones) for name, ones in sorted(members.items()) if len(ones) >= FEWEST_ROWS}
-    return {name: steps for name, steps in found.items() if steps and len(steps.measured_s) >= FEWEST_ROWS}
+def by_dataset(row: Row) -> str:
+    """All rows of a source, whatever they ran on."""
+    return row.dataset
 
 
-def calibrated(by_dataset: dict[str, Steps], rows: int, seed: int) -> list[Calibrated]:
-    """``rows`` steps of each dataset, chosen by ``seed``, fitted; the others scored."""
+def by_cluster(row: Row) -> str:
+    """Rows of one source that ran on one GPU with one framework and number format: a user's cluster."""
+    return " ".join((row.dataset, row.text("gpu"), row.text("framework"), row.text("precision")))
+
+
+def steps_by(rows: Sequence[PricedRow], key: Callable[[Row], str]) -> dict[str, Steps]:
+    """The steps of every group with enough rows."""
+    members: dict[str, list[PricedRow]] = {}
+    for one in rows:
+        members.setdefault(key(one.row), []).append(one)
+    return {
+        name: joined([one.terms for one in ones], [one.measured_s for one in ones])
+        for name, ones in sorted(members.items())
+        if len(ones) >= FEWEST_ROWS
+    }
+
+
+def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrated]:
+    """``rows`` steps of each group, chosen by ``seed``, fitted; the others scored."""
     found = []
-    for dataset, steps in by_dataset.items():
+    for name, steps in groups.items():
         count = len(steps.measured_s)
         if count < rows + 1:
             continue
-        order = np.random.default_rng([seed, crc32(dataset.encode())]).permutation(count)
+        order = np.random.default_rng([seed, crc32(name.encode())]).permutation(count)
         factors = fit(steps.take(order[:rows])).factors
         rest = steps.take(order[rows:])
         after = rest.predicted_s(factors)
@@ -68,7 +92,7 @@ def calibrated(by_dataset: dict[str, Steps], rows: int, seed: int) -> list[Calib
         inside = (rest.measured_s >= low) & (rest.measured_s <= high)
         found.append(
             Calibrated(
-                dataset=dataset,
+                group=name,
                 rows=count - rows,
                 before=_mape(rest.priced_s, rest.measured_s),
                 after=_mape(after, rest.measured_s),
@@ -83,17 +107,27 @@ def _mape(predicted_s: FloatArray, measured_s: FloatArray) -> float:
     return float(np.abs(predicted_s / measured_s - 1.0).mean())
 
 
-def calibration_lines(runs: Sequence[Sequence[Calibrated]]) -> list[str]:
-    """Means over the seeds, one line a dataset, and the macro mean."""
+def calibration_tables(predictions: Sequence[Prediction], rows: int, seeds: Iterable[int]) -> list[str]:
+    """Errors on the rest after a fit to a few rows: of a whole dataset, and of one cluster in it."""
+    priced = priced_rows(predictions)
+    draws = list(seeds)
+    lines: list[str] = []
+    for title, key in (("dataset", by_dataset), ("cluster", by_cluster)):
+        groups = steps_by(priced, key)
+        runs = [calibrated(groups, rows, seed) for seed in draws]
+        lines += [*calibration_lines(runs, f"calibrated on {rows} rows of a {title}"), ""]
+    return lines
+
+
+def calibration_lines(runs: Sequence[Sequence[Calibrated]], title: str) -> list[str]:
+    """Means over the seeds, one line a group, and the macro mean."""
     names = ("before", "after", "covered", "half_width")
-    lines = [
-        f"{'calibrated on few rows':24} {'scored':>6} {'before %':>9} {'after %':>8} {'in 80 %':>8} {'half %':>7}"
-    ]
+    lines = [f"{title:70} {'scored':>6} {'before %':>9} {'after %':>8} {'in 80 %':>8} {'half %':>7}"]
     means = []
     for same in zip(*runs, strict=True):
         values = [100 * float(np.mean([getattr(one, name) for one in same])) for name in names]
         means.append(values)
-        lines.append(_line(same[0].dataset, str(same[0].rows), values))
+        lines.append(_line(same[0].group, str(same[0].rows), values))
     if means:
         lines.append(_line("macro mean", "", np.mean(means, axis=0).tolist()))
     return lines
@@ -101,4 +135,4 @@ def calibration_lines(runs: Sequence[Sequence[Calibrated]]) -> list[str]:
 
 def _line(name: str, rows: str, values: Sequence[float]) -> str:
     before, after, covered, half = values
-    return f"{name:24} {rows:>6} {before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f}"
+    return f"{name:70} {rows:>6} {before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy_rows.books import open_books
-from benchmarks.accuracy_rows.calibration import calibrated, steps_by_dataset
+from benchmarks.accuracy_rows.calibration import by_dataset, calibrated, priced_rows, steps_by
 from benchmarks.accuracy_rows.coverage import coverage_lines
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Pricing
@@ -156,10 +156,10 @@ def test_calibration_finds_a_slowdown_and_leaves_other_datasets_alone() -> None:
     ]
     few = [row(dataset="small", row_id=f"s{n}") for n in range(3)]
     predictions = predict(*slow, *few)
-    steps = steps_by_dataset(predictions)
+    steps = steps_by(priced_rows(predictions), by_dataset)
     assert set(steps) == {"made_up"}
     (found,) = calibrated(steps, rows=5, seed=1)
-    assert (found.dataset, found.rows) == ("made_up", 8)
+    assert (found.group, found.rows) == ("made_up", 8)
     assert found.before == pytest.approx(1 - 1 / 1.6, rel=1e-3)
     assert found.after < 0.05
     assert found.covered == 1.0

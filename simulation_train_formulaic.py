@@ -46,6 +46,13 @@ def run(options: argparse.Namespace) -> None:
     """Search or price, print, and write what was asked for."""
     if options.top_k < 1:
         raise ConfigError(where="--top_k", key="top_k", value=options.top_k, allowed="1 or more")
+    if options.run_all_solu and options.plan is not None:
+        raise ConfigError(
+            where="--plan",
+            key="plan",
+            value=options.plan,
+            allowed="a plan to price, or --run_all_solu: not both",
+        )
     for path in (options.json, options.csv, options.export_simai):
         check_writable(path)
     device = measuring_device(options) if options.measure_missing else None
@@ -73,7 +80,11 @@ def run(options: argparse.Namespace) -> None:
             keep_measured(options, opened, device)
     if options.csv:
         write_csv(options.csv, answers)
-    chosen = answers[min(max(options.rank, 1), len(answers)) - 1]
+    if not 1 <= options.rank <= len(answers):
+        raise ConfigError(
+            where="--rank", key="rank", value=options.rank, allowed=f"1 to {len(answers)}, the plans shown"
+        )
+    chosen = answers[options.rank - 1]
     if options.draw_heatmap:
         draw(options, opened, chosen)
     if options.export_simai:

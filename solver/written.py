@@ -27,12 +27,14 @@ PLAN_KEYS: dict[str, str] = {
     "micro_batch": "sequences",
     "recompute": "none, selective or full",
 }
+# 0 stands for a choice (ep, zero_size) or for no sharding (zero_stage); a degree of 0 means nothing.
+ZERO_ALLOWED = frozenset({"ep", "zero_stage", "zero_size"})
 
 
 def parse_plan(text: str) -> WrittenPlan:
     """``strategy=msp,tp=8,pp=2,micro_batch=1`` as a plan; keys left out are not set.
 
-    Raises ConfigError for an unknown key or a value that is no number.
+    Raises ConfigError for an unknown or repeated key, or a value that is no number or too small.
     """
     numbers: dict[str, int] = {}
     words: dict[str, str] = {}
@@ -46,12 +48,16 @@ def parse_plan(text: str) -> WrittenPlan:
                 value=value,
                 allowed=f"key=value with a key of {', '.join(PLAN_KEYS)}",
             )
+        if key in words or key in numbers:
+            raise ConfigError(where="--plan", key=key, value=value, allowed="each key once")
         if key in ("strategy", "recompute"):
             words[key] = value
-        elif value.isdecimal():
+        elif value.isdecimal() and (int(value) or key in ZERO_ALLOWED):
             numbers[key] = int(value)
         else:
-            raise ConfigError(where="--plan", key=key, value=value, allowed=PLAN_KEYS[key])
+            least = 0 if key in ZERO_ALLOWED else 1
+            allowed = f"a whole number of at least {least}: {PLAN_KEYS[key]}"
+            raise ConfigError(where="--plan", key=key, value=value, allowed=allowed)
     return WrittenPlan(
         strategy=words.get("strategy"),
         recompute=words.get("recompute"),
@@ -103,7 +109,7 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
         cp=cp,
         pp=pp,
         vpp=written.vpp,
-        ep=_expert_ranks(written, question, tp * cp * dp),
+        ep=_expert_ranks(written, question, tp * cp * dp, where),
         dp=dp,
         wp=written.wp or 1,
         zero_stage=max(written.zero_stage or 0, 1) if zero_size > 1 else 0,
@@ -113,8 +119,15 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
     )
 
 
-def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int) -> int:
-    """ep as written; 0 means as many ranks as experts and a stage's ranks allow."""
+def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int, where: str) -> int:
+    """ep as written; 0 means as many ranks as experts and a stage's ranks allow.
+
+    Raises ConfigError for more ranks than a stage has: there is no such group to price.
+    """
+    if (written.ep or 1) > stage_ranks:
+        raise ConfigError(
+            where=where, key="ep", value=written.ep, allowed=f"at most the {stage_ranks} ranks of a stage"
+        )
     if written.ep != 0:
         return written.ep or 1
     experts = max((run.block.moe.num_experts for run in question.model.blocks if run.block.moe), default=1)

@@ -148,6 +148,9 @@ def test_below_one_node_is_fine(world: str) -> None:
         ({"world_size": None}, "world_size"),
         ({"seq_len": "0"}, "seq_len"),
         ({"seq_len": "-1"}, "seq_len"),
+        ({"plan": "tp=2"}, "--plan"),
+        ({"config": "configs/tiny_internlm2.py", "model_size": None, "rank": "11"}, "--rank"),
+        ({"config": "configs/tiny_internlm2.py", "model_size": None, "rank": "0"}, "--rank"),
     ],
 )
 def test_bad_options(options: dict[str, str | None], word: str, capsys: pytest.CaptureFixture[str]) -> None:

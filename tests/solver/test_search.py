@@ -136,7 +136,11 @@ def test_a_space_of_one_plan_is_searched_by_the_same_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["tp", "tp=x", "tp=-1", "width=3", "tp=2;pp=2", "recompute=maybe", "strategy=3d"]
+    "text",
+    [
+        *("tp", "tp=x", "tp=-1", "width=3", "tp=2;pp=2", "recompute=maybe", "strategy=3d"),
+        *("tp=0", "cp=0", "vpp=0", "micro_batch=0", "tp=2,tp=4", "strategy=mtp,strategy=fsp", "ep=4096"),
+    ],
 )
 def test_a_typed_plan_that_is_no_plan(text: str) -> None:
     with pytest.raises(ConfigError):

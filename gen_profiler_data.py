@@ -120,10 +120,10 @@ def measure(given: argparse.Namespace, layout: "RankLayout") -> None:
 
 def run(given: argparse.Namespace, layout: "RankLayout") -> int:
     """The exit status; one line on stderr, of rank 0 unless it concerns another rank's environment."""
-    from profiler.modelled_run import model_profile
-
     try:
         if given.from_cluster:
+            from profiler.modelled_run import model_profile
+
             print(model_profile(given.from_cluster, given.output, root=ROOT))
         else:
             measure(given, layout)
@@ -132,7 +132,9 @@ def run(given: argparse.Namespace, layout: "RankLayout") -> int:
             complain(str(error))
         return 2
     except KeyboardInterrupt:
-        if layout.rank == 0:
+        if given.from_cluster:
+            complain("interrupted; nothing was written")
+        elif layout.rank == 0:
             complain(f"interrupted; what was measured is in {given.output}.journal, go on with --resume")
         return 130
     return 0

@@ -141,7 +141,8 @@ def _chunks(draft: Draft) -> BoolArray:
     num_micro = draft.sequences_per_rank // draft["micro_batch"]
     chunks = draft["pp"] * draft["vpp"]
     whole = (draft.model.num_layers % chunks == 0) | ((draft.model.num_layers + 2) % chunks == 0)
-    return bools((draft["vpp"] == 1) | ((draft["pp"] > 1) & whole & (num_micro % draft["pp"] == 0)))
+    possible = (draft["pp"] > 1) & whole & (num_micro % draft["pp"] == 0) & draft.job.preset.interleaves
+    return bools((draft["vpp"] == 1) | possible)
 
 
 RULES: tuple[Rule, ...] = (
@@ -208,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        reason="virtual chunks need a pipeline, whole layers each, and micro-batches in rounds of pp",
+        reason="virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches",
         after="vpp",
         keep=_chunks,
     ),

@@ -98,9 +98,8 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
             allowed=f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
             f"dp {dp} x micro_batch {micro_batch}",
         )
-    zero_size = written.zero_size or dp * cp
-    if written.zero_size is None and not written.zero_stage:
-        zero_size = 1
+    whole = job.world_size // (pp * (written.wp or 1)) if written.strategy == "isp" else dp * cp
+    zero_stage, zero_size = _sharding(written, whole)
     return Plan(
         strategy=_strategy(written.strategy or "mtp", where),
         preset=job.preset.name,
@@ -112,7 +111,7 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
         ep=_expert_ranks(written, question, tp * cp * dp, where),
         dp=dp,
         wp=written.wp or 1,
-        zero_stage=max(written.zero_stage or 0, 1) if zero_size > 1 else 0,
+        zero_stage=zero_stage,
         zero_size=zero_size,
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
@@ -132,6 +131,18 @@ def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int, wh
         return written.ep or 1
     experts = max((run.block.moe.num_experts for run in question.model.blocks if run.block.moe), default=1)
     return gcd(experts, stage_ranks)
+
+
+def _sharding(written: WrittenPlan, whole: int) -> tuple[int, int]:
+    """ZeRO stage and size as written. Size 0 is the ``whole`` group that holds the same weights (for isp the
+    weight data-parallel ranks); a stage alone shards over all of it, a size alone is stage 1. Where the
+    whole group is one rank there is nothing to shard."""
+    size = written.zero_size
+    if size is None:
+        size = whole if written.zero_stage else 1
+    size = size or whole
+    stage = int(size > 1) if written.zero_stage is None else written.zero_stage
+    return (0, 1) if whole == size == 1 else (stage, size)
 
 
 def _strategy(name: str, where: str) -> StrategyName:

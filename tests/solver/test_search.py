@@ -151,3 +151,30 @@ def test_degree_lists() -> None:
     assert divisors(12) == (1, 2, 3, 4, 6, 12)
     # InternEvo's pattern: 1, 2, 4, 6, 8, then multiples of 8.
     assert tensor_degrees(26) == (1, 2, 4, 6, 8, 16, 24)
+
+
+@pytest.mark.parametrize(
+    ("text", "stage", "size"),
+    [
+        ("tp=1", 0, 1),
+        ("zero_size=4", 1, 4),
+        ("zero_size=0", 1, 8),
+        ("zero_stage=3", 3, 8),
+        ("zero_stage=3,zero_size=2", 3, 2),
+        ("zero_stage=0,zero_size=8", 0, 8),
+        # isp shards over the ranks that hold the same weights: 8 / wp 4.
+        ("strategy=isp,wp=4,zero_size=0", 1, 2),
+        ("tp=8,zero_size=0", 0, 1),
+    ],
+)
+def test_sharding_is_taken_as_typed(text: str, stage: int, size: int) -> None:
+    plan = plan_of(parse_plan(text), question(world_size=8, model=small_model(kv_heads=8)), "--plan")
+    assert (plan.zero_stage, plan.zero_size) == (stage, size)
+
+
+def test_what_a_framework_cannot_run_is_said() -> None:
+    asked = question(world_size=8, preset=PRESETS["internevo"])
+    chunks = plan_of(parse_plan("pp=2,vpp=2"), asked, "--plan")
+    assert any("virtual chunks" in reason for reason in broken_rules(asked, chunks))
+    stageless = plan_of(parse_plan("zero_stage=0,zero_size=8"), asked, "--plan")
+    assert "a ZeRO stage needs shards, and shards a stage" in broken_rules(asked, stageless)

@@ -55,6 +55,8 @@ def run(options: argparse.Namespace) -> None:
         )
     for path in (options.json, options.csv, options.export_simai):
         check_writable(path)
+    for folder in (options.export_bundle, options.draw_heatmap_path if options.draw_heatmap else None):
+        check_folder(folder)
     device = measuring_device(options) if options.measure_missing else None
     opened = open_question(
         Request(
@@ -99,6 +101,12 @@ def check_writable(path: Path | None) -> None:
         raise ConfigError(
             where="command line", key="output path", value=str(path), allowed="a file in a folder that exists"
         )
+
+
+def check_folder(path: Path | None) -> None:
+    """Refuse a result folder that is a file, before any work is done."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise ConfigError(where="command line", key="output folder", value=str(path), allowed="a folder")
 
 
 def measuring_device(options: argparse.Namespace) -> MeasuringDevice:

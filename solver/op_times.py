@@ -128,8 +128,7 @@ class Pricer:
 
 
 COMPUTE_BOUND = ("gemm", "grouped_gemm", "attention")
-# NCCL's channels inside a node on NVSwitch: 16 thread blocks with NVLS and for point-to-point, 24 for
-# rings of 12 NVLinks (src/graph/search.cc, src/transport/nvls.cc); one figure for all.
+# Assumption: thread blocks of a collective, one figure for all; NCCL's channel count differs by GPU and links.
 COLLECTIVE_BLOCKS = 20
 
 COMM_PART: dict[Axis, str] = {

@@ -43,7 +43,6 @@ class JobSpec:
     global_batch_tokens: int
     preset: FrameworkPreset
     precision: Precision = field(default_factory=Precision)
-    axis_order: str = "tp-cp-ep-dp-pp"
     flash_attention: bool = True
     dropout: bool = False
     moe_imbalance: float = 1.0

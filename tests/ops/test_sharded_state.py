@@ -1,0 +1,75 @@
+"""Who shards what over whom: groups, bytes and rows that a wrong axis or factor would change."""
+
+import numpy as np
+import pytest
+
+from ops.context import LayerContext
+from ops.groups import ranks_and_stride
+from ops.layout import Layout
+from ops.op import Axis, Comm, GroupedGemm, Phase
+from ops.step import HeldParameters, step_ops
+from solver.mfu import model_flops_per_sequence
+from spec.arrays import ints
+from spec.attention_generations import slowdown
+from spec.presets import PRESETS
+from spec.read_config import read_config
+from tests.ops.layouts import job, written
+from tests.solver.questions import ROOT, small_model
+
+
+def test_optimizer_shards_lie_tp_ranks_apart() -> None:
+    layout = Layout.of(32, tp=4, zero_size=4)
+    assert ranks_and_stride(Axis.ZERO_SHARD, layout) == (ints(4), ints(4))
+    assert ranks_and_stride(Axis.ZERO_REPLICATE, layout) == (ints(2), ints(16))
+
+
+def test_hybrid_sharding_sums_a_shard_over_the_replicas() -> None:
+    layout = Layout.of(8, zero_size=2, zero_stage=1)
+    held = HeldParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
+    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
+    sizes = {
+        op.axis: int(op.size_bytes[0])
+        for op in step_ops(context, held, ints(0))
+        if isinstance(op, Comm) and "gradient" in op.name and op.size_bytes[0]
+    }
+    # fp32 gradients: 4000 bytes over 2 shards, then half of them over 4 replicas.
+    assert sizes == {Axis.ZERO_SHARD: 4000, Axis.ZERO_REPLICATE: 2000}
+
+
+@pytest.mark.parametrize(("stage", "passes"), [(1, []), (2, []), (3, ["forward", "input_grad"])])
+def test_only_stage_3_gathers_parameters_in_both_passes(stage: int, passes: list[str]) -> None:
+    """arXiv 1910.02054 sec. 7.2.2, DeepSpeed's preset."""
+    asked = job(world_size=4, seq_len=1024, preset=PRESETS["deepspeed"])
+    layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=stage)).blocks[0]
+    ops = (*layer.forward, *layer.backward)
+    gathers = [op for op in ops if isinstance(op, Comm) and "_parameters" in op.name and op.size_bytes[0]]
+    assert [op.phase.value for op in gathers] == passes
+
+
+def test_expert_tensor_ranks_gather_each_others_rows() -> None:
+    """arXiv 2504.14960 sec. 3: etp ranks hold slices of an expert, so each sees the rows of all of them."""
+    model = read_config(ROOT / "configs" / "8x7B_mixtral.py").model
+
+    def rows(etp: int) -> int:
+        layer = written(model, job(world_size=8), "fsp", Layout.of(8, tp=2, etp=etp, ep=2)).blocks[0]
+        up = next(op for op in layer.forward if isinstance(op, GroupedGemm) and op.phase is Phase.FORWARD)
+        return int(up.m[0])
+
+    assert rows(2) == 2 * rows(1)
+
+
+def test_older_flash_kernels_take_their_published_ratio() -> None:
+    """arXiv 2407.08608 (1.5-2.0 forward) and 2307.08691 (1.7-3.0), middles."""
+    assert slowdown("flash2", "forward", "hopper") == 1.75
+    assert slowdown("flash2", "forward", "ampere") == 1.0
+    assert slowdown("flash1", "backward", "ampere") == 2.35
+    assert slowdown("flash", "forward", "hopper") == 1.0
+
+
+def test_model_flops_are_three_forwards() -> None:
+    """PaLM (arXiv 2204.02311 App. B): 6 FLOPs a weight and token, 12 s h a layer and token."""
+    model, s = small_model(layers=2, kv_heads=8), 1024
+    h, f, vocab = 512, 2048, 4096
+    weights = 2 * (4 * h * h + 3 * h * f) + h * vocab
+    expected = s * (6 * weights + 2 * 12 * s * h)
+    assert np.isclose(model_flops_per_sequence(model, job(seq_len=s, world_size=1)), expected, rtol=1e-12)

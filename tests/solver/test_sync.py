@@ -1,0 +1,64 @@
+"""What a step hides of its gradient reduction and parameter gather: each beside its own pass."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.strategies.sharding import StrategyName
+from solver.pipeline import PassTimes
+from solver.plans import Plan, PlanTable
+from solver.price import sized
+from solver.sync import StepTimes, operations, step_times
+from spec.arrays import floats
+from spec.presets import PRESETS, FrameworkPreset
+from tests.solver.questions import question, small_model
+
+LONG_S, SHORT_S = 10.0, 1e-9
+
+
+def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepTimes:
+    """A step of four ranks whose passes take what is asked."""
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=4, zero_stage=1, zero_size=4, num_micro=4)
+    asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
+    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    layout = table.plans.layout.take(table.stages.plan)
+    ops = operations(asked.model, asked.job, layout, table.bytes.held, np.zeros(len(layout), dtype=bool))
+    passes = PassTimes(forward_s=floats(forward_s), backward_s=floats(backward_s), weight_s=floats(0.0))
+    return step_times(asked.pricer, asked.job, layout, ops, table.bytes.held, passes)
+
+
+def overlapping(*, reduce: bool = False, gather: bool = False) -> FrameworkPreset:
+    """Many small buckets, so that nearly everything can hide."""
+    return replace(
+        PRESETS["internevo"],
+        overlap_grad_reduce=reduce,
+        overlap_param_gather=gather,
+        bucket_elements=100_000,
+        bucket_elements_per_rank=0,
+    )
+
+
+def test_the_reduction_hides_beside_the_backward_and_not_the_forward() -> None:
+    open_s = float(times(overlapping(), LONG_S, LONG_S).reduction.seconds[0])
+    beside_backward = times(overlapping(reduce=True), SHORT_S, LONG_S).reduction.seconds[0]
+    beside_forward = times(overlapping(reduce=True), LONG_S, SHORT_S).reduction.seconds[0]
+    assert open_s > 0.0
+    assert beside_backward < 0.1 * open_s
+    assert beside_forward == pytest.approx(open_s, rel=1e-3)
+
+
+def test_the_gather_hides_beside_the_forward_and_not_the_backward() -> None:
+    open_s = float(times(overlapping(), LONG_S, LONG_S).gather.seconds[0])
+    beside_forward = times(overlapping(gather=True), LONG_S, SHORT_S).gather.seconds[0]
+    beside_backward = times(overlapping(gather=True), SHORT_S, LONG_S).gather.seconds[0]
+    assert open_s > 0.0
+    assert beside_forward < 0.1 * open_s
+    assert beside_backward == pytest.approx(open_s, rel=1e-3)
+
+
+def test_one_bucket_hides_nothing() -> None:
+    whole = replace(overlapping(reduce=True), bucket_elements=0)
+    assert times(whole, LONG_S, LONG_S).reduction.seconds[0] == pytest.approx(
+        times(overlapping(), LONG_S, LONG_S).reduction.seconds[0]
+    )

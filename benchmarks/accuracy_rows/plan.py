@@ -1,13 +1,14 @@
 """From a row's parallel degrees to plans: one where the source says everything, else the candidates.
 
 Settings a source leaves out are resolved by one rule that never sees a measurement: the default of the
-framework's own recipes where we know it (``RECIPE_RECOMPUTES``), else among the
+framework's own recipes where we know it (``recipes``), else among the
 candidates that fit in the GPU's memory the one priced fastest, and if none fits the one that needs
 least. A tuned published run is assumed to have been tuned.
 """
 
 from dataclasses import dataclass, replace
 
+from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row, RowError
@@ -18,9 +19,6 @@ from solver.schedules import Schedule
 from spec.job import JobSpec
 
 MICRO_BATCHES = (1, 2, 4, 8)
-# Stated by the framework's own recipes: NeMo-Framework-Launcher, conf/training/gpt3/*.yaml,
-# activations_checkpoint_num_layers 0.
-RECIPE_RECOMPUTES: dict[str, tuple[Recompute, ...]] = {"NeMo/Megatron-Core": (Recompute.NONE,)}
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
@@ -81,6 +79,7 @@ def _degrees(row: Row, job: JobSpec) -> dict[str, int]:
     stated = row.whole_or("dp", dp)
     if stated not in (dp, dp * cp):
         raise row.refuse("dp", f"num_gpus / (tp pp cp) is {dp}")
+    ep = recipes.expert_ranks(row, ep, dp)
     return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp}
 
 
@@ -146,7 +145,8 @@ def _micro_batches(row: Row, job: JobSpec, dp: int) -> tuple[int, ...]:
     if row.known("micro_batch"):
         return (row.whole("micro_batch"),)
     per_rank = max(job.global_batch_sequences // dp, 1)
-    return tuple(size for size in MICRO_BATCHES if per_rank % size == 0)
+    sizes = recipes.micro_batches(row) or MICRO_BATCHES
+    return tuple(size for size in sizes if per_rank % size == 0)
 
 
 def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
@@ -156,7 +156,7 @@ def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
         core = "core_attn" in notes.recompute_modules
         return (Recompute.SELECTIVE,) if core else (Recompute.NONE,)
     if not row.known("recompute"):
-        return RECIPE_RECOMPUTES.get(row.text("framework"), RECOMPUTES)
+        return recipes.recomputes(row) or RECOMPUTES
     if word == "selective" and "fraction of layers" in row.notes:
         return (Recompute.NONE, Recompute.FULL)
     if word not in [kind.value for kind in Recompute]:

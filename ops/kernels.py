@@ -99,6 +99,8 @@ KERNELS: dict[str, KernelTraffic] = {
     "accumulate": KernelTraffic(forward_reads=0, forward_writes=0, backward_reads=2, backward_writes=1),
     # a reduction over gradients: read once
     "norm_reduce": KernelTraffic(forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0),
+    # a buffer set to zero: written once
+    "fill": KernelTraffic(forward_reads=0, forward_writes=1, backward_reads=0, backward_writes=0),
     # rows of tokens moved to and from expert order
     "permute": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
 }

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
-from ops.op import Axis, Comm, MemoryBound, Op, Ops, Owner, Phase, Position, Update
+from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Position, Update
+from ops.optimizer_passes import optimizer_passes
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -126,17 +127,10 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
 
 
 def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
-    """Gradient norm (one pass over the gradients) and the optimizer's own pass over its shard."""
+    """The passes over gradients and parameters around the optimizer's own (ops.optimizer_passes)."""
     owned = owned_elements(context, held)
-    norm = MemoryBound(
-        name="step.gradient_norm",
-        phase=Phase.STEP,
-        kernel="norm_reduce",
-        rows=owned,
-        width=np.ones_like(owned),
-        dtype=context.job.precision.gradient,
-    )
-    return [norm, Update(name="step.update", phase=Phase.STEP, elements=owned)]
+    before, after = optimizer_passes(context, held.total, owned)
+    return [*before, Update(name="step.update", phase=Phase.STEP, elements=owned), *after]
 
 
 def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:

@@ -14,7 +14,7 @@ SCORES = ("masked_softmax",)
 UNFUSED = "_unfused"
 """What the names of kernels end in that plain torch runs as several (ops.kernels)."""
 
-WHOLE_SHARD = ("norm_reduce",)
+WHOLE_SHARD = ("norm_reduce", "fill")
 """Kernels over all parameters of a rank at once: rows are elements, the width is 1."""
 
 ROW_KERNELS = tuple(name for name in KERNELS if name not in WHOLE_SHARD)

@@ -222,6 +222,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         stand_in="torch fp32 to 16-bit copy: the bytes that a GEMM moves more when it adds to an fp32 sum",
     ),
     "norm_reduce": KernelFunction(operands=one_activation, forward=torch.linalg.vector_norm, one_kernel=True),
+    "fill": KernelFunction(operands=one_activation, forward=lambda buffer: buffer.zero_(), one_kernel=True),
     "permute": KernelFunction(
         operands=with_order,
         forward=lambda x, order: x.index_select(0, order),

@@ -181,6 +181,7 @@ KERNEL_OPERATIONS = {
     ("copy", "forward"): ("copy_",),
     ("copy", "backward"): ("copy_",),
     ("norm_reduce", "forward"): ("linalg_vector_norm",),
+    ("fill", "forward"): ("zero_",),
     ("accumulate", "backward"): ("add_",),
     ("rmsnorm_unfused", "forward"): ("rsqrt", "mul"),
     ("rmsnorm_unfused", "backward"): ("mul",),

@@ -1,0 +1,58 @@
+"""What runs over gradients and parameters around the optimizer's own pass, once a step.
+
+Mixed precision keeps an fp32 master copy, so gradients are brought to it and the new parameters back
+(Micikevicius et al. 2017, arXiv 1710.03740 sec. 3.1). In the order of Megatron-LM
+(``Float16OptimizerWithFloat16Params.step`` in megatron/optimizer/optimizer.py,
+``zero_grad_buffer`` and ``allreduce_gradients`` in megatron/model/distributed.py, v2.3 to v3.0; Megatron-Core
+kept the passes): the gradient buffer is zeroed and, among several ranks, divided by their number; the owned part is
+copied to fp32, with fp16 unscaled and checked for infinities, its norm taken, clipped, and after the update
+copied back. DeepSpeed (``step`` of runtime/zero/stage_1_and_2.py: ``unscale_and_clip_grads``) and InternEvo
+(``HybridZeroOptimizer.step``) make the same passes over their shards.
+"""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.op import MemoryBound, Ops, Phase
+from spec.arrays import IntArray
+from spec.dtypes import dtype_bytes
+
+
+def optimizer_passes(context: LayerContext, held: IntArray, owned: IntArray) -> tuple[Ops, Ops]:
+    """Kernels before and after the update, for ``held`` gradient elements of a rank and the ``owned``
+    ones whose state it keeps.
+
+    ``Assumption:`` the norm is above the limit, as in the first steps of a training, so that every gradient is
+    scaled down.
+    """
+    precision, preset, layout = context.job.precision, context.job.preset, context.layout
+    narrow_gradient = bool(precision.master) and dtype_bytes(precision.gradient) < dtype_bytes(
+        precision.master
+    )
+    narrow_parameter = bool(precision.master) and precision.parameter != precision.master
+    wide = precision.master or precision.gradient
+    copies = layout.dp * layout.cp
+    divided = np.where((copies > 1) & (layout.zero_stage < 2), held, 0)
+    before = [("divide_gradients", "copy", divided, precision.gradient)]
+    if preset.contiguous_gradients:
+        before.append(("zero_gradients", "fill", held, precision.gradient))
+    if narrow_gradient:
+        before.append(("master_gradients", "cast", owned, precision.gradient))
+    if precision.compute == "fp16":
+        before.append(("unscale_gradients", "copy", owned, wide))
+    before.append(("gradient_norm", "norm_reduce", owned, wide))
+    before.append(("clip_gradients", "copy", owned, wide))
+    after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
+    return tuple(_pass(*one) for one in before), tuple(_pass(*one) for one in after)
+
+
+def _pass(name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:
+    """One kernel of ops.kernels over ``elements`` as rows of width 1."""
+    return MemoryBound(
+        name=f"step.{name}",
+        phase=Phase.STEP,
+        kernel=kernel,
+        rows=elements,
+        width=np.ones_like(elements),
+        dtype=dtype,
+    )

@@ -1,0 +1,64 @@
+"""Bytes that a step moves around the optimizer's own pass, counted by hand from Megatron-LM's source."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.context import LayerContext
+from ops.layout import Layout
+from ops.op import MemoryBound, Update
+from ops.optimizer_passes import optimizer_passes
+from ops.step import HeldParameters, step_ops
+from spec.arrays import ints
+from spec.job import JobSpec, Precision, precision_of
+from spec.presets import PRESETS
+from tests.ops.layouts import job
+from tests.solver.questions import small_model
+
+ELEMENTS = 1_000_000
+
+
+def moved_per_element(asked: JobSpec, layout: Layout, owned: int = ELEMENTS) -> float:
+    context = LayerContext(model=small_model(), job=asked, layout=layout)
+    before, after = optimizer_passes(context, ints(ELEMENTS), ints(owned))
+    kernels = [op for op in (*before, *after) if isinstance(op, MemoryBound)]
+    return sum(float(op.bytes_moved[0]) for op in kernels) / ELEMENTS
+
+
+def with_precision(preset: str, gradient: str, compute: str) -> JobSpec:
+    changed = replace(PRESETS[preset], gradient_dtype=gradient)
+    return replace(job(preset=changed), precision=precision_of(changed, compute))
+
+
+def test_fp16_in_one_replica() -> None:
+    """Zeroed 2, to fp32 2 + 4, unscaled 4 + 4, norm 4, clipped 4 + 4, parameters back 4 + 2."""
+    assert moved_per_element(with_precision("megatron", "fp16", "fp16"), Layout.of(1)) == 34.0
+
+
+def test_bf16_with_fp32_gradients_in_several_replicas() -> None:
+    """Divided 4 + 4, zeroed 4, norm 4, clipped 4 + 4, parameters back 4 + 2; neither unscaled nor copied."""
+    assert moved_per_element(with_precision("megatron", "fp32", "bf16"), Layout.of(8)) == 30.0
+
+
+def test_sharded_state_makes_only_its_own_passes() -> None:
+    """With an eighth owned, what works on the whole buffer stays (12 bytes), the rest (18) is an eighth."""
+    asked = with_precision("megatron", "fp32", "bf16")
+    sharded = moved_per_element(asked, Layout.of(8, zero_size=8, zero_stage=1), owned=ELEMENTS // 8)
+    assert sharded == pytest.approx(12.0 + 18.0 / 8)
+
+
+def test_without_a_master_copy_nothing_is_cast() -> None:
+    asked = replace(job(), precision=Precision(master="", gradient="bf16"))
+    context = LayerContext(model=small_model(), job=asked, layout=Layout.of(1))
+    before, after = optimizer_passes(context, ints(ELEMENTS), ints(ELEMENTS))
+    assert not after
+    assert "cast" not in {op.kernel for op in before if isinstance(op, MemoryBound)}
+
+
+def test_gradients_come_first_and_parameters_last() -> None:
+    held = HeldParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
+    context = LayerContext(model=small_model(), job=job(), layout=Layout.of(8))
+    names = [op.name for op in step_ops(context, held, ints(0)) if isinstance(op, MemoryBound | Update)]
+    assert (
+        names.index("step.clip_gradients") < names.index("step.update") < names.index("step.model_parameters")
+    )

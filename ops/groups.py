@@ -65,8 +65,11 @@ def place(ranks: IntArray, stride: IntArray, world_size: int, domain_ranks: int)
     domain = min(domain_ranks, world_size)
     span = ranks * stride
     inside = np.maximum(domain // stride, 1)
-    fits = span <= domain
+    # A world inside one domain cannot leave it, however far apart two of its ranks are.
+    alone = world_size <= domain_ranks
+    fits = (span <= domain) | alone
     even = np.where(fits, domain % np.maximum(span, 1) == 0, (stride >= domain) | (domain % stride == 0))
+    even |= alone
     even &= fits | (stride >= domain) | (ranks % inside == 0)
     intra = np.where(fits, ranks, np.minimum(inside, ranks))
     inter = ceil_div(ranks, intra)

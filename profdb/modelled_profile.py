@@ -102,8 +102,11 @@ def _price(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
         return book.host_s(first.kind).seconds
     door = DOORS[type(first)]
     values: dict[str, Any] = {}
+    held = {item.name for item in fields(first)}
     for item in fields(door.query):
         name = door.renamed.get(item.name, item.name)
+        if name not in held:
+            continue
         if item.type == IntLike:
             values[item.name] = ints([getattr(case, name) for case in cases])
         else:

@@ -113,24 +113,32 @@ class MemoryBoundQuery(Query):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveQuery(Query):
     """One collective of ``size_bytes`` (whole array on one rank, spec.collectives) over groups of
-    ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per domain at once."""
+    ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per domain at once.
+
+    On clusters of three domains also ``outer_intra`` ranks of the group in one second domain and
+    ``outer_siblings`` groups there; 0 where there are two."""
 
     collective: Collective
     size_bytes: IntLike
     intra: IntLike
     inter: IntLike
     siblings: IntLike = 1
+    outer_intra: IntLike = 0
+    outer_siblings: IntLike = 0
     dtype: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class P2PQuery(Query):
-    """One message between two ranks: intra=2, inter=1 inside a domain; intra=1, inter=2 between two."""
+    """One message between two ranks: intra=2, inter=1 inside a domain; intra=1, inter=2 between two;
+    ``outer_intra`` and ``outer_siblings`` as in CollectiveQuery."""
 
     size_bytes: IntLike
     intra: IntLike
     inter: IntLike
     siblings: IntLike = 1
+    outer_intra: IntLike = 0
+    outer_siblings: IntLike = 0
     dtype: str = "bf16"
 
 

@@ -34,6 +34,13 @@ def matching_sheet(device_name: str, kind: str, root: Path) -> MatchedSheet | No
     return None
 
 
+def sheet_domain(sheet: MatchedSheet | None, ranks_per_node: int) -> int:
+    """Ranks of the sheet's scale-up domain where it cuts a node into equal parts (PCIe below each of two
+    processors), else 0: a node."""
+    ranks = sheet.cluster.scale_up_ranks if sheet else 0
+    return ranks if 0 < ranks < ranks_per_node and ranks_per_node % ranks == 0 else 0
+
+
 def machine_facts(world: World, sheet: MatchedSheet | None, date: str) -> MachineFacts:
     """The machine as device, driver and torch describe it. ``gpu`` is the sheet's name where a sheet
     matches, so that measured and modelled samples of one GPU merge; else the driver's."""

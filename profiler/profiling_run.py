@@ -14,7 +14,7 @@ from profdb.store import load_profile, save_profile
 from profiler.device import choose_device
 from profiler.journal import Journal, Recorded, journal_path, read_journal
 from profiler.launched import Launcher
-from profiler.machine import MatchedSheet, machine_facts, matching_sheet, with_best_flops
+from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
 from profiler.measurement import Bench
 from profiler.model_cases import model_cases
 from profiler.rank_layout import RankLayout
@@ -86,7 +86,9 @@ def run_profiling(
     """
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
     device = choose_device(options.device, layout.local_rank)
-    world = open_world(layout, device, domain_ranks=options.domain_ranks, timeout_s=options.timeout_s)
+    sheet = matching_sheet(device.name, device.kind, options.root)
+    domain = options.domain_ranks or sheet_domain(sheet, layout.local_size)
+    world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     cases = options.cases
     if cases is None:
         cases = tuple(plan_cases(sweep_plan(world, options), wanted))

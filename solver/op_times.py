@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.groups import Group, group_of, neighbours
+from ops.groups import group_of, neighbours
 from ops.layout import Layout
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op
 from profdb.curvebook import Book
@@ -32,9 +32,10 @@ class TimedOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricer:
-    """A book of times, the scale-up domain that decides where collectives run, and what a training
-    step does to the times of its parts: ``training_rate_ratio`` (spec.cluster.GpuSpec) and ``taken``, the
-    share of multiprocessors that a collective occupies.
+    """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
+    three, 0 where there are two), and what a training step does to the times of its parts:
+    ``training_rate_ratio`` (spec.cluster.GpuSpec) and ``taken``, the share of multiprocessors that a
+    collective occupies.
     """
 
     book: Book
@@ -42,6 +43,7 @@ class Pricer:
     training_rate_ratio: float = 1.0
     taken: float = 0.0
     architecture: str = ""
+    middle_ranks: int = 0
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -52,6 +54,7 @@ class Pricer:
             training_rate_ratio=cluster.gpu.training_rate_ratio,
             taken=min(COLLECTIVE_BLOCKS / cluster.gpu.num_sms, 0.5),
             architecture=cluster.gpu.architecture,
+            middle_ranks=cluster.middle_ranks,
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -70,17 +73,22 @@ class Pricer:
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
         """One activation from a pipeline stage to the next."""
-        return self._neighbours(group_of(Axis.PP, layout, self.domain_ranks), size_bytes)
+        return self._neighbours(Axis.PP, layout, size_bytes)
 
-    def _neighbours(self, group: Group, size_bytes: IntArray) -> Priced:
+    def _neighbours(self, axis: Axis, layout: Layout, size_bytes: IntArray) -> Priced:
         """A message from every member of a group to the next one, all at once."""
+        group = group_of(axis, layout, self.domain_ranks)
         pair = neighbours(group, self.domain_ranks)
+        middle = self.middle_ranks or self.domain_ranks
+        outer = neighbours(group_of(axis, layout, middle), middle)
         return self.book.p2p_s(
             P2PQuery(
                 size_bytes=np.where(group.ranks > 1, size_bytes, 0),
                 intra=pair.intra,
                 inter=pair.inter,
                 siblings=pair.siblings,
+                outer_intra=outer.intra if self.middle_ranks else 0,
+                outer_siblings=outer.siblings if self.middle_ranks else 0,
             )
         )
 
@@ -116,13 +124,16 @@ class Pricer:
     def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, Priced]:
         group = group_of(op.axis, layout, self.domain_ranks)
         if op.collective is Collective.P2P:
-            return COMM_PART[op.axis], "p2p", self._neighbours(group, op.size_bytes)
+            return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
+        outer = group_of(op.axis, layout, self.middle_ranks or self.domain_ranks)
         query = CollectiveQuery(
             collective=op.collective,
             size_bytes=np.where(group.ranks > 1, op.size_bytes, 0),
             intra=group.intra,
             inter=group.inter,
             siblings=group.siblings,
+            outer_intra=outer.intra if self.middle_ranks else 0,
+            outer_siblings=outer.siblings if self.middle_ranks else 0,
         )
         return COMM_PART[op.axis], f"{op.collective.value}", self.book.collective_s(query)
 

@@ -36,7 +36,9 @@ class NetworkDomain:
 
     ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one
     way; ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink,
-    pcie, network or memory ("" when nobody said).
+    pcie, socket (between the processors of one server), network or memory ("" when nobody said).
+    ``links`` lead from each inner domain into this one and are shared by all that cross, ``bandwidth``
+    being an equal part of them; 0: the NICs in the outermost domain, one per GPU elsewhere.
     """
 
     name: str
@@ -45,12 +47,13 @@ class NetworkDomain:
     latency_s: float
     in_network_reduction: bool = False
     link: str = ""
+    links: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """A homogeneous cluster. ``domains`` run from inside out; the first is the scale-up domain
-    (NVLink, or the PCIe of one server), the last reaches every node.
+    (NVLink, or the PCIe below one processor), the last reaches every node; at most three.
 
     ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
     and an NVLink domain of 72. ``sources`` maps a TOML key path to where its figure comes from.
@@ -68,6 +71,16 @@ class ClusterSpec:
     def scale_up_ranks(self) -> int:
         """GPUs in the innermost domain."""
         return self.domains[0].ranks
+
+    @property
+    def middle_ranks(self) -> int:
+        """GPUs in the second of three domains; 0 where there are two."""
+        return self.domains[1].ranks if len(self.domains) > 2 else 0
+
+    @property
+    def server_ranks(self) -> int:
+        """GPUs of one server, or of one NVLink domain where that is more."""
+        return max(self.scale_up_ranks, self.gpus_per_node)
 
     def nodes_for(self, world_size: int) -> int:
         """Nodes that hold ``world_size`` ranks."""

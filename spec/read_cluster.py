@@ -5,6 +5,7 @@ A sheet is data with a source behind each figure. docs/clusters.md shows the for
 
 import tomllib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from spec.cluster import ClusterSpec, GpuSpec, NetworkDomain
@@ -15,7 +16,7 @@ from spec.sheet import FLOPS_LIMITS, Sheet, is_sourced
 CLUSTER_FOLDER = Path("configs") / "clusters"
 
 ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
-LINKS = ("nvlink", "pcie", "network", "memory")
+LINKS = ("nvlink", "pcie", "socket", "network", "memory")
 
 SHEET_KEYS = ("name", "gpu", "node", "domains", "sources")
 GPU_KEYS = (
@@ -33,7 +34,7 @@ GPU_KEYS = (
     "training_rate_ratio",
 )
 NODE_KEYS = ("gpus", "nics", "max_nodes")
-DOMAIN_KEYS = ("name", "link", "ranks", "bandwidth", "latency_s", "in_network_reduction")
+DOMAIN_KEYS = ("name", "link", "ranks", "bandwidth", "latency_s", "in_network_reduction", "links")
 
 
 def known_clusters(root: Path) -> tuple[str, ...]:
@@ -165,6 +166,7 @@ def _domains(sheet: Sheet) -> tuple[NetworkDomain, ...]:
                 bandwidth=table.number("bandwidth"),
                 latency_s=table.number("latency_s"),
                 in_network_reduction=table.flag("in_network_reduction"),
+                links=table.count("links", minimum=1) if "links" in table.table else 0,
             )
         )
     return tuple(domains)
@@ -194,12 +196,13 @@ def _check_shape(sheet: Sheet, cluster: ClusterSpec) -> None:
     """Domains grow from inside out and end in one that reaches every node."""
     ranks = [domain.ranks for domain in cluster.domains]
     inner = ranks[:-1]
-    if ranks[-1] != 0 or 0 in inner or inner != sorted(set(inner)):
+    nested = all(outer % within == 0 for within, outer in pairwise(inner))
+    if ranks[-1] != 0 or 0 in inner or inner != sorted(set(inner)) or not nested or len(ranks) > 3:
         raise ConfigError(
             where=sheet.where,
             key="domains.ranks",
             value=ranks,
-            allowed="growing from inside out, the last one 0 (unlimited)",
+            allowed="two or three, growing by whole multiples from inside out, the last one 0 (unlimited)",
         )
     if inner and inner[0] % cluster.gpus_per_node and cluster.gpus_per_node % inner[0]:
         raise ConfigError(

@@ -85,7 +85,7 @@ def simai_network_of(cluster: ClusterSpec) -> SimaiNetwork:
     beyond = cluster.domains[-1]
     nics = max(cluster.nics_per_node, 1)
     return SimaiNetwork(
-        gpus_per_server=cluster.scale_up_ranks,
+        gpus_per_server=cluster.server_ranks,
         nics_per_server=nics,
         nvlink_gib=cluster.domains[0].bandwidth / GIB,
         nic_gib=beyond.bandwidth * cluster.gpus_per_node / nics / GIB,
@@ -94,7 +94,7 @@ def simai_network_of(cluster: ClusterSpec) -> SimaiNetwork:
 
 def _topology(cluster: ClusterSpec, world_size: int) -> Topology:
     """Rail-optimised servers of the cluster's size, or racks of 72 for a domain of 72."""
-    size = cluster.scale_up_ranks
+    size = cluster.server_ranks
     rate = f"{round(cluster.domains[0].bandwidth * GBIT)}Gbps"
     if size == 72:
         return build_topology(TopologyFlags(template=NVL))

@@ -8,7 +8,6 @@ class Gap(StrEnum):
 
     MODULE_RECOMPUTE = "recompute of named modules only"
     LAYER_RECOMPUTE = "recompute of some layers only"
-    SCATTERED_HOPS = "pipeline hops scattered over tp and gathered again"
     UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
     ASYNC_TP = "tp overlap by pipelined GEMM chunks"
     EXPERT_OVERLAP = "expert all-to-all hidden behind compute"
@@ -17,7 +16,6 @@ class Gap(StrEnum):
     UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"
     OP_RECOMPUTE = "recompute chosen operation by operation"
     UNALIGNED_HEADS = "attention products of a head width that is no multiple of 8 (slow tensor-core kernels)"
-    SOCKETS = "PCIe groups that cross the sockets of a server"
     SINGLE_FETCHES = "ZeRO-3 that fetches parameter by parameter (DeepSpeed of 2021)"
     ALIBI = "ALiBi added to the attention scores"
     SINKS = "attention sinks"

@@ -185,10 +185,8 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
 def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     framework = row.text("framework")
     unaligned = not flash_of(row) and row.whole_or("head_dim", 8) % 8 != 0
-    pcie = row.text("gpu").endswith("PCIe") and row.whole("num_gpus") > row.whole("gpus_per_node") // 2
     needed = {
         Gap.UNALIGNED_HEADS: unaligned,
-        Gap.SOCKETS: pcie,
         Gap.SINGLE_FETCHES: row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3,
         Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
         Gap.CUDA_GRAPH: notes.cuda_graph,

@@ -179,12 +179,10 @@ def _with_batches(plan: Plan, job: JobSpec) -> Candidate:
 
 def _gaps(row: Row, notes: Notes, plan: Plan, found: list[Candidate]) -> tuple[Gap, ...]:
     partial = "fraction of layers" in row.notes or notes.recompute_layers is not None
-    scattered = plan.tp > 1 and plan.pp > 1 and plan.strategy is StrategyName.MTP
     needed = {
         Gap.MODULE_RECOMPUTE: bool(notes.recompute_modules),
         Gap.LAYER_RECOMPUTE: partial,
         Gap.OP_RECOMPUTE: "torchtitan" in row.text("framework") and row.text("recompute") == "selective",
-        Gap.SCATTERED_HOPS: scattered and "Megatron-LM" in row.text("framework"),
         Gap.UNEVEN_BATCH: any(one.beyond for one in found),
     }
     return tuple(gap for gap, wanted in needed.items() if wanted)

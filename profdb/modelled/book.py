@@ -26,7 +26,7 @@ from profdb.queries import (
     OptimizerQuery,
     P2PQuery,
 )
-from spec.arrays import FloatArray, ceil_div
+from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.cluster import ClusterSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
@@ -80,7 +80,7 @@ class ModelledBook:
     def collective_s(self, query: CollectiveQuery) -> Priced:
         """Collectives of spec.collectives; p2p as ``p2p_s``."""
         c = query.columns()
-        shape = _shape(c["intra"], c["inter"], c["siblings"])
+        shape = _shape(c)
         size = c["size_bytes"].astype(np.float64)
         if query.collective is Collective.P2P:
             return _modelled(p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD)
@@ -93,7 +93,7 @@ class ModelledBook:
     def p2p_s(self, query: P2PQuery) -> Priced:
         """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
         c = query.columns()
-        shape = _shape(c["intra"], c["inter"], c["siblings"])
+        shape = _shape(c)
         size = c["size_bytes"].astype(np.float64)
         return _modelled(p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD)
 
@@ -114,12 +114,12 @@ class ModelledBook:
         return _modelled(np.array([host.HOST_SECONDS[kind]]), host.RELATIVE_STD)
 
 
-def _shape(intra: object, inter: object, siblings: object) -> Shape:
+def _shape(columns: dict[str, IntArray]) -> Shape:
     """A group of at least one rank; zero ranks count as one (they move nothing)."""
     return Shape(
-        intra=np.maximum(np.asarray(intra, dtype=np.int64), 1),
-        inter=np.maximum(np.asarray(inter, dtype=np.int64), 1),
-        siblings=np.maximum(np.asarray(siblings, dtype=np.int64), 1),
+        **{name: np.maximum(columns[name], 1) for name in ("intra", "inter", "siblings")},
+        outer_intra=columns["outer_intra"],
+        outer_siblings=columns["outer_siblings"],
     )
 
 

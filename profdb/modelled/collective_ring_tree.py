@@ -10,7 +10,14 @@ A group of one rank costs nothing. ``size_bytes`` is the whole array on one rank
 
 import numpy as np
 
-from profdb.modelled.links import Shape, hop_seconds, network_rate, scale_up_rate
+from profdb.modelled.links import (
+    Shape,
+    hop_seconds,
+    network_rate,
+    outer_hop_seconds,
+    outside_server,
+    scale_up_rate,
+)
 from profdb.modelled.nccl_constants import (
     LL_MAX_RATE,
     LL_MAX_RATE_NODES,
@@ -43,7 +50,7 @@ from spec.collectives import Collective
 RELATIVE_STD = 0.2  # Fitted: residuals of the same timings
 
 LONG_SHARE = 0.93  # Fitted: share of NCCL's link rate that Ring/Simple reaches on long messages
-OWN_CHUNK = 0.45  # Fitted: cost of a rank's own chunk (copied, not sent) in steps of the ring
+OWN_CHUNK = 0.45  # Fitted: cost of a rank's own chunk (copied, not sent) in steps of a ring over NVLink
 NVLS_SHARE = 0.9  # Fitted: share of NCCL's NVLS rate that long messages reach
 
 REDUCED = (Collective.ALL_REDUCE,)
@@ -95,10 +102,10 @@ def ring_rate(cluster: ClusterSpec, shape: Shape, protocol: Protocol) -> FloatAr
 
 
 def ll_cap(cluster: ClusterSpec, shape: Shape) -> FloatArray:
-    """NCCL's cap on LL, by architecture in one domain and by node count beyond."""
+    """NCCL's cap on LL, by architecture in one server and by node count beyond."""
     alone = LL_MAX_RATE.get(cluster.gpu.architecture, np.inf)
     two, more = LL_MAX_RATE_NODES
-    return np.where(shape.inter == 1, alone, np.where(shape.inter == 2, two, more))
+    return np.where(~outside_server(cluster, shape), alone, np.where(shape.inter == 2, two, more))
 
 
 def ring_latency(cluster: ClusterSpec, kind: Collective, shape: Shape, protocol: Protocol) -> FloatArray:
@@ -108,8 +115,8 @@ def ring_latency(cluster: ClusterSpec, kind: Collective, shape: Shape, protocol:
     crossing = np.where(shape.intra > 1, turns * (shape.inter - 1.0), steps)
     crossing = np.where(shape.inter > 1, crossing, 0.0)
     inner = np.full(shape.inter.shape, hop_seconds(cluster.domains[0], protocol))
-    inner = np.where(shape.inter > 1, np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
-    outer = hop_seconds(cluster.domains[-1], protocol)
+    inner = np.where(outside_server(cluster, shape), np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
+    outer = outer_hop_seconds(cluster, shape, protocol)
     base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
     return np.asarray(base + (steps - crossing) * inner + crossing * outer, dtype=np.float64)
 
@@ -118,15 +125,31 @@ def _ring(
     cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape, protocol: Protocol
 ) -> FloatArray:
     ranks = np.maximum(shape.ranks, 1.0)
-    steps = ring_steps(kind, ranks) + OWN_CHUNK
+    steps = ring_steps(kind, ranks)
     latency = ring_latency(cluster, kind, shape, protocol)
     if protocol is Protocol.SIMPLE and cluster.domains[0].link != "memory":
         blackwell = cluster.gpu.architecture == "blackwell" and kind in GATHERED
-        held = (shape.inter > 1) if kind is Collective.ALL_REDUCE else (shape.inter == 1) & blackwell
+        across = outside_server(cluster, shape)
+        held = across if kind is Collective.ALL_REDUCE else ~across & blackwell
         factor = PLATEAU_VOLTA if cluster.gpu.architecture == "volta" else PLATEAU
         latency = np.where(held & (size >= PLATEAU_BYTES * ranks), latency * factor, latency)
-    seconds = latency + size * steps / ranks / ring_rate(cluster, shape, protocol)
+    rate = ring_rate(cluster, shape, protocol)
+    seconds = latency + size / ranks * (steps / rate + own_chunk(cluster, shape, rate))
     return np.asarray(seconds, dtype=np.float64)
+
+
+def own_chunk(cluster: ClusterSpec, shape: Shape, ring: FloatArray) -> FloatArray:
+    """Seconds per byte of a rank's own chunk.
+
+    A copy inside the GPU: OWN_CHUNK of a step over NVLink, where it was seen, whatever the step takes
+    between nodes; behind a slower link Assumption: read and written once at the HBM rate.
+    """
+    link = cluster.domains[0].link
+    if link == "nvlink":
+        return np.where(shape.inter > 1, OWN_CHUNK / scale_up_rate(cluster), OWN_CHUNK / ring)
+    if link == "memory":
+        return OWN_CHUNK / ring
+    return np.full(ring.shape, 2.0 / cluster.gpu.memory_bandwidth)
 
 
 def _tree(cluster: ClusterSpec, size: FloatArray, shape: Shape, protocol: Protocol) -> FloatArray:
@@ -135,11 +158,11 @@ def _tree(cluster: ClusterSpec, size: FloatArray, shape: Shape, protocol: Protoc
     if protocol is Protocol.LL:
         rate = np.minimum(rate * TREE_LL_SHARE, ll_cap(cluster, shape))
     elif protocol is Protocol.LL128:
-        rate = rate * np.where(shape.inter == 1, TREE_LL128_SHARE[0], TREE_LL128_SHARE[1])
+        rate = rate * np.where(~outside_server(cluster, shape), TREE_LL128_SHARE[0], TREE_LL128_SHARE[1])
     column = np.clip(np.log2(np.maximum(size / 64.0, 1.0)).astype(np.int64), 0, 23)
     rate = 0.5 * rate * LONG_SHARE * TREE_CORRECTION[protocol][column]
     inner = hop_seconds(cluster.domains[0], protocol, tree=True)
-    outer = hop_seconds(cluster.domains[-1], protocol, tree=True)
+    outer = outer_hop_seconds(cluster, shape, protocol, tree=True)
     depth = np.ceil(np.log2(np.maximum(shape.inter, 1)))
     latency = TREE_BASE_S[protocol] + 2.0 * ((shape.intra - 1.0) * inner + depth * outer)
     return np.asarray(latency + size / rate, dtype=np.float64)
@@ -173,4 +196,4 @@ def _pat(cluster: ClusterSpec, size: FloatArray, shape: Shape) -> FloatArray:
     depth = np.ceil(np.log2(ranks))
     latency = PAT_BASE_S + depth * PAT_NET_HOP_S + ranks * PAT_RANK_S
     seconds = latency + size / (bus_rate(cluster, shape) * PAT_RATE * LONG_SHARE)
-    return np.where((shape.intra == 1) & (shape.inter > 1), seconds, np.inf)
+    return np.where((shape.intra == 1) & outside_server(cluster, shape), seconds, np.inf)

@@ -1,11 +1,11 @@
 """What a group of ranks gets from the links of a cluster: rates and hop latencies.
 
-Inside a scale-up domain each GPU owns its links, so sibling groups do not slow each other. Across
-domains the NICs are shared: a group gets the NICs of its own ranks, at least one, and never more
-than an equal part of the domain's.
+Inside a scale-up domain each GPU owns its links, so sibling groups do not slow each other. The ways out
+of a domain (the NICs of a node, the link between two processors) are shared: a group gets those of its
+own ranks, at least one, and never more than an equal part of the domain's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from profdb.modelled.nccl_constants import (
     PCIE_EFFICIENCY,
     Protocol,
 )
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError
 
@@ -23,22 +23,83 @@ from spec.errors import ConfigError
 # InfiniBand or RoCE headers (InfiniBand Architecture Specification vol. 1, sections 5.2 and 9.2).
 NIC_EFFICIENCY = 4096.0 / (4096.0 + 70.0)
 
-ZERO_HOPS = (0.0, 0.0, 0.0)
+NOWHERE = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """A group: ``intra`` ranks in each of ``inter`` scale-up domains, ``siblings`` such groups per
-    domain at once; 1-D int64 arrays of one length."""
+    domain at once; on clusters of three domains ``outer_intra`` of its ranks and ``outer_siblings``
+    groups in a second domain (0: not said, as many as lie side by side). 1-D int64 arrays of one length."""
 
     intra: IntArray
     inter: IntArray
     siblings: IntArray
+    outer_intra: IntArray = field(default_factory=lambda: NOWHERE)
+    outer_siblings: IntArray = field(default_factory=lambda: NOWHERE)
 
     @property
     def ranks(self) -> FloatArray:
         """Members of the group."""
         return np.asarray(self.intra * self.inter, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The way out of one level of domains: its link, the group's ranks in one domain of the level
+    (``members``) and of the next larger (``reached``), and how many groups share it."""
+
+    domain: NetworkDomain
+    inner_ranks: int
+    links: float
+    members: IntArray
+    reached: FloatArray
+    siblings: IntArray
+
+    @property
+    def taken(self) -> BoolArray:
+        """Which groups have ranks on both sides."""
+        return np.asarray(self.reached > self.members, dtype=np.bool_)
+
+    @property
+    def rate(self) -> FloatArray:
+        """Payload bytes/s that one group sends along it, one way; infinite where it does not.
+
+        NIC rates are of the line; NCCL's figures for the links between processors are of the payload.
+        """
+        per_gpu = self.domain.bandwidth
+        one_link = per_gpu * self.inner_ranks / min(self.links, self.inner_ranks)
+        wanted = np.maximum(per_gpu * self.members, one_link)
+        part = per_gpu * self.inner_ranks / np.maximum(self.siblings, 1)
+        share = 1.0 if self.domain.link == "socket" else NIC_EFFICIENCY
+        return np.asarray(np.where(self.taken, np.minimum(wanted, part) * share, np.inf), dtype=np.float64)
+
+
+def ways_out(cluster: ClusterSpec, shape: Shape) -> tuple[Way, ...]:
+    """The ways out of every level of domains, innermost first. A level's way is taken where the group has
+    more ranks in the next larger domain: two ranks in two servers pass no link between processors."""
+    side_by_side = np.minimum(shape.ranks, float(cluster.middle_ranks or 1)).astype(np.int64)
+    said = shape.outer_intra > 0
+    outer_intra = np.where(said, shape.outer_intra, side_by_side)
+    alone = np.maximum(cluster.middle_ranks // side_by_side, 1)
+    outer_siblings = np.where(said, shape.outer_siblings, alone)
+    levels = [(shape.intra, shape.siblings), (outer_intra, outer_siblings)][: len(cluster.domains) - 1]
+    reached = [*(members for members, _ in levels[1:]), shape.ranks]
+    ways: list[Way] = []
+    for level, (members, siblings) in enumerate(levels):
+        inner, outer = cluster.domains[level : level + 2]
+        nics = max(cluster.nics_per_node, 1) * inner.ranks / cluster.gpus_per_node
+        ways.append(
+            Way(
+                domain=outer,
+                inner_ranks=inner.ranks,
+                links=outer.links or (nics if outer is cluster.domains[-1] else inner.ranks),
+                members=np.asarray(members, dtype=np.int64),
+                reached=np.asarray(reached[level], dtype=np.float64),
+                siblings=np.asarray(siblings, dtype=np.int64),
+            )
+        )
+    return tuple(ways)
 
 
 def scale_up_rate(cluster: ClusterSpec) -> float:
@@ -59,23 +120,26 @@ def scale_up_rate(cluster: ClusterSpec) -> float:
 
 
 def network_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
-    """Payload bytes/s that one group sends out of a domain, one way, all its NICs together.
+    """Payload bytes/s that one group sends out of a domain, one way, all its links together: the slowest
+    way out that it takes. Infinite for groups inside one domain."""
+    rates = [way.rate for way in ways_out(cluster, shape)]
+    return np.asarray(np.minimum.reduce([np.full(shape.intra.shape, np.inf), *rates]), dtype=np.float64)
 
-    A group that reaches beyond an outer domain is held to the slowest domain on its way. Infinite for
-    groups inside one domain.
-    """
-    domain_ranks = cluster.scale_up_ranks
-    per_gpu = np.full(shape.intra.shape, np.inf)
-    reach = 0
-    for domain in cluster.domains[1:]:
-        crosses = (shape.inter > 1) & (shape.inter * domain_ranks > reach)
-        per_gpu = np.where(crosses, np.minimum(per_gpu, domain.bandwidth), per_gpu)
-        reach = domain.ranks
-    nics_per_gpu = max(cluster.nics_per_node, 1) / cluster.gpus_per_node
-    one_nic = per_gpu / min(nics_per_gpu, 1.0)
-    wanted = np.maximum(per_gpu * shape.intra, one_nic)
-    part = per_gpu * domain_ranks / shape.siblings
-    return np.asarray(np.minimum(wanted, part) * NIC_EFFICIENCY, dtype=np.float64)
+
+def outside_server(cluster: ClusterSpec, shape: Shape) -> BoolArray:
+    """Whether a group sends over a network, and not only between the processors of a server."""
+    taken = [way.taken for way in ways_out(cluster, shape) if way.domain.link != "socket"]
+    return np.asarray(np.any([np.zeros(shape.intra.shape, dtype=np.bool_), *taken], axis=0), dtype=np.bool_)
+
+
+def outer_hop_seconds(
+    cluster: ClusterSpec, shape: Shape, protocol: Protocol, *, tree: bool = False
+) -> FloatArray:
+    """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain."""
+    seconds = np.zeros(shape.intra.shape)
+    for way in ways_out(cluster, shape):
+        seconds = np.where(way.taken, hop_seconds(way.domain, protocol, tree=tree), seconds)
+    return seconds
 
 
 def hop_seconds(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False) -> float:

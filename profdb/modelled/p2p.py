@@ -6,7 +6,14 @@ Base and hop latency of NCCL's ring protocols (a send is one step of it), payloa
 import numpy as np
 
 from profdb.modelled.collective_ring_tree import LONG_SHARE, ll_cap
-from profdb.modelled.links import Shape, hop_seconds, network_rate, scale_up_rate
+from profdb.modelled.links import (
+    Shape,
+    hop_seconds,
+    network_rate,
+    outer_hop_seconds,
+    outside_server,
+    scale_up_rate,
+)
 from profdb.modelled.nccl_constants import RING_BASE_S, RING_LL_SHARE, Protocol
 from spec.arrays import FloatArray
 from spec.cluster import ClusterSpec
@@ -23,15 +30,21 @@ def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> F
     (1, 2) across; ``siblings`` pairs per domain send at once. Nothing to send costs nothing."""
     size = np.asarray(size_bytes, dtype=np.float64)
     across = shape.inter > 1
-    one = Shape(intra=np.minimum(shape.intra, 1), inter=shape.inter, siblings=shape.siblings)
-    outside = network_rate(cluster, one) * NIC_STREAM_SHARE
+    one = Shape(
+        intra=np.minimum(shape.intra, 1),
+        inter=shape.inter,
+        siblings=shape.siblings,
+        outer_intra=shape.outer_intra,
+        outer_siblings=shape.outer_siblings,
+    )
+    stream = np.where(outside_server(cluster, shape), NIC_STREAM_SHARE, LONG_SHARE)
+    outside = network_rate(cluster, one) * stream
     inside = scale_up_rate(cluster) * LONG_SHARE
     rate = np.where(across, outside, inside)
     best = np.full(size.shape, np.inf)
     for protocol in (Protocol.LL, Protocol.SIMPLE):
-        hop = np.where(
-            across, hop_seconds(cluster.domains[-1], protocol), hop_seconds(cluster.domains[0], protocol)
-        )
+        inner_hop = hop_seconds(cluster.domains[0], protocol)
+        hop = np.where(across, outer_hop_seconds(cluster, shape, protocol), inner_hop)
         base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
         share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
         reached = np.minimum(rate * share, ll_cap(cluster, shape) if protocol is Protocol.LL else np.inf)

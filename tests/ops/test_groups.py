@@ -75,3 +75,11 @@ def test_pipeline_hops_cross_nodes_when_the_pipeline_does(tp: int, pp: int, cros
     layout = Layout.of(tp * pp, tp=tp, pp=pp)
     group = neighbours(group_of(Axis.PP, layout, DOMAIN), DOMAIN)
     assert bool(group.inter[0] == 2) is crosses
+
+
+def test_first_and_last_stage_of_one_server_are_neighbours_by_its_links() -> None:
+    """Ranks 0 and 7 of a pipeline of 8 in one domain of 8; of 16 stages they lie in two."""
+    inside = group_of(Axis.EMBEDDING, Layout.of(8, pp=8), DOMAIN)
+    assert (inside.intra[0], inside.inter[0], bool(inside.uneven[0])) == (2, 1, False)
+    across = group_of(Axis.EMBEDDING, Layout.of(16, pp=16), DOMAIN)
+    assert across.inter[0] == 2

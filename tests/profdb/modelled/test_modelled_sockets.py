@@ -1,0 +1,101 @@
+"""PCIe servers: two processors, one link between them that every group across shares."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.op import Axis, Comm, Phase
+from profdb.modelled.all_to_all import LONG_SHARE as ALL_TO_ALL_SHARE
+from profdb.modelled.book import ModelledBook
+from profdb.modelled.collective_ring_tree import LONG_SHARE
+from profdb.modelled.links import Shape, network_rate
+from solver.op_times import Pricer
+from spec.arrays import ints
+from spec.cluster import ClusterSpec
+from spec.collectives import Collective
+from spec.read_cluster import read_cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+PCIE = read_cluster("a100-pcie-80g", root=ROOT)
+LONG = 8 * 2**30
+AMD_LINK = 16e9
+"""NCCL src/graph/topo.h, AMD_BW, in bytes/s."""
+
+
+def seconds(axis: Axis, layout: Layout, cluster: ClusterSpec = PCIE) -> float:
+    pricer = Pricer.on(cluster, ModelledBook(cluster=cluster))
+    comm = Comm(
+        name="gather",
+        phase=Phase.STEP,
+        collective=Collective.ALL_GATHER,
+        axis=axis,
+        size_bytes=ints(LONG),
+    )
+    return float(pricer.time(comm, layout).seconds[0])
+
+
+def test_groups_that_cross_share_the_link() -> None:
+    """dp 4 beside tp 2: two groups, each with half of the link; dp 2 beside tp 4: a quarter each."""
+    copy_s = 2.0 * LONG / PCIE.gpu.memory_bandwidth
+    two = seconds(Axis.DP, Layout.of(8, tp=2))
+    assert two == pytest.approx(LONG * 3 / 4 / (AMD_LINK / 2 * LONG_SHARE) + copy_s / 4, rel=1e-3)
+    four = seconds(Axis.DP, Layout.of(8, tp=4))
+    assert four == pytest.approx(LONG / 2 / (AMD_LINK / 4 * LONG_SHARE) + copy_s / 2, rel=1e-3)
+
+
+def test_a_group_below_one_processor_keeps_the_rate_of_pcie() -> None:
+    """dp 4 of a pipeline of 2 lies below one processor: PCIe at 24 of 32 GB/s (NCCL PCI_BW, gen 3 doubled)."""
+    inside = seconds(Axis.DP, Layout.of(8, pp=2))
+    copy_s = 2.0 * LONG / PCIE.gpu.memory_bandwidth
+    assert inside == pytest.approx(LONG * 3 / 4 / (24e9 * LONG_SHARE) + copy_s / 4, rel=1e-3)
+    assert inside < 0.5 * seconds(Axis.DP, Layout.of(8, tp=2))
+
+
+def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() -> None:
+    """The same pair of domains (1 x 2) is a neighbour below the other processor or in another server."""
+    slow = replace(
+        PCIE, domains=(*PCIE.domains[:2], replace(PCIE.domains[2], bandwidth=PCIE.domains[2].bandwidth / 10))
+    )
+    size = ints(64 * 2**20)
+    near, far = Layout.of(8, tp=4, pp=2), Layout.of(16, tp=8, pp=2)
+    for layout, moved in ((near, False), (far, True)):
+        told = [
+            float(Pricer.on(one, ModelledBook(cluster=one)).hop(layout, size).seconds[0])
+            for one in (PCIE, slow)
+        ]
+        assert (told[1] > 5.0 * told[0]) is moved
+
+
+def test_a_group_over_servers_is_held_to_its_slowest_way_out() -> None:
+    """All 16 ranks of two servers: NICs 8 x 12.5 GB/s together, processors 16 GB/s."""
+    shape = Shape(intra=ints(4), inter=ints(4), siblings=ints(1), outer_intra=ints(8), outer_siblings=ints(1))
+    assert network_rate(PCIE, shape)[0] == pytest.approx(AMD_LINK)
+    slow = replace(PCIE, domains=(*PCIE.domains[:2], replace(PCIE.domains[2], bandwidth=1e9)))
+    assert network_rate(slow, shape)[0] == pytest.approx(8e9, rel=0.02)
+
+
+def test_two_levels_ask_as_before() -> None:
+    """A cluster without a middle level never says where a group lies on it."""
+    h100 = read_cluster("h100-sxm", root=ROOT)
+    assert h100.middle_ranks == 0
+    assert PCIE.middle_ranks == 8
+    whole = Shape(intra=ints(8), inter=ints(2), siblings=ints(1))
+    assert np.isfinite(network_rate(h100, whole)[0])
+
+
+def test_all_to_all_sends_half_of_it_over_the_link() -> None:
+    """8 ranks: 4 of 8 parts to the other processor at a quarter of the link each."""
+    layout = Layout.of(8, ep=8)
+    pricer = Pricer.on(PCIE, ModelledBook(cluster=PCIE))
+    comm = Comm(
+        name="dispatch",
+        phase=Phase.FORWARD,
+        collective=Collective.ALL_TO_ALL,
+        axis=Axis.EP,
+        size_bytes=ints(LONG),
+    )
+    told = float(pricer.time(comm, layout).seconds[0])
+    assert told == pytest.approx(LONG / 2 / (AMD_LINK / 4 * ALL_TO_ALL_SHARE), rel=1e-3)

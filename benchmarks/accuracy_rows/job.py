@@ -75,8 +75,9 @@ OLD_DATASETS = frozenset(
     {"vtrain_multi", "megatron_sc21", "megatron_seqpar", "megatron_tp2020", "mtnlg", "zero_bubble"}
 )
 # Megatron-LM trains with dropout 0.1 unless told otherwise (arguments.py: --hidden-dropout 0.1,
-# --attention-dropout 0.1), and the memory formulas of arXiv 2205.05198 count its masks.
-DROPOUT_DATASETS = OLD_DATASETS
+# --attention-dropout 0.1), and the memory formulas of arXiv 2205.05198 count its masks. BLOOM's script
+# (bigscience-workshop/bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm) tells its fork nothing else.
+DROPOUT_DATASETS = OLD_DATASETS | {"bigscience"}
 
 FORMATS = {
     "bf16": "bf16",
@@ -184,9 +185,7 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
 
 def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     framework = row.text("framework")
-    unaligned = not flash_of(row) and row.whole_or("head_dim", 8) % 8 != 0
     needed = {
-        Gap.UNALIGNED_HEADS: unaligned,
         Gap.SINGLE_FETCHES: row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3,
         Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
         Gap.CUDA_GRAPH: notes.cuda_graph,

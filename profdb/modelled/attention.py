@@ -6,7 +6,8 @@ FLOP and the other units one exponential and a few plain operations (the running
 the two overlap only partly (FlashAttention-3, arXiv 2407.08608, sections 3.1 and 3.2).
 
 Without a flash kernel ("core") attention is two batched products forward and four backward over the
-whole score matrix; softmax and dropout are kernels of their own.
+whole score matrix; softmax and dropout are kernels of their own. Heads whose width is no multiple of
+16 bytes take their products away from the tensor cores.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from profdb.modelled.gemm import (
 )
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.cluster import GpuSpec
 from spec.dtypes import dtype_bytes
 
@@ -50,6 +51,13 @@ OVERLAP_LOSS_ASYNCHRONOUS = 0.6
 # Fitted: cycles to start and end a block of queries; to aiconfigurator's context-attention timings of
 # A100, H100, H200 and B200 together (causal, above 1 GFLOP, their rotary and cache pass counted apart).
 BLOCK_CYCLES = 8000.0
+
+# Tensor cores are fed in pieces of 16 bytes: NVIDIA, "Matrix Multiplication Background User's Guide",
+# "Requirements to use Tensor Cores" (multiples of 8 elements of 16 bits; a condition before cuBLAS 11).
+# Assumption: products of heads that begin elsewhere run on the fp32 units, as cuBLAS's kernels with 16-bit
+# operands and fp32 multiply-adds (*_fp16_sgemm_*) do; their bytes hide behind the arithmetic.
+ALIGNMENT_BYTES = 16
+PLAIN_UNITS = "fp32"
 
 # Seconds backward over forward: 5 products instead of 2 (FlashAttention-2, section 3.1.2) at 63 / 73
 # of the forward's share of the peak (its section 4.1: 73 % forward, 63 % backward on A100).
@@ -137,5 +145,20 @@ def core_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> Floa
             (q_len, kv_len, qk_dim),
             (kv_len, q_len, qk_dim),
         ]
-    parts = [gemm_seconds(gpu, batch, m, k, n, dtype) for m, k, n in shapes]
-    return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
+    aligned = is_aligned(heads, dtype)
+
+    def products(format_of_units: str) -> FloatArray:
+        parts = [gemm_seconds(gpu, batch, m, k, n, format_of_units) for m, k, n in shapes]
+        return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
+
+    return products(dtype) if aligned.all() else np.where(aligned, products(dtype), products(PLAIN_UNITS))
+
+
+def is_aligned(heads: Heads, dtype: str) -> BoolArray:
+    """Whether every head's queries, keys and values begin at a multiple of ALIGNMENT_BYTES.
+
+    Heads lie side by side in one array of queries, keys and values (Megatron-LM, ParallelAttention:
+    [s, b, heads, 3 x width]), so that a head begins at multiples of its width.
+    """
+    over = [(size * dtype_bytes(dtype)) % ALIGNMENT_BYTES for size in (heads.qk_dim, heads.v_dim)]
+    return bools((over[0] == 0) & (over[1] == 0))

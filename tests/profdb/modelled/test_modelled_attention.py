@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profdb.modelled.attention import Heads, core_seconds, flash_seconds
+from profdb.modelled.attention import Heads, core_seconds, flash_seconds, is_aligned
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S, gemm_seconds
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
 from profdb.modelled.optimizer import adamw_seconds
@@ -20,7 +20,14 @@ A100 = read_cluster("a100-sxm-80g", root=ROOT).gpu
 
 
 def heads(
-    q_len: int, kv_len: int, *, mask: str = "causal", window: int = 0, batch: int = 1, kv_heads: int = 16
+    q_len: int,
+    kv_len: int,
+    *,
+    mask: str = "causal",
+    window: int = 0,
+    batch: int = 1,
+    kv_heads: int = 16,
+    width: int = 128,
 ) -> Heads:
     return Heads(
         batch=ints(batch),
@@ -28,8 +35,8 @@ def heads(
         kv_len=ints(kv_len),
         heads=ints(16),
         kv_heads=ints(kv_heads),
-        qk_dim=ints(128),
-        v_dim=ints(128),
+        qk_dim=ints(width),
+        v_dim=ints(width),
         window=ints(window),
         mask=mask,
     )
@@ -99,6 +106,33 @@ def test_unfused_attention_is_its_products() -> None:
     told = core_seconds(H100, heads(2048, 2048), "forward", "bf16")
     assert told.tolist() == expected.tolist()
     assert core_seconds(H100, heads(2048, 2048), "backward", "bf16")[0] > 1.8 * told[0]
+
+
+def test_heads_off_16_bytes_multiply_at_the_fp32_rate() -> None:
+    """Four products of the backward, 2 s^2 d each; A100's fp32 units do 19.5 TFLOP/s (its data sheet)."""
+    floor = 4 * 2.0 * 16 * 2048**2 * 108 / 19.5e12
+    slow = float(core_seconds(A100, heads(2048, 2048, width=108), "backward", "fp16")[0])
+    assert floor < slow < 1.6 * floor
+    wider = float(core_seconds(A100, heads(2048, 2048, width=112), "backward", "fp16")[0])
+    assert wider < 0.25 * slow
+
+
+def test_alignment_is_asked_row_by_row() -> None:
+    mixed = Heads(
+        batch=ints([1, 1]),
+        q_len=ints([512, 512]),
+        kv_len=ints([512, 512]),
+        heads=ints([4, 4]),
+        kv_heads=ints([4, 4]),
+        qk_dim=ints([150, 144]),
+        v_dim=ints([150, 144]),
+        window=ints([0, 0]),
+    )
+    assert is_aligned(mixed, "bf16").tolist() == [False, True]
+    assert is_aligned(mixed, "fp32").tolist() == [False, True]
+    alone = gemm_seconds(A100, ints(4), ints(512), ints(144), ints(512), "bf16")
+    alone = alone + gemm_seconds(A100, ints(4), ints(512), ints(512), ints(144), "bf16")
+    assert core_seconds(A100, mixed, "forward", "bf16")[1] == alone[0]
 
 
 @settings(max_examples=60, deadline=None)

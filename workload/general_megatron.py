@@ -6,6 +6,7 @@ priced. Initialisation as AICB's Megatron frame writes it, over groups of more t
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ops.op import Axis, Phase
 from solver.plans import Plan
@@ -85,22 +86,24 @@ def _init(plan: Plan) -> Iterator[GeneralItem]:
 
 def _chunks(plan: Plan, work: StageWork) -> list[list[tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]]]:
     """For each virtual chunk its pieces as (forward, backward), layers dealt evenly; the embedding stands
-    in the first chunk and the head in the last."""
+    in the first chunk and the head in the last. Where they take a layer's place, as Megatron-LM counts them
+    (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split), theirs is the chunk
+    of one layer less."""
     layers = [
         (piece.forward, piece.backward)
         for piece in work.pieces
         if piece.name.startswith("block")
         for _ in range(piece.repeat)
     ]
-    dealt = [
-        layers[len(layers) * chunk // plan.vpp : len(layers) * (chunk + 1) // plan.vpp]
-        for chunk in range(plan.vpp)
-    ]
-    for piece in work.pieces:
-        if piece.name == "embedding":
-            dealt[0].insert(0, (piece.forward, piece.backward))
-        elif piece.name == "head":
-            dealt[-1].append((piece.forward, piece.backward))
+    edges = {piece.name: (piece.forward, piece.backward) for piece in work.pieces}
+    # Shares rounded down leave the first chunk the shortest, rounded up the last.
+    spare = plan.vpp - 1 if "head" in edges and "embedding" not in edges else 0
+    bounds = [(len(layers) * chunk + spare) // plan.vpp for chunk in range(plan.vpp + 1)]
+    dealt = [layers[low:high] for low, high in pairwise(bounds)]
+    if "embedding" in edges:
+        dealt[0].insert(0, edges["embedding"])
+    if "head" in edges:
+        dealt[-1].append(edges["head"])
     return dealt
 
 

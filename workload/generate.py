@@ -119,6 +119,10 @@ def _check_frame(options: argparse.Namespace) -> None:
     for flag in only_deepspeed:
         if getattr(options, flag) is not None and options.frame != "DeepSpeed":
             raise refuse(flag, getattr(options, flag), "needs --frame DeepSpeed")
+    if options.use_multi_rank_bucket_allreduce == "false" and options.frame != "DeepSpeed":
+        raise refuse("use_multi_rank_bucket_allreduce", "false", "needs --frame DeepSpeed")
+    if options.round_robin_gradients and options.frame != "DeepSpeed":
+        raise refuse("round_robin_gradients", True, "needs --frame DeepSpeed")
     if options.epoch_num < 1:
         raise refuse("epoch_num", options.epoch_num, "1 or more")
     if options.recompute_activations and options.recompute_full:

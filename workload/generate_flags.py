@@ -24,7 +24,9 @@ class Options:
     def add(self, *names: str, help_text: str, **settings: object) -> None:
         """One option; the first name is the attribute."""
         spellings = dict.fromkeys(
-            f"--{spelling}" for name in names for spelling in (name, name.replace("_", "-"))
+            f"{'-' * min(len(name), 2)}{spelling}"
+            for name in names
+            for spelling in (name, name.replace("_", "-"))
         )
         self.group.add_argument(*spellings, dest=names[0], help=help_text, **settings)  # type: ignore[arg-type]
 
@@ -70,22 +72,22 @@ def _what(out: Options) -> None:
 
 
 def _model(out: Options) -> None:
-    out.add("model_size", "m", help_text="7, 13, 22, 65, 70, 175, 405, moe, deepseek16|236|671, ...")
+    out.add("model_size", "m", help_text="7, 13, 22, 30, 65, 70, 175, 405, moe, deepseek16|236|671, ...")
     out.add("config", help_text="model config instead of a size", type=Path)
     out.add("model_name", help_text="name in file names")
-    for name, text in (
-        ("num_layers", "decoder layers of the whole model"),
-        ("hidden_size", "hidden size"),
-        ("num_attention_heads", "attention heads"),
-        ("num_query_groups", "key-value heads"),
-        ("ffn_hidden_size", "feed-forward width (of an expert, in a model of experts)"),
-        ("vocab_size", "tokens in the vocabulary"),
-        ("max_position_embeddings", "learned positions"),
-        ("make_vocab_size_divisible_by", "vocabulary padding unit"),
-        ("num_experts", "experts"),
-        ("moe_router_topk", "experts per token"),
+    for names, text in (
+        (("num_layers",), "decoder layers of the whole model"),
+        (("hidden_size",), "hidden size"),
+        (("num_attention_heads",), "attention heads"),
+        (("num_query_groups",), "key-value heads"),
+        (("ffn_hidden_size",), "feed-forward width (of an expert, in a model of experts)"),
+        (("vocab_size",), "tokens in the vocabulary"),
+        (("max_position_embeddings",), "learned positions"),
+        (("make_vocab_size_divisible_by",), "vocabulary padding unit"),
+        (("num_experts", "experts"), "experts"),
+        (("moe_router_topk", "topk"), "experts per token"),
     ):
-        out.whole(name, help_text=text)
+        out.whole(*names, help_text=text)
     out.switch("swiglu", help_text="gated feed-forward")
     out.switch("moe_enable", help_text="experts instead of dense feed-forward layers")
     out.switch("moe_grouped_gemm", "grouped_gemm", help_text="experts' products grouped (always so here)")
@@ -94,10 +96,10 @@ def _model(out: Options) -> None:
 def _training(out: Options) -> None:
     out.whole("world_size", help_text="GPUs")
     for names, text in (
-        (("tensor_model_parallel_size", "tp_num"), "tensor-parallel ranks"),
-        (("pipeline_model_parallel", "pipeline_model_parallel_size", "pp_num"), "pipeline stages"),
+        (("tensor_model_parallel_size", "tp_num", "tp"), "tensor-parallel ranks"),
+        (("pipeline_model_parallel", "pipeline_model_parallel_size", "pp_num", "pp"), "pipeline stages"),
         (("context_parallel_size",), "context-parallel ranks"),
-        (("expert_model_parallel_size",), "expert-parallel ranks"),
+        (("expert_model_parallel_size", "ep"), "expert-parallel ranks"),
         (("virtual_pipeline_model_parallel_size",), "virtual chunks of a stage"),
         (("micro_batch", "micro_batch_size"), "sequences in a micro-batch"),
     ):
@@ -106,17 +108,28 @@ def _training(out: Options) -> None:
     out.whole("global_batch", help_text="sequences per step (default: dp x micro_batch)")
     out.whole("seq_length", "seq_len", help_text="tokens per sequence (default 2048)")
     out.switch("enable_sequence_parallel", "sp", "sp_enable", help_text="sequence parallelism")
-    out.switch("use_flash_attn", help_text="flash attention")
+    out.add(
+        "dtype",
+        help_text="bfloat16 (default) or float16; the bytes are the same, DeepSpeed asks for overflow in fp16",
+        choices=("bfloat16", "float16"),
+        default="bfloat16",
+    )
+    out.switch("use_flash_attn", "flash_attn", help_text="flash attention")
     out.switch("use_distributed_optimizer", help_text="optimizer state over dp (ZeRO-1)")
-    out.switch("recompute_activations", help_text="recompute the attention core (Megatron's selective)")
+    out.switch(
+        "recompute_activations", "recompute", help_text="recompute the attention core (Megatron's selective)"
+    )
     out.switch("recompute_full", help_text="recompute whole layers")
 
 
 def _deepspeed(out: Options) -> None:
     out.whole("zero_stage", help_text="ZeRO stage, as --stage")
+    out.whole(
+        "allgather_bucket_size",
+        help_text="elements of one parameter all-gather, stages 1 and 2 (default: all)",
+    )
     for name, default in (
         ("reduce_bucket_size", 500_000_000),
-        ("allgather_bucket_size", 500_000_000),
         ("prefetch_bucket_size", 50_000_000),
         ("param_persistence_threshold", 100_000),
         ("model_persistence_threshold", 2**63 - 1),
@@ -124,7 +137,14 @@ def _deepspeed(out: Options) -> None:
         ("max_reuse_distance", 1_000_000_000),
     ):
         out.whole(name, help_text=f"DeepSpeed's default {default}")
-    out.switch("contiguous_gradients", help_text="stage 2: reduce to each owner instead of all-reduce")
+    out.switch("contiguous_gradients", help_text="DeepSpeed's default: one buffer, the same traffic")
+    out.add(
+        "use_multi_rank_bucket_allreduce",
+        help_text="false: stages 1 and 2 reduce to each owner instead of all-reducing (default true)",
+        choices=("true", "false"),
+        default="true",
+    )
+    out.switch("round_robin_gradients", help_text="stages 1 and 2 deal tensors to owners in turn")
 
 
 def _times(out: Options) -> None:
@@ -137,7 +157,7 @@ def _times(out: Options) -> None:
         default="error",
     )
     out.add("comp_filepath", help_text="times from this AIOB file", type=Path)
-    out.switch("aiob_enable", help_text="times from prof_data/data.pt, or the AIOB file when given")
+    out.switch("aiob_enable", "aiob", help_text="times from prof_data/data.pt, or the AIOB file when given")
     out.add("fixed_time_us", help_text="every operation takes this long", type=float)
 
 

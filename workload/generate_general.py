@@ -9,7 +9,7 @@ from workload.general import Arguments, GeneralItem, Workload
 from workload.general_fsdp import fsdp_items
 from workload.general_megatron import GeneralOptions, general_items
 from workload.general_zero3 import zero3_items
-from workload.general_zero12 import zero12_items
+from workload.general_zero12 import ALIGNMENT, zero12_items
 from workload.generate import Generated
 from workload.items import StageWork
 from workload.model_parameters import model_units
@@ -77,15 +77,19 @@ def _sharded(made: Generated, options: argparse.Namespace) -> Iterator[GeneralIt
         if getattr(options, name) is not None
     }
     for name, value in sizes.items():
-        if value < (0 if "threshold" in name else 1):
+        if value < (1 if name.endswith(("reduce_bucket_size", "allgather_bucket_size")) else 0):
             raise refuse(name, value, "elements, not negative")
+    if sizes.get("allgather_bucket_size", 0) % ALIGNMENT:
+        raise refuse("allgather_bucket_size", sizes["allgather_bucket_size"], f"a multiple of {ALIGNMENT}")
     zero = ZeroOptions(
         ranks=plan.dp,
         stage=plan.zero_stage or int(options.stage or 3),
         num_micro=plan.num_micro,
         tokens=plan.micro_batch * made.question.job.seq_len,
         epochs=options.epoch_num,
-        contiguous_gradients=options.contiguous_gradients,
+        use_multi_rank_bucket_allreduce=options.use_multi_rank_bucket_allreduce != "false",
+        round_robin_gradients=options.round_robin_gradients,
+        fp16=options.dtype == "float16",
         computation=options.computation_enable,
         **sizes,
     )

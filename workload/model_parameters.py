@@ -5,6 +5,7 @@ DeepSpeed and FSDP cut what they send along these tensors; their sizes sum to sp
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 
 from spec.model import (
@@ -51,6 +52,49 @@ class Unit:
 
     name: str
     modules: tuple[Module, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTree:
+    """A module and those inside of it, in forward order."""
+
+    module: Module
+    children: tuple["ModuleTree", ...] = ()
+
+    def before_children(self, *, reverse: bool = False) -> Iterator[Module]:
+        """Every module before those inside of it; with ``reverse`` those from the last to the first."""
+        yield self.module
+        for child in reversed(self.children) if reverse else self.children:
+            yield from child.before_children(reverse=reverse)
+
+
+def module_tree(modules: tuple[Module, ...]) -> ModuleTree:
+    """Leaf modules in forward order under the modules their names say: ``layers.0.attention.q`` stands in an
+    attention in a layer. Those around others own no parameters."""
+    return _grown("", [(_path(module.name), module) for module in modules])
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Words of a name; a number belongs to the word before it."""
+    words: list[str] = []
+    for word in name.split("."):
+        if word.isdecimal() and words:
+            words[-1] += f".{word}"
+        else:
+            words.append(word)
+    return tuple(words)
+
+
+def _grown(name: str, leaves: list[tuple[tuple[str, ...], Module]]) -> ModuleTree:
+    children: list[ModuleTree] = []
+    for word, group in groupby(leaves, key=lambda leaf: leaf[0][0]):
+        below = list(group)
+        if len(below) == 1 and len(below[0][0]) == 1:
+            children.append(ModuleTree(module=below[0][1]))
+        else:
+            path = f"{name}.{word}" if name else word
+            children.append(_grown(path, [(words[1:], module) for words, module in below]))
+    return ModuleTree(module=Module(name=name or "model", tensors=()), children=tuple(children))
 
 
 def model_units(model: ModelSpec) -> tuple[Unit, ...]:

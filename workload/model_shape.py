@@ -32,6 +32,7 @@ LLAMA_SIZES = {"7": "7B_llama2.py", "13": "13B_llama2.py"}
 SIZES = {
     "8": "8B_llama3.py",
     "22": "22B_gpt.toml",
+    "30": "30B_llama.toml",
     "65": "65B_llama.toml",
     "70": "70B_llama2.py",
     "175": "175B_gpt.toml",

@@ -58,7 +58,7 @@ def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Bo
 
     Raises ConfigError for degrees that do not divide, and for plans the framework cannot run.
     """
-    dp = _data_parallel(flags, model, cluster)
+    dp = _data_parallel(flags, cluster)
     batch = flags.global_batch if flags.global_batch is not None else dp * flags.micro_batch
     if flags.micro_batch < 1 or batch < 1 or batch % (dp * flags.micro_batch):
         raise refuse(
@@ -85,7 +85,7 @@ def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Bo
     return Asked(question=question, plan=plan)
 
 
-def _data_parallel(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec) -> int:
+def _data_parallel(flags: TrainingFlags, cluster: ClusterSpec) -> int:
     """Ranks left for data parallelism, once every degree divides what it must divide."""
     named = {
         "tensor_model_parallel_size": flags.tp,
@@ -101,11 +101,6 @@ def _data_parallel(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec)
     split = flags.tp * flags.pp * flags.cp
     if world % split:
         raise refuse("world_size", world, f"a multiple of tp {flags.tp} x pp {flags.pp} x cp {flags.cp}")
-    chunks = flags.pp * flags.vpp
-    if model.num_layers % chunks:
-        raise refuse(
-            "num_layers", model.num_layers, f"a multiple of pp {flags.pp} x virtual stages {flags.vpp}"
-        )
     if flags.vpp > 1 and flags.pp == 1:
         raise refuse("virtual_pipeline_model_parallel_size", flags.vpp, "1 without a pipeline")
     return world // split

@@ -11,8 +11,10 @@ ELEMENT_BYTES = 2  # bf16 or fp16 parameters and gradients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroOptions:
-    """One training. Sizes are elements; defaults are DeepSpeed's (runtime/zero/config.py), whose
-    ``stage3_max_reuse_distance`` AICB has no flag for. ``tokens`` of a micro-batch on one rank."""
+    """One training. Sizes are elements; defaults are DeepSpeed's (``DeepSpeedZeroConfig`` of
+    runtime/zero/config.py). ``allgather_bucket_size`` None: one all-gather, as DeepSpeed does where torch has
+    all_gather_into_tensor (runtime/utils.py ``all_gather_dp_groups``). ``tokens`` of a micro-batch on one
+    rank."""
 
     ranks: int
     stage: int
@@ -20,13 +22,15 @@ class ZeroOptions:
     tokens: int
     epochs: int = 1
     reduce_bucket_size: int = 500_000_000
-    allgather_bucket_size: int = 500_000_000
+    allgather_bucket_size: int | None = None
     prefetch_bucket_size: int = 50_000_000
     param_persistence_threshold: int = 100_000
     model_persistence_threshold: int = 2**63 - 1
     max_live_parameters: int = 1_000_000_000
     max_reuse_distance: int = 1_000_000_000
-    contiguous_gradients: bool = False
+    use_multi_rank_bucket_allreduce: bool = True
+    round_robin_gradients: bool = False
+    fp16: bool = False
     computation: bool = False
 
     def padded(self, elements: int) -> int:

@@ -12,6 +12,7 @@ from spec.errors import UserError
 from spec.model import AttentionKind
 from tests.workload.generating import made
 from workload.aiob import AiobFile, AiobTime, write_aiob
+from workload.general_megatron import _chunks
 from workload.items import StageWork
 from workload.simai_check import check_simai
 from workload.simai_reader import read_simai
@@ -106,7 +107,12 @@ def test_dashes_are_underscores() -> None:
         ("--model_size 7 --world_size 12", "multiple of 8"),
         ("--model_size 7 --world_size 8 --tp_num 0", "1 or more"),
         ("--model_size 7 --world_size 16 --pp_num 5", "multiple of"),
-        ("--model_size 7 --world_size 16 --pp_num 8", "a multiple of pp 8"),
+        ("--model_size 7 --world_size 64 --pp_num 64", "more pipeline stages than layers"),
+        (
+            "--model_size 7 --num_layers 37 --world_size 8 --pp_num 4 --global_batch 8 "
+            "--virtual_pipeline_model_parallel_size 2",
+            "whole layers each",
+        ),
         ("--model_size 7 --world_size 16 --global_batch 17", "multiple of dp 16"),
         ("--model_size 7 --world_size 16 --num_attention_heads 30", "divisor of the hidden size"),
         ("--model_size 7 --world_size 16 --num_query_groups 5", "divisor of 32"),
@@ -213,3 +219,25 @@ def test_gradients_of_zero_3_lie_in_the_column_of_weight_gradients(tmp_path: Pat
     assert len(scattered) == 34
     assert sum(scattered) == 2 * 6_738_415_616
     assert {row.forward_comm for row in rows} == {"NONE"}
+
+
+@pytest.mark.parametrize(
+    ("degrees", "layers"), [("--pp_num 5 --world_size 40", 36), ("--pp_num 7 --world_size 56", 36)]
+)
+def test_layers_that_do_not_divide_are_all_there(degrees: str, layers: int) -> None:
+    works = made(f"--model_size 7 {degrees} --pipeline_stage all").works
+    held = [sum(piece.repeat for piece in work.pieces if piece.name.startswith("block")) for work in works]
+    assert sum(work.count * own for work, own in zip(works, held, strict=True)) == layers
+    assert max(held) - min(held) == 1
+
+
+def test_edges_that_count_as_layers_shorten_their_chunk() -> None:
+    # 38 layers on 5 stages of 2 chunks: (38 + 2) / 10 = 4, so 3 beside the embedding and 3 beside the head
+    words = (
+        "--model_size 7 --num_layers 38 --pp_num 5 --world_size 40 --global_batch 40 --format general "
+        "--virtual_pipeline_model_parallel_size 2 --pipeline_stage all --tp_num 1"
+    )
+    built = made(words)
+    first, last = (_chunks(built.plan, work) for work in (built.works[0], built.works[-1]))
+    assert [len(chunk) for chunk in first] == [1 + 3, 4]
+    assert [len(chunk) for chunk in last] == [4, 3 + 1]

@@ -10,7 +10,7 @@ from spec.read_config import read_config
 from tests.workload.generating import ROOT
 from workload.general import GeneralItem
 from workload.general_fsdp import fsdp_items
-from workload.general_zero3 import zero3_items
+from workload.general_zero3 import hook_order, zero3_items
 from workload.general_zero12 import zero12_items
 from workload.model_parameters import Module, Tensor, Unit, model_units
 from workload.zero_options import ZeroOptions
@@ -48,19 +48,72 @@ def test_stage_1_reduces_once_a_step() -> None:
     assert told(list(zero12_items(modules(4, 5), options)), "all_reduce", "backward") == [9, 9]
 
 
-def test_contiguous_gradients_go_to_their_owners() -> None:
+def test_stage_1_reduces_in_forward_order_and_stage_2_in_backward_order() -> None:
+    def sizes(stage: int) -> list[int]:
+        options = ZeroOptions(ranks=2, stage=stage, num_micro=1, tokens=1, reduce_bucket_size=9)
+        return told(list(zero12_items(modules(4, 5, 6), options)), "all_reduce", "backward")
+
+    assert sizes(1) == [9, 6]
+    assert sizes(2) == [6, 9]
+
+
+def test_without_multi_rank_buckets_each_owner_gets_its_part() -> None:
     options = ZeroOptions(
-        ranks=2, stage=2, num_micro=1, tokens=1, reduce_bucket_size=6, contiguous_gradients=True
+        ranks=2, stage=2, num_micro=1, tokens=1, reduce_bucket_size=12, use_multi_rank_bucket_allreduce=False
     )
-    items = [item for item in zero12_items(modules(3, 3, 4), options) if item.comm_type == "reduce"]
-    # 10 elements, 5 an owner: the last 4 to rank 1; the first 6 are 5 of rank 0 and 1 of rank 1
-    assert [(item.dst, item.msg_size // 2) for item in items] == [(1, 4), (0, 5), (1, 1)]
+    items = [item for item in zero12_items(modules(4, 4, 4), options) if item.comm_type == "reduce"]
+    # 12 elements, 6 an owner; the bucket holds 8-12 of rank 1, 4-6 of 0, 6-8 of 1, 0-4 of 0
+    assert [(item.dst, item.msg_size // 2) for item in items] == [(1, 6), (0, 6)]
 
 
-def test_parameters_return_in_shards_of_the_gather_bucket() -> None:
-    options = ZeroOptions(ranks=4, stage=1, num_micro=1, tokens=1, allgather_bucket_size=7)
-    # 20 elements: 5 a rank, 20 // 7 = 2 shards, of 2 and 3 elements a rank
-    assert told(list(zero12_items(modules(20), options)), "all_gather", "step") == [8, 12]
+def test_round_robin_deals_tensors_to_owners_in_turn() -> None:
+    options = ZeroOptions(
+        ranks=2,
+        stage=2,
+        num_micro=1,
+        tokens=1,
+        use_multi_rank_bucket_allreduce=False,
+        round_robin_gradients=True,
+    )
+    items = [item for item in zero12_items(modules(4, 2, 4, 6), options) if item.comm_type == "reduce"]
+    # flat buffer m0 m2 | m1 m3
+    assert [(item.dst, item.msg_size // 2) for item in items] == [(1, 8), (0, 8)]
+
+
+def test_a_gradient_above_the_bucket_goes_in_the_pieces_of_its_owners() -> None:
+    options = ZeroOptions(ranks=4, stage=2, num_micro=1, tokens=1, reduce_bucket_size=4)
+    # 20 elements are 24 with padding to 2 a rank, 6 an owner: each piece passes the bucket
+    assert told(list(zero12_items(modules(20), options)), "all_reduce", "backward") == [6, 6, 6, 2]
+
+
+def test_only_fp16_asks_for_overflow() -> None:
+    def scalars(stage: int, fp16: bool) -> list[int]:
+        options = ZeroOptions(ranks=2, stage=stage, num_micro=1, tokens=1, fp16=fp16)
+        make = zero3_items if stage == 3 else zero12_items
+        items = list(make(modules(8), options))
+        return [item.msg_size for item in items if item.stage.startswith(("step.has", "step.get"))]
+
+    assert [scalars(stage, False) for stage in (1, 2, 3)] == [[4], [4], [8]]
+    assert [scalars(stage, True) for stage in (1, 2, 3)] == [[4], [1, 4], [1, 8]]
+
+
+def test_the_gradient_norm_is_taken_by_sub_group() -> None:
+    options = ZeroOptions(ranks=2, stage=3, num_micro=1, tokens=1)
+    items = zero3_items(modules(2 * 10**9, 10**9, 10**9), options)
+    # a rank's shard of 2e9 elements, sub-groups close once they hold 1e9
+    assert sum(item.stage == "step.get_grad_norm_direct" for item in items) == 2
+
+
+def test_parameters_return_at_once_or_in_shards_of_the_gather_bucket() -> None:
+    def gathers(bucket: int | None) -> list[int]:
+        options = ZeroOptions(ranks=4, stage=1, num_micro=1, tokens=1, allgather_bucket_size=bucket)
+        return told(list(zero12_items(modules(20), options)), "all_gather", "step")
+
+    # 20 elements padded to 2 a rank are 24, 6 a rank; 24 // 8 = 3 shards of 2 a rank
+    assert gathers(None) == [24]
+    assert gathers(8) == [8, 8, 8]
+    # 24 // 10 = 2 shards of 3 a rank, rounded down to 2
+    assert gathers(10) == [8, 16]
 
 
 def test_first_micro_batch_gathers_module_by_module_and_later_ones_prefetch() -> None:
@@ -74,20 +127,22 @@ def test_first_micro_batch_gathers_module_by_module_and_later_ones_prefetch() ->
         max_reuse_distance=0,
     )
     items = list(zero3_items(modules(4, 4, 4, 4), options))
-    gathered = told(items, "all_gather")
-    # the first: four modules forward, four backward; then m0, m1 + m2 ahead, and as room opens the next
-    assert gathered[:8] == [4] * 8
-    assert gathered[8:10] == [4, 8]
-    assert sum(gathered[8:]) >= 4 * 7
-    assert len(gathered[8:]) < 8
+    assert told(items, "all_gather", "init") == [4] * 4
+    # m0 + m1 before the model starts, m2 + m3 beside m0. Beside m1 the backward's m3, m2, m1 are passed over
+    # because they are here, and stay for it; m0 is fetched again.
+    assert told(items, "all_gather", "forward")[:4] == [4] * 4
+    assert told(items, "all_gather", "backward") == [4] * 4
+    assert told(items, "all_gather", "forward")[4:] == [8, 8, 4]
 
 
 def test_small_parameters_stay_and_return_once_a_step() -> None:
     options = ZeroOptions(ranks=2, stage=3, num_micro=2, tokens=1, param_persistence_threshold=2, epochs=2)
     items = list(zero3_items(modules(100, 2, 1), options))
-    # the two small ones (padded to 2 + 2) are gathered once each, then at each step
-    assert told(items, "all_gather", "step") == [4, 4]
-    assert told(items, "all_gather", "forward.m1") == [2]
+    # each on its own at each step; in the pass that records they go like all others
+    assert told(items, "all_gather", "step") == [2, 2] * 2
+    assert told(items, "all_gather", "forward.m1") == told(items, "all_gather", "backward.m1") == [2]
+    # then once with m0; in the second iteration they are there
+    assert told(items, "all_gather", "forward.prefetch") == [104, 100, 100]
 
 
 def test_model_persistence_threshold_bounds_what_stays() -> None:
@@ -108,8 +163,8 @@ def test_live_parameters_bound_the_prefetch() -> None:
         )
         return max(told(list(zero3_items(modules(*[4] * 10), options)), "all_gather"))
 
-    assert largest(8) == 4
-    assert largest(20) == 16
+    assert largest(8) == 8
+    assert largest(20) == 20
 
 
 def test_what_is_needed_again_soon_stays() -> None:
@@ -125,8 +180,38 @@ def test_what_is_needed_again_soon_stays() -> None:
         )
         return len(told(list(zero3_items(modules(4, 4, 4, 4), options)), "all_gather", "backward"))
 
-    # four in the first micro-batch; with a long reuse distance none in the second
-    assert (backward(10**9), backward(0)) == (4, 4 + 3)
+    # four in the first micro-batch; with a long reuse distance none in the second, else m1 and m0
+    assert (backward(10**9), backward(0)) == (4, 4 + 2)
+
+
+def test_modules_around_others_have_hooks_before_them_both_ways() -> None:
+    names = ("embed", "layers.0.norm", "layers.0.mlp.up", "layers.0.mlp.down", "head")
+    leaves = tuple(Module(name=name, tensors=()) for name in names)
+    order = [(module.name, direction) for module, direction in hook_order(leaves)]
+    assert [name for name, direction in order if direction == "forward"] == [
+        *(
+            "model",
+            "embed",
+            "layers.0",
+            "layers.0.norm",
+            "layers.0.mlp",
+            "layers.0.mlp.up",
+            "layers.0.mlp.down",
+        ),
+        "head",
+    ]
+    assert [name for name, direction in order if direction == "backward"] == [
+        *(
+            "model",
+            "head",
+            "layers.0",
+            "layers.0.mlp",
+            "layers.0.mlp.down",
+            "layers.0.mlp.up",
+            "layers.0.norm",
+        ),
+        "embed",
+    ]
 
 
 def test_gradients_are_scattered_whole_and_padded() -> None:

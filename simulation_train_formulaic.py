@@ -13,9 +13,9 @@ from profdb.on_demand import MeasuringDevice, keep
 from solver import report
 from solver.answer import Answer
 from solver.command_line import parser
+from solver.device_memory import usable_bytes
 from solver.explain import why
 from solver.files import answer_record, question_record, search_record, write_csv, write_json
-from solver.memory import usable_bytes
 from solver.plans import PlanTable
 from solver.question import Opened, Request, open_question
 from solver.search import SearchResult, price_plan, search
@@ -187,8 +187,8 @@ def priced(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
     for reason in broken_rules(question, plan):
         print(f"not feasible: {reason}")
     limit = usable_bytes(question.cluster)
-    if answer.device_bytes > limit:
-        print(f"not feasible: needs {bytes_to_gib(answer.device_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}")
+    if answer.needed_bytes > limit:
+        print(f"not feasible: needs {bytes_to_gib(answer.needed_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}")
     print(report.internlm_dict(answer, question.job))
     if options.json:
         write_json(options.json, question_record(question) | {"plan": answer_record(answer)})

@@ -50,11 +50,15 @@ def model_ops(
         sharded_over_data(context, block_ops(context, sharding, run.block, recompute), "layer")
         for run in model.blocks
     )
-    tail = sequence(head(context, sharding), loss(context, sharding))
+    first, last = embedding(context, sharding), head(context, sharding)
+    if recompute is Recompute.FULL and job.preset.recomputes_edges:
+        rows = ceil_div(context.tokens, sharding.norm_shards(layout))
+        first = recomputed(first, recompute, 8.0 * context.tokens)
+        last = recomputed(last, recompute, context.activations(rows, model.hidden))
     return ModelOps(
         blocks=blocks,
-        embedding=sharded_over_data(context, embedding(context, sharding), "embedding"),
-        head=sharded_over_data(context, tail, "head"),
+        embedding=sharded_over_data(context, first, "embedding"),
+        head=sharded_over_data(context, sequence(last, loss(context, sharding)), "head"),
     )
 
 

@@ -105,7 +105,44 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
         sharding.enter(context, layer.name, model.hidden),
         sharding.weights(context, layer.name, layer.inputs * layer.outputs),
         _tied(context, linear(context, layer)),
+        _gathered_logits(context, layer) if _gathers(context, sharding) else Piece(),
     )
+
+
+def _gathers(context: LayerContext, sharding: Sharding) -> bool:
+    return context.job.preset.gathers_logits and sharding.name is not StrategyName.ISP
+
+
+def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
+    """Every rank's slice of the logits on every rank: an all-gather into a list of slices, which are then
+    joined; backward each rank cuts its own slice out of the gradient."""
+    layout = context.layout
+    rows = np.where(layout.tp > 1, projection.tokens, 0)
+    whole = projection.outputs * layout.tp
+    gather = Comm(
+        name="head.gather",
+        phase=Phase.FORWARD,
+        position=Position.HEAD,
+        collective=Collective.ALL_GATHER,
+        axis=Axis.TP,
+        size_bytes=context.activations(rows, whole).astype(np.int64),
+        dtype=context.job.precision.activation,
+    )
+
+    def copied(width: IntArray) -> Piece:
+        return kernel(
+            context,
+            Kernel(
+                name="head.join",
+                kernel="copy",
+                rows=rows,
+                width=width,
+                saved_bytes=0.0 * rows,
+                position=Position.HEAD,
+            ),
+        )
+
+    return Piece(forward=(gather, *copied(whole).forward), backward=copied(projection.outputs).backward)
 
 
 def _tied(context: LayerContext, projection: Piece) -> Piece:
@@ -117,30 +154,30 @@ def _tied(context: LayerContext, projection: Piece) -> Piece:
 
 
 def loss(context: LayerContext, sharding: Sharding) -> Piece:
-    """Cross-entropy over this rank's slice of the vocabulary.
+    """Cross-entropy over this rank's slice of the vocabulary, or over the whole of it where the framework
+    gathers the logits.
 
     Vocab-parallel: three small all-reduces of one fp32 per token (maximum, predicted logit, sum of
-    exponentials; Megatron-LM, ``vocab_parallel_cross_entropy``). Saved: the softmax in fp32, or with a
-    fused loss the gradient in the activation's format.
+    exponentials; Megatron-LM, ``vocab_parallel_cross_entropy``).
     """
     layout = context.layout
-    isp = sharding.name is StrategyName.ISP
+    whole = sharding.name is StrategyName.ISP or _gathers(context, sharding)
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
-    width = padded_vocab(context) if isp else ceil_div(padded_vocab(context), layout.tp)
-    fused = context.job.preset.fused_loss
-    entry_bytes = context.activation_bytes if fused else 4.0 + context.activation_bytes
+    width = padded_vocab(context) if whole else ceil_div(padded_vocab(context), layout.tp)
+    name, saved_bytes, transient_bytes = _loss_kernel(context)
     entropy = kernel(
         context,
         Kernel(
             name="loss.cross_entropy",
-            kernel="cross_entropy_fused" if fused else "cross_entropy",
+            kernel=name,
             rows=rows,
             width=width,
-            saved_bytes=entry_bytes * rows * width,
+            saved_bytes=saved_bytes * rows * width,
+            transient_bytes=transient_bytes * rows * width,
             position=Position.LOSS,
         ),
     )
-    if isp:
+    if whole:
         return entropy
     reduced = Comm(
         name="loss.reduce",
@@ -153,6 +190,24 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
         dtype="fp32",
     )
     return sequence(entropy, Piece(forward=(reduced,)))
+
+
+def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
+    """Kernel, and the bytes a logit keeps until the backward and takes beyond them at the loss's peak.
+
+    Logits that the framework keeps are those of this micro-batch and, at the peak, of the one before.
+    Fused: the logits, whose place their gradient takes. Megatron-LM's: the logits and the softmax in fp32,
+    whose place its gradient takes (core/tensor_parallel/cross_entropy.py). PyTorch's: the logits and the
+    log-softmax in fp32; in the backward the gradients of the loss and of the log-softmax are two more fp32
+    tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each into a new one).
+    """
+    preset, logit_bytes = context.job.preset, context.activation_bytes
+    kept_bytes = logit_bytes if preset.keeps_stage_outputs else 0.0
+    if preset.fused_loss:
+        return "cross_entropy_fused", logit_bytes, kept_bytes
+    if preset.plain_loss:
+        return "cross_entropy_unfused", kept_bytes + 4.0, kept_bytes + 8.0
+    return "cross_entropy", logit_bytes + 4.0, kept_bytes
 
 
 def flat(piece: Piece) -> Ops:

@@ -51,6 +51,16 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_forward=4,
         fp32_backward=2,
     ),
+    # PyTorch's: fp32 copy, log-softmax (maximum, sum, result: three reads, one write); backward the loss's
+    # gradient, log-softmax's (two reads of it, one of the result, one write), and back to 16 bits
+    "cross_entropy_unfused": KernelTraffic(
+        forward_reads=1,
+        forward_writes=0,
+        backward_reads=0,
+        backward_writes=1,
+        fp32_forward=5,
+        fp32_backward=6,
+    ),
     # fused: one read for the loss, one read and one write for the gradient
     "cross_entropy_fused": KernelTraffic(
         forward_reads=1, forward_writes=0, backward_reads=1, backward_writes=1

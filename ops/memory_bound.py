@@ -12,13 +12,15 @@ from spec.model import NormKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """``kernel`` of ops.kernels over rows x width; ``saved_bytes`` kept for its backward."""
+    """``kernel`` of ops.kernels over rows x width; ``saved_bytes`` kept for its backward and
+    ``transient_bytes`` held beside them for a moment."""
 
     name: str
     kernel: str
     rows: IntArray
     width: IntArray | int
     saved_bytes: FloatArray
+    transient_bytes: FloatArray | float = 0.0
     parameters: int | IntArray = 0
     position: Position = Position.BLOCK
 
@@ -39,6 +41,9 @@ def kernel(context: LayerContext, spec: Kernel) -> Piece:
             width=width,
             dtype=dtype,
             saved_bytes=spec.saved_bytes if forward else 0.0 * spec.saved_bytes,
+            transient_bytes=spec.transient_bytes + 0.0 * spec.saved_bytes
+            if forward
+            else 0.0 * spec.saved_bytes,
             parameters=spec.parameters + 0 * spec.rows if forward else 0 * spec.rows,
         )
 

@@ -181,6 +181,10 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         forward=lambda logits, wanted: functional.cross_entropy(logits.float(), wanted),
         one_kernel=True,
     ),
+    "cross_entropy_unfused": KernelFunction(
+        operands=with_targets,
+        forward=lambda logits, wanted: functional.cross_entropy(logits.float(), wanted),
+    ),
     "cross_entropy_fused": KernelFunction(
         operands=with_targets,
         forward=functional.cross_entropy,

@@ -1,9 +1,9 @@
 """The answer for one plan in plain numbers: what reports print and files hold."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from solver.interval import interval_of
-from solver.memory import MemoryCost
+from solver.memory_cost import TERMS, MemoryCost
 from solver.plans import Plan
 from solver.price import StepCost
 
@@ -14,7 +14,8 @@ class Answer:
 
     Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.interval).
     ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
-    step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``; ``tgs``
+    step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
+    ``needed_bytes`` the least a device must have for it; ``tgs``
     tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
     curves brings in, which two plans share.
     """
@@ -28,6 +29,7 @@ class Answer:
     allocated_bytes: float
     reserved_bytes: float
     device_bytes: float
+    needed_bytes: float
     tgs: float
     mfu: float
     errors_s: dict[str, float]
@@ -52,13 +54,11 @@ def answer_of(
         standard_error_s=float(cost.standard_error_s[0]),
         parts_s={part: float(value[0]) for part, value in cost.parts.items()},
         origins_s={origin.name.lower(): float(value[0]) for origin, value in cost.origins.items()},
-        memory_bytes={
-            field.name.removesuffix("_bytes"): float(getattr(memory, field.name)[0])
-            for field in fields(MemoryCost)
-        },
+        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[0]) for name in TERMS},
         allocated_bytes=float(memory.allocated_bytes[0]),
         reserved_bytes=float(memory.reserved_bytes[0]),
         device_bytes=float(memory.device_bytes[0]),
+        needed_bytes=float(memory.needed_bytes[0]),
         tgs=tgs,
         mfu=mfu,
         errors_s={family: float(value[0]) for family, value in cost.std_s.items()},

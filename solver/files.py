@@ -59,7 +59,7 @@ def write_csv(path: Path, answers: Sequence[Answer]) -> None:
     plan_names = [field.name for field in fields(Plan)]
     parts = list(answers[0].parts_s)
     terms = list(answers[0].memory_bytes)
-    totals = ("allocated_bytes", "reserved_bytes", "device_bytes", "tgs", "mfu")
+    totals = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "tgs", "mfu")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     interval = ("interval_low_s", "interval_high_s")

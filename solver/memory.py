@@ -5,66 +5,24 @@ Korthikanti et al. 2022 (arXiv 2205.05198 sec. 4 and 5) for activations, whose b
 operations themselves.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.block import STRATEGIES
 from ops.context import LayerContext
 from ops.op import Owner
 from ops.step import HeldParameters, owned_elements
+from solver.device_memory import communicator_bytes
 from solver.layer_times import DistinctLayers, LayerBytes, layer_bytes
+from solver.memory_cost import MemoryCost
 from solver.plans import PlanTable
 from solver.stages import StageTable, in_flight, in_flight_filled
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.cluster import ClusterSpec
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from spec.units import GIB
-
-# Assumption: freed and split blocks that PyTorch's caching allocator keeps beyond what is allocated.
-ALLOCATOR_SLACK = 0.04
-# Assumption: what the driver and the context of other processes keep of the sheet's capacity.
-UNUSABLE_SHARE = 0.01
-# Assumption: CUDA context with cuBLAS and cuDNN workspaces, and NCCL's buffers, per process.
-CONTEXT_BYTES = 1.0 * GIB
-NCCL_BYTES = 0.5 * GIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCost:
-    """Bytes per row. The named parts sum to ``allocated_bytes``."""
-
-    parameters_bytes: FloatArray
-    gradients_bytes: FloatArray
-    optimizer_bytes: FloatArray
-    activations_bytes: FloatArray
-    logits_bytes: FloatArray
-    working_bytes: FloatArray
-    weight_pool_bytes: FloatArray
-    bucket_bytes: FloatArray
-
-    @property
-    def allocated_bytes(self) -> FloatArray:
-        """What tensors occupy at the peak (max_memory_allocated)."""
-        total = np.zeros_like(self.parameters_bytes)
-        for field in fields(self):
-            total = total + getattr(self, field.name)
-        return total
-
-    @property
-    def reserved_bytes(self) -> FloatArray:
-        """What the caching allocator holds (max_memory_reserved)."""
-        return self.allocated_bytes * (1.0 + ALLOCATOR_SLACK)
-
-    @property
-    def device_bytes(self) -> FloatArray:
-        """What the device shows as used: reserved, context and NCCL."""
-        return self.reserved_bytes + CONTEXT_BYTES + NCCL_BYTES
-
-    def take(self, rows: IntArray) -> "MemoryCost":
-        """The rows asked for."""
-        return MemoryCost(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +33,20 @@ class StageBytes:
     cost: MemoryCost
 
 
-def stage_memory(
-    model: ModelSpec, job: JobSpec, plans: PlanTable, layers: DistinctLayers, stages: StageTable
-) -> StageBytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """What memory is counted of: plans, their distinct layers and stages, and the cluster whose
+    communicators count (None: nobody asks for device totals)."""
+
+    plans: PlanTable
+    layers: DistinctLayers
+    stages: StageTable
+    cluster: ClusterSpec | None = None
+
+
+def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     """Memory of every stage row of every plan."""
+    plans, layers, stages = tables.plans, tables.layers, tables.stages
     layout = plans.layout.take(stages.plan)
     context = LayerContext(model=model, job=job, layout=layout)
     row = layers.row[stages.plan]
@@ -108,15 +76,46 @@ def stage_memory(
         [kind.transient_bytes[row] * (w > 0) for kind, w in zip(kinds[:blocks], weights, strict=False)],
         axis=0,
     )
+    head = kinds[-1]
+    logits = (head.saved_bytes + head.transient_bytes)[row] * stages.head
+    working = transient + _working(model, context, kinds, row)
     cost = MemoryCost(
         **_model_state(context, held, plans, stages),
-        activations_bytes=(saved + embedding_saved) * chunks,
-        logits_bytes=kinds[-1].saved_bytes[row] * stages.head,
-        working_bytes=transient + _working(model, context, kinds, row),
+        activations_bytes=(saved + embedding_saved) * chunks + _kept_outputs(context, plans, stages, chunks),
+        # The logits are gone, but for their 16-bit gradient, when the last layer's backward begins.
+        logits_bytes=np.where(logits > working, logits, 0.0),
+        working_bytes=np.where(logits > working, 0.0, working),
         weight_pool_bytes=_weight_pool(context, kinds, row, weights),
-        bucket_bytes=_bucket(context, held),
+        bucket_bytes=_bucket(context, held) * _reduces_in_backward(context),
+        step_bytes=np.zeros(len(row)),
+        segment_bytes=np.zeros(len(row)),
+        nccl_bytes=_nccl(tables),
     )
-    return StageBytes(held=held, cost=_or_step_peak(context, held, cost))
+    edge = kinds[blocks].parameters.total[row] * stages.embedding
+    buffers = _step_buffers(context, held, edge)
+    step = _step_peak(cost, buffers)
+    # Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
+    segments = _segments(buffers, logits / 4.0) - step
+    return StageBytes(held=held, cost=replace(cost, step_bytes=step, segment_bytes=np.maximum(segments, 0.0)))
+
+
+def _nccl(tables: Tables) -> FloatArray:
+    if tables.cluster is None:
+        return np.zeros(len(tables.stages.plan))
+    return communicator_bytes(tables.plans.layout, tables.cluster)[tables.stages.plan]
+
+
+def _kept_outputs(
+    context: LayerContext, plans: PlanTable, stages: StageTable, chunks: FloatArray
+) -> FloatArray:
+    """Outputs of a stage that waits for their gradients, one a micro-batch in flight, and the buffers its
+    input and its output's gradient arrive in (DeepSpeed, runtime/pipe/engine.py: pipe_buffers,
+    pipe_recv_buf, grad_layer). Megatron-LM frees outputs once sent (2205.05198 app. B)."""
+    if not context.job.preset.keeps_stage_outputs:
+        return np.zeros(len(chunks))
+    rows = context.tokens // STRATEGIES[plans.strategy].norm_shards(context.layout)
+    hidden = context.activations(rows, context.model.hidden)
+    return np.where(context.layout.pp > 1, hidden * (chunks * ~stages.head + 2.0), 0.0)
 
 
 def _model_state(
@@ -168,38 +167,54 @@ def _weight_pool(
 
 
 def _bucket(context: LayerContext, held: HeldParameters) -> FloatArray:
-    """One gradient bucket on its way, where gradients do not already lie in one buffer."""
+    """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
+    format than the gradients' has a flat copy in theirs beside it."""
     preset, precision = context.job.preset, context.job.precision
     elements = np.minimum(held.total, preset.bucket_elements)
-    return 0.0 * elements if preset.contiguous_gradients else elements * dtype_bytes(precision.reduce)
+    copied = precision.reduce != precision.gradient
+    width = dtype_bytes(precision.reduce) + copied * dtype_bytes(precision.gradient)
+    return 0.0 * elements if preset.contiguous_gradients else elements * width
 
 
-def _or_step_peak(context: LayerContext, held: HeldParameters, cost: MemoryCost) -> MemoryCost:
-    """The optimizer step has a peak of its own: no activations, but fp32 gradients of the shard."""
-    precision = context.job.precision
-    if precision.gradient == precision.master:
-        return cost
-    step_bytes = owned_elements(context, held) * dtype_bytes(precision.master)
-    backward_bytes = cost.activations_bytes + cost.logits_bytes + cost.working_bytes + cost.bucket_bytes
-    extra = np.maximum(step_bytes - backward_bytes, 0.0)
-    return MemoryCost(
-        **{
-            field.name: getattr(cost, field.name) + (extra if field.name == "working_bytes" else 0.0)
-            for field in fields(MemoryCost)
-        }
+def _reduces_in_backward(context: LayerContext) -> BoolArray:
+    """Whether buckets leave while activations are still held: overlapped, or sharded gradients."""
+    return bools(context.job.preset.overlap_grad_reduce | (context.layout.zero_stage >= 2))
+
+
+def _step_buffers(context: LayerContext, held: HeldParameters, embedding: IntArray) -> tuple[FloatArray, ...]:
+    """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
+    before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
+    the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
+    shard for the update."""
+    precision, preset = context.job.precision, context.job.preset
+    widened = (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
+    checked = 4.0 * (precision.gradient == "fp16") * (not preset.contiguous_gradients)
+    return (
+        embedding * context.activation_bytes,
+        _bucket(context, held) * ~_reduces_in_backward(context),
+        embedding * checked,
+        owned_elements(context, held) * dtype_bytes(precision.master) * widened,
     )
 
 
-def usable_bytes(cluster: ClusterSpec) -> float:
-    """Device memory a plan may need at most."""
-    return cluster.gpu.memory_bytes * (1.0 - UNUSABLE_SHARE)
+def _step_peak(cost: MemoryCost, buffers: tuple[FloatArray, ...]) -> FloatArray:
+    """What the end of the step takes beyond the passes' peak; its activations are gone by then."""
+    passes = cost.activations_bytes + cost.logits_bytes + cost.working_bytes + cost.bucket_bytes
+    return np.asarray(np.maximum(np.max(buffers, axis=0) - passes, 0.0), dtype=np.float64)
+
+
+def _segments(buffers: tuple[FloatArray, ...], largest: FloatArray) -> FloatArray:
+    """What the caching allocator reserves for the buffers: tensors of 10 MiB and more have segments of
+    their own, which do not join (c10/cuda/CUDACachingAllocator.cpp), so a buffer finds room only where
+    the passes' ``largest`` tensor was. Assumption: no buffer fits where an earlier one was."""
+    return np.asarray(np.sum([np.where(one > largest, one, 0.0) for one in buffers], axis=0))
 
 
 def worst_stage(stages: StageTable, cost: MemoryCost) -> IntArray:
-    """For every plan the stage row with the most device memory."""
-    device = cost.device_bytes
-    worst = np.maximum.reduceat(device, stages.starts)
-    is_worst = device >= worst[stages.plan]
+    """For every plan the stage row that needs the most device memory."""
+    needed = cost.needed_bytes
+    worst = np.maximum.reduceat(needed, stages.starts)
+    is_worst = needed >= worst[stages.plan]
     rows = np.flatnonzero(is_worst)
     _, first = np.unique(stages.plan[rows], return_index=True)
     chosen: IntArray = rows[first].astype(np.int64)

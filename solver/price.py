@@ -13,7 +13,8 @@ from ops.context import LayerContext
 from ops.op import Axis, Comm, Phase
 from ops.strategies.sharding import full_tokens_bytes
 from solver.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
-from solver.memory import MemoryCost, StageBytes, stage_memory, worst_stage
+from solver.memory import StageBytes, Tables, stage_memory, worst_stage
+from solver.memory_cost import MemoryCost
 from solver.op_times import Pricer
 from solver.pipeline import PassTimes, stage_spans_s
 from solver.plans import PlanTable
@@ -21,6 +22,7 @@ from solver.stages import StageTable, stage_table
 from solver.sync import StepTimes, operations, step_times
 from solver.tally import PARTS, Tally, added
 from spec.arrays import FloatArray, IntArray
+from spec.cluster import ClusterSpec
 from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -74,15 +76,15 @@ class Sized:
         return self.bytes.cost.take(worst_stage(self.stages, self.bytes.cost))
 
 
-def sized(model: ModelSpec, job: JobSpec, plans: PlanTable) -> Sized:
-    """Lay out the plans and count their bytes."""
+def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
+    """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.device_memory)."""
     layers = distinct_layers(model, job, plans)
     stages = stage_table(model, plans)
     return Sized(
         plans=plans,
         layers=layers,
         stages=stages,
-        bytes=stage_memory(model, job, plans, layers, stages),
+        bytes=stage_memory(model, job, Tables(plans=plans, layers=layers, stages=stages, cluster=cluster)),
     )
 
 

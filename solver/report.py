@@ -62,7 +62,7 @@ def plans_table(answers: Sequence[Answer]) -> str:
             f"{seconds_to_ms(answer.interval_low_s):.1f}..{seconds_to_ms(answer.interval_high_s):.1f}",
             f"{answer.tgs:.0f}",
             f"{100 * answer.mfu:.1f}",
-            f"{bytes_to_gib(answer.device_bytes):.1f}",
+            f"{bytes_to_gib(answer.needed_bytes):.1f}",
             *(f"{seconds_to_ms(answer.parts_s[part]):.1f}" for part in parts),
             origin_words(answer),
         ]
@@ -76,9 +76,9 @@ def memory_line(answer: Answer) -> str:
     terms = sorted(answer.memory_bytes.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{name} {bytes_to_gib(size):.2f}" for name, size in terms if size >= 2**20)
     return (
-        f"{bytes_to_gib(answer.device_bytes):.1f} GiB on the device = "
-        f"{bytes_to_gib(answer.allocated_bytes):.1f} allocated ({shown}); "
-        f"{bytes_to_gib(answer.reserved_bytes):.1f} reserved"
+        f"needs {bytes_to_gib(answer.needed_bytes):.1f} GiB: "
+        f"{bytes_to_gib(answer.allocated_bytes):.1f} allocated ({shown}); where there is room "
+        f"{bytes_to_gib(answer.reserved_bytes):.1f} reserved, {bytes_to_gib(answer.device_bytes):.1f} on the device"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from solver.answer import Answer, answer_of
 from solver.calibration import Calibration, calibrated_cost
-from solver.memory import usable_bytes
+from solver.device_memory import usable_bytes
 from solver.mfu import mfu, tokens_per_gpu_per_s
 from solver.op_times import Pricer
 from solver.plans import PlanTable
@@ -62,7 +62,7 @@ class PricedTable:
 
     table: Sized
     cost: StepCost
-    device_bytes: FloatArray
+    needed_bytes: FloatArray
 
 
 def search(
@@ -75,7 +75,7 @@ def search(
     began = time.perf_counter()
     priced: list[PricedTable] = []
     rejected: dict[str, int] = {}
-    seen, miss = 0, _Miss(device_bytes=float("inf"), words="none came as far as memory")
+    seen, miss = 0, _Miss(needed_bytes=float("inf"), words="none came as far as memory")
     for block in space.blocks:
         drafted = enumerate_block(question.model, question.job, question.cluster, space, block)
         seen += drafted.seen
@@ -83,7 +83,7 @@ def search(
             rejected[reason] = rejected.get(reason, 0) + count
         if len(drafted.plans):
             fitting, dropped, block_miss = _fit(question, drafted.plans)
-            miss = min(miss, block_miss, key=lambda one: one.device_bytes)
+            miss = min(miss, block_miss, key=lambda one: one.needed_bytes)
             if dropped:
                 rejected[OUT_OF_MEMORY] = rejected.get(OUT_OF_MEMORY, 0) + dropped
             if fitting is not None:
@@ -98,21 +98,21 @@ def search(
 class _Miss:
     """The plan that came closest to fitting."""
 
-    device_bytes: float
+    needed_bytes: float
     words: str
 
 
 def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _Miss]:
     """The plans whose worst stage fits, how many do not, and the closest of those."""
-    device = sized(question.model, question.job, plans).memory.device_bytes
+    device = sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
     limit = usable_bytes(question.cluster)
     fits = device <= limit
     dropped = int(np.count_nonzero(~fits))
-    miss = _Miss(device_bytes=float("inf"), words="")
+    miss = _Miss(needed_bytes=float("inf"), words="")
     if dropped:
         row = int(np.argmin(np.where(fits, np.inf, device)))
         miss = _Miss(
-            device_bytes=float(device[row]),
+            needed_bytes=float(device[row]),
             words=f"{plans.plan(row).words()} needs {bytes_to_gib(float(device[row])):.1f} GiB "
             f"of {bytes_to_gib(limit):.1f}",
         )
@@ -121,13 +121,13 @@ def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _
 
 
 def _priced(question: Question, plans: PlanTable) -> PricedTable:
-    table = sized(question.model, question.job, plans)
+    table = sized(question.model, question.job, plans, question.cluster)
     cost = price(question.model, question.job, table, question.pricer)
     if question.calibration is not None:
         cost = calibrated_cost(
             question.model, question.job, table, question.pricer, cost, question.calibration
         )
-    return PricedTable(table=table, cost=cost, device_bytes=table.memory.device_bytes)
+    return PricedTable(table=table, cost=cost, needed_bytes=table.memory.needed_bytes)
 
 
 def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
@@ -158,9 +158,9 @@ def _ranked(
     """Order all blocks together; ties go to the plan that needs less memory."""
     seen, rejected, miss, began = told
     step_s = np.concatenate([one.cost.step_s for one in priced])
-    device = np.concatenate([one.device_bytes for one in priced])
-    owner = np.concatenate([np.full(len(one.device_bytes), i) for i, one in enumerate(priced)])
-    row = np.concatenate([np.arange(len(one.device_bytes)) for one in priced])
+    device = np.concatenate([one.needed_bytes for one in priced])
+    owner = np.concatenate([np.full(len(one.needed_bytes), i) for i, one in enumerate(priced)])
+    row = np.concatenate([np.arange(len(one.needed_bytes)) for one in priced])
     order = np.lexsort((device, step_s))
 
     def answers(rows: IntArray) -> tuple[Answer, ...]:
@@ -182,9 +182,9 @@ def _ranked(
     )
 
 
-def _pareto(order: IntArray, device_bytes: FloatArray) -> IntArray:
+def _pareto(order: IntArray, needed_bytes: FloatArray) -> IntArray:
     """Walking from fast to slow, the rows that need less memory than every faster one."""
-    ordered = device_bytes[order]
+    ordered = needed_bytes[order]
     lowest = np.minimum.accumulate(np.concatenate([[np.inf], ordered[:-1]]))
     front: IntArray = order[ordered < lowest].astype(np.int64)
     return front

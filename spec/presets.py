@@ -28,6 +28,11 @@ class FrameworkPreset:
     scattered_hops: tp ranks send a slice each to the next stage and gather there (2104.04473 sec. 4.1).
     interleaves: a stage may hold several virtual chunks.
     fused_loss: the loss keeps one copy of the logits instead of an fp32 copy beside them.
+    plain_loss: unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits.
+    gathers_logits: every tensor rank gathers the whole vocabulary's logits and computes the whole loss.
+    recomputes_edges: full recomputation repeats embedding and head as it does layers.
+    keeps_stage_outputs: a stage's output stays from its forward to its backward, and the last stage's
+        logits until the next ones take their place.
     overlap_grad_reduce, overlap_param_gather: beside the last backward and the first forward.
     overlap_weights: sharded weights are gathered ahead.
     overlap_tp, overlap_tp_backward: tp collectives of the backward beside the other gradient GEMM
@@ -58,6 +63,10 @@ class FrameworkPreset:
     scattered_hops: bool = False
     interleaves: bool = False
     fused_loss: bool = False
+    plain_loss: bool = False
+    gathers_logits: bool = False
+    recomputes_edges: bool = False
+    keeps_stage_outputs: bool = False
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
     overlap_weights: bool = True
@@ -111,7 +120,9 @@ DEEPSPEED = FrameworkPreset(
     bucket_elements=500_000_000,
     overlap_grad_reduce=False,
     overlap_param_gather=False,
-    source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions",
+    keeps_stage_outputs=True,
+    source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
+    "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward",
 )
 
 FSDP = FrameworkPreset(
@@ -124,6 +135,7 @@ FSDP = FrameworkPreset(
     vocab_pad_multiple=1,
     overlap_tp_backward=False,
     accumulation="",
+    plain_loss=True,
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )
 

@@ -21,11 +21,16 @@ OLD_MEGATRON = replace(
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
 # in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
-# Composer and torchtitan run the loss without a copy beside the logits only when compiled.
+# Composer and torchtitan run the loss without a copy beside the logits only when compiled, which torchtitan's
+# was not before 2025 (train.py of v0.0.2: "compiling loss function causes CUDA errors").
 COMPILED_FSDP = replace(FSDP, fused_loss=True)
+UNCOMPILED_LOSS = "_202412_"
 # Aleph Alpha's own library with ZeRO-1 (arXiv 2311.05610 sec. 3), as published in Aleph-Alpha/scaling:
 # input gradients reduced synchronously and gathered inputs kept (core/nn/linear/utils.py), silu(gate) * up in
 # plain PyTorch (core/nn/mlp.py), gradients all-reduced at the end in fp32 buckets (core/optimizer/allreduce.py).
+# The head gathers its logits (transformer/model/layers/lm_head.py), the loss is PyTorch's on an fp32 copy
+# (transformer/model/losses/cross_entropy.py), every_layer checkpointing takes in embedding and head and pipeline
+# buffers keep outputs (core/nn/parallel_module/parallel_module.py).
 ALEPH_ALPHA = replace(
     DEEPSPEED,
     name="aleph-alpha",
@@ -34,6 +39,9 @@ ALEPH_ALPHA = replace(
     fused_activation=False,
     joined_gate=False,
     gradient_sync="all_reduce",
+    plain_loss=True,
+    gathers_logits=True,
+    recomputes_edges=True,
 )
 # Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
@@ -102,6 +110,8 @@ def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
         preset = replace(preset, overlap_grad_reduce=True)
     if notes.no_overlap or row.dataset.startswith("simumax"):
         preset = replace(preset, overlap_grad_reduce=False, overlap_param_gather=False)
+    if UNCOMPILED_LOSS in row.text("source"):
+        preset = replace(preset, fused_loss=False)
     if "cross-entropy fusion" in row.notes or row.dataset.startswith("simumax"):
         preset = replace(preset, fused_loss=True)
     if notes.async_tp or notes.overlapped_tp:

@@ -25,11 +25,12 @@ from spec.errors import UserError
 from spec.units import GIB
 
 # What each dataset's memory figure is: max_memory_allocated (SimuMax's README; the zero-bubble paper's
-# table 4, in GB of 10^9 bytes as printed), max_memory_reserved (torchtitan's metrics). Everywhere else,
-# out-of-memory verdicts included: what the device shows, reserved and context.
+# table 4, in GB of 10^9 bytes as printed), max_memory_reserved (torchtitan's metrics), what nvidia-smi shows
+# (bigscience; assumed of InternEvo's table). Out-of-memory verdicts: what the device must have.
 ALLOCATED = frozenset({"simumax_a100", "simumax_b200"})
 ALLOCATED_DECIMAL = frozenset({"zero_bubble"})
 RESERVED = frozenset({"torchtitan"})
+SHOWN = frozenset({"bigscience", "internevo_mem"})
 DECIMAL_GB = 1e9
 
 
@@ -170,10 +171,10 @@ def _prediction(one: Prepared, answers: Answers) -> Prediction:
 def _chosen(one: Prepared, answers: Answers) -> tuple[Answer, float]:
     """The fastest candidate that fits, or the smallest when none does."""
     priced = [_step_of(one, candidate, answers) for candidate in one.candidates]
-    fitting = [told for told in priced if told[0].device_bytes <= one.question.cluster.gpu.memory_bytes]
+    fitting = [told for told in priced if told[0].needed_bytes <= one.question.cluster.gpu.memory_bytes]
     if fitting:
         return min(fitting, key=lambda told: told[1])
-    return min(priced, key=lambda told: told[0].device_bytes)
+    return min(priced, key=lambda told: told[0].needed_bytes)
 
 
 def _step_of(one: Prepared, candidate: Candidate, answers: Answers) -> tuple[Answer, float]:
@@ -199,4 +200,4 @@ def memory_gib(dataset: str, answer: Answer) -> float:
         return answer.allocated_bytes / DECIMAL_GB
     if dataset in RESERVED:
         return answer.reserved_bytes / GIB
-    return answer.device_bytes / GIB
+    return (answer.device_bytes if dataset in SHOWN else answer.needed_bytes) / GIB

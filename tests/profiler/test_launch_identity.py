@@ -174,6 +174,8 @@ KERNEL_OPERATIONS = {
     ("cross_entropy", "backward"): ("_log_softmax_backward_data",),
     ("cross_entropy_fused", "forward"): ("_log_softmax",),
     ("cross_entropy_fused", "backward"): ("_log_softmax_backward_data",),
+    ("cross_entropy_unfused", "forward"): ("_log_softmax",),
+    ("cross_entropy_unfused", "backward"): ("_log_softmax_backward_data",),
     ("embedding", "forward"): ("embedding",),
     ("embedding", "backward"): ("embedding_dense_backward",),
     ("cast", "forward"): ("_to_copy",),

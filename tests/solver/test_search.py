@@ -92,7 +92,7 @@ def test_pareto_plans_are_beaten_by_none() -> None:
     result = search(asked, full_space(asked.model, asked.job), top_k=10**6)
     for kept in result.pareto:
         assert not any(
-            other.step_s <= kept.step_s and other.device_bytes < kept.device_bytes for other in result.best
+            other.step_s <= kept.step_s and other.needed_bytes < kept.needed_bytes for other in result.best
         )
 
 

@@ -1,0 +1,64 @@
+"""What the head and the loss hold and move, by what the framework does with its logits."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.block import ModelOps
+from ops.layout import Layout
+from ops.op import Axis, Comm, MemoryBound, Phase
+from spec.collectives import Collective
+from spec.presets import PRESETS
+from tests.ops.layouts import job, written
+from tests.solver.questions import small_model
+
+SEQ, VOCAB, HIDDEN = 2048, 4096, 512
+
+
+def ops_of(tp: int = 2, recompute: str = "none", **changes: object) -> ModelOps:
+    preset = replace(PRESETS["megatron"], **changes)
+    return written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8, tp=tp), recompute)
+
+
+def loss_bytes(told: ModelOps) -> tuple[float, float]:
+    """Bytes a logit keeps, and takes for a moment beyond them."""
+    (entropy,) = (op for op in told.head.forward if op.name == "loss.cross_entropy")
+    assert isinstance(entropy, MemoryBound)
+    logits = entropy.rows[0] * entropy.width[0]
+    return float(entropy.saved_bytes[0] / logits), float(entropy.transient_bytes[0] / logits)
+
+
+def test_each_loss_holds_its_own_tensors() -> None:
+    """16-bit logits and an fp32 softmax; PyTorch's with two fp32 gradients; fused the logits alone; kept
+    outputs add this and the last micro-batch's logits."""
+    assert loss_bytes(ops_of()) == (2 + 4, 0)
+    assert loss_bytes(ops_of(plain_loss=True)) == (4, 8)
+    assert loss_bytes(ops_of(plain_loss=True, keeps_stage_outputs=True)) == (2 + 4, 2 + 8)
+    assert loss_bytes(ops_of(fused_loss=True, plain_loss=True)) == (2, 0)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_gathered_logits_are_whole_on_every_rank(tp: int) -> None:
+    told = ops_of(tp, gathers_logits=True)
+    (entropy,) = (op for op in told.head.forward if op.name == "loss.cross_entropy")
+    (gather,) = (op for op in told.head.forward if isinstance(op, Comm) and op.name == "head.gather")
+    assert isinstance(entropy, MemoryBound)
+    assert entropy.width[0] == VOCAB
+    assert gather.collective is Collective.ALL_GATHER
+    assert gather.axis is Axis.TP
+    assert gather.size_bytes[0] == (2 * SEQ * VOCAB if tp > 1 else 0)
+    joined = [op for op in (*told.head.forward, *told.head.backward) if op.name == "head.join"]
+    widths = {op.phase: op.rows[0] * op.width[0] for op in joined if isinstance(op, MemoryBound)}
+    cut = SEQ * VOCAB if tp > 1 else 0
+    assert widths == {Phase.FORWARD: cut, Phase.INPUT_GRAD: cut // tp}
+    assert not any(op.name == "loss.reduce" for op in told.head.forward)
+
+
+def test_full_recomputation_of_the_edges_repeats_the_head_but_not_the_loss() -> None:
+    whole = ops_of(recompute="full", recomputes_edges=True)
+    again = {op.name for op in whole.head.backward if op.phase is Phase.RECOMPUTE}
+    assert {"head.norm", "head.logits"} <= again
+    assert "loss.cross_entropy" not in again
+    assert any(op.phase is Phase.RECOMPUTE for op in whole.embedding.backward)
+    for other in (ops_of(recompute="full"), ops_of(recomputes_edges=True)):
+        assert not any(op.phase is Phase.RECOMPUTE for op in other.head.backward)

@@ -1,0 +1,91 @@
+"""What decides a stage's memory: peaks that do not meet, kept outputs, what stands beside tensors."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.strategies.sharding import StrategyName
+from solver.device_memory import (
+    ALLOCATOR_SLACK,
+    CONTEXT_BYTES,
+    LOCAL_CONNECTION_BYTES,
+    NETWORK_CONNECTION_BYTES,
+    communicator_bytes,
+)
+from solver.memory_cost import MemoryCost
+from solver.plans import Plan, PlanTable
+from solver.price import sized
+from spec.presets import PRESETS, FrameworkPreset
+from spec.units import MIB
+from tests.solver.questions import cluster, question, small_model
+
+SEQ, HIDDEN, VOCAB = 1024, 512, 4096
+
+
+def memory(preset: FrameworkPreset, **degrees: int) -> MemoryCost:
+    plan = Plan(strategy=StrategyName.MTP, preset=preset.name, **{"micro_batch": 2, "num_micro": 8} | degrees)
+    asked = question(
+        world_size=plan.world_size,
+        sequences=plan.dp * plan.micro_batch * plan.num_micro,
+        preset=preset,
+        model=small_model(),
+    )
+    return sized(asked.model, asked.job, PlanTable.of(plan), asked.cluster).memory
+
+
+def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
+    """Only the larger of the two counts, and it does not depend on the smaller."""
+    large = memory(replace(PRESETS["deepspeed"], plain_loss=True))
+    small = memory(replace(PRESETS["deepspeed"], fused_loss=True, keeps_stage_outputs=False))
+    assert large.logits_bytes[0] > 0
+    assert large.working_bytes[0] == 0
+    assert small.logits_bytes[0] == 0
+    assert small.working_bytes[0] > 0
+
+
+def test_a_pipeline_that_keeps_outputs_holds_one_a_micro_batch_in_flight_and_two_buffers() -> None:
+    kept = memory(PRESETS["deepspeed"], pp=4)
+    freed = memory(replace(PRESETS["deepspeed"], keeps_stage_outputs=False), pp=4)
+    output = 2.0 * 2 * SEQ * HIDDEN
+    assert kept.activations_bytes[0] - freed.activations_bytes[0] == pytest.approx((4 + 2) * output)
+
+
+def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> None:
+    late = memory(PRESETS["deepspeed"])
+    early = memory(replace(PRESETS["deepspeed"], overlap_grad_reduce=True))
+    assert late.bucket_bytes[0] == 0
+    assert early.bucket_bytes[0] > 0
+    assert late.allocated_bytes[0] < early.allocated_bytes[0]
+
+
+def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> None:
+    told = memory(PRESETS["deepspeed"], pp=4)
+    assert told.segment_bytes[0] > 0
+    fixed = CONTEXT_BYTES + told.nccl_bytes[0]
+    assert told.needed_bytes[0] == pytest.approx(told.allocated_bytes[0] * (1 + ALLOCATOR_SLACK) + fixed)
+    assert told.device_bytes[0] - told.needed_bytes[0] == pytest.approx(told.segment_bytes[0])
+
+
+def test_one_gpu_has_no_communicator() -> None:
+    assert communicator_bytes(Layout.of(1), cluster())[0] == 0.0
+
+
+def test_each_different_group_has_its_own_buffers() -> None:
+    """NCCL: 24 channels of 3 connections inside a node, 12 MiB each (issue 1685 lists 10 + 2 MiB)."""
+    inside = 24 * 3 * LOCAL_CONNECTION_BYTES
+    assert LOCAL_CONNECTION_BYTES == 12 * MIB
+    # tp 8 is the world here, one communicator; tp 4 x dp 2 are two and the world
+    assert communicator_bytes(Layout.of(8, tp=8), cluster())[0] == inside
+    assert communicator_bytes(Layout.of(8, tp=4), cluster())[0] == 3 * inside
+
+
+def test_a_group_of_one_rank_a_node_takes_less_than_one_that_fills_nodes() -> None:
+    both = communicator_bytes(Layout.of(16, tp=[8, 1]), cluster())
+    inside = 24 * 3 * LOCAL_CONNECTION_BYTES
+    # tp 8: the node, dp over two nodes (two channels over the network), and the world
+    between = 2 * 3 * NETWORK_CONNECTION_BYTES
+    world = communicator_bytes(Layout.of(16), cluster())[0]
+    assert both[0] == pytest.approx(inside + between + world)
+    assert np.all(both > 0)

@@ -111,6 +111,25 @@ KERNELS: dict[str, KernelTraffic] = {
     "norm_reduce": KernelTraffic(forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0),
     # a buffer set to zero: written once
     "fill": KernelTraffic(forward_reads=0, forward_writes=1, backward_reads=0, backward_writes=0),
+    # width = ffn_hidden; gate limited from above, up from both sides, concatenated. Backward: the concatenation
+    # of both gradients, and a comparison (1 byte an element) and a selection for each limit
+    "clamp_glu_unfused": KernelTraffic(
+        forward_reads=4, forward_writes=4, backward_reads=9, backward_writes=6
+    ),
+    # width = hidden, expert by expert: bias times probability, the sum with the product, a concatenation.
+    # Backward: a concatenation of gradients, and for bias and probability a product and its sum each
+    "expert_bias_unfused": KernelTraffic(
+        forward_reads=3, forward_writes=3, backward_reads=5, backward_writes=3
+    ),
+    # the same with probabilities in fp32, and back to 16 bits
+    "expert_bias_fp32_unfused": KernelTraffic(
+        forward_reads=1,
+        forward_writes=1,
+        backward_reads=2,
+        backward_writes=2,
+        fp32_forward=6,
+        fp32_backward=8,
+    ),
     # rows of tokens moved to and from expert order
     "permute": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
 }

@@ -13,7 +13,8 @@ from spec.arrays import FloatArray, IntArray, ceil_div
 class Linear:
     """``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
 
-    ``saved_bytes`` is what stays of its input for the weight gradient.
+    ``saved_bytes`` is what stays of its input for the weight gradient; ``dtype`` what it multiplies in,
+    "" for the job's.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Linear:
     saved_bytes: FloatArray
     bias: bool = False
     position: Position = Position.BLOCK
+    dtype: str = ""
 
 
 def linear(context: LayerContext, layer: Linear) -> Piece:
@@ -43,8 +45,8 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
             k=k,
             n=n,
             layout=layout,
-            dtype=precision.linear,
-            scale_recipe=precision.scale_recipe,
+            dtype=layer.dtype or precision.linear,
+            scale_recipe="" if layer.dtype else precision.scale_recipe,
             bias=layer.bias and forward,
             saved_bytes=layer.saved_bytes if forward else 0.0 * layer.saved_bytes,
             parameters=held if forward else 0 * one,

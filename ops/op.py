@@ -200,13 +200,27 @@ class Update(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedTokens:
+    """What an exchange carries that sends a token once to each place that holds one of its experts:
+    ``elements`` of a rank's own tokens, each for ``topk`` of ``num_experts``."""
+
+    elements: FloatArray
+    num_experts: int
+    topk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comm(Op):
-    """A collective over ``axis``; ``size_bytes`` is the whole array on one rank (spec.collectives)."""
+    """A collective over ``axis``; ``size_bytes`` is the whole array on one rank (spec.collectives).
+
+    ``routed`` marks an all-to-all that sends less between domains than its ranks receive in all.
+    """
 
     collective: Collective
     axis: Axis
     size_bytes: IntArray
     dtype: str = "bf16"
+    routed: RoutedTokens | None = None
 
 
 Ops = tuple[Op, ...]

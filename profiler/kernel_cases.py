@@ -9,7 +9,7 @@ from profiler.planned import Planned, planned
 
 DIRECTIONS = ("forward", "backward")
 LOSSES = ("cross_entropy", "cross_entropy_fused")
-FEED_FORWARD = ("swiglu", "gelu")
+FEED_FORWARD = ("swiglu", "gelu", "clamp_glu")
 SCORES = ("masked_softmax",)
 UNFUSED = "_unfused"
 """What the names of kernels end in that plain torch runs as several (ops.kernels)."""

@@ -128,6 +128,23 @@ def with_fp32_sum(case: MemoryBoundCase, where: torch.device) -> Operands:
     return random_operand((case.rows, case.width), "fp32", where), activation(case, where)
 
 
+def with_probabilities(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Rows of experts, a bias, and the router's probability of every row."""
+    chance = random_operand((case.rows, 1), case.dtype, where)
+    return *with_channel_weight(case, where), chance
+
+
+def limited(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Gate limited from above, up from both sides (gpt-oss: 7), put together."""
+    return torch.cat((gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)), dim=-1)
+
+
+def biased(x: torch.Tensor, bias: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+    """A bias times each row's probability added to two experts' rows, one expert after another."""
+    parts = zip(x.chunk(2), chance.chunk(2), strict=True)
+    return torch.cat([rows + bias * share for rows, share in parts]).to(x.dtype)
+
+
 def with_order(case: MemoryBoundCase, where: torch.device) -> Operands:
     """Rows and their order by expert."""
     return activation(case, where), torch.randperm(case.rows, device=where)
@@ -227,6 +244,11 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     ),
     "norm_reduce": KernelFunction(operands=one_activation, forward=torch.linalg.vector_norm, one_kernel=True),
     "fill": KernelFunction(operands=one_activation, forward=lambda buffer: buffer.zero_(), one_kernel=True),
+    "clamp_glu_unfused": KernelFunction(operands=two_activations, forward=limited),
+    "expert_bias_unfused": KernelFunction(operands=with_probabilities, forward=biased),
+    "expert_bias_fp32_unfused": KernelFunction(
+        operands=with_probabilities, forward=lambda x, bias, chance: biased(x, bias, chance.float())
+    ),
     "permute": KernelFunction(
         operands=with_order,
         forward=lambda x, order: x.index_select(0, order),

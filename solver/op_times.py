@@ -11,6 +11,7 @@ from profdb.curvebook import Book
 from profdb.op_queries import attention_query, own_s
 from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, P2PQuery
+from solver.expert_exchange import exchanged
 from spec.arrays import FloatArray, IntArray
 from spec.attention_generations import GENERATIONS, slowdown
 from spec.cluster import ClusterSpec
@@ -125,6 +126,8 @@ class Pricer:
         group = group_of(op.axis, layout, self.domain_ranks)
         if op.collective is Collective.P2P:
             return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
+        if op.routed and not self.middle_ranks:
+            return COMM_PART[op.axis], f"{op.collective.value}", exchanged(self.book, op, group)
         outer = group_of(op.axis, layout, self.middle_ranks or self.domain_ranks)
         query = CollectiveQuery(
             collective=op.collective,

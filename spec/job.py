@@ -36,6 +36,11 @@ class JobSpec:
     ``attention_kernel`` is the flash kernel's generation: "flash" the best for the GPU, "flash2"
     (arXiv 2307.08691) or "flash1" (arXiv 2205.14135); ``unfused`` names what runs as one elementwise
     kernel after another: "norm", "rotary", "softmax". ``context_parallel`` is "ring" (arXiv 2310.01889) or "all_to_all" (arXiv 2309.14509).
+
+    ``moe_dispatcher`` is "all_to_all" or "deduplicated" (DeepEP, HybridEP); ``overlap_expert_a2a`` runs the
+    experts' exchange of one micro-batch beside another's compute (Megatron-LM,
+    --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
+    (--moe-shared-expert-overlap).
     """
 
     world_size: int
@@ -49,6 +54,9 @@ class JobSpec:
     context_parallel: str = "ring"
     attention_kernel: str = "flash"
     unfused: frozenset[str] = frozenset()
+    moe_dispatcher: str = "all_to_all"
+    overlap_expert_a2a: bool = False
+    overlap_shared_experts: bool = False
 
     @property
     def global_batch_sequences(self) -> int:

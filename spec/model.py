@@ -71,7 +71,7 @@ class MoeSpec:
 
     ``shared_ffn_hidden`` is the total width of the shared experts (0: none). ``router_bias`` is
     DeepSeek-V3's per-expert score correction (arXiv 2412.19437 sec. 2.1.2). ``capacity_factor``
-    None means dropless.
+    None means dropless. ``clamped`` limits gate and up before the activation (gpt-oss, swiglu_limit).
     """
 
     num_experts: int
@@ -82,6 +82,7 @@ class MoeSpec:
     shared_ffn_hidden: int = 0
     shared_gate: bool = False
     router_bias: bool = False
+    clamped: bool = False
     capacity_factor: float | None = None
 
 

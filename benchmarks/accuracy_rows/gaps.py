@@ -10,7 +10,6 @@ class Gap(StrEnum):
     LAYER_RECOMPUTE = "recompute of some layers only"
     UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
     ASYNC_TP = "tp overlap by pipelined GEMM chunks"
-    EXPERT_OVERLAP = "expert all-to-all hidden behind compute"
     FP8 = "fp8 casts and scaling beside the GEMM"
     FP8_COMM = "fp8 parameter gathers"
     UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
@@ -189,6 +190,8 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         context_parallel=context_parallel_of(row),
         attention_kernel=attention_kernel_of(row, notes),
         unfused=unfused_of(row, notes),
+        moe_dispatcher=recipes.dispatcher(row, notes.dispatcher),
+        overlap_expert_a2a=notes.expert_overlap,
     )
     return job, (*gaps, *_gaps(row, notes))
 
@@ -200,6 +203,5 @@ def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
         Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
         Gap.CUDA_GRAPH: notes.cuda_graph,
         Gap.ASYNC_TP: notes.async_tp,
-        Gap.EXPERT_OVERLAP: notes.expert_overlap,
     }
     return tuple(gap for gap, wanted in needed.items() if wanted)

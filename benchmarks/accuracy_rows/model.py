@@ -40,6 +40,7 @@ class Family:
     qk_norm: bool = False
     out_bias: bool = False
     expert_bias: bool = False
+    clamped: bool = False
     shared_gate: bool = False
     sinks: bool = False
     window: int | None = None
@@ -54,10 +55,11 @@ LATENT = (1536, 512, 128, 64, 128)
 
 # First match in the lower-case model name wins.
 FAMILIES: tuple[tuple[str, Family], ...] = (
-    # gpt-oss config.json: attention biases and sinks, expert biases, window 128 in every second layer
+    # gpt-oss config.json: attention biases and sinks, expert biases, swiglu_limit, window 128 in every
+    # second layer
     (
         "gpt-oss",
-        Family(qkv_bias=True, out_bias=True, expert_bias=True, sinks=True, window=128),
+        Family(qkv_bias=True, out_bias=True, expert_bias=True, clamped=True, sinks=True, window=128),
     ),
     # Qwen2 config.json: biases on q, k, v; Qwen2-MoE gates its shared expert
     ("qwen2", Family(qkv_bias=True, shared_gate=True)),
@@ -224,6 +226,7 @@ def _experts(row: Row, notes: Notes, family: Family) -> MoeSpec:
         expert_ffn_hidden=width,
         gated=row.text("gated_mlp") != "0",
         bias=family.expert_bias,
+        clamped=family.clamped,
         shared_ffn_hidden=shared * width,
         shared_gate=family.shared_gate and shared > 0,
         capacity_factor=drops,

@@ -30,6 +30,7 @@ class Notes:
     overlapped_ddp: bool
     no_overlap: bool
     expert_overlap: bool
+    dispatcher: str
     lighter_ends: bool
     cuda_graph: bool
     multi_token_prediction: bool
@@ -58,6 +59,7 @@ def notes_of(row: Row) -> Notes:
         overlapped_ddp="ddp torch" in lower,
         no_overlap="no comm overlap" in lower or "no grad overlap" in lower,
         expert_overlap="moe_a2a_overlap=true" in lower,
+        dispatcher=_word(lower, r"dispatcher=(\w+)"),
         lighter_ends="first and last stage have one layer less" in lower,
         cuda_graph=graph is not None and graph[1] != "None",
         multi_token_prediction=re.search(r"\bmtp\b|multi-token", lower) is not None,

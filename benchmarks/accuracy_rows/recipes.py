@@ -10,6 +10,13 @@ from ops.recompute import Recompute
 # activations_checkpoint_num_layers 0.
 RECOMPUTES: dict[str, tuple[Recompute, ...]] = {"NeMo/Megatron-Core": (Recompute.NONE,)}
 
+# Megatron-Bridge, scripts/performance/configs/qwen3: set_qwen3_common_configs clears recomputation for all.
+BRIDGE_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (("qwen3", Recompute.NONE),)
+
+# Megatron-Bridge, scripts/performance/configs/*/*_workload_base_configs.py from release 25.11 (v0.2) on:
+# moe_flex_dispatcher_backend "hybridep" or "deepep" where a row's own recipe was not found.
+DEDUPLICATED_IN_BRIDGE = ("deepseek", "kimi", "qwen3-30b")
+
 # NeMo AutoModel, examples/benchmark/configs/*_te_deepep.yaml, activation_checkpointing: by the start of
 # the model's name.
 AUTOMODEL_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (
@@ -35,10 +42,25 @@ def micro_batches(row: Row) -> tuple[int, ...]:
 
 def recomputes(row: Row) -> tuple[Recompute, ...]:
     """Recompute modes of the framework's recipes for this model; () where none is known."""
-    if "AutoModel" in row.text("framework"):
-        name = row.text("model_name").lower()
-        return tuple(kind for start, kind in AUTOMODEL_RECOMPUTES if name.startswith(start))
+    name = row.text("model_name").lower()
+    for word, table in (("AutoModel", AUTOMODEL_RECOMPUTES), ("Megatron-Bridge", BRIDGE_RECOMPUTES)):
+        if word in row.text("framework"):
+            return tuple(kind for start, kind in table if name.startswith(start))
     return RECOMPUTES.get(row.text("framework"), ())
+
+
+def dispatcher(row: Row, stated: str) -> str:
+    """The dispatcher of JobSpec: as stated, else the recipe's, else the framework's default all-to-all.
+
+    DeepEP and HybridEP both send a token once to each place; a recipe found to set none states so.
+    """
+    if stated:
+        return "deduplicated" if stated in ("deepep", "hybridep") else "all_to_all"
+    framework, name = row.text("framework"), row.text("model_name").lower()
+    if "AutoModel" in framework:
+        return "deduplicated" if "deepep" in row.notes.lower() else "all_to_all"
+    recent = "Megatron-Bridge" in framework and not framework.endswith("25.09")
+    return "deduplicated" if recent and name.startswith(DEDUPLICATED_IN_BRIDGE) else "all_to_all"
 
 
 def expert_ranks(row: Row, stated: int, dp: int) -> int:

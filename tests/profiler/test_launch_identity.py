@@ -194,6 +194,12 @@ KERNEL_OPERATIONS = {
     ("masked_softmax_unfused", "forward"): ("_softmax",),
     ("masked_softmax_unfused", "backward"): ("_softmax_backward_data",),
     ("accumulate_fp32", "backward"): ("copy_",),
+    ("clamp_glu_unfused", "forward"): ("clamp", "clamp_max", "cat"),
+    ("clamp_glu_unfused", "backward"): ("where",),
+    ("expert_bias_unfused", "forward"): ("cat",),
+    ("expert_bias_unfused", "backward"): ("sum",),
+    ("expert_bias_fp32_unfused", "forward"): ("cat",),
+    ("expert_bias_fp32_unfused", "backward"): ("sum",),
     ("permute", "forward"): ("index_select",),
     ("permute", "backward"): ("index_select",),
 }

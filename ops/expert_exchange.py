@@ -1,0 +1,152 @@
+"""Tokens to their experts and back: permutations and the exchange over ep, by dispatcher.
+
+Source: Megatron-LM core 0.15 ``transformer/moe/token_dispatcher.py``. "all_to_all" permutes a copy of every
+token for each of its experts and sends all copies. "deduplicated" (DeepEP, HybridEP) sends a token once
+to each rank, and between domains once to each domain, that holds one of its experts, and copies it for
+the experts where it arrives; combining adds up on the way back.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.memory_bound import Kernel, kernel
+from ops.op import Axis, Comm, Lane, Phase, Piece, RoutedTokens, sequence
+from ops.routing import places_visited, routed_rows
+from spec.arrays import FloatArray, IntArray
+from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
+from spec.model import MoeSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What runs before the experts and what after them; ``rows`` arrive on a rank."""
+
+    rows: IntArray
+    dispatch: Piece
+    combine: Piece
+
+
+def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
+    """The two halves of an exchange of ``own_rows`` tokens per rank."""
+    if context.job.moe_dispatcher == "deduplicated" and moe.capacity_factor is None:
+        return _deduplicated(context, moe, own_rows)
+    rows = routed_rows(context, moe, own_rows)
+    experts = moe.num_experts // context.layout.ep
+    several = (experts > 1) & (context.layout.ep > 1)
+    sorted_rows = np.where(several, rows, 0)
+    # Only this dispatcher overlaps (transformer_config.py: moe_shared_expert_overlap needs alltoall).
+    hides = context.job.overlap_shared_experts and moe.shared_ffn_hidden > 0
+    first, second = ("shared.up", "shared.down") if hides else ("", "")
+    copies = (rows * context.model.hidden).astype(np.float64)
+    return Exchange(
+        rows=rows,
+        dispatch=sequence(
+            moved_rows(context, "moe.permute", own_rows, rows),
+            _over_ranks(context, "moe.dispatch", copies, first),
+            # Rows that arrive rank by rank, into the order of this rank's several experts.
+            moved_rows(context, "moe.sort", sorted_rows, sorted_rows),
+        ),
+        combine=sequence(
+            moved_rows(context, "moe.unsort", sorted_rows, sorted_rows),
+            _over_ranks(context, "moe.combine", copies, second),
+            moved_rows(context, "moe.unpermute", rows, own_rows),
+        ),
+    )
+
+
+def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
+    """Tokens travel once to each place and are copied for the experts on arrival."""
+    rows = routed_rows(context, moe, own_rows)
+    busiest = own_rows * context.job.moe_imbalance
+    visits = places_visited(context.layout.ep, moe.num_experts, moe.topk)
+    arriving: IntArray = np.ceil(busiest * visits).astype(np.int64)
+    elements = (arriving * context.model.hidden).astype(np.float64)
+    routed = RoutedTokens(elements=busiest * context.model.hidden, num_experts=moe.num_experts, topk=moe.topk)
+    return Exchange(
+        rows=rows,
+        dispatch=sequence(
+            _over_ranks(context, "moe.dispatch", elements, routed=routed),
+            moved_rows(context, "moe.permute", arriving, rows),
+        ),
+        combine=sequence(
+            moved_rows(context, "moe.unpermute", rows, arriving),
+            _over_ranks(context, "moe.combine", elements, routed=routed),
+        ),
+    )
+
+
+def moved_rows(context: LayerContext, name: str, before: IntArray, after: IntArray) -> Piece:
+    """Rows of the hidden size read and written in another order or number, each once (fused permutation,
+    Transformer Engine ``permutation.py``: a row is loaded once and stored for each of its experts).
+
+    The kernel moves its rows in and out, so it is given the mean of both; its backward needs the map alone.
+    """
+    return kernel(
+        context,
+        Kernel(
+            name=name,
+            kernel="permute",
+            rows=(before + after + 1) // 2,
+            width=context.model.hidden,
+            saved_bytes=8.0 * np.maximum(before, after),
+        ),
+    )
+
+
+def _over_ranks(
+    context: LayerContext,
+    name: str,
+    elements: FloatArray,
+    beside: str = "",
+    routed: RoutedTokens | None = None,
+) -> Piece:
+    """All-to-all of ``elements`` per rank over ep, mirrored in the backward.
+
+    ``beside`` names the shared experts' product that may hide it.
+    """
+    precision = context.job.precision
+    lane = Lane.BESIDE if beside else Lane.MAIN
+
+    def one_way(phase: Phase, dtype: str) -> Comm:
+        return Comm(
+            name=name,
+            phase=phase,
+            lane=Lane.PREFETCH if context.job.overlap_expert_a2a else lane,
+            beside=beside,
+            beside_phase=phase,
+            collective=Collective.ALL_TO_ALL,
+            axis=Axis.EP,
+            size_bytes=(elements * dtype_bytes(dtype)).astype(np.int64),
+            dtype=dtype,
+            routed=routed,
+        )
+
+    forward_dtype = precision.moe_dispatch if name == "moe.dispatch" else precision.activation
+    return Piece(
+        forward=(one_way(Phase.FORWARD, forward_dtype),),
+        backward=(one_way(Phase.INPUT_GRAD, precision.activation),),
+    )
+
+
+def fold(context: LayerContext, name: str, rows: IntArray, *, entering: bool) -> Piece:
+    """All-gather of rows over etp before the experts, reduce-scatter after; mirrored backward."""
+    precision = context.job.precision
+    size = (rows * context.layout.etp * context.model.hidden * context.activation_bytes).astype(np.int64)
+
+    def over_etp(kind: Collective, phase: Phase) -> Comm:
+        return Comm(
+            name=name,
+            phase=phase,
+            collective=kind,
+            axis=Axis.ETP,
+            size_bytes=size,
+            dtype=precision.activation,
+        )
+
+    first, second = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+    if not entering:
+        first, second = second, first
+    return Piece(forward=(over_etp(first, Phase.FORWARD),), backward=(over_etp(second, Phase.INPUT_GRAD),))

@@ -1,0 +1,89 @@
+"""The experts of one rank on the rows that arrived: two grouped products around the activation.
+
+Source: Megatron-LM core 0.15 ``transformer/moe/experts.py``, TEGroupedMLP: the activation multiplies by the
+router's probability (fused); a bias of the second product, and limits on gate and up (gpt-oss), run as one
+elementwise PyTorch kernel after another.
+"""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.expert_quantize import cast_gradient, cast_input, narrow, padded
+from ops.linear import Linear, grouped_linear
+from ops.memory_bound import Kernel, kernel
+from ops.mlp_block import activation
+from ops.op import Piece, sequence
+from spec.arrays import IntArray, ceil_div
+from spec.dtypes import dtype_bytes
+from spec.model import MoeSpec
+
+
+def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
+    """``rows`` through the rank's num_experts / ep experts, cut over etp."""
+    layout, model = context.layout, context.model
+    experts = np.maximum(moe.num_experts // layout.ep, 1)
+    width = ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp)
+    hidden = layout.constant(model.hidden)
+    inward = width * (2 if moe.gated else 1)
+    up = _product(context, moe, "moe.up", rows, (hidden, inward))
+    down = _product(context, moe, "moe.down", rows, (width, hidden))
+    return sequence(
+        padded(context, "moe.pad", rows),
+        cast_input(context, "moe.up.cast", rows, hidden),
+        grouped_linear(context, up, experts),
+        cast_gradient(context, "moe.up.cast", rows, inward),
+        _clamp(context, rows, width) if moe.clamped else Piece(),
+        activation(context, moe.gated, rows, width, "moe.activation"),
+        cast_input(context, "moe.down.cast", rows, width),
+        grouped_linear(context, down, experts),
+        cast_gradient(context, "moe.down.cast", rows, hidden),
+        _bias_by_probability(context, rows) if moe.bias else Piece(),
+        padded(context, "moe.unpad", rows),
+    )
+
+
+def _product(
+    context: LayerContext, moe: MoeSpec, name: str, rows: IntArray, sizes: tuple[IntArray, IntArray]
+) -> Linear:
+    """A product of ``sizes`` in and out that keeps its input, in the format it runs in."""
+    inputs, outputs = sizes
+    precision = context.job.precision
+    kept = precision.linear if narrow(context) else precision.activation
+    return Linear(
+        name=name,
+        tokens=rows,
+        inputs=inputs,
+        outputs=outputs,
+        saved_bytes=dtype_bytes(kept) * rows * inputs,
+        bias=moe.bias,
+    )
+
+
+def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+    """Gate limited from above, up from both sides, and both put together again (kept for the activation)."""
+    return kernel(
+        context,
+        Kernel(
+            name="moe.clamp",
+            kernel="clamp_glu_unfused",
+            rows=rows,
+            width=width,
+            saved_bytes=2.0 * context.activations(rows, width),
+        ),
+    )
+
+
+def _bias_by_probability(context: LayerContext, rows: IntArray) -> Piece:
+    """Each expert's bias times each row's probability, added row by row; in fp32 where the dispatcher hands
+    probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
+    wide = context.job.moe_dispatcher == "deduplicated"
+    return kernel(
+        context,
+        Kernel(
+            name="moe.bias",
+            kernel="expert_bias_fp32_unfused" if wide else "expert_bias_unfused",
+            rows=rows,
+            width=context.model.hidden,
+            saved_bytes=np.zeros(len(rows)),
+        ),
+    )

@@ -1,0 +1,140 @@
+"""What an expert layer moves, by dispatcher, model and number format."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
+from ops.routing import places_visited
+from spec.arrays import ints
+from spec.job import JobSpec
+from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, ModelSpec, MoeSpec
+from tests.ops.layouts import job, written
+
+HIDDEN, SEQ, EXPERTS, TOPK, WIDTH, EP = 256, 1024, 32, 4, 128, 8
+COPIES = SEQ * TOPK
+
+
+def model(**changes: object) -> ModelSpec:
+    attention = AttentionSpec(kind=AttentionKind.MHA, num_heads=4, num_kv_heads=4, qk_dim=64, v_dim=64)
+    moe = MoeSpec(num_experts=EXPERTS, topk=TOPK, expert_ffn_hidden=WIDTH)
+    block = BlockSpec(attention=attention, mlp=None, moe=replace(moe, **changes))
+    return ModelSpec(
+        name="experts", hidden=HIDDEN, vocab=1024, blocks=(BlockRun(block=block, count=2),), source="made up"
+    )
+
+
+def layer(asked: JobSpec | None = None, **changes: object) -> Piece:
+    return written(model(**changes), asked or job(seq_len=SEQ), "mtp", Layout.of(8, ep=EP)).blocks[0]
+
+
+def exchanges(piece: Piece) -> list[Comm]:
+    ops = (*piece.forward, *piece.backward)
+    return [op for op in ops if isinstance(op, Comm) and op.axis is Axis.EP]
+
+
+def named(piece: Piece, name: str) -> list[Op]:
+    return [op for op in (*piece.forward, *piece.backward) if op.name == name]
+
+
+def moved(piece: Piece, name: str) -> float:
+    return float(sum(op.bytes_moved[0] for op in named(piece, name) if isinstance(op, MemoryBound)))
+
+
+def narrow(recipe: str, **changes: object) -> JobSpec:
+    asked = job(seq_len=SEQ, **changes)
+    return replace(asked, precision=replace(asked.precision, linear="fp8", scale_recipe=recipe))
+
+
+def test_all_to_all_sends_every_copy_there_and_back_each_way() -> None:
+    sizes = [int(op.size_bytes[0]) for op in exchanges(layer())]
+    assert sizes == [COPIES * HIDDEN * 2] * 4
+    assert all(op.lane is Lane.MAIN for op in exchanges(layer()))
+
+
+def test_deduplication_sends_a_token_once_to_each_rank() -> None:
+    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deduplicated")))
+    arriving = np.ceil(SEQ * places_visited(ints(EP), EXPERTS, TOPK)[0])
+    assert [int(op.size_bytes[0]) for op in found] == [int(arriving * HIDDEN * 2)] * 4
+    assert all(op.routed is not None and op.routed.elements[0] == SEQ * HIDDEN for op in found)
+
+
+def test_a_capacity_needs_every_copy() -> None:
+    """Padded rows have no token behind them."""
+    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deduplicated"), capacity_factor=1.5))
+    assert [int(op.size_bytes[0]) for op in found] == [COPIES * 3 // 2 * HIDDEN * 2] * 4
+
+
+def test_permutations_read_and_write_each_row_once() -> None:
+    """Forward and backward: tokens in, copies out, and the other way round."""
+    plain = layer()
+    both_ways = 2 * (SEQ + COPIES) * HIDDEN * 2
+    assert moved(plain, "moe.permute") == moved(plain, "moe.unpermute") == both_ways
+    assert moved(plain, "moe.sort") == 2 * 2 * COPIES * HIDDEN * 2
+    fewer = layer(job(seq_len=SEQ, moe_dispatcher="deduplicated"))
+    assert not named(fewer, "moe.sort")
+    assert moved(fewer, "moe.permute") < 2 * 2 * COPIES * HIDDEN * 2
+
+
+def test_imbalance_and_capacity_scale_what_the_experts_work_on() -> None:
+    def rows(piece: Piece) -> int:
+        return int(named(piece, "moe.up")[0].m[0])  # type: ignore[attr-defined]
+
+    assert rows(layer()) == COPIES
+    assert rows(layer(job(seq_len=SEQ, moe_imbalance=1.5))) == COPIES * 3 // 2
+    assert rows(layer(job(seq_len=SEQ, moe_imbalance=1.5), capacity_factor=1.0)) == COPIES
+
+
+def test_overlapped_exchanges_run_beside_the_pass() -> None:
+    hidden = exchanges(layer(job(seq_len=SEQ, overlap_expert_a2a=True)))
+    assert len(hidden) == 4
+    assert all(op.lane is Lane.PREFETCH for op in hidden)
+
+
+def test_shared_experts_hide_exchanges_where_asked() -> None:
+    """Dispatch beside their first product, combine beside their second, in both directions."""
+    asked = job(seq_len=SEQ, overlap_shared_experts=True)
+    found = exchanges(layer(asked, shared_ffn_hidden=WIDTH))
+    assert [(op.name, op.beside, op.beside_phase) for op in found] == [
+        ("moe.dispatch", "shared.up", Phase.FORWARD),
+        ("moe.combine", "shared.down", Phase.FORWARD),
+        ("moe.combine", "shared.down", Phase.INPUT_GRAD),
+        ("moe.dispatch", "shared.up", Phase.INPUT_GRAD),
+    ]
+    assert all(op.lane is Lane.BESIDE for op in found)
+    assert all(op.lane is Lane.MAIN for op in exchanges(layer(asked)))
+
+
+def test_gpt_oss_pays_for_its_limits_and_biases() -> None:
+    """Elementwise kernels after the kinds that PyTorch runs: 16 + 30 bytes a gate element, 12 + 16 a hidden
+    one, 28 + 40 with probabilities in fp32."""
+    plain, limited = layer(), layer(bias=True, clamped=True)
+    assert not named(plain, "moe.clamp")
+    assert not named(plain, "moe.bias")
+    assert moved(limited, "moe.clamp") == COPIES * WIDTH * 46
+    assert moved(limited, "moe.bias") == COPIES * HIDDEN * 28
+    wide = layer(job(seq_len=SEQ, moe_dispatcher="deduplicated"), bias=True, clamped=True)
+    assert moved(wide, "moe.bias") == COPIES * HIDDEN * 68
+
+
+@pytest.mark.parametrize(("recipe", "per_element"), [("block", 4), ("tensor", 6)])
+def test_fp8_experts_cast_inputs_and_output_gradients(recipe: str, per_element: int) -> None:
+    """One read and two 8-bit writes; another read to find a whole tensor's maximum."""
+    found = layer(narrow(recipe))
+    assert moved(found, "moe.up.cast") == per_element * COPIES * (HIDDEN + 2 * WIDTH)
+    assert moved(found, "moe.down.cast") == per_element * COPIES * (WIDTH + HIDDEN)
+    assert {op.phase for op in named(found, "moe.up.cast")} == {Phase.FORWARD, Phase.INPUT_GRAD}
+    assert moved(found, "moe.pad") == moved(found, "moe.unpad") == 2 * 2 * COPIES * HIDDEN * 2
+    assert not named(layer(narrow(recipe, moe_dispatcher="deduplicated")), "moe.pad")
+    assert not named(layer(), "moe.up.cast")
+
+
+def test_fp8_halves_what_experts_keep_and_spares_the_router() -> None:
+    def kept(piece: Piece) -> float:
+        return float(named(piece, "moe.up")[0].saved_bytes[0])
+
+    assert kept(layer()) == 2 * kept(layer(narrow("block")))
+    routers = [op for op in named(layer(narrow("block")), "moe.router") if isinstance(op, BatchedGemm)]
+    assert {(op.dtype, op.scale_recipe) for op in routers} == {("bf16", "")}

@@ -1,6 +1,6 @@
 """Times and bytes of one layer, embedding or head: per distinct layer layout, not per plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -94,16 +94,28 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
     )
 
 
-def layer_times(pricer: Pricer, piece: Piece, layout: Layout) -> LayerTimes:
-    """Price a piece and let overlap decide what the rank waits for."""
+def layer_times(pricer: Pricer, piece: Piece, layout: Layout, *, split: bool = False) -> LayerTimes:
+    """Price a piece and let overlap decide what the rank waits for.
+
+    ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
+    arXiv 2401.10241: the backward stores their inputs and waits for its collective).
+    """
     weight_grads = [op for op in piece.backward if op.phase is Phase.WEIGHT_GRAD and op.lane is Lane.MAIN]
     weight_s = np.zeros(len(layout))
     for op in weight_grads:
         weight_s = weight_s + pricer.time(op, layout).seconds
     return LayerTimes(
         forward=_pass(pricer, piece.forward, layout),
-        backward=_pass(pricer, piece.backward, layout),
+        backward=_pass(pricer, _without_partner(piece.backward) if split else piece.backward, layout),
         weight_s=weight_s,
+    )
+
+
+def _without_partner(ops: Ops) -> Ops:
+    """What ran beside a weight gradient is waited for."""
+    return tuple(
+        replace(op, lane=Lane.MAIN) if op.lane is Lane.BESIDE and op.beside_phase is Phase.WEIGHT_GRAD else op
+        for op in ops
     )
 
 

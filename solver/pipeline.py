@@ -13,23 +13,39 @@ from solver.program import ChunkTimes, program, run
 from solver.replay_1f1b import StageTimes, replay_1f1b_s
 from solver.schedules import Schedule
 from solver.stages import StageTable
-from spec.arrays import FloatArray
+from spec.arrays import FloatArray, IntArray
 
 SETTLED_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
-    """One micro-batch through each stage row; ``weight_s`` is the part of ``backward_s`` that only makes
-    weight gradients."""
+    """One micro-batch through each stage row, or each chunk row; ``weight_s`` is the part of
+    ``backward_s`` that only makes weight gradients."""
 
     forward_s: FloatArray
     backward_s: FloatArray
     weight_s: FloatArray
 
+    def take(self, rows: IntArray) -> "PassTimes":
+        """The rows asked for, an array of any shape."""
+        return PassTimes(
+            forward_s=self.forward_s[rows], backward_s=self.backward_s[rows], weight_s=self.weight_s[rows]
+        )
 
-def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hop_s: FloatArray) -> FloatArray:
-    """Seconds from the start of the step to the end of each stage row's last work.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hops:
+    """Seconds of one message to the next stage for every plan, and whether interleaved stages wait for
+    their messages (``waited``) or compute beside them."""
+
+    seconds: FloatArray
+    waited: bool = False
+
+
+def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hops: Hops) -> FloatArray:
+    """Seconds from the start of the step to the end of each stage row's last work; ``passes`` has a row
+    for every row of ``stages.chunks``.
 
     For zero-bubble schedules, from the row's own first work: the next step begins on a stage as soon as
     it is done (post-validation, arXiv 2401.10241 sec. 4).
@@ -43,17 +59,17 @@ def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hop_s
         rows = np.flatnonzero(np.isin(stages.plan, chosen)).astype(np.int64)
         # One column per plan: its classes repeated by how many stages each stands for.
         per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
-        part = PassTimes(
-            forward_s=passes.forward_s[per_stage],
-            backward_s=passes.backward_s[per_stage],
-            weight_s=passes.weight_s[per_stage],
-        )
+        per_chunk = stages.chunk_starts[per_stage][:, None, :] + np.arange(int(vpp))[None, :, None]
+        part = passes.take(per_chunk)
+        taken = Hops(seconds=hops.seconds[chosen], waited=hops.waited)
         if num_micro == 0:
-            times = StageTimes(forward_s=part.forward_s, backward_s=part.backward_s, hop_s=hop_s[chosen])
+            times = StageTimes(
+                forward_s=part.forward_s[:, 0], backward_s=part.backward_s[:, 0], hop_s=taken.seconds
+            )
             by_stage = replay_1f1b_s(times, plans.num_micro[chosen])
         else:
             shape = (int(depth), int(vpp), int(num_micro))
-            by_stage = _program_spans_s(plans.schedule, shape, part, hop_s[chosen])
+            by_stage = _program_spans_s(plans.schedule, shape, part, taken)
         # Within a class the first stage ends last.
         column = np.searchsorted(chosen, stages.plan[rows])
         spans[rows] = by_stage[stages.position[rows], column]
@@ -61,21 +77,22 @@ def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hop_s
 
 
 def _program_spans_s(
-    schedule: Schedule, shape: tuple[int, int, int], passes: PassTimes, hop_s: FloatArray
+    schedule: Schedule, shape: tuple[int, int, int], passes: PassTimes, hops: Hops
 ) -> FloatArray:
     """Spans by stage, shape (pp, N). Long steps are replayed over their first rounds and continued by
     what the last of these rounds added."""
-    pp, vpp, num_micro = shape
+    pp, _, num_micro = shape
     split = schedule.splits_backward
     times = ChunkTimes(
-        forward_s=passes.forward_s / vpp,
-        backward_s=(passes.backward_s - (passes.weight_s if split else 0.0)) / vpp,
-        weight_s=passes.weight_s / vpp if split else np.zeros_like(passes.weight_s),
-        hop_s=hop_s,
+        forward_s=passes.forward_s,
+        backward_s=passes.backward_s - (passes.weight_s if split else 0.0),
+        weight_s=passes.weight_s if split else np.zeros_like(passes.weight_s),
+        hop_s=hops.seconds,
+        waited=hops.waited and shape[1] > 1,
     )
 
     def spans(count: int) -> FloatArray:
-        began, ended = run(program(schedule, (pp, vpp, count)), times)
+        began, ended = run(program(schedule, (*shape[:2], count), waited=times.waited), times)
         return ended - began if split else ended
 
     rounds = max((num_micro - SETTLED_ROUNDS * pp) // pp, 0)

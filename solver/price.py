@@ -4,6 +4,7 @@ The same lines price one plan and a million: distinct layers are priced once, st
 the pipeline is replayed for every plan.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,9 @@ from solver.layer_times import DistinctLayers, LayerTimes, distinct_layers, laye
 from solver.memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.memory_cost import MemoryCost
 from solver.op_times import Pricer
-from solver.pipeline import PassTimes, stage_spans_s
+from solver.pipeline import Hops, PassTimes, stage_spans_s
 from solver.plans import PlanTable
-from solver.stages import StageTable, stage_table
+from solver.stages import ChunkTable, StageTable, stage_table
 from solver.sync import StepTimes, operations, step_times
 from solver.tally import PARTS, Tally, added
 from spec.arrays import FloatArray, IntArray
@@ -91,12 +92,13 @@ def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec
 def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
     """The step of every plan of the table."""
     plans, stages = table.plans, table.stages
-    times = [layer_times(pricer, piece, table.layers.layout) for piece in table.layers.pieces]
+    times = [
+        layer_times(pricer, piece, table.layers.layout, split=plans.schedule.splits_backward)
+        for piece in table.layers.pieces
+    ]
     forward = _stage_tally(table, [time.forward for time in times])
     backward = _stage_tally(table, [time.backward for time in times])
-    passes = PassTimes(
-        forward_s=forward.seconds, backward_s=backward.seconds, weight_s=_weight_s(table, times)
-    )
+    passes = _pass_times(table, times, stages, stages.plan)
     row_layout = plans.layout.take(stages.plan)
     step = step_times(
         pricer,
@@ -107,14 +109,15 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
         passes,
     )
     hop_s = hop_seconds(model, job, table, pricer)
-    end_s = stage_spans_s(plans, stages, passes, hop_s)
-    free_end_s = stage_spans_s(plans, stages, passes, np.zeros_like(hop_s))
+    waited = not job.preset.overlap_hops
+    chunk_passes = _pass_times(table, times, stages.chunks, stages.plan[stages.chunks.stage])
+    end_s = stage_spans_s(plans, stages, chunk_passes, Hops(seconds=hop_s, waited=waited))
+    free_end_s = stage_spans_s(plans, stages, chunk_passes, Hops(seconds=np.zeros_like(hop_s)))
     return _assemble(table, added([forward, backward], len(stages.plan)), step, (end_s, free_end_s))
 
 
-def _weights(table: Sized) -> tuple[IntArray, ...]:
-    """How often each piece runs on each stage row."""
-    stages = table.stages
+def _weights(stages: StageTable | ChunkTable) -> tuple[IntArray, ...]:
+    """How often each piece runs on each stage or chunk row."""
     return (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
 
 
@@ -123,19 +126,31 @@ def _stage_tally(table: Sized, pieces: list[Tally]) -> Tally:
     row = table.layers.row[table.stages.plan]
     scaled = [
         piece.take(row).scaled(weight)
-        for piece, weight in zip(pieces, _weights(table), strict=True)
+        for piece, weight in zip(pieces, _weights(table.stages), strict=True)
         if weight.any()
     ]
     return added(scaled, len(row))
 
 
-def _weight_s(table: Sized, pieces: list[LayerTimes]) -> FloatArray:
-    """Weight-gradient seconds of one micro-batch on every stage row."""
-    row = table.layers.row[table.stages.plan]
-    total = np.zeros(len(row))
-    for piece, weight in zip(pieces, _weights(table), strict=True):
-        total = total + piece.weight_s[row] * weight
-    return total
+def _pass_times(
+    table: Sized, pieces: list[LayerTimes], rows: StageTable | ChunkTable, plan: IntArray
+) -> PassTimes:
+    """One micro-batch through every stage or chunk row; ``plan`` is the row's plan."""
+    row = table.layers.row[plan]
+    weights = _weights(rows)
+
+    def total(seconds: Callable[[LayerTimes], FloatArray]) -> FloatArray:
+        summed = np.zeros(len(row))
+        for piece, weight in zip(pieces, weights, strict=True):
+            if weight.any():
+                summed = summed + seconds(piece)[row] * weight
+        return summed
+
+    return PassTimes(
+        forward_s=total(lambda piece: piece.forward.seconds),
+        backward_s=total(lambda piece: piece.backward.seconds),
+        weight_s=total(lambda piece: piece.weight_s),
+    )
 
 
 def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:

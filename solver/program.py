@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,37 +13,47 @@ from spec.arrays import FloatArray
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
     """One piece of work of one stage. ``before`` and ``needs`` are indices of earlier instructions, -1
-    for none; ``hops`` whether what it needs comes from another stage."""
+    for none; ``hops`` whether what it needs comes from another stage; ``exchanges`` whether the stage
+    sends and receives when it is done: after the forwards of the warm-up and after every backward
+    (Megatron-LM, forward_backward_pipelining_with_interleaving)."""
 
     kind: Kind
     stage: int
+    chunk: int
     before: int
     needs: int
     hops: bool
+    exchanges: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTimes:
-    """Seconds of one micro-batch through one chunk, arrays of shape (pp, N); ``hop_s`` of shape (N,).
+    """Seconds of one micro-batch through one chunk, arrays of shape (pp, vpp, N); ``hop_s`` of shape (N,).
 
-    ``weight_s`` is 0 where the schedule does not split the backward.
+    ``weight_s`` is 0 where the schedule does not split the backward. ``waited``: a stage computes nothing
+    while it exchanges messages.
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
     weight_s: FloatArray
     hop_s: FloatArray
+    waited: bool = False
 
 
 @lru_cache(maxsize=256)
-def program(schedule: Schedule, shape: tuple[int, int, int]) -> tuple[Instruction, ...]:
+def program(
+    schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = False
+) -> tuple[Instruction, ...]:
     """All instructions of a pipeline of ``shape`` (pp, vpp, num_micro), in an order in which what each
-    needs comes first.
+    needs comes first. ``waited``: a message leaves when its stage exchanges, which for a forward directly
+    before a backward is after that.
 
     Raises ValueError when the schedule waits for itself.
     """
     pp, vpp, _ = shape
     orders = stage_orders(schedule, shape)
+    leaving = [_leaving(order) if waited else {} for order in orders]
     index_of: dict[tuple[int, Work], int] = {}
     instructions: list[Instruction] = []
     done = [0] * pp
@@ -53,15 +64,20 @@ def program(schedule: Schedule, shape: tuple[int, int, int]) -> tuple[Instructio
             while done[stage] < len(order):
                 work = order[done[stage]]
                 source = _source(work, stage, pp, vpp)
+                hops = source is not None and source[0] != stage
+                if source is not None and hops:
+                    source = (source[0], leaving[source[0]].get(source[1], source[1]))
                 if source is not None and source not in index_of:
                     break
                 instructions.append(
                     Instruction(
                         kind=work.kind,
                         stage=stage,
+                        chunk=work.chunk,
                         before=last[stage],
                         needs=-1 if source is None else index_of[source],
-                        hops=source is not None and source[0] != stage,
+                        hops=hops,
+                        exchanges=_exchanges(order, done[stage]),
                     )
                 )
                 last[stage] = index_of[(stage, work)] = len(instructions) - 1
@@ -70,6 +86,22 @@ def program(schedule: Schedule, shape: tuple[int, int, int]) -> tuple[Instructio
         if not moved:
             raise ValueError(f"schedule {schedule.value} of shape {shape} waits for itself")
     return tuple(instructions)
+
+
+def _exchanges(order: list[Work], index: int) -> bool:
+    """Whether messages travel after this work: a forward directly before a backward waits for it."""
+    work = order[index]
+    paired = index + 1 < len(order) and order[index + 1].kind is Kind.BACKWARD
+    return index + 1 < len(order) and (work.kind is Kind.BACKWARD or not paired)
+
+
+def _leaving(order: list[Work]) -> dict[Work, Work]:
+    """The backward after which a forward's message leaves, where it runs directly before one."""
+    return {
+        work: after
+        for work, after in pairwise(order)
+        if work.kind is Kind.FORWARD and after.kind is Kind.BACKWARD
+    }
 
 
 def _source(work: Work, stage: int, pp: int, vpp: int) -> tuple[int, Work] | None:
@@ -89,7 +121,7 @@ def _source(work: Work, stage: int, pp: int, vpp: int) -> tuple[int, Work] | Non
 
 def run(instructions: tuple[Instruction, ...], times: ChunkTimes) -> tuple[FloatArray, FloatArray]:
     """When each stage begins its first work and ends its last, arrays of shape (pp, N)."""
-    depth, plans = times.forward_s.shape
+    depth, _, plans = times.forward_s.shape
     seconds = {
         Kind.FORWARD: times.forward_s,
         Kind.BACKWARD: times.backward_s,
@@ -101,8 +133,11 @@ def run(instructions: tuple[Instruction, ...], times: ChunkTimes) -> tuple[Float
     ended = np.zeros((depth, plans))
     for index, one in enumerate(instructions):
         arrived = ends[one.needs] + times.hop_s if one.hops else ends[one.needs]
-        start = np.maximum(ends[one.before], arrived)
-        ends[index] = ended[one.stage] = start + seconds[one.kind][one.stage]
+        free = ends[one.before]
+        if times.waited and one.before >= 0 and instructions[one.before].exchanges:
+            free = free + times.hop_s
+        start = np.maximum(free, arrived)
+        ends[index] = ended[one.stage] = start + seconds[one.kind][one.stage, one.chunk]
         if one.before < 0:
             began[one.stage] = start
     return began, ended

@@ -1,6 +1,7 @@
 """Pipeline stages as rows: (plan, class of equal stages), so that unequal stages stay 1-D arrays."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,12 +11,24 @@ from spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTable:
+    """C rows over the R rows of a StageTable, ordered by row and then by chunk: what each of a stage's vpp
+    chunks holds. ``stage`` is the index of the stage row; the rest as in StageTable."""
+
+    stage: IntArray
+    embedding: BoolArray
+    head: BoolArray
+    layers: tuple[IntArray, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageTable:
     """R rows over N plans, ordered by plan and then by stage.
 
     ``plan`` index of the row's plan; ``position`` of the class's first stage; ``count`` stages in
     it; ``embedding`` and ``head`` whether it holds them; ``layers[k]`` blocks of model.blocks[k];
-    ``starts[i]`` the first row of plan i (for ``np.maximum.reduceat``).
+    ``starts[i]`` the first row of plan i (for ``np.maximum.reduceat``); ``chunk_starts[r]`` the first
+    row of ``chunks`` of stage row r.
     """
 
     plan: IntArray
@@ -25,6 +38,8 @@ class StageTable:
     head: BoolArray
     layers: tuple[IntArray, ...]
     starts: IntArray
+    chunk_starts: IntArray
+    chunks: ChunkTable
 
     def tied(self, model: ModelSpec, pp: IntArray) -> BoolArray:
         """Rows whose embedding or head is tied to one on another stage (``pp`` per row)."""
@@ -49,55 +64,98 @@ def layers_per_stage(num_layers: int, pp: int) -> IntArray:
     return layers
 
 
-def _classes(model: ModelSpec, pp: int) -> list[tuple[int, int, bool, bool, tuple[int, ...]]]:
-    """Runs of consecutive equal stages of one pipeline: position, count, embedding, head, layers."""
-    bounds = np.concatenate([[0], np.cumsum(layers_per_stage(model.num_layers, pp))])
-    rows: list[tuple[int, int, bool, bool, tuple[int, ...]]] = []
-    for stage in range(pp):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """What one virtual stage holds."""
+
+    embedding: bool
+    head: bool
+    layers: tuple[int, ...]
+
+
+def _virtual_stages(model: ModelSpec, stages: int) -> list[_Chunk]:
+    """The content of ``stages`` virtual stages in the order a token passes them."""
+    bounds = np.concatenate([[0], np.cumsum(layers_per_stage(model.num_layers, stages))])
+    found: list[_Chunk] = []
+    for stage in range(stages):
         low, high = int(bounds[stage]), int(bounds[stage + 1])
         counts, begin = [], 0
         for run in model.blocks:
             if run.block.mtp:
-                counts.append(run.count if stage == pp - 1 else 0)
+                counts.append(run.count if stage == stages - 1 else 0)
                 continue
             counts.append(max(0, min(high, begin + run.count) - max(low, begin)))
             begin += run.count
-        row = (stage, 1, stage == 0, stage == pp - 1, tuple(counts))
-        if rows and rows[-1][2:] == row[2:]:
-            rows[-1] = (rows[-1][0], rows[-1][1] + 1, *row[2:])
+        found.append(_Chunk(embedding=stage == 0, head=stage == stages - 1, layers=tuple(counts)))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Class:
+    """A run of consecutive equal stages of one pipeline."""
+
+    position: int
+    count: int
+    chunks: tuple[_Chunk, ...]
+
+
+def _classes(model: ModelSpec, pp: int, vpp: int) -> list[_Class]:
+    """Stage s holds virtual stages s, s + pp, s + 2 pp, ... (arXiv 2104.04473 sec. 2.2.2)."""
+    virtual = _virtual_stages(model, pp * vpp)
+    found: list[_Class] = []
+    for stage in range(pp):
+        chunks = tuple(virtual[stage::pp])
+        if found and found[-1].chunks == chunks:
+            found[-1] = replace(found[-1], count=found[-1].count + 1)
         else:
-            rows.append(row)
-    return rows
+            found.append(_Class(position=stage, count=1, chunks=chunks))
+    return found
 
 
 def stage_table(model: ModelSpec, plans: PlanTable) -> StageTable:
-    """The stage rows of every plan; the classes are found once per pipeline depth."""
-    depths, which = np.unique(plans.layout.pp, return_inverse=True)
-    classes = [_classes(model, int(depth)) for depth in depths]
-    widths = np.array([len(rows) for rows in classes], dtype=np.int64)
-    flat = [row for rows in classes for row in rows]
-    offsets = np.concatenate([[0], np.cumsum(widths)])[:-1]
-    width = widths[which]
-    starts = np.concatenate([[0], np.cumsum(width)])[:-1].astype(np.int64)
-    plan = np.repeat(np.arange(len(plans), dtype=np.int64), width)
-    source = np.arange(len(plan)) - np.repeat(starts, width) + np.repeat(offsets[which], width)
-
-    def column(index: int) -> IntArray:
-        values: IntArray = np.array([row[index] for row in flat], dtype=np.int64)
-        return np.asarray(values[source], dtype=np.int64)
-
-    layers = tuple(
-        np.array([row[4][kind] for row in flat], dtype=np.int64)[source] for kind in range(len(model.blocks))
+    """The stage rows of every plan; the classes are found once per pipeline depth and number of chunks."""
+    shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    classes = [_classes(model, int(pp), int(vpp)) for pp, vpp in shapes.T]
+    flat = [one for rows in classes for one in rows]
+    plan, source = _repeated(np.array([len(rows) for rows in classes], dtype=np.int64), which)
+    pieces = [chunk for one in flat for chunk in one.chunks]
+    stage, piece = _repeated(np.array([len(one.chunks) for one in flat], dtype=np.int64), source)
+    chunks = ChunkTable(
+        stage=stage,
+        embedding=_column([chunk.embedding for chunk in pieces])[piece].astype(np.bool_),
+        head=_column([chunk.head for chunk in pieces])[piece].astype(np.bool_),
+        layers=tuple(
+            _column([chunk.layers[kind] for chunk in pieces])[piece] for kind in range(len(model.blocks))
+        ),
     )
+    chunk_starts = np.searchsorted(stage, np.arange(len(plan))).astype(np.int64)
     return StageTable(
         plan=plan,
-        position=column(0),
-        count=column(1),
-        embedding=column(2).astype(np.bool_),
-        head=column(3).astype(np.bool_),
-        layers=layers,
-        starts=starts,
+        position=_column([one.position for one in flat])[source],
+        count=_column([one.count for one in flat])[source],
+        embedding=np.logical_or.reduceat(chunks.embedding, chunk_starts),
+        head=np.logical_or.reduceat(chunks.head, chunk_starts),
+        layers=tuple(np.add.reduceat(layers, chunk_starts) for layers in chunks.layers),
+        starts=np.searchsorted(plan, np.arange(len(plans))).astype(np.int64),
+        chunk_starts=chunk_starts,
+        chunks=chunks,
     )
+
+
+def _column(values: Sequence[int]) -> IntArray:
+    return np.array(values, dtype=np.int64)
+
+
+def _repeated(widths: IntArray, which: IntArray) -> tuple[IntArray, IntArray]:
+    """For owners of kind ``which``, each with ``widths[kind]`` rows: the owner of every row, and the row's
+    index among all rows of the kinds one after another."""
+    offsets = np.cumsum(widths) - widths
+    width = widths[which]
+    owner = np.repeat(np.arange(len(which), dtype=np.int64), width)
+    first = np.cumsum(width) - width
+    source = np.arange(len(owner)) - first[owner] + offsets[which][owner]
+    return owner, np.asarray(source, dtype=np.int64)
 
 
 def in_flight_filled(pp: IntArray, num_micro: IntArray) -> IntArray:

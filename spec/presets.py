@@ -27,6 +27,8 @@ class FrameworkPreset:
     fills_pipeline: at least pp micro-batches are wanted.
     scattered_hops: tp ranks send a slice each to the next stage and gather there (2104.04473 sec. 4.1).
     interleaves: a stage may hold several virtual chunks.
+    overlap_hops: interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, the default
+        where stages are interleaved since it exists).
     fused_loss: the loss keeps one copy of the logits instead of an fp32 copy beside them.
     plain_loss: unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits.
     gathers_logits: every tensor rank gathers the whole vocabulary's logits and computes the whole loss.
@@ -62,6 +64,7 @@ class FrameworkPreset:
     fills_pipeline: bool = False
     scattered_hops: bool = False
     interleaves: bool = False
+    overlap_hops: bool = True
     fused_loss: bool = False
     plain_loss: bool = False
     gathers_logits: bool = False
@@ -120,9 +123,11 @@ DEEPSPEED = FrameworkPreset(
     bucket_elements=500_000_000,
     overlap_grad_reduce=False,
     overlap_param_gather=False,
+    scattered_hops=True,
     keeps_stage_outputs=True,
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
-    "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward",
+    "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
+    "is_grad_partitioned where there is tensor parallelism",
 )
 
 FSDP = FrameworkPreset(

@@ -14,10 +14,10 @@ from ops.op import Axis, Comm, Phase
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.op_times import Pricer
-from solver.pipeline import PassTimes, stage_spans_s
+from solver.pipeline import Hops, PassTimes, stage_spans_s
 from solver.plans import Plan, PlanTable
-from solver.stages import StageTable
-from spec.arrays import floats, ints
+from solver.stages import ChunkTable, StageTable
+from spec.arrays import ints
 from workload.simai_analytical import replays_of
 from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
 from workload.simai_tokens import Column, SimaiGroup, read_token
@@ -186,15 +186,24 @@ def _waiting(header: SimaiHeader, sums: _Sums, pricer: Pricer) -> tuple[float, f
     plans = PlanTable.of(plan)
     zero, yes = ints(0), np.ones(1, dtype=np.bool_)
     stages = StageTable(
-        plan=zero, position=zero, count=ints(header.pp), embedding=yes, head=yes, layers=(), starts=zero
+        plan=zero,
+        position=zero,
+        count=ints(header.pp),
+        embedding=yes,
+        head=yes,
+        layers=(),
+        starts=zero,
+        chunk_starts=zero,
+        chunks=ChunkTable(stage=zero, embedding=yes, head=yes, layers=()),
     )
+    equal = np.full(header.vpp, 1.0 / (header.ga * header.vpp))
     passes = PassTimes(
-        forward_s=floats(sums.forward_s / header.ga),
-        backward_s=floats(sums.backward_s / header.ga),
-        weight_s=floats(sums.weight_s / header.ga),
+        forward_s=sums.forward_s * equal,
+        backward_s=sums.backward_s * equal,
+        weight_s=sums.weight_s * equal,
     )
     hop_s = pricer.hop(plans.layout, ints(header.pp_comm_bytes)).seconds
-    span_s = float(stage_spans_s(plans, stages, passes, hop_s)[0])
-    free_s = float(stage_spans_s(plans, stages, passes, 0.0 * hop_s)[0])
+    span_s = float(stage_spans_s(plans, stages, passes, Hops(seconds=hop_s))[0])
+    free_s = float(stage_spans_s(plans, stages, passes, Hops(seconds=0.0 * hop_s))[0])
     busy_s = sums.forward_s + sums.backward_s
     return max(span_s - free_s, 0.0), max(free_s - busy_s, 0.0)

@@ -10,13 +10,15 @@ from spec.job import JobSpec, Precision, precision_of
 from spec.presets import DEEPSPEED, FSDP, INTERNEVO, MEGATRON, FrameworkPreset
 
 # 2021-2022 Megatron-LM: local data parallelism without overlap and gradients in fp16 unless asked
-# otherwise (megatron/model/distributed.py and arguments.py of v2.5), no sharded optimizer.
+# otherwise (megatron/model/distributed.py and arguments.py of v2.5), no sharded optimizer; stages wait for
+# their messages (megatron/p2p_communication.py, _communicate: wait on every request, then synchronize).
 OLD_MEGATRON = replace(
     MEGATRON,
     name="megatron-2021",
     gradient_dtype="fp16",
     overlap_grad_reduce=False,
     overlap_param_gather=False,
+    overlap_hops=False,
     gradient_sync="all_reduce",
 )
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
@@ -28,7 +30,8 @@ COMPILED_FSDP = replace(FSDP, fused_loss=True)
 UNCOMPILED_LOSS = "_202412_"
 # Aleph Alpha's own library with ZeRO-1 (arXiv 2311.05610 sec. 3), as published in Aleph-Alpha/scaling:
 # input gradients reduced synchronously and gathered inputs kept (core/nn/linear/utils.py), silu(gate) * up in
-# plain PyTorch (core/nn/mlp.py), gradients all-reduced at the end in fp32 buckets (core/optimizer/allreduce.py).
+# plain PyTorch (core/nn/mlp.py), whole activations sent to the next stage (core/nn/parallel_module/communicator.py,
+# send_data), gradients all-reduced at the end in fp32 buckets (core/optimizer/allreduce.py).
 # The head gathers its logits (transformer/model/layers/lm_head.py), the loss is PyTorch's on an fp32 copy
 # (transformer/model/losses/cross_entropy.py), every_layer checkpointing takes in embedding and head and pipeline
 # buffers keep outputs (core/nn/parallel_module/parallel_module.py).
@@ -39,6 +42,7 @@ ALEPH_ALPHA = replace(
     overlap_tp_backward=False,
     fused_activation=False,
     joined_gate=False,
+    scattered_hops=False,
     gradient_sync="all_reduce",
     plain_loss=True,
     gathers_logits=True,

@@ -24,7 +24,7 @@ def spans(
     schedule: Schedule, shape: tuple[int, int, int], times: tuple[float, float, float], hop: float = 0.0
 ):
     pp, vpp, _ = shape
-    forward, backward, weight = (np.full((pp, 1), seconds / vpp) for seconds in times)
+    forward, backward, weight = (np.full((pp, vpp, 1), seconds / vpp) for seconds in times)
     chunk = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, hop_s=floats(hop))
     began, ended = run(program(schedule, shape), chunk)
     return began[:, 0], ended[:, 0]
@@ -87,7 +87,8 @@ def test_two_replays_of_1f1b_agree(work: list[tuple[float, float]], num_micro: i
     quick = replay_1f1b_s(
         StageTimes(forward_s=forward, backward_s=backward, hop_s=floats(hop)), ints(num_micro)
     )
-    chunk = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=0 * forward, hop_s=floats(hop))
+    whole = [column[:, None] for column in (forward, backward, 0 * forward)]
+    chunk = ChunkTimes(forward_s=whole[0], backward_s=whole[1], weight_s=whole[2], hop_s=floats(hop))
     _, ended = run(program(Schedule.ONE_F_ONE_B, (len(work), 1, num_micro)), chunk)
     assert ended == pytest.approx(quick, rel=1e-9)
 

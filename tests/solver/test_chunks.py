@@ -1,0 +1,99 @@
+"""What each chunk of an interleaved stage holds and what its messages cost."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.strategies.sharding import StrategyName
+from solver.pipeline import Hops, PassTimes, stage_spans_s
+from solver.plans import Plan, PlanTable
+from solver.program import ChunkTimes, program, run
+from solver.schedules import Schedule
+from solver.search import price_plan
+from solver.stages import stage_table
+from spec.arrays import floats
+from tests.solver.questions import question, small_model
+
+
+def plan(**changes: object) -> Plan:
+    return replace(Plan(strategy=StrategyName.MTP, preset="megatron", pp=4, vpp=2, num_micro=8), **changes)
+
+
+def test_the_embedding_is_in_the_first_chunk_and_the_head_in_the_last() -> None:
+    """8 layers on 4 x 2: stage s holds layers s and s + 4 (arXiv 2104.04473 sec. 2.2.2)."""
+    table = stage_table(small_model(layers=8), PlanTable.of(plan()))
+    chunks = table.chunks
+    assert table.position.tolist() == [0, 1, 3]
+    assert chunks.stage.tolist() == [0, 0, 1, 1, 2, 2]
+    assert chunks.embedding.tolist() == [True, False, False, False, False, False]
+    assert chunks.head.tolist() == [False, False, False, False, False, True]
+    assert chunks.layers[0].tolist() == [1] * 6
+
+
+def test_layers_that_are_counted_with_embedding_and_loss_leave_chunks_without_layers() -> None:
+    """6 layers, embedding and loss on 4 x 2 (--account-for-embedding-in-pipeline-split and -loss-)."""
+    table = stage_table(small_model(layers=6), PlanTable.of(plan()))
+    assert table.chunks.layers[0].tolist() == [0, 1, 1, 1, 1, 0]
+    assert table.layers[0].tolist() == [1, 2, 1]
+
+
+def test_first_layers_of_another_kind_lie_in_first_chunks() -> None:
+    """Layers 0 and 1 of 8 on 2 x 2 are the first chunk of stage 0; the stage's second chunk has others."""
+    model = small_model(layers=2)
+    other = small_model(layers=6, hidden=1024)
+    mixed = replace(model, blocks=(*model.blocks, *other.blocks))
+    table = stage_table(mixed, PlanTable.of(plan(pp=2)))
+    assert [kind.tolist() for kind in table.chunks.layers] == [[2, 0, 0, 0], [0, 2, 2, 2]]
+    assert [kind.tolist() for kind in table.layers] == [[2, 0], [2, 4]]
+
+
+def test_where_in_a_stage_its_work_lies_decides_the_step() -> None:
+    """Stages of two units each in two chunks of one, or all in the first chunk: then every round takes the
+    long chunk of all four stages before any short one."""
+    plans = PlanTable.of(plan(num_micro=8))
+    stages = stage_table(small_model(layers=8), plans)
+    even, first = np.ones(6), np.tile([2.0, 0.0], 3)
+
+    def span(seconds: np.ndarray) -> float:
+        passes = PassTimes(forward_s=seconds, backward_s=2.0 * seconds, weight_s=0.0 * seconds)
+        return float(stage_spans_s(plans, stages, passes, Hops(seconds=floats(0.0))).max())
+
+    assert span(even) == pytest.approx((8 + 3 / 2) * 6.0)
+    assert span(first) == pytest.approx(84.0)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(4, 2), (8, 4)])
+def test_waiting_for_messages_costs_a_hop_a_chunk(pp: int, vpp: int) -> None:
+    """One exchange after every backward: m v hops or more (Megatron-LM without overlap_p2p_comm); beside
+    the computation only the chains of the first and last micro-batches show."""
+    num_micro, hop = 8 * pp, 0.01
+    equal = np.full((pp, vpp, 1), 1.0)
+    times = ChunkTimes(forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, hop_s=floats(hop))
+
+    def span(*, waited: bool, seconds: float) -> float:
+        both = replace(times, waited=waited, hop_s=floats(seconds))
+        return float(run(program(Schedule.ONE_F_ONE_B, (pp, vpp, num_micro), waited=waited), both)[1].max())
+
+    free = span(waited=False, seconds=0.0)
+    assert span(waited=True, seconds=0.0) == pytest.approx(free, rel=1e-9)
+    cost = span(waited=True, seconds=hop) - free
+    assert num_micro * vpp * hop <= cost <= 2.0 * num_micro * vpp * hop
+    assert span(waited=False, seconds=hop) - free < 0.75 * cost
+
+
+def test_a_put_off_weight_gradient_hides_no_collective() -> None:
+    """tp 2 under zero bubble: the all-reduce of the input gradient is waited for."""
+    asked = question(world_size=8, sequences=16, model=small_model(layers=8))
+    shared = plan(tp=2, vpp=1, num_micro=16)
+    plain = price_plan(asked, PlanTable.of(shared))[0].parts_s["tp_comm"]
+    split = price_plan(asked, PlanTable.of(replace(shared, schedule=Schedule.ZB_H1)))[0].parts_s["tp_comm"]
+    assert split > 1.2 * plain
+
+
+def test_a_heavy_head_shows_as_bubble_of_the_other_stages() -> None:
+    asked = question(world_size=4, sequences=32, model=small_model(layers=8))
+    heavy = replace(asked, model=replace(asked.model, vocab=32 * asked.model.vocab))
+    one = plan(vpp=1, num_micro=32)
+    light_s, heavy_s = (price_plan(each, PlanTable.of(one))[0] for each in (asked, heavy))
+    assert heavy_s.parts_s["bubble"] > 2.0 * light_s.parts_s["bubble"]

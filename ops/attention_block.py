@@ -8,7 +8,8 @@ from ops.context import LayerContext
 from ops.context_parallel import exchanges, ring_steps
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
-from ops.op import Attention, MemoryBound, Op, Phase, Piece, sequence
+from ops.op import Attention, Phase, Piece, sequence
+from ops.score_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.model import AttentionKind, AttentionSpec, BlockSpec, PositionKind
@@ -79,6 +80,8 @@ def _projections(
         sharding.weights(context, qkv.name, qkv.inputs * qkv.outputs),
         linear(context, qkv),
     ]
+    if not context.job.flash_attention:
+        pieces.append(split_projection(context, attention, gemm_rows, qkv.outputs))
     if attention.qk_norm:
         pieces.append(_qk_norm(context, attention, gemm_rows, heads + kv_heads))
     if context.model.position is PositionKind.ROTARY:
@@ -206,8 +209,7 @@ def attention_core(context: LayerContext, attention: AttentionSpec) -> Piece:
     own_output = context.activations(rows, heads * attention.v_dim) * (exchanged or context.exchanges_heads)
     saved = inputs + own_output + 4.0 * rows * heads
     if not job.flash_attention:
-        scores = (rows * heads * kv_len).astype(np.float64)
-        saved = inputs + own_output + scores * (5.0 if job.dropout else 2.0)
+        saved = inputs + own_output + score_saved_bytes(job) * (rows * heads * kv_len).astype(np.float64)
     forward = Attention(
         name="attention.core",
         phase=Phase.FORWARD,
@@ -229,7 +231,8 @@ def attention_core(context: LayerContext, attention: AttentionSpec) -> Piece:
     if not exchanged:
         pieces.append(ring_steps(context, attention, forward))
     if not job.flash_attention:
-        pieces.append(_unfused_softmax(context, rows * heads, kv_len))
+        pieces.append(score_kernels(context, rows * heads, kv_len))
+        pieces.append(joined_heads(context, rows, heads * attention.v_dim))
     return sequence(*pieces)
 
 
@@ -238,29 +241,3 @@ def _with_backward(forward: Attention) -> Piece:
         forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * forward.saved_bytes
     )
     return Piece(forward=(forward,), backward=(backward,))
-
-
-def _unfused_softmax(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
-    """Scale, mask and softmax over the score matrix, as one kernel or one after another, and dropout."""
-    softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
-    names = (softmax, "dropout") if context.job.dropout else (softmax,)
-    none = np.zeros(len(rows))
-    pieces = [
-        kernel(
-            context,
-            Kernel(name=f"attention.{name}", kernel=name, rows=rows, width=width, saved_bytes=none),
-        )
-        for name in names
-    ]
-    return sequence(*pieces)
-
-
-def is_score_kernel(op: Op) -> bool:
-    """Whether an operation belongs to the attention core that selective recomputation repeats."""
-    if isinstance(op, Attention) or op.name == "attention.ring_hop":
-        return True
-    return isinstance(op, MemoryBound) and op.kernel in (
-        "masked_softmax",
-        "masked_softmax_unfused",
-        "dropout",
-    )

@@ -42,14 +42,15 @@ KERNELS: dict[str, KernelTraffic] = {
     # rows = batch * heads * q_len, width = kv_len
     "masked_softmax": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
     "dropout": KernelTraffic(forward_reads=1, forward_writes=1.5, backward_reads=1.5, backward_writes=1),
-    # width = vocabulary (per rank): logits read and cast to fp32, maximum, exp and sum, gradient in place
+    # width = vocabulary (per rank). Megatron-LM's (mpu/cross_entropy.py): fp32 copy, maximum, subtracted in
+    # place, exponential in place, sum, divided in place; backward times the loss's gradient, to 16 bits
     "cross_entropy": KernelTraffic(
         forward_reads=1,
         forward_writes=0,
         backward_reads=0,
         backward_writes=1,
-        fp32_forward=4,
-        fp32_backward=2,
+        fp32_forward=9,
+        fp32_backward=3,
     ),
     # PyTorch's: fp32 copy, log-softmax (maximum, sum, result: three reads, one write); backward the loss's
     # gradient, log-softmax's (two reads of it, one of the result, one write), and back to 16 bits
@@ -76,19 +77,22 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=1,
     ),
     "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
-    # The same written with one elementwise operation after another, as plain PyTorch runs them.
-    # RMSNorm of the Llama reference: to fp32, square, mean, scale, back to 16 bits, times the weight.
+    # The same written with one elementwise operation after another, as plain PyTorch runs them; backward
+    # what autograd runs (tools/autograd/derivatives.yaml), which tests count operation by operation.
+    # RMSNorm of the Llama reference: to fp32, square, mean, scale, back to 16 bits, times the weight;
+    # its backward has a power, two products and a broadcast for the square of the mean alone.
     "rmsnorm_unfused": KernelTraffic(
         forward_reads=2,
         forward_writes=2,
-        backward_reads=4,
-        backward_writes=2,
+        backward_reads=5,
+        backward_writes=3,
         fp32_forward=7,
-        fp32_backward=11,
+        fp32_backward=19,
     ),
-    # x cos + rotate_half(x) sin: two products, a negated half, a concatenation, a sum
+    # x cos + rotate_half(x) sin: two products, a negated half, a concatenation, a sum; backward each half
+    # is set into zeros, and three gradients are added
     "rotary_unfused": KernelTraffic(
-        forward_reads=5.5, forward_writes=4.5, backward_reads=5.5, backward_writes=4.5
+        forward_reads=5.5, forward_writes=4.5, backward_reads=7.5, backward_writes=7.5
     ),
     # silu(gate), then the product; backward three two-operand kernels
     "swiglu_unfused": KernelTraffic(forward_reads=3, forward_writes=2, backward_reads=6, backward_writes=3),
@@ -98,8 +102,8 @@ KERNELS: dict[str, KernelTraffic] = {
         forward_writes=3,
         backward_reads=3,
         backward_writes=3,
-        fp32_forward=3,
-        fp32_backward=4,
+        fp32_forward=4,
+        fp32_backward=5,
     ),
     # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
     # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own

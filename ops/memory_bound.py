@@ -55,8 +55,8 @@ def norm(context: LayerContext, name: str, rows: IntArray, position: Position = 
     hidden = context.model.hidden
     kind = context.model.norm
     unfused = kind is NormKind.RMS and "norm" in context.job.unfused
-    # Unfused, autograd also keeps the input and the scaled input in fp32, and the latter in 16 bits.
-    kept_bytes = 2.0 * context.activation_bytes + 8.0 if unfused else context.activation_bytes
+    # Unfused, autograd keeps the input in fp32 and the scaled input in 16 bits (the input itself is not).
+    kept_bytes = context.activation_bytes + 4.0 if unfused else context.activation_bytes
     return kernel(
         context,
         Kernel(

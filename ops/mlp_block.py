@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
-from ops.op import Piece, sequence
+from ops.op import MemoryBound, Phase, Piece, sequence
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.model import BlockSpec, MlpSpec
@@ -75,10 +75,23 @@ def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first
     """An entering linear. A second one finds its input gathered, but reduces its own input gradient."""
     enter = sharding.enter(context, layer.name, context.model.hidden)
     return sequence(
-        enter if first else Piece(backward=enter.backward),
+        enter if first else sequence(_summed_gradients(context, layer), Piece(backward=enter.backward)),
         sharding.weights(context, layer.name, layer.inputs * layer.outputs),
         linear(context, layer),
     )
+
+
+def _summed_gradients(context: LayerContext, layer: Linear) -> Piece:
+    """The input gradients of two linears with one input are added by a kernel of their own."""
+    added = MemoryBound(
+        name=f"{layer.name}.add_gradients",
+        phase=Phase.INPUT_GRAD,
+        kernel="accumulate",
+        rows=layer.tokens,
+        width=layer.inputs,
+        dtype=context.job.precision.activation,
+    )
+    return Piece(backward=(added,))
 
 
 def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, name: str) -> Piece:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 
-from ops.attention_block import is_score_kernel
 from ops.op import Attention, Axis, Comm, Op, Ops, Phase, Piece
+from ops.score_attention import is_score_kernel
 from spec.arrays import FloatArray
 
 

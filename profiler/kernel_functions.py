@@ -87,15 +87,30 @@ def plain_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def plain_rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """``rotate`` as x cos + rotate_half(x) sin, the way of the Hugging Face models."""
-    first, second = heads.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return heads * torch.cat((cosine, cosine), dim=-1) + turned * torch.cat((sine, sine), dim=-1)
+    """``rotate`` as x cos + rotate_half(x) sin with slices, the way of the Hugging Face models; angles are
+    constants."""
+    half = heads.shape[-1] // 2
+    turned = torch.cat((-heads[..., half:], heads[..., :half]), dim=-1)
+    whole = [torch.cat((angle, angle), dim=-1).detach() for angle in (cosine, sine)]
+    return heads * whole[0] + turned * whole[1]
 
 
 def plain_softmax(scores: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """Scale, mask, and a softmax in fp32."""
     return torch.softmax((scores * 0.125).masked_fill(hidden, -1e4).float(), dim=-1).to(scores.dtype)
+
+
+def split_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """The passes of Megatron-LM's cross-entropy over its part of the vocabulary (mpu/cross_entropy.py)."""
+    wide = logits.float()
+    wide.sub_(wide.max(dim=-1, keepdim=True)[0])
+    torch.exp(wide, out=wide)
+    return wide.div_(wide.sum(dim=-1, keepdim=True))
+
+
+def with_softmax(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Logits and their softmax in fp32."""
+    return activation(case, where), torch.rand((case.rows, case.width), device=where)
 
 
 def with_residual(case: MemoryBoundCase, where: torch.device) -> Operands:
@@ -194,8 +209,9 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         one_kernel=True,
     ),
     "cross_entropy": KernelFunction(
-        operands=with_targets,
-        forward=lambda logits, wanted: functional.cross_entropy(logits.float(), wanted),
+        operands=with_softmax,
+        forward=lambda logits, softmax: split_softmax(logits),
+        backward=lambda operands, gradient: operands[1].mul_(gradient[:, :1]).to(operands[0].dtype),
         one_kernel=True,
     ),
     "cross_entropy_unfused": KernelFunction(

@@ -1,0 +1,65 @@
+"""What attention without a flash kernel runs around its two batched products.
+
+The score matrix passes through softmax and dropout; queries, keys and values are views of one projection, and
+the product with the values comes out head by head. Source: Megatron-LM, ``ParallelAttention.forward`` in
+megatron/model/transformer.py (v2.x); Aleph-Alpha/scaling, ``multi_head_attention`` in
+core/nn/attention/attention.py does the same.
+"""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.memory_bound import Kernel, kernel
+from ops.op import Attention, MemoryBound, Op, Piece, sequence
+from spec.arrays import IntArray
+from spec.job import JobSpec
+from spec.model import AttentionSpec
+
+SCORE_KERNELS = ("masked_softmax", "masked_softmax_unfused", "dropout")
+JOINED_HEADS = "attention.join_heads"
+
+
+def score_kernels(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+    """Scale, mask and softmax over the score matrix, as one kernel or one after another, and dropout."""
+    softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
+    names = (softmax, "dropout") if context.job.dropout else (softmax,)
+    return sequence(*(_kernel(context, f"attention.{name}", name, rows, width) for name in names))
+
+
+def score_saved_bytes(job: JobSpec) -> float:
+    """Bytes kept of one score: what the product with the values reads, with dropout its mask and what it read
+    (arXiv 2205.05198 table 2); without a fused kernel the softmax in fp32 instead of what dropout read."""
+    if "softmax" in job.unfused:
+        return 6.0 + job.dropout
+    return 2.0 + 3.0 * job.dropout
+
+
+def joined_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+    """The output copied from heads x tokens to tokens x heads; backward its gradient is a view."""
+    return Piece(forward=_kernel(context, JOINED_HEADS, "copy", rows, width).forward)
+
+
+def split_projection(
+    context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray
+) -> Piece:
+    """Bias added by a kernel of its own forward (its gradient belongs to the linear), and backward the
+    gradients of the three views written into one array."""
+    joined = _kernel(context, "attention.qkv.join", "copy", rows, width).backward
+    if not attention.qkv_bias:
+        return Piece(backward=joined)
+    added = _kernel(context, "attention.qkv.add_bias", "bias", rows, width).forward
+    return Piece(forward=added, backward=joined)
+
+
+def is_score_kernel(op: Op) -> bool:
+    """Whether an operation belongs to the attention core that selective recomputation repeats."""
+    if isinstance(op, Attention) or op.name in ("attention.ring_hop", JOINED_HEADS):
+        return True
+    return isinstance(op, MemoryBound) and op.kernel in SCORE_KERNELS
+
+
+def _kernel(context: LayerContext, name: str, word: str, rows: IntArray, width: IntArray) -> Piece:
+    """A kernel that keeps nothing of its own."""
+    return kernel(
+        context, Kernel(name=name, kernel=word, rows=rows, width=width, saved_bytes=np.zeros(len(rows)))
+    )

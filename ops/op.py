@@ -210,6 +210,13 @@ class RoutedTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostWork(Op):
+    """What the host does while it holds the device up; ``launches`` counts it in kernel launches."""
+
+    launches: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comm(Op):
     """A collective over ``axis``; ``size_bytes`` is the whole array on one rank (spec.collectives).
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
 from ops.op import Axis, Comm, Lane, Op, Owner, Phase, Piece
+from ops.sliced_collectives import sliced
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -45,7 +46,8 @@ def sharded_over_data(context: LayerContext, piece: Piece, name: str) -> Piece:
         )
         forward.append(gather)
         backward += [again, *_reduced(context, label, owner, elements)]
-    return Piece(forward=(*forward, *piece.forward), backward=(*piece.backward, *backward))
+    before, behind = sliced(context, piece, name, _elements(piece, Owner.DENSE, len(layout)))
+    return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
 
 def _elements(piece: Piece, owner: Owner, rows: int) -> IntArray:

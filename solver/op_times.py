@@ -6,15 +6,16 @@ import numpy as np
 
 from ops.groups import group_of, neighbours
 from ops.layout import Layout
-from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op
+from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op
 from profdb.curvebook import Book
+from profdb.modelled.flash_generations import generation_price, published
 from profdb.op_queries import attention_query, own_s
 from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, P2PQuery
 from solver.expert_exchange import exchanged
 from spec.arrays import FloatArray, IntArray
 from spec.attention_generations import GENERATIONS, slowdown
-from spec.cluster import ClusterSpec
+from spec.cluster import ClusterSpec, GpuSpec
 from spec.collectives import Collective
 from spec.origin import Origin
 
@@ -43,7 +44,7 @@ class Pricer:
     domain_ranks: int
     training_rate_ratio: float = 1.0
     taken: float = 0.0
-    architecture: str = ""
+    gpu: GpuSpec | None = None
     middle_ranks: int = 0
 
     @staticmethod
@@ -54,7 +55,7 @@ class Pricer:
             domain_ranks=cluster.scale_up_ranks,
             training_rate_ratio=cluster.gpu.training_rate_ratio,
             taken=min(COLLECTIVE_BLOCKS / cluster.gpu.num_sms, 0.5),
-            architecture=cluster.gpu.architecture,
+            gpu=cluster.gpu,
             middle_ranks=cluster.middle_ranks,
         )
 
@@ -98,6 +99,8 @@ class Pricer:
         match op:
             case Comm():
                 return self._ask_collective(op, layout)
+            case HostWork():
+                return "host", "host", self._host(op)
             case Attention():
                 return "attention", f"attention {op.direction}", self._attention(op)
             case BatchedGemm():
@@ -113,11 +116,23 @@ class Pricer:
             raise TypeError(f"no price for {type(op).__name__}")
         return part, family, priced
 
+    def _host(self, op: HostWork) -> Priced:
+        launch = self.book.host_s("launch")
+        return Priced(
+            seconds=op.launches * launch.seconds[0],
+            relative_std=np.full(len(op.launches), launch.relative_std[0]),
+            origin=np.full(len(op.launches), launch.origin[0]),
+        )
+
     def _attention(self, op: Attention) -> Priced:
-        """An older flash kernel is the best one's time restated by the published ratio of the two."""
+        """A named flash generation at its published rates; on a GPU without them the best kernel's time
+        restated by the published ratio of the two."""
         if op.kernel not in GENERATIONS[1:]:
             return self.book.attention_s(attention_query(op))
-        ratio = slowdown(op.kernel, op.direction, self.architecture)
+        architecture = self.gpu.architecture if self.gpu else ""
+        if self.gpu and published(op.kernel, architecture):
+            return generation_price(self.gpu, attention_query(op))
+        ratio = slowdown(op.kernel, op.direction, architecture)
         best = self.book.attention_s(attention_query(replace(op, kernel=GENERATIONS[0])))
         origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
         return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)

@@ -34,8 +34,9 @@ class JobSpec:
 
     ``moe_imbalance`` is the busiest rank's share of routed tokens over the average one;
     ``attention_kernel`` is the flash kernel's generation: "flash" the best for the GPU, "flash2"
-    (arXiv 2307.08691) or "flash1" (arXiv 2205.14135); ``unfused`` names what runs as one elementwise
-    kernel after another: "norm", "rotary", "softmax". ``context_parallel`` is "ring" (arXiv 2310.01889) or "all_to_all" (arXiv 2309.14509).
+    (arXiv 2307.08691), "flash1" (arXiv 2205.14135) or "flash_triton" (the same written in Triton);
+    ``unfused`` names what runs as one elementwise kernel after another: "norm", "rotary", "softmax".
+    ``context_parallel`` is "ring" (arXiv 2310.01889) or "all_to_all" (arXiv 2309.14509).
 
     ``moe_dispatcher`` is "all_to_all" or "deduplicated" (DeepEP, HybridEP); ``overlap_expert_a2a`` runs the
     experts' exchange of one micro-batch beside another's compute (Megatron-LM,

@@ -42,6 +42,8 @@ class FrameworkPreset:
     fused_activation: a gated activation keeps only its two inputs.
     joined_gate: gate and up are one matrix.
     gradient_sync: of sharded optimizers, "reduce_scatter" or "all_reduce".
+    sliced_collectives: sharded parameters and gradients travel one by one, as lists of a slice a rank that
+        the host copies (ops.sliced_collectives).
     contiguous_gradients: gradients lie in one buffer and travel from there instead of through a bucket.
     accumulation: the kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; ""
         where sharded gradients are added in small pieces.
@@ -79,6 +81,7 @@ class FrameworkPreset:
     joined_gate: bool = True
     gradient_sync: str = "reduce_scatter"
     contiguous_gradients: bool = False
+    sliced_collectives: bool = False
     accumulation: str = "accumulate_fp32"
 
 

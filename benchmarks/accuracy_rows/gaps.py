@@ -14,7 +14,6 @@ class Gap(StrEnum):
     FP8_COMM = "fp8 parameter gathers"
     UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"
     OP_RECOMPUTE = "recompute chosen operation by operation"
-    SINGLE_FETCHES = "ZeRO-3 that fetches parameter by parameter (DeepSpeed of 2021)"
     ALIBI = "ALiBi added to the attention scores"
     SINKS = "attention sinks"
     CUDA_GRAPH = "CUDA graphs take away launch time"

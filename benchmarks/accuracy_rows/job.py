@@ -24,6 +24,14 @@ OLD_MEGATRON = replace(
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
 # in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
+# DeepSpeed's first ZeRO stage 3, of 2021 (ops.sliced_collectives).
+DEEPSPEED_2021 = replace(
+    DEEPSPEED,
+    name="deepspeed-2021",
+    gradient_dtype="fp16",
+    overlap_grad_reduce=True,
+    sliced_collectives=True,
+)
 # Composer and torchtitan run the loss without a copy beside the logits only when compiled, which torchtitan's
 # was not before 2025 (train.py of v0.0.2: "compiling loss function causes CUDA errors").
 COMPILED_FSDP = replace(FSDP, fused_loss=True)
@@ -110,7 +118,7 @@ def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
     if row.dataset in SYNCHRONOUS_TP:
         preset = replace(preset, overlap_tp_backward=False)
     if row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3:
-        preset = replace(DEEPSPEED, gradient_dtype="fp16", overlap_grad_reduce=True)
+        preset = DEEPSPEED_2021
     if notes.overlapped_ddp:
         preset = replace(preset, overlap_grad_reduce=True)
     if notes.no_overlap or row.dataset.startswith("simumax"):
@@ -150,14 +158,20 @@ def flash_of(row: Row) -> bool:
 
 
 def attention_kernel_of(row: Row, notes: Notes) -> str:
-    """The generation of the flash kernel: as the row names it; on Hopper, frameworks of 2023 and those that
-    call PyTorch's or the flash-attn package's kernel ran FlashAttention-2, the only one released for it
-    before flash-attn 3 (July 2024), and still PyTorch's."""
-    if notes.kernel.startswith("flash_attentionv1"):
-        return "flash1"
-    hopper = row.text("gpu").startswith(("H100", "H200", "H800"))
-    older = any(word in row.text("framework") for word in ("llm-foundry", "torchtitan", "FMS"))
-    return "flash2" if hopper and older else "flash"
+    """The generation of the flash kernel: as the row names it, else as the framework's own scripts chose it.
+
+    llm-foundry: the kernel written in Triton until its scripts of 2024 (scripts/train/benchmarking:
+    submit_benchmarks.py of 2023, --attn_impl triton; flash-attn 2 became possible in October 2023), and in
+    the sweep over 128 H100 and more (sweep.py) still for 13b and 30b. torchtitan and fms-fsdp call PyTorch's,
+    which is FlashAttention-2.
+    """
+    framework, model = row.text("framework"), row.text("model_name")
+    if notes.kernel.startswith("flash_attention"):
+        return "flash1" if notes.kernel.startswith("flash_attentionv1") else "flash2"
+    if "llm-foundry" in framework:
+        large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
+        return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
+    return "flash2" if "torchtitan" in framework or "FMS" in framework else "flash"
 
 
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
@@ -203,7 +217,6 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
 def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     framework = row.text("framework")
     needed = {
-        Gap.SINGLE_FETCHES: row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3,
         Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
         Gap.CUDA_GRAPH: notes.cuda_graph,
         Gap.ASYNC_TP: notes.async_tp,

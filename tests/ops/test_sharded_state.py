@@ -63,6 +63,7 @@ def test_older_flash_kernels_take_their_published_ratio() -> None:
     assert slowdown("flash2", "forward", "hopper") == 1.75
     assert slowdown("flash2", "forward", "ampere") == 1.0
     assert slowdown("flash1", "backward", "ampere") == 2.35
+    assert slowdown("flash_triton", "backward", "blackwell") == 1.625 * 2.0
     assert slowdown("flash", "forward", "hopper") == 1.0
 
 

@@ -1,0 +1,99 @@
+"""Collectives over lists of slices: what the host does for every rank's slice of every parameter.
+
+DeepSpeed's first ZeRO stage 3 (releases of March to autumn 2021, ``Init._allgather_param``,
+``_reduce_scatter_gradient`` and ``_allgather_params`` of runtime/zero/partition_parameters.py;
+``fetch_sub_module``, ``reduce_ipg_grads`` and ``step`` of runtime/zero/stage3.py) gathered and reduced parameter by
+parameter and handed PyTorch one view a rank. Its NCCL process group answers such lists by copying every slice
+to or from a flat buffer, one kernel launch each (``ProcessGroupNCCL::allgather``, ``reduce_scatter``).
+
+- A matrix is gathered before its module's forward and backward, and again before a recomputed forward: a
+  module's parameters are released after each. The host waits for the device before a gather and slices
+  before it launches the module, so this time adds to the compute.
+- Vectors stay gathered (``persistence_threshold`` of 100,000 elements) until the update, after which they return
+  one slice of one vector after another.
+- Every gradient, a vector's too, is reduced on its own while the device computes the rest of the backward.
+- The device fills each gathered buffer with zeros and copies the slices into it; of a gradient it divides the
+  whole by the number of ranks and copies the slices out (``average_tensor`` of stage3.py).
+"""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Phase, Piece
+from spec.arrays import FloatArray, IntArray
+
+# Host time of one tensor view over that of one launch. ``Assumption:`` 2 us for a view made and kept from
+# Python (torch.Tensor.narrow: 2.1 us, torch 2.13 on one core of an AMD EPYC) against 5 us for a launch
+# (profdb.modelled.host).
+VIEW = 0.4
+# Launches' worth of host time per slice: the copy, and the views of the list and of the flat buffer.
+GATHERED_SLICE = 1.0 + 2 * VIEW
+REDUCED_SLICE = 1.0 + 3 * VIEW
+RETURNED_SLICE = 1.0 + 3 * VIEW
+
+
+def sliced(
+    context: LayerContext, piece: Piece, name: str, elements: IntArray
+) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """What slices cost before the forward and in the backward of a layer whose ``elements`` parameters are
+    sharded (stage 3). Nothing where the preset's collectives take whole tensors.
+    """
+    layout = context.layout
+    if not context.job.preset.sliced_collectives:
+        return (), ()
+    ranks = np.where(layout.zero_stage >= 3, layout.zero_size, 0)
+    matrices = sum(bool(op.parameters.any()) for op in piece.forward if _is_matrix(op))
+    vectors = sum(_vectors(op) for op in piece.forward)
+    again = 1 + any(op.phase is Phase.RECOMPUTE and _is_matrix(op) for op in piece.backward)
+
+    def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> HostWork:
+        return HostWork(name=f"{name}.{part}", phase=phase, lane=lane, launches=calls)
+
+    def device(part: str, kernel: str, phase: Phase, repeat: int) -> MemoryBound:
+        return MemoryBound(
+            name=f"{name}.{part}",
+            phase=phase,
+            kernel=kernel,
+            rows=np.where(layout.zero_stage >= 3, elements, 0),
+            width=np.ones_like(elements),
+            dtype=context.job.precision.parameter_gather,
+            repeat=repeat,
+        )
+
+    gathered = GATHERED_SLICE * matrices * ranks
+    reduced = REDUCED_SLICE * (matrices + vectors) * ranks
+    return (
+        (
+            device("gathered_fill", "fill", Phase.FORWARD, 1),
+            device("gathered_copy", "copy", Phase.FORWARD, 1),
+            work("gathered_slices", Phase.FORWARD, Lane.MAIN, gathered),
+        ),
+        (
+            device("gathered_fill", "fill", Phase.RECOMPUTE, again),
+            device("gathered_copy", "copy", Phase.RECOMPUTE, again),
+            work("gathered_slices", Phase.RECOMPUTE, Lane.MAIN, again * gathered),
+            device("reduced_copy", "copy", Phase.WEIGHT_GRAD, 2),
+            work("reduced_slices", Phase.WEIGHT_GRAD, Lane.PREFETCH, reduced),
+            work("returned_slices", Phase.WEIGHT_GRAD, Lane.MAIN, _returned(context, vectors, ranks)),
+        ),
+    )
+
+
+def _returned(context: LayerContext, vectors: int, ranks: IntArray) -> FloatArray:
+    """The vectors' way back after the update, once a step, spread over the step's micro-batches."""
+    layout = context.layout
+    micro_batches = context.job.global_batch_sequences / (layout.dp * layout.micro_batch)
+    return RETURNED_SLICE * vectors * ranks / np.maximum(micro_batches, 1.0)
+
+
+def _is_matrix(op: Op) -> bool:
+    return isinstance(op, BatchedGemm | GroupedGemm) or op.name == "embedding.table"
+
+
+def _vectors(op: Op) -> int:
+    """Vectors an operation owns: a product's bias, a norm's scale and shift."""
+    if isinstance(op, BatchedGemm):
+        return int(op.bias and bool(op.parameters.any()))
+    if isinstance(op, MemoryBound) and "norm" in op.kernel and op.parameters.any():
+        return 2 if op.kernel.startswith("layernorm") else 1
+    return 0

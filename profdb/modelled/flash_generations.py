@@ -1,0 +1,117 @@
+"""Flash attention of a named generation, from the rates its authors published.
+
+FlashAttention-2 on H100 SXM5: arXiv 2407.08608, figure 5 (forward; causal and not; heads of 64, 128, 256) and
+figure 6 (backward, not causal; heads of 64, 128), TFLOP/s at 512 to 16k tokens, 16k tokens a call.
+On A100: the same kernel reaches 73 % of the tensor peak forward and 63 % backward (arXiv 2307.08691
+sec. 4.1) and 189 TFLOP/s forward with causal heads of 128 at 16k tokens (figure 5); ``Assumption:`` with the
+shares of its H100 rates at other lengths and widths.
+Older kernels take their published multiple of its time (spec.attention_generations).
+``Assumption:`` a causal backward loses what a causal forward of the same length and width does; heads of another
+width run at the rate of the next published one, padded to a multiple of 32.
+"""
+
+import numpy as np
+
+from profdb.modelled.attention import Heads
+from profdb.modelled.memory_bound import streaming_seconds
+from profdb.modelled.rates import flops_rates
+from profdb.priced import Priced
+from profdb.queries import AttentionQuery
+from spec.arrays import FloatArray, IntArray
+from spec.attention_generations import OVER_FLASH2
+from spec.cluster import GpuSpec
+from spec.origin import Origin
+
+RELATIVE_STD = 0.15  # Assumption: spread of the published rates over versions of the kernel
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+WIDTHS = (64, 128, 256)
+FORWARD_FULL = {
+    64: (282, 306, 318, 321, 322, 324),
+    128: (309, 350, 362, 368, 370, 370),
+    256: (275, 313, 321, 323, 324, 326),
+}
+FORWARD_CAUSAL = {
+    64: (180, 229, 262, 284, 295, 299),
+    128: (191, 260, 298, 319, 333, 335),
+    256: (208, 251, 278, 293, 297, 298),
+}
+BACKWARD_FULL = {
+    64: (198, 238, 264, 279, 287, 291),
+    128: (214, 260, 291, 310, 318, 322),
+}
+# TFLOP/s of an H100 SXM5 and an A100 SXM that the rates hold for: what long products sustain
+# (configs/clusters/h100-sxm.toml, a100-sxm-80g.toml).
+REFERENCE = {"hopper": 794.5e12, "ampere": 271.2e12}
+# A100 over H100: forward not causal, forward causal; backward likewise.
+AMPERE_FULL = 0.73 * 312.0 / 370.0
+AMPERE_CAUSAL = 189.0 / 335.0
+AMPERE_BACKWARD = 0.63 * 312.0 / 322.0
+
+HEAD_STEP = 32  # flash-attn compiles its kernels for multiples of 32
+
+
+def published(kernel: str, architecture: str) -> bool:
+    """Whether the kernel's rates on GPUs of that architecture follow from published ones."""
+    return kernel in OVER_FLASH2 and architecture in REFERENCE
+
+
+def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, kernel: str) -> FloatArray:
+    """Seconds of one call of ``kernel`` on ``gpu``, forward or backward; 0 where there is nothing to do.
+
+    Pairs of query and key that the mask leaves out are not counted, as in the papers. Raises KeyError for a
+    kernel or architecture without published rates.
+    """
+    backward = direction == "backward"
+    widths = np.maximum(heads.qk_dim, heads.v_dim)
+    rate = published_flops(heads.kv_len, widths, direction, heads.mask, gpu.architecture)
+    rate = rate * flops_rates(gpu, dtype).sustained / REFERENCE[gpu.architecture]
+    width = np.ceil(widths / HEAD_STEP) * HEAD_STEP
+    flops = 4.0 * heads.batch * heads.heads * heads.pairs() * width * (2.5 if backward else 1.0)
+    seconds = flops / rate * OVER_FLASH2[kernel][direction]
+    memory = streaming_seconds(gpu, heads.moved_bytes(dtype) * (2.0 if backward else 1.0))
+    return np.where(heads.moved_bytes(dtype) == 0.0, 0.0, np.maximum(seconds, memory))
+
+
+def published_flops(
+    lengths: IntArray, widths: IntArray, direction: str, mask: str, architecture: str
+) -> FloatArray:
+    """FLOP/s of FlashAttention-2 by keys and head width (1-D arrays), between published lengths by the
+    logarithm of the length and beyond them as at the nearest."""
+    index = np.minimum(np.searchsorted(WIDTHS, widths), len(WIDTHS) - 1)
+    padded = np.broadcast_to(np.asarray(WIDTHS)[index], lengths.shape)
+    rates = np.zeros(lengths.shape)
+    for width in WIDTHS:
+        per_length = _rates(width, direction, causal=mask != "full")
+        here = np.interp(np.log2(np.maximum(lengths, 1)), np.log2(LENGTHS), per_length)
+        rates = np.where(padded == width, here, rates)
+    return rates * 1e12 * _architecture_share(architecture, direction, causal=mask != "full")
+
+
+def _rates(width: int, direction: str, *, causal: bool) -> FloatArray:
+    full, masked = np.asarray(FORWARD_FULL[width], float), np.asarray(FORWARD_CAUSAL[width], float)
+    if direction == "forward":
+        return masked if causal else full
+    # Assumption: heads of 256 lose in the backward what they lose in the forward.
+    loss = full / np.asarray(FORWARD_FULL[128], float) if width not in BACKWARD_FULL else 1.0
+    backward = np.asarray(BACKWARD_FULL.get(width, BACKWARD_FULL[128]), float) * loss
+    return np.asarray(backward * (masked / full if causal else 1.0), dtype=np.float64)
+
+
+def _architecture_share(architecture: str, direction: str, *, causal: bool) -> float:
+    if architecture == "hopper":
+        return 1.0
+    if direction == "forward":
+        return AMPERE_CAUSAL if causal else AMPERE_FULL
+    return AMPERE_BACKWARD * (AMPERE_CAUSAL / AMPERE_FULL if causal else 1.0)
+
+
+def generation_price(gpu: GpuSpec, query: AttentionQuery) -> Priced:
+    """The same as an answer of a book, for every shape of ``query``."""
+    heads = Heads(mask=query.mask, **query.columns())
+    seconds = generation_seconds(gpu, heads, query.direction, query.dtype, query.kernel)
+    return Priced(
+        seconds=seconds,
+        relative_std=np.full(seconds.shape, RELATIVE_STD),
+        origin=np.full(seconds.shape, int(Origin.MODELLED), dtype=np.int64),
+    )

@@ -1,0 +1,72 @@
+"""Collectives over lists of slices cost the host one copy a rank, parameter and pass."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.op import HostWork, Lane, MemoryBound
+from ops.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE
+from profdb.modelled.book import ModelledBook
+from solver.op_times import Pricer
+from spec.presets import PRESETS
+from spec.read_cluster import read_cluster
+from tests.ops.layouts import job, written
+from tests.solver.questions import ROOT, small_model
+
+SLICED = replace(PRESETS["deepspeed"], sliced_collectives=True)
+
+
+def launches(recompute: str, *, ranks: int = 4, stage: int = 3) -> dict[tuple[str, str], float]:
+    """Launches' worth of host work of one layer by (name, phase)."""
+    asked = job(world_size=ranks, seq_len=1024, preset=SLICED)
+    layout = Layout.of(ranks, zero_size=ranks, zero_stage=stage)
+    layer = written(small_model(), asked, "mtp", layout, recompute).blocks[0]
+    return {
+        (op.name.split(".")[-1], op.phase.value): float(op.launches[0])
+        for op in (*layer.forward, *layer.backward)
+        if isinstance(op, HostWork)
+    }
+
+
+@pytest.mark.parametrize(("recompute", "backward_gathers"), [("none", 1), ("selective", 1), ("full", 2)])
+def test_every_matrix_and_rank_is_a_copy(recompute: str, backward_gathers: int) -> None:
+    """qkv, out, up (gate joined) and down are gathered; two RMSNorm scales are reduced and returned too."""
+    found = launches(recompute)
+    assert found["gathered_slices", "forward"] == pytest.approx(4 * 4 * GATHERED_SLICE)
+    assert found["gathered_slices", "recompute"] == pytest.approx(backward_gathers * 16 * GATHERED_SLICE)
+    assert found["reduced_slices", "weight_grad"] == pytest.approx((4 + 2) * 4 * REDUCED_SLICE)
+    assert found["returned_slices", "weight_grad"] == pytest.approx(2 * 4 * RETURNED_SLICE)
+
+
+def test_work_grows_with_the_ranks_and_needs_stage_3() -> None:
+    assert sum(launches("none", ranks=8).values()) == pytest.approx(2 * sum(launches("none").values()))
+    assert not any(launches("none", stage=2).values())
+
+
+def test_frameworks_that_move_whole_tensors_have_none() -> None:
+    asked = job(world_size=4, seq_len=1024, preset=PRESETS["deepspeed"])
+    layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=3)).blocks[0]
+    assert not [op for op in (*layer.forward, *layer.backward) if isinstance(op, HostWork)]
+
+
+def test_the_device_fills_and_copies_what_it_gathers() -> None:
+    """4 h^2 + 3 h f + 2 h elements of 2 bytes: written as zeros, then read and written."""
+    asked = job(world_size=4, seq_len=1024, preset=SLICED)
+    layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=3)).blocks[0]
+    moved = sum(
+        float(op.bytes_moved[0])
+        for op in layer.forward
+        if isinstance(op, MemoryBound) and op.name.startswith("layer.gathered")
+    )
+    elements = sum(int(op.parameters[0]) for op in layer.forward)
+    assert moved == 3 * 2 * elements
+
+
+def test_host_work_is_priced_by_the_launch() -> None:
+    work = HostWork(name="slices", phase="forward", lane=Lane.MAIN, launches=np.asarray([30.0]))
+    book = ModelledBook(cluster=read_cluster("h100-sxm", root=ROOT))
+    timed = Pricer(book=book, domain_ranks=8).time(work, Layout.of(8))
+    assert timed.part == "host"
+    assert timed.seconds[0] == pytest.approx(30 * 5e-6)

@@ -1,0 +1,112 @@
+"""Named flash generations run at the rates their authors published."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.op import Attention
+from profdb.modelled.attention import Heads
+from profdb.modelled.flash_generations import generation_seconds, published
+from profdb.op_queries import attention_query
+from solver.op_times import Pricer
+from spec.arrays import ints
+from spec.cluster import ClusterSpec
+from spec.read_cluster import read_cluster
+from tests.solver.flat_book import FlatBook
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cluster(name: str) -> ClusterSpec:
+    return read_cluster(name, root=ROOT)
+
+
+def flops_per_s(
+    name: str, kernel: str, direction: str, *, length: int, width: int = 128, mask: str = "causal"
+) -> float:
+    """Rate of a call of 16k tokens and 2048 channels, as the papers count it."""
+    count = 16384 // length
+    heads = Heads(
+        batch=ints(count),
+        q_len=ints(length),
+        kv_len=ints(length),
+        heads=ints(2048 // width),
+        kv_heads=ints(2048 // width),
+        qk_dim=ints(width),
+        v_dim=ints(width),
+        window=ints(0),
+        mask=mask,
+    )
+    seconds = generation_seconds(cluster(name).gpu, heads, direction, "bf16", kernel)
+    flops = 4.0 * length**2 * 2048 * count * (0.5 if mask == "causal" else 1.0)
+    return float(flops * (2.5 if direction == "backward" else 1.0) / seconds[0])
+
+
+@pytest.mark.parametrize(
+    ("direction", "mask", "width", "length", "tflops"),
+    [
+        ("forward", "causal", 128, 2048, 298),
+        ("forward", "full", 64, 16384, 324),
+        ("forward", "causal", 256, 8192, 297),
+        ("backward", "full", 128, 16384, 322),
+        ("backward", "full", 64, 1024, 238),
+    ],
+)
+def test_flash_2_on_h100_runs_as_published(
+    direction: str, mask: str, width: int, length: int, tflops: float
+) -> None:
+    """arXiv 2407.08608, figures 5 and 6."""
+    found = flops_per_s("h100-sxm", "flash2", direction, length=length, width=width, mask=mask)
+    assert found == pytest.approx(tflops * 1e12, rel=0.003)
+
+
+def test_flash_2_on_a100_runs_as_published() -> None:
+    """arXiv 2307.08691: figure 5 (189 TFLOP/s), section 4.1 (73 % and 63 % of 312 TFLOP/s)."""
+    assert flops_per_s("a100-sxm-80g", "flash2", "forward", length=16384) == pytest.approx(189e12, rel=1e-3)
+    full = {
+        direction: flops_per_s("a100-sxm-80g", "flash2", direction, length=16384, mask="full")
+        for direction in ("forward", "backward")
+    }
+    assert full["forward"] == pytest.approx(0.73 * 312e12, rel=1e-3)
+    assert full["backward"] == pytest.approx(0.63 * 312e12, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "forward", "backward"), [("flash1", 2.35, 2.35), ("flash_triton", 1.4, 2.0)]
+)
+def test_older_kernels_take_their_multiple(kernel: str, forward: float, backward: float) -> None:
+    for direction, ratio in (("forward", forward), ("backward", backward)):
+        newer = flops_per_s("a100-sxm-80g", "flash2", direction, length=8192)
+        assert newer / flops_per_s("a100-sxm-80g", kernel, direction, length=8192) == pytest.approx(ratio)
+
+
+def test_unpublished_pairs_are_restated_by_the_book() -> None:
+    assert not published("flash2", "blackwell")
+    assert not published("flash", "hopper")
+    op = Attention(
+        name="attention.core",
+        phase="forward",
+        batch=ints(1),
+        q_len=ints(4096),
+        kv_len=ints(4096),
+        heads=ints(16),
+        kv_heads=ints(16),
+        qk_dim=128,
+        v_dim=128,
+        kernel="flash2",
+    )
+    seconds = {
+        name: float(Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(8)).seconds[0])
+        * cluster(name).gpu.training_rate_ratio
+        for name in ("b200", "h100-sxm")
+    }
+    book = float(FlatBook().attention_s(attention_query(op)).seconds[0])
+    assert seconds["b200"] == pytest.approx(1.75 * book)
+    assert seconds["h100-sxm"] == pytest.approx(2.0 * 4096**2 * 2048 / 319e12, rel=0.003)
+
+
+def test_longer_calls_than_published_keep_the_last_rate() -> None:
+    rates = [flops_per_s("h100-sxm", "flash2", "forward", length=n, mask="full") for n in (8192, 16384)]
+    assert np.isclose(rates[0], rates[1], rtol=1e-9)

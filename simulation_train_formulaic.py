@@ -26,6 +26,7 @@ from spec.errors import ConfigError, UserError
 from spec.units import bytes_to_gib
 
 ROOT = Path(__file__).resolve().parent
+LAUNCHES = ("megatron", "deepspeed", "internevo", "trace")
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +54,8 @@ def run(options: argparse.Namespace) -> None:
             value=options.plan,
             allowed="a plan to price, or --run_all_solu: not both",
         )
-    for path in (options.json, options.csv, options.export_simai):
+    launch = [getattr(options, f"export_{name}") for name in LAUNCHES]
+    for path in (options.json, options.csv, options.export_simai, *launch):
         check_writable(path)
     for folder in (options.export_bundle, options.draw_heatmap_path if options.draw_heatmap else None):
         check_folder(folder)
@@ -93,6 +95,8 @@ def run(options: argparse.Namespace) -> None:
         export(options, opened, chosen)
     if options.export_bundle:
         bundle(options, opened, chosen)
+    if any(launch):
+        launch_settings(options, opened, chosen)
 
 
 def check_writable(path: Path | None) -> None:
@@ -221,6 +225,18 @@ def bundle(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     from workload.bundle import export_bundle
 
     for path in export_bundle(opened.question, answer.plan, options.export_bundle).paths:
+        print(f"wrote {path}")
+
+
+def launch_settings(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
+    """Write a plan as its framework's settings, and as a timeline."""
+    from workload.launch import LaunchFiles, write_launch_files
+
+    files = LaunchFiles(**{name: getattr(options, f"export_{name}") for name in LAUNCHES})
+    written, notes = write_launch_files(opened.question, answer.plan, files)
+    for note in notes:
+        print(note, file=sys.stderr)
+    for path in written:
         print(f"wrote {path}")
 
 

@@ -93,6 +93,13 @@ def parser() -> argparse.ArgumentParser:
         "--stage", default="slowest", help="pipeline stages to export: slowest, all, or a number from 0"
     )
     out.add_argument("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
+    for name, how in (
+        ("megatron", "as Megatron-LM flags"),
+        ("deepspeed", "as DeepSpeed's JSON"),
+        ("internevo", "as an InternEvo config"),
+        ("trace", "step by step as a Chrome trace"),
+    ):
+        out.add_argument(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
     out.add_argument("--rank", type=whole, default=1, help="which of the ranked plans to export (default 1)")
     out.add_argument(
         "--strict_export", action="store_true", help="refuse to export what the format cannot say"

@@ -76,6 +76,19 @@ def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hops:
     return spans
 
 
+def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes:
+    """Passes of every chunk (arrays of shape (pp, vpp, N)) as a program takes them; weight gradients apart
+    where the schedule has them so."""
+    split = schedule.splits_backward
+    return ChunkTimes(
+        forward_s=passes.forward_s,
+        backward_s=passes.backward_s - (passes.weight_s if split else 0.0),
+        weight_s=passes.weight_s if split else np.zeros_like(passes.weight_s),
+        hop_s=hops.seconds,
+        waited=hops.waited and passes.forward_s.shape[1] > 1,
+    )
+
+
 def _program_spans_s(
     schedule: Schedule, shape: tuple[int, int, int], passes: PassTimes, hops: Hops
 ) -> FloatArray:
@@ -83,13 +96,7 @@ def _program_spans_s(
     what the last of these rounds added."""
     pp, _, num_micro = shape
     split = schedule.splits_backward
-    times = ChunkTimes(
-        forward_s=passes.forward_s,
-        backward_s=passes.backward_s - (passes.weight_s if split else 0.0),
-        weight_s=passes.weight_s if split else np.zeros_like(passes.weight_s),
-        hop_s=hops.seconds,
-        waited=hops.waited and shape[1] > 1,
-    )
+    times = chunk_times(schedule, passes, hops)
 
     def spans(count: int) -> FloatArray:
         began, ended = run(program(schedule, (*shape[:2], count), waited=times.waited), times)

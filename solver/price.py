@@ -89,8 +89,19 @@ def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec
     )
 
 
-def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
-    """The step of every plan of the table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """What each stage row takes: one micro-batch through it (``per_micro`` with its parts) and each of its
+    chunks (``chunk_passes``), the messages between stages, and the work after the last micro-batch."""
+
+    per_micro: Tally
+    chunk_passes: PassTimes
+    hops: Hops
+    step: StepTimes
+
+
+def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StageSeconds:
+    """Time every stage row of the table."""
     plans, stages = table.plans, table.stages
     times = [
         layer_times(pricer, piece, table.layers.layout, split=plans.schedule.splits_backward)
@@ -98,7 +109,6 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
     ]
     forward = _stage_tally(table, [time.forward for time in times])
     backward = _stage_tally(table, [time.backward for time in times])
-    passes = _pass_times(table, times, stages, stages.plan)
     row_layout = plans.layout.take(stages.plan)
     step = step_times(
         pricer,
@@ -106,14 +116,24 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
         row_layout,
         operations(model, job, row_layout, table.bytes.held, stages.tied(model, row_layout.pp)),
         table.bytes.held,
-        passes,
+        _pass_times(table, times, stages, stages.plan),
     )
-    hop_s = hop_seconds(model, job, table, pricer)
-    waited = not job.preset.overlap_hops
-    chunk_passes = _pass_times(table, times, stages.chunks, stages.plan[stages.chunks.stage])
-    end_s = stage_spans_s(plans, stages, chunk_passes, Hops(seconds=hop_s, waited=waited))
-    free_end_s = stage_spans_s(plans, stages, chunk_passes, Hops(seconds=np.zeros_like(hop_s)))
-    return _assemble(table, added([forward, backward], len(stages.plan)), step, (end_s, free_end_s))
+    return StageSeconds(
+        per_micro=added([forward, backward], len(stages.plan)),
+        chunk_passes=_pass_times(table, times, stages.chunks, stages.plan[stages.chunks.stage]),
+        hops=Hops(seconds=hop_seconds(model, job, table, pricer), waited=not job.preset.overlap_hops),
+        step=step,
+    )
+
+
+def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
+    """The step of every plan of the table."""
+    timed = stage_seconds(model, job, table, pricer)
+    free = Hops(seconds=np.zeros_like(timed.hops.seconds))
+    ends_s = [
+        stage_spans_s(table.plans, table.stages, timed.chunk_passes, hops) for hops in (timed.hops, free)
+    ]
+    return _assemble(table, timed.per_micro, timed.step, (ends_s[0], ends_s[1]))
 
 
 def _weights(stages: StageTable | ChunkTable) -> tuple[IntArray, ...]:

@@ -20,6 +20,7 @@ class Instruction:
     kind: Kind
     stage: int
     chunk: int
+    micro: int
     before: int
     needs: int
     hops: bool
@@ -74,6 +75,7 @@ def program(
                         kind=work.kind,
                         stage=stage,
                         chunk=work.chunk,
+                        micro=work.micro,
                         before=last[stage],
                         needs=-1 if source is None else index_of[source],
                         hops=hops,
@@ -119,25 +121,37 @@ def _source(work: Work, stage: int, pp: int, vpp: int) -> tuple[int, Work] | Non
     return stage, work._replace(kind=Kind.FORWARD)
 
 
-def run(instructions: tuple[Instruction, ...], times: ChunkTimes) -> tuple[FloatArray, FloatArray]:
-    """When each stage begins its first work and ends its last, arrays of shape (pp, N)."""
-    depth, _, plans = times.forward_s.shape
+def starts_and_ends(
+    instructions: tuple[Instruction, ...], times: ChunkTimes
+) -> tuple[FloatArray, FloatArray]:
+    """When each instruction begins and ends, arrays of shape (instructions, N)."""
+    plans = times.forward_s.shape[2]
     seconds = {
         Kind.FORWARD: times.forward_s,
         Kind.BACKWARD: times.backward_s,
         Kind.WEIGHT: times.weight_s,
     }
+    starts = np.empty((len(instructions), plans))
     ends = np.empty((len(instructions) + 1, plans))
     ends[-1] = 0.0
-    began = np.full((depth, plans), np.inf)
-    ended = np.zeros((depth, plans))
     for index, one in enumerate(instructions):
         arrived = ends[one.needs] + times.hop_s if one.hops else ends[one.needs]
         free = ends[one.before]
         if times.waited and one.before >= 0 and instructions[one.before].exchanges:
             free = free + times.hop_s
-        start = np.maximum(free, arrived)
-        ends[index] = ended[one.stage] = start + seconds[one.kind][one.stage, one.chunk]
+        starts[index] = np.maximum(free, arrived)
+        ends[index] = starts[index] + seconds[one.kind][one.stage, one.chunk]
+    return starts, ends[:-1]
+
+
+def run(instructions: tuple[Instruction, ...], times: ChunkTimes) -> tuple[FloatArray, FloatArray]:
+    """When each stage begins its first work and ends its last, arrays of shape (pp, N)."""
+    depth, _, plans = times.forward_s.shape
+    starts, ends = starts_and_ends(instructions, times)
+    began = np.full((depth, plans), np.inf)
+    ended = np.zeros((depth, plans))
+    for index, one in enumerate(instructions):
+        ended[one.stage] = ends[index]
         if one.before < 0:
-            began[one.stage] = start
+            began[one.stage] = starts[index]
     return began, ended

@@ -55,6 +55,10 @@ def _stage(question: Question, table: Sized, row: int) -> StageWork:
         hops=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
         hop_bytes=int(size[0]) if depth > 1 else 0,
         hop_s=float(pricer.hop(table.plans.layout, size).seconds[0]),
+        chunk_layers=tuple(
+            tuple(int(layers[stages.chunk_starts[row] + chunk]) for layers in stages.chunks.layers)
+            for chunk in range(vpp)
+        ),
     )
 
 

@@ -84,26 +84,31 @@ def _init(plan: Plan) -> Iterator[GeneralItem]:
         yield row("all_gather", "dp_group", plan.dp, 64)
 
 
-def _chunks(plan: Plan, work: StageWork) -> list[list[tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]]]:
-    """For each virtual chunk its pieces as (forward, backward), layers dealt evenly; the embedding stands
-    in the first chunk and the head in the last. Where they take a layer's place, as Megatron-LM counts them
-    (--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split), theirs is the chunk
-    of one layer less."""
-    layers = [
-        (piece.forward, piece.backward)
-        for piece in work.pieces
-        if piece.name.startswith("block")
-        for _ in range(piece.repeat)
-    ]
-    edges = {piece.name: (piece.forward, piece.backward) for piece in work.pieces}
-    # Shares rounded down leave the first chunk the shortest, rounded up the last.
-    spare = plan.vpp - 1 if "head" in edges and "embedding" not in edges else 0
-    bounds = [(len(layers) * chunk + spare) // plan.vpp for chunk in range(plan.vpp + 1)]
-    dealt = [layers[low:high] for low, high in pairwise(bounds)]
-    if "embedding" in edges:
-        dealt[0].insert(0, edges["embedding"])
-    if "head" in edges:
-        dealt[-1].append(edges["head"])
+Passes = tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]
+
+
+def _chunks(plan: Plan, work: StageWork) -> list[list[Passes]]:
+    """For each virtual chunk its pieces as (forward, backward); the embedding stands in the first chunk and
+    the head in the last."""
+    pieces = {piece.name: (piece.forward, piece.backward) for piece in work.pieces}
+    if work.chunk_layers:
+        dealt = [
+            [pieces[f"block{kind}"] for kind, count in enumerate(held) for _ in range(count)]
+            for held in work.chunk_layers
+        ]
+    else:
+        layers = [
+            pieces[piece.name]
+            for piece in work.pieces
+            if piece.name not in ("embedding", "head")
+            for _ in range(piece.repeat)
+        ]
+        bounds = [len(layers) * chunk // plan.vpp for chunk in range(plan.vpp + 1)]
+        dealt = [layers[low:high] for low, high in pairwise(bounds)]
+    if "embedding" in pieces:
+        dealt[0].insert(0, pieces["embedding"])
+    if "head" in pieces:
+        dealt[-1].append(pieces["head"])
     return dealt
 
 

@@ -49,7 +49,8 @@ class StageWork:
     """All one rank of one pipeline stage runs in one step.
 
     ``pieces`` in forward order, ``num_micro`` times; ``step`` once; ``hops`` transfers to and from
-    neighbouring stages per micro-batch of ``hop_bytes`` and ``hop_s`` each.
+    neighbouring stages per micro-batch of ``hop_bytes`` and ``hop_s`` each. ``chunk_layers[c][k]`` is how
+    many layers of block kind k virtual chunk c holds; empty: the layers are dealt evenly.
     """
 
     position: int
@@ -60,6 +61,7 @@ class StageWork:
     hops: int
     hop_bytes: int
     hop_s: float
+    chunk_layers: tuple[tuple[int, ...], ...] = ()
 
     def per_micro_batch(self) -> list[tuple[int, WorkItem]]:
         """Every item of one micro-batch with how often it runs."""

@@ -1,0 +1,79 @@
+"""A plan as DeepSpeed's JSON configuration.
+
+Keys: DeepSpeed 0.17.5, runtime/config.py, runtime/zero/config.py (``DeepSpeedZeroConfig``),
+runtime/precision_config.py, runtime/tensor_parallel/config.py (``autotp_size``). What DeepSpeed takes in
+Python (pipeline stages, activation checkpointing) is returned as notes.
+"""
+
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan
+from solver.schedules import Schedule
+from solver.search import Question
+from spec.errors import ExportError
+from workload.launch_error import refuse_unless, same_framework
+
+Settings = dict[str, object]
+
+
+def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[str, ...]]:
+    """The configuration of ``plan``, and what its training script has to set.
+
+    Raises ExportError for what DeepSpeed cannot run.
+    """
+    job = question.job
+    same_framework("deepspeed", plan)
+    refuse_unless(plan.strategy is StrategyName.MTP, "DeepSpeed", f"{plan.strategy.value} sharding")
+    refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
+    refuse_unless(plan.vpp == 1, "DeepSpeed", f"{plan.vpp} virtual chunks")
+    refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, "DeepSpeed", f"schedule {plan.schedule.value}")
+    refuse_unless(
+        plan.zero_stage == 0 or plan.zero_size == plan.dp * plan.cp,
+        "DeepSpeed",
+        f"ZeRO over {plan.zero_size} of {plan.dp * plan.cp} data-parallel ranks",
+    )
+    refuse_unless(plan.tp == 1 or plan.zero_stage < 3, "DeepSpeed", "AutoTP beside ZeRO-3")
+    refuse_unless(plan.etp in (1, plan.tp), "DeepSpeed", f"experts over tp {plan.etp} beside tp {plan.tp}")
+    sequences = plan.micro_batch * plan.num_micro * plan.dp
+    settings: Settings = {
+        "train_batch_size": sequences,
+        "train_micro_batch_size_per_gpu": plan.micro_batch,
+        "gradient_accumulation_steps": plan.num_micro,
+        **_precision(job.precision.compute),
+        "zero_optimization": _zero(question, plan),
+    }
+    if plan.tp > 1:
+        settings["tensor_parallel"] = {"autotp_size": plan.tp}
+    return settings, tuple(_notes(plan))
+
+
+def _precision(compute: str) -> Settings:
+    sections = {"bf16": "bf16", "fp16": "fp16"}
+    if compute not in sections:
+        raise ExportError(f"DeepSpeed's JSON has no section for {compute} products: bf16 or fp16")
+    return {sections[compute]: {"enabled": True}}
+
+
+def _zero(question: Question, plan: Plan) -> Settings:
+    preset = question.job.preset
+    zero: Settings = {
+        "stage": plan.zero_stage,
+        "contiguous_gradients": True,
+        "overlap_comm": preset.overlap_grad_reduce or plan.zero_stage == 3,
+        "reduce_scatter": True,
+    }
+    if preset.bucket_elements:
+        zero["reduce_bucket_size"] = preset.bucket_elements
+    return zero
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes = []
+    if plan.pp > 1:
+        notes.append(f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})")
+    if plan.ep > 1:
+        notes.append(f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts")
+    if plan.recompute is not Recompute.NONE:
+        what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
+        notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")
+    return notes

@@ -1,0 +1,130 @@
+"""A model as Megatron-LM's flags (core 0.14, megatron/training/arguments.py)."""
+
+from solver.search import Question
+from spec.model import (
+    AttentionKind,
+    AttentionSpec,
+    BlockSpec,
+    MlpSpec,
+    ModelSpec,
+    MoeSpec,
+    NormKind,
+    PositionKind,
+)
+from workload.launch_error import refuse_unless
+
+NAME = "Megatron-LM"
+Flags = dict[str, str | int | None]
+POSITIONS = {
+    PositionKind.ROTARY: "rope",
+    PositionKind.LEARNED: "learned_absolute",
+    PositionKind.NONE: "none",
+}
+
+
+def model_flags(question: Question) -> Flags:
+    """Flags and their values (None: a switch). Raises ExportError for layers Megatron-LM does not have."""
+    model = question.model
+    blocks = [run.block for run in model.main_blocks]
+    refuse_unless(len({block.attention for block in blocks}) == 1, NAME, "layers of unequal attention")
+    refuse_unless(len({block.norm for block in blocks} | {model.norm}) == 1, NAME, "norms of two kinds")
+    refuse_unless(not any(block.parallel_residual for block in blocks), NAME, "parallel residuals")
+    refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
+    flags: Flags = {
+        "--num-layers": model.num_layers,
+        "--hidden-size": model.hidden,
+        "--vocab-size": model.vocab,
+        "--make-vocab-size-divisible-by": question.job.preset.vocab_pad_multiple,
+        "--max-position-embeddings": max(model.max_positions, question.job.seq_len),
+        "--position-embedding-type": POSITIONS[model.position],
+        "--normalization": "RMSNorm" if model.norm is NormKind.RMS else "LayerNorm",
+    }
+    if not model.tied_embeddings:
+        flags["--untie-embeddings-and-output-weights"] = None
+    predicted = sum(run.count for run in model.blocks if run.block.mtp)
+    if predicted:
+        flags["--mtp-num-layers"] = predicted
+    flags |= _attention(blocks[0].attention, model.hidden)
+    flags |= _biases(blocks)
+    return flags | _feed_forward(model, blocks)
+
+
+def _attention(attention: AttentionSpec, hidden: int) -> Flags:
+    refuse_unless(not attention.sinks, NAME, "attention sinks")
+    flags: Flags = {"--num-attention-heads": attention.num_heads}
+    if attention.kind is AttentionKind.MLA:
+        flags |= {
+            "--multi-latent-attention": None,
+            "--kv-lora-rank": attention.kv_lora_rank,
+            "--qk-head-dim": attention.qk_dim - attention.rope_dim,
+            "--qk-pos-emb-head-dim": attention.rope_dim,
+            "--v-head-dim": attention.v_dim,
+        }
+        if attention.q_lora_rank:
+            flags["--q-lora-rank"] = attention.q_lora_rank
+    else:
+        refuse_unless(attention.qk_dim == attention.v_dim, NAME, "values of another width than keys")
+        if attention.num_kv_heads != attention.num_heads:
+            flags |= {"--group-query-attention": None, "--num-query-groups": attention.num_kv_heads}
+        if attention.qk_dim * attention.num_heads != hidden:
+            flags["--kv-channels"] = attention.qk_dim
+    if attention.qk_norm:
+        flags["--qk-layernorm"] = None
+    if attention.window is not None:
+        # Transformer Engine counts the tokens before and after one's own.
+        flags["--window-size"] = f"({attention.window - 1},0)"
+    return flags
+
+
+def _biases(blocks: list[BlockSpec]) -> Flags:
+    """All linears have biases, none has, or only queries, keys and values have."""
+    attention = blocks[0].attention
+    inner = {part.bias for block in blocks for part in (block.mlp, block.moe) if part}
+    rest = inner | {attention.out_bias}
+    refuse_unless(len(rest) == 1 and (attention.qkv_bias or rest == {False}), NAME, "these biases")
+    if rest == {True}:
+        return {}
+    flags: Flags = {"--disable-bias-linear": None}
+    return flags | {"--add-qkv-bias": None} if attention.qkv_bias else flags
+
+
+def _feed_forward(model: ModelSpec, blocks: list[BlockSpec]) -> Flags:
+    dense = {block.mlp for block in blocks if block.mlp}
+    routed = {block.moe for block in blocks if block.moe}
+    refuse_unless(len(dense) < 2 and len(routed) < 2, NAME, "feed-forward layers of several widths")
+    flags: Flags = {}
+    for mlp in dense:
+        flags |= {"--ffn-hidden-size": mlp.ffn_hidden, **_activation(mlp.gated, mlp)}
+    for moe in routed:
+        flags |= _experts(moe)
+    if dense and routed:
+        pattern = "+".join(f"[{int(run.block.moe is not None)}]*{run.count}" for run in model.main_blocks)
+        flags["--moe-layer-freq"] = f"({pattern})"
+    return flags
+
+
+def _activation(gated: bool, mlp: MlpSpec | None) -> Flags:
+    if gated:
+        refuse_unless(mlp is None or mlp.activation == "silu", NAME, "gates of another kind than SiLU")
+        return {"--swiglu": None}
+    refuse_unless(mlp is None or mlp.activation == "gelu", NAME, "activations other than GELU and SwiGLU")
+    return {}
+
+
+def _experts(moe: MoeSpec) -> Flags:
+    refuse_unless(not moe.shared_gate, NAME, "a gate of the shared experts")
+    flags: Flags = {
+        "--num-experts": moe.num_experts,
+        "--moe-router-topk": moe.topk,
+        "--moe-ffn-hidden-size": moe.expert_ffn_hidden,
+        "--moe-grouped-gemm": None,
+        "--moe-token-dispatcher-type": "alltoall",
+        **_activation(moe.gated, None),
+    }
+    if moe.shared_ffn_hidden:
+        flags["--moe-shared-expert-intermediate-size"] = moe.shared_ffn_hidden
+    if moe.capacity_factor is not None:
+        flags["--moe-expert-capacity-factor"] = str(moe.capacity_factor)
+    if moe.router_bias:
+        flags |= {"--moe-router-score-function": "sigmoid", "--moe-router-enable-expert-bias": None}
+    return flags

@@ -1,0 +1,101 @@
+"""A plan as Megatron-LM's command line: ``torchrun ... pretrain_gpt.py $(cat FILE)``.
+
+Flags: Megatron-LM core 0.14, megatron/training/arguments.py; the split of layers over stages as
+core/transformer/pipeline_parallel_layer_layout.py reads it. Data, tokenizer, learning rate and checkpoints
+are the user's.
+"""
+
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan
+from solver.schedules import Schedule
+from solver.search import Question
+from solver.stages import layers_per_stage
+from spec.errors import ExportError
+from spec.model import ModelSpec
+from workload.launch_error import refuse_unless, same_framework
+from workload.megatron_model import NAME, model_flags
+
+Flags = dict[str, str | int | None]
+
+
+def megatron_settings(question: Question, plan: Plan) -> Flags:
+    """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
+    same_framework("megatron", plan)
+    refuse_unless(plan.strategy in (StrategyName.MTP, StrategyName.FSP), NAME, plan.strategy.value)
+    refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, NAME, f"schedule {plan.schedule.value}")
+    refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
+    flags: Flags = {
+        "--tensor-model-parallel-size": plan.tp,
+        "--pipeline-model-parallel-size": plan.pp,
+        "--context-parallel-size": plan.cp,
+    }
+    if plan.cp > 1:
+        kinds = {"ring": "p2p", "all_to_all": "a2a"}
+        flags["--cp-comm-type"] = kinds[question.job.context_parallel]
+    if any(run.block.moe for run in question.model.blocks):
+        flags |= {"--expert-model-parallel-size": plan.ep, "--expert-tensor-parallel-size": plan.etp}
+    if plan.strategy is StrategyName.FSP and plan.tp > 1:
+        flags["--sequence-parallel"] = None
+    flags |= _split(question.model, plan)
+    flags |= _data_parallel(question, plan)
+    flags |= {
+        "--micro-batch-size": plan.micro_batch,
+        "--global-batch-size": plan.micro_batch * plan.num_micro * plan.dp,
+        "--seq-length": question.job.seq_len,
+    }
+    flags |= _kernels(question, plan)
+    return flags | model_flags(question)
+
+
+def _split(model: ModelSpec, plan: Plan) -> Flags:
+    """Layers over stages and chunks, where they do not divide evenly."""
+    layers, stages = model.num_layers, plan.pp * plan.vpp
+    flags: Flags = {"--num-virtual-stages-per-pipeline-rank": plan.vpp} if plan.vpp > 1 else {}
+    if layers % stages == 0:
+        return flags
+    if plan.vpp > 1:
+        refuse_unless((layers + 2) % stages == 0, NAME, f"{layers} layers on {stages} chunks")
+        edges = ("embedding", "loss")
+        return flags | {f"--account-for-{edge}-in-pipeline-split": None for edge in edges}
+    predicted = sum(run.count for run in model.blocks if run.block.mtp)
+    counts = layers_per_stage(layers, plan.pp).tolist()
+    rows = ["t" if count == 1 else f"t*{count}" for count in counts]
+    last = {0: "", 1: "m"}.get(predicted, f"m*{predicted}")
+    return {"--pipeline-model-parallel-layout": f"E{'|'.join(rows)}{last}L"}
+
+
+def _data_parallel(question: Question, plan: Plan) -> Flags:
+    preset = question.job.preset
+    copies = plan.dp * plan.cp
+    flags: Flags = {}
+    if copies > 1 and preset.overlap_grad_reduce:
+        flags["--overlap-grad-reduce"] = None
+    if plan.zero_size > 1:
+        flags["--use-distributed-optimizer"] = None
+        if plan.zero_size < copies:
+            flags["--num-distributed-optimizer-instances"] = copies // plan.zero_size
+        if preset.overlap_param_gather and preset.overlap_grad_reduce:
+            flags["--overlap-param-gather"] = None
+    return flags
+
+
+def _kernels(question: Question, plan: Plan) -> Flags:
+    """Formats, attention and recomputation."""
+    job = question.job
+    formats = {"bf16": "--bf16", "fp16": "--fp16"}
+    if job.precision.compute not in formats or job.precision.linear != job.precision.compute:
+        raise ExportError(
+            f"{NAME} settings are written for bf16 and fp16 products, not {job.precision.linear}"
+        )
+    flags: Flags = {formats[job.precision.compute]: None}
+    flags["--attention-backend"] = "flash" if job.flash_attention else "unfused"
+    if plan.recompute is Recompute.FULL:
+        flags |= {
+            "--recompute-granularity": "full",
+            "--recompute-method": "uniform",
+            "--recompute-num-layers": 1,
+        }
+    elif plan.recompute is Recompute.SELECTIVE:
+        flags |= {"--recompute-granularity": "selective", "--recompute-modules": "core_attn"}
+    return flags

@@ -1,0 +1,126 @@
+"""The predicted step as a Chrome trace (chrome://tracing, ui.perfetto.dev): one row a pipeline stage.
+
+Format: Trace Event Format, complete events ("ph": "X") with times in microseconds. The pipeline is the
+solver's replay of the schedule, so the last event ends with the solver's step; with a zero-bubble schedule,
+whose stages begin the next step as they become free, the stage that began first does.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from solver.pipeline import chunk_times
+from solver.plans import Plan, PlanTable
+from solver.price import Sized, StageSeconds, sized, stage_seconds
+from solver.program import program, starts_and_ends
+from solver.schedules import Kind
+from solver.search import Question
+from spec.arrays import FloatArray, IntArray, ints
+from spec.errors import ExportError
+from spec.replaced_file import replaced_file
+
+NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.WEIGHT: "weight gradient"}
+# A browser shows a few hundred thousand events; more would be no picture.
+MOST_EVENTS = 400_000
+ARRIVALS = 10_000
+
+Event = dict[str, object]
+
+
+def export_trace(question: Question, plan: Plan, path: Path) -> int:
+    """Write the trace of ``plan``; the number of events. Raises ExportError for more than a viewer shows."""
+    works = plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
+    if works > MOST_EVENTS:
+        raise ExportError(f"{path}: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows")
+    events = list(trace_events(question, plan))
+    with replaced_file(path) as handle:
+        json.dump(
+            {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"plan": plan.words()}}, handle
+        )
+        handle.write("\n")
+    return len(events)
+
+
+def trace_events(question: Question, plan: Plan) -> Iterator[Event]:
+    """Names of the rows, the passes and their hops, then reduction, update and gather of each stage."""
+    table = sized(question.model, question.job, PlanTable.of(plan))
+    timed = stage_seconds(question.model, question.job, table, question.pricer)
+    per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
+    for stage in range(plan.pp):
+        yield _named(stage, f"stage {stage}")
+        if plan.pp > 1:
+            yield _named(ARRIVALS + stage, f"to stage {stage}")
+    ended = np.zeros(plan.pp)
+    began = np.full(plan.pp, np.inf)
+    for event, stage, start_s, end_s in _passes(plan, timed, per_stage, table.stages.chunk_starts):
+        yield event
+        ended[stage] = max(ended[stage], end_s)
+        began[stage] = min(began[stage], start_s)
+    if not plan.schedule.splits_backward:
+        began[:] = 0.0
+    yield from _afterwards(table, timed, per_stage, (began, ended))
+
+
+def _passes(
+    plan: Plan, timed: StageSeconds, per_stage: IntArray, chunk_starts: IntArray
+) -> Iterator[tuple[Event, int, float, float]]:
+    """Every pass with its stage, start and end (seconds), and the hop that brings what it needs."""
+    # The chunks of a stage's row follow each other.
+    rows = chunk_starts[per_stage][:, None, None] + np.arange(plan.vpp)[None, :, None]
+    times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.hops)
+    instructions = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
+    starts, ends = starts_and_ends(instructions, times)
+    for index, one in enumerate(instructions):
+        start_s, end_s = float(starts[index, 0]), float(ends[index, 0])
+        name = f"{NAMES[one.kind]} {one.micro}"
+        marks = {"micro_batch": one.micro, "chunk": one.chunk}
+        yield _event(name, one.kind.value, one.stage, (start_s, end_s), marks), one.stage, start_s, end_s
+        hop_s = float(timed.hops.seconds[0])
+        if one.hops and hop_s > 0:
+            sent_s = float(ends[one.needs, 0])
+            event = _event(f"hop of {name}", "hop", ARRIVALS + one.stage, (sent_s, sent_s + hop_s), marks)
+            yield event, one.stage, start_s, end_s
+
+
+def _afterwards(
+    table: Sized, timed: StageSeconds, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
+) -> Iterator[Event]:
+    """What no pass hides. No stage updates before the last is ready: the gradient norm is global."""
+    began, ended = bounds
+    step = timed.step
+    reduced = ended + step.reduction.seconds[per_stage]
+    ready_s = float((reduced - began).max())
+    for stage in range(len(per_stage)):
+        row = per_stage[stage]
+        at = float(began[stage]) + ready_s
+        for name, start, seconds in (
+            ("gradient reduction, not hidden", float(ended[stage]), float(step.reduction.seconds[row])),
+            ("optimizer update", at, float(step.update.seconds[row])),
+            (
+                "parameter gather, not hidden",
+                at + float(step.update.seconds[row]),
+                float(step.gather.seconds[row]),
+            ),
+        ):
+            if seconds > 0:
+                yield _event(name, "step", stage, (start, start + seconds), {})
+
+
+def _named(row: int, name: str) -> Event:
+    return {"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": name}}
+
+
+def _event(name: str, kind: str, row: int, span_s: tuple[float, float], marks: dict[str, int]) -> Event:
+    start_s, end_s = span_s
+    return {
+        "name": name,
+        "cat": kind,
+        "ph": "X",
+        "ts": start_s * 1e6,
+        "dur": (end_s - start_s) * 1e6,
+        "pid": 0,
+        "tid": row,
+        "args": dict(marks),
+    }

@@ -22,7 +22,7 @@ from profdb.op_queries import own_s
 from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, OptimizerQuery, P2PQuery
 from spec.arrays import ints
-from spec.collectives import Collective
+from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.config_file import ConfigFile
 from spec.errors import ConfigError, MissingCurveError
 from spec.job import JobSpec, precision_of
@@ -110,7 +110,7 @@ def _answered(name: str, ask: Callable[[], Priced | None]) -> Need | None:
 def _collective_needs(book: CurveBook) -> Iterator[Need]:
     ranks = max(book.profile.machine.gpus_per_node, 2)
     for intra, inter, where in ((ranks, 1, "inside a domain"), (ranks, 2, "across domains")):
-        for kind in Collective:
+        for kind in TRAINING_COLLECTIVES:
             if kind is Collective.P2P:
                 pair = P2PQuery(size_bytes=PROBE_BYTES, intra=2 if inter == 1 else 1, inter=inter)
                 need = _answered(f"p2p {where}", partial(book.p2p_s, pair))

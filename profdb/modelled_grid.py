@@ -19,7 +19,7 @@ from profdb.cases import (
     OptimizerCase,
 )
 from spec.cluster import ClusterSpec
-from spec.collectives import Collective
+from spec.collectives import GROUP_COLLECTIVES, Collective
 from spec.dtypes import dtype_bytes
 from spec.units import GIB, KIB
 
@@ -44,7 +44,6 @@ SHARDS = tuple(1 << step for step in range(10, 37))
 TENSORS = (1, 64, 512)
 
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, *(128 * KIB << step for step in range(14)), 4 * GIB, 16 * GIB)
-GROUP_KINDS = tuple(kind for kind in Collective if kind is not Collective.P2P)
 MOST_DOMAINS = 2048
 MOST_ELEMENTS = 64 * GIB
 
@@ -187,7 +186,7 @@ def collective_cases(cluster: ClusterSpec) -> Iterator[CollectiveCase]:
         if intra * inter == 1:
             continue
         siblings = max(domain // intra, 1)
-        for kind, size in product(GROUP_KINDS, SIZES):
+        for kind, size in product(GROUP_COLLECTIVES, SIZES):
             yield _collective(kind, size, (intra, inter, siblings))
     pairs = [(2, 1, max(domain // 2, 1))] if domain > 1 else []
     pairs += [(1, 2, siblings) for siblings in (n for n in inside if n <= domain)] if domains > 1 else []

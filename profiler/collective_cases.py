@@ -3,7 +3,7 @@
 from profdb.cases import CollectiveCase
 from profiler.group_tilings import GroupTiling, all_tilings, pair_tilings
 from profiler.planned import Planned, planned
-from spec.collectives import Collective
+from spec.collectives import GROUP_COLLECTIVES, Collective
 from spec.dtypes import dtype_bytes
 
 KIB = 1024
@@ -13,8 +13,6 @@ SKELETON_BYTES = (KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB, 512 * MIB)
 BEND_BYTES = tuple(128 * KIB << step for step in range(9))
 """128 KiB to 32 MiB by twos: between latency and bandwidth, where protocols and algorithms change."""
 FILL_BYTES = (4 * KIB, 16 * KIB, 32 * KIB, 128 * MIB, 256 * MIB, 1024 * MIB)
-
-GROUP_COLLECTIVES = tuple(kind for kind in Collective if kind is not Collective.P2P)
 
 
 def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planned]:

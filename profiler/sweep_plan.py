@@ -14,7 +14,7 @@ from profdb.cases import (
 )
 from profiler import attention_cases, collective_cases, kernel_cases, linear_cases
 from profiler.planned import Planned, most_informative_first
-from spec.collectives import Collective
+from spec.collectives import TRAINING_COLLECTIVES
 from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
 
@@ -29,7 +29,7 @@ BENCHMARKS: tuple[str, ...] = (
     "memory_bound",
     "optimizer",
     "host",
-    *(kind.value for kind in Collective),
+    *(kind.value for kind in TRAINING_COLLECTIVES),
 )
 
 
@@ -66,7 +66,7 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
                 value=name,
                 allowed=f"some of {', '.join(BENCHMARKS)}, or comm for all collectives",
             )
-        chosen += [kind.value for kind in Collective] if name == "comm" else [name]
+        chosen += [kind.value for kind in TRAINING_COLLECTIVES] if name == "comm" else [name]
     return tuple(dict.fromkeys(chosen))
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from solver.command_line import OneLineParser, whole
-from spec.collectives import Collective
+from spec.collectives import TRAINING_COLLECTIVES
 from workload.aiob_import import add_import_aiob
 from workload.flows import ALGORITHMS
 from workload.generate_flags import add_generate
@@ -131,7 +131,10 @@ def _traffic(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--group", required=True, help="which groups communicate, such as tp or dp-cp")
     verb.add_argument("--independent_ep", action="store_true", help="split dp by ep")
     verb.add_argument(
-        "--collective", required=True, choices=[kind.value for kind in Collective], help="what they run"
+        "--collective",
+        required=True,
+        choices=[kind.value for kind in TRAINING_COLLECTIVES],
+        help="what they run",
     )
     verb.add_argument("--size_bytes", required=True, type=whole, help="whole array on one rank")
     verb.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="default ring")

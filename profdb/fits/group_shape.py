@@ -33,6 +33,17 @@ MOST_SHAPES_TESTED = 32
 BODY_BOUNDS = (0.5, 2.0)
 """Assumption: a body told from two shapes stays within these factors of the one told from the nearer."""
 
+OWN_NIC = frozenset(
+    {
+        Collective.ALL_TO_ALL,
+        Collective.P2P,
+        Collective.GATHER,
+        Collective.SCATTER,
+        Collective.HYPERCUBE,
+    }
+)
+"""Operations of single messages: each leaves through its rank's own NIC."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeCurve:
@@ -111,7 +122,7 @@ def _sharing(kind: Collective, near: ShapeCurve, wanted: IntArray) -> float:
     intra, inter, siblings = (int(value) for value in wanted)
     if inter == 1:
         return 1.0
-    own_nic = kind in (Collective.ALL_TO_ALL, Collective.P2P)
+    own_nic = kind in OWN_NIC
     nics = 1.0 if own_nic else near.intra / intra
     crowd = max(1.0, siblings * intra / (near.siblings * near.intra))
     return nics * crowd

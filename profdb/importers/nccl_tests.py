@@ -1,9 +1,13 @@
-"""Logs of nccl-tests: every *_perf program that has a collective of ours, one or many nodes.
+"""Logs of nccl-tests: every *_perf program of equal parts, one or many nodes.
 
 ``size`` in these logs is the whole array on one rank (all_gather: what is gathered; reduce_scatter:
 what is scattered), as our ``size_bytes``. Out-of-place and in-place times become two samples of one case.
-Lines of other programs between the rows (MPI, NCCL messages) are passed over; a line that starts with
-a number and is no row is an error. Several runs may follow each other in one file.
+What a launcher writes before each line is taken off. Lines of other programs between the rows (MPI, NCCL
+messages) are passed over; a line that starts with a number and is no row is an error. Several runs may
+follow each other in one file.
+
+Source of the layout: nccl-tests, src/common.cu and src/util.cu (writeDeviceReport, writeResultHeader,
+writeBenchmarkLineBody), from 2.0 on.
 """
 
 import re
@@ -25,7 +29,16 @@ PROGRAMS: dict[str, Collective] = {
     "alltoall": Collective.ALL_TO_ALL,
     "broadcast": Collective.BROADCAST,
     "sendrecv": Collective.P2P,
+    "reduce": Collective.REDUCE,
+    "gather": Collective.GATHER,
+    "scatter": Collective.SCATTER,
+    "hypercube": Collective.HYPERCUBE,
 }
+
+REFUSED: dict[str, str] = {
+    "alltoallv": "sends unequal parts that the log does not state",
+}
+"""Programs whose rows cannot become cases, and why."""
 
 DTYPES: dict[str, str] = {
     "float": "fp32",
@@ -40,13 +53,16 @@ DTYPES: dict[str, str] = {
     "uint64": "int64",
     "f8e4m3": "fp8",
     "f8e5m2": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
 }
 
-_PROGRAM = re.compile(
-    r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|sendrecv|reduce|gather|scatter|hypercube)_perf"
-)
+# Before a line: mpirun --tag-output ("[1,0]<stdout>: ", also with a time before it), srun --label ("0: ").
+_LAUNCHER = re.compile(r"^(?:.{0,60}<std(?:out|err)>:\s?|\s*\d+:\s)")
+_PROGRAM = re.compile(rf"(?<![A-Za-z])({'|'.join((*PROGRAMS, *REFUSED))})_perf\b")
 _RANK = re.compile(r"#\s*Rank\s+\d+(?:\s+Group\s+(\d+))?.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(\S.*)")
 _ROW = re.compile(r"\d+\s+\d+\s")
+_ROOT = re.compile(r"-?\d+$")
 
 ROUNDING = 0.02
 """How far a printed algbw may be from size / time: it has two decimals, so small rates are not checked."""
@@ -73,7 +89,7 @@ def read_nccl_tests(path: str | Path, *, domain_ranks: int = 0) -> dict[str, lis
     found: dict[str, list[Sample]] = {}
     run = _Run(program=_program_in(source.name))
     for number, line in enumerate(lines, start=1):
-        stripped = line.strip()
+        stripped = _LAUNCHER.sub("", line).strip()
         where = f"{source}:{number}"
         if stripped.startswith("#") or "_perf" in stripped:
             run = _read_comment(run, stripped, where)
@@ -109,6 +125,8 @@ def _read_comment(run: _Run, line: str, where: str) -> _Run:
 
 
 def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Iterator[Sample]:
+    if run.program in REFUSED:
+        raise ProfileError(f"{where}: {run.program}_perf {REFUSED[run.program]}; nothing imported")
     if run.program not in PROGRAMS:
         raise ProfileError(
             f"{where}: rows of {run.program + '_perf' if run.program else 'an unnamed program'}; read are "
@@ -117,8 +135,13 @@ def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Ite
         )
     if not run.hosts:
         raise ProfileError(f"{where}: a row before any '# Rank' line: how many GPUs? nothing imported")
+    if "cputime" in run.columns:
+        raise ProfileError(f"{where}: CPU times (-C 1), not those of the operation; nothing imported")
+    cells = _aligned(run, cells)
     if len(cells) != len(run.columns):
         raise ProfileError(f"{where}: {len(cells)} cells under {len(run.columns)} columns; nothing imported")
+    if int(cells[0]) == 0:
+        return
     case = _case_of(run, cells, where, domain_ranks)
     world = WorldShape(nodes=len(set(run.hosts)), ranks=len(run.hosts))
     times = [place for place, name in enumerate(run.columns) if name == "time"]
@@ -133,6 +156,16 @@ def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Ite
         )
 
 
+def _aligned(run: _Run, cells: list[str]) -> list[str]:
+    """The cells under their columns: programs without an operator leave that cell blank, and a time stamp is
+    two words under one heading."""
+    if run.columns[-1:] == ["timestamp"] and len(cells) > 2:
+        cells = [*cells[:-2], f"{cells[-2]} {cells[-1]}"]
+    if len(cells) == len(run.columns) - 1 and run.columns[3:5] == ["redop", "root"] and _ROOT.match(cells[3]):
+        return [*cells[:3], "", *cells[3:]]
+    return cells
+
+
 def _checked_time(run: _Run, cells: list[str], place: int, where: str) -> float:
     """Seconds of one time cell; the row's own algbw and error count must agree with it."""
     try:
@@ -145,10 +178,12 @@ def _checked_time(run: _Run, cells: list[str], place: int, where: str) -> float:
         raise ProfileError(f"{where}: time {cells[place]} us is not positive; nothing imported")
     if failed:
         raise ProfileError(f"{where}: the run found {wrong} wrong values; nothing imported")
-    told = int(cells[0]) / seconds
+    # hypercube.cu works its algbw out from what a rank receives, all but its own part.
+    ranks = len(run.hosts)
+    told = int(cells[0]) / seconds * ((ranks - 1) / ranks if run.program == "hypercube" else 1.0)
     if told > GIGA and abs(printed / told - 1.0) > ROUNDING:
         raise ProfileError(
-            f"{where}: algbw {printed / GIGA:.2f} GB/s is not size / time = {told / GIGA:.2f}; nothing imported"
+            f"{where}: algbw {printed / GIGA:.2f} GB/s is not that of size and time, {told / GIGA:.2f}; nothing imported"
         )
     return seconds
 

@@ -28,7 +28,7 @@ from profdb.queries import (
 )
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.cluster import ClusterSpec
-from spec.collectives import Collective
+from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
@@ -78,7 +78,8 @@ class ModelledBook:
         return _modelled(seconds, memory_bound.RELATIVE_STD)
 
     def collective_s(self, query: CollectiveQuery) -> Priced:
-        """Collectives of spec.collectives; p2p as ``p2p_s``."""
+        """What a training step runs; p2p as ``p2p_s``."""
+        _one_of(query.collective, TRAINING_COLLECTIVES, "collective")
         c = query.columns()
         shape = _shape(c)
         size = c["size_bytes"].astype(np.float64)

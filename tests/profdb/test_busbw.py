@@ -18,6 +18,11 @@ from spec.collectives import Collective
         (Collective.ALL_TO_ALL, 0.875),
         (Collective.BROADCAST, 1.0),
         (Collective.P2P, 1.0),
+        (Collective.REDUCE, 1.0),
+        # src/gather.cu, scatter.cu; hypercube.cu: algbw is (n-1)/n of size / time there, busbw the same
+        (Collective.GATHER, 0.875),
+        (Collective.SCATTER, 0.875),
+        (Collective.HYPERCUBE, 0.875),
     ],
 )
 def test_factors_of_nccl_tests(kind: Collective, factor: float) -> None:

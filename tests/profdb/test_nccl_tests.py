@@ -106,14 +106,15 @@ GOOD = log("all_gather", 1, 8, SMALL + ROW)
     ("text", "says"),
     [
         ("", "no row"),
-        (GOOD.replace("all_gather_perf", "reduce_perf"), "rows of reduce_perf"),
+        (GOOD.replace("all_gather_perf", "alltoallv_perf"), "unequal parts"),
+        (GOOD.replace(" time ", " cputime "), "CPU times"),
         (GOOD.replace("all_gather_perf", "thing"), "unnamed program"),
         (GOOD.replace("#  Rank", "#  Nobody"), "how many GPUs"),
         (GOOD.replace("Group  0", "Group  1"), "several groups"),
-        (GOOD.replace("     float    none      -1   4000.0", "     float     -1   4000.0"), "12 cells"),
+        (GOOD.replace("  261.89", ""), "12 cells"),
         (GOOD.replace("4000.0", "-4000.0"), "not positive"),
         (GOOD.replace("4000.0", "4x00.0"), "no number"),
-        (GOOD.replace("4000.0", "5000.0"), "is not size / time"),
+        (GOOD.replace("4000.0", "5000.0"), "is not that of size and time"),
         (GOOD.replace("234.88      0", "234.88      7"), "7 wrong values"),
         (GOOD.replace("float    none      -1   4000", "quark    none      -1   4000"), "type 'quark'"),
         (GOOD.replace("on node-0 device  0", "on node-9 device  0"), "different numbers of ranks"),
@@ -125,3 +126,57 @@ def test_bad_logs(text: str, says: str, tmp_path: Path) -> None:
         read(tmp_path, text)
     assert "log.txt" in str(caught.value)
     assert "nothing imported" in str(caught.value)
+
+
+# nccl-tests src/gather.cu and hypercube.cu pass an empty operator, so the cell under redop is blank;
+# hypercube's algbw is (n-1)/n of size / time: 268.44 * 7 / 8.
+ROOTED = (
+    "  1073741824     33554432     float               0   4000.0  268.44  234.88      0"
+    "   4100.0  261.89  229.15      0\n"
+)
+PAIRS = (
+    "  1073741824     33554432     float              -1   4000.0  234.88  234.88      0"
+    "   4100.0  229.15  229.15      0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "row", "kind"),
+    [
+        ("reduce", ROW.replace("none      -1", " sum       0"), Collective.REDUCE),
+        ("gather", ROOTED, Collective.GATHER),
+        ("scatter", ROOTED, Collective.SCATTER),
+        ("hypercube", PAIRS, Collective.HYPERCUBE),
+        ("broadcast", ROW.replace("-1", " 0"), Collective.BROADCAST),
+        ("alltoall", ROW, Collective.ALL_TO_ALL),
+    ],
+)
+def test_every_program(program: str, row: str, kind: Collective, tmp_path: Path) -> None:
+    found = read(tmp_path, log(program, 2, 4, row))
+    assert [s.trials_s[0] for s in found] == pytest.approx([4000e-6, 4100e-6])
+    assert found[0].case == CollectiveCase(
+        collective=kind, size_bytes=1 << 30, intra=4, inter=2, dtype="fp32"
+    )
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "Sat Nov 21 13:00:00 2026[1,0]<stdout>:", "0: "]
+)
+def test_what_a_launcher_writes_before_each_line(prefix: str, tmp_path: Path) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in log("all_gather", 2, 8, SMALL + ROW).splitlines())
+    found = read(tmp_path, text)
+    assert [s.trials_s[0] for s in found] == pytest.approx([12.5e-6, 12e-6, 4000e-6, 4100e-6])
+    assert found[0].world.nodes == 2
+
+
+def test_time_stamps_single_iterations_and_empty_messages(tmp_path: Path) -> None:
+    stamped = log("all_gather", 1, 8, ROW.rstrip() + "  2026-11-21 13:00:00\n").replace(
+        "busbw #wrong\n#", "busbw #wrong            timestamp\n#", 1
+    )
+    assert [s.trials_s[0] for s in read(tmp_path, stamped)] == pytest.approx([4000e-6, 4100e-6])
+    each = "   i_min   i_max   i_p99   i_cv%"
+    single = log("all_gather", 1, 8, ROW.replace("      0", "      0  3900.0  4300.0  4200.0    1.20"))
+    single = single.replace("#wrong", "#wrong" + each)
+    assert [s.trials_s[0] for s in read(tmp_path, single)] == pytest.approx([4000e-6, 4100e-6])
+    nothing = SMALL.replace("1024           32", "   0            0")
+    assert len(read(tmp_path, log("all_gather", 1, 8, nothing + ROW))) == 2

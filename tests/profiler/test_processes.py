@@ -14,7 +14,7 @@ import pytest
 from profdb.cases import CollectiveCase
 from profdb.store import load_profile
 from profiler.journal import journal_path, read_journal
-from spec.collectives import Collective
+from spec.collectives import TRAINING_COLLECTIVES
 from spec.origin import Origin
 
 pytestmark = pytest.mark.distributed
@@ -76,7 +76,7 @@ def test_two_ranks_under_torchrun_measure_what_the_profile_says(tmp_path: Path) 
     found = Counter(
         sample.case.collective for sample in profile.samples if isinstance(sample.case, CollectiveCase)
     )
-    assert set(found) == set(Collective)
+    assert set(found) == set(TRAINING_COLLECTIVES)
     for sample in profile.samples:
         assert (sample.status, sample.origin) == ("ok", Origin.MEASURED)
         assert len(sample.trials_s) >= 3

@@ -13,14 +13,14 @@ from profdb.modelled.links import NIC_EFFICIENCY, Shape, network_rate
 from profdb.modelled.p2p import p2p_seconds
 from spec.arrays import floats, ints
 from spec.cluster import ClusterSpec
-from spec.collectives import Collective
+from spec.collectives import GROUP_COLLECTIVES, Collective
 from spec.read_cluster import read_cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("a100-sxm-80g", "h100-sxm", "b200", "gb200-nvl72", "l40s", "dgx1-v100", "aws-p4d", "cpu")
 CLUSTERS = {name: read_cluster(name, root=ROOT) for name in NAMES}
 A100, H100 = CLUSTERS["a100-sxm-80g"], CLUSTERS["h100-sxm"]
-KINDS = tuple(kind for kind in Collective if kind is not Collective.P2P)
+KINDS = GROUP_COLLECTIVES
 
 
 def shape(intra: int, inter: int, siblings: int = 1) -> Shape:

@@ -9,13 +9,14 @@ of one collective.
 
 import numpy as np
 
+from profdb.fits import borrowed_bends
 from profdb.fits.group_shape import ShapeCurve, restated, shape_error
 from profdb.fits.ladder import BENDS, Ladder, climb, fit_ladder, left_out_errors
 from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
 
-VERSION = 5
+VERSION = 6
 CURVE_WORDS: tuple[str, ...] = ("collective",)
 CURVE_FLAGS: tuple[str, ...] = ()
 SHAPE = ("intra", "inter", "siblings")
@@ -40,6 +41,11 @@ def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray
         ShapeCurve(intra=int(shape[0]), inter=int(shape[1]), siblings=int(shape[2]), ladder=ladder)
         for shape, ladder in zip(shapes, ladders, strict=True)
     ]
+    weight = _borrowed_weight(curves)
+    ladders = [
+        borrowed_bends.filled(curve, curves[:at] + curves[at + 1 :], weight)
+        for at, curve in enumerate(curves)
+    ]
     return {
         "shapes": shapes.astype(np.float64),
         "ends": np.cumsum([ladder.log_size.shape[0] for ladder in ladders]).astype(np.float64),
@@ -63,6 +69,13 @@ def _left_out(
     found = [(rows, left_out_errors(sizes[rows], seconds[rows])) for rows in groups[::step]]
     errors = np.concatenate([errors for _, (errors, _) in found], axis=1)
     return errors, np.concatenate([rows[at] for rows, (_, at) in found]).astype(np.float64)
+
+
+def _borrowed_weight(curves: list[ShapeCurve]) -> float:
+    """How much of what other groups show between two sizes is believed (profdb.fits.borrowed_bends)."""
+    step = -(-len(curves) // MOST_SHAPES_TESTED) if curves else 1
+    errors = borrowed_bends.left_out_errors(curves[::step])
+    return borrowed_bends.WEIGHTS[int(np.argmin(np.log1p(errors).mean(axis=1)))] if errors.size else 0.0
 
 
 def shape_curves(arrays: Arrays) -> list[ShapeCurve]:

@@ -85,6 +85,14 @@ def climb(ladder: Ladder, sizes: FloatArray) -> tuple[FloatArray, BoolArray]:
     return np.asarray(inner + beyond), np.asarray(within)
 
 
+def without_size(ladder: Ladder, log_size: float) -> Ladder:
+    """The ladder without the rung at ``log_size``; itself where it has none there, or nothing but its ends."""
+    keep = ladder.log_size != log_size
+    if keep.all() or np.count_nonzero(keep) < 2:
+        return ladder
+    return replace(ladder, log_size=ladder.log_size[keep], log_seconds=ladder.log_seconds[keep])
+
+
 def left_out_errors(sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray, IntArray]:
     """Relative error at each size but the smallest and largest when it is left out of the ladder, for
     each of BENDS (B x P), and the row of a sample of that size (P)."""

@@ -1,0 +1,106 @@
+"""What happens between two measured sizes of one group, told by groups of other numbers of ranks.
+
+Where sizes are far apart, a chord does not know on which side of it a collective changes protocol or
+algorithm. In a ring every step moves S/n bytes (S the array, n the ranks) and costs a hop latency and S/n over
+a rate, both of the protocol: protocols cross at one S/n for every n. Other groups sampled at the same S/n
+therefore show where in the gap the time rises.
+
+Source of the ring's cost: NVIDIA/nccl, src/graph/tuning.cc (steps x hop latency + bytes over rate by
+protocol). Fitted: how much of their share is taken (WEIGHTS; 0 trusts the chord alone), by sizes left out of
+all groups at once.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from profdb.fits.group_shape import ShapeCurve
+from profdb.fits.ladder import Ladder, climb, without_size
+from spec.arrays import FloatArray
+
+WEIGHTS: tuple[float, ...] = (0.0, 0.25)
+"""Candidates for the part of the others' share that is taken."""
+
+NEIGHBOURS = 2
+"""Groups asked: those of the nearest numbers of ranks."""
+
+CLOSEST = 0.25
+"""log2: a size nearer than this to a measured one adds nothing to it."""
+
+LEAST_RISE = 0.05
+"""Relative rise below which another group's gap says nothing about where it rises."""
+
+
+def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float) -> Ladder:
+    """The curve's ladder with rungs between its own where other groups of its reach have samples; itself for a
+    weight of 0. Own rungs stay and the time never falls."""
+    near = _neighbours(curve, others) if weight else []
+    ladder = curve.ladder
+    own = ladder.log_size - np.log2(curve.ranks)
+    places: list[float] = []
+    times: list[float] = []
+    for low in range(own.shape[0] - 1) if near else ():
+        start, stop = float(own[low]), float(own[low + 1])
+        rise = float(ladder.log_seconds[low + 1] - ladder.log_seconds[low])
+        for place, shares in _shares_in(near, start, stop).items():
+            told, _ = climb(ladder, np.asarray([2.0 ** (place + np.log2(curve.ranks))]))
+            chord = float(np.log(told[0]) - ladder.log_seconds[low])
+            borrowed = float(np.clip(np.mean(shares), 0.0, 1.0)) * rise
+            places.append(place + float(np.log2(curve.ranks)))
+            times.append(float(ladder.log_seconds[low]) + chord + weight * (borrowed - chord))
+    log_size = np.concatenate([ladder.log_size, places])
+    order = np.argsort(log_size, kind="stable")
+    log_seconds = np.maximum.accumulate(np.concatenate([ladder.log_seconds, times])[order])
+    return replace(ladder, log_size=log_size[order], log_seconds=log_seconds)
+
+
+def left_out_errors(curves: list[ShapeCurve]) -> FloatArray:
+    """Relative errors of sizes left out of all groups at once, for each of WEIGHTS (W x P). The smallest and
+    largest size of a curve are never left out."""
+    sizes = np.unique(np.concatenate([curve.ladder.log_size for curve in curves])) if curves else np.zeros(0)
+    errors: list[list[float]] = []
+    for size in sizes.tolist():
+        rest = [replace(curve, ladder=without_size(curve.ladder, size)) for curve in curves]
+        for index, curve in enumerate(curves):
+            inner = np.flatnonzero(curve.ladder.log_size[1:-1] == size)
+            if not inner.size:
+                continue
+            real = float(curve.ladder.log_seconds[1 + int(inner[0])])
+            others = rest[:index] + rest[index + 1 :]
+            told = [
+                climb(filled(rest[index], others, weight), np.asarray([2.0**size]))[0] for weight in WEIGHTS
+            ]
+            errors.append([abs(float(time[0]) / np.exp(real) - 1.0) for time in told])
+    return np.asarray(errors).reshape(-1, len(WEIGHTS)).T
+
+
+def _neighbours(curve: ShapeCurve, others: list[ShapeCurve]) -> list[ShapeCurve]:
+    """The groups of the same reach and siblings whose numbers of ranks are nearest."""
+    reach = [
+        other
+        for other in others
+        if (other.inter > 1) == (curve.inter > 1)
+        and other.siblings == curve.siblings
+        and other.ranks != curve.ranks
+    ]
+    return sorted(reach, key=lambda other: abs(np.log2(other.ranks / curve.ranks)))[:NEIGHBOURS]
+
+
+def _shares_in(near: list[ShapeCurve], start: float, stop: float) -> dict[float, list[float]]:
+    """log2 of S/n between ``start`` and ``stop`` at which another group was sampled -> the share of that
+    group's rise over the gap which lies before it."""
+    shares: dict[float, list[float]] = {}
+    for other in near:
+        shift = float(np.log2(other.ranks))
+        rungs = other.ladder.log_size - shift
+        inside = rungs[(rungs > start + CLOSEST) & (rungs < stop - CLOSEST)]
+        if not inside.size:
+            continue
+        ends, within = climb(other.ladder, 2.0 ** (np.asarray([start, stop]) + shift))
+        rise = float(np.log(ends[1] / ends[0]))
+        if not within.all() or rise <= LEAST_RISE:
+            continue
+        times, _ = climb(other.ladder, 2.0 ** (inside + shift))
+        for place, time in zip(inside.tolist(), times.tolist(), strict=True):
+            shares.setdefault(round(place, 6), []).append(float(np.log(time / ends[0])) / rise)
+    return shares

@@ -12,6 +12,7 @@ from ops.mlp_block import mlp_half
 from ops.moe_block import moe_half
 from ops.op import Owner, Piece, sequence
 from ops.recompute import Recompute, recomputed
+from ops.recompute_modules import modules_recomputed
 from ops.strategies.isp import ShardedWeights
 from ops.strategies.mtp import MegatronTensor
 from ops.strategies.sequence_parallel import SequenceParallel
@@ -70,6 +71,8 @@ def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recom
         second(context, sharding, block),
     )
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
+    if recompute is not Recompute.FULL:
+        piece = modules_recomputed(piece, context.job.recompute_modules)
     layer = recomputed(piece, recompute, context.activations(rows, context.model.hidden))
     if not block.mtp:
         return layer

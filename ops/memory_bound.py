@@ -23,12 +23,13 @@ class Kernel:
     transient_bytes: FloatArray | float = 0.0
     parameters: int | IntArray = 0
     position: Position = Position.BLOCK
+    dtype: str = ""
 
 
 def kernel(context: LayerContext, spec: Kernel) -> Piece:
     """The forward kernel and its backward twin."""
     width = np.broadcast_to(np.asarray(spec.width, dtype=np.int64), spec.rows.shape)
-    dtype = context.job.precision.activation
+    dtype = spec.dtype or context.job.precision.activation
 
     def op(phase: Phase) -> MemoryBound:
         forward = phase is Phase.FORWARD

@@ -10,7 +10,7 @@ from ops.context import LayerContext
 from ops.expert_exchange import exchange, fold
 from ops.expert_mlp import expert_mlp
 from ops.linear import Linear, linear
-from ops.memory_bound import norm, residual
+from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mlp_block import Rows, feed_forward
 from ops.op import Piece, sequence
 from ops.strategies.sharding import Sharding
@@ -41,19 +41,29 @@ def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
 
 
 def _router(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
-    """Scores of every expert for every token, from products that fp8 recipes leave in 16 bits (Megatron-LM,
-    moe_utils.py, RouterGatingLinearFunction), kept in fp32; the norm's output it reads is kept here unless
-    the shared experts keep it anyway."""
-    own_input = context.activations(rows, context.model.hidden) * (not moe.shared_ffn_hidden)
+    """Scores of every expert for every token and their normalised best.
+
+    The product stays in 16 bits where fp8 recipes change others (Megatron-LM, moe_utils.py,
+    RouterGatingLinearFunction); the norm's output it reads is kept here unless the shared experts keep it
+    anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion), and keeps the scores.
+    """
     layer = Linear(
         name="moe.router",
         tokens=rows,
         inputs=context.layout.constant(context.model.hidden),
         outputs=context.layout.constant(moe.num_experts),
-        saved_bytes=4.0 * rows * moe.num_experts + own_input,
+        saved_bytes=context.activations(rows, context.model.hidden) * (not moe.shared_ffn_hidden),
         dtype=context.job.precision.compute,
     )
-    return linear(context, layer)
+    best = Kernel(
+        name="moe.topk",
+        kernel="masked_softmax",
+        rows=rows,
+        width=moe.num_experts,
+        saved_bytes=4.0 * rows * moe.num_experts,
+        dtype="fp32",
+    )
+    return sequence(linear(context, layer), kernel(context, best))
 
 
 def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from ops.op import Attention, Axis, Comm, Op, Ops, Phase, Piece
+from ops.recompute_modules import run_again
 from ops.score_attention import is_score_kernel
 from spec.arrays import FloatArray
 
@@ -36,17 +37,7 @@ def recomputed(block: Piece, kind: Recompute, input_bytes: FloatArray) -> Piece:
 
 def _repeat(block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None) -> Piece:
     """Copy the chosen forward operations into the backward and let go of what they save."""
-    again: Ops = tuple(
-        replace(
-            op,
-            phase=Phase.RECOMPUTE,
-            beside_phase=Phase.RECOMPUTE,
-            saved_bytes=0.0 * op.saved_bytes,
-            parameters=0 * op.parameters,
-        )
-        for op in block.forward
-        if chosen(op)
-    )
+    again: Ops = tuple(run_again(op) for op in block.forward if chosen(op))
     forward = []
     for op in block.forward:
         if not chosen(op):

@@ -41,7 +41,8 @@ class JobSpec:
     ``moe_dispatcher`` is "all_to_all" or "deduplicated" (DeepEP, HybridEP); ``overlap_expert_a2a`` runs the
     experts' exchange of one micro-batch beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
-    (--moe-shared-expert-overlap).
+    (--moe-shared-expert-overlap). ``recompute_modules`` names parts of layers that run again in the backward
+    beside what a plan recomputes (--recompute-modules, ops.recompute_modules).
     """
 
     world_size: int
@@ -58,6 +59,7 @@ class JobSpec:
     moe_dispatcher: str = "all_to_all"
     overlap_expert_a2a: bool = False
     overlap_shared_experts: bool = False
+    recompute_modules: frozenset[str] = frozenset()
 
     @property
     def global_batch_sequences(self) -> int:

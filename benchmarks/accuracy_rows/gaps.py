@@ -6,7 +6,7 @@ from enum import StrEnum
 class Gap(StrEnum):
     """One missing piece, in the words of the printed table."""
 
-    MODULE_RECOMPUTE = "recompute of named modules only"
+    MODULE_RECOMPUTE = "recompute of modules without a model of their own"
     LAYER_RECOMPUTE = "recompute of some layers only"
     UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
     ASYNC_TP = "tp overlap by pipelined GEMM chunks"

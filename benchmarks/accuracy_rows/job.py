@@ -6,6 +6,7 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
+from ops.recompute_modules import MODULES
 from spec.job import JobSpec, Precision, precision_of
 from spec.presets import DEEPSPEED, FSDP, INTERNEVO, MEGATRON, FrameworkPreset
 
@@ -210,6 +211,7 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         unfused=unfused_of(row, notes),
         moe_dispatcher=recipes.dispatcher(row, notes.dispatcher),
         overlap_expert_a2a=notes.expert_overlap,
+        recompute_modules=frozenset(notes.recompute_modules) & frozenset(MODULES),
     )
     return job, (*gaps, *_gaps(row, notes))
 

@@ -13,6 +13,7 @@ from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row, RowError
 from ops.recompute import Recompute
+from ops.recompute_modules import MODULES
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
 from solver.schedules import Schedule
@@ -150,7 +151,7 @@ def _micro_batches(row: Row, job: JobSpec, dp: int) -> tuple[int, ...]:
 
 
 def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
-    """What is stated, or every kind. Named modules are small ones unless they hold the attention core."""
+    """What is stated, or every kind. Named modules are the job's (``JobSpec``) but for the attention core."""
     word = row.text("recompute")
     if notes.recompute_modules:
         core = "core_attn" in notes.recompute_modules
@@ -180,7 +181,7 @@ def _with_batches(plan: Plan, job: JobSpec) -> Candidate:
 def _gaps(row: Row, notes: Notes, plan: Plan, found: list[Candidate]) -> tuple[Gap, ...]:
     partial = "fraction of layers" in row.notes or notes.recompute_layers is not None
     needed = {
-        Gap.MODULE_RECOMPUTE: bool(notes.recompute_modules),
+        Gap.MODULE_RECOMPUTE: not set(notes.recompute_modules) <= {*MODULES, "core_attn"},
         Gap.LAYER_RECOMPUTE: partial,
         Gap.OP_RECOMPUTE: "torchtitan" in row.text("framework") and row.text("recompute") == "selective",
         Gap.UNEVEN_BATCH: any(one.beyond for one in found),

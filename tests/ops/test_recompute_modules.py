@@ -1,0 +1,102 @@
+"""Modules that run again: what repeats, what is let go, what stays."""
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.op import Op, Phase, Piece
+from ops.recompute_modules import MODULES
+from spec.model import ModelSpec
+from spec.read_config import read_config
+from tests.ops.layouts import job, written
+from tests.solver.questions import ROOT
+
+SEQ = 256
+DENSE, EXPERTS = 0, 1
+
+
+def deepseek() -> ModelSpec:
+    return read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
+
+
+def block(which: int, *names: str, recompute: str = "none") -> Piece:
+    asked = job(seq_len=SEQ, recompute_modules=frozenset(names))
+    return written(deepseek(), asked, "mtp", Layout.of(8, ep=8), recompute).blocks[which]
+
+
+def repeated(piece: Piece) -> list[str]:
+    return [op.name for op in piece.backward if op.phase is Phase.RECOMPUTE]
+
+
+def saved(piece: Piece) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for op in piece.forward:
+        totals[op.name] = totals.get(op.name, 0.0) + float(np.max(op.saved_bytes))
+    return totals
+
+
+def let_go(which: int, *names: str) -> set[str]:
+    before, after = saved(block(which)), saved(block(which, *names))
+    assert all(after[name] <= before[name] for name in before)
+    return {name for name in before if after[name] < before[name]}
+
+
+def test_expert_activations_run_again_from_the_first_product() -> None:
+    assert repeated(block(EXPERTS, "moe_act")) == ["moe.activation"]
+    assert let_go(EXPERTS, "moe_act") == {"moe.down"}
+    assert repeated(block(DENSE, "moe_act")) == []
+
+
+def test_norms_of_their_own_run_again() -> None:
+    """Before MLA's projections and before experts; the dense layer's is fused into its first linear."""
+    assert repeated(block(EXPERTS, "layernorm")) == ["attention.norm", "mlp.norm"]
+    assert repeated(block(DENSE, "layernorm")) == ["attention.norm"]
+    assert let_go(DENSE, "layernorm") == {"attention.q_down"}
+
+
+def test_mla_projects_its_latents_again() -> None:
+    names = repeated(block(EXPERTS, "mla_up_proj"))
+    assert {"attention.q_up", "attention.kv_up"} <= set(names)
+    assert not {"attention.q_down", "attention.kv_down", "attention.core"} & set(names)
+    assert let_go(EXPERTS, "mla_up_proj") == {"attention.q_up", "attention.kv_up", "attention.core"}
+    after = saved(block(EXPERTS, "mla_up_proj"))
+    assert after["attention.core"] == 4.0 * SEQ * 128  # the kernel's own sums alone: 128 heads
+
+
+def test_a_dense_mlp_keeps_its_norms_input_alone() -> None:
+    assert set(repeated(block(DENSE, "mlp"))) >= {"mlp.norm", "mlp.up", "mlp.activation", "mlp.down"}
+    assert "attention.core" not in repeated(block(DENSE, "mlp"))
+    assert repeated(block(EXPERTS, "mlp")) == []
+    after = saved(block(DENSE, "mlp"))
+    assert after["mlp.up"] == after["mlp.activation"] == after["mlp.down"] == 0.0
+    assert after["mlp.norm"] == saved(block(DENSE))["mlp.norm"] > 0.0
+
+
+def test_whole_expert_layers_repeat_their_exchanges() -> None:
+    names = repeated(block(EXPERTS, "moe"))
+    assert {"moe.dispatch", "moe.combine", "moe.up", "moe.down", "shared.up"} <= set(names)
+    assert "mlp.norm" not in names
+    after = saved(block(EXPERTS, "moe"))
+    assert after["moe.up"] == after["moe.activation"] == after["moe.down"] == 0.0
+    assert after["shared.up"] > 0.0  # the input of it all
+
+
+def test_full_recomputation_repeats_everything_once() -> None:
+    names = repeated(block(EXPERTS, "moe_act", "mla_up_proj", recompute="full"))
+    assert len(names) == len(block(EXPERTS).forward)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_names_operations_that_exist(name: str) -> None:
+    ops: list[Op] = [op for which in (DENSE, EXPERTS) for op in block(which).forward]
+    names = {op.name for op in ops} | {"moe.clamp", "mlp.gate"}  # gpt-oss's, and unjoined gates
+    for module in MODULES[name]:
+        assert set(module.drops) <= names
+        assert all(any(other.startswith(start) for other in names) for start in module.again)
+
+
+def test_what_is_let_go_is_held_while_the_layer_runs() -> None:
+    def held(piece: Piece) -> float:
+        return float(sum(np.max(op.saved_bytes + op.transient_bytes) for op in piece.forward))
+
+    assert held(block(EXPERTS, *MODULES)) == pytest.approx(held(block(EXPERTS)))

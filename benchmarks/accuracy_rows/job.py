@@ -211,7 +211,8 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         unfused=unfused_of(row, notes),
         moe_dispatcher=recipes.dispatcher(row, notes.dispatcher),
         overlap_expert_a2a=notes.expert_overlap,
-        recompute_modules=frozenset(notes.recompute_modules) & frozenset(MODULES),
+        recompute_modules=frozenset(recipes.recompute_modules(row, notes.recompute_modules))
+        & frozenset(MODULES),
     )
     return job, (*gaps, *_gaps(row, notes))
 

@@ -10,8 +10,26 @@ from ops.recompute import Recompute
 # activations_checkpoint_num_layers 0.
 RECOMPUTES: dict[str, tuple[Recompute, ...]] = {"NeMo/Megatron-Core": (Recompute.NONE,)}
 
-# Megatron-Bridge, scripts/performance/configs/qwen3: set_qwen3_common_configs clears recomputation for all.
-BRIDGE_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (("qwen3", Recompute.NONE),)
+# Megatron-Bridge, scripts/performance/configs: set_qwen3_common_configs clears recomputation for all; the
+# other expert models recompute modules alone.
+BRIDGE_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (
+    ("qwen3", Recompute.NONE),
+    ("gpt-oss", Recompute.NONE),
+    ("deepseek", Recompute.NONE),
+    ("kimi", Recompute.NONE),
+)
+
+# The modules, where a row's own recipe was not found: */*_workload_base_configs.py, what most releases and
+# formats have in common, by starts of the model's and the GPU's name; the first that fits wins.
+BRIDGE_MODULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("gpt-oss", "GB300", ()),
+    ("gpt-oss", "B300", ()),
+    ("gpt-oss", "", ("layernorm", "moe_act")),
+    ("deepseek", "H100", ("mla_up_proj", "mlp")),
+    ("deepseek", "", ("mla_up_proj",)),
+    ("kimi", "H100", ("mla_up_proj", "mlp")),
+    ("kimi", "", ("mla_up_proj",)),
+)
 
 # Megatron-Bridge, scripts/performance/configs/*/*_workload_base_configs.py from release 25.11 (v0.2) on:
 # moe_flex_dispatcher_backend "hybridep" or "deepep" where a row's own recipe was not found.
@@ -47,6 +65,17 @@ def recomputes(row: Row) -> tuple[Recompute, ...]:
         if word in row.text("framework"):
             return tuple(kind for start, kind in table if name.startswith(start))
     return RECOMPUTES.get(row.text("framework"), ())
+
+
+def recompute_modules(row: Row, stated: tuple[str, ...]) -> tuple[str, ...]:
+    """Modules that run again: as stated, else the recipe's where the row leaves recomputation open."""
+    if stated or row.known("recompute") or "Megatron-Bridge" not in row.text("framework"):
+        return stated
+    model, gpu = row.text("model_name").lower(), row.text("gpu")
+    fitting = (
+        names for start, card, names in BRIDGE_MODULES if model.startswith(start) and gpu.startswith(card)
+    )
+    return next(fitting, ())
 
 
 def dispatcher(row: Row, stated: str) -> str:

@@ -2,8 +2,10 @@
 
 import pytest
 
+from benchmarks.accuracy_rows.job import job_of
+from benchmarks.accuracy_rows.notes import notes_of
 from ops.recompute import Recompute
-from tests.benchmarks.made_up_rows import EXPERTS, plans
+from tests.benchmarks.made_up_rows import EXPERTS, plans, row
 
 AUTOMODEL = EXPERTS | {
     "framework": "NeMo-AutoModel FSDP2",
@@ -42,3 +44,40 @@ def test_automodel_recomputes_as_its_recipes_do(model: str, kinds: set[Recompute
     assert {plan.recompute for plan in found} == kinds
     stated = plans(**AUTOMODEL | {"recompute": "selective", "model_name": model})
     assert {plan.recompute for plan in stated} == {Recompute.SELECTIVE}
+
+
+@pytest.mark.parametrize(
+    ("cells", "modules"),
+    [
+        ({"model_name": "gpt-oss-120b", "gpu": "GB200"}, {"layernorm", "moe_act"}),
+        ({"model_name": "gpt-oss-120b", "gpu": "GB300"}, set()),
+        ({"model_name": "deepseek-v3", "gpu": "H100-80GB"}, {"mla_up_proj", "mlp"}),
+        ({"model_name": "qwen3-30b-a3b", "gpu": "B200-SXM"}, set()),
+        ({"model_name": "gpt-oss-120b", "gpu": "GB200", "recompute": "none"}, set()),
+        (
+            {"model_name": "gpt-oss-120b", "gpu": "GB300", "notes": "recompute_modules=['moe_act']"},
+            {"moe_act"},
+        ),
+        ({"model_name": "gpt-oss-120b", "gpu": "GB200", "framework": "Megatron-Core"}, set()),
+    ],
+)
+def test_bridge_recomputes_the_modules_of_its_recipes(cells: dict[str, str], modules: set[str]) -> None:
+    one = row(**EXPERTS | {"framework": "Megatron-Bridge 26.02", "recompute": "unknown"} | cells)
+    assert job_of(one, notes_of(one))[0].recompute_modules == modules
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        ({"notes": "dispatcher=hybridep"}, "deduplicated"),
+        ({"notes": "dispatcher=None", "model_name": "deepseek-v3"}, "all_to_all"),
+        ({"model_name": "deepseek-v3"}, "deduplicated"),
+        ({"model_name": "deepseek-v3", "framework": "Megatron-Bridge 25.09"}, "all_to_all"),
+        ({"model_name": "gpt-oss-120b"}, "all_to_all"),
+        (AUTOMODEL, "deduplicated"),
+        ({"framework": "Megatron-Core"}, "all_to_all"),
+    ],
+)
+def test_the_dispatcher_is_the_stated_one_or_the_recipes(cells: dict[str, str], kind: str) -> None:
+    one = row(**EXPERTS | {"framework": "Megatron-Bridge 26.02"} | cells)
+    assert job_of(one, notes_of(one))[0].moe_dispatcher == kind

@@ -80,7 +80,7 @@ class Sized:
 def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
     """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.device_memory)."""
     layers = distinct_layers(model, job, plans)
-    stages = stage_table(model, plans)
+    stages = stage_table(model, plans, deals_edges=job.preset.deals_edges)
     return Sized(
         plans=plans,
         layers=layers,

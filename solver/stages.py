@@ -1,13 +1,16 @@
 """Pipeline stages as rows: (plan, class of equal stages), so that unequal stages stay 1-D arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from solver.plans import PlanTable
-from spec.arrays import BoolArray, IntArray, bools
+from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.model import ModelSpec
+
+Deal = Callable[[int, int], IntArray]
+"""(layers, stages) -> layers of each stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,19 @@ def layers_per_stage(num_layers: int, pp: int) -> IntArray:
     return layers
 
 
+def modules_per_stage(num_layers: int, pp: int) -> IntArray:
+    """Decoder layers of each stage where embedding, final norm and head are dealt like layers, each as one.
+
+    When the L + 3 modules do not divide, the first stages get one more (Aleph-Alpha/scaling,
+    ``pipe_partition_uniform`` in core/nn/parallel_module/pipeline_partitioning.py).
+    """
+    least, more = divmod(num_layers + 3, pp)
+    ends = np.cumsum([least + (stage < more) for stage in range(pp)])
+    # The embedding is the first module, norm and head are the last two.
+    layers_before = np.clip(np.concatenate([[0], ends]) - 1, 0, num_layers)
+    return ints(np.diff(layers_before))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
     """What one virtual stage holds."""
@@ -73,9 +89,9 @@ class _Chunk:
     layers: tuple[int, ...]
 
 
-def _virtual_stages(model: ModelSpec, stages: int) -> list[_Chunk]:
+def _virtual_stages(model: ModelSpec, stages: int, deal: Deal) -> list[_Chunk]:
     """The content of ``stages`` virtual stages in the order a token passes them."""
-    bounds = np.concatenate([[0], np.cumsum(layers_per_stage(model.num_layers, stages))])
+    bounds = np.concatenate([[0], np.cumsum(deal(model.num_layers, stages))])
     found: list[_Chunk] = []
     for stage in range(stages):
         low, high = int(bounds[stage]), int(bounds[stage + 1])
@@ -99,9 +115,9 @@ class _Class:
     chunks: tuple[_Chunk, ...]
 
 
-def _classes(model: ModelSpec, pp: int, vpp: int) -> list[_Class]:
+def _classes(model: ModelSpec, pp: int, vpp: int, deal: Deal) -> list[_Class]:
     """Stage s holds virtual stages s, s + pp, s + 2 pp, ... (arXiv 2104.04473 sec. 2.2.2)."""
-    virtual = _virtual_stages(model, pp * vpp)
+    virtual = _virtual_stages(model, pp * vpp, deal)
     found: list[_Class] = []
     for stage in range(pp):
         chunks = tuple(virtual[stage::pp])
@@ -112,11 +128,13 @@ def _classes(model: ModelSpec, pp: int, vpp: int) -> list[_Class]:
     return found
 
 
-def stage_table(model: ModelSpec, plans: PlanTable) -> StageTable:
-    """The stage rows of every plan; the classes are found once per pipeline depth and number of chunks."""
+def stage_table(model: ModelSpec, plans: PlanTable, *, deals_edges: bool = False) -> StageTable:
+    """The stage rows of every plan; the classes are found once per pipeline depth and number of chunks.
+    ``deals_edges`` as in FrameworkPreset."""
+    deal = modules_per_stage if deals_edges else layers_per_stage
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)
-    classes = [_classes(model, int(pp), int(vpp)) for pp, vpp in shapes.T]
+    classes = [_classes(model, int(pp), int(vpp), deal) for pp, vpp in shapes.T]
     flat = [one for rows in classes for one in rows]
     plan, source = _repeated(np.array([len(rows) for rows in classes], dtype=np.int64), which)
     pieces = [chunk for one in flat for chunk in one.chunks]

@@ -24,6 +24,7 @@ class FrameworkPreset:
     vocab_pad_multiple, vocab_pad_times_tp: the vocabulary padding rule.
     kv_replication: kv heads fewer than tp are replicated instead of refused.
     uneven_layers: layers need not divide pp.
+    deals_edges: embedding, final norm and head count as a layer each where stages get equally many.
     fills_pipeline: at least pp micro-batches are wanted.
     scattered_hops: tp ranks send a slice each to the next stage and gather there (2104.04473 sec. 4.1).
     interleaves: a stage may hold several virtual chunks.
@@ -63,6 +64,7 @@ class FrameworkPreset:
     vocab_pad_times_tp: bool = True
     kv_replication: bool = False
     uneven_layers: bool = True
+    deals_edges: bool = False
     fills_pipeline: bool = False
     scattered_hops: bool = False
     interleaves: bool = False

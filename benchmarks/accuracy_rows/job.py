@@ -43,7 +43,8 @@ UNCOMPILED_LOSS = "_202412_"
 # send_data), gradients all-reduced at the end in fp32 buckets (core/optimizer/allreduce.py).
 # The head gathers its logits (transformer/model/layers/lm_head.py), the loss is PyTorch's on an fp32 copy
 # (transformer/model/losses/cross_entropy.py), every_layer checkpointing takes in embedding and head and pipeline
-# buffers keep outputs (core/nn/parallel_module/parallel_module.py).
+# buffers keep outputs (core/nn/parallel_module/parallel_module.py). Embedding, final norm and head are modules of
+# the uniform partition, the default (core/topology/topology_config.py, transformer/model/model.py).
 ALEPH_ALPHA = replace(
     DEEPSPEED,
     name="aleph-alpha",
@@ -56,6 +57,7 @@ ALEPH_ALPHA = replace(
     plain_loss=True,
     gathers_logits=True,
     recomputes_edges=True,
+    deals_edges=True,
 )
 # Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).

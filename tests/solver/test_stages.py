@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan, PlanTable
-from solver.stages import in_flight, layers_per_stage, stage_table
+from solver.stages import in_flight, layers_per_stage, modules_per_stage, stage_table
 from spec.arrays import ints
 from spec.read_config import read_config
 from tests.solver.questions import ROOT, small_model
@@ -25,6 +25,24 @@ def test_every_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
     layers = layers_per_stage(num_layers, pp)
     assert layers.sum() == num_layers
     assert layers.max() - layers.min() <= 1
+
+
+def test_modules_dealt_evenly_take_layers_from_the_stages_with_edges() -> None:
+    """60 layers on 16 stages: 63 modules are 15 fours and a three, which holds one layer, norm and head."""
+    assert modules_per_stage(60, 16).tolist() == [3, *[4] * 14, 1]
+    assert modules_per_stage(40, 2).tolist() == [21, 19]
+
+
+@given(num_layers=st.integers(1, 200), pp=st.integers(1, 64))
+def test_every_dealt_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
+    layers = modules_per_stage(num_layers, min(pp, num_layers))
+    assert layers.sum() == num_layers
+    assert layers.min() >= 0
+
+
+def test_a_preset_that_deals_edges_is_obeyed() -> None:
+    table = stage_table(small_model(layers=9), PlanTable.of(plan(4)), deals_edges=True)
+    assert np.repeat(table.layers[0], table.count).tolist() == [2, 3, 3, 1]
 
 
 def plan(pp: int, num_micro: int = 8) -> Plan:

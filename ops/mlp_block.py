@@ -6,7 +6,7 @@ from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.op import MemoryBound, Phase, Piece, sequence
-from ops.strategies.sharding import Sharding
+from ops.strategies.sharding import Sharding, StrategyName
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.model import BlockSpec, MlpSpec
 
@@ -72,10 +72,18 @@ def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: 
 
 
 def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first: bool) -> Piece:
-    """An entering linear. A second one finds its input gathered, but reduces its own input gradient."""
+    """An entering linear. A second one finds its input gathered and adds its input gradient to the first
+    one's: after both reduced theirs, or, where the gathered input is a tensor that both keep (msp), before
+    the sum is reduced once."""
     enter = sharding.enter(context, layer.name, context.model.hidden)
+    if first:
+        entered = enter
+    elif sharding.name is StrategyName.MSP:
+        entered = _summed_gradients(context, layer)
+    else:
+        entered = sequence(_summed_gradients(context, layer), Piece(backward=enter.backward))
     return sequence(
-        enter if first else sequence(_summed_gradients(context, layer), Piece(backward=enter.backward)),
+        entered,
         sharding.weights(context, layer.name, layer.inputs * layer.outputs),
         linear(context, layer),
     )

@@ -1,0 +1,90 @@
+"""What old attention and two entering linears run beside their products."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.op import Comm, MemoryBound, Op, Phase
+from spec.collectives import Collective
+from spec.job import JobSpec
+from spec.presets import PRESETS
+from spec.read_config import read_config
+from tests.ops.layouts import job, written
+from tests.solver.questions import ROOT, small_model
+
+LLAMA = read_config(ROOT / "configs" / "7B_llama2.py").model
+APART = replace(PRESETS["megatron"], joined_gate=False)
+
+
+def kernels(asked: JobSpec, recompute: str = "none") -> dict[str, float]:
+    """Bytes moved by every memory-bound kernel of a layer, by name and phase."""
+    layer = written(LLAMA, asked, "mtp", Layout.of(8, tp=2, micro_batch=2), recompute).blocks[0]
+    found: dict[str, float] = {}
+    for op in (*layer.forward, *layer.backward):
+        if isinstance(op, MemoryBound):
+            key = f"{op.name} {op.phase.value}"
+            found[key] = found.get(key, 0.0) + float(np.max(op.bytes_moved))
+    return found
+
+
+def test_attention_without_flash_copies_its_output_and_joins_three_gradients() -> None:
+    """Two sequences of 2048 tokens, 4096 / 2 channels of 2 bytes: read and written once each."""
+    tokens, width = 2 * 2048, 4096 // 2
+    old = kernels(job(flash_attention=False))
+    assert old["attention.join_heads forward"] == 2 * 2.0 * tokens * width
+    assert "attention.join_heads input_grad" not in old
+    assert old["attention.qkv.join input_grad"] == 2 * 2.0 * tokens * 3 * width
+    assert not [name for name in kernels(job(flash_attention=True)) if "join" in name]
+
+
+def test_the_copy_is_part_of_the_core_that_runs_again() -> None:
+    again = kernels(job(flash_attention=False), "selective")
+    assert "attention.join_heads recompute" in again
+    assert "attention.qkv.add_bias recompute" not in again
+
+
+@pytest.mark.parametrize(("parts", "bytes_each"), [((), 2.0), (("softmax",), 6.0)])
+def test_an_unfused_softmax_keeps_its_fp32_output(parts: tuple[str, ...], bytes_each: float) -> None:
+    def saved(asked: JobSpec) -> float:
+        layer = written(LLAMA, asked, "mtp", Layout.of(8, tp=2)).blocks[0]
+        return float(np.sum([np.max(op.saved_bytes) for op in layer.forward]))
+
+    fused, other = (saved(job(flash_attention=False, unfused=frozenset(names))) for names in ((), parts))
+    scores = 2048 * 2048 * 16
+    assert other - fused == pytest.approx((bytes_each - 2.0) * scores)
+
+
+def reductions(asked: JobSpec, strategy: str) -> list[Op]:
+    layer = written(LLAMA, asked, strategy, Layout.of(8, tp=2)).blocks[0]
+    kinds = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+    return [
+        op
+        for op in layer.backward
+        if isinstance(op, Comm) and op.collective in kinds and op.name.startswith("mlp.")
+    ]
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("mtp", 2), ("msp", 1), ("fsp", 2)])
+def test_two_entering_linears_reduce_their_gradients(strategy: str, count: int) -> None:
+    assert len(reductions(job(preset=APART), strategy)) == count
+    assert len(reductions(job(), strategy)) == 1
+
+
+def test_gradients_of_two_entering_linears_are_added() -> None:
+    names = kernels(job(preset=APART))
+    assert names["mlp.up.add_gradients input_grad"] == 3 * 2.0 * 2 * 2048 * 4096
+    assert not [name for name in kernels(job()) if "add_gradients" in name]
+
+
+def test_a_bias_of_the_projection_is_a_kernel_of_its_own() -> None:
+    model = small_model()
+    biased = model.blocks[0].block
+    run = replace(
+        model.blocks[0],
+        block=replace(biased, attention=replace(biased.attention, qkv_bias=True)),
+    )
+    layer = written(replace(model, blocks=(run,)), job(flash_attention=False), "mtp", Layout.of(1)).blocks[0]
+    added = [op for op in layer.forward if op.name == "attention.qkv.add_bias"]
+    assert [op.phase for op in added] == [Phase.FORWARD]

@@ -1,0 +1,97 @@
+"""One layer of a 22B model on 8 A100 against its published times (arXiv 2205.05198, table 4).
+
+Priced from the A100 sheet alone. The forward of this table also gave the sheet its ``training_rate_ratio``; the
+backward and what is recomputed did not.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy_rows.job import OLD_MEGATRON
+from ops.block import model_ops
+from ops.recompute import Recompute
+from ops.strategies.sharding import StrategyName
+from profdb.modelled.book import ModelledBook
+from solver.layer_times import layer_times
+from solver.op_times import Pricer
+from solver.plans import Plan, PlanTable
+from spec.job import JobSpec, precision_of
+from spec.model import (
+    AttentionKind,
+    AttentionSpec,
+    BlockRun,
+    BlockSpec,
+    MlpSpec,
+    ModelSpec,
+    NormKind,
+    PositionKind,
+)
+from spec.read_cluster import read_cluster
+
+ROOT = Path(__file__).resolve().parent.parent
+CLUSTER = read_cluster("a100-sxm-80g", root=ROOT)
+HEADS = AttentionSpec(
+    kind=AttentionKind.MHA,
+    num_heads=64,
+    num_kv_heads=64,
+    qk_dim=96,
+    v_dim=96,
+    qkv_bias=True,
+    out_bias=True,
+)
+LAYER = BlockSpec(
+    attention=HEADS,
+    mlp=MlpSpec(ffn_hidden=4 * 6144, gated=False, bias=True, activation="gelu"),
+    norm=NormKind.LAYER,
+)
+MODEL = ModelSpec(
+    name="22B",
+    hidden=6144,
+    vocab=51200,
+    blocks=(BlockRun(block=LAYER, count=48),),
+    source="arXiv 2205.05198 table 3",
+    tied_embeddings=True,
+    position=PositionKind.LEARNED,
+    max_positions=2048,
+    norm=NormKind.LAYER,
+)
+JOB = JobSpec(
+    world_size=8,
+    seq_len=2048,
+    global_batch_tokens=4 * 2048,
+    preset=OLD_MEGATRON,
+    precision=replace(precision_of(OLD_MEGATRON, "fp16"), gradient="fp16"),
+    flash_attention=False,
+    dropout=True,
+)
+
+
+@pytest.mark.published
+@pytest.mark.parametrize(
+    ("strategy", "recompute", "forward_ms", "backward_ms"),
+    [
+        ("mtp", "none", 7.7, 11.9),
+        ("fsp", "none", 7.2, 11.8),
+        ("mtp", "full", 7.7, 19.5),
+        ("mtp", "selective", 7.7, 13.2),
+    ],
+)
+def test_a_layer_takes_what_was_measured(
+    strategy: str, recompute: str, forward_ms: float, backward_ms: float
+) -> None:
+    plan = Plan(
+        strategy=StrategyName(strategy),
+        preset="megatron",
+        tp=8,
+        micro_batch=4,
+        num_micro=1,
+        recompute=Recompute(recompute),
+    )
+    layout = PlanTable.of(plan).layout
+    ops = model_ops(MODEL, JOB, layout, StrategyName(strategy), Recompute(recompute))
+    pricer = Pricer.on(CLUSTER, ModelledBook(cluster=CLUSTER))
+    times = layer_times(pricer, ops.blocks[0], layout)
+    assert 1e3 * times.forward.seconds[0] == pytest.approx(forward_ms, rel=0.04)
+    assert 1e3 * times.backward.seconds[0] == pytest.approx(backward_ms, rel=0.04)

@@ -6,7 +6,7 @@ to each rank, and between domains once to each domain, that holds one of its exp
 the experts where it arrives; combining adds up on the way back.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            moved_rows(context, "moe.permute", own_rows, rows),
+            _counted(moe, moved_rows(context, "moe.permute", own_rows, rows)),
             _over_ranks(context, "moe.dispatch", copies, first),
             # Rows that arrive rank by rank, into the order of this rank's several experts.
             moved_rows(context, "moe.sort", sorted_rows, sorted_rows),
@@ -69,12 +69,21 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
         rows=rows,
         dispatch=sequence(
             _over_ranks(context, "moe.dispatch", elements, routed=routed),
-            moved_rows(context, "moe.permute", arriving, rows),
+            _counted(moe, moved_rows(context, "moe.permute", arriving, rows)),
         ),
         combine=sequence(
             moved_rows(context, "moe.unpermute", rows, arriving),
             _over_ranks(context, "moe.combine", elements, routed=routed),
         ),
+    )
+
+
+def _counted(moe: MoeSpec, piece: Piece) -> Piece:
+    """Without padding to a capacity the host reads how many tokens each expert gets before it can size what
+    follows (Megatron-Core token_dispatcher.py, _maybe_dtoh_and_synchronize; DeepEP's dispatch waits for them)."""
+    waits = moe.capacity_factor is None
+    return Piece(
+        forward=tuple(replace(op, synchronises=waits) for op in piece.forward), backward=piece.backward
     )
 
 

@@ -89,7 +89,8 @@ class Op:
 
     ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the
     layer runs; ``parameters`` are trained elements held by this rank because of this operation
-    (before ZeRO), counted on the forward operation alone; ``repeat`` identical launches.
+    (before ZeRO), counted on the forward operation alone; ``repeat`` identical launches; ``synchronises``: the host waits
+    for the device before it can issue it.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Op:
     beside: str = ""
     beside_phase: Phase = Phase.FORWARD
     repeat: int | IntArray = 1
+    synchronises: bool = False
     saved_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     transient_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     parameters: IntArray = field(default_factory=lambda: NOTHING.astype(np.int64))

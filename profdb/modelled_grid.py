@@ -213,5 +213,6 @@ def all_cases(cluster: ClusterSpec) -> list[Case]:
         *optimizer_cases(),
         *collective_cases(cluster),
         HostCase(kind="launch"),
+        HostCase(kind="call"),
     ]
     return list(dict.fromkeys(cases))

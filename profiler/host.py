@@ -1,6 +1,6 @@
 """Benchmark: what the host pays to issue work, measured with operands too small to matter.
 
-``launch``: one kernel launch. ``layer``: forward and backward of one decoder layer run operation by
+``launch``: one kernel launch. ``call``: the forward of one linear module, recorded for its backward. ``layer``: forward and backward of one decoder layer run operation by
 operation. ``micro_batch``: embedding, head, loss and their backward, around no layers at all.
 """
 
@@ -21,10 +21,11 @@ TINY_VOCAB = 128
 
 
 def launch_host(case: HostCase, device: Device) -> Launched:
-    """The call whose wall time is the host's cost of one launch, layer or micro-batch."""
+    """The call whose wall time is the host's cost of one launch, call, layer or micro-batch."""
     where = device.torch_device
     builders: dict[str, Callable[[torch.device], Callable[[], object]]] = {
         "launch": one_launch,
+        "call": one_call,
         "layer": one_layer,
         "micro_batch": one_micro_batch,
     }
@@ -38,6 +39,13 @@ def one_launch(where: torch.device) -> Callable[[], object]:
     """One in-place addition to eight numbers."""
     small = torch.zeros(8, device=where)
     return lambda: small.add_(1.0)
+
+
+def one_call(where: torch.device) -> Callable[[], object]:
+    """The forward of a linear module of 64 channels over eight tokens."""
+    linear = torch.nn.Linear(TINY_HIDDEN, TINY_HIDDEN, bias=False).to(device=where, dtype=torch.bfloat16)
+    tokens = torch.randn(TINY_TOKENS, TINY_HIDDEN, device=where, dtype=torch.bfloat16)
+    return lambda: linear(tokens)
 
 
 class TinyLayer(torch.nn.Module):

@@ -101,5 +101,5 @@ def cpu_optimizer_cases() -> list[Planned]:
 
 
 def host_cases() -> list[Planned]:
-    """The three host costs."""
-    return planned(0, (HostCase(kind=kind) for kind in ("launch", "layer", "micro_batch")))
+    """The four host costs."""
+    return planned(0, (HostCase(kind=kind) for kind in ("launch", "call", "layer", "micro_batch")))

@@ -6,12 +6,13 @@ import numpy as np
 
 from ops.block import ModelOps, model_ops
 from ops.layout import Layout, unique_rows
-from ops.op import Lane, Op, Ops, Owner, Phase, Piece
+from ops.op import Lane, Ops, Owner, Phase, Piece
 from ops.step import HeldParameters
-from solver.op_times import Pricer, TimedOp
+from solver.host_floor import host_shares
+from solver.op_times import Pricer
 from solver.overlap import exposed
 from solver.plans import PlanTable
-from solver.tally import Share, Tally, tally
+from solver.tally import Tally, tally
 from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -94,8 +95,10 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
     )
 
 
-def layer_times(pricer: Pricer, piece: Piece, layout: Layout, *, split: bool = False) -> LayerTimes:
-    """Price a piece and let overlap decide what the rank waits for.
+def layer_times(
+    pricer: Pricer, job: JobSpec, piece: Piece, layout: Layout, *, split: bool = False
+) -> LayerTimes:
+    """Price a piece, let overlap decide what the rank waits for, and the host where it is slower.
 
     ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
     arXiv 2401.10241: the backward stores their inputs and waits for its collective).
@@ -104,11 +107,15 @@ def layer_times(pricer: Pricer, piece: Piece, layout: Layout, *, split: bool = F
     weight_s = np.zeros(len(layout))
     for op in weight_grads:
         weight_s = weight_s + pricer.time(op, layout).seconds
-    return LayerTimes(
-        forward=_pass(pricer, piece.forward, layout),
-        backward=_pass(pricer, _without_partner(piece.backward) if split else piece.backward, layout),
-        weight_s=weight_s,
-    )
+    passes = []
+    for ops in (piece.forward, _without_partner(piece.backward) if split else piece.backward):
+        timed = [pricer.time(op, layout) for op in ops]
+        passes.append((timed, exposed(timed, pricer.taken)))
+    tallies = [
+        tally([*shares, host], len(layout))
+        for (_, shares), host in zip(passes, host_shares(pricer, job, layout, passes), strict=True)
+    ]
+    return LayerTimes(forward=tallies[0], backward=tallies[1], weight_s=weight_s)
 
 
 def _without_partner(ops: Ops) -> Ops:
@@ -117,35 +124,3 @@ def _without_partner(ops: Ops) -> Ops:
         replace(op, lane=Lane.MAIN) if op.lane is Lane.BESIDE and op.beside_phase is Phase.WEIGHT_GRAD else op
         for op in ops
     )
-
-
-def _pass(pricer: Pricer, ops: Ops, layout: Layout) -> Tally:
-    """One pass of one layer, with the launches of the host as its floor."""
-    timed = [pricer.time(op, layout) for op in ops]
-    shares = exposed(timed, pricer.taken)
-    host = _host_floor(pricer, ops, timed, shares)
-    return tally([*shares, host] if host else shares, len(layout))
-
-
-def _host_floor(pricer: Pricer, ops: Ops, timed: list[TimedOp], shares: list[Share]) -> Share | None:
-    """Where kernels are shorter than it takes to launch them, the pass takes the launches."""
-    if not timed:
-        return None
-    launch = pricer.book.host_s("launch")
-    launches = np.zeros(len(shares[0].seconds))
-    for op in ops:
-        launches = launches + launch_count(op)
-    device_s = np.sum([share.seconds for share in shares], axis=0)
-    return Share(
-        part="host",
-        family="host",
-        seconds=np.maximum(launches * float(launch.seconds[0]) - device_s, 0.0),
-        relative_std=np.full(len(device_s), float(launch.relative_std[0])),
-        origin=np.full(len(device_s), int(launch.origin[0]), dtype=np.int64),
-    )
-
-
-def launch_count(op: Op) -> IntArray | int:
-    """Kernels the host starts for an operation; a backward attention is a preparation and a main one."""
-    is_backward_attention = op.name == "attention.core" and op.phase is Phase.INPUT_GRAD
-    return op.repeat * (2 if is_backward_attention else 1)

@@ -104,7 +104,7 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     """Time every stage row of the table."""
     plans, stages = table.plans, table.stages
     times = [
-        layer_times(pricer, piece, table.layers.layout, split=plans.schedule.splits_backward)
+        layer_times(pricer, job, piece, table.layers.layout, split=plans.schedule.splits_backward)
         for piece in table.layers.pieces
     ]
     forward = _stage_tally(table, [time.forward for time in times])

@@ -55,7 +55,8 @@ class ClusterSpec:
     """A homogeneous cluster. ``domains`` run from inside out; the first is the scale-up domain
     (NVLink, or the PCIe below one processor), the last reaches every node; at most three.
 
-    ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
+    ``host_slowdown`` is how much longer the host takes for Python and launches than a DGX H100's Xeon
+    8480C. ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
     and an NVLink domain of 72. ``sources`` maps a TOML key path to where its figure comes from.
     """
 
@@ -66,6 +67,7 @@ class ClusterSpec:
     nics_per_node: int
     max_nodes: int
     sources: dict[str, str]
+    host_slowdown: float = 1.0
 
     @property
     def scale_up_ranks(self) -> int:

@@ -43,6 +43,7 @@ class JobSpec:
     --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
     (--moe-shared-expert-overlap). ``recompute_modules`` names parts of layers that run again in the backward
     beside what a plan recomputes (--recompute-modules, ops.recompute_modules).
+    ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED).
     """
 
     world_size: int
@@ -60,6 +61,7 @@ class JobSpec:
     overlap_expert_a2a: bool = False
     overlap_shared_experts: bool = False
     recompute_modules: frozenset[str] = frozenset()
+    cuda_graphs: frozenset[str] = frozenset()
 
     @property
     def global_batch_sequences(self) -> int:

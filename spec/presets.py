@@ -46,6 +46,8 @@ class FrameworkPreset:
     sliced_collectives: sharded parameters and gradients travel one by one, as lists of a slice a rank that
         the host copies (ops.sliced_collectives).
     contiguous_gradients: gradients lie in one buffer and travel from there instead of through a bucket.
+    host_code: how its layers are written, a key of ops.host_work.CALLS: "modules" of many Python layers
+        (Megatron-Core, Transformer Engine), plain "torch" modules, or "compiled" code.
     accumulation: the kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; ""
         where sharded gradients are added in small pieces.
     """
@@ -85,6 +87,7 @@ class FrameworkPreset:
     contiguous_gradients: bool = False
     sliced_collectives: bool = False
     accumulation: str = "accumulate_fp32"
+    host_code: str = "modules"
 
 
 MEGATRON = FrameworkPreset(
@@ -104,6 +107,7 @@ MEGATRON = FrameworkPreset(
 
 INTERNEVO = FrameworkPreset(
     name="internevo",
+    host_code="torch",
     strategies=("mtp", "msp", "fsp", "isp"),
     zero_stages=(0, 1),
     gradient_dtype="bf16",
@@ -137,6 +141,7 @@ DEEPSPEED = FrameworkPreset(
 
 FSDP = FrameworkPreset(
     name="fsdp",
+    host_code="torch",
     strategies=("mtp", "fsp"),
     zero_stages=(0, 2, 3),
     gradient_dtype="bf16",

@@ -33,7 +33,7 @@ GPU_KEYS = (
     "power_w",
     "training_rate_ratio",
 )
-NODE_KEYS = ("gpus", "nics", "max_nodes")
+NODE_KEYS = ("gpus", "nics", "max_nodes", "host_slowdown")
 DOMAIN_KEYS = ("name", "link", "ranks", "bandwidth", "latency_s", "in_network_reduction", "links")
 
 
@@ -66,6 +66,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
         nics_per_node=node.count("nics", minimum=0),
         max_nodes=node.count("max_nodes", minimum=1),
         sources=sources,
+        host_slowdown=node.number("host_slowdown", (0.1, 10.0)) if "host_slowdown" in node.table else 1.0,
     )
     _check_sources(sheet, sources)
     _check_shape(sheet, cluster)

@@ -16,7 +16,6 @@ class Gap(StrEnum):
     OP_RECOMPUTE = "recompute chosen operation by operation"
     ALIBI = "ALiBi added to the attention scores"
     SINKS = "attention sinks"
-    CUDA_GRAPH = "CUDA graphs take away launch time"
     LATENT_SHAPES = "MLA dimensions not in the notes (published ones used)"
     MTP = "multi-token-prediction block"
     PARTIAL_WINDOW = "order of windowed and full layers"

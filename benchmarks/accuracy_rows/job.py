@@ -35,7 +35,7 @@ DEEPSPEED_2021 = replace(
 )
 # Composer and torchtitan run the loss without a copy beside the logits only when compiled, which torchtitan's
 # was not before 2025 (train.py of v0.0.2: "compiling loss function causes CUDA errors").
-COMPILED_FSDP = replace(FSDP, fused_loss=True)
+COMPILED_FSDP = replace(FSDP, fused_loss=True, host_code="compiled")
 UNCOMPILED_LOSS = "_202412_"
 # Aleph Alpha's own library with ZeRO-1 (arXiv 2311.05610 sec. 3), as published in Aleph-Alpha/scaling:
 # input gradients reduced synchronously and gathered inputs kept (core/nn/linear/utils.py), silu(gate) * up in
@@ -58,6 +58,7 @@ ALEPH_ALPHA = replace(
     gathers_logits=True,
     recomputes_edges=True,
     deals_edges=True,
+    host_code="torch",
 )
 # Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
@@ -84,7 +85,7 @@ PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
     ("torchtitan FSDP2 eager", FSDP),
     ("torchtitan", COMPILED_FSDP),
     ("FMS PyTorch", COMPILED_FSDP),
-    ("AutoModel", COMPILED_FSDP),
+    ("AutoModel", replace(COMPILED_FSDP, host_code="modules")),
     ("AA-Scaling", ALEPH_ALPHA),
     ("Megatron-LM/Megatron-DeepSpeed", OLD_MEGATRON),
     ("Megatron-DeepSpeed", DEEPSPEED),
@@ -215,6 +216,7 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         overlap_expert_a2a=notes.expert_overlap,
         recompute_modules=frozenset(recipes.recompute_modules(row, notes.recompute_modules))
         & frozenset(MODULES),
+        cuda_graphs=recipes.cuda_graphs(row, notes.cuda_graphs),
     )
     return job, (*gaps, *_gaps(row, notes))
 
@@ -223,7 +225,6 @@ def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     framework = row.text("framework")
     needed = {
         Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
-        Gap.CUDA_GRAPH: notes.cuda_graph,
         Gap.ASYNC_TP: notes.async_tp,
     }
     return tuple(gap for gap, wanted in needed.items() if wanted)

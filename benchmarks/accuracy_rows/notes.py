@@ -32,7 +32,7 @@ class Notes:
     expert_overlap: bool
     dispatcher: str
     lighter_ends: bool
-    cuda_graph: bool
+    cuda_graphs: frozenset[str]
     multi_token_prediction: bool
 
 
@@ -42,7 +42,7 @@ def notes_of(row: Row) -> Notes:
     lower = notes.lower()
     capacity = re.search(r"capacity(?: factor)?[ =](\d+(?:\.\d+)?)", lower)
     modules = re.search(r"recompute_modules=\[([^\]]*)\]", notes)
-    graph = re.search(r"cuda_graph=(\w+)", notes)
+    graph = re.search(r"cuda_graph=(?:local|transformer_engine):(\[[^\]]*\]|\w+)", notes)
     return Notes(
         zero_group=_group(notes, r"zero1 shard group=(\w+)"),
         shard_group=_group(notes, r"(?:Megatron-FSDP|FSDP) shard group=(\w+)"),
@@ -61,7 +61,7 @@ def notes_of(row: Row) -> Notes:
         expert_overlap="moe_a2a_overlap=true" in lower,
         dispatcher=_word(lower, r"dispatcher=(\w+)"),
         lighter_ends="first and last stage have one layer less" in lower,
-        cuda_graph=graph is not None and graph[1] != "None",
+        cuda_graphs=frozenset(re.findall(r"\w+", graph[1])) if graph else frozenset(),
         multi_token_prediction=re.search(r"\bmtp\b|multi-token", lower) is not None,
     )
 

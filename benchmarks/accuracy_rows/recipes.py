@@ -92,6 +92,17 @@ def dispatcher(row: Row, stated: str) -> str:
     return "deduplicated" if recent and name.startswith(DEDUPLICATED_IN_BRIDGE) else "all_to_all"
 
 
+def cuda_graphs(row: Row, stated: frozenset[str]) -> frozenset[str]:
+    """What CUDA graphs replay: as stated; else, on Blackwell, as Megatron-Bridge's recipes for experts set it
+    (scripts/performance/configs): router and preprocessing, and where experts are padded whole layers
+    (release 25.09, qwen3_30b_a3b_llm_pretrain.yaml, cuda_graphs true)."""
+    silent = "cuda_graph" not in row.notes and "Megatron-Bridge" in row.text("framework")
+    if not silent or not row.whole_or("num_experts", 0) or row.text("gpu").startswith("H100"):
+        return stated
+    whole = frozenset({"full_iteration"})
+    return whole if "tokendrop" in row.notes else frozenset({"moe_router", "moe_preprocess"})
+
+
 def expert_ranks(row: Row, stated: int, dp: int) -> int:
     """Expert parallelism: as stated, but DeepEP moves tokens between expert ranks, so a row of AutoModel
     that runs it over "1" rank left the degree out; its recipes then take all FSDP ranks

@@ -108,11 +108,12 @@ class ModelledBook:
         return _modelled(seconds, optimizer.RELATIVE_STD)
 
     def host_s(self, kind: str) -> Priced:
-        """One row: the host's cost of launching a kernel. MissingCurveError for other kinds: a sheet
-        says nothing about them."""
+        """One row: the host's cost of launching a kernel or of a call from Python. MissingCurveError for
+        other kinds: a sheet says nothing about them."""
         if kind not in host.HOST_SECONDS:
             raise MissingCurveError(key=f"host {kind}", command="torchrun gen_profiler_data.py")
-        return _modelled(np.array([host.HOST_SECONDS[kind]]), host.RELATIVE_STD)
+        seconds = host.HOST_SECONDS[kind] * self.cluster.host_slowdown
+        return _modelled(np.array([seconds]), host.RELATIVE_STD)
 
 
 def _shape(columns: dict[str, IntArray]) -> Shape:

@@ -134,7 +134,9 @@ def test_curves_change_the_price_and_are_restated_for_the_same_generation(tmp_pa
     ]
     (tmp_path / "gemm.csv").write_text("gpu,m,n,k,dtype,latency_us\n" + "\n".join(gemms) + "\n", "utf-8")
     books = open_books(ROOT, tmp_path, None)
-    rows = [row(), row(gpu="A800-80GB")]
+    # A graph of the whole step, so that a model this small is not issued slower than it runs.
+    graphed = "cuda_graph=local:full_iteration"
+    rows = [row(notes=graphed), row(gpu="A800-80GB", notes=graphed)]
     with_curves = Pricing(root=ROOT, books=books).predict(rows)
     for measured, modelled in zip(with_curves, predict(*rows), strict=True):
         assert measured.step_s is not None
@@ -148,10 +150,16 @@ def test_curves_change_the_price_and_are_restated_for_the_same_generation(tmp_pa
 
 
 def test_calibration_finds_a_slowdown_and_leaves_other_datasets_alone() -> None:
-    plain = [row(row_id=f"r{n}", seq_len=256 * n, micro_batch=1) for n in range(1, 14)]
+    graphed = {"micro_batch": 1, "notes": "cuda_graph=local:full_iteration"}
+    plain = [row(row_id=f"r{n}", seq_len=256 * n, **graphed) for n in range(1, 14)]
     # Steps 1.6 times as long as priced, whatever they consist of.
     slow = [
-        row(row_id=one.row.row_id, seq_len=one.row.text("seq_len"), measured_step_s=1.6 * (one.step_s or 0.0))
+        row(
+            row_id=one.row.row_id,
+            seq_len=one.row.text("seq_len"),
+            measured_step_s=1.6 * (one.step_s or 0.0),
+            **graphed,
+        )
         for one in predict(*plain)
     ]
     few = [row(dataset="small", row_id=f"s{n}") for n in range(3)]

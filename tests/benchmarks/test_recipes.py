@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.job import job_of
 from benchmarks.accuracy_rows.notes import notes_of
 from ops.recompute import Recompute
@@ -81,3 +82,16 @@ def test_bridge_recomputes_the_modules_of_its_recipes(cells: dict[str, str], mod
 def test_the_dispatcher_is_the_stated_one_or_the_recipes(cells: dict[str, str], kind: str) -> None:
     one = row(**EXPERTS | {"framework": "Megatron-Bridge 26.02"} | cells)
     assert job_of(one, notes_of(one))[0].moe_dispatcher == kind
+
+
+def test_graphs_are_as_stated_or_as_the_recipes_for_experts_set_them() -> None:
+    bridge = EXPERTS | {"framework": "Megatron-Bridge 25.11", "gpu": "B200"}
+    none: frozenset[str] = frozenset()
+    assert recipes.cuda_graphs(row(**bridge, notes="cuda_graph=None:None"), none) == none
+    assert recipes.cuda_graphs(row(**bridge, notes="not matched"), none) == {"moe_router", "moe_preprocess"}
+    assert recipes.cuda_graphs(row(**bridge, notes="variant: tokendrop"), none) == {"full_iteration"}
+    assert recipes.cuda_graphs(row(**(bridge | {"gpu": "H100-80GB"}), notes=""), none) == none
+    assert recipes.cuda_graphs(row(framework="Megatron-Bridge 25.11", gpu="B200", notes=""), none) == none
+    told = "cuda_graph=transformer_engine:['attn', 'moe_router']"
+    assert notes_of(row(**bridge, notes=told)).cuda_graphs == {"attn", "moe_router"}
+    assert notes_of(row(**bridge, notes="cuda_graph=None:None")).cuda_graphs == none

@@ -166,5 +166,5 @@ def test_a_modelled_profile_of_another_machine_is_put_aside(
     assert "held modelled times of H999" in capsys.readouterr().out
     assert load_profile(tmp_path / "data.modelled-h999.pt").machine.gpu == "H999"
     assert {sample.case for sample in load_profile(output).samples} == {
-        HostCase(kind=kind) for kind in ("launch", "layer", "micro_batch")
+        HostCase(kind=kind) for kind in ("launch", "call", "layer", "micro_batch")
     }

@@ -230,7 +230,7 @@ def test_the_optimizer_steps_all_elements_in_its_pieces() -> None:
         assert sorted(tensor.numel() for tensor in tensors) == [1] * 3 + [40] * 12
 
 
-@pytest.mark.parametrize("kind", ["launch", "layer", "micro_batch"])
+@pytest.mark.parametrize("kind", ["launch", "call", "layer", "micro_batch"])
 def test_host_costs_are_timed_on_the_host(kind: str) -> None:
     launched = TorchLauncher(world=single_world()).launch(HostCase(kind=kind))
     assert launched.on_host

@@ -1,5 +1,6 @@
 """ModelledBook: every query answered, said to be modelled, and refused where a sheet cannot tell."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,9 @@ def test_nothing_to_do_costs_nothing() -> None:
     assert H100.p2p_s(P2PQuery(size_bytes=0, intra=0, inter=0)).seconds.tolist() == [0.0]
     nobody = CollectiveQuery(collective=Collective.ALL_TO_ALL, size_bytes=[0, 64], intra=[8, 1], inter=[2, 1])
     assert H100.collective_s(nobody).seconds.tolist() == [0.0, 0.0]
+
+
+def test_a_slower_host_takes_longer_for_launches_and_calls() -> None:
+    slow = ModelledBook(cluster=replace(H100.cluster, host_slowdown=2.75))
+    for kind in ("launch", "call"):
+        assert slow.host_s(kind).seconds[0] == pytest.approx(2.75 * H100.host_s(kind).seconds[0])

@@ -1,0 +1,69 @@
+"""Where the host is slower than the device, the host sets the pace.
+
+Launches are asynchronous: the host issues work ahead of the device, and what counts is which of the two
+needs longer for a stretch of work between two points where the host waits for the device. Such points are
+
+- a message between pipeline stages: Megatron-LM synchronises after each (``batch_p2p_sync``), so every
+  pass of a stage is a stretch of its own;
+- the experts' token counts, which the host reads in the forward before it can size the exchange
+  (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``).
+
+Without either, forward and backward of a micro-batch are one stretch: a backward that keeps the device
+busy for longer than it takes to issue lets the host run ahead into the next forward.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ops.host_work import host_work
+from ops.layout import Layout
+from ops.op import Op
+from solver.op_times import Pricer, TimedOp
+from solver.tally import Share
+from spec.arrays import BoolArray, FloatArray, bools
+from spec.job import JobSpec
+
+
+def host_shares(
+    pricer: Pricer, job: JobSpec, layout: Layout, passes: Sequence[tuple[list[TimedOp], list[Share]]]
+) -> list[Share]:
+    """For a forward and a backward, each as timed operations and what the device waits for: the seconds by
+    which the host is later, as one share of the part ``host`` each."""
+    costs = [_host_s(pricer, job, timed, len(layout)) for timed, _ in passes]
+    busy = [
+        np.sum([share.seconds for share in shares], axis=0) + np.zeros(len(layout)) for _, shares in passes
+    ]
+    late = [np.maximum(host - device, 0.0) for host, device in zip(costs, busy, strict=True)]
+    together = np.maximum(costs[0] + costs[1] - busy[0] - busy[1], 0.0)
+    apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
+    forward = np.where(apart, late[0], np.minimum(late[0], together))
+    backward = np.where(apart, late[1], together - forward)
+    return [_share(pricer, seconds) for seconds in (forward, backward)]
+
+
+def _waits_for_device(layout: Layout, ops: Sequence[Op]) -> BoolArray:
+    """Rows whose host waits for the device within a micro-batch."""
+    return bools((layout.pp > 1) | any(op.synchronises for op in ops))
+
+
+def _host_s(pricer: Pricer, job: JobSpec, timed: list[TimedOp], rows: int) -> FloatArray:
+    """Seconds the host needs to issue a pass; an operation that takes no time does not run."""
+    call_s = float(pricer.book.host_s("call").seconds[0])
+    launch_s = float(pricer.book.host_s("launch").seconds[0])
+    total = np.zeros(rows)
+    for one in timed:
+        work = host_work(one.op, job)
+        total = total + np.where(one.seconds > 0.0, work.calls * call_s + work.launches * launch_s, 0.0)
+    return total
+
+
+def _share(pricer: Pricer, seconds: FloatArray) -> Share:
+    call = pricer.book.host_s("call")
+    return Share(
+        part="host",
+        family="host",
+        seconds=seconds,
+        relative_std=np.full(len(seconds), float(call.relative_std[0])),
+        origin=np.full(len(seconds), int(call.origin[0]), dtype=np.int64),
+    )

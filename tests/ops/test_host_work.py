@@ -1,0 +1,91 @@
+"""What the host does for an operation: published ratios, experts one by one, graphs that replay."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.host_work import CALLS, FP8_CALLS_RATIO, REPLAY_CALLS, host_work
+from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Phase
+from spec.collectives import Collective
+from spec.job import JobSpec
+from spec.presets import PRESETS
+from tests.ops.layouts import job
+
+ONE = np.ones(1, dtype=np.int64)
+
+
+def gemm(name: str = "mlp.up", phase: Phase = Phase.FORWARD, recipe: str = "") -> BatchedGemm:
+    return BatchedGemm(name=name, phase=phase, batch=ONE, m=ONE, k=ONE, n=ONE, scale_recipe=recipe)
+
+
+def grouped(experts: int, phase: Phase = Phase.FORWARD, recipe: str = "") -> GroupedGemm:
+    return GroupedGemm(
+        name="moe.up", phase=phase, groups=experts * ONE, m=ONE, k=ONE, n=ONE, scale_recipe=recipe
+    )
+
+
+def test_transformer_engines_linear_takes_2_7_plain_ones_and_fp8_nearly_twice_that() -> None:
+    modules, plain = job(), job(preset=PRESETS["fsdp"])
+    ratio = host_work(gemm(), modules).calls[0] / host_work(gemm(), plain).calls[0]
+    assert ratio == pytest.approx(99.66 / 37.08, rel=0.15)
+    fp8 = host_work(gemm(recipe="tensor"), modules)
+    assert fp8.calls[0] == pytest.approx(FP8_CALLS_RATIO * host_work(gemm(), modules).calls[0])
+    assert fp8.launches[0] == 2
+
+
+def test_both_products_of_a_backward_are_one_call_and_one_more_launch() -> None:
+    products = [host_work(gemm(phase=phase), job()) for phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)]
+    assert sum(work.calls[0] for work in products) == CALLS["modules"]["linear"]
+    assert sum(work.launches[0] for work in products) == 1
+
+
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD])
+def test_every_expert_is_a_product_of_its_own(phase: Phase) -> None:
+    few, many = host_work(grouped(2, phase), job()), host_work(grouped(16, phase), job())
+    assert many.launches[0] - few.launches[0] == 14
+    assert many.calls[0] > few.calls[0]
+    assert host_work(grouped(16, phase, "block"), job()).calls[0] >= many.calls[0]
+
+
+def test_repeats_and_rows_are_each_counted() -> None:
+    broadcast = Comm(
+        name="step.parameters",
+        phase=Phase.STEP,
+        collective=Collective.BROADCAST,
+        axis=Axis.DP,
+        size_bytes=ONE,
+        repeat=np.array([1, 8]),
+    )
+    calls = host_work(broadcast, job()).calls
+    assert calls[1] == 8 * calls[0]
+
+
+def graphed(*scopes: str) -> JobSpec:
+    return replace(job(), cuda_graphs=frozenset(scopes))
+
+
+def test_graphs_replay_what_they_hold_and_nothing_else() -> None:
+    router, up = gemm("moe.router"), grouped(16)
+    eager = host_work(router, job())
+    assert eager.calls[0] * 13 + eager.launches[0] * 5 > 100
+    replay = host_work(router, graphed("moe_router"))
+    assert (replay.calls[0], replay.launches[0]) == (REPLAY_CALLS, 0)
+    assert host_work(up, graphed("moe_router", "attn")).launches[0] == 16
+    whole = [host_work(one, graphed("full_iteration")) for one in (router, up)]
+    assert all(work.calls[0] == 0 and work.launches[0] == 0 for work in whole)
+
+
+def test_compiled_code_launches_and_calls_nothing() -> None:
+    compiled = job(preset=replace(PRESETS["fsdp"], host_code="compiled"))
+    norm = MemoryBound(name="mlp.norm", phase=Phase.FORWARD, kernel="rmsnorm", rows=ONE, width=ONE)
+    for one in (gemm(), norm, grouped(4)):
+        work = host_work(one, compiled)
+        assert work.calls[0] == 0
+        assert work.launches[0] >= 1
+
+
+def test_reading_token_counts_takes_calls_of_its_own() -> None:
+    permute = MemoryBound(name="moe.permute", phase=Phase.FORWARD, kernel="permute", rows=ONE, width=ONE)
+    padded, counted = host_work(permute, job()), host_work(replace(permute, synchronises=True), job())
+    assert counted.calls[0] - padded.calls[0] == CALLS["modules"]["token_counts"]

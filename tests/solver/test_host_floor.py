@@ -1,0 +1,72 @@
+"""The host sets the pace where it is slower, over the stretches that end with a wait for the device."""
+
+import numpy as np
+import pytest
+
+from ops.layout import Layout
+from ops.op import MemoryBound, Phase
+from profdb.priced import Priced
+from solver.host_floor import host_shares
+from solver.op_times import Pricer, TimedOp
+from solver.tally import Share
+from spec.arrays import floats
+from tests.ops.layouts import job
+from tests.solver.flat_book import FlatBook
+
+CALL_S = 10e-6
+
+
+class SlowHost(FlatBook):
+    """A call takes ten microseconds, a launch nothing."""
+
+    def host_s(self, kind: str) -> Priced:
+        seconds = floats(CALL_S if kind == "call" else 0.0)
+        return Priced(seconds=seconds, relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64))
+
+
+def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False):
+    """``count`` norms of 1.5 calls each that keep the device busy for ``device_s`` in all."""
+    one = np.ones(1, dtype=np.int64)
+    timed, shares = [], []
+    for index in range(count + waits):
+        # The operation that waits takes no time itself.
+        waiting = index == count
+        op = MemoryBound(
+            name="mlp.norm", phase=phase, kernel="rmsnorm", rows=one, width=one, synchronises=waiting
+        )
+        seconds = floats(0.0 if waiting else device_s / count)
+        rest = {"family": "memory_bound", "relative_std": floats(0.1), "origin": one}
+        timed.append(TimedOp(op=op, part="memory_bound", seconds=seconds, **rest))
+        shares.append(Share(part="memory_bound", seconds=seconds, **rest))
+    return timed, shares
+
+
+def late_s(forward_s: float, backward_s: float, *, pp: int = 1, waits: bool = False) -> tuple[float, float]:
+    """What 20 norms forward and backward (300 us of host each) are later than the device."""
+    passes = [
+        norms(20, forward_s, Phase.FORWARD, waits=waits),
+        norms(20, backward_s, Phase.INPUT_GRAD, waits=waits),
+    ]
+    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    forward, backward = host_shares(pricer, job(), Layout.of(pp, pp=pp), passes)
+    assert forward.part == backward.part == "host"
+    return float(forward.seconds[0]), float(backward.seconds[0])
+
+
+def test_a_host_that_is_faster_costs_nothing() -> None:
+    assert late_s(400e-6, 800e-6) == (0.0, 0.0)
+
+
+def test_a_long_backward_lets_the_host_run_ahead() -> None:
+    assert late_s(200e-6, 800e-6) == (0.0, 0.0)
+    assert sum(late_s(200e-6, 350e-6)) == pytest.approx(50e-6)
+
+
+@pytest.mark.parametrize("where", [{"pp": 2}, {"waits": True}])
+def test_where_the_host_waits_for_the_device_each_pass_is_a_stretch(where: dict[str, int]) -> None:
+    assert late_s(200e-6, 800e-6, **where) == (pytest.approx(100e-6), 0.0)
+    assert late_s(200e-6, 250e-6, **where) == (pytest.approx(100e-6), pytest.approx(50e-6))
+
+
+def test_what_does_not_run_is_not_issued() -> None:
+    assert late_s(0.0, 0.0) == (0.0, 0.0)

@@ -92,6 +92,6 @@ def test_a_layer_takes_what_was_measured(
     layout = PlanTable.of(plan).layout
     ops = model_ops(MODEL, JOB, layout, StrategyName(strategy), Recompute(recompute))
     pricer = Pricer.on(CLUSTER, ModelledBook(cluster=CLUSTER))
-    times = layer_times(pricer, ops.blocks[0], layout)
+    times = layer_times(pricer, JOB, ops.blocks[0], layout)
     assert 1e3 * times.forward.seconds[0] == pytest.approx(forward_ms, rel=0.04)
     assert 1e3 * times.backward.seconds[0] == pytest.approx(backward_ms, rel=0.04)

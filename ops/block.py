@@ -32,7 +32,8 @@ STRATEGIES: dict[StrategyName, Sharding] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOps:
-    """Operations of one rank: per block kind (in the order of model.blocks), embedding, head with its
+    """Operations of one rank: per block kind (in the order of model.blocks; where only some layers are
+    recomputed, first each kind recomputed and then each as it is), embedding, head with its
     loss, and, where the model predicts several tokens, the pass of the extra blocks through the head."""
 
     blocks: tuple[Piece, ...]
@@ -47,8 +48,10 @@ def model_ops(
     sharding = STRATEGIES[strategy]
     owner = Owner.WEIGHT if strategy is StrategyName.ISP else Owner.DENSE
     context = LayerContext(model=model, job=job, layout=layout, linear_owner=owner)
+    kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
     blocks = tuple(
-        sharded_over_data(context, block_ops(context, sharding, run.block, recompute), "layer")
+        sharded_over_data(context, block_ops(context, sharding, run.block, kind), "layer")
+        for kind in kinds
         for run in model.blocks
     )
     first, last = embedding(context, sharding), head(context, sharding)
@@ -73,7 +76,9 @@ def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recom
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     if recompute is not Recompute.FULL:
         piece = modules_recomputed(piece, context.job.recompute_modules)
-    layer = recomputed(piece, recompute, context.activations(rows, context.model.hidden))
+    layer = recomputed(
+        piece, recompute, context.activations(rows, context.model.hidden), context.job.preset.selective
+    )
     if not block.mtp:
         return layer
     return _multi_token_prediction(context, sharding, layer)

@@ -1,7 +1,8 @@
 """Which forward operations run again in the backward, and what is kept instead.
 
 Source: Korthikanti et al. 2022 (arXiv 2205.05198) sec. 5: full recomputation keeps a layer's input
-and repeats its forward; selective recomputation repeats the attention core alone.
+and repeats its forward; selective recomputation repeats the attention core alone, torchtitan's every second
+product (ops.second_products).
 """
 
 from collections.abc import Callable
@@ -11,25 +12,36 @@ from enum import StrEnum
 from ops.op import Attention, Axis, Comm, Op, Ops, Phase, Piece
 from ops.recompute_modules import run_again
 from ops.score_attention import is_score_kernel
+from ops.second_products import EVERY_SECOND_PRODUCT, every_second_product
 from spec.arrays import FloatArray
+
+CORE_ATTENTION = "core_attn"
 
 
 class Recompute(StrEnum):
-    """How much of a layer is run again."""
+    """How much of a layer is run again: SELECTIVE what the preset selects; BLOCK everything in the first
+    num_recompute_layers layers of every chunk of a stage and nothing in the others (Megatron-LM,
+    recompute_method "block")."""
 
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
+    BLOCK = "block"
 
 
-def recomputed(block: Piece, kind: Recompute, input_bytes: FloatArray) -> Piece:
-    """The block with ``kind`` applied; ``input_bytes`` is what full recomputation keeps.
+def recomputed(
+    block: Piece, kind: Recompute, input_bytes: FloatArray, selective: str = CORE_ATTENTION
+) -> Piece:
+    """The block with ``kind`` applied; ``input_bytes`` is what full recomputation keeps, ``selective`` what
+    selective recomputation repeats (FrameworkPreset.selective).
 
     With full recomputation what the layer saves lives only while its own backward runs: it moves from
     ``saved_bytes`` to ``transient_bytes``.
     """
     if kind is Recompute.NONE:
         return block
+    if kind is Recompute.SELECTIVE and selective == EVERY_SECOND_PRODUCT:
+        return every_second_product(block, input_bytes)
     if kind is Recompute.SELECTIVE:
         return _repeat(block, is_score_kernel, keep=None)
     return _repeat(block, lambda op: True, keep=input_bytes)

@@ -67,7 +67,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         chunks: FloatArray = in_flight_filled(layout.pp, num_micro).astype(np.float64)
     else:
         chunks = in_flight(stages.position, layout.pp, vpp, num_micro) / vpp
-    blocks = len(model.blocks)
+    blocks = len(stages.layers)
     saved = np.sum(
         [kind.saved_bytes[row] * w for kind, w in zip(kinds[:blocks], weights[:blocks], strict=True)], axis=0
     )
@@ -146,7 +146,7 @@ def _working(model: ModelSpec, context: LayerContext, kinds: list[LayerBytes], r
     wide = context.activations(context.tokens, max(widths, default=0)) / layout.tp
     gradients = 2.0 * context.activations(context.tokens, model.hidden) + wide
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)
-    layer = np.max([kind.parameters.total[row] for kind in kinds[: len(model.blocks)]], axis=0) * layout.wp
+    layer = np.max([kind.parameters.total[row] for kind in kinds[:-2]], axis=0) * layout.wp
     return gradients + np.where(cut, layer * dtype_bytes(context.job.precision.reduce), 0.0)
 
 
@@ -154,16 +154,22 @@ def _weight_pool(
     context: LayerContext, kinds: list[LayerBytes], row: IntArray, weights: tuple[IntArray, ...]
 ) -> FloatArray:
     """Gathered weights: two layers, one in use and one coming, or the head where that is more; isp
-    (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2)."""
+    (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2). FSDP's outermost unit,
+    embedding and head, stays gathered from the forward to the end of the backward (fully_shard:
+    reshard_after_forward is False for the root)."""
     layout = context.layout
-    most = np.zeros(len(row))
+    layers, edges, edge = np.zeros(len(row)), np.zeros(len(row)), np.zeros(len(row))
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
         held = kind.parameters
         isp = np.where(layout.wp > 1, held.weight[row] * layout.wp, 0)
         sharded = np.where(layout.zero_stage >= 3, held.total[row], 0)
-        layers = 2.0 if index < len(kinds) - 2 else 1.0
-        most = np.maximum(most, layers * (isp + sharded) * (weight > 0))
-    return most * context.parameter_bytes
+        gathered = (isp + sharded) * (weight > 0)
+        if index < len(kinds) - 2:
+            layers = np.maximum(layers, 2.0 * gathered)
+        else:
+            edge, edges = np.maximum(edge, gathered), edges + gathered
+    most = layers + edges if context.job.preset.gathers_every_forward else np.maximum(layers, edge)
+    return np.asarray(most * context.parameter_bytes, dtype=np.float64)
 
 
 def _bucket(context: LayerContext, held: HeldParameters) -> FloatArray:

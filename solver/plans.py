@@ -11,7 +11,10 @@ from spec.arrays import IntArray, ints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One parallel plan in plain numbers; the relations between degrees are Layout's."""
+    """One parallel plan in plain numbers; the relations between degrees are Layout's.
+
+    ``num_recompute_layers`` of every chunk of a stage are recomputed with Recompute.BLOCK.
+    """
 
     strategy: StrategyName
     preset: str
@@ -29,6 +32,7 @@ class Plan:
     zero_size: int = 1
     micro_batch: int = 1
     num_micro: int = 1
+    num_recompute_layers: int = 0
 
     @property
     def world_size(self) -> int:
@@ -55,7 +59,8 @@ class Plan:
         if self.schedule is not Schedule.ONE_F_ONE_B:
             shown.append(self.schedule.value)
         if self.recompute is not Recompute.NONE:
-            shown.append(f"recompute-{self.recompute.value}")
+            layers = self.num_recompute_layers or ""
+            shown.append(f"recompute-{self.recompute.value}{layers}")
         return " ".join([self.strategy.value, *shown])
 
 
@@ -64,6 +69,7 @@ class PlanTable:
     """N plans that share strategy, recompute mode, schedule and framework preset.
 
     Those four choose the shape of the formulas; every other column is a 1-D int64 array.
+    ``num_recompute_layers`` counts only with Recompute.BLOCK.
     """
 
     strategy: StrategyName
@@ -73,6 +79,7 @@ class PlanTable:
     layout: Layout
     vpp: IntArray
     num_micro: IntArray
+    num_recompute_layers: IntArray
 
     def __len__(self) -> int:
         return len(self.layout)
@@ -87,6 +94,7 @@ class PlanTable:
             layout=self.layout.take(rows),
             vpp=self.vpp[rows],
             num_micro=self.num_micro[rows],
+            num_recompute_layers=self.num_recompute_layers[rows],
         )
 
     def plan(self, row: int) -> Plan:
@@ -103,6 +111,7 @@ class PlanTable:
             preset=self.preset,
             vpp=int(self.vpp[row]),
             num_micro=int(self.num_micro[row]),
+            num_recompute_layers=int(self.num_recompute_layers[row]),
             **degrees,
         )
 
@@ -125,4 +134,5 @@ class PlanTable:
             layout=layout,
             vpp=ints(plan.vpp),
             num_micro=ints(plan.num_micro),
+            num_recompute_layers=ints(plan.num_recompute_layers),
         )

@@ -136,4 +136,5 @@ def _table(
         layout=layout,
         vpp=columns["vpp"],
         num_micro=job.global_batch_sequences // (dp * columns["micro_batch"]),
+        num_recompute_layers=np.zeros_like(dp),
     )

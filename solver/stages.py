@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.recompute import Recompute
 from solver.plans import PlanTable
 from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.model import ModelSpec
@@ -130,7 +131,11 @@ def _classes(model: ModelSpec, pp: int, vpp: int, deal: Deal) -> list[_Class]:
 
 def stage_table(model: ModelSpec, plans: PlanTable, *, deals_edges: bool = False) -> StageTable:
     """The stage rows of every plan; the classes are found once per pipeline depth and number of chunks.
-    ``deals_edges`` as in FrameworkPreset."""
+    ``deals_edges`` as in FrameworkPreset.
+
+    Where plans recompute some layers of a chunk, ``layers`` has two columns a block kind, as ops.block
+    has two of its pieces: recomputed layers of every kind, then the others.
+    """
     deal = modules_per_stage if deals_edges else layers_per_stage
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)
@@ -139,13 +144,16 @@ def stage_table(model: ModelSpec, plans: PlanTable, *, deals_edges: bool = False
     plan, source = _repeated(np.array([len(rows) for rows in classes], dtype=np.int64), which)
     pieces = [chunk for one in flat for chunk in one.chunks]
     stage, piece = _repeated(np.array([len(one.chunks) for one in flat], dtype=np.int64), source)
+    layers = tuple(
+        _column([chunk.layers[kind] for chunk in pieces])[piece] for kind in range(len(model.blocks))
+    )
+    if plans.recompute is Recompute.BLOCK:
+        layers = _split(layers, plans.num_recompute_layers[plan[stage]])
     chunks = ChunkTable(
         stage=stage,
         embedding=_column([chunk.embedding for chunk in pieces])[piece].astype(np.bool_),
         head=_column([chunk.head for chunk in pieces])[piece].astype(np.bool_),
-        layers=tuple(
-            _column([chunk.layers[kind] for chunk in pieces])[piece] for kind in range(len(model.blocks))
-        ),
+        layers=layers,
     )
     chunk_starts = np.searchsorted(stage, np.arange(len(plan))).astype(np.int64)
     return StageTable(
@@ -174,6 +182,16 @@ def _repeated(widths: IntArray, which: IntArray) -> tuple[IntArray, IntArray]:
     first = np.cumsum(width) - width
     source = np.arange(len(owner)) - first[owner] + offsets[which][owner]
     return owner, np.asarray(source, dtype=np.int64)
+
+
+def _split(layers: tuple[IntArray, ...], wanted: IntArray) -> tuple[IntArray, ...]:
+    """The first ``wanted`` layers of each chunk, by kind, and then the rest, by kind."""
+    chosen: list[IntArray] = []
+    for kind in layers:
+        taken = np.minimum(kind, wanted)
+        chosen.append(taken)
+        wanted = wanted - taken
+    return (*chosen, *(kind - taken for kind, taken in zip(layers, chosen, strict=True)))
 
 
 def in_flight_filled(pp: IntArray, num_micro: IntArray) -> IntArray:

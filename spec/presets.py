@@ -33,6 +33,8 @@ class FrameworkPreset:
     fused_loss: the loss keeps one copy of the logits instead of an fp32 copy beside them.
     plain_loss: unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits.
     gathers_logits: every tensor rank gathers the whole vocabulary's logits and computes the whole loss.
+    selective: what selective recomputation repeats, "core_attn" (the attention core), "every_second_product"
+        (ops.second_products) or "" where there is none.
     recomputes_edges: full recomputation repeats embedding and head as it does layers.
     keeps_stage_outputs: a stage's output stays from its forward to its backward, and the last stage's
         logits until the next ones take their place.
@@ -74,6 +76,7 @@ class FrameworkPreset:
     fused_loss: bool = False
     plain_loss: bool = False
     gathers_logits: bool = False
+    selective: str = "core_attn"
     recomputes_edges: bool = False
     keeps_stage_outputs: bool = False
     overlap_grad_reduce: bool = True
@@ -119,6 +122,7 @@ INTERNEVO = FrameworkPreset(
     fused_activation=False,
     gradient_sync="all_reduce",
     accumulation="accumulate",
+    selective="",
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
     "reduce_bucket_size 512 Mi elements, zero1 broadcast of updated parameters",
 )
@@ -151,6 +155,7 @@ FSDP = FrameworkPreset(
     overlap_tp_backward=False,
     accumulation="",
     plain_loss=True,
+    selective="every_second_product",
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )
 

@@ -65,7 +65,8 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
     found: list[Candidate] = []
     for micro in _micro_batches(row, job, degrees["dp"]):
         for recompute in _recomputes(row, notes):
-            plan = replace(first, micro_batch=micro, recompute=recompute)
+            layers = (notes.recompute_layers or 0) if recompute is Recompute.BLOCK else 0
+            plan = replace(first, micro_batch=micro, recompute=recompute, num_recompute_layers=layers)
             found += [_with_batches(replace(plan, vpp=vpp), job) for vpp in _chunks(row, plan, job)]
     return found, _gaps(row, notes, first, found)
 
@@ -156,11 +157,13 @@ def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
     if notes.recompute_modules:
         core = "core_attn" in notes.recompute_modules
         return (Recompute.SELECTIVE,) if core else (Recompute.NONE,)
+    if notes.recompute_layers is not None:
+        return (Recompute.BLOCK,)
     if not row.known("recompute"):
         return recipes.recomputes(row) or RECOMPUTES
     if word == "selective" and "fraction of layers" in row.notes:
         return (Recompute.NONE, Recompute.FULL)
-    if word not in [kind.value for kind in Recompute]:
+    if word not in [kind.value for kind in RECOMPUTES]:
         raise row.refuse("recompute", "must be none, selective, full or unknown")
     return (Recompute(word),)
 
@@ -179,11 +182,9 @@ def _with_batches(plan: Plan, job: JobSpec) -> Candidate:
 
 
 def _gaps(row: Row, notes: Notes, plan: Plan, found: list[Candidate]) -> tuple[Gap, ...]:
-    partial = "fraction of layers" in row.notes or notes.recompute_layers is not None
     needed = {
         Gap.MODULE_RECOMPUTE: not set(notes.recompute_modules) <= {*MODULES, "core_attn"},
-        Gap.LAYER_RECOMPUTE: partial,
-        Gap.OP_RECOMPUTE: "torchtitan" in row.text("framework") and row.text("recompute") == "selective",
+        Gap.LAYER_RECOMPUTE: "fraction of layers" in row.notes,
         Gap.UNEVEN_BATCH: any(one.beyond for one in found),
     }
     return tuple(gap for gap, wanted in needed.items() if wanted)

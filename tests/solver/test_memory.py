@@ -1,12 +1,15 @@
 """What decides a stage's memory: peaks that do not meet, kept outputs, what stands beside tensors."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from ops.layout import Layout
+from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
+from solver.answer import Answer
 from solver.device_memory import (
     ALLOCATOR_SLACK,
     CONTEXT_BYTES,
@@ -17,6 +20,7 @@ from solver.device_memory import (
 from solver.memory_cost import MemoryCost
 from solver.plans import Plan, PlanTable
 from solver.price import sized
+from solver.search import price_plan
 from spec.presets import PRESETS, FrameworkPreset
 from spec.units import MIB
 from tests.solver.questions import cluster, question, small_model
@@ -89,3 +93,27 @@ def test_a_group_of_one_rank_a_node_takes_less_than_one_that_fills_nodes() -> No
     world = communicator_bytes(Layout.of(16), cluster())[0]
     assert both[0] == pytest.approx(inside + between + world)
     assert np.all(both > 0)
+
+
+def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
+    def told(recompute: Recompute, layers: int = 0) -> Answer:
+        plan = Plan(
+            strategy=StrategyName.MTP,
+            preset="megatron",
+            pp=2,
+            num_micro=8,
+            recompute=recompute,
+            num_recompute_layers=layers,
+        )
+        asked = question(world_size=2, sequences=8, preset=PRESETS["megatron"])
+        return price_plan(asked, PlanTable.of(plan))[0]
+
+    steps = [told(Recompute.BLOCK, layers) for layers in range(5)]
+    none, full = told(Recompute.NONE), told(Recompute.FULL)
+    for less, more in pairwise(steps):
+        assert more.memory_bytes["activations"] < less.memory_bytes["activations"]
+        assert more.step_s > less.step_s
+    assert steps[0].step_s == pytest.approx(none.step_s)
+    assert steps[0].allocated_bytes == pytest.approx(none.allocated_bytes)
+    assert steps[4].step_s == pytest.approx(full.step_s)
+    assert steps[4].allocated_bytes == pytest.approx(full.allocated_bytes)

@@ -1,10 +1,13 @@
 """Layers on stages, and what a stage holds at its peak."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan, PlanTable
 from solver.stages import in_flight, layers_per_stage, modules_per_stage, stage_table
@@ -80,3 +83,19 @@ def test_micro_batches_in_flight() -> None:
     pp, vpp = 8, 3
     chunks = in_flight(ints(0), ints(pp), ints(vpp), ints(64))[0]
     assert chunks / (pp * vpp) == pytest.approx(1 + (pp - 1) / (pp * vpp))
+
+
+def test_the_first_layers_of_each_chunk_are_recomputed() -> None:
+    """Recompute.BLOCK: as many layers of every chunk as asked, by block kind in model order."""
+    model = read_config(ROOT / "configs" / "671B_deepseek_v3.toml").model
+    asked = replace(plan(16, 32), recompute=Recompute.BLOCK, num_recompute_layers=2)
+    table = stage_table(model, PlanTable.of(asked))
+    dense, experts, extra, dense_rest, experts_rest, extra_rest = (
+        np.repeat(column, table.count) for column in table.layers
+    )
+    assert dense.tolist() == [2, *[0] * 15]
+    assert dense_rest.tolist() == [1, *[0] * 15]
+    assert (experts + extra)[1:].tolist() == [2] * 15
+    assert (dense + experts + extra + dense_rest + experts_rest + extra_rest).sum() == 62
+    chunked = replace(asked, pp=2, vpp=4, num_recompute_layers=1)
+    assert stage_table(small_model(), PlanTable.of(chunked)).layers[0].tolist() == [4, 4]

@@ -1,0 +1,46 @@
+"""Recomputation of every second product, and of some layers of a stage."""
+
+from dataclasses import replace
+
+from ops.layout import Layout
+from ops.op import BatchedGemm, Op, Phase, Piece
+from spec.presets import PRESETS
+from tests.ops.layouts import job, written
+from tests.solver.questions import small_model
+
+SEQ, HIDDEN, HEADS, KV_HEADS, FFN = 2048, 512, 8, 4, 2048
+WIDTH = HIDDEN // HEADS
+
+
+def repeated(piece: Piece) -> dict[str, Op]:
+    return {op.name: op for op in piece.backward if op.phase is Phase.RECOMPUTE}
+
+
+def saved_bytes(piece: Piece) -> float:
+    return float(sum(op.saved_bytes[0] for op in piece.forward))
+
+
+def test_every_second_product_of_a_llama_layer() -> None:
+    """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
+    preset = replace(PRESETS["megatron"], selective="every_second_product")
+    told = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
+    products = {name: op for name, op in repeated(told).items() if isinstance(op, BatchedGemm)}
+    assert {name: int(op.n[0]) for name, op in products.items()} == {
+        "attention.qkv": KV_HEADS * WIDTH,
+        "attention.out": HIDDEN,
+        "mlp.up": FFN,
+    }
+    assert "attention.core" not in repeated(told)
+    assert {"attention.norm", "mlp.norm", "mlp.activation", "attention.rotary"} <= set(repeated(told))
+    # input, q, v, the attention's output, gate and down, and 4 bytes of statistics a head
+    channels = HIDDEN + HIDDEN + KV_HEADS * WIDTH + HIDDEN + FFN + HIDDEN
+    assert saved_bytes(told) == 2 * SEQ * channels + 4 * SEQ * HEADS
+
+
+def test_some_layers_of_a_stage_are_whole_and_the_others_plain() -> None:
+    told = written(small_model(), job(seq_len=SEQ), "mtp", Layout.of(8), "block").blocks
+    assert len(told) == 2
+    full, plain = told
+    assert saved_bytes(full) == 2 * SEQ * HIDDEN
+    assert repeated(full)
+    assert not repeated(plain)

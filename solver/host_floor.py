@@ -8,7 +8,10 @@ needs longer for a stretch of work between two points where the host waits for t
 - the experts' token counts, which the host reads in the forward before it can size the exchange
   (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``).
 
-Without either, forward and backward of a micro-batch are one stretch: a backward that keeps the device
+Where launches block (CUDA_LAUNCH_BLOCKING=1: CUDA C++ Programming Guide, "Asynchronous Concurrent Execution")
+nothing is issued ahead: the device idles while the host makes its next operation, and the two add up.
+
+Without any of these, forward and backward of a micro-batch are one stretch: a backward that keeps the device
 busy for longer than it takes to issue lets the host run ahead into the next forward.
 """
 
@@ -37,6 +40,8 @@ def host_shares(
     late = [np.maximum(host - device, 0.0) for host, device in zip(costs, busy, strict=True)]
     together = np.maximum(costs[0] + costs[1] - busy[0] - busy[1], 0.0)
     apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
+    if job.blocking_launches:
+        return [_share(pricer, cost) for cost in costs]
     forward = np.where(apart, late[0], np.minimum(late[0], together))
     backward = np.where(apart, late[1], together - forward)
     return [_share(pricer, seconds) for seconds in (forward, backward)]

@@ -43,7 +43,8 @@ class JobSpec:
     --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
     (--moe-shared-expert-overlap). ``recompute_modules`` names parts of layers that run again in the backward
     beside what a plan recomputes (--recompute-modules, ops.recompute_modules).
-    ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED).
+    ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED);
+    ``blocking_launches`` that the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1).
     """
 
     world_size: int
@@ -62,6 +63,7 @@ class JobSpec:
     overlap_shared_experts: bool = False
     recompute_modules: frozenset[str] = frozenset()
     cuda_graphs: frozenset[str] = frozenset()
+    blocking_launches: bool = False
 
     @property
     def global_batch_sequences(self) -> int:

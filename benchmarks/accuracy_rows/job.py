@@ -103,6 +103,8 @@ OLD_DATASETS = frozenset(
 # --attention-dropout 0.1), and the memory formulas of arXiv 2205.05198 count its masks. BLOOM's script
 # (bigscience-workshop/bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm) tells its fork nothing else.
 DROPOUT_DATASETS = OLD_DATASETS | {"bigscience"}
+# The same script exports CUDA_LAUNCH_BLOCKING=1, without which runs on these nodes hung.
+BLOCKING_DATASETS = frozenset({"bigscience"})
 
 FORMATS = {
     "bf16": "bf16",
@@ -217,6 +219,7 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         recompute_modules=frozenset(recipes.recompute_modules(row, notes.recompute_modules))
         & frozenset(MODULES),
         cuda_graphs=recipes.cuda_graphs(row, notes.cuda_graphs),
+        blocking_launches=row.dataset in BLOCKING_DATASETS,
     )
     return job, (*gaps, *_gaps(row, notes))
 

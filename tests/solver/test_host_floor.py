@@ -41,14 +41,16 @@ def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False):
     return timed, shares
 
 
-def late_s(forward_s: float, backward_s: float, *, pp: int = 1, waits: bool = False) -> tuple[float, float]:
+def late_s(
+    forward_s: float, backward_s: float, *, pp: int = 1, waits: bool = False, blocking: bool = False
+) -> tuple[float, float]:
     """What 20 norms forward and backward (300 us of host each) are later than the device."""
     passes = [
         norms(20, forward_s, Phase.FORWARD, waits=waits),
         norms(20, backward_s, Phase.INPUT_GRAD, waits=waits),
     ]
     pricer = Pricer(book=SlowHost(), domain_ranks=8)
-    forward, backward = host_shares(pricer, job(), Layout.of(pp, pp=pp), passes)
+    forward, backward = host_shares(pricer, job(blocking_launches=blocking), Layout.of(pp, pp=pp), passes)
     assert forward.part == backward.part == "host"
     return float(forward.seconds[0]), float(backward.seconds[0])
 
@@ -70,3 +72,8 @@ def test_where_the_host_waits_for_the_device_each_pass_is_a_stretch(where: dict[
 
 def test_what_does_not_run_is_not_issued() -> None:
     assert late_s(0.0, 0.0) == (0.0, 0.0)
+
+
+def test_blocking_launches_add_the_host_to_the_device() -> None:
+    """300 us of host each, however long the device takes."""
+    assert late_s(400e-6, 800e-6, blocking=True) == pytest.approx((300e-6, 300e-6))

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from solver.files import write_json
@@ -29,6 +30,7 @@ from workload.generate_flags import GENERAL
 from workload.generate_general import write_general_files
 from workload.generate_test import write_test
 from workload.heatmap import draw_heatmap
+from workload.plan_traffic import plan_groups
 from workload.ranks import RankOrder, named_groups, rank_groups
 from workload.replay_options import replayed
 from workload.report import (
@@ -50,7 +52,8 @@ from workload.topology.as_cluster import topology_shape
 from workload.topology.picture import draw_topology
 from workload.topology.read_topology import read_topology
 from workload.topology.templates import TopologyFlags, build_topology
-from workload.topology.topology import write_topology
+from workload.topology.topology import Topology, write_topology
+from workload.topology.write_cluster import write_cluster
 from workload.traffic import flow_matrix, rank_flows, write_flows
 
 ROOT = Path(__file__).resolve().parent
@@ -93,6 +96,8 @@ def generate(options: argparse.Namespace) -> int:
     made = generated(options, ROOT)
     for note in made.notes:
         print(note, file=sys.stderr)
+    if options.show_groups:
+        show_groups(plan_groups(made.plan))
     if options.bundle:
         work = made.works[0] if len(made.works) == 1 else None
         bundle = export_bundle(
@@ -199,36 +204,28 @@ def topology(options: argparse.Namespace) -> int:
     """Write a topology of the templates, or check a file."""
     if options.check:
         return check_topology(options)
-    made = build_topology(
-        TopologyFlags(
-            template=options.topology,
-            rail_optimised=options.ro,
-            dual_tor=options.dt,
-            dual_plane=options.dp,
-            gpus=options.gpu,
-            gpus_per_server=options.gpu_per_server,
-            nv_switches_per_server=options.nv_switch_per_server,
-            gpu_type=options.gpu_type,
-            nvlink_bandwidth=options.nvlink_bw,
-            nv_latency=options.nv_latency,
-            bandwidth=options.bandwidth,
-            latency=options.latency,
-            num_asw=options.asw_switch_num,
-            nics_per_asw=options.nics_per_aswitch,
-            num_psw=options.psw_switch_num,
-            uplink_bandwidth=options.ap_bandwidth,
-            asw_per_psw=options.asw_per_psw,
-            error_rate=options.error_rate,
-        )
-    )
+    flags = TopologyFlags(**{each.name: getattr(options, each.name) for each in fields(TopologyFlags)})
+    made = build_topology(flags)
     target = options.output or Path(made.file_name)
     target = target / made.file_name if target.is_dir() else target
     write_topology(target, made)
     print(f"wrote {target}: {topology_line(made)}")
+    use_topology(made, options)
+    return 0
+
+
+def use_topology(made: Topology, options: argparse.Namespace) -> None:
+    """Draw a topology and write it as a cluster sheet, where asked for."""
     if options.picture:
         draw_topology(made, options.picture)
         print(f"wrote {options.picture}")
-    return 0
+    if options.write_cluster:
+        if options.cluster is None:
+            raise ConfigError(
+                where="topology", key="--cluster", value=None, allowed="the sheet whose GPUs these are"
+            )
+        cluster = write_cluster(made, options.cluster, options.write_cluster, root=ROOT)
+        print(f"wrote {options.write_cluster}: {cluster.max_nodes} nodes of {cluster.gpus_per_node} GPUs")
 
 
 def check_topology(options: argparse.Namespace) -> int:
@@ -239,9 +236,8 @@ def check_topology(options: argparse.Namespace) -> int:
         print(line)
     if read:
         print(shape_line(topology_shape(read)))
-    if read and options.picture:
-        draw_topology(read, options.picture)
-        print(f"wrote {options.picture}")
+    if read:
+        use_topology(read, options)
     return int(any(each.severity is not Severity.NOTE for each in findings))
 
 
@@ -251,10 +247,15 @@ def groups(options: argparse.Namespace) -> int:
     kinds = named_groups(order)
     if options.group:
         kinds = {options.group: rank_groups(order, options.group, independent_ep=options.independent_ep)}
+    show_groups(kinds)
+    return 0
+
+
+def show_groups(kinds: dict[str, tuple[tuple[int, ...], ...]]) -> None:
+    """Print the members of each kind of group."""
     for kind, members in kinds.items():
         for line in group_lines(kind, members):
             print(line)
-    return 0
 
 
 def traffic(options: argparse.Namespace) -> int:

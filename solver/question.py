@@ -132,7 +132,8 @@ def _cluster(request: Request, profile: ProfileDatabase) -> ClusterSpec:
             allowed="the profile names no cluster sheet: choose one with --cluster",
         )
     cluster = read_cluster(request.cluster or taken_on, root=request.root)
-    if request.cluster is not None and taken_on:
+    # A sheet of the profile's own name may lie anywhere.
+    if request.cluster is not None and taken_on and cluster.name != taken_on:
         measured = read_cluster(taken_on, root=request.root)
         if measured.gpu.name == cluster.gpu.name and measured.domains != cluster.domains:
             raise ConfigError(

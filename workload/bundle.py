@@ -16,7 +16,7 @@ from spec.cluster import ClusterSpec
 from spec.collectives import Collective, busbw_factor
 from spec.errors import ExportError
 from spec.replaced_file import replaced_file
-from spec.units import GIB, seconds_to_ms
+from spec.units import GIB
 from workload.build import slowest, stage_works
 from workload.busbw_yaml import BusBandwidths, write_busbw
 from workload.items import StageWork
@@ -70,7 +70,9 @@ def export_bundle(
     commands = command_lines(header, topology.file_name, network)
     paths.append(folder / "run_simai.sh")
     with replaced_file(paths[-1]) as handle:
-        handle.write("#!/bin/sh\n# Run from the root of a SimAI checkout, this folder in $BUNDLE.\nset -e\n")
+        handle.write(
+            '#!/bin/sh\n# Run from the root of a SimAI checkout, this folder in $BUNDLE.\nset -e\n: "${BUNDLE:?the folder of this script}"\n'
+        )
         handle.writelines(f"{line}\n" for line in commands)
     paths.append(folder / "README.md")
     with replaced_file(paths[-1]) as handle:
@@ -81,14 +83,18 @@ def export_bundle(
 
 
 def simai_network_of(cluster: ClusterSpec) -> SimaiNetwork:
-    """The cluster's line rates in the simulator's terms (GiB/s one way)."""
-    beyond = cluster.domains[-1]
-    nics = max(cluster.nics_per_node, 1)
+    """The cluster's line rates in the simulator's terms (GiB/s one way).
+
+    A NIC for every GPU, at its share of the rate where GPUs have to share one: with fewer NICs than
+    tensor-parallel ranks SimAI divides to 0 and takes communication for free.
+    """
+    ranks = cluster.scale_up_ranks
+    nics = max(cluster.nics_per_node * ranks // cluster.gpus_per_node, ranks)
     return SimaiNetwork(
-        gpus_per_server=cluster.server_ranks,
+        gpus_per_server=ranks,
         nics_per_server=nics,
         nvlink_gib=cluster.domains[0].bandwidth / GIB,
-        nic_gib=beyond.bandwidth * cluster.gpus_per_node / nics / GIB,
+        nic_gib=cluster.domains[-1].bandwidth * ranks / nics / GIB,
     )
 
 
@@ -147,14 +153,18 @@ def _hop_gib(header: SimaiHeader, pricer: Pricer) -> float | None:
 
 
 def command_lines(header: SimaiHeader, topology: str, network: SimaiNetwork) -> list[str]:
-    """SimAI-Analytical with the cluster's line rates, and the ns-3 front end on the topology."""
+    """SimAI-Analytical with the cluster's line rates, and the ns-3 front end on the topology.
+
+    Source: SimAI's user guides (options -w -n -c -t of SimAI_simulator; AS_SEND_LAT, the microseconds a send
+    takes, as in their examples; NVLS off, its default, as SimAI-Analytical has none).
+    """
     return [
         "mkdir -p results",
-        f"./bin/SimAI_analytical -w $BUNDLE/workload.txt -g {header.all_gpus} "
+        f'./bin/SimAI_analytical -w "$BUNDLE/workload.txt" -g {header.all_gpus} '
         f"-g_p_s {network.gpus_per_server} -n_p_s {network.nics_per_server} -nv {network.nvlink_gib:.1f} "
         f"-nic {network.nic_gib:.1f} -r bundle-",
-        "AS_SEND_LAT=3 AS_NVLS_ENABLE=0 ./bin/SimAI_simulator -t 16 -w $BUNDLE/workload.txt "
-        f"-n $BUNDLE/{topology} -c astra-sim-alibabacloud/inputs/config/SimAI.conf",
+        'AS_SEND_LAT=3 AS_NVLS_ENABLE=0 ./bin/SimAI_simulator -t 16 -w "$BUNDLE/workload.txt" '
+        f'-n "$BUNDLE/{topology}" -c astra-sim-alibabacloud/inputs/config/SimAI.conf',
     ]
 
 
@@ -172,6 +182,10 @@ def _readme(
         "",
         *(f"    {line}" for line in commands),
         "",
+        "The first reads SimAI's ratio tables under the folder it runs in and writes results/bundle-EndToEnd.csv; "
+        "the second writes its log under /etc/astra-sim and must be allowed to. SimAI_analytical has lost its "
+        "option for busbw.yaml: `run_workload.py simulate workload.txt -busbw busbw.yaml` has it.",
+        "",
         "## What the workload leaves out",
         *(exported.beyond_lines() or ["nothing"]),
         "",
@@ -188,5 +202,4 @@ def _readme(
         return [*lines, f"SimAI's closed form: {error}"]
     lines.append("SimAI's closed form, as SimAI_analytical prints it without its ratio tables:")
     lines += ["", *(f"    {line}" for line in simai_lines(report)), ""]
-    lines += [f"- {warning}" for warning in report.warnings]
-    return [*lines, f"- its step is {seconds_to_ms(report.total_s):.3f} ms"]
+    return [*lines, *(f"- {warning}" for warning in report.warnings)]

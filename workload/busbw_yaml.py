@@ -2,14 +2,15 @@
 
     name
     TP:
-    allreduce,: 300
-    allgather,: null
+      allreduce,: 300
+      allgather,: null
     PP:
-    busbw: 47.5
+      busbw: 47.5
 
 Section lines are TP:, DP:, EP:, DP_EP: and PP:, entries ``word: number`` in GiB/s (a comma before the
-colon, indentation, comments after ``#`` and ``null`` are allowed). Only this form is read, not yaml at
-large.
+colon, comments after ``#`` and ``null`` are allowed, indentation means nothing). Only this form is read,
+not yaml at large. As in the tutorial, what EP says of gathers, scatters and all-reduces is said of the
+experts' data-parallel groups; a section DP_EP, which is ours, says it apart.
 """
 
 import math
@@ -83,6 +84,9 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
                 key = _key(section, match[1], place)
                 if value is not None:
                     groups[key] = value
+    for (group, collective), value in list(groups.items()):
+        if group is SimaiGroup.EP and collective is not Collective.ALL_TO_ALL:
+            groups.setdefault((SimaiGroup.DP_EP, collective), value)
     return BusBandwidths(name=name, groups=groups, pipeline_gib=pipeline)
 
 
@@ -94,9 +98,9 @@ def write_busbw(path: str | os.PathLike[str], bandwidths: BusBandwidths) -> None
             lines.append(f"{section}:")
             for word, collective in WORDS.items():
                 value = bandwidths.groups.get((group, collective))
-                lines.append(f"{word},: {'null' if value is None else f'{value:.6g}'}")
+                lines.append(f"  {word},: {'null' if value is None else f'{value:.6g}'}")
     if bandwidths.pipeline_gib is not None:
-        lines += [f"{_PIPELINE}:", f"{_HOP}: {bandwidths.pipeline_gib:.6g}"]
+        lines += [f"{_PIPELINE}:", f"  {_HOP}: {bandwidths.pipeline_gib:.6g}"]
     with replaced_file(path) as handle:
         handle.write("\n".join(lines) + "\n")
 

@@ -85,33 +85,40 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
 
 
 def _topology(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("-topo", "--topology", help=f"template: {', '.join(TEMPLATES)}")
-    verb.add_argument("--ro", action="store_true", help="rail-optimised")
-    verb.add_argument("--dt", action="store_true", help="two ToRs (DCN+)")
-    verb.add_argument("--dp", action="store_true", help="two planes (AlibabaHPN)")
-    for flags, what in (
-        (("-g", "--gpu"), "GPUs"),
-        (("-gps", "--gpu_per_server"), "GPUs per server or rack"),
-        (("-nsps", "--nv_switch_per_server"), "NV switches per server"),
-        (("-asn", "--asw_switch_num"), "ASWs; must be what the GPUs take"),
-        (("-npa", "--nics_per_aswitch"), "NICs per ASW"),
-        (("-psn", "--psw_switch_num"), "PSWs"),
-        (("-app", "--asw_per_psw"), "ASWs one PSW can take"),
+    verb.add_argument("-topo", "--topology", dest="template", help=f"template: {', '.join(TEMPLATES)}")
+    for flag, name, what in (
+        ("--ro", "rail_optimised", "rail-optimised"),
+        ("--dt", "dual_tor", "two ToRs (DCN+)"),
+        ("--dp", "dual_plane", "two planes (AlibabaHPN)"),
     ):
-        verb.add_argument(*flags, type=whole, help=what)
-    for flags, what in (
-        (("-gt", "--gpu_type"), "GPU type, one word"),
-        (("-nvbw", "--nvlink_bw"), "GPU to NV switch, such as 2880Gbps"),
-        (("-nl", "--nv_latency"), "of NVLink, such as 0.000025ms"),
-        (("-bw", "--bandwidth"), "NIC to ASW, such as 400Gbps"),
-        (("-l", "--latency"), "of Ethernet, such as 0.0005ms"),
-        (("-apbw", "--ap_bandwidth"), "ASW to PSW, such as 400Gbps"),
-        (("-er", "--error_rate"), "share of damaged packets"),
+        verb.add_argument(flag, dest=name, action="store_true", help=what)
+    for flags, name, what in (
+        (("-g", "--gpu"), "gpus", "GPUs"),
+        (("-gps", "--gpu_per_server"), "gpus_per_server", "GPUs per server or rack"),
+        (("-nsps", "--nv_switch_per_server"), "nv_switches_per_server", "NV switches per server"),
+        (("-asn", "--asw_switch_num"), "num_asw", "ASWs; must be what the GPUs take"),
+        (("-npa", "--nics_per_aswitch"), "nics_per_asw", "NICs per ASW"),
+        (("-psn", "--psw_switch_num"), "num_psw", "PSWs"),
+        (("-app", "--asw_per_psw"), "asw_per_psw", "ASWs one PSW can take"),
     ):
-        verb.add_argument(*flags, help=what)
+        verb.add_argument(*flags, dest=name, type=whole, help=what)
+    for flags, name, what in (
+        (("-gt", "--gpu_type"), "gpu_type", "GPU type, one word"),
+        (("-nvbw", "--nvlink_bw"), "nvlink_bandwidth", "GPU to NV switch, such as 2880Gbps"),
+        (("-nl", "--nv_latency"), "nv_latency", "of NVLink, such as 0.000025ms"),
+        (("-bw", "--bandwidth"), "bandwidth", "NIC to ASW, such as 400Gbps"),
+        (("-l", "--latency"), "latency", "of Ethernet, such as 0.0005ms"),
+        (("-apbw", "--ap_bandwidth"), "uplink_bandwidth", "ASW to PSW, such as 400Gbps"),
+        (("-er", "--error_rate"), "error_rate", "share of damaged packets"),
+    ):
+        verb.add_argument(*flags, dest=name, help=what)
     verb.add_argument("-o", "--output", type=Path, help="file or folder (default: the template's name, here)")
     verb.add_argument("--picture", type=Path, help="draw it (up to 400 nodes)")
     verb.add_argument("--check", type=Path, metavar="FILE", help="check this topology file instead")
+    verb.add_argument(
+        "--write_cluster", type=Path, metavar="TOML", help="write a cluster sheet of this network"
+    )
+    verb.add_argument("--cluster", help="with --write_cluster: the sheet of the GPU, latencies and switches")
 
 
 def _degrees(verb: argparse.ArgumentParser) -> None:

@@ -68,6 +68,7 @@ def _what(out: Options) -> None:
     )
     out.whole("epoch_num", help_text="iterations in a general workload (default 1)", default=1)
     out.switch("computation_enable", help_text="matrix products as rows of a general workload")
+    out.switch("show_groups", help_text="print the ranks of each parallel group")
     out.add("gpu_type", help_text="word in front of AICB's file name")
 
 

@@ -86,6 +86,24 @@ def groups_of(axis: Axis, layout: Layout, ranks: range) -> Iterator[list[int]]:
             yield [start + member * stride for member in range(size)]
 
 
+SHOWN_AXES = (Axis.TP, Axis.CP, Axis.DP, Axis.DP_CP, Axis.PP, Axis.ETP, Axis.EP, Axis.EDP)
+
+
+def plan_groups(plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The ranks of every group of a plan, by axis."""
+    layout = PlanTable.of(plan).layout
+    stage_ranks = plan.world_size // plan.pp
+    stages = [range(first, first + stage_ranks) for first in range(0, plan.world_size, stage_ranks)]
+    return {
+        axis.value: tuple(
+            tuple(group)
+            for ranks in ([range(plan.world_size)] if axis is Axis.PP else stages)
+            for group in groups_of(axis, layout, ranks)
+        )
+        for axis in SHOWN_AXES
+    }
+
+
 def _hops(plan: Plan, stage_ranks: int, hop_bytes: float, ranks_per_cell: int) -> FloatArray:
     """Activations to the next stage and gradients back; with virtual chunks once for each, and from the
     last stage to the first between two of them."""

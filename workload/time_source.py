@@ -67,7 +67,8 @@ def _profiled(path: Path, flags: TimeFlags, root: Path) -> TimeSource:
     if not (flags.cluster or taken_on):
         raise refuse("cluster", None, f"{path} names no cluster sheet: choose one")
     cluster = read_cluster(flags.cluster or taken_on, root=root)
-    if flags.cluster and taken_on and read_cluster(taken_on, root=root).gpu.name != cluster.gpu.name:
+    other = bool(taken_on) and taken_on != cluster.name
+    if flags.cluster and other and read_cluster(taken_on, root=root).gpu.name != cluster.gpu.name:
         raise ConfigError(
             where="generate",
             key="--cluster",

@@ -72,3 +72,13 @@ def test_no_file(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(WorkloadError, match=str(path)):
             read_busbw(path)
+
+
+def test_what_is_said_of_experts_gathers_is_said_of_their_data_parallel_group(tmp_path: Path) -> None:
+    path = tmp_path / "busbw.yaml"
+    path.write_text("test\nEP:\n  allgather,: 45 # in DP_EP\n  reducescatter,: 45\n  alltoall,: 80\n")
+    groups = read_busbw(path).groups
+    assert groups[(SimaiGroup.DP_EP, Collective.ALL_GATHER)] == 45.0
+    assert (SimaiGroup.DP_EP, Collective.ALL_TO_ALL) not in groups
+    path.write_text(path.read_text() + "DP_EP:\n  allgather,: 30\n")
+    assert read_busbw(path).groups[(SimaiGroup.DP_EP, Collective.ALL_GATHER)] == 30.0

@@ -82,12 +82,12 @@ def test_children_run_forward_and_backward_in_opposite_order() -> None:
 def test_the_example_of_the_docs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "workloads.md").read_text()
-    example = re.search(r"```python\n(.*?class TwinLayer.*?)```", text, flags=re.DOTALL)
+    text = (ROOT / "docs" / "adding.md").read_text()
+    example = re.search(r"```python\n((?:(?!```).)*?class TwinLayer.*?)```", text, flags=re.DOTALL)
     assert example is not None
-    # The profile costs seconds to open and nothing depends on it here.
-    code = example[1].replace("--profile prof_data/data.pt", "--fixed_time_us 5").replace("Path()", "ROOT")
+    for name in ("configs", "prof_data"):
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "docs/workloads.md", "exec"), {"ROOT": ROOT})  # noqa: S102
+    exec(compile(example[1], "docs/adding.md", "exec"), {})  # noqa: S102
     assert re.fullmatch(r"1,943,113,728 parameters a rank, \d+ rows, \d+\.\d ms\n", capsys.readouterr().out)
     assert check_simai(read_simai(tmp_path / "twin.txt")) == []

@@ -8,7 +8,7 @@ from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
 from tests.solver.questions import question
 from workload.build import stage_works
-from workload.plan_traffic import axis_matrices
+from workload.plan_traffic import axis_matrices, plan_groups
 
 
 @pytest.mark.parametrize("vpp", [1, 2])
@@ -36,3 +36,15 @@ def test_a_ring_of_two_sends_the_array_once_each() -> None:
     size = sum(item.total_bytes for item in work.step if item.collective is not None)
     # 2 (n - 1) / n of an all-reduce leaves every rank
     assert matrix.sum(axis=1).tolist() == pytest.approx([size, size])
+
+
+def test_groups_of_a_plan_partition_the_ranks_and_follow_the_expert_grid() -> None:
+    plan = Plan(strategy=StrategyName.FSP, preset="megatron", tp=2, pp=2, dp=4, ep=4, etp=1, num_micro=2)
+    groups = plan_groups(plan)
+    for members in groups.values():
+        assert sorted(rank for group in members for rank in group) == list(range(16))
+    assert groups["tp"][:2] == ((0, 1), (2, 3))
+    assert groups["pp"][0] == (0, 8)
+    # experts are not cut over tp: their ranks are neighbours, and copies of an expert 4 apart
+    assert groups["ep"][:2] == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert groups["edp"][:2] == ((0, 4), (1, 5))

@@ -191,7 +191,7 @@ def test_bandwidths_of_a_file_go_first() -> None:
     assert priced_us(SMALL, *rows, busbw=busbw) == {"tp": pytest.approx((1.75 / 100 + 0.875 / 360) * 1e6)}
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(shares=st.tuples(*[st.floats(0, 1)] * 3))
 def test_overlap_hides_its_share(shares: tuple[float, float, float]) -> None:
     dp, tp, ep = shares

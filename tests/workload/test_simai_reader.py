@@ -46,7 +46,7 @@ GROUPS = [
 ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     tp=st.integers(2, 9),
     ep=st.integers(2, 5),
@@ -92,7 +92,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_damaged_files_give_findings_or_a_workload_that_can_be_written(data: st.DataObject) -> None:
     content = GOOD_BYTES
@@ -121,7 +121,7 @@ def test_damaged_files_give_findings_or_a_workload_that_can_be_written(data: st.
             check_row(row, workload.header, index=index)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=300))
 def test_binary_noise(content: bytes) -> None:
     complaint, workload = tried(content)

@@ -1,14 +1,20 @@
 """A topology file gives a cluster its sizes and bandwidths."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from profdb.sample import MachineFacts, ProfileDatabase
+from profdb.store import save_profile
+from solver.question import Request, open_question
 from spec.cluster import ClusterSpec
+from spec.errors import ConfigError
 from spec.read_cluster import read_cluster
 from tests.solver.questions import ROOT
 from workload.topology.as_cluster import cluster_with_topology, topology_shape
 from workload.topology.templates import TopologyFlags, build_topology
+from workload.topology.write_cluster import write_cluster
 from workload.workload_error import WorkloadError
 
 GBPS = 1e9 / 8
@@ -77,3 +83,49 @@ def test_what_cannot_be_a_cluster_is_refused() -> None:
     half = tuple(link for link in whole.links if link.src >= 4 or link.dst >= 18)
     with pytest.raises(WorkloadError, match="whole, equal servers"):
         topology_shape(dataclasses.replace(whole, links=half))
+
+
+@pytest.mark.parametrize(
+    ("flags", "like"),
+    [
+        (TopologyFlags(template="DCN+", gpus=64, gpu_type="H200", bandwidth="100Gbps"), "h200"),
+        (TopologyFlags(template="NVL", gpus_per_server=36), "b200"),
+        # aws-p5 borrows its GPU from h100-sxm
+        (TopologyFlags(template="Spectrum-X", gpus=256), "aws-p5"),
+    ],
+)
+def test_a_written_sheet_reads_back_as_the_cluster(flags: TopologyFlags, like: str, tmp_path: Path) -> None:
+    topology = build_topology(flags)
+    expected = cluster_with_topology(read_cluster(like, root=ROOT), topology)
+    read = write_cluster(topology, like, tmp_path / "mine.toml", root=ROOT)
+    assert (read.domains, read.gpus_per_node) == (expected.domains, expected.gpus_per_node)
+    assert (read.nics_per_node, read.max_nodes) == (expected.nics_per_node, expected.max_nodes)
+    assert dataclasses.replace(read.gpu, device_names=()) == dataclasses.replace(
+        expected.gpu, device_names=()
+    )
+    assert topology.file_name in read.sources["node"]
+
+
+def test_a_sheet_needs_a_sheet_to_be_like(tmp_path: Path) -> None:
+    topology = build_topology(TopologyFlags(template="DCN+", gpus=64))
+    with pytest.raises(ConfigError, match="one of"):
+        write_cluster(topology, "nowhere", tmp_path / "a.toml", root=ROOT)
+    with pytest.raises(ConfigError, match=r"\.toml"):
+        write_cluster(topology, "h100-sxm", tmp_path / "a.txt", root=ROOT)
+
+
+def test_the_solver_takes_a_written_sheet_with_a_profile_of_its_name(tmp_path: Path) -> None:
+    topology = build_topology(TopologyFlags(template="DCN+", gpus=64, gpu_type="H200", bandwidth="100Gbps"))
+    write_cluster(topology, "h200", tmp_path / "mine.toml", root=ROOT)
+    profile = tmp_path / "mine.pt"
+    machine = MachineFacts(gpu="H200-SXM-141GB", cluster="mine")
+    save_profile(profile, ProfileDatabase(machine=machine))
+
+    def asked(cluster: str) -> Request:
+        config = ROOT / "configs" / "7B_internlm2.py"
+        return Request(root=ROOT, profile=profile, config=config, world_size=64, cluster=cluster)
+
+    opened = open_question(asked(str(tmp_path / "mine.toml")))
+    assert opened.question.cluster.domains[-1].bandwidth == 100 * GBPS
+    with pytest.raises(ConfigError, match="mine"):
+        open_question(asked("h200"))

@@ -81,7 +81,7 @@ def test_a_cut_off_switch(tmp_path: Path) -> None:
     assert found(lines, tmp_path) == {(1, "wrong", "cut-off")}
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(content=st.text(alphabet="0123456789 \nGbps.ms-xé", max_size=200), keep=st.integers(0, 30))
 def test_noise_never_crashes(content: str, keep: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("noise")

@@ -74,6 +74,7 @@ def _projections(
         outputs=q_width + k_width + kv_heads * attention.v_dim,
         saved_bytes=context.activations(saved_rows, hidden),
         bias=attention.qkv_bias,
+        after_norm=True,
     )
     pieces = [
         sharding.enter(context, qkv.name, hidden),

@@ -99,6 +99,8 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
         ),
         bias=model.head_bias,
         position=Position.HEAD,
+        # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns).
+        dtype=context.job.precision.compute,
     )
     return sequence(
         norm(context, "head.norm", norm_rows, Position.HEAD),

@@ -6,15 +6,18 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, Piece, Position
+from ops.quantize import Operands, casts, recipe_of
 from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
 
-    ``saved_bytes`` is what stays of its input for the weight gradient; ``dtype`` what it multiplies in,
-    "" for the job's.
+    ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
+    where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
+    hands it its input.
     """
 
     name: str
@@ -25,9 +28,30 @@ class Linear:
     bias: bool = False
     position: Position = Position.BLOCK
     dtype: str = ""
+    after_norm: bool = False
 
 
 def linear(context: LayerContext, layer: Linear) -> Piece:
+    """The products, with the casts to a narrower format that the job's recipe makes."""
+    recipe = None if layer.dtype else recipe_of(context)
+    if recipe is None:
+        return products(context, layer, layer.saved_bytes)
+    operands = Operands(
+        name=layer.name,
+        tokens=layer.tokens,
+        inputs=layer.inputs,
+        outputs=layer.outputs,
+        after_norm=layer.after_norm,
+        shared_input=not layer.saved_bytes.any(),
+    )
+    before, behind = casts(context, recipe, operands)
+    precision = context.job.precision
+    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
+    piece = products(context, layer, layer.saved_bytes * share)
+    return Piece(forward=(*before, *piece.forward), backward=(*behind, *piece.backward))
+
+
+def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> Piece:
     """Forward NT (t, i, o), input gradient NN (t, o, i), weight gradient TN (o, t, i)."""
     precision = context.job.precision
     one = np.ones_like(layer.tokens)
@@ -48,7 +72,7 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
             dtype=layer.dtype or precision.linear,
             scale_recipe="" if layer.dtype else precision.scale_recipe,
             bias=layer.bias and forward,
-            saved_bytes=layer.saved_bytes if forward else 0.0 * layer.saved_bytes,
+            saved_bytes=saved_bytes if forward else 0.0 * saved_bytes,
             parameters=held if forward else 0 * one,
             owner=context.linear_owner,
         )

@@ -51,6 +51,7 @@ def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: 
             # Two linears that read one input keep it once.
             saved_bytes=context.activations(rows.saved, context.model.hidden) * (part == "up"),
             bias=mlp.bias,
+            after_norm=True,
         )
         for part in (("up",) if joined or not mlp.gated else ("gate", "up"))
     ]

@@ -11,7 +11,10 @@ class Precision:
 
     ``gradient`` is the format gradients accumulate in, ``reduce`` the one they travel in,
     ``parameter_gather`` the one sharded parameters travel in; ``master`` and ``moments`` are
-    optimizer state (master "" = no separate copy).
+    optimizer state (master "" = no separate copy). ``scale_recipe`` names the products' scales ("tensor",
+    "block"), ``scaling`` how a framework finds them and casts (ops.quantize.RECIPES; "" by the scales).
+    ``transposed_copies``: products want both operands along k, so tensors are cast in both orders (Hopper);
+    ``casts_every_forward``: weights are cast anew in every forward instead of once a step.
     """
 
     compute: str = "bf16"
@@ -26,6 +29,9 @@ class Precision:
     moe_dispatch: str = "bf16"
     linear: str = "bf16"
     scale_recipe: str = ""
+    scaling: str = ""
+    transposed_copies: bool = True
+    casts_every_forward: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

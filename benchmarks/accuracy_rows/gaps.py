@@ -10,7 +10,6 @@ class Gap(StrEnum):
     LAYER_RECOMPUTE = "recompute of an unstated share of the layers"
     UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
     ASYNC_TP = "tp overlap by pipelined GEMM chunks"
-    FP8 = "fp8 casts and scaling beside the GEMM"
     FP8_COMM = "fp8 parameter gathers"
     UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"
     ALIBI = "ALiBi added to the attention scores"

@@ -151,11 +151,33 @@ def precision_of_row(row: Row, preset: FrameworkPreset) -> tuple[Precision, tupl
     if word in FORMATS:
         return precision, ()
     if "fp8" in word:
-        recipe = "block" if word in ("mxfp8", "fp8-mx", "fp8-subchannel") else "tensor"
-        return replace(precision, linear="fp8", scale_recipe=recipe), (Gap.FP8, Gap.FP8_COMM)
+        return replace(precision, linear="fp8", **_fp8_scaling(row, word)), (Gap.FP8_COMM,)
     if "fp4" in word:
-        return replace(precision, linear="fp4", scale_recipe="block"), (Gap.FP8,)
+        return replace(precision, linear="fp4", scale_recipe="block"), ()
     raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(FORMATS)}")
+
+
+def _fp8_scaling(row: Row, word: str) -> dict[str, str | bool]:
+    """How a framework finds scales and casts: torchtitan through torchao; Composer and NeMo of 2024 by
+    Transformer Engine's delayed scaling (composer/utils/misc.py and NeMo's fp8_hybrid: DelayedScaling);
+    Megatron-Bridge by the recipe in the row's word, current scaling where it names none."""
+    framework = row.text("framework")
+    if word in ("mxfp8", "fp8-mx", "fp8-subchannel"):
+        return {"scale_recipe": "block"}
+    if "torchtitan" in framework:
+        return {
+            "scale_recipe": "tensor",
+            "scaling": "row" if "row" in word else "dynamic",
+            "casts_every_forward": True,
+        }
+    delayed = "llm-foundry" in framework or framework.startswith("NeMo")
+    return {
+        "scale_recipe": "tensor",
+        "scaling": "delayed" if delayed else "current",
+        # only Megatron says which micro-batch is a step's first
+        "casts_every_forward": "llm-foundry" in framework,
+        "transposed_copies": row.text("gpu").startswith("H"),
+    }
 
 
 def flash_of(row: Row) -> bool:

@@ -1,0 +1,157 @@
+"""Casting what enters the products of a linear layer to 8 bits or fewer, recipe by recipe.
+
+How often a 16-bit tensor is read and a narrow copy of it written, from the sources:
+
+- Transformer Engine 2.x (``pytorch/module/linear.py``, ``layernorm_linear.py``, ``common/recipe``): every input and
+  output gradient is written along rows for one product and along columns for the other. ``delayed`` scaling knows the
+  scale beforehand, so a norm writes narrow numbers itself and only the second copy is made of them; ``current``
+  scaling reads for the maximum first; ``block`` scaling (1 x 32 MXFP8, 1 x 128) finds it inside the pass. Inputs
+  are kept narrow. Weights are cast once a step (``is_first_microbatch``) or, where nobody says which micro-batch it
+  is, in every forward. Blackwell's products read either order, so that whole-tensor scales need one copy.
+- torchao (``float8/float8_linear.py``), compiled: ``dynamic`` scaling of whole tensors and ``row`` scaling read for
+  the maximum and read again to cast; inputs and weights are kept in 16 bits and cast again in the backward,
+  ``row`` casting the gradient once along rows and once along columns.
+
+A pass is priced as a copy that moves as many bytes.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.kernels import bytes_moved_per_element
+from ops.op import MemoryBound, Op, Phase
+from spec.arrays import FloatArray, IntArray
+from spec.dtypes import dtype_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """16-bit reads and narrow writes of one tensor."""
+
+    reads: float = 0.0
+    writes: float = 0.0
+
+    def bytes_per_element(self, wide: float, narrow: float) -> float:
+        """Bytes through memory for one element."""
+        return self.reads * wide + self.writes * narrow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and
+    over a weight (in the backward again), and whether the input is kept narrow."""
+
+    input: Passes
+    normed_input: Passes
+    input_again: Passes = Passes()
+    gradient: Passes
+    weight: Passes
+    weight_again: Passes = Passes()
+    keeps_narrow: bool = True
+
+
+ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
+BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
+RECIPES: dict[str, Recipe] = {
+    # the norm writes 1 byte instead of 2; the second copy reads and writes 1
+    "delayed": Recipe(input=BOTH, normed_input=Passes(writes=1), gradient=BOTH, weight=BOTH),
+    "current": Recipe(
+        input=SEARCHED_BOTH, normed_input=SEARCHED_BOTH, gradient=SEARCHED_BOTH, weight=SEARCHED_BOTH
+    ),
+    "block": Recipe(input=BOTH, normed_input=BOTH, gradient=BOTH, weight=BOTH),
+    "dynamic": Recipe(
+        input=SEARCHED,
+        normed_input=SEARCHED,
+        input_again=SEARCHED,
+        gradient=SEARCHED_BOTH,
+        weight=SEARCHED,
+        weight_again=SEARCHED,
+        keeps_narrow=False,
+    ),
+    "row": Recipe(
+        input=SEARCHED,
+        normed_input=SEARCHED,
+        input_again=SEARCHED,
+        gradient=Passes(reads=4, writes=2),
+        weight=SEARCHED,
+        weight_again=SEARCHED,
+        keeps_narrow=False,
+    ),
+}
+
+
+def recipe_of(context: LayerContext) -> Recipe | None:
+    """The job's recipe; None where products run in the activations' format."""
+    precision = context.job.precision
+    if dtype_bytes(precision.linear) >= dtype_bytes(precision.activation):
+        return None
+    named = RECIPES[precision.scaling or ("block" if precision.scale_recipe == "block" else "current")]
+    if precision.transposed_copies or precision.scale_recipe == "block":
+        return named
+    return replace(
+        named,
+        input=_one_copy(named.input),
+        normed_input=_one_copy(named.normed_input),
+        gradient=_one_copy(named.gradient),
+        weight=_one_copy(named.weight),
+    )
+
+
+def _one_copy(passes: Passes) -> Passes:
+    """What is left where products read either order: of a norm that writes narrow numbers, nothing."""
+    return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """What one linear multiplies: rows of ``tokens``, a weight of ``inputs`` x ``outputs``."""
+
+    name: str
+    tokens: IntArray
+    inputs: IntArray
+    outputs: IntArray
+    after_norm: bool
+    shared_input: bool
+
+
+def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """Passes before the forward product and before the backward ones. An input that another linear has
+    cast (``shared_input``) is not cast again."""
+    t, i, o = operands.tokens, operands.inputs, operands.outputs
+    entering = recipe.normed_input if operands.after_norm else recipe.input
+    own = 0.0 if operands.shared_input else 1.0
+    each = _weight_casts(context)
+
+    def op(what: str, phase: Phase, passes: Passes, rows: FloatArray, width: IntArray) -> MemoryBound:
+        precision = context.job.precision
+        moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
+        copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
+        return MemoryBound(
+            name=f"{operands.name}.cast_{what}",
+            phase=phase,
+            kernel="copy",
+            rows=np.ceil(rows * moved / copied).astype(np.int64),
+            width=width,
+            dtype=precision.activation,
+        )
+
+    forward = (
+        op("input", Phase.FORWARD, entering, t * own, i),
+        op("weight", Phase.FORWARD, recipe.weight, i * each, o),
+    )
+    backward = (
+        op("gradient", Phase.INPUT_GRAD, recipe.gradient, t * 1.0, o),
+        op("weight", Phase.INPUT_GRAD, recipe.weight_again, i * each, o),
+        op("input", Phase.WEIGHT_GRAD, recipe.input_again, t * own, i),
+    )
+    return tuple(one for one in forward if one.rows.any()), tuple(one for one in backward if one.rows.any())
+
+
+def _weight_casts(context: LayerContext) -> FloatArray:
+    """Per forward: 1 where every forward casts, else the share of a step that one micro-batch is."""
+    layout = context.layout
+    if context.job.precision.casts_every_forward:
+        return np.ones(len(layout))
+    return np.minimum(layout.dp * layout.micro_batch / context.job.global_batch_sequences, 1.0)

@@ -1,0 +1,91 @@
+"""Casts around 8-bit products: bytes per element of each recipe, and what they leave alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.layout import Layout
+from ops.op import BatchedGemm, MemoryBound, Phase, Piece
+from spec.job import JobSpec
+from spec.presets import PRESETS
+from tests.ops.layouts import job, written
+from tests.solver.questions import small_model
+
+TOKENS = 1024
+
+
+def asked(preset: str = "megatron", **precision: object) -> JobSpec:
+    plain = job(world_size=4, seq_len=TOKENS, preset=PRESETS[preset])
+    narrow = {"linear": "fp8", "scale_recipe": "tensor", **precision}
+    return replace(plain, precision=replace(plain.precision, **narrow))
+
+
+def layer(question: JobSpec) -> Piece:
+    return written(small_model(), question, "mtp", Layout.of(4)).blocks[0]
+
+
+def per_element(piece: Piece, name: str) -> dict[str, float]:
+    """Bytes of the casts around one product, over the elements of input, gradient and weight."""
+    gemm = next(op for op in piece.forward if isinstance(op, BatchedGemm) and op.name == name)
+    sizes = {
+        "input": gemm.m[0] * gemm.k[0],
+        "gradient": gemm.m[0] * gemm.n[0],
+        "weight": gemm.k[0] * gemm.n[0],
+    }
+    found: dict[str, float] = {}
+    for op in (*piece.forward, *piece.backward):
+        if isinstance(op, MemoryBound) and op.name.startswith(f"{name}.cast_"):
+            what = op.name.rsplit("_", 1)[-1]
+            found[what] = found.get(what, 0.0) + float(op.bytes_moved[0]) / float(sizes[what])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scaling", "after_norm", "expected"),
+    [
+        # one 16-bit read and two 8-bit writes; a norm that writes 8 bits leaves one more of them
+        ("delayed", False, {"input": 4, "gradient": 4, "weight": 4}),
+        ("delayed", True, {"input": 1, "gradient": 4, "weight": 4}),
+        ("current", True, {"input": 6, "gradient": 6, "weight": 6}),
+        ("block", False, {"input": 4, "gradient": 4, "weight": 4}),
+        # input and weight twice, in both passes: two reads and a write each time
+        ("dynamic", False, {"input": 10, "gradient": 6, "weight": 10}),
+        ("row", True, {"input": 10, "gradient": 10, "weight": 10}),
+    ],
+)
+def test_bytes_that_each_recipe_moves(scaling: str, after_norm: bool, expected: dict[str, float]) -> None:
+    piece = layer(asked(scaling=scaling, casts_every_forward=True))
+    found = per_element(piece, "attention.qkv" if after_norm else "attention.out")
+    assert found == pytest.approx(expected, rel=1e-2)
+
+
+def test_weights_are_cast_once_a_step() -> None:
+    """Four micro-batches of one sequence on each of four ranks: a quarter of the cast in each."""
+    question = replace(asked(scaling="block"), global_batch_tokens=16 * TOKENS)
+    assert per_element(layer(question), "mlp.down")["weight"] == pytest.approx(1.0, rel=1e-2)
+
+
+def test_products_that_read_either_order_need_one_copy() -> None:
+    found = per_element(layer(asked(scaling="current", transposed_copies=False)), "mlp.down")
+    assert found["input"] == pytest.approx(5.0, rel=1e-2)
+    assert found["gradient"] == pytest.approx(5.0, rel=1e-2)
+    blocks = per_element(layer(asked(scale_recipe="block", transposed_copies=False)), "mlp.down")
+    assert blocks["input"] == pytest.approx(4.0, rel=1e-2)
+
+
+@pytest.mark.parametrize(("scaling", "share"), [("delayed", 0.5), ("dynamic", 1.0)])
+def test_transformer_engine_keeps_narrow_inputs(scaling: str, share: float) -> None:
+    def kept(question: JobSpec) -> float:
+        ops = layer(question).forward
+        return sum(float(op.saved_bytes[0]) for op in ops if isinstance(op, BatchedGemm))
+
+    assert kept(asked(scaling=scaling)) == pytest.approx(share * kept(asked(linear="bf16", scale_recipe="")))
+
+
+def test_sixteen_bit_products_and_the_head_are_left_alone() -> None:
+    plain = layer(asked(linear="bf16", scale_recipe=""))
+    assert not [op for op in (*plain.forward, *plain.backward) if ".cast_" in op.name]
+    head = written(small_model(), asked(), "mtp", Layout.of(4)).head
+    logits = [op for op in (*head.forward, *head.backward) if op.name.startswith("head.logits")]
+    assert {op.dtype for op in logits if isinstance(op, BatchedGemm)} == {"bf16"}
+    assert not [op for op in logits if ".cast_" in op.name and op.phase is Phase.FORWARD]

@@ -33,6 +33,7 @@ class Plan:
     micro_batch: int = 1
     num_micro: int = 1
     num_recompute_layers: int = 0
+    stage_layout: str = ""
 
     @property
     def world_size(self) -> int:
@@ -58,6 +59,8 @@ class Plan:
         shown += [f"mb{self.micro_batch}x{self.num_micro}"]
         if self.schedule is not Schedule.ONE_F_ONE_B:
             shown.append(self.schedule.value)
+        if self.stage_layout:
+            shown.append(f"layout={self.stage_layout}")
         if self.recompute is not Recompute.NONE:
             layers = self.num_recompute_layers or ""
             shown.append(f"recompute-{self.recompute.value}{layers}")
@@ -68,7 +71,8 @@ class Plan:
 class PlanTable:
     """N plans that share strategy, recompute mode, schedule and framework preset.
 
-    Those four choose the shape of the formulas; every other column is a 1-D int64 array.
+    Those four choose the shape of the formulas, and so does an explicit ``stage_layout``
+    (spec.pipeline_layout; "" deals layers by rule); every other column is a 1-D int64 array.
     ``num_recompute_layers`` counts only with Recompute.BLOCK.
     """
 
@@ -80,6 +84,7 @@ class PlanTable:
     vpp: IntArray
     num_micro: IntArray
     num_recompute_layers: IntArray
+    stage_layout: str = ""
 
     def __len__(self) -> int:
         return len(self.layout)
@@ -95,6 +100,7 @@ class PlanTable:
             vpp=self.vpp[rows],
             num_micro=self.num_micro[rows],
             num_recompute_layers=self.num_recompute_layers[rows],
+            stage_layout=self.stage_layout,
         )
 
     def plan(self, row: int) -> Plan:
@@ -112,6 +118,7 @@ class PlanTable:
             vpp=int(self.vpp[row]),
             num_micro=int(self.num_micro[row]),
             num_recompute_layers=int(self.num_recompute_layers[row]),
+            stage_layout=self.stage_layout,
             **degrees,
         )
 
@@ -135,4 +142,5 @@ class PlanTable:
             vpp=ints(plan.vpp),
             num_micro=ints(plan.num_micro),
             num_recompute_layers=ints(plan.num_recompute_layers),
+            stage_layout=plan.stage_layout,
         )

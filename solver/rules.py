@@ -145,6 +145,11 @@ def _chunks(draft: Draft) -> BoolArray:
     return bools((draft["vpp"] == 1) | possible)
 
 
+UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
+UNEVEN_CHUNKS = (
+    "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
+)
+
 RULES: tuple[Rule, ...] = (
     Rule(
         reason="more pipeline stages than layers",
@@ -152,7 +157,7 @@ RULES: tuple[Rule, ...] = (
         keep=lambda d: d["pp"] <= d.model.num_layers,
     ),
     Rule(
-        reason="the framework wants layers to divide over the stages",
+        reason=UNEVEN_LAYERS,
         after="pp",
         keep=lambda d: (d.model.num_layers % d["pp"] == 0) | d.job.preset.uneven_layers,
     ),
@@ -209,7 +214,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        reason="virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches",
+        reason=UNEVEN_CHUNKS,
         after="vpp",
         keep=_chunks,
     ),

@@ -8,10 +8,12 @@ import numpy as np
 from ops.recompute import Recompute
 from solver.plans import PlanTable
 from spec.arrays import BoolArray, IntArray, bools, ints
+from spec.errors import ConfigError
 from spec.model import ModelSpec
+from spec.pipeline_layout import PipelineLayout, parse_pipeline_layout
 
-Deal = Callable[[int, int], IntArray]
-"""(layers, stages) -> layers of each stage."""
+Deal = Callable[[int, int], PipelineLayout]
+"""(layers, stages) -> what each stage holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +92,43 @@ class _Chunk:
     layers: tuple[int, ...]
 
 
+def _written_out(stage_layout: str) -> Deal:
+    """The deal of an explicit layout. Its function raises ConfigError for other stages or layers."""
+
+    def dealt(layers: int, stages: int) -> PipelineLayout:
+        layout = parse_pipeline_layout(stage_layout)
+        if len(layout.layers) != stages or sum(layout.layers) != layers:
+            raise ConfigError(
+                where="--plan",
+                key="layout",
+                value=stage_layout,
+                allowed=f"{layers} t on {stages} stages, not {sum(layout.layers)} on {len(layout.layers)}",
+            )
+        return layout
+
+    return dealt
+
+
+def _by_rule(rule: Callable[[int, int], IntArray]) -> Deal:
+    """The deal of a rule; prediction blocks are on the last stage."""
+
+    def dealt(layers: int, stages: int) -> PipelineLayout:
+        return PipelineLayout(layers=tuple(rule(layers, stages).tolist()), predicting_stage=stages - 1)
+
+    return dealt
+
+
 def _virtual_stages(model: ModelSpec, stages: int, deal: Deal) -> list[_Chunk]:
     """The content of ``stages`` virtual stages in the order a token passes them."""
-    bounds = np.concatenate([[0], np.cumsum(deal(model.num_layers, stages))])
+    dealt = deal(model.num_layers, stages)
+    bounds = np.concatenate([[0], np.cumsum(dealt.layers)])
     found: list[_Chunk] = []
     for stage in range(stages):
         low, high = int(bounds[stage]), int(bounds[stage + 1])
         counts, begin = [], 0
         for run in model.blocks:
             if run.block.mtp:
-                counts.append(run.count if stage == stages - 1 else 0)
+                counts.append(run.count if stage == dealt.predicting_stage else 0)
                 continue
             counts.append(max(0, min(high, begin + run.count) - max(low, begin)))
             begin += run.count
@@ -136,7 +165,8 @@ def stage_table(model: ModelSpec, plans: PlanTable, *, deals_edges: bool = False
     Where plans recompute some layers of a chunk, ``layers`` has two columns a block kind, as ops.block
     has two of its pieces: recomputed layers of every kind, then the others.
     """
-    deal = modules_per_stage if deals_edges else layers_per_stage
+    rule = _by_rule(modules_per_stage if deals_edges else layers_per_stage)
+    deal = _written_out(plans.stage_layout) if plans.stage_layout else rule
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)
     classes = [_classes(model, int(pp), int(vpp), deal) for pp, vpp in shapes.T]

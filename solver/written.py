@@ -8,7 +8,7 @@ import numpy as np
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
-from solver.rules import RULES, Draft
+from solver.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
 from solver.search import Question
 from spec.arrays import ints
 from spec.config_file import WrittenPlan
@@ -26,6 +26,7 @@ PLAN_KEYS: dict[str, str] = {
     "zero_size": "ranks, 0 for the whole data-parallel group",
     "micro_batch": "sequences",
     "recompute": "none, selective or full",
+    "layout": "what each stage holds, such as Ett|tt|tL",
 }
 # 0 stands for a choice (ep, zero_size) or for no sharding (zero_stage); a degree of 0 means nothing.
 ZERO_ALLOWED = frozenset({"ep", "zero_stage", "zero_size"})
@@ -50,7 +51,7 @@ def parse_plan(text: str) -> WrittenPlan:
             )
         if key in words or key in numbers:
             raise ConfigError(where="--plan", key=key, value=value, allowed="each key once")
-        if key in ("strategy", "recompute"):
+        if key in ("strategy", "recompute", "layout"):
             words[key] = value
         elif value.isdecimal() and (int(value) or key in ZERO_ALLOWED):
             numbers[key] = int(value)
@@ -70,6 +71,7 @@ def parse_plan(text: str) -> WrittenPlan:
         cp=numbers.get("cp", 1),
         vpp=numbers.get("vpp", 1),
         zero_stage=numbers.get("zero_stage"),
+        stage_layout=words.get("layout", ""),
     )
 
 
@@ -115,6 +117,7 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
         zero_size=zero_size,
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
+        stage_layout=written.stage_layout,
     )
 
 
@@ -171,8 +174,15 @@ def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
         strategy=plan.strategy,
         columns=columns,
     )
-    same = "the same plan as mtp when nothing is cut"
-    broken = [rule.reason for rule in RULES if rule.reason != same and not np.all(rule.keep(draft))]
+    passed_over = {"the same plan as mtp when nothing is cut"}
+    if plan.stage_layout:
+        passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}
+    broken = [
+        rule.reason for rule in RULES if rule.reason not in passed_over and not np.all(rule.keep(draft))
+    ]
+    rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0
+    if plan.stage_layout and not (question.job.preset.interleaves and rounds):
+        broken.append("a layout needs a framework with virtual chunks, and these rounds of pp micro-batches")
     if plan.strategy.value not in question.job.preset.strategies:
         broken.insert(0, f"{question.job.preset.name} does not run {plan.strategy.value}")
     return tuple(broken)

@@ -14,7 +14,8 @@ class WrittenPlan:
     one set of optimizer states (0: the whole data-parallel group); ``micro_batch`` is sequences per
     micro-batch and ``num_micro`` micro-batches per step; ``recompute`` is "none" or "full".
     ``reduce_bucket_size`` counts elements of one gradient bucket. ``prefetch`` is the unit of weight
-    prefetch ("module" or "layer"); ``preset`` names the framework preset that runs the plan.
+    prefetch ("module" or "layer"); ``preset`` names the framework preset that runs the plan;
+    ``stage_layout`` says what each stage holds (spec.pipeline_layout), "" that layers are dealt evenly.
     """
 
     strategy: str | None = None
@@ -39,6 +40,7 @@ class WrittenPlan:
     use_flash_attn: bool | None = None
     dtype: str | None = None
     preset: str | None = None
+    stage_layout: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

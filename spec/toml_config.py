@@ -203,6 +203,7 @@ def _plan(section: Section) -> WrittenPlan:
         use_flash_attn=section.maybe_flag("use_flash_attn"),
         dtype=canonical_dtype(dtype, where=section.where, key="plan.dtype") if dtype is not None else None,
         preset=preset_named(preset, where=section.where).name if preset is not None else None,
+        stage_layout=section.text("layout") if section.has("layout") else "",
     )
     section.close()
     return plan

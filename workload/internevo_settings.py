@@ -41,6 +41,7 @@ def internevo_settings(question: Question, plan: Plan) -> str:
 
 def _parallel(question: Question, plan: Plan) -> Section:
     refuse_unless(plan.cp == 1, NAME, f"ring attention over cp {plan.cp}")
+    refuse_unless(not plan.stage_layout, NAME, f"stages laid out as {plan.stage_layout}")
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     schedules = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
     refuse_unless(plan.schedule in schedules, NAME, f"schedule {plan.schedule.value}")

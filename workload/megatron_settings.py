@@ -52,6 +52,8 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
     """Layers over stages and chunks, where they do not divide evenly."""
     layers, stages = model.num_layers, plan.pp * plan.vpp
     flags: Flags = {"--num-virtual-stages-per-pipeline-rank": plan.vpp} if plan.vpp > 1 else {}
+    if plan.stage_layout:
+        return flags | {"--pipeline-model-parallel-layout": plan.stage_layout}
     if layers % stages == 0:
         return flags
     if plan.vpp > 1:

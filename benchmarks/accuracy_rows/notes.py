@@ -33,6 +33,7 @@ class Notes:
     dispatcher: str
     lighter_ends: bool
     cuda_graphs: frozenset[str]
+    layout: str
     multi_token_prediction: bool
 
 
@@ -62,6 +63,7 @@ def notes_of(row: Row) -> Notes:
         dispatcher=_word(lower, r"dispatcher=(\w+)"),
         lighter_ends="first and last stage have one layer less" in lower,
         cuda_graphs=frozenset(re.findall(r"\w+", graph[1])) if graph else frozenset(),
+        layout=_word(notes, r"pp_layout=['\"]?([EtmL|()*0-9,]+)"),
         multi_token_prediction=re.search(r"\bmtp\b|multi-token", lower) is not None,
     )
 

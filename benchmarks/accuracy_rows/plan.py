@@ -17,7 +17,9 @@ from ops.recompute_modules import MODULES
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
 from solver.schedules import Schedule
+from spec.errors import ConfigError
 from spec.job import JobSpec
+from spec.pipeline_layout import parse_pipeline_layout
 
 MICRO_BATCHES = (1, 2, 4, 8)
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
@@ -67,7 +69,8 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
         for recompute in _recomputes(row, notes):
             layers = (notes.recompute_layers or 0) if recompute is Recompute.BLOCK else 0
             plan = replace(first, micro_batch=micro, recompute=recompute, num_recompute_layers=layers)
-            found += [_with_batches(replace(plan, vpp=vpp), job) for vpp in _chunks(row, plan, job)]
+            chunked = [replace(plan, vpp=vpp) for vpp in _chunks(row, plan, job)]
+            found += [_with_batches(_laid_out(row, notes, one), job) for one in chunked]
     return found, _gaps(row, notes, first, found)
 
 
@@ -109,6 +112,18 @@ def _chunks(row: Row, plan: Plan, job: JobSpec) -> tuple[int, ...]:
         return (1,)
     per_stage = layers // plan.pp
     return tuple(chunks for chunks in range(1, per_stage + 1) if per_stage % chunks == 0)
+
+
+def _laid_out(row: Row, notes: Notes, plan: Plan) -> Plan:
+    """The plan with the layout its source states; one of other stages or layers is not the plan's."""
+    if not notes.layout:
+        return plan
+    try:
+        layout = parse_pipeline_layout(notes.layout)
+    except ConfigError:
+        return plan
+    fits = len(layout.layers) == plan.pp * plan.vpp and sum(layout.layers) == row.whole("layers")
+    return replace(plan, stage_layout=notes.layout) if fits else plan
 
 
 def _strategy(row: Row, job: JobSpec, tp: int) -> StrategyName:

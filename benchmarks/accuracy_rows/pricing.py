@@ -71,6 +71,7 @@ class Prepared:
             plan.strategy,
             plan.recompute,
             plan.schedule,
+            plan.stage_layout,
         )
 
 

@@ -12,7 +12,10 @@ from solver.program import ChunkTimes, program, run
 from solver.schedules import Schedule
 from solver.search import price_plan
 from solver.stages import stage_table
+from solver.written import broken_rules, parse_plan, plan_of
 from spec.arrays import floats
+from spec.errors import ConfigError
+from spec.presets import PRESETS
 from tests.solver.questions import question, small_model
 
 
@@ -97,3 +100,34 @@ def test_a_heavy_head_shows_as_bubble_of_the_other_stages() -> None:
     one = plan(vpp=1, num_micro=32)
     light_s, heavy_s = (price_plan(each, PlanTable.of(one))[0] for each in (asked, heavy))
     assert heavy_s.parts_s["bubble"] > 2.0 * light_s.parts_s["bubble"]
+
+
+def test_a_written_layout_is_taken_as_written() -> None:
+    """Six layers on 2 x 2 as Et|ttt|tt|L: the second stage holds three and the head alone."""
+    one = plan(pp=2, num_micro=4, stage_layout="Et|ttt|tt|L")
+    table = stage_table(small_model(layers=6), PlanTable.of(one))
+    assert table.chunks.layers[0].tolist() == [1, 2, 3, 0]
+    assert table.layers[0].tolist() == [3, 3]
+    assert table.chunks.head.tolist() == [False, False, False, True]
+    assert PlanTable.of(one).plan(0) == one
+
+
+def test_a_layout_changes_the_price_and_is_refused_where_it_does_not_fit() -> None:
+    asked = question(world_size=2, sequences=8, model=small_model(layers=8), preset=PRESETS["megatron"])
+    even = plan(pp=2, vpp=1, num_micro=8)
+    uneven = replace(even, stage_layout="Et*2|t*6L")
+    slow, fast = (price_plan(asked, PlanTable.of(one))[0].step_s for one in (uneven, even))
+    assert slow > 1.2 * fast
+    for text in ("Et*2|t*5L", "Et*2|t*3|t*3L"):
+        with pytest.raises(ConfigError, match="layout"):
+            price_plan(asked, PlanTable.of(replace(even, stage_layout=text)))
+
+
+def test_a_typed_layout_reaches_the_plan() -> None:
+    asked = question(world_size=4, sequences=16, model=small_model(layers=6), preset=PRESETS["megatron"])
+    written = parse_plan("pp=4,micro_batch=1,layout=Et|tt|tt|tL")
+    typed = plan_of(written, asked, "--plan")
+    assert typed.stage_layout == "Et|tt|tt|tL"
+    assert broken_rules(asked, typed) == ()
+    deepspeed = replace(asked, job=asked.job.with_preset(PRESETS["deepspeed"]))
+    assert any("layout" in reason for reason in broken_rules(deepspeed, typed))

@@ -1,0 +1,67 @@
+"""Which stage holds what, written out: Megatron-LM's --pipeline-model-parallel-layout.
+
+Form (core/transformer/pipeline_parallel_layer_layout.py): E embedding, t decoder layer, m multi-token
+prediction block, L loss with the head, | the border of a (virtual) stage; (...)*n and x*n repeat; commas
+are decoration. ``Et*3|(tt|)*29,m|L`` has 32 stages.
+"""
+
+import re
+from dataclasses import dataclass
+
+from spec.errors import ConfigError
+
+LETTERS = frozenset("EtmL|")
+MOST_REPEATS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLayout:
+    """Decoder layers of every virtual stage in the order a token passes them, and the stage that holds the
+    multi-token prediction blocks, the last where there are none."""
+
+    layers: tuple[int, ...]
+    predicting_stage: int
+
+
+def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout:
+    """The stages of a layout. Raises ConfigError for another letter, an embedding that is not first, a loss
+    that is not last, or prediction blocks on several stages."""
+    stages = _unrolled(text, where).split("|")
+    plain = "".join(stages)
+    predicting = [index for index, stage in enumerate(stages) if "m" in stage]
+    faults = {
+        "one E, first of all": plain.count("E") != 1 or not stages[0].startswith("E"),
+        "one L, last of all": plain.count("L") != 1 or not stages[-1].endswith("L"),
+        "every m on one stage, behind all t": len(predicting) > 1 or "t" in plain.partition("m")[2],
+        "no empty stage": not all(stages),
+    }
+    for allowed, broken in faults.items():
+        if broken:
+            raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
+    return PipelineLayout(
+        layers=tuple(stage.count("t") for stage in stages),
+        predicting_stage=predicting[0] if predicting else len(stages) - 1,
+    )
+
+
+def _unrolled(text: str, where: str) -> str:
+    """The layout with its repetitions written out."""
+
+    def repeated(found: re.Match[str]) -> str:
+        count = int(found[2])
+        if count > MOST_REPEATS:
+            raise ConfigError(
+                where=where, key="layout", value=text, allowed=f"at most {MOST_REPEATS} repeats"
+            )
+        return found[1] * count
+
+    plain = re.sub(r"\s|,", "", text)
+    plain = re.sub(r"([EtmL|])\*(\d{1,6})", repeated, plain)
+    before = ""
+    while plain != before:
+        before, plain = plain, re.sub(r"\(([^()]+)\)\*(\d{1,6})", repeated, plain)
+    if not plain or set(plain) - LETTERS:
+        raise ConfigError(
+            where=where, key="layout", value=text, allowed="E, t, m, L and | with x*n and (...)*n"
+        )
+    return plain

@@ -7,7 +7,10 @@ Mixed precision keeps an fp32 master copy, so gradients are brought to it and th
 kept the passes): the gradient buffer is zeroed and, among several ranks, divided by their number; the owned part is
 copied to fp32, with fp16 unscaled and checked for infinities, its norm taken, clipped, and after the update
 copied back. DeepSpeed (``step`` of runtime/zero/stage_1_and_2.py: ``unscale_and_clip_grads``) and InternEvo
-(``HybridZeroOptimizer.step``) make the same passes over their shards.
+(``HybridZeroOptimizer.step``) make the same passes over their shards;
+InternEvo averages inside its all-reduce and copies gradients into a flat bucket before it and back after
+(0.5.2, internlm/solver/optimizer/store.py, ``TensorBucket.flatten`` and ``unflatten_and_copy``; utils.py,
+``reduce_tensor``).
 """
 
 import numpy as np
@@ -34,6 +37,10 @@ def optimizer_passes(context: LayerContext, held: IntArray, owned: IntArray) -> 
     copies = layout.dp * layout.cp
     divided = np.where((copies > 1) & (layout.zero_stage < 2), held, 0)
     before = [("divide_gradients", "copy", divided, precision.gradient)]
+    if preset.flattened_buckets:
+        before = [
+            (f"{way}_gradients", "copy", divided, precision.gradient) for way in ("flatten", "unflatten")
+        ]
     if preset.contiguous_gradients:
         before.append(("zero_gradients", "fill", held, precision.gradient))
     if narrow_gradient:

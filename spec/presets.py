@@ -50,6 +50,8 @@ class FrameworkPreset:
     contiguous_gradients: gradients lie in one buffer and travel from there instead of through a bucket.
     host_code: how its layers are written, a key of ops.host_work.CALLS: "modules" of many Python layers
         (Megatron-Core, Transformer Engine), plain "torch" modules, or "compiled" code.
+    flattened_buckets: gradients are copied into a bucket to travel and back, and averaged on the way
+        instead of by a pass of their own.
     accumulation: the kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; ""
         where sharded gradients are added in small pieces.
     """
@@ -88,6 +90,7 @@ class FrameworkPreset:
     joined_gate: bool = True
     gradient_sync: str = "reduce_scatter"
     contiguous_gradients: bool = False
+    flattened_buckets: bool = False
     sliced_collectives: bool = False
     accumulation: str = "accumulate_fp32"
     host_code: str = "modules"
@@ -111,6 +114,7 @@ MEGATRON = FrameworkPreset(
 INTERNEVO = FrameworkPreset(
     name="internevo",
     host_code="torch",
+    flattened_buckets=True,
     strategies=("mtp", "msp", "fsp", "isp"),
     zero_stages=(0, 1),
     gradient_dtype="bf16",

@@ -40,6 +40,13 @@ def test_bf16_with_fp32_gradients_in_several_replicas() -> None:
     assert moved_per_element(with_precision("megatron", "fp32", "bf16"), Layout.of(8)) == 30.0
 
 
+def test_internevo_copies_gradients_into_a_bucket_and_back_and_divides_nothing() -> None:
+    """In 4 + 4, out 4 + 4 where Megatron divides (4 + 4) and zeroes its buffer (4)."""
+    asked = with_precision("internevo", "fp32", "bf16")
+    assert moved_per_element(asked, Layout.of(8)) == 30.0 - 12.0 + 16.0
+    assert moved_per_element(asked, Layout.of(1)) == 30.0 - 12.0
+
+
 def test_sharded_state_makes_only_its_own_passes() -> None:
     """With an eighth owned, what works on the whole buffer stays (12 bytes), the rest (18) is an eighth."""
     asked = with_precision("megatron", "fp32", "bf16")

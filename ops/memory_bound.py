@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import MemoryBound, Phase, Piece, Position
+from ops.op import MemoryBound, Phase, Piece, Position, sequence
 from spec.arrays import FloatArray, IntArray
 from spec.model import NormKind
 
@@ -56,9 +56,10 @@ def norm(context: LayerContext, name: str, rows: IntArray, position: Position = 
     hidden = context.model.hidden
     kind = context.model.norm
     unfused = kind is NormKind.RMS and "norm" in context.job.unfused
+    wide = context.job.wide_norms and not unfused
     # Unfused, autograd keeps the input in fp32 and the scaled input in 16 bits (the input itself is not).
-    kept_bytes = context.activation_bytes + 4.0 if unfused else context.activation_bytes
-    return kernel(
+    kept_bytes = context.activation_bytes + 4.0 if unfused else 4.0 if wide else context.activation_bytes
+    normed = kernel(
         context,
         Kernel(
             name=name,
@@ -68,8 +69,16 @@ def norm(context: LayerContext, name: str, rows: IntArray, position: Position = 
             saved_bytes=kept_bytes * rows * hidden,
             parameters=hidden * (2 if kind is NormKind.LAYER else 1),
             position=position,
+            dtype="fp32" if wide else "",
         ),
     )
+    if not wide:
+        return normed
+    none = np.zeros(len(rows))
+    cast = Kernel(
+        name=f"{name}.cast", kernel="cast", rows=rows, width=hidden, saved_bytes=none, position=position
+    )
+    return sequence(kernel(context, cast), normed)
 
 
 def residual(context: LayerContext, name: str, rows: IntArray) -> Piece:

@@ -1,6 +1,6 @@
 """Parts of a layer that run again in the backward by name, as Megatron-LM's --recompute-modules.
 
-Source: Megatron-LM ``core/transformer/moe/README.md``, "Checkpointing", and ``transformer_config.py``,
+Source where no other is named: Megatron-LM ``core/transformer/moe/README.md``, "Checkpointing", and ``transformer_config.py``,
 recompute_modules. What a part hands on is dropped and made again; its own input stays. Norms before linears
 that Transformer Engine fuses them into are not modules of their own and stay as they are.
 """
@@ -30,6 +30,10 @@ MODULES: dict[str, tuple[Module, ...]] = {
     "layernorm": (
         Module(again=("mlp.norm",), drops=("moe.router",), where="moe.router"),
         Module(again=("attention.norm",), drops=("attention.q_down",), where="attention.kv_down"),
+    ),
+    # InternEvo's dropout_selective_checkpoint (internlm/model/modeling_internlm.py): residual add and norm.
+    "dropout_norm": (
+        Module(again=("attention.norm", "attention.residual", "mlp.norm"), drops=(), where="mlp.up"),
     ),
     "mla_up_proj": (
         Module(

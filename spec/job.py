@@ -50,6 +50,7 @@ class JobSpec:
     (--moe-shared-expert-overlap). ``recompute_modules`` names parts of layers that run again in the backward
     beside what a plan recomputes (--recompute-modules, ops.recompute_modules).
     ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED);
+    ``wide_norms`` that norms read an fp32 copy of their input, made by a kernel of its own;
     ``blocking_launches`` that the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1).
     """
 
@@ -69,6 +70,7 @@ class JobSpec:
     overlap_shared_experts: bool = False
     recompute_modules: frozenset[str] = frozenset()
     cuda_graphs: frozenset[str] = frozenset()
+    wide_norms: bool = False
     blocking_launches: bool = False
 
     @property

@@ -60,6 +60,9 @@ ALEPH_ALPHA = replace(
     deals_edges=True,
     host_code="torch",
 )
+# InternLM 7B in InternEvo of 2023: gate and up apart (FeedForward of internlm/model/linear.py), norms on an fp32 copy of
+# the residual (internlm/model/modeling_internlm.py).
+INTERNLM = replace(INTERNEVO, name="internlm", joined_gate=False)
 # Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
 FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
@@ -80,7 +83,7 @@ BRIDGE = replace(
 
 # (word in the framework column, preset); the first that occurs wins.
 PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
-    ("InternEvo", INTERNEVO),
+    ("InternEvo", INTERNLM),
     ("llm-foundry", FSDP),
     ("torchtitan FSDP2 eager", FSDP),
     ("torchtitan", COMPILED_FSDP),
@@ -241,6 +244,7 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         recompute_modules=frozenset(recipes.recompute_modules(row, notes.recompute_modules))
         & frozenset(MODULES),
         cuda_graphs=recipes.cuda_graphs(row, notes.cuda_graphs),
+        wide_norms="InternEvo" in row.text("framework"),
         blocking_launches=row.dataset in BLOCKING_DATASETS,
     )
     return job, (*gaps, *_gaps(row, notes))

@@ -63,6 +63,8 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     ),
     # Qwen2 config.json: biases on q, k, v; Qwen2-MoE gates its shared expert
     ("qwen2", Family(qkv_bias=True, shared_gate=True)),
+    # InternEvo internlm/model/multi_head_attention.py: "notice here should change bias=True"
+    ("internlm", Family(qkv_bias=True)),
     ("qwen3", Family(qk_norm=True)),
     ("deepseek-v2-lite", Family(latent=(0, 512, 128, 64, 128))),
     ("deepseekv2-lite", Family(latent=(0, 512, 128, 64, 128))),

@@ -68,7 +68,13 @@ def recomputes(row: Row) -> tuple[Recompute, ...]:
 
 
 def recompute_modules(row: Row, stated: tuple[str, ...]) -> tuple[str, ...]:
-    """Modules that run again: as stated, else the recipe's where the row leaves recomputation open."""
+    """Modules that run again: as stated, else the recipe's where the row leaves recomputation open.
+
+    InternEvo repeats residual adds and norms of layers that it does not checkpoint
+    (dropout_selective_checkpoint, on by default: internlm/model/modeling_internlm.py).
+    """
+    if "InternEvo" in row.text("framework"):
+        return ("dropout_norm",) if row.text("recompute") == "none" else ()
     if stated or row.known("recompute") or "Megatron-Bridge" not in row.text("framework"):
         return stated
     model, gpu = row.text("model_name").lower(), row.text("gpu")

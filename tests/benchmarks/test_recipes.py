@@ -99,3 +99,8 @@ def test_graphs_are_as_stated_or_as_the_recipes_for_experts_set_them() -> None:
     told = "cuda_graph=transformer_engine:['attn', 'moe_router']"
     assert notes_of(row(**bridge, notes=told)).cuda_graphs == {"attn", "moe_router"}
     assert notes_of(row(**bridge, notes="cuda_graph=None:None")).cuda_graphs == none
+
+
+def test_internevo_repeats_norms_only_where_it_does_not_checkpoint() -> None:
+    assert recipes.recompute_modules(row(framework="InternEvo", recompute="none"), ()) == ("dropout_norm",)
+    assert recipes.recompute_modules(row(framework="InternEvo", recompute="full"), ()) == ()

@@ -13,11 +13,21 @@ import numpy as np
 from ops.context import LayerContext
 from ops.memory_bound import Kernel, kernel
 from ops.op import Axis, Comm, Lane, Phase, Piece, RoutedTokens, sequence
-from ops.routing import places_visited, routed_rows
+from ops.routing import Routing, places_visited
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.model import MoeSpec
+
+
+def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntArray:
+    """Token rows one rank's experts work on: topk copies spread by the job's stated imbalance, or with a
+    capacity factor that many times topk, dropped or padded to it (GShard, arXiv 2006.16668 sec. 2.2)."""
+    copies = moe.topk * context.job.moe_imbalance
+    if moe.capacity_factor is not None:
+        copies = moe.topk * moe.capacity_factor
+    rows: IntArray = np.ceil(own_rows * copies).astype(np.int64)
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +71,11 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     """Tokens travel once to each place and are copied for the experts on arrival."""
     rows = routed_rows(context, moe, own_rows)
     busiest = own_rows * context.job.moe_imbalance
-    visits = places_visited(context.layout.ep, moe.num_experts, moe.topk)
+    routing = Routing.of(moe)
+    visits = places_visited(context.layout.ep, routing)
     arriving: IntArray = np.ceil(busiest * visits).astype(np.int64)
     elements = (arriving * context.model.hidden).astype(np.float64)
-    routed = RoutedTokens(elements=busiest * context.model.hidden, num_experts=moe.num_experts, topk=moe.topk)
+    routed = RoutedTokens(elements=busiest * context.model.hidden, routing=routing)
     return Exchange(
         rows=rows,
         dispatch=sequence(

@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from ops.kernels import bytes_moved_per_element
+from ops.routing import Routing
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 
@@ -204,11 +205,10 @@ class Update(Op):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedTokens:
     """What an exchange carries that sends a token once to each place that holds one of its experts:
-    ``elements`` of a rank's own tokens, each for ``topk`` of ``num_experts``."""
+    ``elements`` of a rank's own tokens."""
 
     elements: FloatArray
-    num_experts: int
-    topk: int
+    routing: Routing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

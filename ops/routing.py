@@ -1,32 +1,72 @@
-"""Where the router sends tokens: rows per rank, and how many ranks or domains each token visits."""
+"""Where the router sends tokens: how many of the places that hold experts each token visits."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
-from ops.context import LayerContext
 from spec.arrays import FloatArray, IntArray
 from spec.model import MoeSpec
 
 
-def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntArray:
-    """Token rows one rank's experts work on: topk copies spread by the job's stated imbalance, or with a
-    capacity factor that many times topk, dropped or padded to it (GShard, arXiv 2006.16668 sec. 2.2)."""
-    copies = moe.topk * context.job.moe_imbalance
-    if moe.capacity_factor is not None:
-        copies = moe.topk * moe.capacity_factor
-    rows: IntArray = np.ceil(own_rows * copies).astype(np.int64)
-    return rows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Each token goes to ``topk`` of ``num_experts``; with ``groups`` of experts, all of them in
+    ``chosen_groups`` of those (arXiv 2412.19437 sec. 2.1.2, node-limited routing)."""
+
+    num_experts: int
+    topk: int
+    groups: int = 1
+    chosen_groups: int = 1
+
+    @staticmethod
+    def of(moe: MoeSpec) -> "Routing":
+        """A model's routing."""
+        return Routing(
+            num_experts=moe.num_experts,
+            topk=moe.topk,
+            groups=moe.route_groups,
+            chosen_groups=moe.route_chosen_groups,
+        )
 
 
-def places_visited(places: IntArray, num_experts: int, topk: int) -> FloatArray:
-    """How many of ``places`` (ranks, or domains of ranks), among which the experts are spread evenly, hold
-    at least one of a token's ``topk`` experts; float64 of the length of ``places``.
+def places_visited(places: IntArray, routing: Routing) -> FloatArray:
+    """How many of ``places`` (ranks, or domains of ranks), among which the experts are spread evenly and in
+    order, hold at least one of a token's experts; float64 of the length of ``places``.
 
-    The expectation over uniformly drawn distinct experts: ``p (1 - C(E - E/p, k) / C(E, k))``, the
-    hypergeometric chance of missing a place. Assumption: routing is uniform (benchmarks force it).
+    The expectation over uniformly drawn groups and, in them, uniformly drawn distinct experts: ``p``
+    times the hypergeometric chance of meeting a place. Assumption: routing is uniform (benchmarks force it).
     """
     count = np.asarray(places, dtype=np.float64)
-    elsewhere = num_experts - num_experts / np.maximum(count, 1.0)
-    missed = np.ones_like(count)
+    reachable = routing.num_experts * routing.chosen_groups / routing.groups
+    in_group = routing.num_experts / routing.groups
+    here = routing.num_experts / np.maximum(count, 1.0)
+    spanned = np.maximum(np.round(routing.groups / np.maximum(count, 1.0)), 1.0)
+    met = np.zeros_like(count)
+    for chosen in range(1, routing.chosen_groups + 1):
+        held = np.minimum(here, chosen * in_group)
+        met = met + _exactly(chosen, spanned, routing) * (1.0 - _missed(held, reachable, routing.topk))
+    return np.asarray(count * met, dtype=np.float64)
+
+
+def _missed(held: FloatArray, reachable: float, topk: int) -> FloatArray:
+    """Chance that none of ``topk`` experts out of ``reachable`` is one of ``held``."""
+    missed = np.ones_like(held)
     for drawn in range(topk):
-        missed = missed * np.maximum(elsewhere - drawn, 0.0) / (num_experts - drawn)
-    return np.asarray(count * (1.0 - missed), dtype=np.float64)
+        missed = missed * np.maximum(reachable - held - drawn, 0.0) / (reachable - drawn)
+    return missed
+
+
+def _exactly(chosen: int, spanned: FloatArray, routing: Routing) -> FloatArray:
+    """Chance that exactly ``chosen`` of a token's groups are among the ``spanned`` ones of a place."""
+    others = routing.groups - spanned
+    ways = _choices(spanned, chosen) * _choices(others, routing.chosen_groups - chosen)
+    total = _choices(np.full_like(spanned, routing.groups), routing.chosen_groups)
+    return np.asarray(ways / total, dtype=np.float64)
+
+
+def _choices(of: FloatArray, count: int) -> FloatArray:
+    """Binomial coefficients, 0 where there are too few to choose from."""
+    ways = np.ones_like(of)
+    for drawn in range(count):
+        ways = ways * np.maximum(of - drawn, 0.0) / (drawn + 1.0)
+    return ways

@@ -42,7 +42,7 @@ def _between_bytes(op: Comm, group: Group) -> IntArray:
     """Bytes one rank exchanges with the other domains, its own part included as in any all-to-all."""
     if op.routed is None:
         raise ValueError("an exchange of tokens without its routing")
-    visits = places_visited(group.inter, op.routed.num_experts, op.routed.topk)
+    visits = places_visited(group.inter, op.routed.routing)
     size: FloatArray = op.routed.elements * visits * dtype_bytes(op.dtype)
     return np.where(group.inter > 1, size, 0.0).astype(np.int64)
 

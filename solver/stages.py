@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -53,18 +54,24 @@ class StageTable:
         return bools(apart & model.tied_embeddings)
 
 
-def layers_per_stage(num_layers: int, pp: int) -> IntArray:
+def layers_per_stage(num_layers: int, pp: int, *, predicts: bool = False) -> IntArray:
     """How many decoder layers each stage gets; sums to ``num_layers``.
 
     When they do not divide, the stages that get one layer less are the last (it has the head), then
     the first (it has the embedding), then those after the first (they hold most micro-batches): 126
     layers on 16 stages are 7, 8, ..., 8, 7, the split published for Llama 3 405B (arXiv 2407.21783
-    sec. 3.3.2).
+    sec. 3.3.2). Where the last stage also ``predicts`` further tokens, which takes more than a layer, all
+    of them come off it, as far as it has any: 61 on 16 are 4, ..., 4, 1 (Megatron-Bridge,
+    recipes/deepseek/deepseek_v3.py, layout_map).
     """
     base = -(-num_layers // pp)
     lighter = pp * base - num_layers
-    order = [pp - 1, *range(pp - 1)]
     layers = np.full(pp, base, dtype=np.int64)
+    if predicts:
+        off = min(lighter, base)
+        layers[pp - 1] -= off
+        lighter -= off
+    order = [*range(pp - 1)] if predicts else [pp - 1, *range(pp - 1)]
     for stage in order[:lighter]:
         layers[stage] -= 1
     return layers
@@ -165,7 +172,8 @@ def stage_table(model: ModelSpec, plans: PlanTable, *, deals_edges: bool = False
     Where plans recompute some layers of a chunk, ``layers`` has two columns a block kind, as ops.block
     has two of its pieces: recomputed layers of every kind, then the others.
     """
-    rule = _by_rule(modules_per_stage if deals_edges else layers_per_stage)
+    predicts = any(run.block.mtp for run in model.blocks)
+    rule = _by_rule(modules_per_stage if deals_edges else partial(layers_per_stage, predicts=predicts))
     deal = _written_out(plans.stage_layout) if plans.stage_layout else rule
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)

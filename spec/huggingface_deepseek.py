@@ -55,12 +55,21 @@ def _latent_attention(top: Section) -> AttentionSpec:
 
 
 def _experts(top: Section) -> MoeSpec:
-    """Routed experts, ``n_shared_experts`` of the same width, and V3's router correction bias."""
+    """Routed experts, ``n_shared_experts`` of the same width, V3's router correction bias, and the groups of
+    experts that limit a token (``n_group``, ``topk_group``; a greedy top-k knows none)."""
     moe = read_experts(top, "n_routed_experts", "moe_intermediate_size")
     shared = top.integer_or("n_shared_experts", 0, minimum=0)
     usual = "noaux_tc" if top.text("model_type") == "deepseek_v3" else "greedy"
+    method = top.text("topk_method", usual)
+    groups = top.integer_or("n_group", 1)
+    chosen = top.integer_or("topk_group", groups)
+    if chosen > groups or moe.num_experts % groups or moe.num_experts // groups * chosen < moe.topk:
+        top.fail("n_group", f"a divisor of {moe.num_experts} experts, with topk in topk_group of them")
+    limited = method != "greedy"
     return replace(
         moe,
+        route_groups=groups if limited else 1,
+        route_chosen_groups=chosen if limited else 1,
         shared_ffn_hidden=shared * moe.expert_ffn_hidden,
-        router_bias=top.text("topk_method", usual) == "noaux_tc",
+        router_bias=method == "noaux_tc",
     )

@@ -72,6 +72,7 @@ class MoeSpec:
     ``shared_ffn_hidden`` is the total width of the shared experts (0: none). ``router_bias`` is
     DeepSeek-V3's per-expert score correction (arXiv 2412.19437 sec. 2.1.2). ``capacity_factor``
     None means dropless. ``clamped`` limits gate and up before the activation (gpt-oss, swiglu_limit).
+    A token's experts all lie in ``route_chosen_groups`` of ``route_groups`` (DeepSeek's n_group, topk_group).
     """
 
     num_experts: int
@@ -83,6 +84,8 @@ class MoeSpec:
     shared_gate: bool = False
     router_bias: bool = False
     clamped: bool = False
+    route_groups: int = 1
+    route_chosen_groups: int = 1
     capacity_factor: float | None = None
 
 

@@ -168,9 +168,15 @@ def _moe(section: Section) -> MoeSpec:
         shared_ffn_hidden=section.integer_or("shared_ffn_hidden", 0, minimum=0),
         shared_gate=section.flag("shared_gate", False),
         router_bias=section.flag("router_bias", False),
+        clamped=section.flag("clamped", False),
+        route_groups=section.integer_or("route_groups", 1),
+        route_chosen_groups=section.integer_or("route_chosen_groups", 1),
         capacity_factor=section.number("capacity_factor") if section.has("capacity_factor") else None,
     )
     section.close()
+    chosen, groups = moe.route_chosen_groups, moe.route_groups
+    if chosen > groups or num_experts % groups or num_experts // groups * chosen < moe.topk:
+        section.fail("route_groups", f"a divisor of {num_experts} experts, with topk in the chosen ones")
     return moe
 
 

@@ -61,8 +61,8 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
         edges = ("embedding", "loss")
         return flags | {f"--account-for-{edge}-in-pipeline-split": None for edge in edges}
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
-    counts = layers_per_stage(layers, plan.pp).tolist()
-    rows = ["t" if count == 1 else f"t*{count}" for count in counts]
+    counts = layers_per_stage(layers, plan.pp, predicts=predicted > 0).tolist()
+    rows = [{0: "", 1: "t"}.get(count, f"t*{count}") for count in counts]
     last = {0: "", 1: "m"}.get(predicted, f"m*{predicted}")
     return {"--pipeline-model-parallel-layout": f"E{'|'.join(rows)}{last}L"}
 

@@ -15,5 +15,4 @@ class Gap(StrEnum):
     ALIBI = "ALiBi added to the attention scores"
     SINKS = "attention sinks"
     LATENT_SHAPES = "MLA dimensions not in the notes (published ones used)"
-    MTP = "multi-token-prediction block"
     PARTIAL_WINDOW = "order of windowed and full layers"

@@ -5,9 +5,10 @@ LayerNorm, GELU and learned positions; Llama-style ones have none of them and ro
 family that departs from that is named in ``FAMILIES`` with its source.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
@@ -31,7 +32,8 @@ DENSE_FIRST = {"first1dense": 1, "first3dense": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What one family of models has beyond the columns; ``window`` keys of every second layer."""
+    """What one family of models has beyond the columns; ``window`` keys of every second layer,
+    ``groups`` of experts and how many of them a token's experts lie in."""
 
     tied: bool = False
     position: PositionKind = PositionKind.ROTARY
@@ -45,6 +47,7 @@ class Family:
     sinks: bool = False
     window: int | None = None
     latent: tuple[int, int, int, int, int] | None = None
+    groups: tuple[int, int] = (1, 1)
 
 
 GPT = Family(tied=True, position=PositionKind.LEARNED, qkv_bias=True, out_bias=True)
@@ -68,6 +71,9 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     ("qwen3", Family(qk_norm=True)),
     ("deepseek-v2-lite", Family(latent=(0, 512, 128, 64, 128))),
     ("deepseekv2-lite", Family(latent=(0, 512, 128, 64, 128))),
+    # n_group and topk_group of DeepSeek-V3's config.json (node-limited routing, arXiv 2412.19437 sec. 2.1.2)
+    ("deepseek-v3", Family(latent=LATENT, groups=(8, 4))),
+    ("deepseekv3", Family(latent=LATENT, groups=(8, 4))),
     ("deepseek", Family(latent=LATENT)),
     ("kimi", Family(latent=LATENT)),
     ("llama3.2-1b", Family(tied=True)),
@@ -121,8 +127,6 @@ def _gaps(row: Row, notes: Notes, family: Family) -> tuple[Gap, ...]:
         found.append(Gap.SINKS)
     if family.latent and "lora" not in row.notes:
         found.append(Gap.LATENT_SHAPES)
-    if notes.multi_token_prediction:
-        found.append(Gap.MTP)
     return tuple(found)
 
 
@@ -137,6 +141,9 @@ def _blocks(row: Row, notes: Notes, family: Family, norm: NormKind) -> tuple[Blo
     if first:
         dense = BlockSpec(attention=last.attention, mlp=_mlp(row, family), norm=norm)
         runs.insert(0, BlockRun(block=dense, count=first))
+    extra = recipes.prediction_blocks(row, notes.multi_token_prediction)
+    if extra:
+        runs.append(BlockRun(block=replace(last, mtp=True), count=extra))
     return tuple(runs)
 
 
@@ -229,6 +236,8 @@ def _experts(row: Row, notes: Notes, family: Family) -> MoeSpec:
         gated=row.text("gated_mlp") != "0",
         bias=family.expert_bias,
         clamped=family.clamped,
+        route_groups=family.groups[0],
+        route_chosen_groups=family.groups[1],
         shared_ffn_hidden=shared * width,
         shared_gate=family.shared_gate and shared > 0,
         capacity_factor=drops,

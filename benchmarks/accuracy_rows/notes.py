@@ -64,7 +64,8 @@ def notes_of(row: Row) -> Notes:
         lighter_ends="first and last stage have one layer less" in lower,
         cuda_graphs=frozenset(re.findall(r"\w+", graph[1])) if graph else frozenset(),
         layout=_word(notes, r"pp_layout=['\"]?([EtmL|()*0-9,]+)"),
-        multi_token_prediction=re.search(r"\bmtp\b|multi-token", lower) is not None,
+        multi_token_prediction=re.search(r"\bmtp\b|multi-token", lower) is not None
+        and re.search(r"(no|without) (mtp|multi-token)|mtp[ =:]*(off|0|none|no\b|disabled)", lower) is None,
     )
 
 

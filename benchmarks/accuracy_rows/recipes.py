@@ -117,3 +117,10 @@ def expert_ranks(row: Row, stated: int, dp: int) -> int:
     experts = row.whole_or("num_experts", 0)
     left_out = stated == 1 and "AutoModel" in row.text("framework") and "deepep" in row.notes.lower()
     return dp if left_out and experts and experts % dp == 0 else stated
+
+
+def prediction_blocks(row: Row, stated: bool) -> int:
+    """Multi-token-prediction blocks: one where the row says so, and in Megatron-Bridge's DeepSeek-V3
+    (recipes/deepseek/deepseek_v3.py: mtp_num_layers 1)."""
+    name = row.text("model_name").lower().replace("-", "")
+    return int(stated or (name.startswith("deepseekv3") and "Megatron-Bridge" in row.text("framework")))

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.job import job_of
+from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from ops.recompute import Recompute
 from tests.benchmarks.made_up_rows import EXPERTS, plans, row
@@ -104,3 +105,28 @@ def test_graphs_are_as_stated_or_as_the_recipes_for_experts_set_them() -> None:
 def test_internevo_repeats_norms_only_where_it_does_not_checkpoint() -> None:
     assert recipes.recompute_modules(row(framework="InternEvo", recompute="none"), ()) == ("dropout_norm",)
     assert recipes.recompute_modules(row(framework="InternEvo", recompute="full"), ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("cells", "extra"),
+    [
+        ({"model_name": "deepseek-v3"}, 1),
+        ({"model_name": "deepseek-v3", "framework": "Megatron-Core"}, 0),
+        ({"model_name": "kimi-k2"}, 0),
+        ({"model_name": "kimi-k2", "notes": "MTP block on"}, 1),
+        ({"model_name": "kimi-k2", "notes": "MTP=0"}, 0),
+        ({"model_name": "kimi-k2", "notes": "without MTP"}, 0),
+    ],
+)
+def test_prediction_blocks_are_the_recipes_or_the_rows(cells: dict[str, str], extra: int) -> None:
+    one = row(**EXPERTS | {"framework": "Megatron-Bridge 26.02"} | cells)
+    model, _ = model_of(one, notes_of(one))
+    assert [run.count for run in model.blocks if run.block.mtp] == [1] * extra
+    assert model.num_layers == 4
+
+
+def test_deepseek_v3_routes_to_four_of_eight_groups() -> None:
+    one = row(**EXPERTS | {"model_name": "deepseek-v3"})
+    moe = model_of(one, notes_of(one))[0].blocks[-1].block.moe
+    assert moe is not None
+    assert (moe.route_groups, moe.route_chosen_groups) == (8, 4)

@@ -7,7 +7,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
-from ops.routing import places_visited
+from ops.routing import Routing, places_visited
 from spec.arrays import ints
 from spec.job import JobSpec
 from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, ModelSpec, MoeSpec
@@ -56,7 +56,7 @@ def test_all_to_all_sends_every_copy_there_and_back_each_way() -> None:
 
 def test_deduplication_sends_a_token_once_to_each_rank() -> None:
     found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deduplicated")))
-    arriving = np.ceil(SEQ * places_visited(ints(EP), EXPERTS, TOPK)[0])
+    arriving = np.ceil(SEQ * places_visited(ints(EP), Routing(num_experts=EXPERTS, topk=TOPK))[0])
     assert [int(op.size_bytes[0]) for op in found] == [int(arriving * HIDDEN * 2)] * 4
     assert all(op.routed is not None and op.routed.elements[0] == SEQ * HIDDEN for op in found)
 

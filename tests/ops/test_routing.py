@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.routing import places_visited
+from ops.routing import Routing, places_visited
 from spec.arrays import ints
 
 
@@ -19,12 +19,14 @@ def test_visits_are_the_mean_over_every_choice_of_experts(experts: int, places: 
     visited = [
         len({expert // per_place for expert in chosen}) for chosen in combinations(range(experts), topk)
     ]
-    assert places_visited(ints(places), experts, topk)[0] == pytest.approx(np.mean(visited), rel=1e-12)
+    assert places_visited(ints(places), Routing(num_experts=experts, topk=topk))[0] == pytest.approx(
+        np.mean(visited), rel=1e-12
+    )
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16, 64]), st.integers(1, 8))
 def test_a_token_visits_at_most_topk_places_and_all_it_can(places: int, topk: int) -> None:
-    visits = places_visited(ints(places), 64, topk)[0]
+    visits = places_visited(ints(places), Routing(num_experts=64, topk=topk))[0]
     assert min(1.0, places) <= visits + 1e-12
     assert visits <= min(places, topk) + 1e-12
     if places in (1, 64):
@@ -33,4 +35,22 @@ def test_a_token_visits_at_most_topk_places_and_all_it_can(places: int, topk: in
 
 def test_deepseek_v3_on_8_ranks() -> None:
     """8 of 64 experts on 8 ranks: 8 (1 - 56! 56! / (48! 64!)) = 5.43 copies instead of 8."""
-    assert places_visited(ints(8), 64, 8)[0] == pytest.approx(5.433, abs=0.001)
+    assert places_visited(ints(8), Routing(num_experts=64, topk=8))[0] == pytest.approx(5.433, abs=0.001)
+
+
+@pytest.mark.parametrize("places", [2, 4, 8])
+def test_limited_to_groups_a_token_visits_what_counting_says(places: int) -> None:
+    """2 experts in 2 of 4 groups of 2: every choice of groups, then of experts in them."""
+    visited = []
+    for groups in combinations(range(4), 2):
+        reachable = [expert for expert in range(8) if expert // 2 in groups]
+        visited += [len({e // (8 // places) for e in chosen}) for chosen in combinations(reachable, 2)]
+    routing = Routing(num_experts=8, topk=2, groups=4, chosen_groups=2)
+    assert places_visited(ints(places), routing)[0] == pytest.approx(np.mean(visited), rel=1e-12)
+
+
+def test_deepseek_v3_visits_four_nodes_at_most() -> None:
+    """arXiv 2412.19437 sec. 2.1.2: 8 of 256 experts, in 4 of 8 groups."""
+    routing = Routing(num_experts=256, topk=8, groups=8, chosen_groups=4)
+    nodes = places_visited(ints(8), routing)[0]
+    assert 3.5 < nodes < 4.0 < places_visited(ints(8), Routing(num_experts=256, topk=8))[0]

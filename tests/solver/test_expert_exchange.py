@@ -7,25 +7,25 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
-from ops.routing import places_visited
+from ops.routing import Routing, places_visited
 from solver.op_times import Pricer, TimedOp
 from solver.overlap import exposed
 from spec.arrays import ints
 from spec.collectives import Collective
 from tests.solver.flat_book import INTER_BANDWIDTH, INTRA_BANDWIDTH, FlatBook
 
-EXPERTS, TOPK, ELEMENTS = 64, 8, 1_000_000
+ROUTING, ELEMENTS = Routing(num_experts=64, topk=8), 1_000_000
 
 
 def exchange(ep: int) -> Comm:
-    visits = places_visited(ints(ep), EXPERTS, TOPK)[0]
+    visits = places_visited(ints(ep), ROUTING)[0]
     return Comm(
         name="moe.dispatch",
         phase=Phase.FORWARD,
         collective=Collective.ALL_TO_ALL,
         axis=Axis.EP,
         size_bytes=ints(int(2 * ELEMENTS * visits)),
-        routed=RoutedTokens(elements=np.array([float(ELEMENTS)]), num_experts=EXPERTS, topk=TOPK),
+        routed=RoutedTokens(elements=np.array([float(ELEMENTS)]), routing=ROUTING),
     )
 
 
@@ -35,7 +35,7 @@ def seconds(op: Comm, world: int, ep: int) -> float:
 
 
 def test_inside_a_domain_each_rank_is_sent_what_it_wants() -> None:
-    visits = places_visited(ints(8), EXPERTS, TOPK)[0]
+    visits = places_visited(ints(8), ROUTING)[0]
     assert seconds(exchange(8), 8, 8) == pytest.approx(
         2 * ELEMENTS * visits * 7 / 8 / INTRA_BANDWIDTH, rel=1e-5
     )
@@ -44,7 +44,7 @@ def test_inside_a_domain_each_rank_is_sent_what_it_wants() -> None:
 def test_between_domains_a_token_crosses_once() -> None:
     """Two domains of eight: half of what both domains are sent crosses, not all copies."""
     op = exchange(16)
-    across = 2 * ELEMENTS * places_visited(ints(2), EXPERTS, TOPK)[0] / 2 / INTER_BANDWIDTH
+    across = 2 * ELEMENTS * places_visited(ints(2), ROUTING)[0] / 2 / INTER_BANDWIDTH
     assert seconds(op, 16, 16) == pytest.approx(across, rel=1e-5)
     assert seconds(op, 16, 16) < seconds(replace(op, routed=None), 16, 16)
 

@@ -72,6 +72,16 @@ def test_dense_first_layers_stand_on_the_first_stages() -> None:
     assert dense.tolist() == [3, *[0] * 15]
     assert experts.sum() == 58
     assert extra.tolist() == [*[0] * 15, 1]
+    assert (dense + experts).tolist() == [*[4] * 15, 1]
+
+
+@pytest.mark.parametrize(("stages", "last"), [(4, 13), (8, 5), (16, 1), (32, 0)])
+def test_a_predicting_last_stage_is_spared_layers(stages: int, last: int) -> None:
+    """Megatron-Bridge, deepseek_v3.py, layout_map, and its Et|(tt|)*30mL for 32."""
+    layers = layers_per_stage(61, stages, predicts=True)
+    assert layers.sum() == 61
+    assert layers[-1] == last
+    assert layers[0] == (1 if stages == 32 else layers[1])
 
 
 @pytest.mark.published

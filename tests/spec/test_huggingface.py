@@ -88,6 +88,16 @@ def test_deepseek_runs(tmp_path: Path) -> None:
     assert (attention.kind, attention.qk_dim, attention.rope_dim) == (AttentionKind.MLA, 192, 64)
     assert moe is not None
     assert (moe.shared_ffn_hidden, moe.router_bias) == (2048, True)
+    assert (moe.route_groups, moe.route_chosen_groups) == (1, 1)
+
+
+def test_deepseek_limits_a_token_to_groups(tmp_path: Path) -> None:
+    """n_group 8, topk_group 4 of the published config; a greedy top-k knows no groups."""
+    for method, groups in (("noaux_tc", (8, 4)), ("greedy", (1, 1))):
+        grouped = {**DEEPSEEK_V3, "n_group": 8, "topk_group": 4, "topk_method": method}
+        moe = load(tmp_path, grouped).blocks[1].block.moe
+        assert moe is not None
+        assert (moe.route_groups, moe.route_chosen_groups) == groups
 
 
 def test_deepseek_layers_between_routed_ones_are_dense(tmp_path: Path) -> None:
@@ -146,6 +156,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("mlp_only_layers", {**QWEN3_30B_A3B, "mlp_only_layers": "all"}),
     ("attention_bias", {**DEEPSEEK_V3, "attention_bias": True}),
     ("kv_lora_rank", {**DEEPSEEK_V3, "kv_lora_rank": None}),
+    ("n_group", {**DEEPSEEK_V3, "n_group": 8, "topk_group": 9}),
+    ("n_group", {**DEEPSEEK_V3, "n_group": 7, "topk_group": 4}),
+    ("n_group", {**DEEPSEEK_V3, "n_group": 64, "topk_group": 1}),
 ]
 
 

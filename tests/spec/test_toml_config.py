@@ -79,6 +79,7 @@ BAD = {
     "model.blocks[1].attention.v_dim": ("v_dim = 64, ", ""),
     "model.blocks[1].attention.rope_dim": ("rope_dim = 32", "rope_dim = 96"),
     "model.blocks[1].moe.topk": ("topk = 2", "topk = 9"),
+    "model.blocks[1].moe.route_groups": ("topk = 2", "topk = 2, route_groups = 3"),
     "model.position": ("tied_embeddings = true", 'position = "alibi"'),
     "model.max_positions": ("tied_embeddings = true", 'position = "learned"'),
     "data.seq_len": ("seq_len = 2048", 'seq_len = "2048"'),

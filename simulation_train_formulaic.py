@@ -18,12 +18,15 @@ from solver.explain import why
 from solver.files import answer_record, question_record, search_record, write_csv, write_json
 from solver.plans import PlanTable
 from solver.question import Opened, Request, open_question
-from solver.search import SearchResult, price_plan, search
+from solver.search import Question, SearchResult, price_plan, search
 from solver.space import full_space
 from solver.written import broken_rules, parse_plan, plan_of
 from spec.config_file import WrittenPlan
 from spec.errors import ConfigError, UserError
 from spec.units import bytes_to_gib
+
+NOT_FEASIBLE = 3
+"""Exit status for a priced plan that breaks a rule or does not fit; what was asked for is written all the same."""
 
 ROOT = Path(__file__).resolve().parent
 LAUNCHES = ("megatron", "deepspeed", "internevo", "trace")
@@ -33,18 +36,17 @@ def main(arguments: list[str]) -> int:
     """Run one command line; returns the exit code."""
     try:
         options = parser().parse_args(arguments)
-        run(options)
+        return run(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
-def run(options: argparse.Namespace) -> None:
-    """Search or price, print, and write what was asked for."""
+def run(options: argparse.Namespace) -> int:
+    """Search or price, print, and write what was asked for; NOT_FEASIBLE for a priced plan that cannot run."""
     if options.top_k < 1:
         raise ConfigError(where="--top_k", key="top_k", value=options.top_k, allowed="1 or more")
     if options.run_all_solu and options.plan is not None:
@@ -97,6 +99,7 @@ def run(options: argparse.Namespace) -> None:
         bundle(options, opened, chosen)
     if any(launch):
         launch_settings(options, opened, chosen)
+    return 0 if options.run_all_solu or not obstacles(opened.question, chosen) else NOT_FEASIBLE
 
 
 def check_writable(path: Path | None) -> None:
@@ -171,7 +174,7 @@ def print_search(opened: Opened, result: SearchResult) -> None:
 def priced(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
     """Price the plan of --plan or of the config and print it."""
     question = opened.question
-    written = parse_plan(options.plan) if options.plan else opened.config.plan
+    written = opened.config.plan if options.plan is None else parse_plan(options.plan)
     if written is None or written == WrittenPlan():
         raise ConfigError(
             where=opened.config.path,
@@ -188,15 +191,19 @@ def priced(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
         print(f"  {line}")
     print(f"\nmemory   {report.memory_line(answer)}")
     print(f"origin   {report.origin_line(answer)}")
-    for reason in broken_rules(question, plan):
+    for reason in obstacles(question, answer):
         print(f"not feasible: {reason}")
-    limit = usable_bytes(question.cluster)
-    if answer.needed_bytes > limit:
-        print(f"not feasible: needs {bytes_to_gib(answer.needed_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}")
     print(report.internlm_dict(answer, question.job))
     if options.json:
         write_json(options.json, question_record(question) | {"plan": answer_record(answer)})
     return answers
+
+
+def obstacles(question: Question, answer: Answer) -> tuple[str, ...]:
+    """Why a priced plan cannot run: rules it breaks, and memory."""
+    limit = usable_bytes(question.cluster)
+    short = f"needs {bytes_to_gib(answer.needed_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}"
+    return (*broken_rules(question, answer.plan), *([short] if answer.needed_bytes > limit else []))
 
 
 def draw(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:

@@ -38,6 +38,8 @@ def parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="simulation_train_formulaic.py",
         description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
+        epilog="Exit status: 0, 2 for wrong input or when no plan fits, 3 for a priced plan that breaks a rule of "
+        "its framework or does not fit (priced and written all the same).",
     )
     what = parser.add_argument_group("what to train")
     what.add_argument(
@@ -47,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--world_size", type=whole, required=True, help="GPUs")
     what.add_argument("--global_batch_size", type=whole, help="tokens per optimizer step")
     what.add_argument("--seq_len", type=whole, help="tokens per sequence (default: the config's)")
-    what.add_argument("--framework", help="megatron, internevo, deepspeed or fsdp (default: the config's)")
+    what.add_argument(
+        "--framework", help="megatron, zero-bubble, internevo, deepspeed or fsdp (default: the config's)"
+    )
     where = parser.add_argument_group("on what")
     where.add_argument(
         "--pre_profiling_data_path", type=Path, default=Path("prof_data/data.pt"), help="the profile"

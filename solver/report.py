@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ops.recompute import Recompute
 from profdb.sample import ProfileDatabase
 from solver.answer import Answer
 from solver.search import Question, SearchResult
@@ -110,7 +111,8 @@ def internlm_dict(answer: Answer, job: JobSpec) -> dict[str, object]:
         "tp_size": plan.tp,
         "wp_size": plan.wp,
         "zp_size": plan.zero_size,
-        "activation_ckpt": plan.recompute.value == "full",
+        "activation_ckpt": plan.recompute is Recompute.FULL,
+        **({"ckpt_layers": plan.num_recompute_layers} if plan.recompute is Recompute.BLOCK else {}),
     }
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
+from solver.schedules import Schedule
 from spec.arrays import BoolArray, IntArray, bools
 from spec.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -24,6 +26,8 @@ class Draft:
     cluster: ClusterSpec
     strategy: StrategyName
     columns: dict[str, IntArray]
+    recompute: Recompute = Recompute.NONE
+    schedule: Schedule = Schedule.ONE_F_ONE_B
 
     def __getitem__(self, name: str) -> IntArray:
         return self.columns[name]
@@ -134,6 +138,28 @@ def _parameters_shardable(draft: Draft) -> BoolArray:
     return bools((draft["zero_stage"] < 2) | (whole & (draft["pp"] == 1)))
 
 
+def _zero_bubble(draft: Draft) -> BoolArray:
+    """Zero-bubble schedules are defined for several stages of one chunk (arXiv 2401.10241 sec. 2)."""
+    plain = draft.schedule is Schedule.ONE_F_ONE_B
+    return bools(((draft["pp"] > 1) & (draft["vpp"] == 1)) | plain)
+
+
+def _experts_folded(draft: Draft) -> BoolArray:
+    """etp, where a plan says it; the search leaves experts whole."""
+    etp = draft.columns.get("etp", draft.columns["ep"] * 0 + 1)
+    ranks = draft["tp"] * draft["cp"] * draft.dp
+    return bools((ranks % (draft["ep"] * etp) == 0) & ((etp == 1) | (draft.experts > 0)))
+
+
+def _recomputes(draft: Draft) -> BoolArray:
+    preset = draft.job.preset
+    runs = {
+        Recompute.SELECTIVE: bool(preset.selective),
+        Recompute.BLOCK: preset.partial_recompute,
+    }
+    return _always(draft, runs.get(draft.recompute, True))
+
+
 def _chunks(draft: Draft) -> BoolArray:
     """Megatron-LM's conditions for interleaving (arguments.py): layers divide over pp x vpp, with the
     embedding and the loss counted as one layer each if need be (--account-for-embedding-in-pipeline-split,
@@ -151,6 +177,17 @@ UNEVEN_CHUNKS = (
 )
 
 RULES: tuple[Rule, ...] = (
+    Rule(reason="the framework has no such recomputation", after="pp", keep=_recomputes),
+    Rule(
+        reason="the framework does not cut sequences over cp",
+        after="cp",
+        keep=lambda d: bools((d["cp"] == 1) | d.job.preset.context_parallel),
+    ),
+    Rule(
+        reason="the framework has no such schedule",
+        after="pp",
+        keep=lambda d: _always(d, d.schedule.value in d.job.preset.schedules),
+    ),
     Rule(
         reason="more pipeline stages than layers",
         after="pp",
@@ -183,6 +220,12 @@ RULES: tuple[Rule, ...] = (
     Rule(reason="the same plan as mtp when nothing is cut", after="wp", keep=_distinct),
     Rule(reason="experts do not divide by ep", after="ep", keep=_experts_cut),
     Rule(reason="ep does not divide the stage's ranks", after="ep", keep=_experts_placed),
+    Rule(
+        reason="ep x etp does not divide the stage's ranks, or nothing to cut",
+        after="ep",
+        keep=_experts_folded,
+    ),
+    Rule(reason="zero-bubble schedules want several stages of one chunk", after="vpp", keep=_zero_bubble),
     Rule(
         reason="zero_size does not divide the data-parallel ranks",
         after="zero_size",

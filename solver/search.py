@@ -6,15 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.recompute import Recompute
 from solver.answer import Answer, answer_of
 from solver.calibration import Calibration, calibrated_cost
 from solver.device_memory import usable_bytes
 from solver.mfu import mfu, tokens_per_gpu_per_s
 from solver.op_times import Pricer
+from solver.partial_recompute import least_recomputed
 from solver.plans import PlanTable
 from solver.price import Sized, StepCost, price, sized
 from solver.space import Space, enumerate_block
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.cluster import ClusterSpec
 from spec.errors import NoFeasiblePlanError
 from spec.job import JobSpec
@@ -22,6 +24,10 @@ from spec.model import ModelSpec
 from spec.units import bytes_to_gib
 
 OUT_OF_MEMORY = "does not fit in memory"
+# A recomputed forward is at most a quarter of forward, forward again and twice as much backward.
+LEAST_SHARE = 0.75
+# Assumption: a block's 300 fastest fully recomputed plans hold its fastest partly recomputed one.
+MOST_PARTLY_RECOMPUTED = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +97,31 @@ def search(
         tick()
     if not priced:
         raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
+    for partly in _partly_recomputed(question, priced):
+        priced.append(partly)
+        seen += len(partly.needed_bytes)
     return _ranked(question, priced, top_k, (seen, rejected, miss.words, began))
+
+
+def _partly_recomputed(question: Question, priced: list[PricedTable]) -> list[PricedTable]:
+    """Plans between no recomputation, which does not fit, and all of it: for the fastest fully recomputed
+    ones of each block that could still win, as no plan gains more than its recomputation takes."""
+    if not question.job.preset.partial_recompute:
+        return []
+    best_s = min(float(one.cost.step_s.min()) for one in priced)
+    found: list[PricedTable] = []
+    for one in priced:
+        plans = one.table.plans
+        if plans.recompute is not Recompute.FULL:
+            continue
+        order = np.argsort(one.cost.step_s, kind="stable")[:MOST_PARTLY_RECOMPUTED]
+        rows = order[one.cost.step_s[order] * LEAST_SHARE < best_s].astype(np.int64)
+        if not rows.size:
+            continue
+        partly = least_recomputed(plans.take(rows), question.model.num_layers, lambda p: _fits(question, p))
+        if partly is not None:
+            found.append(_priced(question, partly))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +130,12 @@ class _Miss:
 
     needed_bytes: float
     words: str
+
+
+def _fits(question: Question, plans: PlanTable) -> BoolArray:
+    """Which plans need no more than the device has."""
+    needed = sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
+    return bools(needed <= usable_bytes(question.cluster))
 
 
 def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _Miss]:

@@ -1,6 +1,7 @@
 """The search space: every combination of degrees, cut down by the rules as it grows."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -15,6 +16,13 @@ from spec.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
+Shape = tuple[StrategyName, Recompute, Schedule]
+
+# Assumption: shorter pieces of a sequence, or more chunks of a stage, are never worth their hops; both can
+# be typed as a plan.
+SHORTEST_PIECE_TOKENS = 4096
+MOST_CHUNKS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
@@ -23,11 +31,12 @@ class Space:
     degrees: dict[str, tuple[int, ...]]
     strategies: tuple[StrategyName, ...]
     recomputes: tuple[Recompute, ...]
+    schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B,)
 
     @property
-    def blocks(self) -> tuple[tuple[StrategyName, Recompute], ...]:
-        """Every pair of strategy and recompute mode."""
-        return tuple((s, r) for s in self.strategies for r in self.recomputes)
+    def blocks(self) -> tuple[Shape, ...]:
+        """Every combination of strategy, recompute mode and schedule."""
+        return tuple(product(self.strategies, self.recomputes, self.schedules))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +66,12 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
     experts = max((run.block.moe.num_experts for run in model.blocks if run.block.moe), default=1)
     world = job.world_size
     # With flash attention there is no score matrix whose recomputation would save anything.
-    middle = () if job.flash_attention else (Recompute.SELECTIVE,)
+    spares = bool(job.preset.selective) and not (job.flash_attention and job.preset.selective == "core_attn")
+    middle = (Recompute.SELECTIVE,) if spares else ()
     recomputes = (Recompute.NONE, *middle, Recompute.FULL)
     return Space(
         degrees={
-            "cp": (1,),
+            "cp": _context_degrees(job),
             "pp": tuple(d for d in divisors(world) if d <= model.num_layers),
             "tp": tensor_degrees(min(world, heads)),
             "wp": tensor_degrees(world),
@@ -69,11 +79,24 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
             "zero_stage": job.preset.zero_stages,
             "zero_size": divisors(world),
             "micro_batch": divisors(job.global_batch_sequences),
-            "vpp": (1, 2, 4, 8) if job.preset.interleaves else (1,),
+            "vpp": _chunk_numbers(model) if job.preset.interleaves else (1,),
         },
         strategies=tuple(StrategyName(name) for name in job.preset.strategies),
         recomputes=recomputes,
+        schedules=tuple(Schedule(name) for name in job.preset.schedules),
     )
+
+
+def _context_degrees(job: JobSpec) -> tuple[int, ...]:
+    """Powers of two that leave pieces of at least SHORTEST_PIECE_TOKENS."""
+    most = job.seq_len // SHORTEST_PIECE_TOKENS if job.preset.context_parallel else 1
+    return tuple(2**power for power in range(max(most, 1).bit_length()))
+
+
+def _chunk_numbers(model: ModelSpec) -> tuple[int, ...]:
+    """Numbers of chunks that divide the layers, or the layers with embedding and loss counted as two more."""
+    numbers = {*divisors(model.num_layers), *divisors(model.num_layers + 2)}
+    return tuple(sorted(number for number in numbers if number <= MOST_CHUNKS))
 
 
 def enumerate_block(
@@ -81,11 +104,11 @@ def enumerate_block(
     job: JobSpec,
     cluster: ClusterSpec,
     space: Space,
-    block: tuple[StrategyName, Recompute],
+    block: Shape,
 ) -> Block:
     """All plans of one block. Columns are added one by one and each rule runs as soon as it can; a
     prefix that falls takes every plan it would have grown into with it, and they are counted."""
-    strategy, recompute = block
+    strategy, recompute, schedule = block
     degrees = dict(space.degrees)
     if strategy is not StrategyName.ISP:
         degrees["wp"] = (1,)
@@ -99,14 +122,22 @@ def enumerate_block(
         for rule in RULES:
             if rule.after != name:
                 continue
-            draft = Draft(model=model, job=job, cluster=cluster, strategy=strategy, columns=columns)
+            draft = Draft(
+                model=model,
+                job=job,
+                cluster=cluster,
+                strategy=strategy,
+                columns=columns,
+                recompute=recompute,
+                schedule=schedule,
+            )
             keep = rule.keep(draft)
             fallen = int(np.count_nonzero(~keep))
             if fallen:
                 rejected[rule.reason] = rejected.get(rule.reason, 0) + fallen * to_come
                 columns = {key: value[keep] for key, value in columns.items()}
     return Block(
-        plans=_table(job, columns, strategy, recompute),
+        plans=_table(job, columns, block),
         seen=int(np.prod(sizes, dtype=np.int64)),
         rejected=rejected,
     )
@@ -121,17 +152,16 @@ def _grow(columns: dict[str, IntArray], name: str, values: tuple[int, ...]) -> d
     return grown | {name: np.tile(ints(values), rows)}
 
 
-def _table(
-    job: JobSpec, columns: dict[str, IntArray], strategy: StrategyName, recompute: Recompute
-) -> PlanTable:
+def _table(job: JobSpec, columns: dict[str, IntArray], block: Shape) -> PlanTable:
     """The surviving rows as plans; dp fills the world and num_micro the batch."""
+    strategy, recompute, schedule = block
     dp = job.world_size // (columns["tp"] * columns["cp"] * columns["pp"])
     degrees = {name: column for name, column in columns.items() if name != "vpp"}
     layout = Layout(world_size=job.world_size, dp=dp, etp=np.ones_like(dp), **degrees)
     return PlanTable(
         strategy=strategy,
         recompute=recompute,
-        schedule=Schedule.ONE_F_ONE_B,
+        schedule=schedule,
         preset=job.preset.name,
         layout=layout,
         vpp=columns["vpp"],

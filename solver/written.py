@@ -9,6 +9,7 @@ from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
 from solver.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
+from solver.schedules import Schedule
 from solver.search import Question
 from spec.arrays import ints
 from spec.config_file import WrittenPlan
@@ -20,6 +21,7 @@ PLAN_KEYS: dict[str, str] = {
     "pp": "ranks",
     "wp": "ranks",
     "ep": "ranks",
+    "etp": "ranks, 1 unless said",
     "cp": "ranks",
     "vpp": "virtual chunks of a stage",
     "zero_stage": "0, 1, 2 or 3",
@@ -27,6 +29,8 @@ PLAN_KEYS: dict[str, str] = {
     "micro_batch": "sequences",
     "recompute": "none, selective or full",
     "layout": "what each stage holds, such as Ett|tt|tL",
+    "recompute_layers": "layers of every chunk of a stage, with recompute=full; all unless said",
+    "schedule": "1f1b, zb-h1, zb-h2, zb-1p or zb-2p",
 }
 # 0 stands for a choice (ep, zero_size) or for no sharding (zero_stage); a degree of 0 means nothing.
 ZERO_ALLOWED = frozenset({"ep", "zero_stage", "zero_size"})
@@ -35,8 +39,15 @@ ZERO_ALLOWED = frozenset({"ep", "zero_stage", "zero_size"})
 def parse_plan(text: str) -> WrittenPlan:
     """``strategy=msp,tp=8,pp=2,micro_batch=1`` as a plan; keys left out are not set.
 
-    Raises ConfigError for an unknown or repeated key, or a value that is no number or too small.
+    Raises ConfigError for an empty plan, an unknown or repeated key, or a value that is no number or too small.
     """
+    if not text.strip(" ,"):
+        raise ConfigError(
+            where="--plan",
+            key="plan",
+            value=text,
+            allowed=f"key=value,... with keys of {', '.join(PLAN_KEYS)}",
+        )
     numbers: dict[str, int] = {}
     words: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -51,7 +62,7 @@ def parse_plan(text: str) -> WrittenPlan:
             )
         if key in words or key in numbers:
             raise ConfigError(where="--plan", key=key, value=value, allowed="each key once")
-        if key in ("strategy", "recompute", "layout"):
+        if key in ("strategy", "recompute", "schedule", "layout"):
             words[key] = value
         elif value.isdecimal() and (int(value) or key in ZERO_ALLOWED):
             numbers[key] = int(value)
@@ -72,6 +83,9 @@ def parse_plan(text: str) -> WrittenPlan:
         vpp=numbers.get("vpp", 1),
         zero_stage=numbers.get("zero_stage"),
         stage_layout=words.get("layout", ""),
+        etp=numbers.get("etp"),
+        recompute_layers=numbers.get("recompute_layers"),
+        schedule=words.get("schedule"),
     )
 
 
@@ -105,12 +119,15 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
     return Plan(
         strategy=_strategy(written.strategy or "mtp", where),
         preset=job.preset.name,
-        recompute=_recompute(written.recompute or "none", where),
+        recompute=_recompute(written, where),
+        num_recompute_layers=written.recompute_layers or 0,
+        schedule=_schedule(written.schedule or Schedule.ONE_F_ONE_B.value, where),
         tp=tp,
         cp=cp,
         pp=pp,
         vpp=written.vpp,
         ep=_expert_ranks(written, question, tp * cp * dp, where),
+        etp=written.etp or 1,
         dp=dp,
         wp=written.wp or 1,
         zero_stage=zero_stage,
@@ -154,10 +171,23 @@ def _strategy(name: str, where: str) -> StrategyName:
     return StrategyName(name)
 
 
-def _recompute(name: str, where: str) -> Recompute:
-    if name not in set(Recompute):
+def _recompute(written: WrittenPlan, where: str) -> Recompute:
+    name = written.recompute or ("full" if written.recompute_layers else "none")
+    if name not in ("none", "selective", "full"):
         raise ConfigError(where=where, key="recompute", value=name, allowed=PLAN_KEYS["recompute"])
-    return Recompute(name)
+    if not written.recompute_layers:
+        return Recompute(name)
+    if name != "full":
+        raise ConfigError(
+            where=where, key="recompute_layers", value=written.recompute_layers, allowed="with recompute=full"
+        )
+    return Recompute.BLOCK
+
+
+def _schedule(name: str, where: str) -> Schedule:
+    if name not in set(Schedule):
+        raise ConfigError(where=where, key="schedule", value=name, allowed=PLAN_KEYS["schedule"])
+    return Schedule(name)
 
 
 def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
@@ -173,6 +203,8 @@ def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
         cluster=question.cluster,
         strategy=plan.strategy,
         columns=columns,
+        recompute=plan.recompute,
+        schedule=plan.schedule,
     )
     passed_over = {"the same plan as mtp when nothing is cut"}
     if plan.stage_layout:

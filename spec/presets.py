@@ -6,7 +6,7 @@ optimizations for FP16 training"; PyTorch FSDP documentation; InternEvo 0.4 ``co
 ``internlm/solver/optimizer/hybrid_zero_optim.py``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spec.errors import ConfigError
 
@@ -35,6 +35,9 @@ class FrameworkPreset:
     gathers_logits: every tensor rank gathers the whole vocabulary's logits and computes the whole loss.
     selective: what selective recomputation repeats, "core_attn" (the attention core), "every_second_product"
         (ops.second_products) or "" where there is none.
+    partial_recompute: some layers of a stage may be recomputed and others not.
+    schedules: pipeline schedules it can run, by solver.schedules' names.
+    context_parallel: sequences may be cut over cp.
     recomputes_edges: full recomputation repeats embedding and head as it does layers.
     keeps_stage_outputs: a stage's output stays from its forward to its backward, and the last stage's
         logits until the next ones take their place.
@@ -79,6 +82,9 @@ class FrameworkPreset:
     plain_loss: bool = False
     gathers_logits: bool = False
     selective: str = "core_attn"
+    partial_recompute: bool = True
+    schedules: tuple[str, ...] = ("1f1b",)
+    context_parallel: bool = False
     recomputes_edges: bool = False
     keeps_stage_outputs: bool = False
     overlap_grad_reduce: bool = True
@@ -105,6 +111,7 @@ MEGATRON = FrameworkPreset(
     bucket_elements_per_rank=1_000_000,
     scattered_hops=True,
     interleaves=True,
+    context_parallel=True,
     contiguous_gradients=True,
     source="Megatron-LM core 0.12: --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
@@ -142,6 +149,7 @@ DEEPSPEED = FrameworkPreset(
     overlap_param_gather=False,
     scattered_hops=True,
     keeps_stage_outputs=True,
+    partial_recompute=False,
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
     "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
     "is_grad_partitioned where there is tensor parallelism",
@@ -159,12 +167,21 @@ FSDP = FrameworkPreset(
     overlap_tp_backward=False,
     accumulation="",
     plain_loss=True,
+    context_parallel=True,
     selective="every_second_product",
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )
 
+ZERO_BUBBLE = replace(
+    MEGATRON,
+    name="zero-bubble",
+    schedules=("1f1b", "zb-h1", "zb-h2"),
+    source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM: --enable-zero-bubble; "
+    " otherwise " + MEGATRON.source,
+)
+
 PRESETS: dict[str, FrameworkPreset] = {
-    preset.name: preset for preset in (MEGATRON, INTERNEVO, DEEPSPEED, FSDP)
+    preset.name: preset for preset in (MEGATRON, INTERNEVO, DEEPSPEED, FSDP, ZERO_BUBBLE)
 }
 
 

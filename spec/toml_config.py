@@ -200,6 +200,8 @@ def _plan(section: Section) -> WrittenPlan:
         micro_batch=section.maybe_integer("micro_batch"),
         num_micro=section.maybe_integer("num_micro"),
         recompute=recompute if section.has("recompute") else None,
+        recompute_layers=section.maybe_integer("recompute_layers"),
+        schedule=section.text("schedule") if section.has("schedule") else None,
         overlap_sync_grad=section.maybe_flag("overlap_sync_grad"),
         overlap_sync_param=section.maybe_flag("overlap_sync_param"),
         reduce_bucket_size=section.maybe_integer("reduce_bucket_size"),

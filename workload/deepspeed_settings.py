@@ -74,6 +74,7 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})")
     if plan.ep > 1:
         notes.append(f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts")
+    refuse_unless(plan.recompute is not Recompute.BLOCK, "DeepSpeed", "recomputing some layers of a stage")
     if plan.recompute is not Recompute.NONE:
         what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
         notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")

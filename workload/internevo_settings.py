@@ -67,6 +67,10 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
     refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
     selective = plan.recompute is Recompute.SELECTIVE
     refuse_unless(not selective, NAME, "recomputing the attention core alone")
+    partly = plan.recompute is Recompute.BLOCK
+    refuse_unless(
+        not partly or model.num_layers % plan.pp == 0, NAME, "a share of recomputed layers on unequal stages"
+    )
     compute = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}.get(question.job.precision.compute)
     if compute is None:
         raise ExportError(f"{NAME} has no setting for {question.job.precision.compute} products")
@@ -82,7 +86,10 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
         "norm_type": model.norm.value,
         "dtype": compute,
         "use_flash_attn": question.job.flash_attention,
-        "checkpoint": plan.recompute is Recompute.FULL,
+        # A bool, or the share of a stage's layers.
+        "checkpoint": plan.num_recompute_layers * plan.pp / model.num_layers
+        if partly
+        else plan.recompute is Recompute.FULL,
         "num_chunks": plan.vpp,
     }
     if model.max_positions:

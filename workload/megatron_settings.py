@@ -98,6 +98,12 @@ def _kernels(question: Question, plan: Plan) -> Flags:
             "--recompute-method": "uniform",
             "--recompute-num-layers": 1,
         }
+    elif plan.recompute is Recompute.BLOCK:
+        flags |= {
+            "--recompute-granularity": "full",
+            "--recompute-method": "block",
+            "--recompute-num-layers": plan.num_recompute_layers,
+        }
     elif plan.recompute is Recompute.SELECTIVE:
         flags |= {"--recompute-granularity": "selective", "--recompute-modules": "core_attn"}
     return flags

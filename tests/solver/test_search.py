@@ -7,7 +7,9 @@ import pytest
 
 from ops.recompute import Recompute
 from ops.strategies.sharding import StrategyName
+from solver.device_memory import usable_bytes
 from solver.plans import PlanTable
+from solver.schedules import Schedule
 from solver.search import price_plan, search
 from solver.space import Space, divisors, full_space, tensor_degrees
 from solver.written import broken_rules, parse_plan, plan_of
@@ -178,3 +180,78 @@ def test_what_a_framework_cannot_run_is_said() -> None:
     assert any("virtual chunks" in reason for reason in broken_rules(asked, chunks))
     stageless = plan_of(parse_plan("zero_stage=0,zero_size=8"), asked, "--plan")
     assert "a ZeRO stage needs shards, and shards a stage" in broken_rules(asked, stageless)
+
+
+def test_what_a_preset_supports_is_searched_and_nothing_else() -> None:
+    """Context parallelism from 8,192 tokens on, zero-bubble schedules in their fork, chunks that divide."""
+    long = question(preset=PRESETS["megatron"], seq_len=16384, sequences=16)
+    assert full_space(long.model, long.job).degrees["cp"] == (1, 2, 4)
+    assert full_space(long.model, long.job.with_preset(PRESETS["internevo"])).degrees["cp"] == (1,)
+    forked = long.job.with_preset(PRESETS["zero-bubble"])
+    assert {Schedule.ZB_H1, Schedule.ZB_H2} < set(full_space(long.model, forked).schedules)
+    assert full_space(long.model, long.job).schedules == (Schedule.ONE_F_ONE_B,)
+    assert full_space(small_model(layers=12), long.job).degrees["vpp"] == (1, 2, 3, 4, 6, 7)
+    asked = question(preset=PRESETS["zero-bubble"], world_size=4, sequences=16)
+    space = full_space(asked.model, asked.job)
+    for plan in (kept.plan for kept in search(asked, space, top_k=10**6).best):
+        assert broken_rules(asked, plan) == ()
+        if plan.schedule is not Schedule.ONE_F_ONE_B:
+            assert plan.pp > 1
+            assert plan.vpp == 1
+
+
+def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
+    asked = question(preset=PRESETS["megatron"], world_size=1, sequences=16, seq_len=8192, memory_gib=5.0)
+    space = full_space(asked.model, asked.job)
+    found = [one for one in search(asked, space, top_k=10**6).best if one.plan.recompute is Recompute.BLOCK]
+    assert found
+    for one in found:
+        layers = one.plan.num_recompute_layers
+        assert 0 < layers < asked.model.num_layers
+        less = price_plan(asked, PlanTable.of(replace(one.plan, num_recompute_layers=layers - 1)))[0]
+        assert one.needed_bytes <= usable_bytes(asked.cluster) < less.needed_bytes
+    whole = asked.job.with_preset(PRESETS["deepspeed"])
+    kinds = search(replace(asked, job=whole), full_space(asked.model, whole), top_k=10**6).best
+    assert Recompute.BLOCK not in {one.plan.recompute for one in kinds}
+
+
+@pytest.mark.parametrize(
+    ("text", "preset", "reason"),
+    [
+        ("recompute=selective", "internevo", "no such recomputation"),
+        ("recompute=full,recompute_layers=2", "deepspeed", "no such recomputation"),
+        ("pp=2,schedule=zb-h1", "megatron", "no such schedule"),
+        ("schedule=zb-h1", "zero-bubble", "several stages"),
+        ("cp=2", "internevo", "over cp"),
+        ("etp=2", "megatron", "etp"),
+    ],
+)
+def test_a_typed_plan_beyond_the_framework_says_so(text: str, preset: str, reason: str) -> None:
+    asked = question(preset=PRESETS[preset])
+    assert any(reason in one for one in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan")))
+
+
+def test_layers_schedule_and_expert_ranks_can_be_typed() -> None:
+    asked = question(preset=PRESETS["megatron"])
+    typed = plan_of(parse_plan("pp=2,recompute=full,recompute_layers=3,schedule=1f1b,etp=1"), asked, "--plan")
+    assert typed.recompute is Recompute.BLOCK
+    assert typed.num_recompute_layers == 3
+    assert plan_of(parse_plan("recompute_layers=3"), asked, "--plan").recompute is Recompute.BLOCK
+    assert plan_of(parse_plan("etp=2"), asked, "--plan").etp == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        ",",
+        "schedule=gpipe",
+        "recompute=block",
+        "recompute=none,recompute_layers=2",
+        "recompute_layers=0",
+    ],
+)
+def test_plans_that_cannot_be_meant_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        plan_of(parse_plan(text), question(), "--plan")

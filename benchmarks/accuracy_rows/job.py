@@ -132,6 +132,10 @@ def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
         preset = replace(preset, overlap_grad_reduce=True)
     if notes.no_overlap or row.dataset.startswith("simumax"):
         preset = replace(preset, overlap_grad_reduce=False, overlap_param_gather=False)
+    if row.dataset.startswith("simumax"):
+        # "No comm overlap": tensor-parallel too, by every --disable-tp-comm-* flag, the bulk ones of the backward
+        # included (SimuMax, simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh).
+        preset = replace(preset, overlap_tp_backward=False)
     if UNCOMPILED_LOSS in row.text("source"):
         preset = replace(preset, fused_loss=False)
     if "cross-entropy fusion" in row.notes or row.dataset.startswith("simumax"):

@@ -39,6 +39,19 @@ def test_shard_groups_are_read_from_notes(cells: dict[str, object], stage: int, 
     assert (plan.zero_stage, plan.zero_size) == (stage, size)
 
 
+@pytest.mark.parametrize(("dataset", "overlaps"), [("simumax_b200", False), ("made_up", True)])
+def test_a_source_without_overlap_waits_for_tensor_communication(dataset: str, overlaps: bool) -> None:
+    one = row(dataset=dataset)
+    preset = job_of(one, notes_of(one))[0].preset
+    assert (preset.overlap_tp_backward, preset.overlap_grad_reduce) == (overlaps, overlaps)
+
+
+def test_a_stated_layout_is_the_plans_where_it_fits() -> None:
+    assert plans(notes="pp_layout=Et*3|tL; bf16")[0].stage_layout == "Et*3|tL"
+    assert plans(notes="pp_layout=Et*3|t*2L")[0].stage_layout == ""
+    assert plans(notes="pp_layout=None")[0].stage_layout == ""
+
+
 def test_unknown_settings_become_candidates_and_none_looks_at_the_measurement() -> None:
     unknown = {"micro_batch": "", "recompute": "unknown"}
     found = plans(**unknown)

@@ -189,6 +189,11 @@ def test_uneven_stages_are_a_layout(tmp_path: Path) -> None:
     assert layers_per_stage(8, 3).tolist() == [3, 3, 2]
 
 
+def test_a_layout_as_planned_is_written_as_it_is(tmp_path: Path) -> None:
+    plan = Plan(strategy=FSP, preset="megatron", pp=3, num_micro=3, stage_layout="Et*4|t*3|tL")
+    assert megatron(asked(plan), tmp_path).pipeline_model_parallel_layout == "Et*4|t*3|tL"
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -10,7 +10,10 @@ from pathlib import Path
 from solver.files import write_json
 from spec.collectives import Collective
 from spec.errors import ConfigError, UserError
+from workload.aiob import write_aiob
+from workload.aiob_export import aiob_of
 from workload.aiob_import import import_aiob
+from workload.build import stage_works
 from workload.bundle import export_bundle
 from workload.busbw_yaml import read_busbw
 from workload.command_line import (
@@ -98,6 +101,9 @@ def generate(options: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     if options.show_groups:
         show_groups(plan_groups(made.plan))
+    if options.write_aiob:
+        write_aiob(options.write_aiob, aiob_of(stage_works(made.question, made.plan)))
+        print(f"wrote {options.write_aiob}")
     if options.bundle:
         work = made.works[0] if len(made.works) == 1 else None
         bundle = export_bundle(

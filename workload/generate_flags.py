@@ -159,6 +159,7 @@ def _times(out: Options) -> None:
     )
     out.add("comp_filepath", help_text="times from this AIOB file", type=Path)
     out.switch("aiob_enable", "aiob", help_text="times from prof_data/data.pt, or the AIOB file when given")
+    out.add("write_aiob", help_text="also write the forward times to this AIOB file", type=Path)
     out.add("fixed_time_us", help_text="every operation takes this long", type=float)
 
 

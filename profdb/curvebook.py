@@ -40,6 +40,10 @@ from spec.origin import Origin
 
 Columns = dict[str, IntArray]
 
+MUCH_SURER = 0.5
+"""Assumption: between samples, however far apart, a curve of worse origin answers only when it tells less
+than half of the error."""
+
 
 class Book(Protocol):
     """What answers queries: a CurveBook over a profile, or a book of modelled times."""
@@ -228,18 +232,29 @@ class CurveBook:
         size = next(iter(columns.values())).shape[0] if columns else 1
         seconds, spread = np.full(size, np.nan), np.zeros(size)
         origin = np.zeros(size, dtype=np.int64)
+        settled: BoolArray = np.zeros(size, dtype=np.bool_)
+        surrounded: BoolArray = np.zeros(size, dtype=np.bool_)
+        held_penalty = 0.0
         for penalty, curve in self._candidates(family, words):
-            rows = np.flatnonzero(np.isnan(seconds))
+            # A curve of worse origin but the same words answers where the better one has nothing near.
+            settled |= ~np.isnan(seconds) & (penalty > held_penalty)
+            held_penalty = penalty
+            rows = np.flatnonzero(~settled)
             if not rows.size:
                 break
             asked = {name: column[rows] for name, column in columns.items()}
             told = FITTERS[family].predict(curve.arrays, asked, words)
             # A curve through modelled samples is no better than the model they came from.
             model_error = MODEL_ERROR[family] if curve.origin is Origin.MODELLED else 0.0
-            spread[rows] = np.sqrt(told.relative_std**2 + penalty**2 + model_error**2)
-            seconds[rows] = told.seconds
+            error = np.sqrt(told.relative_std**2 + penalty**2 + model_error**2)
+            surer = error < np.where(surrounded[rows], MUCH_SURER, 1.0) * spread[rows]
+            better = ~np.isnan(told.seconds) & (np.isnan(seconds[rows]) | surer)
+            taken = rows[better]
+            seconds[taken], spread[taken] = told.seconds[better], error[better]
             outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
-            origin[rows] = np.where(told.inside & (penalty == 0.0), int(curve.origin), int(outside))
+            own = told.inside[better] & (penalty == 0.0)
+            origin[taken] = np.where(own, int(curve.origin), int(outside))
+            surrounded[taken] = told.inside[better]
         told_all = Priced(seconds=seconds, relative_std=spread, origin=origin)
         if self._on_demand is None:
             return told_all

@@ -1,9 +1,11 @@
 """Where a price comes from: no answer carries a better origin than its samples and its distance allow."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from profdb.cases import AttentionCase, MemoryBoundCase
+from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.curvebook import CurveBook
 from profdb.priced import Priced
 from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery
@@ -144,3 +146,43 @@ def test_windows_are_told_apart() -> None:
     sizes = {"q_len": 4096, "kv_len": 4096, "heads": 16, "kv_heads": 8, "qk_dim": 128, "v_dim": 128}
     priced = book.attention_s(AttentionQuery(**sizes, mask="window", window=[512, 2048]))
     assert priced.seconds == pytest.approx([1e-8 * 512 * 16, 1e-8 * 2048 * 16], rel=1e-6)
+
+
+def test_a_few_measured_samples_rule_near_themselves_and_leave_the_rest_to_the_model() -> None:
+    modelled = gemm_samples(origin=Origin.MODELLED)
+    few = [
+        sample(GemmCase(m=m, k=1024, n=1024), 2.0 * product_s(m, 1024, 1024), Origin.MEASURED)
+        for m in (1024, 2048)
+    ]
+    book = CurveBook(profile(modelled + few))
+    near = book.linear_s(LinearQuery(m=1024, k=1024, n=1024))
+    assert near.origin[0] == Origin.MEASURED
+    assert near.seconds[0] == pytest.approx(2.0 * product_s(1024, 1024, 1024), rel=0.01)
+    far = book.linear_s(LinearQuery(m=1024, k=8192, n=8192))
+    assert far.origin[0] == Origin.MODELLED
+    assert far.seconds[0] == pytest.approx(product_s(1024, 8192, 8192), rel=0.3)
+    assert far.relative_std[0] < 0.3
+
+
+def test_measured_samples_far_apart_leave_what_is_between_to_the_model() -> None:
+    modelled = gemm_samples(origin=Origin.MODELLED)
+    corners = [
+        sample(GemmCase(m=m, k=k, n=n), (1.0 if k == n else 4.0) * product_s(m, k, n))
+        for m, k, n in product((256, 8192), (512, 4096), (512, 4096))
+    ]
+    between = CurveBook(profile(modelled + corners)).linear_s(LinearQuery(m=1024, k=1536, n=1536))
+    assert between.origin[0] == Origin.MODELLED
+    assert (
+        CurveBook(profile(corners)).linear_s(LinearQuery(m=1024, k=1536, n=1536)).origin[0] == Origin.MEASURED
+    )
+
+
+def test_a_measured_sweep_reaches_a_little_beyond_itself_before_the_model_answers() -> None:
+    wide = gemm_samples(origin=Origin.MODELLED)
+    slow = [sample(s.case, 3.0 * s.median_s, s.origin) for s in wide]
+    sizes = {s.case.m for s in gemm_samples() if isinstance(s.case, GemmCase)}
+    book = CurveBook(profile(slow + [s for s in gemm_samples() if s.case.m < max(sizes)]))  # type: ignore[union-attr]
+    beyond = int(1.03 * max(size for size in sizes if size < max(sizes)))
+    priced = book.linear_s(LinearQuery(m=beyond, k=1024, n=1024))
+    assert priced.origin[0] == Origin.EXTRAPOLATED
+    assert priced.seconds[0] == pytest.approx(product_s(beyond, 1024, 1024), rel=0.2)

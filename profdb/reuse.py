@@ -23,6 +23,9 @@ SAME_WIDTH = frozenset({"bf16", "fp16"})
 ANY_KERNEL = 0.25
 """A memory-bound kernel told from another one's bytes/s."""
 
+FP8_RECIPES = ("tensor", "row", "block", "mx")
+"""How fp8 operands are scaled; the products themselves run at one rate."""
+
 RULES: dict[tuple[Family, str], dict[tuple[str, str], float]] = {
     (Family.GEMM, "layout"): {
         ("TN", "NN"): 0.15,
@@ -32,7 +35,9 @@ RULES: dict[tuple[Family, str], dict[tuple[str, str], float]] = {
         ("NT", "NN"): 0.15,
         ("NT", "TN"): 0.2,
     },
-    (Family.GEMM, "scale_recipe"): {("block", "tensor"): 0.25, ("tensor", "block"): 0.25},
+    (Family.GEMM, "scale_recipe"): {
+        (asked, held): 0.25 for asked in FP8_RECIPES for held in FP8_RECIPES if asked != held
+    },
     (Family.GEMM, "bias"): {("1", "0"): 0.05, ("0", "1"): 0.05},
     (Family.ATTENTION, "direction"): {("backward", "forward"): 0.3},
     (Family.ATTENTION, "mask"): {

@@ -9,6 +9,7 @@ import torch
 
 from profdb.cases import GroupedGemmCase
 from profiler.device import Device
+from profiler.fp8 import launch_grouped_fp8
 from profiler.launched import Call, Launched, UnsupportedCaseError
 from profiler.torch_dtypes import operand_copies, random_operand
 from spec.dtypes import dtype_bytes
@@ -16,10 +17,12 @@ from spec.dtypes import dtype_bytes
 
 def launch_grouped_gemm(case: GroupedGemmCase, device: Device) -> Launched:
     """Operands of the grouped product and its call; torch's grouped_mm, else one product a group."""
-    if case.dtype_in != case.dtype_out or case.scale_recipe or case.spread != "even":
-        raise UnsupportedCaseError("grouped products in one unscaled dtype, evenly spread, only")
     if case.m % case.groups:
         raise UnsupportedCaseError(f"{case.m} rows do not spread evenly over {case.groups} groups")
+    if case.dtype_in == "fp8" and case.spread == "even":
+        return launch_grouped_fp8(case, device)
+    if case.dtype_in != case.dtype_out or case.scale_recipe or case.spread != "even":
+        raise UnsupportedCaseError("grouped products in one unscaled dtype, evenly spread, only")
     grouped = grouped_product(case, device)
     moved = dtype_bytes(case.dtype_in) * (case.groups * case.k * case.n + case.m * case.k + case.m * case.n)
     copies = operand_copies(moved, device.cache_bytes, most=4)

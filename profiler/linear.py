@@ -1,4 +1,4 @@
-"""Benchmark: matrix products of a Linear in its three layouts, batched products, fp8 products."""
+"""Benchmark: matrix products of a Linear in its three layouts, and batched products."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import torch
 
 from profdb.cases import GemmCase
 from profiler.device import Device
+from profiler.fp8 import launch_fp8
 from profiler.launched import Call, Launched, UnsupportedCaseError
 from profiler.torch_dtypes import operand_copies, random_operand, torch_dtype
 from spec.dtypes import dtype_bytes
@@ -60,30 +61,3 @@ def gemm_call(case: GemmCase, where: torch.device) -> Call:
         return lambda: torch.addmm(offset, left, right, out=out)
     product: Callable[..., torch.Tensor] = torch.bmm if case.batch > 1 else torch.mm
     return lambda: product(left, right, out=out)
-
-
-def launch_fp8(case: GemmCase, device: Device) -> Launched:
-    """fp8 products run on the tensor cores in layout NT only: frameworks transpose copies for the
-    gradients, so that their products are NT as well (cuBLASLt documentation, "cublasLtMatmul",
-    table of FP8 kernels: A transposed, B not transposed in column-major terms)."""
-    if device.capability < (8, 9):
-        raise UnsupportedCaseError("fp8 products need compute capability 8.9")
-    if case.layout != "NT" or case.batch != 1 or case.scale_recipe != "tensor" or case.bias:
-        raise UnsupportedCaseError("fp8 products run as NT, one at a time, scaled per tensor")
-    if case.k % 16 or case.n % 16:
-        raise UnsupportedCaseError("fp8 products need k and n to be multiples of 16")
-    where = device.torch_device
-    moved = (case.m * case.k + case.k * case.n) + 2 * case.m * case.n
-    calls = tuple(fp8_call(case, where) for _ in range(operand_copies(moved, device.cache_bytes)))
-    return Launched(case=case, calls=calls, implementation="torch._scaled_mm")
-
-
-def fp8_call(case: GemmCase, where: torch.device) -> Call:
-    """One scaled product with fast accumulation, as training frameworks run the forward."""
-    left = random_operand((case.m, case.k), "fp8", where)
-    right = random_operand((case.n, case.k), "fp8", where).t()
-    scale = torch.ones((), dtype=torch.float32, device=where)
-    out_dtype = torch_dtype(case.dtype_out)
-    return lambda: torch._scaled_mm(
-        left, right, scale_a=scale, scale_b=scale, out_dtype=out_dtype, use_fast_accum=True
-    )

@@ -63,19 +63,23 @@ def gpu_linear_cases() -> list[Planned]:
     plans += planned(2, gemms_of(every, (4096,), "bf16"))
     plans += planned(2, gemms_of(core_whole, CORE_TOKENS, "fp16"))
     plans += planned(2, as_fp8(gemms_of(core, CORE_TOKENS, "bf16")))
+    for recipe in ("block", "mx", "row"):
+        plans += planned(1, as_fp8(gemms_of(core_whole, (4096,), "bf16"), recipe))
+        plans += planned(2, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16"), recipe))
     plans += planned(3, gemms_of(every, TOKENS, "bf16"))
     return plans
 
 
-def as_fp8(cases: Iterable[GemmCase]) -> list[GemmCase]:
-    """The products with fp8 operands, scaled per tensor, bf16 out (profiler.linear).
+def as_fp8(cases: Iterable[GemmCase], recipe: str = "tensor") -> list[GemmCase]:
+    """The products with fp8 operands scaled by a recipe of profiler.fp8, bf16 out.
 
     All three in one layout: fp8 tensor cores want both operands contiguous along k, so frameworks keep
-    transposed copies and run the gradients as NT too (Transformer Engine), with a gradient's sizes. All
-    with fast accumulation; where a framework adds up gradients more exactly, they take longer than this.
+    transposed copies and run the gradients as NT too (Transformer Engine), with a gradient's sizes.
+    Per tensor and by row with fast accumulation; where a framework adds up gradients more exactly, they take
+    longer than this.
     """
     return [
-        GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe="tensor")
+        GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", dtype_in="fp8", scale_recipe=recipe)
         for case in cases
     ]
 
@@ -131,8 +135,20 @@ def gpu_grouped_cases() -> list[Planned]:
                 core = groups in (4, 8) and rows in (4096, 16384)
                 for inputs, outputs in widths:
                     tier = 1 if core else 2
-                    plans += planned(tier, grouped_gemms(groups, rows, inputs, outputs, "bf16"))
+                    products = grouped_gemms(groups, rows, inputs, outputs, "bf16")
+                    plans += planned(tier, products)
+                    if core:
+                        plans += planned(2, grouped_as_fp8(products))
     return plans
+
+
+def grouped_as_fp8(cases: Iterable[GroupedGemmCase]) -> list[GroupedGemmCase]:
+    """The experts' forward and input gradient with fp8 operands scaled by row, both as NT."""
+    return [
+        replace(case, layout="NT", dtype_in="fp8", dtype_out="bf16", scale_recipe="row")
+        for case in cases
+        if case.layout != "TN"
+    ]
 
 
 def cpu_grouped_cases(dtype: str) -> list[Planned]:

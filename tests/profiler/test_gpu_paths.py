@@ -1,6 +1,7 @@
 """What runs on GPUs only, as far as a machine without one can hold it: torch's shape functions on
 tensors without data check layouts and formats, and a fake CUDA tells the order of a trial."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCa
 from profiler import attention, memory_bound, timing
 from profiler.attention import attention_operands, torch_varlen_forward
 from profiler.device import Device, choose_device
-from profiler.grouped_gemm import grouped_call, grouped_product
+from profiler.fp8 import fp8_call, grouped_fp8_call, launch_fp8, launch_grouped_fp8
+from profiler.grouped_gemm import grouped_call, grouped_product, launch_grouped_gemm
 from profiler.launched import UnsupportedCaseError
-from profiler.linear import fp8_call, launch_fp8
 from profiler.memory_bound import launch_memory_bound
 from profiler.torch_dtypes import operand_copies
 from spec.errors import ConfigError
@@ -48,7 +49,8 @@ def test_fp8_products_pass_torchs_checks_of_layout_and_format() -> None:
     [
         GemmCase(m=16, k=16, n=16, layout="NN", dtype_in="fp8", scale_recipe="tensor"),
         GemmCase(m=16, k=24, n=16, dtype_in="fp8", scale_recipe="tensor"),
-        GemmCase(m=16, k=16, n=16, dtype_in="fp8", scale_recipe="block"),
+        GemmCase(m=16, k=32, n=16, dtype_in="fp8", scale_recipe="mx"),
+        GemmCase(m=16, k=32, n=16, dtype_in="fp8", scale_recipe="nibbles"),
         GemmCase(m=16, k=16, n=16, dtype_in="fp8"),
         GemmCase(batch=2, m=16, k=16, n=16, dtype_in="fp8", scale_recipe="tensor"),
     ],
@@ -162,3 +164,100 @@ def test_a_node_with_fewer_gpus_than_ranks_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     with pytest.raises(ConfigError, match="LOCAL_RANK"):
         choose_device("cuda", 4)
+
+
+class Seen:
+    """What a kernel of torch was handed."""
+
+    def __init__(self) -> None:
+        self.args: tuple[Any, ...] = ()
+        self.words: dict[str, Any] = {}
+
+    def __call__(self, *args: Any, **words: Any) -> None:
+        self.args, self.words = args, words
+
+
+# PyTorch ScaledBlas.cpp, is_blockwise_1x128_scaling and its neighbours: (shape, stride, dtype) of both scales
+# for m = 256, k = 640, n = 384; B's blocks are padded to a multiple of four along k (5 -> 8), MXFP8 has
+# 128 x 4 scales a tile: 256 x 20 and 384 x 20.
+SCALE_SHAPES = {
+    "tensor": (((), ()), ((), ())),
+    "row": (((256, 1), (1, 1)), ((1, 384), (384, 1))),
+    "block": (((256, 5), (1, 256)), ((5, 3), (1, 8))),
+    "mx": (((5120,), (1,)), ((7680,), (1,))),
+}
+
+
+@pytest.mark.parametrize("recipe", SCALE_SHAPES)
+def test_fp8_products_are_launched_with_the_scales_of_their_recipe(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = GemmCase(m=256, k=640, n=384, dtype_in="fp8", scale_recipe=recipe)
+    passed = fp8_call(case, META)()
+    assert isinstance(passed, torch.Tensor)
+    assert (tuple(passed.shape), passed.dtype) == ((256, 384), torch.bfloat16)
+    seen = Seen()
+    monkeypatch.setattr(torch, "_scaled_mm", seen)
+    capability = (10, 0) if recipe == "mx" else (9, 0)
+    monkeypatch.setattr(Hopper, "capability", capability)
+    launched = launch_fp8(case, Hopper(kind="cuda"))
+    assert launched.case == case
+    assert recipe in launched.implementation
+    launched.calls[0]()
+    left, right = seen.args
+    assert (tuple(left.shape), tuple(right.shape)) == ((256, 640), (640, 384))
+    assert (left.stride(), right.stride()) == ((640, 1), (1, 640))
+    assert left.dtype is right.dtype is torch.float8_e4m3fn
+    kind = torch.float8_e8m0fnu if recipe == "mx" else torch.float32
+    for name, (shape, stride) in zip(("scale_a", "scale_b"), SCALE_SHAPES[recipe], strict=True):
+        scale = seen.words[name]
+        assert (tuple(scale.shape), scale.stride(), scale.dtype) == (shape, stride, kind)
+    assert seen.words["use_fast_accum"] is (recipe in ("tensor", "row"))
+
+
+@pytest.mark.parametrize(("recipe", "capability"), [("row", (8, 9)), ("block", (10, 0)), ("mx", (9, 0))])
+def test_a_recipe_the_device_has_no_kernel_for_is_refused(
+    recipe: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hopper, "capability", capability)
+    with pytest.raises(UnsupportedCaseError, match="capability"):
+        launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe=recipe), Hopper(kind="cuda"))
+
+
+GROUPED_FP8 = GroupedGemmCase(groups=4, m=64, k=32, n=48, dtype_in="fp8", scale_recipe="row")
+
+
+def test_grouped_fp8_products_are_launched_as_their_case_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = grouped_fp8_call(GROUPED_FP8, META)()
+    assert isinstance(passed, torch.Tensor)
+    assert (tuple(passed.shape), passed.dtype) == ((64, 48), torch.bfloat16)
+    seen = Seen()
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", seen)
+    launched = launch_grouped_gemm(GROUPED_FP8, Hopper(kind="cuda"))
+    assert launched.case == GROUPED_FP8
+    launched.calls[0]()
+    left, right, scale_a, scale_b = seen.args
+    assert [tuple(one.shape) for one in seen.args] == [(64, 32), (4, 32, 48), (64,), (4, 48)]
+    assert (left.stride(), right.stride()) == ((32, 1), (48 * 32, 1, 32))
+    assert scale_a.dtype is scale_b.dtype is torch.float32
+    assert tuple(seen.words["offs"].shape) == (4,)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"layout": "TN"}, {"scale_recipe": "tensor"}, {"m": 60}, {"k": 24}, {"dtype_out": "fp16"}]
+)
+def test_grouped_fp8_products_that_torch_does_not_have_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedCaseError):
+        launch_grouped_fp8(replace(GROUPED_FP8, **changed), Hopper(kind="cuda"))
+
+
+def test_what_this_torch_has_no_kernel_for_is_a_refusal_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: Any, **words: Any) -> None:
+        raise RuntimeError("Invalid scaling configuration\nand a stack")
+
+    monkeypatch.setattr(torch, "_scaled_mm", refuse)
+    case = GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="block")
+    with pytest.raises(UnsupportedCaseError, match=r"^Invalid scaling configuration$"):
+        launch_fp8(case, Hopper(kind="cuda"))

@@ -27,6 +27,9 @@ VOCABULARY_WIDTHS = (16032, 32000, 128256)
 KEY_WIDTHS = (2048, 4096)
 """Widths of Llama models whole and cut over 8 ranks (profiler.model_widths); keys of one sequence."""
 
+ROUTER_WIDTHS = (8, 64, 256)
+"""Experts that a router weighs in fp32: those of Mixtral, DeepSeek-V2-Lite and DeepSeek-V3."""
+
 MOST_ELEMENTS = 3 << 30
 
 
@@ -67,7 +70,18 @@ def gpu_kernel_cases() -> list[Planned]:
         plans += planned(1, kernel_calls(kernel, GPU_ROWS, widths, "bf16"))
         plans += planned(2, kernel_calls(kernel, GPU_MORE_ROWS, widths, "bf16"))
         plans += planned(2, kernel_calls(kernel, (128,), widths[:1], "bf16"))
+    plans += planned(1, router_calls(GPU_ROWS))
     return plans
+
+
+def router_calls(tokens: Iterable[int]) -> list[MemoryBoundCase]:
+    """The softmax over the experts of every token, in fp32 (ops.moe_block)."""
+    return [
+        MemoryBoundCase(kernel="masked_softmax", direction=direction, rows=rows, width=width, dtype="fp32")
+        for rows in tokens
+        for width in ROUTER_WIDTHS
+        for direction in DIRECTIONS
+    ]
 
 
 def cpu_kernel_cases(dtype: str) -> list[Planned]:

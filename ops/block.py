@@ -76,8 +76,13 @@ def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recom
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     if recompute is not Recompute.FULL:
         piece = modules_recomputed(piece, context.job.recompute_modules)
+    preset = context.job.preset
     layer = recomputed(
-        piece, recompute, context.activations(rows, context.model.hidden), context.job.preset.selective
+        piece,
+        recompute,
+        context.activations(rows, context.model.hidden),
+        preset.selective,
+        stops=preset.stops_recomputing,
     )
     if not block.mtp:
         return layer

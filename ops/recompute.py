@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 
-from ops.op import Attention, Axis, Comm, Op, Ops, Phase, Piece
+from ops.op import Attention, Axis, BatchedGemm, Comm, Op, Ops, Phase, Piece
 from ops.recompute_modules import run_again
 from ops.score_attention import is_score_kernel
 from ops.second_products import EVERY_SECOND_PRODUCT, every_second_product
@@ -30,10 +30,16 @@ class Recompute(StrEnum):
 
 
 def recomputed(
-    block: Piece, kind: Recompute, input_bytes: FloatArray, selective: str = CORE_ATTENTION
+    block: Piece,
+    kind: Recompute,
+    input_bytes: FloatArray,
+    selective: str = CORE_ATTENTION,
+    *,
+    stops: bool = False,
 ) -> Piece:
     """The block with ``kind`` applied; ``input_bytes`` is what full recomputation keeps, ``selective`` what
-    selective recomputation repeats (FrameworkPreset.selective).
+    selective recomputation repeats (FrameworkPreset.selective), ``stops`` whether full recomputation ends with
+    the last thing needed (FrameworkPreset.stops_recomputing).
 
     With full recomputation what the layer saves lives only while its own backward runs: it moves from
     ``saved_bytes`` to ``transient_bytes``.
@@ -44,12 +50,23 @@ def recomputed(
         return every_second_product(block, input_bytes)
     if kind is Recompute.SELECTIVE:
         return _repeat(block, is_score_kernel, keep=None)
-    return _repeat(block, lambda op: True, keep=input_bytes)
+    return _repeat(block, lambda op: True, keep=input_bytes, until=_needed(block) if stops else None)
 
 
-def _repeat(block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None) -> Piece:
-    """Copy the chosen forward operations into the backward and let go of what they save."""
-    again: Ops = tuple(run_again(op) for op in block.forward if chosen(op))
+def _needed(block: Piece) -> int:
+    """How many of the forward operations bring back all that the backward needs: a last product's input is
+    known before it runs, and nothing after it keeps anything (torch.utils.checkpoint, early_stop)."""
+    keeping = [index for index, op in enumerate(block.forward) if op.saved_bytes.any()]
+    last = keeping[-1] if keeping else -1
+    return last + int(last < 0 or not isinstance(block.forward[last], BatchedGemm))
+
+
+def _repeat(
+    block: Piece, chosen: Callable[[Op], bool], keep: FloatArray | None, until: int | None = None
+) -> Piece:
+    """Copy the chosen ones of the first ``until`` forward operations into the backward and let go of what
+    they save."""
+    again: Ops = tuple(run_again(op) for op in block.forward[:until] if chosen(op))
     forward = []
     for op in block.forward:
         if not chosen(op):

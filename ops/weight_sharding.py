@@ -3,15 +3,16 @@
 Source: ZeRO (arXiv 1910.02054 sec. 5.2-5.3 and 7.2): a stage-3 layer is gathered before its forward and
 again before its backward, and its gradient is reduce-scattered after it; FSDP (arXiv 2304.11277
 sec. 3.2-3.3) does so per unit, the next unit's gather beside this one's compute. FSDP's SHARD_GRAD_OP
-gathers once and keeps the parameters until the backward.
+gathers once and keeps the parameters until the backward. FSDP2 keeps every parameter a tensor of its own, so
+collectives are copied out of and into (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
 """
 
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
-from ops.op import Axis, Comm, Lane, Op, Owner, Phase, Piece
+from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece
 from ops.sliced_collectives import sliced
-from spec.arrays import IntArray
+from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
@@ -44,8 +45,8 @@ def sharded_over_data(context: LayerContext, piece: Piece, name: str) -> Piece:
             ranks,
             Phase.INPUT_GRAD,
         )
-        forward.append(gather)
-        backward += [again, *_reduced(context, label, owner, elements)]
+        forward += [gather, *_copied(context, gather)]
+        backward += [again, *_copied(context, again), *_reduced(context, label, owner, elements)]
     before, behind = sliced(context, piece, name, _elements(piece, Owner.DENSE, len(layout)))
     return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
@@ -73,6 +74,27 @@ def _moved(
     )
 
 
+def _copied(context: LayerContext, gather: Comm) -> list[Op]:
+    """Where the preset keeps parameters apart, what a gather brought is copied to each of them
+    (PyTorch's ``foreach_all_gather_copy_out``, on the stream that computes)."""
+    if not context.job.preset.copies_parameters:
+        return []
+    width = dtype_bytes(gather.dtype)
+    return [_pass(context, f"{gather.name}_copy", "copy", gather.phase, gather.size_bytes / width)]
+
+
+def _pass(context: LayerContext, name: str, kernel: str, phase: Phase, elements: FloatArray) -> MemoryBound:
+    rows = np.ceil(elements).astype(np.int64)
+    return MemoryBound(
+        name=name,
+        phase=phase,
+        kernel=kernel,
+        rows=rows,
+        width=np.ones_like(rows),
+        dtype=context.job.precision.parameter_gather,
+    )
+
+
 def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray) -> list[Op]:
     """Reduce-scatter over the shards, then for hybrid sharding an all-reduce over the replicas."""
     layout = context.layout
@@ -93,7 +115,14 @@ def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray
             dtype=dtype,
         )
 
-    ops: list[Op] = [reduction(Collective.REDUCE_SCATTER, axis, whole)]
+    ops: list[Op] = []
+    if context.job.preset.copies_parameters:
+        # foreach_reduce_scatter_copy_in, which also brings gradients to the format they travel in
+        kernel = "cast" if dtype == "fp32" else "copy"
+        ops.append(
+            _pass(context, f"{label}_gradient_copy", kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype))
+        )
+    ops.append(reduction(Collective.REDUCE_SCATTER, axis, whole))
     if owner is Owner.DENSE:
         replicas = layout.dp * layout.cp // layout.zero_size
         shard = np.where(replicas > 1, whole // ranks, 0)

@@ -48,6 +48,10 @@ class FrameworkPreset:
     fused_activation: a gated activation keeps only its two inputs.
     joined_gate: gate and up are one matrix.
     gradient_sync: of sharded optimizers, "reduce_scatter" or "all_reduce".
+    copies_parameters: sharded parameters stay tensors of their own, copied out of a gather and into a
+        reduction (FSDP2; FSDP1 gathers into the place they are views of).
+    stops_recomputing: full recomputation ends once everything the backward needs is back, before the
+        layer's last product (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant).
     sliced_collectives: sharded parameters and gradients travel one by one, as lists of a slice a rank that
         the host copies (ops.sliced_collectives).
     contiguous_gradients: gradients lie in one buffer and travel from there instead of through a bucket.
@@ -98,6 +102,8 @@ class FrameworkPreset:
     contiguous_gradients: bool = False
     flattened_buckets: bool = False
     sliced_collectives: bool = False
+    copies_parameters: bool = False
+    stops_recomputing: bool = False
     accumulation: str = "accumulate_fp32"
     host_code: str = "modules"
 
@@ -169,6 +175,8 @@ FSDP = FrameworkPreset(
     plain_loss=True,
     context_parallel=True,
     selective="every_second_product",
+    copies_parameters=True,
+    stops_recomputing=True,
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )
 

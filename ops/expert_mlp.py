@@ -8,13 +8,12 @@ elementwise PyTorch kernel after another.
 import numpy as np
 
 from ops.context import LayerContext
-from ops.expert_quantize import cast_gradient, cast_input, narrow, padded
+from ops.expert_quantize import cast_gradient, cast_input, kept_bytes, padded
 from ops.linear import Linear, grouped_linear
 from ops.memory_bound import Kernel, kernel
 from ops.mlp_block import activation
 from ops.op import Piece, sequence
 from spec.arrays import IntArray, ceil_div
-from spec.dtypes import dtype_bytes
 from spec.model import MoeSpec
 
 
@@ -47,14 +46,12 @@ def _product(
 ) -> Linear:
     """A product of ``sizes`` in and out that keeps its input, in the format it runs in."""
     inputs, outputs = sizes
-    precision = context.job.precision
-    kept = precision.linear if narrow(context) else precision.activation
     return Linear(
         name=name,
         tokens=rows,
         inputs=inputs,
         outputs=outputs,
-        saved_bytes=dtype_bytes(kept) * rows * inputs,
+        saved_bytes=kept_bytes(context) * rows * inputs,
         bias=moe.bias,
     )
 

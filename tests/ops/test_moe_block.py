@@ -43,9 +43,10 @@ def moved(piece: Piece, name: str) -> float:
     return float(sum(op.bytes_moved[0] for op in named(piece, name) if isinstance(op, MemoryBound)))
 
 
-def narrow(recipe: str, **changes: object) -> JobSpec:
+def narrow(recipe: str, *, copies: bool = True, **changes: object) -> JobSpec:
     asked = job(seq_len=SEQ, **changes)
-    return replace(asked, precision=replace(asked.precision, linear="fp8", scale_recipe=recipe))
+    precision = replace(asked.precision, linear="fp8", scale_recipe=recipe, transposed_copies=copies)
+    return replace(asked, precision=precision)
 
 
 def test_all_to_all_sends_every_copy_there_and_back_each_way() -> None:
@@ -129,6 +130,11 @@ def test_fp8_experts_cast_inputs_and_output_gradients(recipe: str, per_element: 
     assert moved(found, "moe.pad") == moved(found, "moe.unpad") == 2 * 2 * COPIES * HIDDEN * 2
     assert not named(layer(narrow(recipe, moe_dispatcher="deduplicated")), "moe.pad")
     assert not named(layer(), "moe.up.cast")
+
+
+def test_products_that_read_either_order_need_one_copy_of_a_tensor_scaled_whole() -> None:
+    """Blackwell: 2 reads of 2 bytes, 1 write of 1."""
+    assert moved(layer(narrow("tensor", copies=False)), "moe.up.cast") == 5 * COPIES * (HIDDEN + 2 * WIDTH)
 
 
 def test_fp8_halves_what_experts_keep_and_spares_the_router() -> None:

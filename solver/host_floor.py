@@ -5,6 +5,7 @@ needs longer for a stretch of work between two points where the host waits for t
 
 - a message between pipeline stages: Megatron-LM synchronises after each (``batch_p2p_sync``), so every
   pass of a stage is a stretch of its own;
+- the loss of a micro-batch, where it is checked before its backward (Megatron-Core pretrain_gpt.py, ``loss_func``);
 - the experts' token counts, which the host reads in the forward before it can size the exchange
   (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``).
 
@@ -40,6 +41,7 @@ def host_shares(
     late = [np.maximum(host - device, 0.0) for host, device in zip(costs, busy, strict=True)]
     together = np.maximum(costs[0] + costs[1] - busy[0] - busy[1], 0.0)
     apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
+    apart = apart | job.preset.checks_numbers
     if job.blocking_launches:
         return [_share(pricer, cost) for cost in costs]
     forward = np.where(apart, late[0], np.minimum(late[0], together))

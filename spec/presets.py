@@ -59,6 +59,8 @@ class FrameworkPreset:
         (Megatron-Core, Transformer Engine), plain "torch" modules, or "compiled" code.
     flattened_buckets: gradients are copied into a bucket to travel and back, and averaged on the way
         instead of by a pass of their own.
+    checks_numbers: the host reads every micro-batch's loss before its backward, and gradients are read once
+        more before they are reduced, to find what is not a number.
     accumulation: the kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; ""
         where sharded gradients are added in small pieces.
     """
@@ -101,6 +103,7 @@ class FrameworkPreset:
     gradient_sync: str = "reduce_scatter"
     contiguous_gradients: bool = False
     flattened_buckets: bool = False
+    checks_numbers: bool = False
     sliced_collectives: bool = False
     copies_parameters: bool = False
     stops_recomputing: bool = False
@@ -119,7 +122,8 @@ MEGATRON = FrameworkPreset(
     interleaves=True,
     context_parallel=True,
     contiguous_gradients=True,
-    source="Megatron-LM core 0.12: --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
+    checks_numbers=True,
+    source="Megatron-LM core 0.12: --check-for-nan-in-loss-and-grad by default, --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding",
 )

@@ -21,6 +21,7 @@ OLD_MEGATRON = replace(
     overlap_param_gather=False,
     overlap_hops=False,
     gradient_sync="all_reduce",
+    checks_numbers=False,
 )
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
 # in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
@@ -72,7 +73,7 @@ FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
 
 # NeMo 24: tensor-parallel communication inside the GEMMs (NeMo-Framework-Launcher,
 # launcher_scripts/conf/training/gpt3/20b.yaml: ub_tp_comm_overlap True).
-NEMO = replace(MEGATRON, name="nemo", overlap_tp=True)
+NEMO = replace(MEGATRON, name="nemo", overlap_tp=True, checks_numbers=False)
 # Megatron-Bridge's performance recipes: gradients kept and reduced in bf16, added up inside the GEMM
 # (scripts/performance: mixed_precision.grad_reduce_in_fp32 = False), a fused loss, tp_comm_overlap.
 BRIDGE = replace(
@@ -82,6 +83,7 @@ BRIDGE = replace(
     accumulation="",
     fused_loss=True,
     overlap_tp=True,
+    checks_numbers=False,
 )
 
 # (word in the framework column, preset); the first that occurs wins.

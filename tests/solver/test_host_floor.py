@@ -1,5 +1,7 @@
 """The host sets the pace where it is slower, over the stretches that end with a wait for the device."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from solver.host_floor import host_shares
 from solver.op_times import Pricer, TimedOp
 from solver.tally import Share
 from spec.arrays import floats
+from spec.presets import PRESETS
 from tests.ops.layouts import job
 from tests.solver.flat_book import FlatBook
 
@@ -42,7 +45,13 @@ def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False):
 
 
 def late_s(
-    forward_s: float, backward_s: float, *, pp: int = 1, waits: bool = False, blocking: bool = False
+    forward_s: float,
+    backward_s: float,
+    *,
+    pp: int = 1,
+    waits: bool = False,
+    blocking: bool = False,
+    checks: bool = False,
 ) -> tuple[float, float]:
     """What 20 norms forward and backward (300 us of host each) are later than the device."""
     passes = [
@@ -50,7 +59,9 @@ def late_s(
         norms(20, backward_s, Phase.INPUT_GRAD, waits=waits),
     ]
     pricer = Pricer(book=SlowHost(), domain_ranks=8)
-    forward, backward = host_shares(pricer, job(blocking_launches=blocking), Layout.of(pp, pp=pp), passes)
+    preset = replace(PRESETS["megatron"], checks_numbers=checks)
+    asked = job(preset=preset, blocking_launches=blocking)
+    forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp), passes)
     assert forward.part == backward.part == "host"
     return float(forward.seconds[0]), float(backward.seconds[0])
 
@@ -64,7 +75,7 @@ def test_a_long_backward_lets_the_host_run_ahead() -> None:
     assert sum(late_s(200e-6, 350e-6)) == pytest.approx(50e-6)
 
 
-@pytest.mark.parametrize("where", [{"pp": 2}, {"waits": True}])
+@pytest.mark.parametrize("where", [{"pp": 2}, {"waits": True}, {"checks": True}])
 def test_where_the_host_waits_for_the_device_each_pass_is_a_stretch(where: dict[str, int]) -> None:
     assert late_s(200e-6, 800e-6, **where) == (pytest.approx(100e-6), 0.0)
     assert late_s(200e-6, 250e-6, **where) == (pytest.approx(100e-6), pytest.approx(50e-6))

@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
         check_writable(path)
     for folder in (options.export_bundle, options.draw_heatmap_path if options.draw_heatmap else None):
         check_folder(folder)
+    typed = None if options.plan is None else parse_plan(options.plan)
     device = measuring_device(options) if options.measure_missing else None
     opened = open_question(
         Request(
@@ -76,11 +77,12 @@ def run(options: argparse.Namespace) -> int:
             missing=options.missing,
             device=device,
             calibration=options.calibration,
+            recompute_modules=typed.recompute_modules if typed else (),
         )
     )
     print(report.question_lines(opened.question, opened.profile), end="\n\n")
     try:
-        answers = searched(options, opened) if options.run_all_solu else priced(options, opened)
+        answers = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
     finally:
         if device is not None:
             keep_measured(options, opened, device)
@@ -171,10 +173,10 @@ def print_search(opened: Opened, result: SearchResult) -> None:
     print(report.internlm_dict(winner, opened.question.job))
 
 
-def priced(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
-    """Price the plan of --plan or of the config and print it."""
+def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | None) -> tuple[Answer, ...]:
+    """Price the ``typed`` plan or that of the config and print it."""
     question = opened.question
-    written = opened.config.plan if options.plan is None else parse_plan(options.plan)
+    written = typed or opened.config.plan
     if written is None or written == WrittenPlan():
         raise ConfigError(
             where=opened.config.path,

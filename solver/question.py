@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ops.recompute_modules import MODULES
 from profdb.curvebook import Book, CurveBook
 from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import ProfileDatabase
@@ -25,7 +26,7 @@ class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
     ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
-    ``device`` measures what no sample surrounds; ``calibration`` is a file of solver.calibrate.
+    ``device`` measures what no sample surrounds; ``recompute_modules`` as in JobSpec; ``calibration`` is a file of solver.calibrate.
     """
 
     root: Path
@@ -40,6 +41,7 @@ class Request:
     missing: str = "error"
     device: MeasuringDevice | None = None
     calibration: Path | None = None
+    recompute_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,21 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
         preset=preset,
         precision=precision_of(preset, written.dtype or "bf16"),
         flash_attention=written.use_flash_attn is not False,
+        recompute_modules=_modules(request.recompute_modules or written.recompute_modules, config.path),
     )
+
+
+def _modules(names: tuple[str, ...], where: str) -> frozenset[str]:
+    """The modules as written; raises ConfigError for one that no layer has."""
+    for name in names:
+        if name not in MODULES:
+            raise ConfigError(
+                where=where,
+                key="recompute_modules",
+                value=name,
+                allowed=f"of {', '.join(MODULES)}, joined by +",
+            )
+    return frozenset(names)
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:

@@ -6,6 +6,7 @@ from math import gcd
 import numpy as np
 
 from ops.recompute import Recompute
+from ops.recompute_modules import MODULES
 from ops.strategies.sharding import StrategyName
 from solver.plans import Plan
 from solver.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
@@ -30,6 +31,7 @@ PLAN_KEYS: dict[str, str] = {
     "recompute": "none, selective or full",
     "layout": "what each stage holds, such as Ett|tt|tL",
     "recompute_layers": "layers of every chunk of a stage, with recompute=full; all unless said",
+    "recompute_modules": f"{', '.join(MODULES)}, joined by +",
     "schedule": "1f1b, zb-h1, zb-h2, zb-1p or zb-2p",
 }
 # 0 stands for a choice (ep, zero_size) or for no sharding (zero_stage); a degree of 0 means nothing.
@@ -62,7 +64,7 @@ def parse_plan(text: str) -> WrittenPlan:
             )
         if key in words or key in numbers:
             raise ConfigError(where="--plan", key=key, value=value, allowed="each key once")
-        if key in ("strategy", "recompute", "schedule", "layout"):
+        if key in ("strategy", "recompute", "recompute_modules", "schedule", "layout"):
             words[key] = value
         elif value.isdecimal() and (int(value) or key in ZERO_ALLOWED):
             numbers[key] = int(value)
@@ -85,8 +87,19 @@ def parse_plan(text: str) -> WrittenPlan:
         stage_layout=words.get("layout", ""),
         etp=numbers.get("etp"),
         recompute_layers=numbers.get("recompute_layers"),
+        recompute_modules=_modules(words.get("recompute_modules")),
         schedule=words.get("schedule"),
     )
+
+
+def _modules(text: str | None) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split("+")) if text is not None else ()
+    for name in names:
+        if name not in MODULES:
+            raise ConfigError(
+                where="--plan", key="recompute_modules", value=name, allowed=PLAN_KEYS["recompute_modules"]
+            )
+    return names
 
 
 def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:

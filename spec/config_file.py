@@ -13,7 +13,8 @@ class WrittenPlan:
     are ranks (``ep`` 0: as many as experts and data-parallel ranks allow); ``zero_size`` ranks share
     one set of optimizer states (0: the whole data-parallel group); ``micro_batch`` is sequences per
     micro-batch and ``num_micro`` micro-batches per step; ``recompute`` is "none", "selective" or "full",
-    of ``recompute_layers`` layers of every chunk of a stage where that is said; ``schedule`` is a name of
+    of ``recompute_layers`` layers of every chunk of a stage where that is said, and ``recompute_modules``
+    (JobSpec) beside it; ``schedule`` is a name of
     solver.schedules.
     ``reduce_bucket_size`` counts elements of one gradient bucket. ``prefetch`` is the unit of weight
     prefetch ("module" or "layer"); ``preset`` names the framework preset that runs the plan;
@@ -34,6 +35,7 @@ class WrittenPlan:
     num_micro: int | None = None
     recompute: str | None = None
     recompute_layers: int | None = None
+    recompute_modules: tuple[str, ...] = ()
     schedule: str | None = None
     overlap_sync_grad: bool | None = None
     overlap_sync_param: bool | None = None

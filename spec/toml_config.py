@@ -181,7 +181,7 @@ def _moe(section: Section) -> MoeSpec:
 
 
 def _plan(section: Section) -> WrittenPlan:
-    recompute = section.choice("recompute", ("none", "full"), "none")
+    recompute = section.choice("recompute", ("none", "selective", "full"), "none")
     dtype = section.text("dtype") if section.has("dtype") else None
     preset = section.text("preset") if section.has("preset") else None
     plan = WrittenPlan(
@@ -201,6 +201,9 @@ def _plan(section: Section) -> WrittenPlan:
         num_micro=section.maybe_integer("num_micro"),
         recompute=recompute if section.has("recompute") else None,
         recompute_layers=section.maybe_integer("recompute_layers"),
+        recompute_modules=tuple(section.text("recompute_modules").split("+"))
+        if section.has("recompute_modules")
+        else (),
         schedule=section.text("schedule") if section.has("schedule") else None,
         overlap_sync_grad=section.maybe_flag("overlap_sync_grad"),
         overlap_sync_param=section.maybe_flag("overlap_sync_param"),

@@ -82,6 +82,26 @@ def test_a_plan_that_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture
     assert "not feasible: needs " in capsys.readouterr().out
 
 
+def test_typed_modules_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config", CONFIG, "--pre_profiling_data_path", PROFILE, "--world_size", "16"]
+    words += ["--global_batch_size", "262144", "--framework", "megatron", "--plan"]
+
+    def activations(plan: str) -> str:
+        assert command.main([*words, plan]) == 0
+        return capsys.readouterr().out.split("activations ")[1].split(",")[0]
+
+    assert float(activations("tp=2,recompute_modules=mlp")) < float(activations("tp=2"))
+
+
+def test_a_module_that_no_layer_has_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "model.toml"
+    source = (ROOT / "configs" / "7B_gpt.toml").read_text()
+    config.write_text(source.replace("[plan]", '[plan]\nrecompute_modules = "attention"'))
+    words = ["--config", str(config), "--pre_profiling_data_path", PROFILE, "--world_size", "8"]
+    words += ["--global_batch_size", "2097152", "--seq_len", "2048", "--plan", "tp=1"]
+    refused(words, capsys, "recompute_modules")
+
+
 def test_an_empty_plan_is_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--config", CONFIG, "--pre_profiling_data_path", PROFILE, "--world_size", "8", "--plan", ""]
     refused(words, capsys, "--plan")

@@ -104,6 +104,9 @@ def _kernels(question: Question, plan: Plan) -> Flags:
             "--recompute-method": "block",
             "--recompute-num-layers": plan.num_recompute_layers,
         }
-    elif plan.recompute is Recompute.SELECTIVE:
-        flags |= {"--recompute-granularity": "selective", "--recompute-modules": "core_attn"}
+    else:
+        core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
+        modules = sorted(core | job.recompute_modules)
+        if modules:
+            flags |= {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
     return flags

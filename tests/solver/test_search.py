@@ -255,3 +255,10 @@ def test_layers_schedule_and_expert_ranks_can_be_typed() -> None:
 def test_plans_that_cannot_be_meant_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         plan_of(parse_plan(text), question(), "--plan")
+
+
+def test_recomputed_modules_can_be_typed() -> None:
+    assert parse_plan("recompute_modules=moe_act+layernorm").recompute_modules == ("moe_act", "layernorm")
+    for text in ("recompute_modules=", "recompute_modules=attention", "recompute_modules=moe_act+"):
+        with pytest.raises(ConfigError):
+            parse_plan(text)

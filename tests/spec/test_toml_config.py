@@ -107,3 +107,13 @@ def test_other_endings_and_missing_files(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as refused:
             read_config(tmp_path / name)
         assert name in str(refused.value)
+
+
+def test_a_plan_says_what_is_recomputed_and_in_which_order(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    said = 'recompute = "full"\nrecompute_layers = 3\nrecompute_modules = "moe_act+mlp"\nschedule = "zb-h1"'
+    path.write_text(MIXED.replace('recompute = "full"', said))
+    plan = read_config(path).plan
+    assert plan is not None
+    assert (plan.recompute, plan.recompute_layers, plan.schedule) == ("full", 3, "zb-h1")
+    assert plan.recompute_modules == ("moe_act", "mlp")

@@ -5,6 +5,8 @@ router's probability (fused); a bias of the second product, and limits on gate a
 elementwise PyTorch kernel after another.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ops.context import LayerContext
@@ -36,7 +38,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
         cast_input(context, "moe.down.cast", rows, width),
         grouped_linear(context, down, experts),
         cast_gradient(context, "moe.down.cast", rows, hidden),
-        _bias_by_probability(context, rows) if moe.bias else Piece(),
+        _bias_by_probability(context, rows, experts) if moe.bias else Piece(),
         padded(context, "moe.unpad", rows),
     )
 
@@ -70,17 +72,21 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     )
 
 
-def _bias_by_probability(context: LayerContext, rows: IntArray) -> Piece:
-    """Each expert's bias times each row's probability, added row by row; in fp32 where the dispatcher hands
-    probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
+def _bias_by_probability(context: LayerContext, rows: IntArray, experts: IntArray) -> Piece:
+    """Each expert's bias times its rows' probabilities, added, one expert after another; in fp32 where the
+    dispatcher hands probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
     wide = context.job.moe_dispatcher == "deduplicated"
-    return kernel(
+    one = kernel(
         context,
         Kernel(
             name="moe.bias",
             kernel="expert_bias_fp32_unfused" if wide else "expert_bias_unfused",
-            rows=rows,
+            rows=ceil_div(rows, experts),
             width=context.model.hidden,
             saved_bytes=np.zeros(len(rows)),
         ),
+    )
+    return Piece(
+        forward=tuple(replace(op, repeat=experts) for op in one.forward),
+        backward=tuple(replace(op, repeat=experts) for op in one.backward),
     )

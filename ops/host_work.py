@@ -75,6 +75,8 @@ LAUNCHES: dict[str, tuple[float, float]] = {
     "cross_entropy": (7.0, 5.0),
     "cross_entropy_unfused": (7.0, 5.0),
     "clamp_glu_unfused": (4.0, 6.0),
+    "expert_bias_unfused": (1.0, 3.0),
+    "expert_bias_fp32_unfused": (1.0, 4.0),
 }
 ROUTER_LAUNCHES = (36.0, 26.0)
 PERMUTE_LAUNCHES = (12.0, 4.0)

@@ -116,6 +116,7 @@ def test_gpt_oss_pays_for_its_limits_and_biases() -> None:
     assert not named(plain, "moe.bias")
     assert moved(limited, "moe.clamp") == COPIES * WIDTH * 46
     assert moved(limited, "moe.bias") == COPIES * HIDDEN * 28
+    assert all(op.repeat == EXPERTS // EP for op in named(limited, "moe.bias"))
     wide = layer(job(seq_len=SEQ, moe_dispatcher="deduplicated"), bias=True, clamped=True)
     assert moved(wide, "moe.bias") == COPIES * HIDDEN * 68
 

@@ -103,8 +103,6 @@ class _Live:
                     bucket.append(tensor)
             self._release(module, step + 1, traced=traced)
         yield from self._reduce(bucket)
-        # Modules whose inputs need no gradient (the embedding) see no hook: ``release_backward_leftovers``.
-        self.held &= self.persistent if traced else set()
 
     def _gather(self, tensors: tuple[Tensor, ...], stage: str) -> Iterator[GeneralItem]:
         """One all-gather of what is not here yet."""

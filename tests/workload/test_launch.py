@@ -194,6 +194,16 @@ def test_a_layout_as_planned_is_written_as_it_is(tmp_path: Path) -> None:
     assert megatron(asked(plan), tmp_path).pipeline_model_parallel_layout == "Et*4|t*3|tL"
 
 
+def test_partial_shards_and_edges_that_count_as_layers(tmp_path: Path) -> None:
+    plan = Plan(strategy=FSP, preset="megatron", dp=8, zero_stage=1, zero_size=2, num_micro=2)
+    assert megatron(asked(plan), tmp_path).num_distributed_optimizer_instances == 4
+    plan = Plan(strategy=FSP, preset="megatron", pp=5, vpp=2, num_micro=5)
+    read = megatron(asked(plan), tmp_path)
+    assert read.num_virtual_stages_per_pipeline_rank == 2
+    assert read.account_for_embedding_in_pipeline_split
+    assert read.account_for_loss_in_pipeline_split
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -1,6 +1,7 @@
 """The trace of a step is the solver's replay: as long as the step, nothing before what it waits for."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from workload.step_trace import export_trace, trace_events
 FSP = StrategyName.FSP
 
 
-def asked(plan: Plan) -> Question:
+def asked(plan: Plan, **changes: bool) -> Question:
     return question(
         model=small_model(layers=8),
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        preset=PRESETS[plan.preset],
+        preset=replace(PRESETS[plan.preset], **changes),
     )
 
 
@@ -73,6 +74,18 @@ def test_hops_in_the_trace_arrive_before_what_waits_for_them() -> None:
     for hop in hops:
         waits = starts[(hop["name"].removeprefix("hop of "), hop["tid"] - 10_000)]
         assert hop["ts"] + hop["dur"] <= waits + 1e-3
+
+
+def test_stages_that_wait_for_their_messages_wait_in_the_trace() -> None:
+    plan = Plan(strategy=FSP, preset="megatron", pp=4, vpp=2, dp=2, num_micro=8)
+
+    def last_us(overlap: bool) -> float:
+        events = trace_events(asked(plan, overlap_hops=overlap), plan)
+        return max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+
+    waiting = asked(plan, overlap_hops=False)
+    assert last_us(False) * 1e-6 == pytest.approx(price_plan(waiting, PlanTable.of(plan))[0].step_s, rel=1e-9)
+    assert last_us(False) > last_us(True)
 
 
 def test_more_passes_than_a_viewer_shows_are_refused(tmp_path: Path) -> None:

@@ -167,6 +167,40 @@ def test_live_parameters_bound_the_prefetch() -> None:
     assert largest(20) == 20
 
 
+def test_what_stays_is_live_only_in_the_pass_that_gathered_it() -> None:
+    options = ZeroOptions(
+        ranks=2,
+        stage=3,
+        num_micro=3,
+        tokens=1,
+        param_persistence_threshold=2,
+        max_live_parameters=8,
+        max_reuse_distance=0,
+    )
+    first = [
+        items[0].msg_size // 2
+        for items in passes(list(zero3_items(modules(2, 6, 6, 6, 6), options)))
+        if items[0].stage == "forward.prefetch"
+    ]
+    # the small one and the next; then, with the small one here and not counted, two of the others
+    assert first == [8, 12]
+
+
+def passes(items: list[GeneralItem]) -> list[list[GeneralItem]]:
+    """The gathers of each micro-batch."""
+    found: list[list[GeneralItem]] = []
+    ahead = True
+    for item in items:
+        if item.comm_type == "all_gather" and item.stage.startswith(("forward", "backward")):
+            if item.stage.startswith("forward") and ahead:
+                found.append([])
+            ahead = item.stage.startswith("backward")
+            found[-1].append(item)
+        elif item.comm_type == "reduce_scatter":
+            ahead = True
+    return found
+
+
 def test_what_is_needed_again_soon_stays() -> None:
     def backward(distance: int) -> int:
         options = ZeroOptions(

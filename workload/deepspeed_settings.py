@@ -25,6 +25,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     same_framework("deepspeed", plan)
     refuse_unless(plan.strategy is StrategyName.MTP, "DeepSpeed", f"{plan.strategy.value} sharding")
     refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
+    refuse_unless(not plan.stage_layout, "DeepSpeed", f"the layout {plan.stage_layout}")
     refuse_unless(plan.vpp == 1, "DeepSpeed", f"{plan.vpp} virtual chunks")
     refuse_unless(not plan.stage_layout, "DeepSpeed", f"stages laid out as {plan.stage_layout}")
     refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, "DeepSpeed", f"schedule {plan.schedule.value}")
@@ -76,6 +77,9 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts")
     refuse_unless(plan.recompute is not Recompute.BLOCK, "DeepSpeed", "recomputing some layers of a stage")
     if plan.recompute is not Recompute.NONE:
-        what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
+        what = {
+            Recompute.FULL: "every layer",
+            Recompute.BLOCK: f"the first {plan.num_recompute_layers} layers of every stage",
+        }.get(plan.recompute, "the attention core of every layer")
         notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")
     return notes

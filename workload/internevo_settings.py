@@ -65,8 +65,9 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
     refuse_unless(len(model.blocks) == 1, NAME, f"the mixed layers of {model.name}")
     refuse_unless(model.position is PositionKind.ROTARY, NAME, "other than rotary positions")
     refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
-    selective = plan.recompute is Recompute.SELECTIVE
-    refuse_unless(not selective, NAME, "recomputing the attention core alone")
+    whole = plan.recompute in (Recompute.NONE, Recompute.FULL)
+    refuse_unless(whole, NAME, f"recomputing {plan.recompute.value} parts of its layers")
+    refuse_unless(not plan.stage_layout, NAME, f"the layout {plan.stage_layout}")
     partly = plan.recompute is Recompute.BLOCK
     refuse_unless(
         not partly or model.num_layers % plan.pp == 0, NAME, "a share of recomputed layers on unequal stages"

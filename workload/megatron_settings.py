@@ -50,6 +50,8 @@ def megatron_settings(question: Question, plan: Plan) -> Flags:
 
 def _split(model: ModelSpec, plan: Plan) -> Flags:
     """Layers over stages and chunks, where they do not divide evenly."""
+    if plan.stage_layout:
+        return {"--pipeline-model-parallel-layout": plan.stage_layout}
     layers, stages = model.num_layers, plan.pp * plan.vpp
     flags: Flags = {"--num-virtual-stages-per-pipeline-rank": plan.vpp} if plan.vpp > 1 else {}
     if plan.stage_layout:

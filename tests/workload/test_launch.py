@@ -30,10 +30,6 @@ from workload.megatron_settings import megatron_settings
 FSP = StrategyName.FSP
 
 
-def names(text: str) -> list[str]:
-    return text.split()
-
-
 def asked(plan: Plan, **changes: object) -> Case:
     model = changes.pop("model", small_model(layers=8))
     job = question(
@@ -101,7 +97,7 @@ def test_models_read_back_from_their_internevo_config(config: str, tmp_path: Pat
 
 
 # Flags of megatron/training/arguments.py with their types.
-NUMBERS = names(
+NUMBERS = str.split(
     "tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size expert-model-parallel-size "
     "expert-tensor-parallel-size num-virtual-stages-per-pipeline-rank num-distributed-optimizer-instances "
     "micro-batch-size global-batch-size seq-length recompute-num-layers num-layers hidden-size vocab-size "
@@ -109,12 +105,12 @@ NUMBERS = names(
     "qk-head-dim qk-pos-emb-head-dim v-head-dim q-lora-rank num-query-groups kv-channels ffn-hidden-size num-experts "
     "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size"
 )
-WORDS = names(
+WORDS = str.split(
     "cp-comm-type pipeline-model-parallel-layout attention-backend recompute-granularity recompute-method "
     "recompute-modules position-embedding-type normalization moe-layer-freq moe-token-dispatcher-type window-size "
     "moe-router-score-function moe-expert-capacity-factor"
 )
-SWITCHES = names(
+SWITCHES = str.split(
     "sequence-parallel overlap-grad-reduce overlap-param-gather use-distributed-optimizer bf16 swiglu qk-layernorm "
     "untie-embeddings-and-output-weights multi-latent-attention group-query-attention disable-bias-linear add-qkv-bias "
     "moe-grouped-gemm moe-router-enable-expert-bias account-for-embedding-in-pipeline-split "
@@ -202,6 +198,12 @@ def test_partial_shards_and_edges_that_count_as_layers(tmp_path: Path) -> None:
     assert read.num_virtual_stages_per_pipeline_rank == 2
     assert read.account_for_embedding_in_pipeline_split
     assert read.account_for_loss_in_pipeline_split
+    plan = Plan(
+        strategy=FSP, preset="megatron", pp=2, num_micro=2, recompute=Recompute.BLOCK, num_recompute_layers=3
+    )
+    read = megatron(asked(replace(plan, stage_layout="Et*3|t*5L")), tmp_path)
+    assert read.pipeline_model_parallel_layout == "Et*3|t*5L"
+    assert (read.recompute_method, read.recompute_num_layers) == ("block", 3)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_deepspeed_settings_and_what_its_script_sets() -> None:
         (deepspeed_settings, "deepspeed", {"cp": 2}, "ring attention"),
         (deepspeed_settings, "deepspeed", {"dp": 4, "zero_stage": 1, "zero_size": 2}, "2 of 4"),
         (deepspeed_settings, "deepspeed", {"tp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2}, "AutoTP"),
-        (internevo_settings, "internevo", {"recompute": Recompute.SELECTIVE}, "attention core"),
+        (internevo_settings, "internevo", {"recompute": Recompute.SELECTIVE}, "selective parts"),
         (internevo_settings, "internevo", {"schedule": Schedule.ZB_2P}, "schedule zb-2p"),
         (internevo_settings, "megatron", {}, "--framework internevo"),
     ],

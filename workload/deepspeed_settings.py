@@ -25,7 +25,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     same_framework("deepspeed", plan)
     refuse_unless(plan.strategy is StrategyName.MTP, "DeepSpeed", f"{plan.strategy.value} sharding")
     refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
-    refuse_unless(not plan.stage_layout, "DeepSpeed", f"the layout {plan.stage_layout}")
+    refuse_unless(not question.job.recompute_modules, "DeepSpeed", "running parts of a layer again")
     refuse_unless(plan.vpp == 1, "DeepSpeed", f"{plan.vpp} virtual chunks")
     refuse_unless(not plan.stage_layout, "DeepSpeed", f"stages laid out as {plan.stage_layout}")
     refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, "DeepSpeed", f"schedule {plan.schedule.value}")

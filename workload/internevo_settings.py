@@ -41,6 +41,7 @@ def internevo_settings(question: Question, plan: Plan) -> str:
 
 def _parallel(question: Question, plan: Plan) -> Section:
     refuse_unless(plan.cp == 1, NAME, f"ring attention over cp {plan.cp}")
+    refuse_unless(not question.job.recompute_modules, NAME, "running parts of a layer again")
     refuse_unless(not plan.stage_layout, NAME, f"stages laid out as {plan.stage_layout}")
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     schedules = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
@@ -67,7 +68,6 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
     refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
     whole = plan.recompute in (Recompute.NONE, Recompute.FULL)
     refuse_unless(whole, NAME, f"recomputing {plan.recompute.value} parts of its layers")
-    refuse_unless(not plan.stage_layout, NAME, f"the layout {plan.stage_layout}")
     partly = plan.recompute is Recompute.BLOCK
     refuse_unless(
         not partly or model.num_layers % plan.pp == 0, NAME, "a share of recomputed layers on unequal stages"

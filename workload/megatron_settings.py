@@ -54,8 +54,6 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
         return {"--pipeline-model-parallel-layout": plan.stage_layout}
     layers, stages = model.num_layers, plan.pp * plan.vpp
     flags: Flags = {"--num-virtual-stages-per-pipeline-rank": plan.vpp} if plan.vpp > 1 else {}
-    if plan.stage_layout:
-        return flags | {"--pipeline-model-parallel-layout": plan.stage_layout}
     if layers % stages == 0:
         return flags
     if plan.vpp > 1:

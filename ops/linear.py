@@ -82,18 +82,7 @@ def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> P
         gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
         gemm(Phase.WEIGHT_GRAD, (o, t, i), "TN"),
     ]
-    if context.job.preset.accumulation:
-        backward.append(
-            MemoryBound(
-                name=f"{layer.name}.accumulate",
-                phase=Phase.WEIGHT_GRAD,
-                position=layer.position,
-                kernel=context.job.preset.accumulation,
-                rows=i,
-                width=o,
-                dtype=precision.activation,
-            )
-        )
+    backward.extend(_accumulated(context, layer, i))
     if layer.bias:
         backward.append(
             MemoryBound(
@@ -107,6 +96,23 @@ def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> P
             )
         )
     return Piece(forward=(gemm(Phase.FORWARD, (t, i, o), "NT"),), backward=tuple(backward))
+
+
+def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
+    """The weight gradient of this micro-batch, ``rows`` x outputs, added to that of earlier ones."""
+    if not context.job.preset.accumulation:
+        return []
+    return [
+        MemoryBound(
+            name=f"{layer.name}.accumulate",
+            phase=Phase.WEIGHT_GRAD,
+            position=layer.position,
+            kernel=context.job.preset.accumulation,
+            rows=rows,
+            width=layer.outputs,
+            dtype=context.job.precision.activation,
+        )
+    ]
 
 
 def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Piece:
@@ -137,5 +143,6 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
         backward=(
             gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
             gemm(Phase.WEIGHT_GRAD, (t, i, o), "TN"),
+            *_accumulated(context, layer, groups * i),
         ),
     )

@@ -13,6 +13,7 @@ from profdb.op_queries import attention_query, own_s
 from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, P2PQuery
 from solver.expert_exchange import exchanged
+from solver.expert_products import products_apart_s
 from spec.arrays import FloatArray, IntArray
 from spec.attention_generations import GENERATIONS, slowdown
 from spec.cluster import ClusterSpec, GpuSpec
@@ -114,6 +115,8 @@ class Pricer:
         priced = own_s(self.book, op)
         if priced is None:
             raise TypeError(f"no price for {type(op).__name__}")
+        if isinstance(op, GroupedGemm) and self.gpu:
+            priced = products_apart_s(self.book, op, priced, self.gpu.num_sms)
         return part, family, priced
 
     def _host(self, op: HostWork) -> Priced:

@@ -1,0 +1,80 @@
+"""Experts' products one by one: as many beside each other as fit, measured grouped times left alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.op import GroupedGemm, Phase
+from profdb.priced import Priced
+from solver.expert_products import products_apart_s
+from spec.arrays import IntArray, floats, ints
+from spec.origin import Origin
+from tests.solver.flat_book import FLOPS, FlatBook
+
+SMS = 128
+
+
+def experts(*, groups: int, rows: int, k: int = 1024, n: int = 2048, layout: str = "NT") -> GroupedGemm:
+    size: IntArray = ints(groups * rows)
+    return GroupedGemm(
+        name="moe.up",
+        phase=Phase.FORWARD,
+        groups=ints(groups),
+        m=size,
+        k=ints(k),
+        n=ints(n),
+        layout=layout,
+        dtype="bf16",
+        saved_bytes=floats(0.0),
+        parameters=ints(0),
+    )
+
+
+def whole(seconds: float = 0.0, origin: Origin = Origin.MODELLED) -> Priced:
+    return Priced(seconds=floats(seconds), relative_std=floats(0.1), origin=ints(int(origin)))
+
+
+def single_s(rows: int) -> float:
+    return 2.0 * rows * 1024 * 2048 / FLOPS
+
+
+@pytest.mark.parametrize(
+    ("rows", "beside"),
+    [
+        (1024, 1.0),  # 8 x 16 tiles fill 128 multiprocessors
+        (512, 2.0),  # 4 x 16
+        (128, 4.0),  # 16 tiles would leave room for eight, there are four streams
+    ],
+)
+def test_products_share_the_multiprocessors_that_they_leave_free(rows: int, beside: float) -> None:
+    told = products_apart_s(FlatBook(), experts(groups=16, rows=rows), whole(), SMS)
+    assert told.seconds[0] == pytest.approx(16 * single_s(rows) / beside, rel=1e-12)
+    assert told.origin[0] == int(Origin.DERIVED)
+
+
+def test_one_expert_has_nobody_beside_it() -> None:
+    told = products_apart_s(FlatBook(), experts(groups=1, rows=128), whole(), SMS)
+    assert told.seconds[0] == pytest.approx(single_s(128), rel=1e-12)
+
+
+def test_a_weight_gradient_reduces_over_an_experts_rows() -> None:
+    book = FlatBook()
+    products_apart_s(book, experts(groups=4, rows=256, layout="TN"), whole(), SMS)
+    query = book.asked[-1]
+    assert (query.m, query.k, query.n) == (ints(2048), ints(256), ints(1024))
+
+
+def test_a_measured_grouped_time_stands() -> None:
+    measured = whole(3.0, Origin.MEASURED)
+    assert products_apart_s(FlatBook(), experts(groups=4, rows=256), measured, SMS) is measured
+
+
+def test_it_is_never_faster_than_one_kernel_for_all() -> None:
+    told = products_apart_s(FlatBook(), experts(groups=4, rows=256), whole(9.0), SMS)
+    assert told.seconds[0] == 9.0
+
+
+def test_no_experts_take_no_time() -> None:
+    none = replace(experts(groups=4, rows=0), groups=ints(0))
+    assert np.all(products_apart_s(FlatBook(), none, whole(), SMS).seconds == 0.0)

@@ -14,6 +14,7 @@ from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, P2PQuery
 from solver.expert_exchange import exchanged
 from solver.expert_products import products_apart_s
+from solver.slowest_gpu import slowest_of
 from spec.arrays import FloatArray, IntArray
 from spec.attention_generations import GENERATIONS, slowdown
 from spec.cluster import ClusterSpec, GpuSpec
@@ -38,7 +39,8 @@ class Pricer:
     """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
     ``training_rate_ratio`` (spec.cluster.GpuSpec) and ``taken``, the share of multiprocessors that a
-    collective occupies.
+    collective occupies. With a ``gpu``, compute takes as long as on the slowest of the world
+    (solver.slowest_gpu); without one, times are taken as they are.
     """
 
     book: Book
@@ -64,15 +66,19 @@ class Pricer:
         """Price one operation for every row of ``layout``."""
         part, family, priced = self._ask(op, layout)
         rows = len(layout)
-        rate = self.training_rate_ratio if part in COMPUTE_BOUND else 1.0
+        slower = self._slower(layout.world_size) if part in COMPUTE_BOUND else 1.0
         return TimedOp(
             op=op,
             part=part,
             family=family,
-            seconds=np.broadcast_to(priced.seconds, (rows,)) * op.repeat / rate,
+            seconds=np.broadcast_to(priced.seconds, (rows,)) * op.repeat * slower,
             relative_std=np.broadcast_to(priced.relative_std, (rows,)),
             origin=np.broadcast_to(priced.origin, (rows,)),
         )
+
+    def _slower(self, world_size: int) -> float:
+        """Seconds of a product in a step of so many GPUs over its seconds alone on a typical one."""
+        return (slowest_of(world_size) if self.gpu else 1.0) / self.training_rate_ratio
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
         """One activation from a pipeline stage to the next."""

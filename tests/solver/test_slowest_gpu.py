@@ -1,0 +1,44 @@
+"""The slowest of N GPUs: against drawn samples, and what of a step it slows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.strategies.sharding import StrategyName
+from solver.answer import Answer
+from solver.plans import Plan, PlanTable
+from solver.search import price_plan
+from solver.slowest_gpu import SPREAD, slowest_of
+from tests.solver.questions import question
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64, 1024])
+def test_it_is_the_mean_of_the_largest_of_that_many_draws(ranks: int) -> None:
+    draws = np.random.default_rng(0).normal(1.0, SPREAD, (4000, ranks)).max(axis=1)
+    # The mean of 4,000 maxima is known to SPREAD / sqrt(4000), and Blom's formula to a few per cent.
+    assert slowest_of(ranks) - 1.0 == pytest.approx(draws.mean() - 1.0, rel=0.05)
+
+
+def test_one_gpu_waits_for_nobody() -> None:
+    assert slowest_of(1) == 1.0
+
+
+def test_more_gpus_are_slower() -> None:
+    assert np.all(np.diff([slowest_of(ranks) for ranks in (1, 2, 8, 64, 512, 16384)]) > 0.0)
+
+
+def test_a_step_on_more_gpus_takes_that_much_longer_in_its_products_alone() -> None:
+    """Copies of one model side by side compute the same: only the slowest GPU differs."""
+    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=1, num_micro=4)
+
+    def priced(dp: int) -> Answer:
+        asked = question(world_size=dp, sequences=4 * dp)
+        pricer = replace(asked.pricer, gpu=asked.cluster.gpu)
+        return price_plan(replace(asked, pricer=pricer), PlanTable.of(replace(plan, dp=dp)))[0]
+
+    one, many = priced(1), priced(16)
+    slower = slowest_of(16)
+    assert many.parts_s["gemm"] == pytest.approx(one.parts_s["gemm"] * slower, rel=1e-12)
+    assert many.parts_s["attention"] == pytest.approx(one.parts_s["attention"] * slower, rel=1e-12)
+    assert many.parts_s["memory_bound"] == pytest.approx(one.parts_s["memory_bound"], rel=1e-12)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spec.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
+    from profdb.sample import ProfileDatabase
     from profiler.profiling_run import RunOptions
     from profiler.rank_layout import RankLayout
 
@@ -109,13 +110,21 @@ def options_of(given: argparse.Namespace) -> "RunOptions":
 def measure(given: argparse.Namespace, layout: "RankLayout") -> None:
     """Run and report."""
     from profiler.profiling_run import run_profiling
-    from profiler.report import draw, report_lines
+    from profiler.report import report_lines
 
     report = run_profiling(options_of(given), layout)
     if report is not None:
         print("\n".join(report_lines(report, given.output)))
-        if given.pics:
-            print(draw(report.profile, given.output.parent / "pics"))
+        draw_pictures(given, report.profile)
+
+
+def draw_pictures(given: argparse.Namespace, profile: "ProfileDatabase") -> None:
+    """Under pics/ beside data.pt, and under pics/NAME/ beside another profile; nothing with --no_pics."""
+    if given.pics:
+        from profiler.report import draw
+
+        folder = given.output.parent / "pics"
+        print(draw(profile, folder if given.output.stem == "data" else folder / given.output.stem))
 
 
 def run(given: argparse.Namespace, layout: "RankLayout") -> int:
@@ -124,7 +133,9 @@ def run(given: argparse.Namespace, layout: "RankLayout") -> int:
         if given.from_cluster:
             from profiler.modelled_run import model_profile
 
-            print(model_profile(given.from_cluster, given.output, root=ROOT))
+            profile, said = model_profile(given.from_cluster, given.output, root=ROOT)
+            print(said)
+            draw_pictures(given, profile)
         else:
             measure(given, layout)
     except UserError as error:
@@ -133,7 +144,7 @@ def run(given: argparse.Namespace, layout: "RankLayout") -> int:
         return 2
     except KeyboardInterrupt:
         if given.from_cluster:
-            complain("interrupted; nothing was written")
+            complain(f"interrupted; {given.output} is as it was, or complete")
         elif layout.rank == 0:
             complain(f"interrupted; what was measured is in {given.output}.journal, go on with --resume")
         return 130

@@ -17,6 +17,7 @@ from profiler.plot_style import (
     COLOURS,
     byte_label,
     footer,
+    legend_above,
     new_figure,
     powers_axis,
     save_figure,
@@ -26,6 +27,9 @@ from profiler.usable_samples import usable
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective, busbw_factor
 from spec.origin import Origin
+
+MODELLED_DOMAINS = 8
+"""Widest span of a modelled collective's pictures: where rings and trees differ and sizes still bend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,26 @@ def all_series(profile: ProfileDatabase) -> list[Series]:
         )
     )
     return [series_of(table, *key) for key in keys]
+
+
+def worth_drawing(series: list[Series]) -> list[Series]:
+    """One series for each name, the one with the most siblings, as training has it.
+
+    Of a collective that was modelled throughout, hundreds of splits repeat one formula: left are the
+    largest group of a domain, and it and single ranks across the most domains up to MODELLED_DOMAINS.
+    """
+    by_name = {one.name: one for one in sorted(series, key=lambda one: one.siblings)}
+    named = [by_name[name] for name in sorted(by_name)]
+    if any(one.origins != (Origin.MODELLED,) for one in named):
+        return named
+    kept: list[Series] = []
+    for collective in {one.collective: None for one in named}:
+        mine = [one for one in named if one.collective is collective]
+        intra = {1, max(one.intra for one in mine)}
+        few = [one for one in mine if one.inter <= MODELLED_DOMAINS]
+        inter = {1, max((one.inter for one in few), default=1)}
+        kept += [one for one in few if one.intra in intra and one.inter in inter]
+    return kept
 
 
 def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: int) -> Series:
@@ -146,9 +170,8 @@ def draw_bandwidth(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced
     axes.fill_between(size_bytes, rate / band, rate * band, color=COLOURS[0], alpha=0.12, label="fit error")
     powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
     axes.set_ylabel("bandwidth, GB/s")
-    axes.set_ylim(bottom=0.0)
     axes.set_title("bandwidth")
-    axes.legend(fontsize=8, loc="upper left")
+    legend_above(axes)
 
 
 def draw_latency(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced) -> None:
@@ -170,7 +193,7 @@ def draw_latency(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced) 
     powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
     powers_axis(axes, "y", "time of one call", time_label, base=10)
     axes.set_title("time")
-    axes.legend(fontsize=8, loc="upper left")
+    legend_above(axes)
 
 
 def draw_series(profile: ProfileDatabase, book: CurveBook, series: Series, folder: Path) -> Path:

@@ -16,6 +16,7 @@ from profiler.plot_style import (
     MARKERS,
     count_label,
     footer,
+    legend_above,
     new_figure,
     powers_axis,
     rate_label,
@@ -76,9 +77,8 @@ def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
         )
     powers_axis(axes, "x", "work of one product, FLOP (2 m k n)", rate_label, base=10)
     axes.set_ylabel("TFLOP/s")
-    axes.set_ylim(bottom=0.0)
     axes.set_title(f"{dtype}: every sample, and the median of each doubling of work")
-    axes.legend(fontsize=8, loc="upper left")
+    legend_above(axes)
 
 
 def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
@@ -142,9 +142,8 @@ def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction:
         )
     powers_axis(axes, "x", "tokens of the sequence", count_label)
     axes.set_ylabel("TFLOP/s of the pairs a causal mask keeps")
-    axes.set_ylim(bottom=0.0)
     axes.set_title(f"{kernel}, {direction}")
-    axes.legend(fontsize=7, loc="upper left")
+    legend_above(axes, columns=2, fontsize=7.0)
 
 
 def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
@@ -181,9 +180,11 @@ def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
         rates.append(moved / part.medians_s()[largest] / 1e9)
     axes.barh(names, rates, color=COLOURS[0 if direction == "forward" else 1])
     axes.invert_yaxis()
+    axes.tick_params(axis="y", labelsize=7)
+    axes.grid(False, axis="y")
     axes.bar_label(axes.containers[0], fmt="%.4g", padding=2, fontsize=7)  # type: ignore[arg-type]
-    axes.margins(x=0.15)
-    axes.set_xlabel("GB/s (bytes a fused kernel must move / time)")
+    axes.margins(x=0.15, y=0.01)
+    axes.set_xlabel("GB/s (bytes that must move / time)")
     axes.set_title(f"{direction}, largest sample of each kernel")
 
 
@@ -192,7 +193,7 @@ def draw_memory_bound(profile: ProfileDatabase, path: Path) -> Path | None:
     table = usable(profile, Family.MEMORY_BOUND)
     if table is None:
         return None
-    figure, panels = new_figure(2)
+    figure, panels = new_figure(2, height=5.4)
     for axes, direction in zip(panels, ("forward", "backward"), strict=True):
         draw_kernel_rates(axes, table, direction)
     figure.suptitle("Memory-bound kernels", fontweight="bold")

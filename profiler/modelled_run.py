@@ -22,8 +22,8 @@ def check_writable(output: Path) -> None:
         raise ProfileError(f"{output}: cannot be written ({error.strerror or error})") from error
 
 
-def model_profile(name: str, output: Path, *, root: Path) -> str:
-    """Write the modelled profile of a cluster to ``output``; says what was written.
+def model_profile(name: str, output: Path, *, root: Path) -> tuple[ProfileDatabase, str]:
+    """Write the modelled profile of a cluster to ``output``; the profile, and what was written in a line.
 
     Raises ConfigError for an unknown sheet and ProfileError for an output that holds measurements
     (models never displace them) or cannot be written.
@@ -49,4 +49,4 @@ def model_profile(name: str, output: Path, *, root: Path) -> str:
     )
     profile = with_fits(ProfileDatabase(machine=machine, samples=modelled_samples(cluster)))
     save_profile(output, profile)
-    return f"{output}: {len(profile.samples)} samples of {cluster.gpu.name}, modelled from {name}"
+    return profile, f"{output}: {len(profile.samples)} samples of {cluster.gpu.name}, modelled from {name}"

@@ -26,6 +26,15 @@ COLOURS: tuple[str, ...] = (
 """Told apart by colour-blind readers: Okabe and Ito, "Color Universal Design", 2008; one brown more."""
 MARKERS = "osD^vP*X"
 
+LEGEND_LINE = 1.6
+"""Height of a legend's line over its font size, as matplotlib sets it (spacing 0.5 and what letters overhang)."""
+
+PANEL_SHARE = 0.75
+"""Of a panel's height, what title and labels leave to the curves."""
+
+TINY = 1e-12
+"""Height of an axis without curves."""
+
 BYTE_STEPS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 RATE_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -68,6 +77,24 @@ def powers_axis(axes: Axes, name: str, label: str, formatter: object, base: int 
     axis.set_major_formatter(FuncFormatter(formatter))  # type: ignore[arg-type]
     axis.set_minor_formatter(NullFormatter())
     axis.set_label_text(label)
+
+
+def legend_above(axes: Axes, *, columns: int = 1, fontsize: float = 8.0) -> None:
+    """The legend in room of its own above the curves; a linear axis starts at zero.
+
+    What is drawn so far decides how high the curves reach.
+    """
+    figure, grid = axes.figure, axes.get_subplotspec()
+    rows = grid.get_gridspec().nrows if grid is not None else 1
+    panel = PANEL_SHARE * figure.get_figheight() / rows * 72.0  # type: ignore[union-attr]
+    lines = -(-len(axes.get_legend_handles_labels()[0]) // columns)
+    share = min(0.5, (lines * LEGEND_LINE + 1.0) * fontsize / panel)
+    axes.legend(fontsize=fontsize, loc="upper left", ncols=columns)
+    if axes.get_yscale() == "log":
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** (share / (1.0 - share)))
+    else:
+        axes.set_ylim(0.0, max(float(axes.dataLim.ymax), TINY) / (1.0 - share))
 
 
 def new_figure(

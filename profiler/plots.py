@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from profdb.cases import Family
 from profdb.curvebook import CurveBook
 from profdb.sample import ProfileDatabase
-from profiler.collective_plots import Series, all_series, draw_series
+from profiler.collective_plots import Series, all_series, draw_series, worth_drawing
 from profiler.compute_plots import (
     attention_flops,
     draw_attention,
@@ -28,6 +28,7 @@ from profiler.plot_style import (
     byte_label,
     count_label,
     footer,
+    legend_above,
     new_figure,
     powers_axis,
     save_figure,
@@ -48,16 +49,10 @@ def draw_profile(profile: ProfileDatabase, folder: Path) -> list[Path]:
         draw_attention(profile, folder / "cal" / "attention.jpg"),
         draw_memory_bound(profile, folder / "cal" / "memory_bound.jpg"),
     ]
-    series = all_series(profile)
-    drawn += [draw_series(profile, book, one, folder / "comm") for one in named_once(series)]
+    series = worth_drawing(all_series(profile))
+    drawn += [draw_series(profile, book, one, folder / "comm") for one in series]
     drawn.append(draw_overview(profile, series, folder / "overview.jpg"))
     return [path for path in drawn if path is not None]
-
-
-def named_once(series: list[Series]) -> list[Series]:
-    """One series for each name: the one with the most siblings, as training has it."""
-    by_name = {one.name: one for one in sorted(series, key=lambda one: one.siblings)}
-    return [by_name[name] for name in sorted(by_name)]
 
 
 def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) -> Path:
@@ -136,9 +131,8 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
             number += 1
     powers_axis(axes, "x", "tokens of the sequence", count_label)
     axes.set_ylabel("TFLOP/s, median over head shapes")
-    axes.set_ylim(bottom=0.0)
     axes.set_title("causal attention")
-    axes.legend(fontsize=8)
+    legend_above(axes)
 
 
 def draw_collectives_overview(bandwidth: Axes, latency: Axes, series: list[Series]) -> None:
@@ -165,9 +159,9 @@ def draw_collectives_overview(bandwidth: Axes, latency: Axes, series: list[Serie
         latency.plot(one.size_bytes, one.median_s, label=label, **style)
     for axes in (bandwidth, latency):
         powers_axis(axes, "x", "size of the whole array on one rank", byte_label)
-        axes.legend(fontsize=7)
     bandwidth.set_ylabel("busbw, GB/s")
-    bandwidth.set_ylim(bottom=0.0)
-    bandwidth.set_title("collectives over the largest group (ranks x domains)")
+    legend_above(bandwidth, columns=2, fontsize=7.0)
+    bandwidth.set_title("collectives over the largest group drawn (ranks x domains)")
     powers_axis(latency, "y", "time of one call", time_label, base=10)
+    legend_above(latency, columns=2, fontsize=7.0)
     latency.set_title("the same, time")

@@ -61,7 +61,7 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in BENCHMARKS and name != "comm":
             raise ConfigError(
-                where="gen_profiler_data.py",
+                where="command line",
                 key="--only",
                 value=name,
                 allowed=f"some of {', '.join(BENCHMARKS)}, or comm for all collectives",

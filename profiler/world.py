@@ -133,7 +133,7 @@ def open_world(
     domain = domain_ranks or layout.local_size
     if layout.size % domain:
         raise ConfigError(
-            where="gen_profiler_data.py",
+            where="command line",
             key="--ranks_per_domain",
             value=domain,
             allowed=f"a divisor of the {layout.size} processes",

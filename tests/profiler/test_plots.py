@@ -5,14 +5,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gen_profiler_data
 from profdb.cases import CollectiveCase, HostCase
 from profdb.curvebook import CurveBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profiler.collective_plots import all_series, draw_bandwidth, fitted
-from profiler.plot_style import byte_label, count_label, new_figure, rate_label, time_label
+from profiler.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
+from profiler.plot_style import (
+    byte_label,
+    count_label,
+    legend_above,
+    new_figure,
+    rate_label,
+    time_label,
+)
 from profiler.plots import draw_profile
 from profiler.sweep_plan import SweepPlan, plan_cases
 from spec.collectives import TRAINING_COLLECTIVES, Collective
+from spec.origin import Origin
 from tests.profiler.fakes import seconds_of
 
 MACHINE = MachineFacts(gpu="a machine", date="2026-01-01", best_flops={"bf16": 1e12})
@@ -43,6 +52,18 @@ def test_a_profile_of_little_draws_what_it_has(tmp_path: Path) -> None:
     assert [path.name for path in drawn] == ["overview.jpg"]
 
 
+@pytest.mark.parametrize(("name", "folder"), [("data.pt", "pics"), ("b200.pt", "pics/b200")])
+def test_a_modelled_profile_is_drawn_too(
+    name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,), origin=Origin.MODELLED),)
+    profile = ProfileDatabase(machine=MACHINE, samples=samples)
+    monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: (profile, "modelled"))
+    monkeypatch.setattr("sys.argv", ["x", "--from_cluster", "b200", "--output", str(tmp_path / name)])
+    assert gen_profiler_data.main() == 0
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")] == [f"{folder}/overview.jpg"]
+
+
 def test_bandwidths_are_those_of_nccl_tests() -> None:
     # nccl-tests PERFORMANCE.md: busbw of all_reduce = size / time x 2 (n - 1) / n; 1 GB in 10 ms on 4
     # ranks is 100 GB/s algbw and 150 GB/s busbw
@@ -59,6 +80,48 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     busbw, algbw = (np.asarray(line.get_ydata()) for line in axes.lines[:2])
     assert busbw == pytest.approx([150.0, 150.0])
     assert algbw == pytest.approx([100.0, 100.0])
+
+
+@pytest.mark.parametrize(
+    ("origin", "names"),
+    [
+        (Origin.MEASURED, {f"{i} x {n}" for i in (1, 2, 8) for n in (1, 8, 64)} - {"1 x 1"}),
+        (Origin.MODELLED, {"8 x 1", "1 x 8", "8 x 8"}),
+    ],
+)
+def test_what_was_modelled_is_drawn_for_few_splits(origin: Origin, names: set[str]) -> None:
+    samples = tuple(
+        Sample(
+            case=CollectiveCase(
+                collective=Collective.ALL_GATHER,
+                size_bytes=1024,
+                intra=intra,
+                inter=inter,
+                siblings=8 // intra,
+            ),
+            trials_s=(1e-3,),
+            origin=origin,
+        )
+        for intra in (1, 2, 8)
+        for inter in (1, 8, 64)
+        if intra * inter > 1
+    )
+    drawn = worth_drawing(all_series(ProfileDatabase(machine=MACHINE, samples=samples)))
+    assert {f"{one.intra} x {one.inter}" for one in drawn} == names
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_legends_cover_no_curve(scale: str) -> None:
+    figure, (axes,) = new_figure(1)
+    axes.set_yscale(scale)
+    for number in range(6):
+        axes.plot([1.0, 2.0], [10.0 + number, 1.0], label=f"curve {number}")
+    legend_above(axes)
+    figure.draw_without_rendering()
+    legend = axes.get_legend()
+    assert legend is not None
+    top_of_curves = axes.transData.transform((1.0, 15.0))[1]
+    assert legend.get_window_extent().ymin >= top_of_curves
 
 
 @pytest.mark.parametrize(

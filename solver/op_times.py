@@ -8,7 +8,7 @@ from ops.groups import group_of, neighbours
 from ops.layout import Layout
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op
 from profdb.curvebook import Book
-from profdb.modelled.flash_generations import generation_price, published
+from profdb.modelled.flash_generations import generation_price, holds_under_load, published
 from profdb.op_queries import attention_query, own_s
 from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, P2PQuery
@@ -66,7 +66,7 @@ class Pricer:
         """Price one operation for every row of ``layout``."""
         part, family, priced = self._ask(op, layout)
         rows = len(layout)
-        slower = self._slower(layout.world_size) if part in COMPUTE_BOUND else 1.0
+        slower = self._slower(op, layout.world_size) if part in COMPUTE_BOUND else 1.0
         return TimedOp(
             op=op,
             part=part,
@@ -76,9 +76,16 @@ class Pricer:
             origin=np.broadcast_to(priced.origin, (rows,)),
         )
 
-    def _slower(self, world_size: int) -> float:
-        """Seconds of a product in a step of so many GPUs over its seconds alone on a typical one."""
-        return (slowest_of(world_size) if self.gpu else 1.0) / self.training_rate_ratio
+    def _slower(self, op: Op, world_size: int) -> float:
+        """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one."""
+        waits = slowest_of(world_size) if self.gpu else 1.0
+        if self.gpu and isinstance(op, Attention) and self._is_published(op):
+            return waits if holds_under_load(self.gpu.architecture) else waits / self.training_rate_ratio
+        return waits / self.training_rate_ratio
+
+    def _is_published(self, op: Attention) -> bool:
+        """Whether a flash kernel runs at published rates."""
+        return self.gpu is not None and published(op.kernel, self.gpu.architecture)
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
         """One activation from a pipeline stage to the next."""
@@ -138,10 +145,9 @@ class Pricer:
         restated by the published ratio of the two."""
         if op.kernel not in GENERATIONS[1:]:
             return self.book.attention_s(attention_query(op))
-        architecture = self.gpu.architecture if self.gpu else ""
-        if self.gpu and published(op.kernel, architecture):
+        if self.gpu and self._is_published(op):
             return generation_price(self.gpu, attention_query(op))
-        ratio = slowdown(op.kernel, op.direction, architecture)
+        ratio = slowdown(op.kernel, op.direction, self.gpu.architecture if self.gpu else "")
         best = self.book.attention_s(attention_query(replace(op, kernel=GENERATIONS[0])))
         origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
         return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)

@@ -8,6 +8,15 @@ shares of its H100 rates at other lengths and widths.
 Older kernels take their published multiple of its time (spec.attention_generations).
 ``Assumption:`` a causal backward loses what a causal forward of the same length and width does; heads of another
 width run at the rate of the next published one, padded to a multiple of 32.
+
+The published calls fill the GPU: 16k tokens and 2048 channels. A call of fewer heads ends with multiprocessors that
+wait for the longest block (a block of queries, in the backward of keys, walks its head alone: 2307.08691 sec. 3.2):
+half such a block, on average, comes on top, in the published calls too.
+
+On Ampere rates follow the tensor peak and hold in a training step: an A100 PCIe of 300 W reaches 185 TFLOP/s
+forward and 157 backward in a loop of hundreds (causal, 64 heads of 128, 4096 tokens: SimuMax,
+configs/system/a100_pcie.json, sdp_fwd and sdp_bwd, which count the whole matrix), no less than 400 W are published
+to reach.
 """
 
 import numpy as np
@@ -40,9 +49,12 @@ BACKWARD_FULL = {
     64: (198, 238, 264, 279, 287, 291),
     128: (214, 260, 291, 310, 318, 322),
 }
-# TFLOP/s of an H100 SXM5 and an A100 SXM that the rates hold for: what long products sustain
-# (configs/clusters/h100-sxm.toml, a100-sxm-80g.toml).
-REFERENCE = {"hopper": 794.5e12, "ampere": 271.2e12}
+# FLOP/s in 16 bits and multiprocessors of the GPUs that the rates hold for: what long products sustain on an H100
+# SXM5, the tensor peak of A100 (configs/clusters/h100-sxm.toml, a100-sxm-80g.toml).
+REFERENCE = {"hopper": (794.5e12, 132), "ampere": (312e12, 108)}
+# The published calls: tokens of all sequences, channels of all heads (2307.08691 sec. 4.1).
+PUBLISHED_TOKENS, PUBLISHED_CHANNELS = 16384, 2048
+BLOCK = 128  # queries, or keys in the backward, of a block (2307.08691 sec. 3.3)
 # A100 over H100: forward not causal, forward causal; backward likewise.
 AMPERE_FULL = 0.73 * 312.0 / 370.0
 AMPERE_CAUSAL = 189.0 / 335.0
@@ -56,6 +68,11 @@ def published(kernel: str, architecture: str) -> bool:
     return kernel in OVER_FLASH2 and architecture in REFERENCE
 
 
+def holds_under_load(architecture: str) -> bool:
+    """Whether these kernels keep their rate where power limits what long products sustain."""
+    return architecture == "ampere"
+
+
 def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, kernel: str) -> FloatArray:
     """Seconds of one call of ``kernel`` on ``gpu``, forward or backward; 0 where there is nothing to do.
 
@@ -65,10 +82,19 @@ def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, k
     backward = direction == "backward"
     widths = np.maximum(heads.qk_dim, heads.v_dim)
     rate = published_flops(heads.kv_len, widths, direction, heads.mask, gpu.architecture)
-    rate = rate * flops_rates(gpu, dtype).sustained / REFERENCE[gpu.architecture]
+    reference, num_sms = REFERENCE[gpu.architecture]
+    rates = flops_rates(gpu, dtype)
+    rate = rate * (rates.peak if holds_under_load(gpu.architecture) else rates.sustained) / reference
     width = np.ceil(widths / HEAD_STEP) * HEAD_STEP
-    flops = 4.0 * heads.batch * heads.heads * heads.pairs() * width * (2.5 if backward else 1.0)
-    seconds = flops / rate * OVER_FLASH2[kernel][direction]
+    per_pair = 4.0 * width * (2.5 if backward else 1.0)
+    pairs = heads.pairs()
+    # What the published call of this length would reach if no multiprocessor waited at its end.
+    per_sequence = np.maximum(pairs * PUBLISHED_CHANNELS / np.maximum(widths, 1), 1.0)
+    sequences = np.maximum(PUBLISHED_TOKENS / np.maximum(heads.kv_len, 1), 1.0)
+    tail_pairs = BLOCK / 2.0 * np.minimum(heads.kv_len, pairs)
+    full_rate = rate * (1.0 + tail_pairs * num_sms / (per_sequence * sequences))
+    calls = heads.batch * heads.heads * pairs + tail_pairs * gpu.num_sms
+    seconds = per_pair * calls / full_rate * OVER_FLASH2[kernel][direction]
     memory = streaming_seconds(gpu, heads.moved_bytes(dtype) * (2.0 if backward else 1.0))
     return np.where(heads.moved_bytes(dtype) == 0.0, 0.0, np.maximum(seconds, memory))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import Attention
+from ops.op import Attention, Phase
 from profdb.modelled.attention import Heads
 from profdb.modelled.flash_generations import generation_seconds, published
 from profdb.op_queries import attention_query
@@ -87,26 +87,79 @@ def test_unpublished_pairs_are_restated_by_the_book() -> None:
     assert not published("flash", "hopper")
     op = Attention(
         name="attention.core",
-        phase="forward",
+        phase=Phase.FORWARD,
         batch=ints(1),
         q_len=ints(4096),
         kv_len=ints(4096),
-        heads=ints(16),
-        kv_heads=ints(16),
+        heads=ints(64),
+        kv_heads=ints(64),
         qk_dim=128,
         v_dim=128,
         kernel="flash2",
     )
     seconds = {
-        name: float(Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(8)).seconds[0])
+        name: float(Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(1)).seconds[0])
         * cluster(name).gpu.training_rate_ratio
         for name in ("b200", "h100-sxm")
     }
     book = float(FlatBook().attention_s(attention_query(op)).seconds[0])
     assert seconds["b200"] == pytest.approx(1.75 * book)
-    assert seconds["h100-sxm"] == pytest.approx(2.0 * 4096**2 * 2048 / 319e12, rel=0.003)
+    assert seconds["h100-sxm"] == pytest.approx(2.0 * 4096**2 * 8192 / 319e12, rel=0.003)
 
 
 def test_longer_calls_than_published_keep_the_last_rate() -> None:
     rates = [flops_per_s("h100-sxm", "flash2", "forward", length=n, mask="full") for n in (8192, 16384)]
     assert np.isclose(rates[0], rates[1], rtol=1e-9)
+
+
+def one_sequence_tflops(name: str, direction: str, heads: int) -> float:
+    """Causal rate of one sequence of 4096 tokens with heads of 128."""
+    sizes = Heads(
+        batch=ints(1),
+        q_len=ints(4096),
+        kv_len=ints(4096),
+        heads=ints(heads),
+        kv_heads=ints(heads),
+        qk_dim=ints(128),
+        v_dim=ints(128),
+        window=ints(0),
+    )
+    seconds = generation_seconds(cluster(name).gpu, sizes, direction, "bf16", "flash2")
+    return float(2e-12 * 4096**2 * 128 * heads * (2.5 if direction == "backward" else 1.0) / seconds[0])
+
+
+@pytest.mark.parametrize(
+    ("direction", "heads", "tflops"),
+    [
+        ("forward", 64, 185),
+        ("forward", 16, 155),
+        ("forward", 8, 121),
+        ("backward", 64, 157),
+        ("backward", 16, 138),
+        ("backward", 8, 119),
+    ],
+)
+def test_calls_of_few_heads_on_a100_run_as_measured(direction: str, heads: int, tflops: float) -> None:
+    """SimuMax, configs/system/a100_pcie.json, sdp_fwd and sdp_bwd: half the whole matrix over 312 TFLOP/s."""
+    assert one_sequence_tflops("a100-pcie-80g", direction, heads) == pytest.approx(tflops, rel=0.12)
+
+
+def test_a100_keeps_published_rates_in_a_step_and_h100_its_ratio() -> None:
+    op = Attention(
+        name="attention.core",
+        phase=Phase.FORWARD,
+        batch=ints(1),
+        q_len=ints(4096),
+        kv_len=ints(4096),
+        heads=ints(64),
+        kv_heads=ints(64),
+        qk_dim=128,
+        v_dim=128,
+        kernel="flash2",
+    )
+    kept = {}
+    for name in ("a100-sxm-80g", "h100-sxm"):
+        step = float(Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(1)).seconds[0])
+        kept[name] = 2e-12 * 4096**2 * 128 * 64 / one_sequence_tflops(name, "forward", 64) / step
+    assert kept["a100-sxm-80g"] == pytest.approx(1.0)
+    assert kept["h100-sxm"] == pytest.approx(cluster("h100-sxm").gpu.training_rate_ratio)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ops.recompute_modules import MODULES
+from profdb.cases import Family
 from profdb.curvebook import Book, CurveBook
 from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import ProfileDatabase
@@ -124,7 +125,8 @@ def _config(request: Request) -> ConfigFile:
 
 
 def _cluster(request: Request, profile: ProfileDatabase) -> ClusterSpec:
-    """The cluster asked for, or the one the profile was taken on."""
+    """The cluster asked for, or the one the profile was taken on: of the same GPU, and of the same network
+    where the profile holds collectives (one taken on a single GPU suits any network)."""
     taken_on = profile.machine.cluster
     if not taken_on and request.cluster is None:
         raise ConfigError(
@@ -137,7 +139,8 @@ def _cluster(request: Request, profile: ProfileDatabase) -> ClusterSpec:
     # A sheet of the profile's own name may lie anywhere.
     if request.cluster is not None and taken_on and cluster.name != taken_on:
         measured = read_cluster(taken_on, root=request.root)
-        if measured.gpu.name == cluster.gpu.name and measured.domains != cluster.domains:
+        holds_network = Family.COLLECTIVE in profile.tables
+        if holds_network and measured.gpu.name == cluster.gpu.name and measured.domains != cluster.domains:
             raise ConfigError(
                 where="--cluster",
                 key="cluster",

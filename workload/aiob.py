@@ -10,20 +10,22 @@ Values are microseconds (CUDA-event milliseconds times 1000; a comment in AICB s
 model, degree, batch or GPU: whoever applies it must know that they match.
 """
 
-import math
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from spec.replaced_file import replaced_file
+from workload.plain_number import plain_number
 from workload.workload_error import WorkloadError
 
 MAX_FILE_BYTES = 2**22
 NS_PER_US = 1000
+# Assumption: no module takes 1000 seconds; a longer time would be cut into millions of rows.
+MOST_US = 1e9
 _SECTION = re.compile(r"([A-Za-z_][\w.]*)\s*:")
 _TIME = re.compile(r"time_gpu_(max|min|avg)\s*:\s*(\S+)")
-_ITERATIONS = re.compile(r"train_iter\s*:\s*(\d{1,9})")
+_ITERATIONS = re.compile(r"train_iter\s*:\s*([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +143,9 @@ def row_time_ns(times: dict[str, int], row: str, *, backward: bool) -> int:
 
 
 def _microseconds(word: str, place: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1e15:
-        raise WorkloadError(f"{place}: {word[:40]!r} is no time in us")
+    value = plain_number(word)
+    if not 0 <= value < MOST_US:
+        raise WorkloadError(f"{place}: {word[:40]!r} is no time in us below {MOST_US:.0f}")
     return value
 
 

@@ -13,7 +13,6 @@ not yaml at large. As in the tutorial, what EP says of gathers, scatters and all
 experts' data-parallel groups; a section DP_EP, which is ours, says it apart.
 """
 
-import math
 import os
 import re
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from spec.collectives import Collective
 from spec.replaced_file import replaced_file
+from workload.plain_number import plain_number
 from workload.simai_tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
@@ -40,6 +40,8 @@ _PIPELINE = "PP"
 _HOP = "busbw"
 _ENTRY = re.compile(r"([A-Za-z_]+)\s*,?\s*:\s*(\S*)")
 MAX_FILE_BYTES = 2**20
+# Assumption: no link of one GPU carries a byte a second or a PiB/s; such a number is a slip in the file.
+_LEAST_GIB, _MOST_GIB = 1e-6, 2.0**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
         reason = error.strerror if isinstance(error, OSError) else "is no text"
         raise WorkloadError(f"{where}: cannot be read: {reason}") from error
     name, section = "", ""
+    seen: set[tuple[str, str]] = set()
     groups: dict[tuple[SimaiGroup, Collective], float] = {}
     pipeline: float | None = None
     for number, line in enumerate(lines, start=1):
@@ -78,6 +81,9 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
             section = _section(match[1], place)
         else:
             value = _bandwidth(match[2], place)
+            if (section, match[1]) in seen:
+                raise WorkloadError(f"{place}: {match[1]} of section {section} is given twice")
+            seen.add((section, match[1]))
             if section == _PIPELINE and match[1] == _HOP:
                 pipeline = value
             else:
@@ -123,10 +129,9 @@ def _key(section: str, word: str, place: str) -> tuple[SimaiGroup, Collective]:
 def _bandwidth(value: str, place: str) -> float | None:
     if value in ("null", "~"):
         return None
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise WorkloadError(f"{place}: {value[:60]!r} is no positive bandwidth in GiB/s")
+    number = plain_number(value)
+    if not _LEAST_GIB <= number <= _MOST_GIB:
+        raise WorkloadError(
+            f"{place}: {value[:60]!r} is no positive bandwidth in GiB/s (up to {_MOST_GIB:.0f})"
+        )
     return number

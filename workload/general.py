@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spec.replaced_file import replaced_file
+from workload.plain_number import plain_number
 from workload.workload_error import WorkloadError
 
 COLUMNS = (
@@ -121,10 +122,13 @@ class Workload:
     def load(path: str | Path) -> tuple["Workload", Arguments]:
         """A workload and its arguments (empty when there is no args file).
 
-        Raises WorkloadError naming the line that is no row.
+        Raises WorkloadError naming the line that is no row, and for a file that ends within an iteration.
         """
         where = Path(path)
-        return Workload(items=list(_rows(where))), _arguments(arguments_path(where))
+        items = list(_rows(where))
+        if items and items[-1].comm_type != EPOCH_END and any(one.comm_type == EPOCH_END for one in items):
+            raise WorkloadError(f"{where}: is cut off: its last iteration has no {EPOCH_END}")
+        return Workload(items=items), _arguments(arguments_path(where))
 
     def bytes_by_kind(self) -> dict[tuple[str, str], int]:
         """Bytes by collective and group."""
@@ -145,7 +149,7 @@ def _arguments(path: Path) -> Arguments:
         return {}
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WorkloadError(f"{path}: is no arguments file: {error}") from error
     if not isinstance(read, dict):
         raise WorkloadError(f"{path}: is no arguments file: no object")
@@ -190,6 +194,8 @@ def _item(header: list[str], cells: list[str], place: str) -> GeneralItem:
     if group not in (*COMM_GROUPS, NONE, ""):
         raise WorkloadError(f"{place}: comm_group {group[:40]!r} is none of {', '.join(COMM_GROUPS)}")
     shapes = _shapes(row["msg_size"], place)
+    if row["msg_size"] in (NONE, "") and kind not in (COMPUTATION, EPOCH_END, "barrier"):
+        raise WorkloadError(f"{place}: {kind} without a size")
     return GeneralItem(
         comm_type=kind,
         comm_group="" if group == NONE else group,
@@ -215,6 +221,8 @@ def _shapes(text: str, place: str) -> tuple[tuple[int, ...], tuple[int, ...]] | 
     if len(parts) != 2:
         raise WorkloadError(f"{place}: {text[:40]!r} is no pair of matrix shapes")
     first, second = (tuple(_whole(word, place) or 0 for word in part.split()) for part in parts)
+    if not (first and second and all((*first, *second))):
+        raise WorkloadError(f"{place}: {text[:40]!r} has a side of no length")
     return first, second
 
 
@@ -230,10 +238,7 @@ def _whole(text: str, place: str) -> int | None:
 def _real(text: str, place: str) -> float | None:
     if text in (NONE, ""):
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
+    value = plain_number(text)
+    if not value >= 0:
         raise WorkloadError(f"{place}: {text[:40]!r} is no time or bandwidth")
     return value

@@ -9,6 +9,7 @@ from profdb.store import load_profile
 from spec.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.read_cluster import read_cluster
+from workload.aiob import MOST_US
 from workload.fixed_book import FixedBook
 from workload.model_shape import refuse
 
@@ -86,5 +87,5 @@ def _check(flags: TimeFlags) -> None:
     if len(given) > 1:
         raise refuse(given[1], getattr(flags, given[1]), f"not together with --{given[0]}")
     fixed = flags.fixed_time_us
-    if fixed is not None and not 0 <= fixed < 1e12:
-        raise refuse("fixed_time_us", fixed, "microseconds, 0 or more")
+    if fixed is not None and not 0 <= fixed < MOST_US:
+        raise refuse("fixed_time_us", fixed, f"microseconds, 0 or more and below {MOST_US:.0f}")

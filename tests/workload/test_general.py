@@ -18,6 +18,7 @@ from workload.workload_error import WorkloadError
 HEADER = (
     "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
 )
+END = "CommType.epoch_end,None,None,0,,None,None,None,None,None,None,1"
 ROW = "CommType.all_reduce,CommGroup.tp_group,8,1024,forward.x,None,None,None,None,None,None,1"
 
 
@@ -78,6 +79,10 @@ def test_old_files_are_read(tmp_path: Path) -> None:
         (f"{HEADER}\n{ROW.replace('1024', '((1 2))')}\n", "pair of matrix"),
         (f"{HEADER}\n{ROW.replace('1024', '((1 x) (2 3))')}\n", "'x'"),
         (f"{HEADER}\n{ROW.replace('None,None,1', 'nan,None,1')}\n", "'nan'"),
+        (f"{HEADER}\n{ROW.replace('None,None,1', '٣,None,1')}\n", "'٣'"),
+        (f"{HEADER}\n{ROW.replace('1024', 'None')}\n", "without a size"),
+        (f"{HEADER}\n{ROW.replace('1024', '((None 2) (2 3))')}\n", "no length"),
+        (f"{HEADER}\n{END}\n{ROW}\n", "cut off"),
     ],
 )
 def test_malformed(content: str, match: str, tmp_path: Path) -> None:

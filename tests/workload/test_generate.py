@@ -130,6 +130,7 @@ def test_dashes_are_underscores() -> None:
         ("--model_size 7 --world_size 16 --reduce_bucket_size 0 --frame DeepSpeed", "1 or more"),
         ("--model_size 7 --world_size 16 --fixed_time_us -1", "0 or more"),
         ("--model_size 7 --world_size 16 --fixed_time_us nan", "0 or more"),
+        ("--model_size 7 --world_size 16 --fixed_time_us 1e9", "below 1000000000"),
         ("--model_size 7 --world_size 16 --fixed_time_us 1 --comp_filepath x", "not together"),
         ("--model_size 7 --world_size 16 --comp_filepath absent", "absent"),
         ("--model_size 7 --world_size 16 --profile absent.pt", "absent.pt"),

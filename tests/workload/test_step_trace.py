@@ -88,6 +88,24 @@ def test_stages_that_wait_for_their_messages_wait_in_the_trace() -> None:
     assert last_us(False) > last_us(True)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_message_leaves_where_its_stage_exchanges(overlap: bool) -> None:
+    """A stage that waits for messages sends that of a forward in the steady phase after the next backward."""
+    plan = Plan(strategy=FSP, preset="megatron", pp=4, vpp=2, dp=2, num_micro=8)
+    events = list(trace_events(asked(plan, overlap_hops=overlap), plan))
+    ends = {
+        (event["tid"], round(event["ts"] + event["dur"], 3)): event["cat"]
+        for event in events
+        if event.get("cat") in ("F", "B")
+    }
+    senders = {
+        ends[(hop["tid"] - 10_000 - 1) % plan.pp, round(hop["ts"], 3)]
+        for hop in events
+        if hop.get("cat") == "hop" and hop["name"].startswith("hop of forward")
+    }
+    assert senders == ({"F"} if overlap else {"F", "B"})
+
+
 def test_more_passes_than_a_viewer_shows_are_refused(tmp_path: Path) -> None:
     plan = Plan(strategy=FSP, preset="megatron", pp=8, num_micro=100_000)
     with pytest.raises(ExportError, match="trace viewer"):

@@ -35,6 +35,10 @@ def read_topology(path: str | os.PathLike[str]) -> tuple[Topology | None, list[F
     links = _links(lines, nodes, findings)
     if len(links) != num_links and not findings:
         _add(findings, 1, Severity.BROKEN, "links", f"{num_links} links announced, {len(links)} found")
+    elif len(links) < nodes - 1:
+        # Said before anything of that many nodes is laid out.
+        message = f"{len(links)} links cannot join {nodes} nodes"
+        _add(findings, 1, Severity.BROKEN, "cut-off", message)
     if any(each.severity is Severity.BROKEN for each in findings):
         return None, findings
     topology = Topology(

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Phase
+from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op, Phase
 from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostWork:
+class Issuing:
     """Python calls and further launches of one operation, per row."""
 
     calls: FloatArray
@@ -107,7 +107,7 @@ REPLAY_CALLS = 3.0
 REPLAYS = ("attention.norm", "mlp.up", "moe.router", "moe.permute")
 
 
-def host_work(op: Op, job: JobSpec) -> HostWork:
+def host_work(op: Op, job: JobSpec) -> Issuing:
     """Calls and launches of ``op`` for every row; nothing where a CUDA graph replays it."""
     if any(op.name.startswith(name) for scope in job.cuda_graphs for name in GRAPHED.get(scope, ())):
         replays = op.name in REPLAYS and op.phase is not Phase.WEIGHT_GRAD
@@ -115,6 +115,9 @@ def host_work(op: Op, job: JobSpec) -> HostWork:
     table = CALLS[job.preset.host_code]
     first = 1.0 if not table else 0.0
     match op:
+        case HostWork():
+            # Host time already, priced as an operation of its own.
+            work = _work(0.0, 0.0)
         case Comm():
             work = _collective(op, table)
         case GroupedGemm():
@@ -128,21 +131,21 @@ def host_work(op: Op, job: JobSpec) -> HostWork:
             work = _kernel(op, table)
         case _:
             work = _work(0.0, 1.0)
-    return HostWork(calls=work.calls * op.repeat, launches=work.launches * op.repeat)
+    return Issuing(calls=work.calls * op.repeat, launches=work.launches * op.repeat)
 
 
-def _work(calls: float | FloatArray, launches: float | FloatArray) -> HostWork:
-    return HostWork(calls=floats(calls), launches=floats(launches))
+def _work(calls: float | FloatArray, launches: float | FloatArray) -> Issuing:
+    return Issuing(calls=floats(calls), launches=floats(launches))
 
 
-def _collective(op: Comm, table: dict[str, float]) -> HostWork:
+def _collective(op: Comm, table: dict[str, float]) -> Issuing:
     """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function."""
     if op.axis is Axis.EP and table:
         return _work(table["exchange"], COLLECTIVE_CALLS)
     return _work(COLLECTIVE_CALLS, 0.0)
 
 
-def _linear(op: BatchedGemm, table: dict[str, float]) -> HostWork:
+def _linear(op: BatchedGemm, table: dict[str, float]) -> Issuing:
     """One call forward and one backward, which launches both products; fp8's casts are operations of their
     own."""
     fp8 = op.scale_recipe != ""
@@ -156,7 +159,7 @@ def _linear(op: BatchedGemm, table: dict[str, float]) -> HostWork:
     return _work(table.get("router", 0.0), ROUTER_LAUNCHES[0 if forward else 1])
 
 
-def _grouped(op: GroupedGemm, table: dict[str, float]) -> HostWork:
+def _grouped(op: GroupedGemm, table: dict[str, float]) -> Issuing:
     """A call, and for each expert a product with its Python around it, in fp8 also a cast: only delayed scaling
     casts all at once (csrc/extensions/cast.cpp, multi_tensor_quantize_impl)."""
     experts = op.groups.astype(np.float64)
@@ -170,7 +173,7 @@ def _grouped(op: GroupedGemm, table: dict[str, float]) -> HostWork:
     return _work(table["linear"] * ratio + experts * (EXPERT_CALLS + casts), experts * (2.0 if fp8 else 1.0))
 
 
-def _kernel(op: MemoryBound, table: dict[str, float]) -> HostWork:
+def _kernel(op: MemoryBound, table: dict[str, float]) -> Issuing:
     backward = 1 if op.backward else 0
     if op.kernel.startswith("accumulate"):
         # Into fp32 the product itself accumulates; in 16 bits a kernel of its own does.

@@ -21,7 +21,8 @@ EVERY_SECOND_PRODUCT = "every_second_product"
 
 def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
     """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept."""
-    core = next((op for op in block.forward if isinstance(op, Attention)), None)
+    cores = [op for op in block.forward if isinstance(op, Attention)]
+    core = cores[0] if cores else None
     gated = any(op.name.endswith(".activation") and _is_gated(op) for op in block.forward)
     apart = any(op.name.endswith(".gate") for op in block.forward)
     forward: list[Op] = []
@@ -41,10 +42,15 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
                 repeated.append(run_again(replace(op, n=op.n - stay)))
         elif isinstance(op, Attention):
             kept = kept + op.saved_bytes - op.input_bytes
-        elif not (isinstance(op, Comm) and op.collective is Collective.REDUCE_SCATTER):
+        elif not (isinstance(op, Comm) and (op.collective is Collective.REDUCE_SCATTER or _feeds(op, cores))):
             repeated.append(run_again(op))
         forward.append(replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes))
     return Piece(forward=tuple(forward), backward=(*repeated, *block.backward))
+
+
+def _feeds(op: Comm, cores: list[Attention]) -> bool:
+    """Whether a message is part of the attention whose outputs are kept: the hops of a ring."""
+    return any(op.beside == core.name for core in cores)
 
 
 def _is_gated(op: Op) -> bool:

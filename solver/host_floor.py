@@ -32,21 +32,25 @@ from spec.job import JobSpec
 def host_shares(
     pricer: Pricer, job: JobSpec, layout: Layout, passes: Sequence[tuple[list[TimedOp], list[Share]]]
 ) -> list[Share]:
-    """For a forward and a backward, each as timed operations and what the device waits for: the seconds by
-    which the host is later, as one share of the part ``host`` each."""
+    """For the passes of a micro-batch in order (forward and backward, or forward and the two halves of a split
+    backward), each as timed operations and what the device waits for: the seconds by which the host is
+    later, as one share of the part ``host`` each."""
     costs = [_host_s(pricer, job, timed, len(layout)) for timed, _ in passes]
     busy = [
         np.sum([share.seconds for share in shares], axis=0) + np.zeros(len(layout)) for _, shares in passes
     ]
     late = [np.maximum(host - device, 0.0) for host, device in zip(costs, busy, strict=True)]
-    together = np.maximum(costs[0] + costs[1] - busy[0] - busy[1], 0.0)
     apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
     apart = apart | job.preset.checks_numbers
     if job.blocking_launches:
         return [_share(pricer, cost) for cost in costs]
-    forward = np.where(apart, late[0], np.minimum(late[0], together))
-    backward = np.where(apart, late[1], together - forward)
-    return [_share(pricer, seconds) for seconds in (forward, backward)]
+    left = np.maximum(np.sum(costs, axis=0) - np.sum(busy, axis=0), 0.0)
+    shares = []
+    for index, alone in enumerate(late):
+        joined = left if index == len(late) - 1 else np.minimum(alone, left)
+        left = left - joined
+        shares.append(_share(pricer, np.where(apart, alone, joined)))
+    return shares
 
 
 def _waits_for_device(layout: Layout, ops: Sequence[Op]) -> BoolArray:

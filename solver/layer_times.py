@@ -9,10 +9,10 @@ from ops.layout import Layout, unique_rows
 from ops.op import Lane, Ops, Owner, Phase, Piece
 from ops.step import HeldParameters
 from solver.host_floor import host_shares
-from solver.op_times import Pricer
+from solver.op_times import Pricer, TimedOp
 from solver.overlap import exposed
 from solver.plans import PlanTable
-from solver.tally import Tally, tally
+from solver.tally import Share, Tally, added, tally
 from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -30,7 +30,7 @@ class LayerBytes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """One micro-batch through one layer: waiting times forward and backward, and the part of the
-    backward that only makes weight gradients (which zero-bubble schedules put off)."""
+    backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does)."""
 
     forward: Tally
     backward: Tally
@@ -103,19 +103,33 @@ def layer_times(
     ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
     arXiv 2401.10241: the backward stores their inputs and waits for its collective).
     """
-    weight_grads = [op for op in piece.backward if op.phase is Phase.WEIGHT_GRAD and op.lane is Lane.MAIN]
-    weight_s = np.zeros(len(layout))
-    for op in weight_grads:
-        weight_s = weight_s + pricer.time(op, layout).seconds
     passes = []
     for ops in (piece.forward, _without_partner(piece.backward) if split else piece.backward):
         timed = [pricer.time(op, layout) for op in ops]
         passes.append((timed, exposed(timed, pricer.taken)))
-    tallies = [
-        tally([*shares, host], len(layout))
-        for (_, shares), host in zip(passes, host_shares(pricer, job, layout, passes), strict=True)
-    ]
-    return LayerTimes(forward=tallies[0], backward=tallies[1], weight_s=weight_s)
+    if split:
+        passes[1:] = _halves(*passes[1])
+    host = host_shares(pricer, job, layout, passes)
+    tallies = [tally([*shares, late], len(layout)) for (_, shares), late in zip(passes, host, strict=True)]
+    return LayerTimes(
+        forward=tallies[0],
+        backward=added(tallies[1:], len(layout)),
+        weight_s=tallies[2].seconds if split else np.zeros(len(layout)),
+    )
+
+
+def _halves(
+    timed: list[TimedOp], shares: list[Share]
+) -> tuple[tuple[list[TimedOp], list[Share]], tuple[list[TimedOp], list[Share]]]:
+    """A backward cut into what the stage before waits for and what only makes weight gradients: each is issued
+    by itself, so a slow host holds up each by itself."""
+    later = [one.op.phase is Phase.WEIGHT_GRAD and one.op.lane is Lane.MAIN for one in timed]
+
+    def half(wanted: bool) -> tuple[list[TimedOp], list[Share]]:
+        chosen = [index for index, late in enumerate(later) if late is wanted]
+        return [timed[index] for index in chosen], [shares[index] for index in chosen]
+
+    return half(False), half(True)
 
 
 def _without_partner(ops: Ops) -> Ops:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.host_work import CALLS, FP8_CALLS_RATIO, REPLAY_CALLS, host_work
-from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Phase
+from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Phase
 from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.presets import PRESETS
@@ -89,3 +89,8 @@ def test_reading_token_counts_takes_calls_of_its_own() -> None:
     permute = MemoryBound(name="moe.permute", phase=Phase.FORWARD, kernel="permute", rows=ONE, width=ONE)
     padded, counted = host_work(permute, job()), host_work(replace(permute, synchronises=True), job())
     assert counted.calls[0] - padded.calls[0] == CALLS["modules"]["token_counts"]
+
+
+def test_host_time_that_is_an_operation_itself_is_not_counted_again() -> None:
+    work = host_work(HostWork(name="slices", phase=Phase.FORWARD, launches=np.asarray([30.0])), job())
+    assert (work.calls[0], work.launches[0]) == (0.0, 0.0)

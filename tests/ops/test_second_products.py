@@ -37,6 +37,14 @@ def test_every_second_product_of_a_llama_layer() -> None:
     assert saved_bytes(told) == 2 * SEQ * channels + 4 * SEQ * HEADS
 
 
+def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
+    preset = replace(PRESETS["fsdp"], selective="every_second_product")
+    layout = Layout.of(8, cp=2)
+    told = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", layout, "selective").blocks[0]
+    assert any(op.name == "attention.ring_hop" for op in told.forward)
+    assert not {"attention.ring", "attention.ring_hop"} & set(repeated(told))
+
+
 def test_some_layers_of_a_stage_are_whole_and_the_others_plain() -> None:
     told = written(small_model(), job(seq_len=SEQ), "mtp", Layout.of(8), "block").blocks
     assert len(told) == 2

@@ -7,14 +7,19 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import MemoryBound, Phase
+from ops.strategies.sharding import StrategyName
 from profdb.priced import Priced
 from solver.host_floor import host_shares
 from solver.op_times import Pricer, TimedOp
+from solver.plans import Plan, PlanTable
+from solver.schedules import Schedule
+from solver.search import price_plan
 from solver.tally import Share
 from spec.arrays import floats
 from spec.presets import PRESETS
 from tests.ops.layouts import job
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_book import FLOPS, FlatBook
+from tests.solver.questions import question
 
 CALL_S = 10e-6
 
@@ -88,3 +93,24 @@ def test_what_does_not_run_is_not_issued() -> None:
 def test_blocking_launches_add_the_host_to_the_device() -> None:
     """300 us of host each, however long the device takes."""
     assert late_s(400e-6, 800e-6, blocking=True) == pytest.approx((300e-6, 300e-6))
+
+
+def test_the_halves_of_a_split_backward_are_stretches_of_their_own() -> None:
+    """A host of 300 us each is late for the half that takes 100 us, whatever the other half takes."""
+    phases = ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 900e-6), (Phase.WEIGHT_GRAD, 100e-6))
+    passes = [norms(20, seconds, phase) for phase, seconds in phases]
+    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    late = host_shares(pricer, job(), Layout.of(2, pp=2), passes)
+    assert [float(share.seconds[0]) for share in late] == [0.0, 0.0, pytest.approx(200e-6)]
+
+
+def test_a_faster_device_never_slows_a_zero_bubble_step_that_waits_for_the_host() -> None:
+    plan = Plan(
+        strategy=StrategyName.MTP, preset="zero-bubble", schedule=Schedule.ZB_H1, tp=2, pp=4, num_micro=4
+    )
+    steps = []
+    for flops in (FLOPS, 2 * FLOPS):
+        asked = question(world_size=8, sequences=4, preset=PRESETS["zero-bubble"], book=SlowHost(flops=flops))
+        steps.append(price_plan(asked, PlanTable.of(plan))[0])
+    assert steps[0].parts_s["host"] > 0.0
+    assert steps[1].step_s <= steps[0].step_s

@@ -54,6 +54,12 @@ def two_activations(case: MemoryBoundCase, where: torch.device) -> Operands:
     return activation(case, where), activation(case, where)
 
 
+def two_halves(case: MemoryBoundCase, where: torch.device) -> Operands:
+    """Two of the same shape, side by side in one array as a joined product writes them."""
+    joined = random_operand((case.rows, 2 * case.width), case.dtype, where)
+    return joined[:, : case.width], joined[:, case.width :]
+
+
 def with_channel_weight(case: MemoryBoundCase, where: torch.device) -> Operands:
     """An activation and one number a channel."""
     return activation(case, where), random_operand((case.width,), case.dtype, where)
@@ -260,7 +266,7 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     ),
     "norm_reduce": KernelFunction(operands=one_activation, forward=torch.linalg.vector_norm, one_kernel=True),
     "fill": KernelFunction(operands=one_activation, forward=lambda buffer: buffer.zero_(), one_kernel=True),
-    "clamp_glu_unfused": KernelFunction(operands=two_activations, forward=limited),
+    "clamp_glu_unfused": KernelFunction(operands=two_halves, forward=limited),
     "expert_bias_unfused": KernelFunction(operands=with_probabilities, forward=biased),
     "expert_bias_fp32_unfused": KernelFunction(
         operands=with_probabilities, forward=lambda x, bias, chance: biased(x, bias, chance.float())

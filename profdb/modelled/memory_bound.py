@@ -1,12 +1,14 @@
 """Memory-bound kernels from a hardware sheet: launch latency plus bytes over the HBM rate.
 
-The fixed part makes the achieved bandwidth grow with size, as measured kernels show.
+The fixed part makes the achieved bandwidth grow with size, as measured kernels show. Passes of plain PyTorch over
+strided or broadcast operands take longer than their bytes (profdb.modelled.strided_passes).
 """
 
 import numpy as np
 
 from ops.kernels import bytes_moved_per_element
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
+from profdb.modelled.strided_passes import excess_seconds
 from spec.arrays import FloatArray, IntArray
 from spec.cluster import GpuSpec
 
@@ -27,4 +29,7 @@ def memory_bound_seconds(
     Raises KeyError for an unknown kernel.
     """
     per_element = bytes_moved_per_element(kernel, backward=direction == "backward", dtype=dtype)
-    return streaming_seconds(gpu, np.asarray(elements, dtype=np.float64) * per_element)
+    counted = np.asarray(elements, dtype=np.float64)
+    return streaming_seconds(gpu, counted * per_element) + excess_seconds(
+        gpu, kernel, direction, counted, dtype
+    )

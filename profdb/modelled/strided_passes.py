@@ -1,0 +1,60 @@
+"""PyTorch's elementwise kernel over strided or broadcast operands: bound by instructions, not by HBM.
+
+Source: pytorch, aten/src/ATen/native/cuda/CUDALoops.cuh, ``gpu_kernel_impl_nocast``: contiguous operands of one
+shape take a vectorised kernel; all others one that computes the offset of every element of every operand by
+integer divisions. Halves of one array cut along its last dimension, and a row or column spread over a matrix, are such
+operands. Its time is a number of instructions per element, whatever the width of the element.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.modelled.gemm import DRAM_EFFICIENCY
+from spec.arrays import FloatArray
+from spec.cluster import GpuSpec
+from spec.dtypes import dtype_bytes
+
+# Fitted: one measured figure, tile-ai/TileOPs pull request 500 (H200, PyTorch 2.9.1, fp16, 1024 x 10240): prelu,
+# whose weight is spread over the rows, 1.18 TB/s = 35.6 us, less the launch of profdb.modelled.gemm,
+# over 132 SMs at 1.98 GHz. leaky_relu, contiguous, of the same size there: 2.57 TB/s.
+# Assumption: other GPUs need as many cycles per element (64 integer operations per clock and SM: CUDA C++
+# Programming Guide, "Arithmetic Instructions", compute capability 8.0 to 10.0).
+ELEMENTS_PER_CLOCK = 1.17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StridedPasses:
+    """Launches over rows x width with such operands, and the activation-sized tensors they move; ``dtype`` where
+    it is not the activation's."""
+
+    passes: float
+    tensors: float
+    dtype: str = ""
+
+
+STRIDED: dict[tuple[str, str], StridedPasses] = {
+    # both limits read halves of the first product; in the backward three comparisons of a half, and two
+    # selections from halves of a gradient (masks are a byte an element)
+    ("clamp_glu_unfused", "forward"): StridedPasses(passes=2, tensors=4),
+    ("clamp_glu_unfused", "backward"): StridedPasses(passes=5, tensors=9.5),
+    # a row (bias) times a column (probabilities); in the backward the gradient times either
+    ("expert_bias_unfused", "forward"): StridedPasses(passes=1, tensors=1),
+    ("expert_bias_unfused", "backward"): StridedPasses(passes=2, tensors=4),
+    ("expert_bias_fp32_unfused", "forward"): StridedPasses(passes=1, tensors=1, dtype="fp32"),
+    ("expert_bias_fp32_unfused", "backward"): StridedPasses(passes=2, tensors=4, dtype="fp32"),
+}
+
+
+def excess_seconds(
+    gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
+) -> FloatArray | float:
+    """Seconds that the strided passes of a kernel of ops.kernels over ``elements`` take beyond streaming their
+    bytes; 0 for a kernel without any."""
+    strided = STRIDED.get((kernel, direction))
+    if strided is None:
+        return 0.0
+    instructions_s = strided.passes / (ELEMENTS_PER_CLOCK * gpu.num_sms * gpu.boost_clock_hz)
+    moved_bytes = strided.tensors * dtype_bytes(strided.dtype or dtype)
+    streaming_s = moved_bytes / (gpu.memory_bandwidth * DRAM_EFFICIENCY)
+    return np.asarray(elements * max(instructions_s - streaming_s, 0.0), dtype=np.float64)

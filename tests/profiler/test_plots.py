@@ -9,6 +9,7 @@ import gen_profiler_data
 from profdb.cases import CollectiveCase, HostCase
 from profdb.curvebook import CurveBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store import load_profile
 from profiler.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
 from profiler.plot_style import (
     byte_label,
@@ -50,6 +51,17 @@ def test_a_profile_of_little_draws_what_it_has(tmp_path: Path) -> None:
     samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,)),)
     drawn = draw_profile(ProfileDatabase(machine=MACHINE, samples=samples), tmp_path)
     assert [path.name for path in drawn] == ["overview.jpg"]
+
+
+def test_the_shipped_pictures_are_those_of_the_default_profile() -> None:
+    folder = Path(gen_profiler_data.__file__).parent / "prof_data"
+    series = worth_drawing(all_series(load_profile(folder / "data.pt")))
+    assert {path.stem for path in (folder / "pics" / "comm").iterdir()} == {one.name for one in series}
+    assert {path.stem for path in (folder / "pics" / "cal").iterdir()} == {
+        "linear",
+        "attention",
+        "memory_bound",
+    }
 
 
 @pytest.mark.parametrize(("name", "folder"), [("data.pt", "pics"), ("b200.pt", "pics/b200")])

@@ -10,6 +10,7 @@ from ops.linear import Linear, linear
 from ops.memory_bound import norm
 from ops.mlp_block import mlp_half
 from ops.moe_block import moe_half
+from ops.offload import activations_offloaded, offloaded_shares
 from ops.op import Owner, Piece, sequence
 from ops.recompute import Recompute, recomputed
 from ops.recompute_modules import modules_recomputed
@@ -54,6 +55,9 @@ def model_ops(
         for kind in kinds
         for run in model.blocks
     )
+    if job.offloaded_layers:
+        shares = offloaded_shares(model, job.offloaded_layers) * len(kinds)
+        blocks = tuple(map(activations_offloaded, blocks, shares))
     first, last = embedding(context, sharding), head(context, sharding)
     if recompute is Recompute.FULL and job.preset.recomputes_edges:
         rows = ceil_div(context.tokens, sharding.norm_shards(layout))
@@ -115,6 +119,9 @@ def _multi_token_prediction(context: LayerContext, sharding: Sharding, layer: Pi
 def without_parameters(piece: Piece) -> Piece:
     """The same operations on weights that another operation owns."""
     return Piece(
-        forward=tuple(replace(op, parameters=0 * op.parameters) for op in piece.forward),
+        forward=tuple(
+            replace(op, parameters=0 * op.parameters, cached_bytes=0 * op.cached_bytes)
+            for op in piece.forward
+        ),
         backward=piece.backward,
     )

@@ -1,12 +1,12 @@
 """A linear layer as its three matrix products, each with its own shape."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.context import LayerContext
 from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, Piece, Position
-from ops.quantize import Operands, casts, recipe_of
+from ops.quantize import Operands, casts, narrow_weight_bytes, recipe_of
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 
@@ -47,8 +47,20 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
     before, behind = casts(context, recipe, operands)
     precision = context.job.precision
     share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
-    piece = products(context, layer, layer.saved_bytes * share)
+    piece = _with_weight_copies(context, products(context, layer, layer.saved_bytes * share))
     return Piece(forward=(*before, *piece.forward), backward=(*behind, *piece.backward))
+
+
+def _with_weight_copies(context: LayerContext, piece: Piece) -> Piece:
+    """Narrow weights stay from step to step, or from each forward that casts them to its backward."""
+    forward = []
+    for op in piece.forward:
+        copies = narrow_weight_bytes(context, op.parameters)
+        if context.job.precision.casts_every_forward:
+            forward.append(replace(op, saved_bytes=op.saved_bytes + copies))
+        else:
+            forward.append(replace(op, cached_bytes=copies))
+    return Piece(forward=tuple(forward), backward=piece.backward)
 
 
 def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> Piece:
@@ -138,7 +150,7 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
         )
 
     t, i, o = layer.tokens, layer.inputs, layer.outputs
-    return Piece(
+    piece = Piece(
         forward=(gemm(Phase.FORWARD, (t, i, o), "NT"),),
         backward=(
             gemm(Phase.INPUT_GRAD, (t, o, i), "NN"),
@@ -146,3 +158,4 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
             *_accumulated(context, layer, groups * i),
         ),
     )
+    return _with_weight_copies(context, piece)

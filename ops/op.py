@@ -49,12 +49,14 @@ class Lane(StrEnum):
 
     MAIN: one after another. BESIDE: runs beside the operation named in ``beside`` in the phase
     ``beside_phase`` and costs what outlasts it. PREFETCH: runs beside everything the layer does in the
-    same pass (weights of the next layer coming, gradients of the last one going).
+    same pass (weights of the next layer coming, gradients of the last one going). COPY: the same on the copy
+    engines, which take no multiprocessor and another link.
     """
 
     MAIN = "main"
     BESIDE = "beside"
     PREFETCH = "prefetch"
+    COPY = "copy"
 
 
 class Axis(StrEnum):
@@ -89,7 +91,7 @@ class Op:
     """What every operation says.
 
     ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the
-    layer runs; ``parameters`` are trained elements held by this rank because of this operation
+    layer runs; ``cached_bytes`` are copies of weights that stay from step to step; ``parameters`` are trained elements held by this rank because of this operation
     (before ZeRO), counted on the forward operation alone; ``repeat`` identical launches; ``synchronises``: the host waits
     for the device before it can issue it.
     """
@@ -105,6 +107,7 @@ class Op:
     synchronises: bool = False
     saved_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     transient_bytes: FloatArray = field(default_factory=lambda: NOTHING)
+    cached_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     parameters: IntArray = field(default_factory=lambda: NOTHING.astype(np.int64))
     owner: Owner = Owner.DENSE
 
@@ -216,6 +219,20 @@ class HostWork(Op):
     """What the host does while it holds the device up; ``launches`` counts it in kernel launches."""
 
     launches: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTransfer(Op):
+    """``size_bytes`` between a rank and its host, one way."""
+
+    size_bytes: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUpdate(Op):
+    """One optimizer step of the processors over ``elements`` parameters of a rank."""
+
+    elements: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

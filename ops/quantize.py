@@ -99,6 +99,20 @@ def recipe_of(context: LayerContext) -> Recipe | None:
     )
 
 
+def narrow_weight_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
+    """Bytes of the narrow copies of a weight of ``elements`` that last until its backward; 0 for recipes that cast
+    it again there (torchao), and less the weight itself where it is stored narrow.
+
+    Transformer Engine (``pytorch/module/base.py``, get_weight_workspace; ``linear.py``, prepare_for_saving): one along
+    rows, and one along columns where products want both orders.
+    """
+    recipe, precision = recipe_of(context), context.job.precision
+    width = dtype_bytes(precision.linear)
+    copies = recipe.weight.writes if recipe is not None and recipe.keeps_narrow else 0.0
+    stored = 1.0 if dtype_bytes(precision.parameter) <= width else 0.0
+    return elements * width * max(copies - stored, 0.0)
+
+
 def _one_copy(passes: Passes) -> Passes:
     """What is left where products read either order: of a norm that writes narrow numbers, nothing."""
     return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
+from ops.offload import gradients_to_host, host_updates, offloaded_elements
 from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Position, Update
 from ops.optimizer_passes import optimizer_passes
 from spec.arrays import IntArray, ceil_div
@@ -83,6 +84,7 @@ def step_ops(context: LayerContext, held: HeldParameters, tied: IntArray) -> Ops
     present = [owner for owner in Owner if held.of(owner).any()]
     for owner in present:
         ops += _reduction(context, owner, held.of(owner))
+    ops += gradients_to_host(context, owned_elements(context, held))
     ops += _update(context, held)
     ops += [_return(context, owner, held.of(owner)) for owner in present]
     return tuple(ops)
@@ -129,8 +131,10 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
 def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
     """The passes over gradients and parameters around the optimizer's own (ops.optimizer_passes)."""
     owned = owned_elements(context, held)
-    before, after = optimizer_passes(context, held.total, owned)
-    return [*before, Update(name="step.update", phase=Phase.STEP, elements=owned), *after]
+    here = owned - offloaded_elements(context, owned)
+    before, after = optimizer_passes(context, held.total, here)
+    update = Update(name="step.update", phase=Phase.STEP, elements=here)
+    return [*before, update, *host_updates(context, owned), *after]
 
 
 def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:

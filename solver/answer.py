@@ -15,7 +15,7 @@ class Answer:
     Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.interval).
     ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
-    ``needed_bytes`` the least a device must have for it; ``tgs``
+    ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
     tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
     curves brings in, which two plans share.
     """
@@ -33,6 +33,7 @@ class Answer:
     tgs: float
     mfu: float
     errors_s: dict[str, float]
+    host_bytes: float = 0.0
     interval_low_s: float = 0.0
     interval_high_s: float = 0.0
 
@@ -59,6 +60,7 @@ def answer_of(
         reserved_bytes=float(memory.reserved_bytes[0]),
         device_bytes=float(memory.device_bytes[0]),
         needed_bytes=float(memory.needed_bytes[0]),
+        host_bytes=float(memory.host_bytes[0]),
         tgs=tgs,
         mfu=mfu,
         errors_s={family: float(value[0]) for family, value in cost.std_s.items()},

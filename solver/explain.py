@@ -22,6 +22,7 @@ PART_WORDS: dict[str, str] = {
     "pp_comm": "waiting for pipeline transfers",
     "bubble": "pipeline bubble",
     "optimizer": "the optimizer",
+    "offload": "waiting for the host's memory and its part of the update",
     "host": "kernel launches",
 }
 

@@ -20,10 +20,12 @@ from spec.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
-    """What one layer keeps until its backward, the most it holds for a moment, and what it trains."""
+    """What one layer keeps until its backward, the most it holds for a moment, copies of weights it keeps from
+    step to step, and what it trains."""
 
     saved_bytes: FloatArray
     transient_bytes: FloatArray
+    cached_bytes: FloatArray
     parameters: HeldParameters
 
 
@@ -89,6 +91,7 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
     return LayerBytes(
         saved_bytes=total([op.saved_bytes for op in forward]),
         transient_bytes=total([op.transient_bytes for op in forward]),
+        cached_bytes=total([op.cached_bytes for op in forward]),
         parameters=HeldParameters(
             dense=held(Owner.DENSE), weight=held(Owner.WEIGHT), expert=held(Owner.EXPERT)
         ),

@@ -11,7 +11,8 @@ import numpy as np
 
 from ops.block import STRATEGIES
 from ops.context import LayerContext
-from ops.op import Owner
+from ops.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
+from ops.op import HostTransfer, Owner
 from ops.step import HeldParameters, owned_elements
 from solver.device_memory import communicator_bytes
 from solver.layer_times import DistinctLayers, LayerBytes, layer_bytes
@@ -81,6 +82,9 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     working = transient + _working(model, context, kinds, row)
     cost = MemoryCost(
         **_model_state(context, held, plans, stages),
+        narrow_weights_bytes=np.sum(
+            [kind.cached_bytes[row] * w for kind, w in zip(kinds, weights, strict=True)], axis=0
+        ),
         activations_bytes=(saved + embedding_saved) * chunks + _kept_outputs(context, plans, stages, chunks),
         # The logits are gone, but for their 16-bit gradient, when the last layer's backward begins.
         logits_bytes=np.where(logits > working, logits, 0.0),
@@ -90,6 +94,8 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         step_bytes=np.zeros(len(row)),
         segment_bytes=np.zeros(len(row)),
         nccl_bytes=_nccl(tables),
+        host_bytes=optimizer_host_bytes(context, owned_elements(context, held))
+        + _on_host(layers, row, weights[:blocks]) * chunks,
     )
     edge = kinds[blocks].parameters.total[row] * stages.embedding
     buffers = _step_buffers(context, held, edge)
@@ -97,6 +103,16 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     # Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
     segments = _segments(buffers, logits / 4.0) - step
     return StageBytes(held=held, cost=replace(cost, step_bytes=step, segment_bytes=np.maximum(segments, 0.0)))
+
+
+def _on_host(layers: DistinctLayers, row: IntArray, weights: tuple[IntArray, ...]) -> FloatArray:
+    """Saved activations that a micro-batch keeps on the host."""
+    total = np.zeros(len(row))
+    for piece, weight in zip(layers.pieces, weights, strict=False):
+        for op in piece.forward:
+            if isinstance(op, HostTransfer):
+                total = total + op.size_bytes[row] * weight
+    return total
 
 
 def _nccl(tables: Tables) -> FloatArray:
@@ -121,17 +137,20 @@ def _kept_outputs(
 def _model_state(
     context: LayerContext, held: HeldParameters, plans: PlanTable, stages: StageTable
 ) -> dict[str, FloatArray]:
-    """Parameters, gradients (cut by stage 2 and up) and optimizer state (cut by stage 1 and up)."""
+    """Parameters, gradients (cut by stage 2 and up) and optimizer state (cut by stage 1 and up), without what
+    is on the host."""
     precision = context.job.precision
     owned = owned_elements(context, held)
+    here = owned - offloaded_elements(context, owned)
     stage = plans.layout.zero_stage[stages.plan]
     state = dtype_bytes(precision.master) + 2 * dtype_bytes(precision.moments)
-    gradients = np.where(stage >= 2, owned, held.total)
+    kept = np.where(keeps_gradients_on_host(context) > 0, here, owned)
+    gradients = np.where(stage >= 2, kept, held.total)
     parameters = np.where(stage >= 3, owned, held.total)
     return {
         "parameters_bytes": parameters * dtype_bytes(precision.parameter),
         "gradients_bytes": gradients * dtype_bytes(precision.gradient),
-        "optimizer_bytes": owned * state,
+        "optimizer_bytes": here * state,
     }
 
 
@@ -194,12 +213,13 @@ def _step_buffers(context: LayerContext, held: HeldParameters, embedding: IntArr
     shard for the update."""
     precision, preset = context.job.precision, context.job.preset
     widened = (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
+    owned = owned_elements(context, held)
     checked = 4.0 * (precision.gradient == "fp16") * (not preset.contiguous_gradients)
     return (
         embedding * context.activation_bytes,
         _bucket(context, held) * ~_reduces_in_backward(context),
         embedding * checked,
-        owned_elements(context, held) * dtype_bytes(precision.master) * widened,
+        (owned - offloaded_elements(context, owned)) * dtype_bytes(precision.master) * widened,
     )
 
 

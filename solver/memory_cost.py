@@ -7,21 +7,23 @@ import numpy as np
 from solver.device_memory import ALLOCATOR_SLACK, CONTEXT_BYTES
 from spec.arrays import FloatArray, IntArray
 
-BESIDE_TENSORS = frozenset({"segment_bytes", "nccl_bytes"})
-"""Fields of MemoryCost that are no live tensors at the peak."""
+BESIDE_TENSORS = frozenset({"segment_bytes", "nccl_bytes", "host_bytes"})
+"""Fields of MemoryCost that are no live tensors of the device at the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCost:
     """Bytes per row. The terms (TERMS) sum to ``allocated_bytes``; ``segment_bytes`` are what the caching
-    allocator keeps of buffers that lived at other times, ``nccl_bytes`` those of communicators.
+    allocator keeps of buffers that lived at other times, ``nccl_bytes`` those of communicators,
+    ``host_bytes`` what is kept in the host's memory instead (ops.offload).
 
-    ``activations_bytes`` with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes``
+    ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes`` with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes``
     only the larger is live at the peak, the other shows as 0; ``step_bytes`` is what the end of the step
     takes beyond the peak of the passes.
     """
 
     parameters_bytes: FloatArray
+    narrow_weights_bytes: FloatArray
     gradients_bytes: FloatArray
     optimizer_bytes: FloatArray
     activations_bytes: FloatArray
@@ -32,6 +34,7 @@ class MemoryCost:
     step_bytes: FloatArray
     segment_bytes: FloatArray
     nccl_bytes: FloatArray
+    host_bytes: FloatArray
 
     @property
     def allocated_bytes(self) -> FloatArray:

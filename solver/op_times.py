@@ -6,9 +6,21 @@ import numpy as np
 
 from ops.groups import group_of, neighbours
 from ops.layout import Layout
-from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op
+from ops.op import (
+    Attention,
+    Axis,
+    BatchedGemm,
+    Comm,
+    GroupedGemm,
+    HostTransfer,
+    HostUpdate,
+    HostWork,
+    MemoryBound,
+    Op,
+)
 from profdb.curvebook import Book
 from profdb.modelled.flash_generations import generation_price, holds_under_load, published
+from profdb.modelled.host_side import host_transfer_s, host_update_s
 from profdb.op_queries import attention_query, own_s
 from profdb.priced import Priced
 from profdb.queries import CollectiveQuery, P2PQuery
@@ -17,8 +29,9 @@ from solver.expert_products import products_apart_s
 from solver.slowest_gpu import slowest_of
 from spec.arrays import FloatArray, IntArray
 from spec.attention_generations import GENERATIONS, slowdown
-from spec.cluster import ClusterSpec, GpuSpec
+from spec.cluster import ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
+from spec.errors import ConfigError
 from spec.origin import Origin
 
 
@@ -49,6 +62,8 @@ class Pricer:
     taken: float = 0.0
     gpu: GpuSpec | None = None
     middle_ranks: int = 0
+    host: HostSpec | None = None
+    gpus_per_node: int = 1
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -60,6 +75,8 @@ class Pricer:
             taken=min(COLLECTIVE_BLOCKS / cluster.gpu.num_sms, 0.5),
             gpu=cluster.gpu,
             middle_ranks=cluster.middle_ranks,
+            host=cluster.host,
+            gpus_per_node=cluster.gpus_per_node,
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -115,6 +132,8 @@ class Pricer:
                 return self._ask_collective(op, layout)
             case HostWork():
                 return "host", "host", self._host(op)
+            case HostTransfer() | HostUpdate():
+                return "offload", "offload", self._offloaded(op, layout)
             case Attention():
                 return "attention", f"attention {op.direction}", self._attention(op)
             case BatchedGemm():
@@ -139,6 +158,14 @@ class Pricer:
             relative_std=np.full(len(op.launches), launch.relative_std[0]),
             origin=np.full(len(op.launches), launch.origin[0]),
         )
+
+    def _offloaded(self, op: HostTransfer | HostUpdate, layout: Layout) -> Priced:
+        if self.host is None:
+            raise ConfigError(where="--cluster", key="host", value=None, allowed=HOST_NEEDED)
+        ranks = min(self.gpus_per_node, layout.world_size)
+        if isinstance(op, HostTransfer):
+            return host_transfer_s(self.host, op.size_bytes, self.gpus_per_node)
+        return host_update_s(self.host, op.elements, ranks)
 
     def _attention(self, op: Attention) -> Priced:
         """A named flash generation at its published rates; on a GPU without them the best kernel's time
@@ -171,6 +198,7 @@ class Pricer:
         return COMM_PART[op.axis], f"{op.collective.value}", self.book.collective_s(query)
 
 
+HOST_NEEDED = "a cluster sheet with a [host] table, which offloading needs (docs/clusters.md)"
 COMPUTE_BOUND = ("gemm", "grouped_gemm", "attention")
 # Assumption: thread blocks of a collective, one figure for all; NCCL's channel count differs by GPU and links.
 COLLECTIVE_BLOCKS = 20

@@ -37,10 +37,14 @@ def exposed(pass_ops: Sequence[TimedOp], taken: float = 0.0) -> list[Share]:
     waits: dict[int, FloatArray] = {}
     main_s = np.zeros(rows)
     ahead_s = np.zeros(rows)
+    copied_s = np.zeros(rows)
     for index, timed in enumerate(pass_ops):
         lane = timed.op.lane
         if lane is Lane.PREFETCH:
             ahead_s = ahead_s + timed.seconds
+            continue
+        if lane is Lane.COPY:
+            copied_s = copied_s + timed.seconds
             continue
         wait = timed.seconds
         if lane is Lane.BESIDE:
@@ -48,12 +52,16 @@ def exposed(pass_ops: Sequence[TimedOp], taken: float = 0.0) -> list[Share]:
         waits[index] = wait
         main_s = main_s + wait
     over = beside(ahead_s, main_s, taken)
-    fraction = np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0)
+    late = beside(copied_s, main_s + over, 0.0)
+    left = {
+        Lane.PREFETCH: np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0),
+        Lane.COPY: np.divide(late, copied_s, out=np.zeros(rows), where=copied_s > 0),
+    }
     return [
         Share(
             part=timed.part,
             family=timed.family,
-            seconds=waits.get(index, timed.seconds * fraction),
+            seconds=waits[index] if index in waits else timed.seconds * left[timed.op.lane],
             relative_std=timed.relative_std,
             origin=timed.origin,
         )

@@ -10,7 +10,7 @@ from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import ProfileDatabase
 from profdb.store import load_profile
 from solver.calibration_file import read_calibration
-from solver.op_times import Pricer
+from solver.op_times import HOST_NEEDED, Pricer
 from solver.search import Question
 from spec.cluster import ClusterSpec
 from spec.config_file import ConfigFile, WrittenPlan
@@ -27,7 +27,8 @@ class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
     ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
-    ``device`` measures what no sample surrounds; ``recompute_modules`` as in JobSpec; ``calibration`` is a file of solver.calibrate.
+    ``device`` measures what no sample surrounds; ``recompute_modules``, ``optimizer_offload``
+    and ``offloaded_layers`` as in JobSpec; ``calibration`` is a file of solver.calibrate.
     """
 
     root: Path
@@ -43,6 +44,8 @@ class Request:
     device: MeasuringDevice | None = None
     calibration: Path | None = None
     recompute_modules: tuple[str, ...] = ()
+    optimizer_offload: float = 0.0
+    offloaded_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,10 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
             value=tokens,
             allowed=f"tokens per step, a positive multiple of the sequence length {seq_len}",
         )
+    optimizer_offload = request.optimizer_offload or written.optimizer_offload
+    offloaded_layers = request.offloaded_layers or written.offloaded_layers
+    if (optimizer_offload or offloaded_layers) and cluster.host is None:
+        raise ConfigError(where="--cluster", key="host", value=cluster.name, allowed=HOST_NEEDED)
     return JobSpec(
         world_size=world_size,
         seq_len=seq_len,
@@ -207,6 +214,8 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
         precision=precision_of(preset, written.dtype or "bf16"),
         flash_attention=written.use_flash_attn is not False,
         recompute_modules=_modules(request.recompute_modules or written.recompute_modules, config.path),
+        optimizer_offload=optimizer_offload,
+        offloaded_layers=offloaded_layers,
     )
 
 

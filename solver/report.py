@@ -24,6 +24,7 @@ PART_TITLES: dict[str, str] = {
     "pp_comm": "pp",
     "bubble": "bubble",
     "optimizer": "optim",
+    "offload": "offload",
     "host": "host",
 }
 
@@ -80,6 +81,7 @@ def memory_line(answer: Answer) -> str:
         f"needs {bytes_to_gib(answer.needed_bytes):.1f} GiB: "
         f"{bytes_to_gib(answer.allocated_bytes):.1f} allocated ({shown}); where there is room "
         f"{bytes_to_gib(answer.reserved_bytes):.1f} reserved, {bytes_to_gib(answer.device_bytes):.1f} on the device"
+        + (f"; {bytes_to_gib(answer.host_bytes):.1f} in the host's memory" if answer.host_bytes else "")
     )
 
 

@@ -138,6 +138,22 @@ def _parameters_shardable(draft: Draft) -> BoolArray:
     return bools((draft["zero_stage"] < 2) | (whole & (draft["pp"] == 1)))
 
 
+def _optimizer_on_host(draft: Draft) -> BoolArray:
+    """DeepSpeed: sharded, a part of it at stage 3 only (zero/offload_config.py, ratio); Megatron-LM: with its
+    distributed optimizer (arguments.py, --use-precision-aware-optimizer)."""
+    share, kind = draft.job.optimizer_offload, draft.job.preset.offloads_optimizer
+    parted = (draft["zero_stage"] >= 3) | (share == 1.0) | (kind == "step")
+    return bools((draft["zero_stage"] >= 1) & (kind != "") & parted | (share == 0.0))
+
+
+def _activations_on_host(draft: Draft) -> BoolArray:
+    """Megatron-Core, transformer_config.py, where cpu_offloading: no pipeline, no recomputation, one layer stays."""
+    layers = draft.job.offloaded_layers
+    runs = draft.recompute is Recompute.NONE and not draft.job.recompute_modules
+    runs = runs and draft.job.preset.offloads_activations and layers < draft.model.num_layers
+    return bools((draft["pp"] == 1) & runs | (layers == 0))
+
+
 def _zero_bubble(draft: Draft) -> BoolArray:
     """Zero-bubble schedules are defined for several stages of one chunk (arXiv 2401.10241 sec. 2)."""
     plain = draft.schedule is Schedule.ONE_F_ONE_B
@@ -242,6 +258,16 @@ RULES: tuple[Rule, ...] = (
         reason="sharded gradients or parameters with pipeline stages or isp",
         after="zero_stage",
         keep=_parameters_shardable,
+    ),
+    Rule(
+        reason="the framework cannot run so much of this optimizer on the host",
+        after="zero_stage",
+        keep=_optimizer_on_host,
+    ),
+    Rule(
+        reason="the framework cannot keep these layers' activations on the host",
+        after="pp",
+        keep=_activations_on_host,
     ),
     Rule(reason="the framework shards over all data-parallel ranks only", after="zero_size", keep=_hybrid),
     Rule(

@@ -1,14 +1,14 @@
 """What happens once a step: gradients reduced, parameters updated and returned, and how much of it
 the pipeline hides."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.context import LayerContext
 from ops.edges import padded_vocab
 from ops.layout import Layout
-from ops.op import Comm, Op, Ops, Update
+from ops.op import Comm, HostTransfer, HostUpdate, Op, Ops, Update
 from ops.step import HeldParameters, step_ops
 from solver.op_times import Pricer
 from solver.overlap import bucketed
@@ -53,11 +53,18 @@ def step_times(
     buckets = np.where(bucket > 0, np.maximum(np.ceil(held.total / np.maximum(bucket, 1)), 1.0), 1.0)
     reduction = [_share(pricer, op, layout) for op in ops if _is_reduction(op)]
     gather = [_share(pricer, op, layout) for op in ops if _is_gather(op)]
-    update = [_share(pricer, op, layout) for op in ops if not isinstance(op, Comm)]
+    leaving = [(op, _share(pricer, op, layout)) for op in ops if _leaves_for_host(op)]
+    rest = [op for op in ops if not isinstance(op, Comm) and not _leaves_for_host(op)]
+    update = [_share(pricer, op, layout) for op in rest]
     if preset.overlap_grad_reduce:
         reduction = _hidden(reduction, passes.backward_s, buckets, pricer.taken)
     if preset.overlap_param_gather:
         gather = _hidden(gather, passes.forward_s, buckets, pricer.taken)
+    if preset.offloads_optimizer == "backward":
+        reduction += [_beside_backward(op, share, passes.backward_s, buckets) for op, share in leaving]
+    else:
+        reduction += [share for _, share in leaving]
+        update = _beside_host(rest, update)
     return StepTimes(reduction=tally(reduction, rows), update=tally(update, rows), gather=tally(gather, rows))
 
 
@@ -69,9 +76,32 @@ def _is_gather(op: Op) -> bool:
     return isinstance(op, Comm) and "_parameters" in op.name
 
 
+def _leaves_for_host(op: Op) -> bool:
+    return isinstance(op, HostTransfer) and "_gradients" in op.name
+
+
+def _beside_backward(op: Op, share: Share, backward_s: FloatArray, buckets: FloatArray) -> Share:
+    """Gradients leave for the host as each backward makes them (arXiv 2101.06840 sec. 4.1), by copy engines."""
+    one = share.seconds / op.repeat
+    return replace(share, seconds=bucketed(one, backward_s, buckets, 0.0) * op.repeat)
+
+
+def _beside_host(ops: list[Op], shares: list[Share]) -> list[Share]:
+    """The device updates its part while the processors update theirs, and waits for the longer."""
+    host_s = [share.seconds for op, share in zip(ops, shares, strict=True) if isinstance(op, HostUpdate)]
+    if not host_s:
+        return shares
+    return [
+        replace(share, seconds=np.maximum(share.seconds - host_s[0], 0.0))
+        if isinstance(op, Update)
+        else share
+        for op, share in zip(ops, shares, strict=True)
+    ]
+
+
 def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
     timed = pricer.time(op, layout)
-    part = timed.part if isinstance(op, Comm | Update) else "optimizer"
+    part = timed.part if isinstance(op, Comm | Update | HostTransfer | HostUpdate) else "optimizer"
     return Share(
         part=part,
         family=timed.family,

@@ -19,6 +19,7 @@ PARTS: tuple[str, ...] = (
     "wp_comm",
     "dp_comm",
     "optimizer",
+    "offload",
     "host",
 )
 

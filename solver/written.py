@@ -32,6 +32,8 @@ PLAN_KEYS: dict[str, str] = {
     "layout": "what each stage holds, such as Ett|tt|tL",
     "recompute_layers": "layers of every chunk of a stage, with recompute=full; all unless said",
     "recompute_modules": f"{', '.join(MODULES)}, joined by +",
+    "optimizer_offload": "share of the optimizer on the host, 0 to 1",
+    "offloaded_layers": "layers whose activations wait on the host",
     "schedule": "1f1b, zb-h1, zb-h2, zb-1p or zb-2p",
 }
 # 0 stands for a choice (ep, zero_size) or for no sharding (zero_stage); a degree of 0 means nothing.
@@ -64,7 +66,7 @@ def parse_plan(text: str) -> WrittenPlan:
             )
         if key in words or key in numbers:
             raise ConfigError(where="--plan", key=key, value=value, allowed="each key once")
-        if key in ("strategy", "recompute", "recompute_modules", "schedule", "layout"):
+        if key in ("strategy", "recompute", "recompute_modules", "schedule", "layout", "optimizer_offload"):
             words[key] = value
         elif value.isdecimal() and (int(value) or key in ZERO_ALLOWED):
             numbers[key] = int(value)
@@ -89,7 +91,20 @@ def parse_plan(text: str) -> WrittenPlan:
         recompute_layers=numbers.get("recompute_layers"),
         recompute_modules=_modules(words.get("recompute_modules")),
         schedule=words.get("schedule"),
+        optimizer_offload=_share(words.get("optimizer_offload", "0")),
+        offloaded_layers=numbers.get("offloaded_layers", 0),
     )
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        allowed = PLAN_KEYS["optimizer_offload"]
+        raise ConfigError(where="--plan", key="optimizer_offload", value=text, allowed=allowed)
+    return share
 
 
 def _modules(text: str | None) -> tuple[str, ...]:

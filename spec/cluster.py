@@ -51,13 +51,31 @@ class NetworkDomain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """A node's processors and their memory as its GPUs reach them.
+
+    ``link_bandwidth`` bytes/s of one link to the processors, one way, as its vendor counts it; ``links`` of
+    them leave a node's GPUs (0: one each, fewer where GPUs share the link of a switch); ``memory_bandwidth``
+    bytes/s of a node's memory.
+    """
+
+    link_bandwidth: float
+    memory_bandwidth: float
+    links: int = 0
+
+    def link_per_gpu(self, gpus: int) -> float:
+        """Bytes/s of one of ``gpus`` GPUs of a node while all of them send."""
+        return self.link_bandwidth * min(self.links / gpus, 1.0) if self.links else self.link_bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """A homogeneous cluster. ``domains`` run from inside out; the first is the scale-up domain
     (NVLink, or the PCIe below one processor), the last reaches every node; at most three.
 
     ``host_slowdown`` is how much longer the host takes for Python and launches than a DGX H100's Xeon
     8480C. ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
-    and an NVLink domain of 72. ``sources`` maps a TOML key path to where its figure comes from.
+    and an NVLink domain of 72. ``host`` None: no sheet said how GPUs reach it. ``sources`` maps a TOML key path to where its figure comes from.
     """
 
     name: str
@@ -68,6 +86,7 @@ class ClusterSpec:
     max_nodes: int
     sources: dict[str, str]
     host_slowdown: float = 1.0
+    host: HostSpec | None = None
 
     @property
     def scale_up_ranks(self) -> int:

@@ -18,6 +18,7 @@ class WrittenPlan:
     solver.schedules.
     ``reduce_bucket_size`` counts elements of one gradient bucket. ``prefetch`` is the unit of weight
     prefetch ("module" or "layer"); ``preset`` names the framework preset that runs the plan;
+    ``optimizer_offload`` and ``offloaded_layers`` as in JobSpec;
     ``stage_layout`` says what each stage holds (spec.pipeline_layout), "" that layers are dealt evenly.
     """
 
@@ -47,6 +48,8 @@ class WrittenPlan:
     dtype: str | None = None
     preset: str | None = None
     stage_layout: str = ""
+    optimizer_offload: float = 0.0
+    offloaded_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

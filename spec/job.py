@@ -51,6 +51,8 @@ class JobSpec:
     beside what a plan recomputes (--recompute-modules, ops.recompute_modules).
     ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED);
     ``wide_norms`` that norms read an fp32 copy of their input, made by a kernel of its own;
+    ``optimizer_offload`` is the share of the optimizer that lives and runs on the host (ops.offload), and
+    ``offloaded_layers`` how many layers keep there what they save for the backward.
     ``blocking_launches`` that the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1).
     """
 
@@ -72,6 +74,8 @@ class JobSpec:
     cuda_graphs: frozenset[str] = frozenset()
     wide_norms: bool = False
     blocking_launches: bool = False
+    optimizer_offload: float = 0.0
+    offloaded_layers: int = 0
 
     @property
     def global_batch_sequences(self) -> int:

@@ -61,6 +61,9 @@ class FrameworkPreset:
         instead of by a pass of their own.
     checks_numbers: the host reads every micro-batch's loss before its backward, and gradients are read once
         more before they are reduced, to find what is not a number.
+    offloads_optimizer: when gradients leave for an optimizer on the host: "backward" (as they are made), "step"
+        (after the last, the device's own part of the update beside the host's), or "" where there is none.
+    offloads_activations: layers may keep what they save on the host.
     accumulation: the kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; ""
         where sharded gradients are added in small pieces.
     """
@@ -109,6 +112,8 @@ class FrameworkPreset:
     stops_recomputing: bool = False
     accumulation: str = "accumulate_fp32"
     host_code: str = "modules"
+    offloads_optimizer: str = ""
+    offloads_activations: bool = False
 
 
 MEGATRON = FrameworkPreset(
@@ -123,6 +128,8 @@ MEGATRON = FrameworkPreset(
     context_parallel=True,
     contiguous_gradients=True,
     checks_numbers=True,
+    offloads_optimizer="step",
+    offloads_activations=True,
     source="Megatron-LM core 0.12: --check-for-nan-in-loss-and-grad by default, --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding",
@@ -160,6 +167,7 @@ DEEPSPEED = FrameworkPreset(
     scattered_hops=True,
     keeps_stage_outputs=True,
     partial_recompute=False,
+    offloads_optimizer="backward",
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
     "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
     "is_grad_partitioned where there is tensor parallelism",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from spec.cluster import ClusterSpec, GpuSpec, NetworkDomain
+from spec.cluster import ClusterSpec, GpuSpec, HostSpec, NetworkDomain
 from spec.dtypes import DTYPE_BYTES
 from spec.errors import ConfigError
 from spec.sheet import FLOPS_LIMITS, Sheet, is_sourced
@@ -18,7 +18,7 @@ CLUSTER_FOLDER = Path("configs") / "clusters"
 ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
 LINKS = ("nvlink", "pcie", "socket", "network", "memory")
 
-SHEET_KEYS = ("name", "gpu", "node", "domains", "sources")
+SHEET_KEYS = ("name", "gpu", "node", "host", "domains", "sources")
 GPU_KEYS = (
     "name",
     "architecture",
@@ -34,6 +34,7 @@ GPU_KEYS = (
     "training_rate_ratio",
 )
 NODE_KEYS = ("gpus", "nics", "max_nodes", "host_slowdown")
+HOST_KEYS = ("link_bandwidth", "links", "memory_bandwidth")
 DOMAIN_KEYS = ("name", "link", "ranks", "bandwidth", "latency_s", "in_network_reduction", "links")
 
 
@@ -67,6 +68,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
         max_nodes=node.count("max_nodes", minimum=1),
         sources=sources,
         host_slowdown=node.number("host_slowdown", (0.1, 10.0)) if "host_slowdown" in node.table else 1.0,
+        host=_host(sheet.child("host")) if "host" in sheet.table else None,
     )
     _check_sources(sheet, sources)
     _check_shape(sheet, cluster)
@@ -153,6 +155,15 @@ def _rates(table: Sheet, key: str) -> dict[str, float]:
     if not rates.table:
         raise ConfigError(where=table.where, key=table.path(key), value={}, allowed="FLOP/s of a format")
     return {dtype: rates.number(dtype, FLOPS_LIMITS) for dtype in rates.table}
+
+
+def _host(table: Sheet) -> HostSpec:
+    table.only(HOST_KEYS)
+    return HostSpec(
+        link_bandwidth=table.number("link_bandwidth"),
+        memory_bandwidth=table.number("memory_bandwidth"),
+        links=table.count("links", minimum=1) if "links" in table.table else 0,
+    )
 
 
 def _domains(sheet: Sheet) -> tuple[NetworkDomain, ...]:

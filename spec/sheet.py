@@ -15,6 +15,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "l2_bytes": (0.0, 1e12),
     "power_w": (1.0, 1e5),
     "bandwidth": (1e6, 1e14),
+    "link_bandwidth": (1e8, 1e13),
     "latency_s": (0.0, 1e-1),
 }
 FLOPS_LIMITS = (1e9, 1e19)

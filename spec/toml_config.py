@@ -215,6 +215,12 @@ def _plan(section: Section) -> WrittenPlan:
         dtype=canonical_dtype(dtype, where=section.where, key="plan.dtype") if dtype is not None else None,
         preset=preset_named(preset, where=section.where).name if preset is not None else None,
         stage_layout=section.text("layout") if section.has("layout") else "",
+        optimizer_offload=section.number("optimizer_offload", positive=False)
+        if section.has("optimizer_offload")
+        else 0.0,
+        offloaded_layers=section.integer_or("offloaded_layers", 0, minimum=0),
     )
+    if not 0.0 <= plan.optimizer_offload <= 1.0:
+        section.fail("optimizer_offload", "a share of the optimizer, 0 to 1")
     section.close()
     return plan

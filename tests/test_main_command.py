@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -242,3 +243,24 @@ def test_ctrl_c_exits_130_without_a_traceback(tmp_path: Path) -> None:
     assert run.returncode == 130
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_typed_offload_is_priced_exported_and_refused_without_a_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simai, flags = tmp_path / "w.txt", tmp_path / "flags"
+    words = ["--config", CONFIG, "--pre_profiling_data_path", PROFILE, "--world_size", "8"]
+    words += ["--global_batch_size", "262144", "--framework", "megatron"]
+    plan = ["--plan", "zero_stage=1,optimizer_offload=0.5,offloaded_layers=4"]
+    outputs = ["--export_simai", str(simai), "--export_megatron", str(flags)]
+    assert command.main([*words, *plan, *outputs]) == 0
+    assert "in the host's memory" in capsys.readouterr().out
+    beyond = {one["what"]: one for one in json.loads((tmp_path / "w.txt.beyond.json").read_text())}
+    names = {"step.host_gradients", "step.host_parameters", "activations_to_host", "activations_from_host"}
+    assert names <= beyond.keys()
+    assert beyond["step.host_gradients"]["total_bytes"] == 2 * beyond["step.host_parameters"]["total_bytes"]
+    assert "--optimizer-offload-fraction 0.5" in flags.read_text()
+    bare = tmp_path / "bare.toml"
+    text = (ROOT / "configs" / "clusters" / "h200.toml").read_text()
+    bare.write_text(re.sub(r"\[host\][^\[]*", "", re.sub(r'"host" = .*', "", text)))
+    refused([*words, *plan, "--cluster", str(bare)], capsys, "host")

@@ -4,7 +4,7 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.layout import Layout
-from ops.op import BatchedGemm, Comm, GroupedGemm, Op, Ops
+from ops.op import BatchedGemm, Comm, GroupedGemm, HostTransfer, Op, Ops
 from solver.op_times import Pricer
 from solver.plans import Plan, PlanTable
 from solver.price import Sized, hop_bytes, sized
@@ -94,6 +94,8 @@ def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
             seconds=float(timed.seconds[0]),
             count=_count(op),
             shape=_shape(op),
+            lane=op.lane,
+            host_bytes=int(op.size_bytes[0]) if isinstance(op, HostTransfer) else 0,
         )
     ranks = int(group_of(op.axis, layout, pricer.domain_ranks).ranks[0])
     return WorkItem(

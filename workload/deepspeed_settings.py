@@ -26,6 +26,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     refuse_unless(plan.strategy is StrategyName.MTP, "DeepSpeed", f"{plan.strategy.value} sharding")
     refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
     refuse_unless(not question.job.recompute_modules, "DeepSpeed", "running parts of a layer again")
+    refuse_unless(not job.offloaded_layers, "DeepSpeed", "keeping layers' activations on the host")
     refuse_unless(plan.vpp == 1, "DeepSpeed", f"{plan.vpp} virtual chunks")
     refuse_unless(not plan.stage_layout, "DeepSpeed", f"stages laid out as {plan.stage_layout}")
     refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, "DeepSpeed", f"schedule {plan.schedule.value}")
@@ -33,6 +34,10 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
         plan.zero_stage == 0 or plan.zero_size == plan.dp * plan.cp,
         "DeepSpeed",
         f"ZeRO over {plan.zero_size} of {plan.dp * plan.cp} data-parallel ranks",
+    )
+    share, whole = job.optimizer_offload, plan.zero_stage >= 3 or job.optimizer_offload == 1.0
+    refuse_unless(
+        share == 0.0 or (plan.zero_stage > 0 and whole), "DeepSpeed", f"{share:g} of the optimizer offloaded"
     )
     refuse_unless(plan.tp == 1 or plan.zero_stage < 3, "DeepSpeed", "AutoTP beside ZeRO-3")
     refuse_unless(plan.etp in (1, plan.tp), "DeepSpeed", f"experts over tp {plan.etp} beside tp {plan.tp}")
@@ -64,6 +69,12 @@ def _zero(question: Question, plan: Plan) -> Settings:
         "overlap_comm": preset.overlap_grad_reduce or plan.zero_stage == 3,
         "reduce_scatter": True,
     }
+    share = question.job.optimizer_offload
+    if share:
+        # zero/offload_config.py, DeepSpeedZeroOffloadOptimizerConfig; ratio is read at stage 3
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        if share < 1.0:
+            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, "ratio": share}
     if preset.bucket_elements:
         zero["reduce_bucket_size"] = preset.bucket_elements
     return zero

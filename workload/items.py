@@ -13,7 +13,8 @@ class WorkItem:
     Compute items have ``collective`` None and take ``seconds``; a collective moves ``size_bytes`` (whole
     array on one rank) over ``axis``, in groups of ``ranks``, and takes ``seconds`` when nothing hides
     it. ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``. ``shape``
-    of a matrix product is (batch, m, k, n), otherwise empty.
+    of a matrix product is (batch, m, k, n), otherwise empty. ``host_bytes`` of each launch travel between the rank
+    and its host; other items have none.
     """
 
     name: str
@@ -27,6 +28,7 @@ class WorkItem:
     lane: Lane = Lane.MAIN
     count: int = 1
     shape: tuple[int, ...] = ()
+    host_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:

@@ -79,6 +79,24 @@ def _data_parallel(question: Question, plan: Plan) -> Flags:
             flags["--num-distributed-optimizer-instances"] = copies // plan.zero_size
         if preset.overlap_param_gather and preset.overlap_grad_reduce:
             flags["--overlap-param-gather"] = None
+    return flags | _offload(question, plan)
+
+
+def _offload(question: Question, plan: Plan) -> Flags:
+    """--optimizer-cpu-offload wants the precision-aware optimizer, and that the distributed one."""
+    job = question.job
+    flags: Flags = {}
+    if job.optimizer_offload:
+        refuse_unless(plan.zero_size > 1, NAME, "an offloaded optimizer that is not distributed")
+        flags |= {
+            "--optimizer-cpu-offload": None,
+            "--optimizer-offload-fraction": f"{job.optimizer_offload:g}",
+            "--use-precision-aware-optimizer": None,
+        }
+    if job.offloaded_layers:
+        alone = plan.pp == 1 and plan.recompute is Recompute.NONE and not job.recompute_modules
+        refuse_unless(alone, NAME, "offloaded activations beside pipeline stages or recomputation")
+        flags |= {"--cpu-offloading-num-layers": job.offloaded_layers}
     return flags
 
 

@@ -119,10 +119,7 @@ def _export_work(plan: Plan, work: StageWork, path: Path, *, strict: bool) -> Ex
 def header_of(plan: Plan, work: StageWork) -> SimaiHeader:
     """Line 1, complete and true."""
     return SimaiHeader(
-        tp=plan.tp,
-        ep=plan.ep,
-        pp=plan.pp,
-        vpp=plan.vpp,
+        **{degree: getattr(plan, degree) for degree in ("tp", "ep", "pp", "vpp")},
         ga=plan.num_micro,
         all_gpus=plan.world_size,
         pp_comm_bytes=work.hop_bytes,
@@ -162,13 +159,16 @@ def beyond_of(work: StageWork, header: SimaiHeader, plan: Plan) -> Iterator[Beyo
     items += [(1, item) for item in work.step]
     sums: dict[tuple[str, str, str], tuple[int, int, float]] = {}
     for times, item in items:
-        if item.collective is None or not item.size_bytes or fits_format(item, header, plan):
+        if item.host_bytes:
+            key = (item.name, "copy", "the host link")
+        elif item.collective is None or not item.size_bytes or fits_format(item, header, plan):
             continue
-        key = (item.name, item.collective.value, str(item.axis))
+        else:
+            key = (item.name, item.collective.value, str(item.axis))
         count, size, seconds = sums.get(key, (0, 0, 0.0))
         sums[key] = (
             count + times * item.count,
-            size + times * item.total_bytes,
+            size + times * (item.total_bytes + item.host_bytes * item.count),
             seconds + times * item.seconds,
         )
     for (what, collective, axis), (count, size, seconds) in sums.items():
@@ -212,7 +212,7 @@ def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRo
         if item.collective and fits_format(item, header, plan)
         for one in _launches(item)
     ]
-    update_s = sum(item.seconds for item in work.step if item.collective is None)
+    update_s = sum(item.seconds for item in work.step if item.collective is None and not item.host_bytes)
     back = [item for item in comms if "_parameters" in item.name]
     reduced = [item for item in comms if "_parameters" not in item.name]
     rows = [_comm_row(item, Column.WEIGHT_GRAD, header, plan) for item in reversed(back)]
@@ -253,6 +253,8 @@ def _segments(items: tuple[WorkItem, ...], header: SimaiHeader, plan: Plan) -> l
     main_s = weight_s = 0.0
     name = ""
     for item in items:
+        if item.host_bytes:
+            continue
         if item.collective is None:
             name = item.name
             if item.phase is Phase.WEIGHT_GRAD:

@@ -89,3 +89,34 @@ def test_sixteen_bit_products_and_the_head_are_left_alone() -> None:
     logits = [op for op in (*head.forward, *head.backward) if op.name.startswith("head.logits")]
     assert {op.dtype for op in logits if isinstance(op, BatchedGemm)} == {"bf16"}
     assert not [op for op in logits if ".cast_" in op.name and op.phase is Phase.FORWARD]
+
+
+def copies(preset: str = "megatron", **precision: object) -> tuple[float, float]:
+    """Cached bytes of all weights of a layer, and bytes that last from forward to backward beyond those of 16-bit
+    products, both over their elements."""
+    narrow = layer(asked(preset, **precision))
+    weights = sum(float(op.parameters[0]) for op in narrow.forward if isinstance(op, BatchedGemm))
+    cached = sum(float(op.cached_bytes[0]) for op in narrow.forward)
+    once = layer(asked(preset, **{**precision, "casts_every_forward": False}))
+    saved = [sum(float(op.saved_bytes[0]) for op in piece.forward) for piece in (narrow, once)]
+    return cached / weights, (saved[0] - saved[1]) / weights
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        # Transformer Engine: along rows and along columns, once where products read either order (Blackwell).
+        ({"scaling": "current"}, (2.0, 0.0)),
+        ({"scaling": "current", "transposed_copies": False}, (1.0, 0.0)),
+        ({"scale_recipe": "block", "transposed_copies": False}, (2.0, 0.0)),
+        # Nobody says which micro-batch it is: each forward's copies wait for its backward.
+        ({"scaling": "delayed", "casts_every_forward": True}, (0.0, 2.0)),
+        # Stored narrow, only the second order is a copy.
+        ({"scaling": "current", "parameter": "fp8"}, (1.0, 0.0)),
+        # torchao casts again in the backward.
+        ({"scaling": "dynamic"}, (0.0, 0.0)),
+        ({"linear": "bf16", "scale_recipe": ""}, (0.0, 0.0)),
+    ],
+)
+def test_narrow_copies_of_weights(precision: dict[str, object], expected: tuple[float, float]) -> None:
+    assert copies(**precision) == pytest.approx(expected)

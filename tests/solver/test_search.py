@@ -262,3 +262,16 @@ def test_recomputed_modules_can_be_typed() -> None:
     for text in ("recompute_modules=", "recompute_modules=attention", "recompute_modules=moe_act+"):
         with pytest.raises(ConfigError):
             parse_plan(text)
+
+
+def test_offloading_can_be_typed() -> None:
+    plan = parse_plan("optimizer_offload=0.5,offloaded_layers=3")
+    assert (plan.optimizer_offload, plan.offloaded_layers) == (0.5, 3)
+    for text in (
+        "optimizer_offload=2",
+        "optimizer_offload=all",
+        "optimizer_offload=-1",
+        "offloaded_layers=1.5",
+    ):
+        with pytest.raises(ConfigError):
+            parse_plan(text)

@@ -170,3 +170,25 @@ def test_a_missing_domain_table_is_refused(tmp_path: Path) -> None:
     start, end = GOOD.index("[[domains]]"), GOOD.index("[sources]")
     with pytest.raises(ConfigError, match="domains = None"):
         read_cluster(sheet(tmp_path, GOOD[:start] + GOOD[end:]), root=ROOT)
+
+
+HOST = "[host]\nlink_bandwidth = 31.5e9\nlinks = 2\nmemory_bandwidth = 2e11\n"
+
+
+def test_the_host_is_read_and_its_links_shared(tmp_path: Path) -> None:
+    sourced = GOOD.replace('"node" =', '"host" = "datasheet"\n"node" =')
+    host = read_cluster(sheet(tmp_path, sourced.replace("[node]", HOST + "[node]")), root=ROOT).host
+    assert host is not None
+    assert host.memory_bandwidth == 2e11
+    # Four GPUs on two links; where each has its own, they get all of it.
+    assert host.link_per_gpu(4) == 31.5e9 / 2
+    own = HOST.replace("links = 2\n", "")
+    alone = read_cluster(sheet(tmp_path, sourced.replace("[node]", own + "[node]")), root=ROOT).host
+    assert alone is not None
+    assert alone.link_per_gpu(4) == 31.5e9
+
+
+def test_a_sheet_may_say_nothing_of_the_host_but_not_without_a_source(tmp_path: Path) -> None:
+    assert read_cluster(sheet(tmp_path, GOOD), root=ROOT).host is None
+    with pytest.raises(ConfigError, match="host"):
+        read_cluster(sheet(tmp_path, GOOD.replace("[node]", HOST + "[node]")), root=ROOT)

@@ -117,3 +117,14 @@ def test_a_plan_says_what_is_recomputed_and_in_which_order(tmp_path: Path) -> No
     assert plan is not None
     assert (plan.recompute, plan.recompute_layers, plan.schedule) == ("full", 3, "zb-h1")
     assert plan.recompute_modules == ("moe_act", "mlp")
+
+
+def test_a_plan_says_what_is_offloaded(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(MIXED.replace("[plan]", "[plan]\noptimizer_offload = 0.25\noffloaded_layers = 2"))
+    plan = read_config(path).plan
+    assert plan is not None
+    assert (plan.optimizer_offload, plan.offloaded_layers) == (0.25, 2)
+    path.write_text(MIXED.replace("[plan]", "[plan]\noptimizer_offload = 1.5"))
+    with pytest.raises(ConfigError, match="optimizer_offload"):
+        read_config(path)

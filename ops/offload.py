@@ -1,0 +1,112 @@
+"""What lives in the host's memory instead of the device's: optimizer state, and saved activations.
+
+An optimizer on the host (ZeRO-Offload, arXiv 2101.06840 sec. 3 and 4): gradients go there in fp32, the processors
+update, parameters come back in their own format. DeepSpeed (``runtime/zero/stage_1_and_2.py``,
+``async_accumulate_grad_in_cpu_via_gpu``; stage 3 alike) sends each gradient as the backward makes it; where it
+keeps shards of gradients, those of earlier micro-batches wait on the host, come back to be added to, and return.
+Megatron-Core (``optimizer/cpu_offloading/hybrid_optimizer.py``, ``HybridDeviceOptimizer.step``) sends
+them once all are there; the device updates its own part while the processors update theirs.
+
+Activations (Transformer Engine, ``pytorch/cpu_offload.py``, AsyncDoubleBufferGroupOffloadHandler): the first
+layers' copies are spread over all layers of the pass ("bulk_offload_group"), so every layer of a kind carries an
+equal part. ``Assumption:`` all that a layer saves goes, and one layer of them is on the device at any time,
+on its way.
+"""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.op import HostTransfer, HostUpdate, Lane, Op, Phase, Piece
+from spec.arrays import FloatArray, IntArray, ints
+from spec.dtypes import dtype_bytes
+from spec.model import ModelSpec
+
+# Gradients reach the host's optimizer in the format of its state.
+HOST_GRADIENT_BYTES = 4.0
+
+
+def offloaded_elements(context: LayerContext, owned: IntArray) -> IntArray:
+    """Of the ``owned`` elements of a rank's optimizer those that the host updates."""
+    elements: IntArray = np.ceil(owned * context.job.optimizer_offload).astype(np.int64)
+    return elements
+
+
+def keeps_gradients_on_host(context: LayerContext) -> IntArray:
+    """1 where sharded gradients wait on the host from one micro-batch to the next."""
+    held = context.job.optimizer_offload > 0 and context.job.preset.offloads_optimizer == "backward"
+    return ints((context.layout.zero_stage >= 2) & held)
+
+
+def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
+    """Bytes of a rank's offloaded optimizer on the host: state, fp32 gradients, and gradients that wait."""
+    precision = context.job.precision
+    state = dtype_bytes(precision.master) + 2 * dtype_bytes(precision.moments) + HOST_GRADIENT_BYTES
+    waiting = keeps_gradients_on_host(context) * (_num_micro(context) > 1) * dtype_bytes(precision.gradient)
+    return np.asarray(offloaded_elements(context, owned) * (state + waiting), dtype=np.float64)
+
+
+def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
+    """Gradients of earlier micro-batches there, and back to be added to; the sum there at the end."""
+    if not context.job.optimizer_offload:
+        return []
+    elements = offloaded_elements(context, owned)
+    earlier = (_num_micro(context) - 1) * keeps_gradients_on_host(context)
+    waiting = elements * dtype_bytes(context.job.precision.gradient)
+    return [
+        _step("step.host_gradients_summed", 2.0 * waiting * (earlier > 0), np.maximum(earlier, 1)),
+        _step("step.host_gradients", elements * HOST_GRADIENT_BYTES, np.ones_like(earlier)),
+    ]
+
+
+def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
+    """The processors' part of the update, and its parameters back to the device."""
+    if not context.job.optimizer_offload:
+        return []
+    elements = offloaded_elements(context, owned)
+    back = elements * dtype_bytes(context.job.precision.parameter)
+    return [
+        HostUpdate(name="step.host_update", phase=Phase.STEP, elements=elements),
+        _step("step.host_parameters", back, np.ones_like(elements)),
+    ]
+
+
+def _num_micro(context: LayerContext) -> IntArray:
+    layout = context.layout
+    return context.job.global_batch_sequences // (layout.dp * layout.micro_batch)
+
+
+def _step(name: str, size_bytes: FloatArray, repeat: IntArray) -> HostTransfer:
+    size = np.asarray(size_bytes, dtype=np.float64)
+    return HostTransfer(name=name, phase=Phase.STEP, size_bytes=size, repeat=repeat)
+
+
+def offloaded_shares(model: ModelSpec, layers: int) -> tuple[float, ...]:
+    """Of each run of blocks the share that is among the first ``layers`` of the model."""
+    shares = []
+    for run in model.blocks:
+        taken = min(run.count, layers)
+        shares.append(taken / run.count)
+        layers -= taken
+    return tuple(shares)
+
+
+def activations_offloaded(piece: Piece, share: float) -> Piece:
+    """A layer of a run of which ``share`` keep on the host what they save: an equal part of that on every layer."""
+    if not share:
+        return piece
+    saved = np.zeros(1)
+    for op in piece.forward:
+        saved = saved + op.saved_bytes
+    moved = saved * share
+    away = HostTransfer(
+        name="activations_to_host",
+        phase=Phase.FORWARD,
+        lane=Lane.COPY,
+        size_bytes=moved,
+        saved_bytes=-moved,
+        transient_bytes=saved,
+    )
+    back = HostTransfer(
+        name="activations_from_host", phase=Phase.INPUT_GRAD, lane=Lane.COPY, size_bytes=moved
+    )
+    return Piece(forward=(*piece.forward, away), backward=(back, *piece.backward))

@@ -1,0 +1,53 @@
+"""Offloading as launch settings: each framework's own words, and a refusal where it has none."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.strategies.sharding import StrategyName
+from solver.plans import Plan
+from solver.search import Question
+from spec.errors import ExportError
+from spec.presets import PRESETS
+from tests.solver.questions import question, small_model
+from workload.deepspeed_settings import deepspeed_settings
+from workload.internevo_settings import internevo_settings
+from workload.megatron_settings import megatron_settings
+
+
+def asked(preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1) -> tuple[Question, Plan]:
+    size = 8 if stage else 1
+    plan = Plan(strategy=StrategyName.MTP, preset=preset, dp=8, zero_stage=stage, zero_size=size, num_micro=2)
+    base = question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model())
+    return replace(base, job=replace(base.job, optimizer_offload=optimizer, offloaded_layers=layers)), plan
+
+
+def test_megatrons_flags() -> None:
+    flags = megatron_settings(*asked("megatron", optimizer=0.25, layers=3))
+    assert flags["--optimizer-offload-fraction"] == "0.25"
+    assert {"--optimizer-cpu-offload", "--use-precision-aware-optimizer"} <= flags.keys()
+    assert flags["--cpu-offloading-num-layers"] == 3
+    assert not [flag for flag in megatron_settings(*asked("megatron")) if "offload" in flag]
+
+
+def test_deepspeeds_section() -> None:
+    whole, _ = deepspeed_settings(*asked("deepspeed", optimizer=1.0, stage=2))
+    part, _ = deepspeed_settings(*asked("deepspeed", optimizer=0.5, stage=3))
+    none, _ = deepspeed_settings(*asked("deepspeed", stage=2))
+    cpu = {"device": "cpu", "pin_memory": True}
+    assert whole["zero_optimization"]["offload_optimizer"] == cpu  # type: ignore[index]
+    assert part["zero_optimization"]["offload_optimizer"] == {**cpu, "ratio": 0.5}  # type: ignore[index]
+    assert "offload_optimizer" not in none["zero_optimization"]  # type: ignore[operator]
+
+
+def test_what_has_no_setting_is_refused() -> None:
+    with pytest.raises(ExportError):
+        megatron_settings(*asked("megatron", optimizer=1.0, stage=0))
+    with pytest.raises(ExportError):
+        deepspeed_settings(*asked("deepspeed", optimizer=0.5, stage=2))
+    with pytest.raises(ExportError):
+        deepspeed_settings(*asked("deepspeed", layers=2, stage=2))
+    with pytest.raises(ExportError):
+        internevo_settings(*asked("internevo", optimizer=1.0))
+    with pytest.raises(ExportError):
+        internevo_settings(*asked("internevo", layers=2))

@@ -4,8 +4,13 @@ Source: ZeRO (arXiv 1910.02054 sec. 5.2-5.3 and 7.2): a stage-3 layer is gathere
 again before its backward, and its gradient is reduce-scattered after it; FSDP (arXiv 2304.11277
 sec. 3.2-3.3) does so per unit, the next unit's gather beside this one's compute. FSDP's SHARD_GRAD_OP
 gathers once and keeps the parameters until the backward. FSDP2 keeps every parameter a tensor of its own, so
-collectives are copied out of and into (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+collectives are copied out of and into (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). FSDP1's parameters
+are views of one flat tensor: gathers need no copy, but autograd joins their gradients into a flat one (the
+backward of torch.split), which is cast where it travels wider and divided in place before it is reduced
+(torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook and _reduce_grad).
 """
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -83,6 +88,19 @@ def _copied(context: LayerContext, gather: Comm) -> list[Op]:
     return [_pass(context, f"{gather.name}_copy", "copy", gather.phase, gather.size_bytes / width)]
 
 
+def _joined(context: LayerContext, label: str, elements: FloatArray) -> list[Op]:
+    """What FSDP1 does to a unit's gradient before its reduce-scatter. ``Assumption:`` the cast and the division,
+    on a stream of their own, slow the products beside them by what they take alone."""
+    reduce = context.job.precision.reduce
+    name = f"{label}_gradient"
+    ops: list[Op] = [_pass(context, f"{name}_join", "copy", Phase.WEIGHT_GRAD, elements)]
+    if reduce == "fp32":
+        ops.append(_pass(context, f"{name}_cast", "cast", Phase.WEIGHT_GRAD, elements))
+    divided = _pass(context, f"{name}_divide", "copy", Phase.WEIGHT_GRAD, elements)
+    ops.append(replace(divided, dtype=reduce))
+    return ops
+
+
 def _pass(context: LayerContext, name: str, kernel: str, phase: Phase, elements: FloatArray) -> MemoryBound:
     rows = np.ceil(elements).astype(np.int64)
     return MemoryBound(
@@ -122,6 +140,8 @@ def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray
         ops.append(
             _pass(context, f"{label}_gradient_copy", kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype))
         )
+    if context.job.preset.joins_gradients:
+        ops.extend(_joined(context, label, whole / dtype_bytes(dtype)))
     ops.append(reduction(Collective.REDUCE_SCATTER, axis, whole))
     if owner is Owner.DENSE:
         replicas = layout.dp * layout.cp // layout.zero_size

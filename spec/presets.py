@@ -50,6 +50,7 @@ class FrameworkPreset:
     gradient_sync: of sharded optimizers, "reduce_scatter" or "all_reduce".
     copies_parameters: sharded parameters stay tensors of their own, copied out of a gather and into a
         reduction (FSDP2; FSDP1 gathers into the place they are views of).
+    joins_gradients: gradients are joined into a flat one, cast and divided before they are reduced (FSDP1).
     stops_recomputing: full recomputation ends once everything the backward needs is back, before the
         layer's last product (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant).
     sliced_collectives: sharded parameters and gradients travel one by one, as lists of a slice a rank that
@@ -109,6 +110,7 @@ class FrameworkPreset:
     checks_numbers: bool = False
     sliced_collectives: bool = False
     copies_parameters: bool = False
+    joins_gradients: bool = False
     stops_recomputing: bool = False
     accumulation: str = "accumulate_fp32"
     host_code: str = "modules"

@@ -38,7 +38,7 @@ DEEPSPEED_2021 = replace(
 # was not before 2025 (train.py of v0.0.2: "compiling loss function causes CUDA errors").
 # FSDP1: Composer with torch 1.13.1 and 2.0.1 (scripts/train/benchmarking: --image), before early_stop; fms-fsdp with
 # nightly builds of 2024.
-COMPOSER = replace(FSDP, copies_parameters=False, stops_recomputing=False)
+COMPOSER = replace(FSDP, copies_parameters=False, joins_gradients=True, stops_recomputing=False)
 COMPILED_FSDP = replace(FSDP, fused_loss=True, host_code="compiled")
 UNCOMPILED_LOSS = "_202412_"
 # Aleph Alpha's own library with ZeRO-1 (arXiv 2311.05610 sec. 3), as published in Aleph-Alpha/scaling:
@@ -92,7 +92,7 @@ PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
     ("llm-foundry", COMPOSER),
     ("torchtitan FSDP2 eager", FSDP),
     ("torchtitan", COMPILED_FSDP),
-    ("FMS PyTorch", replace(COMPILED_FSDP, copies_parameters=False)),
+    ("FMS PyTorch", replace(COMPILED_FSDP, copies_parameters=False, joins_gradients=True)),
     ("AutoModel", replace(COMPILED_FSDP, host_code="modules")),
     ("AA-Scaling", ALEPH_ALPHA),
     ("Megatron-LM/Megatron-DeepSpeed", OLD_MEGATRON),

@@ -52,6 +52,29 @@ def test_frameworks_that_gather_in_place_copy_nothing() -> None:
     assert not copied_bytes(layer(PRESETS["deepspeed"]))
 
 
+@pytest.mark.parametrize(
+    ("stage", "reduce", "expected"),
+    [
+        # joined (2 + 2) and divided (2 + 2); in fp32 joined, cast (2 + 4) and divided (4 + 4)
+        (3, "bf16", 8),
+        (2, "bf16", 8),
+        (3, "fp32", 18),
+        (1, "fp32", 0),
+    ],
+)
+def test_flat_gradients_are_joined_cast_and_divided(stage: int, reduce: str, expected: float) -> None:
+    flat = replace(FSDP, copies_parameters=False, joins_gradients=True)
+    piece = layer(flat, stage=stage, reduce=reduce)
+    elements = sum(int(op.parameters[0]) for op in piece.forward)
+    passes = [
+        op
+        for op in (*piece.forward, *piece.backward)
+        if isinstance(op, MemoryBound) and op.name.endswith(("_join", "_gradient_cast", "_divide"))
+    ]
+    assert sum(float(op.bytes_moved[0]) for op in passes) / elements == pytest.approx(expected)
+    assert not copied_bytes(piece)
+
+
 def repeated(piece: Piece) -> list[str]:
     return [op.name for op in piece.backward if op.phase is Phase.RECOMPUTE]
 

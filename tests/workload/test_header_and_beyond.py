@@ -1,0 +1,52 @@
+"""The header says the plan's degrees, the side file's figures count every micro-batch, groups have their names."""
+
+import pytest
+
+from tests.workload.generating import made
+from workload.ranks import RankOrder, named_groups
+from workload.simai_export import beyond_of, header_of
+from workload.simai_format import SimaiHeader
+from workload.simai_rules import check_header
+
+PLAN = "--model_size 7 --num_layers 8 --world_size 16 --tp_num 2 --pp_num 2 --num_query_groups 32"
+
+
+def test_the_header_says_the_plan() -> None:
+    result = made(
+        f"{PLAN} --virtual_pipeline_model_parallel_size 2 --global_batch 16 --enable_sequence_parallel"
+    )
+    header = header_of(result.plan, result.works[0])
+    assert (header.tp, header.pp, header.vpp, header.ga, header.all_gpus) == (2, 2, 2, 4, 16)
+    assert header.pp_comm_bytes == 2 * 2048 * 4096 // 2
+
+
+def test_transfers_between_stages_count_every_micro_batch() -> None:
+    for batch in (16, 32):
+        result = made(f"{PLAN} --global_batch {batch} --enable_sequence_parallel")
+        work = result.works[0]
+        header = header_of(result.plan, work)
+        (hops,) = (one for one in beyond_of(work, header, result.plan) if one.collective == "p2p")
+        assert hops.count == 2 * batch // 4
+        assert hops.total_bytes == hops.count * header.pp_comm_bytes
+        assert hops.seconds == pytest.approx(hops.count * work.hop_s)
+
+
+def test_a_segment_of_one_row_is_allowed() -> None:
+    header = SimaiHeader(
+        tp=1,
+        ep=1,
+        pp=1,
+        vpp=1,
+        ga=1,
+        all_gpus=1,
+        pp_comm_bytes=0,
+        checkpoints=(3,),
+        checkpoint_initiates=(3,),
+    )
+    check_header(header)
+
+
+def test_expert_groups_with_tensor_parallelism_hold_both_axes() -> None:
+    groups = named_groups(RankOrder(tp=2, ep=2, dp=4, pp=2))
+    assert groups["expert_tp_ep"][0] == (0, 1, 2, 3)
+    assert groups["ep"][0] == (0, 2)

@@ -94,3 +94,12 @@ def test_reading_token_counts_takes_calls_of_its_own() -> None:
 def test_host_time_that_is_an_operation_itself_is_not_counted_again() -> None:
     work = host_work(HostWork(name="slices", phase=Phase.FORWARD, launches=np.asarray([30.0])), job())
     assert (work.calls[0], work.launches[0]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("kernel", "launches"), [("accumulate_fp32", 0.0), ("accumulate", 1.0)])
+def test_a_product_accumulates_into_fp32_itself_and_a_kernel_does_in_16_bits(
+    kernel: str, launches: float
+) -> None:
+    op = MemoryBound(name="mlp.up.accumulate", phase=Phase.WEIGHT_GRAD, kernel=kernel, rows=ONE, width=ONE)
+    work = host_work(op, job())
+    assert (float(np.sum(work.calls)), float(np.sum(work.launches))) == (0.0, launches)

@@ -69,3 +69,12 @@ def test_gradients_come_first_and_parameters_last() -> None:
     assert (
         names.index("step.clip_gradients") < names.index("step.update") < names.index("step.model_parameters")
     )
+
+
+def test_stages_2_and_3_reduce_in_pieces_and_divide_nothing_at_the_end() -> None:
+    """Read and written (4 + 4) once less than with whole gradients."""
+    asked = with_precision("megatron", "fp32", "bf16")
+    first, second = (
+        moved_per_element(asked, Layout.of(8, zero_size=8, zero_stage=stage)) for stage in (1, 2)
+    )
+    assert second == first - 8.0

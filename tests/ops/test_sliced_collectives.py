@@ -70,3 +70,12 @@ def test_host_work_is_priced_by_the_launch() -> None:
     timed = Pricer(book=book, domain_ranks=8).time(work, Layout.of(8))
     assert timed.part == "host"
     assert timed.seconds[0] == pytest.approx(30 * 5e-6)
+
+
+def test_vectors_return_once_a_step_however_many_micro_batches_it_has() -> None:
+    """One rank's micro-batches share the 2 norms' 4 slices."""
+    asked = job(world_size=4, seq_len=1024, preset=SLICED)
+    asked = replace(asked, global_batch_tokens=4 * asked.global_batch_tokens)
+    layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=3)).blocks[0]
+    returned = [op for op in layer.backward if op.name.endswith("returned_slices")]
+    assert [float(op.launches[0]) for op in returned] == [pytest.approx(2 * 4 * RETURNED_SLICE / 4)]

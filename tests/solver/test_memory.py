@@ -117,3 +117,27 @@ def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
     assert steps[0].allocated_bytes == pytest.approx(none.allocated_bytes)
     assert steps[4].step_s == pytest.approx(full.step_s)
     assert steps[4].allocated_bytes == pytest.approx(full.allocated_bytes)
+
+
+def test_fsdp_keeps_embedding_and_head_gathered_beside_two_layers() -> None:
+    """fully_shard leaves the root unit gathered: 2 x 4096 x 512 and the final norm's 512 in 2 bytes more."""
+    plan = Plan(strategy=StrategyName.MTP, preset="fsdp", dp=4, zero_stage=3, zero_size=4, num_micro=1)
+    pools = []
+    for every_forward in (True, False):
+        preset = replace(PRESETS["fsdp"], gathers_every_forward=every_forward)
+        asked = question(world_size=4, sequences=4, preset=preset)
+        pools.append(float(sized(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0]))
+    layer = 512 * (512 + 2 * 4 * 64) + 512 * 512 + 3 * 512 * 2048 + 2 * 512
+    assert pools[0] == 2.0 * (2 * layer + 2 * 4096 * 512 + 512)
+    assert pools[1] == 2.0 * 2 * layer
+
+
+def test_stages_that_keep_outputs_keep_one_a_micro_batch_but_the_last_only_receives() -> None:
+    """Of 1024 x 512 numbers in 2 bytes: 2 in flight and 2 buffers on the first stage, 2 buffers on the last."""
+    plan = Plan(strategy=StrategyName.MTP, preset="deepspeed", pp=2, num_micro=4)
+    kept = []
+    for keeps in (True, False):
+        preset = replace(PRESETS["deepspeed"], keeps_stage_outputs=keeps)
+        asked = question(world_size=2, sequences=4, preset=preset)
+        kept.append(sized(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.activations_bytes)
+    assert list((kept[0] - kept[1]) / (2.0 * 1024 * 512)) == [4.0, 2.0]

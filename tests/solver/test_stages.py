@@ -109,3 +109,14 @@ def test_the_first_layers_of_each_chunk_are_recomputed() -> None:
     assert (dense + experts + extra + dense_rest + experts_rest + extra_rest).sum() == 62
     chunked = replace(asked, pp=2, vpp=4, num_recompute_layers=1)
     assert stage_table(small_model(), PlanTable.of(chunked)).layers[0].tolist() == [4, 4]
+
+
+def test_layers_to_recompute_are_the_first_of_a_chunk_whatever_their_kind() -> None:
+    """Three of one layer of the first kind and seven of the second: 1 and 2, then 0 and 5."""
+    model = small_model(layers=8)
+    first = model.blocks[0]
+    model = replace(model, blocks=(replace(first, count=1), replace(first, count=7)))
+    plan = Plan(
+        strategy=StrategyName.MTP, preset="megatron", recompute=Recompute.BLOCK, num_recompute_layers=3
+    )
+    assert [int(kind[0]) for kind in stage_table(model, PlanTable.of(plan)).layers] == [1, 2, 0, 5]

@@ -50,3 +50,17 @@ def test_expert_groups_with_tensor_parallelism_hold_both_axes() -> None:
     groups = named_groups(RankOrder(tp=2, ep=2, dp=4, pp=2))
     assert groups["expert_tp_ep"][0] == (0, 1, 2, 3)
     assert groups["ep"][0] == (0, 2)
+
+
+def test_what_no_row_holds_lasts_as_long_as_all_its_micro_batches() -> None:
+    taken = []
+    for batch in (16, 32):
+        result = made(
+            f"--model_size 7 --num_layers 4 --world_size 16 --context_parallel_size 2 --global_batch {batch} "
+            "--cluster h200 --aiob_enable"
+        )
+        beyond = beyond_of(result.works[0], header_of(result.plan, result.works[0]), result.plan)
+        taken.append({one.what: one.seconds for one in beyond if one.axis == "cp"})
+    assert taken[0]
+    assert taken[1] == pytest.approx({what: 2 * seconds for what, seconds in taken[0].items()})
+    assert all(seconds > 0 for seconds in taken[0].values())

@@ -46,7 +46,9 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
 
 def plans_table(answers: Sequence[Answer]) -> str:
     """One line a plan: step, throughput, memory, and every part of the step in ms."""
-    parts = [part for part in PART_TITLES if any(answer.parts_s[part] > 0 for answer in answers)]
+    parts = [
+        part for part in PART_TITLES if any(answer.parts_s[part] > 1e-9 * answer.step_s for answer in answers)
+    ]
     header = [
         "plan",
         "step ms",

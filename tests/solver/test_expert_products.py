@@ -5,12 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ops.layout import Layout
 from ops.op import GroupedGemm, Phase
 from profdb.priced import Priced
+from profdb.queries import GroupedLinearQuery
 from solver.expert_products import products_apart_s
+from solver.op_times import Pricer
 from spec.arrays import IntArray, floats, ints
 from spec.origin import Origin
 from tests.solver.flat_book import FLOPS, FlatBook
+from tests.solver.questions import cluster
 
 SMS = 128
 
@@ -78,3 +82,20 @@ def test_it_is_never_faster_than_one_kernel_for_all() -> None:
 def test_no_experts_take_no_time() -> None:
     none = replace(experts(groups=4, rows=0), groups=ints(0))
     assert np.all(products_apart_s(FlatBook(), none, whole(), SMS).seconds == 0.0)
+
+
+class ModelledExperts(FlatBook):
+    """A book whose grouped times come from a sheet, twice as fast as single products."""
+
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+        told = FlatBook.grouped_linear_s(self, query)
+        return replace(told, seconds=told.seconds / 2.0, origin=0 * told.origin + int(Origin.MODELLED))
+
+
+def test_a_pricer_of_a_gpu_asks_for_products_apart() -> None:
+    op = experts(groups=16, rows=1024)
+    layout = Layout.of(1)
+    bare = Pricer(book=ModelledExperts(), domain_ranks=8)
+    assert bare.time(op, layout).seconds[0] == pytest.approx(8 * single_s(1024), rel=1e-12)
+    known = replace(bare, gpu=cluster().gpu)
+    assert known.time(op, layout).seconds[0] == pytest.approx(16 * single_s(1024), rel=1e-12)

@@ -70,23 +70,23 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def as_cells(one: Prediction) -> dict[str, str]:
-    """One line of the predictions file; seconds and shares with six digits."""
+    """One line of the predictions file; numbers with all their digits."""
     cells = {"dataset": one.row.dataset, "row_id": one.row.row_id, "reason": one.reason}
     cells["missing"] = "; ".join(gap.value for gap in one.gaps)
     if one.answer is None or one.step_s is None or one.memory_gib is None:
         return cells
     answer = one.answer
-    cells["pred_step_s"] = f"{one.step_s:.6g}"
-    cells["pred_mem_gib"] = f"{one.memory_gib:.6g}"
-    cells["standard_error_s"] = f"{answer.standard_error_s:.6g}"
+    cells["pred_step_s"] = f"{one.step_s:.15g}"
+    cells["pred_mem_gib"] = f"{one.memory_gib:.15g}"
+    cells["standard_error_s"] = f"{answer.standard_error_s:.15g}"
     bounds = interval(one)
     if bounds is not None:
-        cells["interval_low_s"], cells["interval_high_s"] = (f"{bound:.6g}" for bound in bounds)
+        cells["interval_low_s"], cells["interval_high_s"] = (f"{bound:.15g}" for bound in bounds)
     cells["plan"] = answer.plan.words()
     for name in ORIGINS:
-        cells[f"share_{name}"] = f"{answer.origins_s.get(name, 0.0) / answer.step_s:.4f}"
+        cells[f"share_{name}"] = f"{answer.origins_s.get(name, 0.0) / answer.step_s:.15g}"
     for name in STEP_PARTS:
-        cells[f"part_{name}"] = f"{answer.parts_s[name] / answer.step_s:.4f}"
+        cells[f"part_{name}"] = f"{answer.parts_s[name] / answer.step_s:.15g}"
     return cells
 
 

@@ -88,8 +88,8 @@ def arguments() -> argparse.ArgumentParser:
 
 def options_of(given: argparse.Namespace) -> "RunOptions":
     """What the flags say; ConfigError for an unknown benchmark."""
+    from profiler.cases.sweep_plan import check_names
     from profiler.profiling_run import RunOptions
-    from profiler.sweep_plan import check_names
 
     return RunOptions(
         output=given.output,

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from solver.files import write_json
+from solver.report.result_files import write_json
 from spec.collectives import Collective
 from spec.errors import ConfigError, UserError
-from workload.aiob import write_aiob
-from workload.aiob_export import aiob_of
-from workload.aiob_import import import_aiob
+from workload.aicb.aiob.export import aiob_of
+from workload.aicb.aiob.importer import import_aiob
+from workload.aicb.aiob.text import write_aiob
+from workload.aicb.generate.comm_test_files import write_test
+from workload.aicb.generate.flags import GENERAL
+from workload.aicb.generate.general import write_general_files
+from workload.aicb.generate.simai import file_name, generated, target, write_simai_files
 from workload.build import stage_works
-from workload.bundle import export_bundle
-from workload.busbw_yaml import read_busbw
 from workload.command_line import (
     CHECK,
     CURVES,
@@ -28,13 +30,7 @@ from workload.command_line import (
     TRAFFIC,
     parser,
 )
-from workload.generate import file_name, generated, target, write_simai_files
-from workload.generate_flags import GENERAL
-from workload.generate_general import write_general_files
-from workload.generate_test import write_test
-from workload.heatmap import draw_heatmap
-from workload.plan_traffic import plan_groups
-from workload.ranks import RankOrder, named_groups, rank_groups
+from workload.findings import Severity, summarised
 from workload.replay_options import replayed
 from workload.report import (
     finding_lines,
@@ -45,19 +41,23 @@ from workload.report import (
     simai_lines,
     topology_line,
 )
-from workload.simai_analytical import AnalyticalOptions, price_simai
-from workload.simai_check import check_simai
-from workload.simai_findings import Severity, summarised
-from workload.simai_network import simai_network
-from workload.simai_ratio import read_ratio_tables
-from workload.simai_reader import SimaiFile, read_simai, usable_workload
+from workload.simai.analytical import AnalyticalOptions, price_simai
+from workload.simai.bundle import export_bundle
+from workload.simai.busbw_yaml import read_busbw
+from workload.simai.check import check_simai
+from workload.simai.network import simai_network
+from workload.simai.ratio import read_ratio_tables
+from workload.simai.reader import SimaiFile, read_simai, usable_workload
 from workload.topology.as_cluster import topology_shape
 from workload.topology.picture import draw_topology
 from workload.topology.read_topology import read_topology
 from workload.topology.templates import TopologyFlags, build_topology
 from workload.topology.topology import Topology, write_topology
 from workload.topology.write_cluster import write_cluster
-from workload.traffic import flow_matrix, rank_flows, write_flows
+from workload.traffic.collective_flows import flow_matrix, rank_flows, write_flows
+from workload.traffic.heatmap import draw_heatmap
+from workload.traffic.plan_traffic import plan_groups
+from workload.traffic.ranks import RankOrder, named_groups, rank_groups
 
 ROOT = Path(__file__).resolve().parent
 

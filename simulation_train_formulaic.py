@@ -10,19 +10,20 @@ from pathlib import Path
 from tqdm import tqdm
 
 from profdb.on_demand import MeasuringDevice, keep
-from solver import report
-from solver.answer import Answer
+from solver.answer.answer import Answer
 from solver.command_line import parser
-from solver.device_memory import usable_bytes
-from solver.explain import why
-from solver.files import answer_record, question_record, search_record, write_csv, write_json
-from solver.plans import PlanTable
-from solver.question import Opened, Request, open_question
-from solver.search import Question, SearchResult, price_plan, search
-from solver.space import full_space
-from solver.written import broken_rules, parse_plan, plan_of
-from spec.config_file import WrittenPlan
+from solver.memory.device_memory import usable_bytes
+from solver.plans.plan_table import PlanTable
+from solver.plans.space import full_space
+from solver.question import Question
+from solver.report import tables as report
+from solver.report.explain import why
+from solver.report.result_files import answer_record, question_record, search_record, write_csv, write_json
+from solver.request import Opened, Request, open_question
+from solver.search import SearchResult, price_plan, search
+from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, UserError
+from spec.readers.config_file import WrittenPlan
 from spec.units import bytes_to_gib
 
 NOT_FEASIBLE = 3
@@ -212,7 +213,7 @@ def obstacles(question: Question, answer: Answer) -> tuple[str, ...]:
 
 def draw(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Save the rank-by-rank traffic of a plan, one array and picture per parallel axis."""
-    from workload.plan_traffic import draw_plan_traffic
+    from workload.traffic.plan_traffic import draw_plan_traffic
 
     for path in draw_plan_traffic(opened.question, answer.plan, options.draw_heatmap_path):
         print(f"wrote {path}")
@@ -220,7 +221,7 @@ def draw(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
 
 def export(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Write a plan as a SimAI workload and say what the format has no word for."""
-    from workload.simai_export import export_simai
+    from workload.simai.export import export_simai
 
     exported = export_simai(
         opened.question, answer.plan, options.export_simai, strict=options.strict_export, stage=options.stage
@@ -233,7 +234,7 @@ def export(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
 
 def bundle(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Write workload, topology, bus bandwidths and the commands that simulate them."""
-    from workload.bundle import export_bundle
+    from workload.simai.bundle import export_bundle
 
     for path in export_bundle(opened.question, answer.plan, options.export_bundle).paths:
         print(f"wrote {path}")
@@ -241,7 +242,7 @@ def bundle(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
 
 def launch_settings(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Write a plan as its framework's settings, and as a timeline."""
-    from workload.launch import LaunchFiles, write_launch_files
+    from workload.settings.launch import LaunchFiles, write_launch_files
 
     files = LaunchFiles(**{name: getattr(options, f"export_{name}") for name in LAUNCHES})
     written, notes = write_launch_files(opened.question, answer.plan, files)

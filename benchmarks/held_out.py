@@ -12,10 +12,10 @@ import numpy as np
 
 from profdb.cases import Family
 from profdb.curvebook import CurveBook
-from profdb.priced import Priced
-from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
-from profdb.table import SampleTable, word_names
+from profdb.store.columns import SampleTable, word_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
 from spec.origin import Origin

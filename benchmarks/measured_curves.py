@@ -8,7 +8,7 @@ import pandas as pd
 from profdb.cases import Family
 from profdb.importers.generic_csv import read_curves_csv
 from profdb.sample import Sample
-from profdb.table import SampleTable
+from profdb.store.columns import SampleTable
 from spec.errors import ProfileError
 
 

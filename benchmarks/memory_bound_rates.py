@@ -20,8 +20,8 @@ sys.path.insert(0, str(ROOT))
 
 from ops.kernels import bytes_moved_per_element  # noqa: E402
 from profdb.modelled.memory_bound import memory_bound_seconds  # noqa: E402
+from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.errors import UserError  # noqa: E402
-from spec.read_cluster import read_cluster  # noqa: E402
 
 SHEETS = {"a100": "a100-sxm-80g", "h100": "h100-sxm"}
 # Hidden sizes of the models, from their published config.json.

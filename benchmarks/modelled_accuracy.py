@@ -24,22 +24,22 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.held_out import tables_by_gpu  # noqa: E402
 from benchmarks.measured_curves import frame, read_folder  # noqa: E402
 from profdb.cases import AttentionCase, Family, GemmCase  # noqa: E402
-from profdb.modelled.book import ModelledBook  # noqa: E402
-from profdb.priced import Priced  # noqa: E402
-from profdb.queries import (  # noqa: E402
+from profdb.lookup.priced import Priced  # noqa: E402
+from profdb.lookup.queries import (  # noqa: E402
     AttentionQuery,
     CollectiveQuery,
     LinearQuery,
     MemoryBoundQuery,
 )
-from profdb.table import SampleTable  # noqa: E402
+from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.store.columns import SampleTable  # noqa: E402
 from profdb.transfer import by_model  # noqa: E402
 from spec.arrays import FloatArray, ints  # noqa: E402
-from spec.cluster import ClusterSpec  # noqa: E402
+from spec.cluster.cluster import ClusterSpec  # noqa: E402
+from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.origin import Origin  # noqa: E402
-from spec.read_cluster import read_cluster  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 # Prefix of the name in the files' "gpu" column -> sheet.

@@ -24,9 +24,9 @@ from benchmarks.held_out import tables_by_gpu  # noqa: E402
 from benchmarks.measured_curves import frame, read_folder  # noqa: E402
 from benchmarks.modelled_accuracy import price_collectives, price_gemm, sheet_of  # noqa: E402
 from profdb.cases import Family  # noqa: E402
+from profdb.lookup.priced import Priced  # noqa: E402
 from profdb.modelled import all_to_all, collective_ring_tree, gemm  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
-from profdb.priced import Priced  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 
 FIT_POINTS = 1000

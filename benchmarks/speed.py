@@ -28,10 +28,10 @@ sys.path.insert(0, str(ROOT))
 
 from profdb.curvebook import CurveBook  # noqa: E402
 from profdb.fitting import with_fits  # noqa: E402
-from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, Query  # noqa: E402
+from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, Query  # noqa: E402
 from profdb.sample import ProfileDatabase, Samples  # noqa: E402
-from profdb.store import load_profile, save_profile  # noqa: E402
-from profdb.table import SampleTable  # noqa: E402
+from profdb.store.columns import SampleTable  # noqa: E402
+from profdb.store.data_file import load_profile, save_profile  # noqa: E402
 from spec.arrays import IntArray, ints  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
 from spec.errors import UserError  # noqa: E402

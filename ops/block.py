@@ -2,23 +2,23 @@
 
 from dataclasses import dataclass, replace
 
-from ops.attention_block import attention_half
 from ops.context import LayerContext
-from ops.edges import embedding, head, loss
+from ops.data_parallel.offload import activations_offloaded, offloaded_shares
+from ops.data_parallel.weight_sharding import sharded_over_data
+from ops.embedding_and_head import embedding, head, loss
+from ops.experts.moe_block import moe_half
 from ops.layout import Layout
 from ops.linear import Linear, linear
 from ops.memory_bound import norm
+from ops.mixers.attention import attention_half
 from ops.mlp_block import mlp_half
-from ops.moe_block import moe_half
-from ops.offload import activations_offloaded, offloaded_shares
 from ops.op import Owner, Piece, sequence
-from ops.recompute import Recompute, recomputed
-from ops.recompute_modules import modules_recomputed
+from ops.recompute.layers import Recompute, recomputed
+from ops.recompute.modules import modules_recomputed
 from ops.strategies.isp import ShardedWeights
 from ops.strategies.mtp import MegatronTensor
 from ops.strategies.sequence_parallel import SequenceParallel
 from ops.strategies.sharding import Sharding, StrategyName
-from ops.weight_sharding import sharded_over_data
 from spec.arrays import ceil_div
 from spec.job import JobSpec
 from spec.model import BlockSpec, ModelSpec

@@ -1,62 +1,42 @@
-"""What a profile holds.
+"""The command of the database.
 
-python -m profdb FILE [--config CONFIG] [--json] [--refit]
+python -m profdb show FILE [--config CONFIG] [--json] [--refit]     what a profile holds
+python -m profdb merge A B [...] --into C                           profiles of one GPU into one
+python -m profdb import csv|nccl-tests|vidur SOURCE --gpu NAME --into FILE
+python -m profdb export vidur FILE [--config CONFIG] --to FOLDER
 
-Machine, curves with their ranges, points and left-out errors; with --config also how the profile would
-answer each operation of that model, and what would measure the missing ones; --refit stores curves made by
-the present methods, so that later runs need not fit.
+Without a verb it shows.
 """
 
-import argparse
-import json
 import sys
-from collections import Counter
-from dataclasses import asdict
-from pathlib import Path
 
-from profdb.coverage import missing_lines, needs_of
-from profdb.curvebook import CurveBook
-from profdb.fitting import with_fits
-from profdb.overview import overview, overview_lines
-from profdb.store import load_profile, save_profile
+from profdb.commands import import_export, merge_files, show
 from spec.errors import UserError
-from spec.read_config import read_config
 
 
 def main(arguments: list[str]) -> int:
-    """Parse, load, print; 0."""
-    parser = argparse.ArgumentParser(prog="python -m profdb", description="show what a profile holds")
-    parser.add_argument("file", type=Path, help="a profile (data.pt)")
-    parser.add_argument("--config", type=Path, help="a model config: what does the profile lack for it?")
-    parser.add_argument("--refit", action="store_true", help="renew the stored curves where they are stale")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    given = parser.parse_args(arguments)
-    profile = load_profile(given.file)
-    if given.refit:
-        profile = with_fits(profile)
-        save_profile(given.file, profile)
-    needs = []
-    if given.config is not None:
-        needs = needs_of(read_config(given.config), CurveBook(profile))
-    if given.json:
-        document = overview(profile)
-        if given.config is not None:
-            document["needs"] = [asdict(need) for need in needs]
-        print(json.dumps(document, indent=1))
+    """Hand the arguments to their verb; 0."""
+    verb = arguments[0] if arguments else ""
+    if verb in ("import", "export"):
+        return import_export.main(arguments)
+    if verb == "merge":
+        return merge_files.main(arguments[1:])
+    if verb in ("-h", "--help"):
+        print(__doc__)
         return 0
-    print("\n".join(overview_lines(profile)))
-    if given.config is not None:
-        counts = Counter(need.answer for need in needs)
-        print(f"\n{given.config}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
-        print("\n".join(missing_lines(needs)))
-    return 0
+    return show.main(arguments[1:] if verb == "show" else arguments)
+
+
+def exit_code(arguments: list[str]) -> int:
+    """As ``main``, with 2 and one line for what the user can mend."""
+    try:
+        return main(arguments)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(0)
+    sys.exit(exit_code(sys.argv[1:]))

@@ -28,7 +28,7 @@ class GemmCase:
     ``layout`` as BLAS: NN (B as k x n), NT (B as n x k, a torch Linear forward), TN (A as k x m, a
     weight gradient). A Linear of in_features i and out_features o on t tokens is: forward
     NT (m=t, k=i, n=o); input_grad NN (m=t, k=o, n=i); weight_grad TN (m=o, k=t, n=i).
-    ``scale_recipe`` names the fp8 scaling ("" for none, "tensor", "row", "block", "mx": profiler.fp8).
+    ``scale_recipe`` names the fp8 scaling ("" for none, "tensor", "row", "block", "mx": profiler.benchmarks.fp8).
     """
 
     batch: int = 1

@@ -12,22 +12,22 @@ from itertools import groupby
 import numpy as np
 
 from ops.block import model_ops
-from ops.edges import flat
+from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Op
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from profdb.curvebook import CurveBook
-from profdb.op_queries import own_s
-from profdb.priced import Priced
-from profdb.queries import CollectiveQuery, OptimizerQuery, P2PQuery
+from profdb.lookup.op_queries import own_s
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import CollectiveQuery, OptimizerQuery, P2PQuery
 from spec.arrays import ints
 from spec.collectives import TRAINING_COLLECTIVES, Collective
-from spec.config_file import ConfigFile
 from spec.errors import ConfigError, MissingCurveError
 from spec.job import JobSpec, precision_of
 from spec.origin import ORIGIN_NAMES, Origin
-from spec.presets import MEGATRON
+from spec.presets.megatron import MEGATRON
+from spec.readers.config_file import ConfigFile
 from spec.units import MIB
 
 DEGREES = (1, 2, 4, 8)

@@ -1,6 +1,6 @@
 """CurveBook: the one door to every time.
 
-Each method takes a query (profdb.queries) and returns seconds, relative error and origin for each of
+Each method takes a query (profdb.lookup.queries) and returns seconds, relative error and origin for each of
 its N shapes. Equal shapes are priced once. Nothing is guessed: a family, word or reach of which the
 profile holds nothing raises MissingCurveError, unless the book was opened with ``missing="modelled"``
 and a book of modelled times, whose answers say so.
@@ -16,11 +16,9 @@ from profdb.cases import Family
 from profdb.fits import FITTERS
 from profdb.fits.memory_bound import moves_bytes
 from profdb.fitting import Curve, curves_of
-from profdb.missing_curve import curve_name, measuring_command
-from profdb.modelled.errors import MODEL_ERROR
-from profdb.on_demand import OnDemand
-from profdb.priced import Priced
-from profdb.queries import (
+from profdb.lookup.missing_curve import curve_name, measuring_command
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -29,10 +27,12 @@ from profdb.queries import (
     OptimizerQuery,
     P2PQuery,
 )
-from profdb.reuse import stand_ins
+from profdb.lookup.reuse import stand_ins
+from profdb.lookup.unique_shapes import unique_shapes
+from profdb.modelled.errors import MODEL_ERROR
+from profdb.on_demand import OnDemand
 from profdb.sample import ProfileDatabase
-from profdb.store import load_profile
-from profdb.unique_shapes import unique_shapes
+from profdb.store.data_file import load_profile
 from spec.arrays import BoolArray, IntArray
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError, MissingCurveError

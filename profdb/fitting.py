@@ -15,7 +15,7 @@ from profdb.cases import Family
 from profdb.fits import FITTERS, Fitter
 from profdb.fits.prediction import Arrays
 from profdb.sample import ProfileDatabase
-from profdb.table import STATUSES, SampleTable
+from profdb.store.columns import STATUSES, SampleTable
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from profdb.cases import AttentionCase, Case, Family, GemmCase, GroupedGemmCase
 from profdb.fitting import with_fits
-from profdb.merge import merge
-from profdb.priced import Priced
+from profdb.lookup.priced import Priced
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
-from profdb.store import load_profile, save_profile
-from profdb.table import SampleTable, number_names, word_names
+from profdb.store.columns import SampleTable, number_names, word_names
+from profdb.store.data_file import load_profile, save_profile
+from profdb.store.merge import merge
 from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
 from spec.errors import ProfileError

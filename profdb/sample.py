@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 
 from profdb.cases import FAMILY_OF, Case, Family
-from profdb.table import (
+from profdb.store.columns import (
     CASE_OF,
     STATUSES,
     SampleTable,

@@ -15,11 +15,11 @@ import numpy as np
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, HostCase, MemoryBoundCase
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
+from profdb.modelled.profile import modelled_seconds
 from profdb.modelled.rates import flops_rates
-from profdb.modelled_profile import modelled_seconds
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from spec.arrays import FloatArray
-from spec.cluster import ClusterSpec, GpuSpec
+from spec.cluster.cluster import ClusterSpec, GpuSpec
 from spec.origin import Origin
 
 # Fitted: 1.48 x the median error of GEMM and attention times restated A100 -> H100 and H100 -> B200

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from profdb.cases import FAMILY_OF, Case, Family
 from profdb.sample import Sample, WorldShape
-from profdb.table import CASE_OF
+from profdb.store.columns import CASE_OF
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from spec.origin import Origin

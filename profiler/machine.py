@@ -10,8 +10,8 @@ from profdb.cases import GemmCase, GroupedGemmCase
 from profdb.sample import MachineFacts, Sample
 from profiler.device import nvidia_smi
 from profiler.world import World
-from spec.cluster import ClusterSpec
-from spec.read_cluster import known_clusters, read_cluster
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import known_clusters, read_cluster
 
 CPU_CLUSTER = "cpu"
 

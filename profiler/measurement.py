@@ -8,9 +8,9 @@ import numpy as np
 
 from profdb.cases import Case
 from profdb.sample import Sample, WorldShape
-from profiler.host import HostStopwatch
-from profiler.launched import OUT_OF_MEMORY, Launched, Launcher, UnsupportedCaseError
-from profiler.sweep_plan import describe
+from profiler.benchmarks.host import HostStopwatch
+from profiler.benchmarks.launched import OUT_OF_MEMORY, Launched, Launcher, UnsupportedCaseError
+from profiler.cases.sweep_plan import describe
 from profiler.timing import Stopwatch, TrialPlan, burst_length, outliers, spread, stopwatch_for
 from profiler.world import RankFailedError, World
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from profdb.fitting import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase
-from profdb.store import load_profile, save_profile
+from profdb.store.data_file import load_profile, save_profile
 from profiler.profiling_run import has_measurements
+from spec.cluster.reader import read_cluster
 from spec.errors import ProfileError
-from spec.read_cluster import read_cluster
 
 
 def check_writable(output: Path) -> None:
@@ -28,7 +28,7 @@ def model_profile(name: str, output: Path, *, root: Path) -> tuple[ProfileDataba
     Raises ConfigError for an unknown sheet and ProfileError for an output that holds measurements
     (models never displace them) or cannot be written.
     """
-    from profdb.modelled_profile import modelled_samples
+    from profdb.modelled.profile import modelled_samples
 
     cluster = read_cluster(name, root=root)
     stem = Path(name).stem if name.endswith(".toml") else name

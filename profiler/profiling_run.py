@@ -8,18 +8,18 @@ from pathlib import Path
 
 from profdb.cases import Case
 from profdb.fitting import with_fits
-from profdb.merge import Difference, merge
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store import load_profile, save_profile
+from profdb.store.data_file import load_profile, save_profile
+from profdb.store.merge import Difference, merge
+from profiler.benchmarks.launched import Launcher
+from profiler.cases.model_cases import model_cases
+from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from profiler.device import choose_device
 from profiler.journal import Journal, Recorded, journal_path, read_journal
-from profiler.launched import Launcher
 from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
 from profiler.measurement import Bench
-from profiler.model_cases import model_cases
 from profiler.rank_layout import RankLayout
 from profiler.sweep import Budget, SweepResult, sweep
-from profiler.sweep_plan import SweepPlan, plan_cases
 from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from profiler.world import World, open_world

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from profdb.sample import ProfileDatabase
+from profiler.cases.sweep_plan import describe
 from profiler.profiling_run import RunReport
-from profiler.sweep_plan import describe
 
 SHOWN_DIFFERENCES = 3
 
@@ -33,6 +33,6 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
 
 def draw(profile: ProfileDatabase, folder: Path) -> str:
     """All pictures of a profile; says how many and where."""
-    from profiler.plots import draw_profile
+    from profiler.pictures.plots import draw_profile
 
     return f"{len(draw_profile(profile, folder))} pictures in {folder}"

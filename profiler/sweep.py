@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from profdb.cases import Case
+from profiler.cases.sweep_plan import benchmark_of
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
-from profiler.sweep_plan import benchmark_of
 
 STOP = -1
 

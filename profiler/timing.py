@@ -3,7 +3,7 @@
 A *trial* is one reading of the clock: a burst of ``count`` launches of the operation, divided by
 ``count``. Every trial is kept. On a GPU a trial is bracketed by two CUDA events; the burst is queued
 while the device is held busy, so that the time between the events is device time and not the time
-the host takes to issue launches (that is measured by itself, profiler.host).
+the host takes to issue launches (that is measured by itself, profiler.benchmarks.host).
 """
 
 import math
@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from profiler.benchmarks.launched import Call
 from profiler.device import Device
-from profiler.launched import Call
 from spec.arrays import BoolArray, FloatArray
 
 SHORTEST_TRIAL_S = 100e-6

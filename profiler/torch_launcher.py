@@ -12,14 +12,14 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
-from profiler.attention import launch_attention
-from profiler.collectives import launch_collective
-from profiler.grouped_gemm import launch_grouped_gemm
-from profiler.host import launch_host
-from profiler.launched import Launched
-from profiler.linear import launch_gemm
-from profiler.memory_bound import launch_memory_bound
-from profiler.optimizer import launch_optimizer
+from profiler.benchmarks.attention import launch_attention
+from profiler.benchmarks.collectives import launch_collective
+from profiler.benchmarks.grouped_gemm import launch_grouped_gemm
+from profiler.benchmarks.host import launch_host
+from profiler.benchmarks.launched import Launched
+from profiler.benchmarks.linear import launch_gemm
+from profiler.benchmarks.memory_bound import launch_memory_bound
+from profiler.benchmarks.optimizer import launch_optimizer
 from profiler.world import World
 
 
@@ -32,7 +32,7 @@ class TorchLauncher:
     compiled: bool = False
 
     def launch(self, case: Case) -> Launched:
-        """The case ready to be timed (profiler.launched.Launcher)."""
+        """The case ready to be timed (profiler.benchmarks.launched.Launcher)."""
         device = self.world.device
         match case:
             case GemmCase():

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from profiler.cases.group_tilings import GroupTiling
 from profiler.device import Device
-from profiler.group_tilings import GroupTiling
 from profiler.rank_layout import RankLayout
 from spec.errors import ConfigError, UserError
 

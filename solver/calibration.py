@@ -1,6 +1,6 @@
 """A handful of named factors that turn priced steps into those of one user's cluster.
 
-Fitted: the factors come from measured steps (solver.calibrate), never from published rows, and are used
+Fitted: the factors come from measured steps (solver.calibrate.fit), never from published rows, and are used
 only where somebody asks for them.
 """
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.op import Axis
-from solver.op_times import Pricer
-from solver.plans import PlanTable
+from solver.plans.plan_table import PlanTable
 from solver.price import Sized, StepCost, price, sized
+from solver.times.op_times import Pricer
 from spec.arrays import BoolArray, FloatArray
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -30,6 +30,8 @@ COMM_AXES: dict[str, Axis] = {
     "dp_comm": Axis.DP_CP,
     "pp_comm": Axis.PP,
 }
+# Assumption: a part takes between half and four times its priced seconds.
+LOWEST_EFFICIENCY, HIGHEST_EFFICIENCY = 0.25, 2.0
 # What every micro-batch takes on a stage: the bubble waits for other stages' share of it.
 PER_MICRO_BATCH = (*COMPUTE, "memory_bound", "tp_comm", "cp_comm", "ep_comm", "wp_comm", "host")
 
@@ -49,6 +51,19 @@ class Calibration:
     fixed_per_micro_batch_s: float = 0.0
     fixed_per_step_s: float = 0.0
     residual_std: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Factors, and the signed log(predicted / measured) of every step by a fit without it."""
+
+    factors: Calibration
+    left_out: FloatArray
+
+    @property
+    def left_out_error(self) -> float:
+        """Mean absolute leave-one-out error, a fraction."""
+        return float(np.abs(np.expm1(self.left_out)).mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,8 @@ from dataclasses import asdict, fields
 from math import isfinite
 from pathlib import Path
 
-from solver.calibrate import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, Fit
-from solver.calibration import Calibration
-from spec.cluster import ClusterSpec
+from solver.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, Calibration, Fit
+from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.replaced_file import replaced_file
 

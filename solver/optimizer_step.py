@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.edges import padded_vocab
+from ops.data_parallel.step import HeldParameters, step_ops
+from ops.embedding_and_head import padded_vocab
 from ops.layout import Layout
 from ops.op import Comm, HostTransfer, HostUpdate, Op, Ops, Update
-from ops.step import HeldParameters, step_ops
-from solver.op_times import Pricer
-from solver.overlap import bucketed
-from solver.pipeline import PassTimes
-from solver.tally import Share, Tally, tally
+from solver.pipeline.spans import PassTimes
+from solver.times.op_times import Pricer
+from solver.times.overlap import bucketed
+from solver.times.step_parts import Share, Tally, tally
 from spec.arrays import BoolArray, FloatArray, ceil_div
 from spec.job import JobSpec
 from spec.model import ModelSpec

@@ -13,17 +13,17 @@ from ops.block import STRATEGIES
 from ops.context import LayerContext
 from ops.op import Axis, Comm, Phase
 from ops.strategies.sharding import full_tokens_bytes
-from solver.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
-from solver.memory import StageBytes, Tables, stage_memory, worst_stage
-from solver.memory_cost import MemoryCost
-from solver.op_times import Pricer
-from solver.pipeline import Hops, PassTimes, stage_spans_s
-from solver.plans import PlanTable
-from solver.stages import ChunkTable, StageTable, stage_table
-from solver.sync import StepTimes, operations, step_times
-from solver.tally import PARTS, Tally, added
+from solver.memory.memory_cost import MemoryCost
+from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
+from solver.optimizer_step import StepTimes, operations, step_times
+from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
+from solver.pipeline.stages import ChunkTable, StageTable, stage_table
+from solver.plans.plan_table import PlanTable
+from solver.times.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
+from solver.times.op_times import Pricer
+from solver.times.step_parts import PARTS, Tally, added
 from spec.arrays import FloatArray, IntArray
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -78,7 +78,7 @@ class Sized:
 
 
 def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
-    """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.device_memory)."""
+    """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory)."""
     layers = distinct_layers(model, job, plans)
     stages = stage_table(model, plans, deals_edges=job.preset.deals_edges)
     return Sized(

@@ -3,23 +3,24 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ops.recompute_modules import MODULES
+from ops.recompute.modules import MODULES
 from profdb.cases import Family
 from profdb.curvebook import Book, CurveBook
 from profdb.on_demand import MeasuringDevice, OnDemand
 from profdb.sample import ProfileDatabase
-from profdb.store import load_profile
+from profdb.store.data_file import load_profile
 from solver.calibration_file import read_calibration
-from solver.op_times import HOST_NEEDED, Pricer
-from solver.search import Question
-from spec.cluster import ClusterSpec
-from spec.config_file import ConfigFile, WrittenPlan
+from solver.question import Question
+from solver.times.op_times import HOST_NEEDED, Pricer
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.job import JobSpec, precision_of
 from spec.model_size import check_model_size, config_for_size
-from spec.presets import FrameworkPreset, preset_named
-from spec.read_cluster import read_cluster
-from spec.read_config import read_config
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import preset_named
+from spec.readers.config_file import ConfigFile, WrittenPlan
+from spec.readers.read_config import read_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Request:
 
     ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
     ``device`` measures what no sample surrounds; ``recompute_modules``, ``optimizer_offload``
-    and ``offloaded_layers`` as in JobSpec; ``calibration`` is a file of solver.calibrate.
+    and ``offloaded_layers`` as in JobSpec; ``calibration`` is a file of solver.calibrate.fit.
     """
 
     root: Path

@@ -6,21 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.recompute import Recompute
-from solver.answer import Answer, answer_of
-from solver.calibration import Calibration, calibrated_cost
-from solver.device_memory import usable_bytes
-from solver.mfu import mfu, tokens_per_gpu_per_s
-from solver.op_times import Pricer
-from solver.partial_recompute import least_recomputed
-from solver.plans import PlanTable
+from ops.recompute.layers import Recompute
+from solver.answer.answer import Answer, answer_of
+from solver.answer.mfu import mfu, tokens_per_gpu_per_s
+from solver.calibration import calibrated_cost
+from solver.memory.device_memory import usable_bytes
+from solver.plans.partial_recompute import least_recomputed
+from solver.plans.plan_table import PlanTable
+from solver.plans.space import Space, enumerate_block
 from solver.price import Sized, StepCost, price, sized
-from solver.space import Space, enumerate_block
+from solver.question import Question
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
-from spec.cluster import ClusterSpec
 from spec.errors import NoFeasiblePlanError
-from spec.job import JobSpec
-from spec.model import ModelSpec
 from spec.units import bytes_to_gib
 
 OUT_OF_MEMORY = "does not fit in memory"
@@ -28,18 +25,6 @@ OUT_OF_MEMORY = "does not fit in memory"
 LEAST_SHARE = 0.75
 # Assumption: a block's 300 fastest fully recomputed plans hold its fastest partly recomputed one.
 MOST_PARTLY_RECOMPUTED = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """Which model, under which job, on which cluster, priced by which book; ``calibration`` holds the
-    factors of the user's cluster where they are asked for."""
-
-    model: ModelSpec
-    job: JobSpec
-    cluster: ClusterSpec
-    pricer: Pricer
-    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,16 @@ from math import gcd
 
 import numpy as np
 
-from ops.recompute import Recompute
-from ops.recompute_modules import MODULES
+from ops.recompute.layers import Recompute
+from ops.recompute.modules import MODULES
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
-from solver.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
-from solver.schedules import Schedule
-from solver.search import Question
+from solver.plans.plan_table import Plan
+from solver.plans.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
+from solver.plans.schedules import Schedule
+from solver.question import Question
 from spec.arrays import ints
-from spec.config_file import WrittenPlan
 from spec.errors import ConfigError
+from spec.readers.config_file import WrittenPlan
 
 PLAN_KEYS: dict[str, str] = {
     "strategy": "mtp, msp, fsp or isp",

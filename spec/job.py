@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from spec.presets import FrameworkPreset
+from spec.presets.preset import FrameworkPreset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,10 @@ class JobSpec:
     experts' exchange of one micro-batch beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
     (--moe-shared-expert-overlap). ``recompute_modules`` names parts of layers that run again in the backward
-    beside what a plan recomputes (--recompute-modules, ops.recompute_modules).
+    beside what a plan recomputes (--recompute-modules, ops.recompute.modules).
     ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED);
     ``wide_norms`` that norms read an fp32 copy of their input, made by a kernel of its own;
-    ``optimizer_offload`` is the share of the optimizer that lives and runs on the host (ops.offload), and
+    ``optimizer_offload`` is the share of the optimizer that lives and runs on the host (ops.data_parallel.offload), and
     ``offloaded_layers`` how many layers keep there what they save for the backward.
     ``blocking_launches`` that the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1).
     """

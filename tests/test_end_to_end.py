@@ -13,7 +13,7 @@ import pytest
 import simulation_train_formulaic as command
 from profdb.cases import GemmCase
 from profdb.sample import ProfileDatabase, Sample
-from profdb.store import load_profile, save_profile
+from profdb.store.data_file import load_profile, save_profile
 from tests.solver.questions import ROOT
 
 TINY = str(ROOT / "configs" / "tiny_internlm2.py")

@@ -8,12 +8,12 @@ import torch
 import simulation_train_formulaic as command
 from profdb.cases import AttentionCase, Case, GemmCase, HostCase, MemoryBoundCase, OptimizerCase
 from profdb.fitting import with_fits
-from profdb.modelled_profile import modelled_samples
+from profdb.modelled.profile import modelled_samples
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store import load_profile, save_profile
+from profdb.store.data_file import load_profile, save_profile
+from spec.cluster.reader import read_cluster
 from spec.origin import Origin
-from spec.read_cluster import read_cluster
 from tests.solver.questions import ROOT
 
 TINY = """model = dict(num_layers=2, hidden_size=64, num_attention_heads=4, vocab_size=512, mlp_ratio=2)

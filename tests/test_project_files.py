@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from ops.op import Axis
 from spec.collectives import Collective
 from spec.origin import ORIGIN_MEANINGS
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 SEARCH = (

@@ -11,12 +11,13 @@ import pytest
 
 from benchmarks.accuracy_rows.job import OLD_MEGATRON
 from ops.block import model_ops
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from profdb.modelled.book import ModelledBook
-from solver.layer_times import layer_times
-from solver.op_times import Pricer
-from solver.plans import Plan, PlanTable
+from solver.plans.plan_table import Plan, PlanTable
+from solver.times.layer_times import layer_times
+from solver.times.op_times import Pricer
+from spec.cluster.reader import read_cluster
 from spec.job import JobSpec, precision_of
 from spec.model import (
     AttentionKind,
@@ -28,7 +29,6 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-from spec.read_cluster import read_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = read_cluster("a100-sxm-80g", root=ROOT)

@@ -5,11 +5,11 @@ import numpy as np
 from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import BatchedGemm, Comm, GroupedGemm, HostTransfer, Op, Ops
-from solver.op_times import Pricer
-from solver.plans import Plan, PlanTable
+from solver.optimizer_step import operations
+from solver.plans.plan_table import Plan, PlanTable
 from solver.price import Sized, hop_bytes, sized
-from solver.search import Question
-from solver.sync import operations
+from solver.question import Question
+from solver.times.op_times import Pricer
 from spec.arrays import ints
 from workload.items import PieceWork, StageWork, WorkItem
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from solver.command_line import OneLineParser, whole
 from spec.collectives import TRAINING_COLLECTIVES
-from workload.aiob_import import add_import_aiob
-from workload.flows import ALGORITHMS
-from workload.generate_flags import add_generate
-from workload.ranks import DEFAULT_ORDER
-from workload.simai_network import NIC_GIB, NVLINK_GIB
+from workload.aicb.aiob.importer import add_import_aiob
+from workload.aicb.generate.flags import add_generate
+from workload.simai.network import NIC_GIB, NVLINK_GIB
 from workload.topology.templates import TEMPLATES
+from workload.traffic.flows import ALGORITHMS
+from workload.traffic.ranks import DEFAULT_ORDER
 
 CHECK = "check"
 GENERATE = "generate"

@@ -11,22 +11,22 @@ from math import prod
 
 import numpy as np
 
-from ops.attention_block import attention_half
 from ops.block import STRATEGIES, block_ops
 from ops.context import LayerContext
-from ops.edges import embedding, head, loss
+from ops.data_parallel.step import HeldParameters
+from ops.data_parallel.weight_sharding import sharded_over_data
+from ops.embedding_and_head import embedding, head, loss
+from ops.experts.moe_block import moe_half
 from ops.layout import Layout
 from ops.linear import Linear, linear
 from ops.memory_bound import norm, residual
+from ops.mixers.attention import attention_half
 from ops.mlp_block import Rows, feed_forward, mlp_half
-from ops.moe_block import moe_half
 from ops.op import Op, Owner, Piece, sequence
-from ops.step import HeldParameters
 from ops.strategies.sharding import Sharding, StrategyName
-from ops.weight_sharding import sharded_over_data
-from solver.plans import Plan, PlanTable
-from solver.search import Question
-from solver.sync import operations
+from solver.optimizer_step import operations
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
 from spec.arrays import IntArray, bools, ceil_div, ints
 from spec.dtypes import dtype_bytes
 from spec.model import BlockSpec, MlpSpec

@@ -4,11 +4,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from solver.op_times import Pricer
-from workload.simai_format import SimaiWorkload
-from workload.simai_replay import ReplayReport, replay_simai
-from workload.simai_tokens import SimaiGroup
-from workload.time_source import DEFAULT_PROFILE, TimeFlags, time_source
+from solver.times.op_times import Pricer
+from workload.aicb.generate.time_source import DEFAULT_PROFILE, TimeFlags, time_source
+from workload.simai.format import SimaiWorkload
+from workload.simai.replay import ReplayReport, replay_simai
+from workload.simai.tokens import SimaiGroup
 
 
 def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -> ReplayReport:

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from spec.units import GIGA, MIB, seconds_to_ms
-from workload.simai_analytical import AnalyticalReport
-from workload.simai_findings import Finding, summarised
-from workload.simai_replay import ReplayReport
+from workload.findings import Finding, summarised
+from workload.simai.analytical import AnalyticalReport
+from workload.simai.replay import ReplayReport
 from workload.topology.as_cluster import TopologyShape
 from workload.topology.topology import Topology
-from workload.traffic import RankFlows
+from workload.traffic.collective_flows import RankFlows
 
 SHOWN_GROUPS = 8
 

@@ -12,11 +12,11 @@ from profdb.cases import Family
 from profdb.curvebook import Book, CurveBook
 from profdb.fitting import with_fits
 from profdb.importers.generic_csv import read_curves_csv
-from profdb.merge import merge
 from profdb.modelled.book import ModelledBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
-from profdb.store import load_profile
-from spec.cluster import ClusterSpec
+from profdb.store.data_file import load_profile
+from profdb.store.merge import merge
+from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError, ProfileError, UserError
 
 # The measured GPU whose times are restated for another one of its generation; without it, any other.

@@ -1,4 +1,4 @@
-"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate), and scored on the rest."""
+"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate.fit), and scored on the rest."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ import numpy as np
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
 from benchmarks.accuracy_rows.row import Row
-from solver.calibrate import Steps, fit, joined
+from solver.answer.interval import interval_of
+from solver.calibrate.fit import Steps, fit, joined
+from solver.calibrate.measured_steps import plan_terms
 from solver.calibration import Terms
-from solver.interval import interval_of
-from solver.measured_steps import plan_terms
 from spec.arrays import FloatArray
 
 # Fewer rows than this in a dataset leave too few to score.

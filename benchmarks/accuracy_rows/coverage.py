@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
-from solver.interval import EIGHTY_PERCENT
+from solver.answer.interval import EIGHTY_PERCENT
 
 # Assumption: a feature that a run uses and the solver does not price makes its step uncertain by this standard
 # deviation more. Set with the errors of the published runs in view; the solver itself never takes such a question.

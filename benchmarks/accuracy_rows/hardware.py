@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.accuracy_rows.row import Row, RowError
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import known_clusters, read_cluster
 from spec.errors import ConfigError
-from spec.read_cluster import known_clusters, read_cluster
 
 OWN_SHEETS = Path(__file__).resolve().parent / "sheets"
 

@@ -6,9 +6,13 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
-from ops.recompute_modules import MODULES
+from ops.recompute.modules import MODULES
 from spec.job import JobSpec, Precision, precision_of
-from spec.presets import DEEPSPEED, FSDP, INTERNEVO, MEGATRON, FrameworkPreset
+from spec.presets.deepspeed import DEEPSPEED
+from spec.presets.fsdp import FSDP
+from spec.presets.internevo import INTERNEVO
+from spec.presets.megatron import MEGATRON
+from spec.presets.preset import FrameworkPreset
 
 # 2021-2022 Megatron-LM: local data parallelism without overlap and gradients in fp16 unless asked
 # otherwise (megatron/model/distributed.py and arguments.py of v2.5), no sharded optimizer; stages wait for
@@ -26,7 +30,7 @@ OLD_MEGATRON = replace(
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
 # in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
-# DeepSpeed's first ZeRO stage 3, of 2021 (ops.sliced_collectives).
+# DeepSpeed's first ZeRO stage 3, of 2021 (ops.data_parallel.sliced_collectives).
 DEEPSPEED_2021 = replace(
     DEEPSPEED,
     name="deepspeed-2021",

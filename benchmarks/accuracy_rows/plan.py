@@ -12,11 +12,11 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row, RowError
-from ops.recompute import Recompute
-from ops.recompute_modules import MODULES
+from ops.recompute.layers import Recompute
+from ops.recompute.modules import MODULES
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
-from solver.schedules import Schedule
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.pipeline_layout import parse_pipeline_layout

@@ -16,11 +16,12 @@ from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import Candidate, candidates_of
 from benchmarks.accuracy_rows.row import Row
 from ops.layout import Layout
-from solver.answer import Answer
-from solver.op_times import Pricer
-from solver.plans import Plan, PlanTable
-from solver.search import Question, price_plan
-from spec.cluster import ClusterSpec
+from solver.answer.answer import Answer
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
+from solver.search import price_plan
+from solver.times.op_times import Pricer
+from spec.cluster.cluster import ClusterSpec
 from spec.errors import UserError
 from spec.units import GIB
 

@@ -4,7 +4,7 @@ Recipes are read as published, before and without a look at what a row measured.
 """
 
 from benchmarks.accuracy_rows.row import Row
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 
 # Stated by the framework's own recipes: NeMo-Framework-Launcher, conf/training/gpt3/*.yaml,
 # activations_checkpoint_num_layers 0.

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from profdb.curvebook import Book
-from profdb.modelled.book import ModelledBook
-from profdb.priced import Priced
-from profdb.queries import (
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -22,6 +21,7 @@ from profdb.queries import (
     OptimizerQuery,
     P2PQuery,
 )
+from profdb.modelled.book import ModelledBook
 from profdb.transfer import BY_MODEL_STD
 from spec.arrays import BoolArray, ints
 from spec.origin import Origin

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
-from ops.offload import gradients_to_host, host_updates, offloaded_elements
+from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
+from ops.data_parallel.optimizer_passes import optimizer_passes
 from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Position, Update
-from ops.optimizer_passes import optimizer_passes
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -109,7 +109,7 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
     width = dtype_bytes(dtype)
     axis = COPY_AXIS[owner]
     name = f"step.{owner.value}_gradient"
-    # From stage 2 on gradients were reduced as the backward made them (ops.weight_sharding).
+    # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding).
     elements = np.where(layout.zero_stage >= 2, 0, elements)
     whole = (elements * width).astype(np.int64)
     if preset.gradient_sync == "all_reduce":
@@ -129,7 +129,7 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
 
 
 def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
-    """The passes over gradients and parameters around the optimizer's own (ops.optimizer_passes)."""
+    """The passes over gradients and parameters around the optimizer's own (ops.data_parallel.optimizer_passes)."""
     owned = owned_elements(context, held)
     here = owned - offloaded_elements(context, owned)
     before, after = optimizer_passes(context, held.total, here)

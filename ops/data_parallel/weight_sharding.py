@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
+from ops.data_parallel.sliced_collectives import sliced
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece
-from ops.sliced_collectives import sliced
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.expert_quantize import cast_gradient, cast_input, kept_bytes, padded
+from ops.experts.quantize import cast_gradient, cast_input, kept_bytes, padded
 from ops.linear import Linear, grouped_linear
 from ops.memory_bound import Kernel, kernel
 from ops.mlp_block import activation

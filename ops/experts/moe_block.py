@@ -7,8 +7,8 @@ expert's matrices over etp ranks, both laid over the ranks of tp x cp x dp.
 import numpy as np
 
 from ops.context import LayerContext
-from ops.expert_exchange import exchange, fold
-from ops.expert_mlp import expert_mlp
+from ops.experts.exchange import exchange, fold
+from ops.experts.mlp import expert_mlp
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mlp_block import Rows, feed_forward

@@ -9,7 +9,7 @@ back (``fp8_padding.py``); HybridEP and DeepEP hand them over padded.
 import numpy as np
 
 from ops.context import LayerContext
-from ops.expert_exchange import moved_rows
+from ops.experts.exchange import moved_rows
 from ops.kernels import bytes_moved_per_element
 from ops.memory_bound import Kernel, kernel
 from ops.op import Piece

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.context_parallel import exchanges, ring_steps
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
+from ops.mixers.context_parallel import exchanges, ring_steps
+from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.op import Attention, Phase, Piece, sequence
-from ops.score_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.model import AttentionKind, AttentionSpec, BlockSpec, PositionKind

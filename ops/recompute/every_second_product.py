@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.op import Attention, BatchedGemm, Comm, Op, Piece
-from ops.recompute_modules import run_again
+from ops.recompute.modules import run_again
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes

@@ -2,17 +2,17 @@
 
 Source: Korthikanti et al. 2022 (arXiv 2205.05198) sec. 5: full recomputation keeps a layer's input
 and repeats its forward; selective recomputation repeats the attention core alone, torchtitan's every second
-product (ops.second_products).
+product (ops.recompute.every_second_product).
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 
+from ops.mixers.unfused_attention import is_score_kernel
 from ops.op import Attention, Axis, BatchedGemm, Comm, Op, Ops, Phase, Piece
-from ops.recompute_modules import run_again
-from ops.score_attention import is_score_kernel
-from ops.second_products import EVERY_SECOND_PRODUCT, every_second_product
+from ops.recompute.every_second_product import EVERY_SECOND_PRODUCT, every_second_product
+from ops.recompute.modules import run_again
 from spec.arrays import FloatArray
 
 CORE_ATTENTION = "core_attn"

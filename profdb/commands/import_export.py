@@ -1,16 +1,16 @@
 """Measurements in from other tools, and out to them.
 
-python -m profdb.exchange import csv FILE --gpu NAME --into data.pt
-python -m profdb.exchange import nccl-tests LOG --gpu NAME --into data.pt
-python -m profdb.exchange import vidur FOLDER --gpu NAME --into data.pt
-python -m profdb.exchange export vidur data.pt --config CONFIG --to FOLDER
+python -m profdb import csv FILE --gpu NAME --into data.pt
+python -m profdb import nccl-tests LOG --gpu NAME --into data.pt
+python -m profdb import vidur FOLDER --gpu NAME --into data.pt
+python -m profdb export vidur data.pt --config CONFIG --to FOLDER
 
 An import is merged into the profile (made when absent) and the fits are renewed. ``--gpu`` is the GPU
 that the samples belong to, as the profile names it; of a file with several GPUs, ``--of`` takes one.
 """
 
 import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from profdb.cases import CollectiveCase
@@ -20,12 +20,12 @@ from profdb.fitting import with_fits
 from profdb.importers.generic_csv import read_curves_csv
 from profdb.importers.nccl_tests import read_nccl_tests
 from profdb.importers.vidur import read_vidur_folder
-from profdb.merge import merge
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store import load_profile, save_profile
-from spec.config_file import ConfigFile
-from spec.errors import ExportError, MissingCurveError, ProfileError, UserError
-from spec.read_config import read_config
+from profdb.store.data_file import load_profile, save_profile
+from profdb.store.merge import Difference, merge
+from spec.errors import ExportError, MissingCurveError, ProfileError
+from spec.readers.config_file import ConfigFile
+from spec.readers.read_config import read_config
 
 TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -59,13 +59,19 @@ def merged_into(into: Path, new: ProfileDatabase) -> list[str]:
         f"{into}: {len(new.samples) - repeats} samples of {new.machine.gpu} added, "
         f"{repeats} were there already"
     ]
-    for found in () if merged is None else merged.differences[:10]:
-        lines.append(f"  differs: {found.case}: {found.first_s:.3g} s, now {found.second_s:.3g} s")
-    return lines
+    return lines + difference_lines(() if merged is None else merged.differences)
+
+
+def difference_lines(differences: Sequence[Difference]) -> list[str]:
+    """The worst ten cases whose two runs disagree."""
+    return [
+        f"  differs: {found.case}: {found.first_s:.3g} s, now {found.second_s:.3g} s"
+        for found in differences[:10]
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m profdb.exchange")
+    parser = argparse.ArgumentParser(prog="python -m profdb")
     verbs = parser.add_subparsers(dest="verb", required=True)
     take = verbs.add_parser("import", help="read another tool's measurements into a profile")
     take.add_argument("form", choices=("csv", "nccl-tests", "vidur"))
@@ -146,11 +152,3 @@ def vidur_model(config: ConfigFile) -> VidurModel:
         vocab_size=config.model.vocab,
         use_gated_mlp=block.mlp.gated,
     )
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)

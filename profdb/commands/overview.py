@@ -4,7 +4,7 @@ from profdb.cases import Family
 from profdb.fits.prediction import fit_error
 from profdb.fitting import Curve, curves_of
 from profdb.sample import ProfileDatabase
-from profdb.table import STATUSES
+from profdb.store.columns import STATUSES
 from spec.origin import ORIGIN_NAMES
 
 Plain = dict[str, object]

@@ -16,8 +16,8 @@ from profdb.cases import AttentionCase, Case, Family, GemmCase, MemoryBoundCase
 from profdb.curvebook import CurveBook
 from profdb.importers.csv_rows import Row
 from profdb.importers.vidur import mlp_cases
-from profdb.priced import Priced
-from profdb.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
 from profdb.sample import ProfileDatabase
 from spec.collectives import Collective
 from spec.errors import ExportError

@@ -2,16 +2,16 @@
 between shapes.
 
 A group shape is (intra, inter, siblings) as in profdb.cases.CollectiveCase. A shape that was measured
-is read from its own ladder (profdb.fits.ladder); another one is told by profdb.fits.group_shape and is
+is read from its own ladder (profdb.fits.monotone_curve); another one is told by profdb.fits.group_shape and is
 never inside. Fitted: the bend of the chords is the one that misses left-out sizes least, over all shapes
 of one collective.
 """
 
 import numpy as np
 
-from profdb.fits import borrowed_bends
+from profdb.fits import protocol_changes as borrowed_bends
 from profdb.fits.group_shape import ShapeCurve, restated, shape_error
-from profdb.fits.ladder import BENDS, Ladder, climb, fit_ladder, left_out_errors
+from profdb.fits.monotone_curve import BENDS, Ladder, climb, fit_ladder, left_out_errors
 from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
@@ -72,7 +72,7 @@ def _left_out(
 
 
 def _borrowed_weight(curves: list[ShapeCurve]) -> float:
-    """How much of what other groups show between two sizes is believed (profdb.fits.borrowed_bends)."""
+    """How much of what other groups show between two sizes is believed (profdb.fits.protocol_changes)."""
     step = -(-len(curves) // MOST_SHAPES_TESTED) if curves else 1
     errors = borrowed_bends.left_out_errors(curves[::step])
     return borrowed_bends.WEIGHTS[int(np.argmin(np.log1p(errors).mean(axis=1)))] if errors.size else 0.0

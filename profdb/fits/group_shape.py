@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profdb.fits.ladder import Ladder, climb, fit_ladder
+from profdb.fits.monotone_curve import Ladder, climb, fit_ladder
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective, busbw_factor
 

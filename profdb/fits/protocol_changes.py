@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from profdb.fits.group_shape import ShapeCurve
-from profdb.fits.ladder import Ladder, climb, without_size
+from profdb.fits.monotone_curve import Ladder, climb, without_size
 from spec.arrays import FloatArray
 
 WEIGHTS: tuple[float, ...] = (0.0, 0.25)

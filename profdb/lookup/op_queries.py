@@ -5,8 +5,8 @@ Collectives are not here: their groups follow from a plan's layout, which only a
 
 from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op, Update
 from profdb.curvebook import Book
-from profdb.priced import Priced
-from profdb.queries import (
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
     AttentionQuery,
     GroupedLinearQuery,
     LinearQuery,

@@ -5,19 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.kernels import KERNELS
-from profdb.modelled import (
-    all_to_all,
-    attention,
-    collective_ring_tree,
-    gemm,
-    host,
-    memory_bound,
-    optimizer,
-    p2p,
-)
-from profdb.modelled.links import Shape
-from profdb.priced import Priced
-from profdb.queries import (
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -26,8 +15,11 @@ from profdb.queries import (
     OptimizerQuery,
     P2PQuery,
 )
+from profdb.modelled import attention, gemm, host, memory_bound, optimizer
+from profdb.modelled.network import all_to_all, p2p, ring_tree
+from profdb.modelled.network.links import Shape
 from spec.arrays import FloatArray, IntArray, ceil_div
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
@@ -35,7 +27,7 @@ from spec.origin import Origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledBook:
-    """Times of a cluster nobody has measured. Each method takes a query of profdb.queries and returns
+    """Times of a cluster nobody has measured. Each method takes a query of profdb.lookup.queries and returns
     seconds with origin MODELLED; raises ConfigError for a word or number format it cannot model."""
 
     cluster: ClusterSpec
@@ -88,8 +80,8 @@ class ModelledBook:
         if query.collective is Collective.ALL_TO_ALL:
             seconds = all_to_all.all_to_all_seconds(self.cluster, size, shape)
             return _modelled(seconds, all_to_all.RELATIVE_STD)
-        seconds = collective_ring_tree.ring_tree_seconds(self.cluster, query.collective, size, shape)
-        return _modelled(seconds, collective_ring_tree.RELATIVE_STD)
+        seconds = ring_tree.ring_tree_seconds(self.cluster, query.collective, size, shape)
+        return _modelled(seconds, ring_tree.RELATIVE_STD)
 
     def p2p_s(self, query: P2PQuery) -> Priced:
         """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""

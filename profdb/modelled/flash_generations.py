@@ -5,7 +5,7 @@ figure 6 (backward, not causal; heads of 64, 128), TFLOP/s at 512 to 16k tokens,
 On A100: the same kernel reaches 73 % of the tensor peak forward and 63 % backward (arXiv 2307.08691
 sec. 4.1) and 189 TFLOP/s forward with causal heads of 128 at 16k tokens (figure 5); ``Assumption:`` with the
 shares of its H100 rates at other lengths and widths.
-Older kernels take their published multiple of its time (spec.attention_generations).
+Older kernels take their published multiple of its time (spec.cluster.attention_generations).
 ``Assumption:`` a causal backward loses what a causal forward of the same length and width does; heads of another
 width run at the rate of the next published one, padded to a multiple of 32.
 
@@ -21,14 +21,14 @@ to reach.
 
 import numpy as np
 
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
-from profdb.priced import Priced
-from profdb.queries import AttentionQuery
 from spec.arrays import FloatArray, IntArray
-from spec.attention_generations import OVER_FLASH2
-from spec.cluster import GpuSpec
+from spec.cluster.attention_generations import OVER_FLASH2
+from spec.cluster.cluster import GpuSpec
 from spec.origin import Origin
 
 RELATIVE_STD = 0.15  # Assumption: spread of the published rates over versions of the kernel

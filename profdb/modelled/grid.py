@@ -18,7 +18,7 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.collectives import GROUP_COLLECTIVES, Collective
 from spec.dtypes import dtype_bytes
 from spec.units import GIB, KIB

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from profdb.priced import Priced
+from profdb.lookup.priced import Priced
 from spec.arrays import FloatArray, IntArray
-from spec.cluster import HostSpec
+from spec.cluster.cluster import HostSpec
 from spec.origin import Origin
 
 # NVIDIA nvbandwidth, host_to_device_memcpy_ce: 55.63 GB/s of page-locked memory over PCIe 5.0 x16, whose 32 GT/s

@@ -10,7 +10,7 @@ from ops.kernels import bytes_moved_per_element
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
 from profdb.modelled.strided_passes import excess_seconds
 from spec.arrays import FloatArray, IntArray
-from spec.cluster import GpuSpec
+from spec.cluster.cluster import GpuSpec
 
 RELATIVE_STD = 0.2  # Assumption: fused kernels of different authors differ by about this much
 

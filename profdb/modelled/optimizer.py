@@ -5,7 +5,7 @@ import numpy as np
 from profdb.modelled.gemm import LAUNCH_S
 from profdb.modelled.memory_bound import streaming_seconds
 from spec.arrays import FloatArray, IntArray
-from spec.cluster import GpuSpec
+from spec.cluster.cluster import GpuSpec
 from spec.dtypes import dtype_bytes
 
 RELATIVE_STD = 0.2  # Assumption: as other memory-bound kernels

@@ -16,10 +16,8 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
-from profdb.modelled.book import ModelledBook
-from profdb.modelled_grid import all_cases
-from profdb.priced import Priced
-from profdb.queries import (
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -29,9 +27,11 @@ from profdb.queries import (
     OptimizerQuery,
     Query,
 )
+from profdb.modelled.book import ModelledBook
+from profdb.modelled.grid import all_cases
 from profdb.sample import Sample, WorldShape
 from spec.arrays import FloatArray, ints
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.origin import Origin
 

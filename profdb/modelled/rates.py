@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spec.cluster import GpuSpec
+from spec.cluster.cluster import GpuSpec
 from spec.errors import ConfigError
 
 # Sustained over peak where a sheet states none: median of the bf16 rows for NVIDIA GPUs (A100 SXM and

@@ -12,7 +12,7 @@ import numpy as np
 
 from profdb.modelled.gemm import DRAM_EFFICIENCY
 from spec.arrays import FloatArray
-from spec.cluster import GpuSpec
+from spec.cluster.cluster import GpuSpec
 from spec.dtypes import dtype_bytes
 
 # Fitted: one measured figure, tile-ai/TileOPs pull request 500 (H200, PyTorch 2.9.1, fp16, 1024 x 10240): prelu,

@@ -18,7 +18,7 @@ import numpy as np
 
 from profdb.cases import Family
 from profdb.sample import SCHEMA_VERSION, MachineFacts, ProfileDatabase, Samples
-from profdb.table import STATUSES, SampleTable, WordColumn, number_names, word_names
+from profdb.store.columns import STATUSES, SampleTable, WordColumn, number_names, word_names
 from spec.arrays import IntArray
 from spec.errors import ProfileError
 from spec.origin import Origin

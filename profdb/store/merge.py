@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profdb.sample import MachineFacts, ProfileDatabase, Samples, case_at
-from profdb.table import SampleTable, join_tables
+from profdb.store.columns import SampleTable, join_tables
 from spec.arrays import IntArray
 from spec.errors import ProfileError
 from spec.origin import Origin

@@ -2,7 +2,7 @@
 
 Kernels by name: ``flash`` is the flash-attn package where it is installed, else torch's own flash
 kernel; ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix products alone
-(profiler.attention_core).
+(profiler.benchmarks.attention_core).
 ``varlen`` packs ``batch`` sequences of ``q_len`` tokens into one row without padding.
 """
 
@@ -16,11 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from profdb.cases import AttentionCase
-from profiler.attention_core import core_call
+from profiler.benchmarks.attention_core import core_call
+from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.optional_packages import flash_attention_package
+from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
 from profiler.device import Device
-from profiler.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
-from profiler.optional_packages import flash_attention_package
-from profiler.torch_dtypes import operand_copies, random_operand
 from spec.dtypes import dtype_bytes
 
 SDPA_BACKENDS = {

@@ -7,8 +7,8 @@ softmax between them are a memory-bound kernel of their own (ops.kernels, masked
 import torch
 
 from profdb.cases import AttentionCase
-from profiler.launched import Call
-from profiler.torch_dtypes import random_operand
+from profiler.benchmarks.launched import Call
+from profiler.benchmarks.torch_dtypes import random_operand
 
 
 def core_call(case: AttentionCase, where: torch.device) -> Call:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from profdb.cases import CollectiveCase
-from profiler import torch_collectives
-from profiler.group_tilings import GroupTiling, tile
-from profiler.launched import Call, Launched, UnsupportedCaseError
-from profiler.torch_dtypes import torch_dtype
+from profiler.benchmarks import torch_collectives
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import torch_dtype
+from profiler.cases.group_tilings import GroupTiling, tile
 from profiler.world import World
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -71,7 +71,7 @@ def tiling_for(case: CollectiveCase, world: World) -> GroupTiling:
 def whole_elements(case: CollectiveCase) -> int:
     """Elements of the whole array; UnsupportedCaseError when the bytes do not divide evenly.
 
-    Sizes are multiples of the group's ranks x dtype (profiler.collective_cases rounds them up), so
+    Sizes are multiples of the group's ranks x dtype (profiler.cases.collective_cases rounds them up), so
     that the launched size is the stored size.
     """
     width = int(dtype_bytes(case.dtype))

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import torch
 
 from profdb.cases import GemmCase, GroupedGemmCase
+from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import operand_copies, random_operand, torch_dtype
 from profiler.device import Device
-from profiler.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
-from profiler.torch_dtypes import operand_copies, random_operand, torch_dtype
 
 Scales = tuple[torch.Tensor, torch.Tensor]
 

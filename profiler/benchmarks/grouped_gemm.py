@@ -8,10 +8,10 @@ contracted, ``k`` x ``n`` is the weight of one group.
 import torch
 
 from profdb.cases import GroupedGemmCase
+from profiler.benchmarks.fp8 import launch_grouped_fp8
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
 from profiler.device import Device
-from profiler.fp8 import launch_grouped_fp8
-from profiler.launched import Call, Launched, UnsupportedCaseError
-from profiler.torch_dtypes import operand_copies, random_operand
 from spec.dtypes import dtype_bytes
 
 

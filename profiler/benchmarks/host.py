@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional
 
 from profdb.cases import HostCase
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.device import Device
-from profiler.launched import Call, Launched, UnsupportedCaseError
 
 TINY_HIDDEN = 64
 TINY_TOKENS = 8

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from profdb.cases import MemoryBoundCase
-from profiler.launched import UnsupportedCaseError
-from profiler.torch_dtypes import random_operand
+from profiler.benchmarks.launched import UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import random_operand
 from spec.dtypes import dtype_bytes
 
 Operands = tuple[torch.Tensor, ...]

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 
 from profdb.cases import GemmCase
+from profiler.benchmarks.fp8 import launch_fp8
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import operand_copies, random_operand, torch_dtype
 from profiler.device import Device
-from profiler.fp8 import launch_fp8
-from profiler.launched import Call, Launched, UnsupportedCaseError
-from profiler.torch_dtypes import operand_copies, random_operand, torch_dtype
 from spec.dtypes import dtype_bytes
 
 Operands = tuple[torch.Tensor, torch.Tensor]

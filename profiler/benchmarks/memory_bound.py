@@ -7,10 +7,10 @@ import torch
 
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
+from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS, KernelFunction, Operands
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import operand_copies
 from profiler.device import Device
-from profiler.kernel_functions import KERNEL_FUNCTIONS, KernelFunction, Operands
-from profiler.launched import Call, Launched, UnsupportedCaseError
-from profiler.torch_dtypes import operand_copies
 
 
 def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:

@@ -3,10 +3,10 @@
 import torch
 
 from profdb.cases import OptimizerCase
+from profiler.benchmarks.launched import Launched, UnsupportedCaseError
+from profiler.benchmarks.optional_packages import apex_optimizers
+from profiler.benchmarks.torch_dtypes import torch_dtype
 from profiler.device import Device
-from profiler.launched import Launched, UnsupportedCaseError
-from profiler.optional_packages import apex_optimizers
-from profiler.torch_dtypes import torch_dtype
 
 
 def launch_optimizer(case: OptimizerCase, device: Device) -> Launched:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from profiler.launched import UnsupportedCaseError
+from profiler.benchmarks.launched import UnsupportedCaseError
 
 Group = Any
 """torch.distributed.ProcessGroup: an opaque handle."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from profiler.launched import UnsupportedCaseError
+from profiler.benchmarks.launched import UnsupportedCaseError
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,

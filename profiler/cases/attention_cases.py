@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profdb.cases import AttentionCase
-from profiler.planned import Planned, planned
+from profiler.cases.planned import Planned, planned
 
 LENGTHS = tuple(512 << step for step in range(9))
 """512 .. 131072 tokens."""

@@ -1,8 +1,8 @@
 """Which collectives to measure: every operation over every split, sizes denser where curves bend."""
 
 from profdb.cases import CollectiveCase
-from profiler.group_tilings import GroupTiling, all_tilings, pair_tilings
-from profiler.planned import Planned, planned
+from profiler.cases.group_tilings import GroupTiling, all_tilings, pair_tilings
+from profiler.cases.planned import Planned, planned
 from spec.collectives import GROUP_COLLECTIVES, Collective
 from spec.dtypes import dtype_bytes
 

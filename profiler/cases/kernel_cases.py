@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase
-from profiler.model_widths import TINY_MODEL
-from profiler.planned import Planned, planned
+from profiler.cases.model_widths import TINY_MODEL
+from profiler.cases.planned import Planned, planned
 
 DIRECTIONS = ("forward", "backward")
 LOSSES = ("cross_entropy", "cross_entropy_fused")
@@ -25,7 +25,7 @@ HIDDEN_WIDTHS = (4096, 8192)
 FEED_FORWARD_WIDTHS = (1792, 11008, 28672)
 VOCABULARY_WIDTHS = (16032, 32000, 128256)
 KEY_WIDTHS = (2048, 4096)
-"""Widths of Llama models whole and cut over 8 ranks (profiler.model_widths); keys of one sequence."""
+"""Widths of Llama models whole and cut over 8 ranks (profiler.cases.model_widths); keys of one sequence."""
 
 ROUTER_WIDTHS = (8, 64, 256)
 """Experts that a router weighs in fp32: those of Mixtral, DeepSeek-V2-Lite and DeepSeek-V3."""
@@ -75,7 +75,7 @@ def gpu_kernel_cases() -> list[Planned]:
 
 
 def router_calls(tokens: Iterable[int]) -> list[MemoryBoundCase]:
-    """The softmax over the experts of every token, in fp32 (ops.moe_block)."""
+    """The softmax over the experts of every token, in fp32 (ops.experts.moe_block)."""
     return [
         MemoryBoundCase(kernel="masked_softmax", direction=direction, rows=rows, width=width, dtype="fp32")
         for rows in tokens

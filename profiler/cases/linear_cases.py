@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from profdb.cases import GemmCase, GroupedGemmCase
-from profiler.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, ModelWidths, linear_widths
-from profiler.planned import Planned, planned
+from profiler.cases.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, ModelWidths, linear_widths
+from profiler.cases.planned import Planned, planned
 
 TENSOR_RANKS = (1, 2, 4, 8)
 TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -71,7 +71,7 @@ def gpu_linear_cases() -> list[Planned]:
 
 
 def as_fp8(cases: Iterable[GemmCase], recipe: str = "tensor") -> list[GemmCase]:
-    """The products with fp8 operands scaled by a recipe of profiler.fp8, bf16 out.
+    """The products with fp8 operands scaled by a recipe of profiler.benchmarks.fp8, bf16 out.
 
     All three in one layout: fp8 tensor cores want both operands contiguous along k, so frameworks keep
     transposed copies and run the gradients as NT too (Transformer Engine), with a gradient's sizes.

@@ -6,20 +6,21 @@ from pathlib import Path
 import numpy as np
 
 from ops.block import ModelOps, model_ops
-from ops.edges import flat
+from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase
-from profiler.planned import Planned, planned
+from profiler.cases.planned import Planned, planned
 from spec.arrays import ints
-from spec.config_file import ConfigFile
 from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
 from spec.job import JobSpec, precision_of
-from spec.presets import INTERNEVO, MEGATRON
-from spec.read_config import read_config
+from spec.presets.internevo import INTERNEVO
+from spec.presets.megatron import MEGATRON
+from spec.readers.config_file import ConfigFile
+from spec.readers.read_config import read_config
 
 BEFORE_ALL = -1
 """Tier of a model's own shapes: the user asked for them by name."""

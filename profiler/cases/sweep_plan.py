@@ -12,8 +12,8 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
-from profiler import attention_cases, collective_cases, kernel_cases, linear_cases
-from profiler.planned import Planned, most_informative_first
+from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases
+from profiler.cases.planned import Planned, most_informative_first
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
@@ -72,7 +72,7 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def plan_cases(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Case]:
     """The cases of a sweep, most informative first, the same on every rank; ``wanted`` are measured as
-    well (profiler.model_cases)."""
+    well (profiler.cases.model_cases)."""
     small = plan.device_kind == "cpu"
     dtype = "bf16"
     cases = collective_cases.collective_cases(plan.domain_ranks, plan.domains, dtype)

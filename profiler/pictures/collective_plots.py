@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 
 from profdb.cases import Family
 from profdb.curvebook import CurveBook
-from profdb.priced import Priced
-from profdb.queries import CollectiveQuery, P2PQuery
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.sample import ProfileDatabase
-from profdb.table import SampleTable
-from profiler.plot_style import (
+from profdb.store.columns import SampleTable
+from profiler.pictures.plot_style import (
     COLOURS,
     byte_label,
     footer,
@@ -23,7 +23,7 @@ from profiler.plot_style import (
     save_figure,
     time_label,
 )
-from profiler.usable_samples import usable
+from profiler.pictures.usable_samples import usable
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective, busbw_factor
 from spec.origin import Origin

@@ -10,8 +10,8 @@ from ops.kernels import bytes_moved_per_element
 from profdb.cases import Family
 from profdb.fits.attention import BACKWARD_PRODUCTS, attended_pairs
 from profdb.sample import ProfileDatabase
-from profdb.table import SampleTable
-from profiler.plot_style import (
+from profdb.store.columns import SampleTable
+from profiler.pictures.plot_style import (
     COLOURS,
     MARKERS,
     count_label,
@@ -22,7 +22,7 @@ from profiler.plot_style import (
     rate_label,
     save_figure,
 )
-from profiler.usable_samples import usable
+from profiler.pictures.usable_samples import usable
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 

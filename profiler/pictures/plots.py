@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from profdb.cases import Family
 from profdb.curvebook import CurveBook
 from profdb.sample import ProfileDatabase
-from profiler.collective_plots import Series, all_series, draw_series, worth_drawing
-from profiler.compute_plots import (
+from profiler.pictures.collective_plots import Series, all_series, draw_series, worth_drawing
+from profiler.pictures.compute_plots import (
     attention_flops,
     draw_attention,
     draw_kernel_rates,
@@ -22,7 +22,7 @@ from profiler.compute_plots import (
     draw_linear_rates,
     draw_memory_bound,
 )
-from profiler.plot_style import (
+from profiler.pictures.plot_style import (
     COLOURS,
     MARKERS,
     byte_label,
@@ -34,7 +34,7 @@ from profiler.plot_style import (
     save_figure,
     time_label,
 )
-from profiler.usable_samples import usable
+from profiler.pictures.usable_samples import usable
 from spec.origin import ORIGIN_NAMES, Origin
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from profdb.cases import Family
 from profdb.sample import ProfileDatabase
-from profdb.table import STATUSES, SampleTable
+from profdb.store.columns import STATUSES, SampleTable
 from spec.arrays import ints
 
 

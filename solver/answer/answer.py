@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from solver.interval import interval_of
-from solver.memory_cost import TERMS, MemoryCost
-from solver.plans import Plan
+from solver.answer.interval import interval_of
+from solver.memory.memory_cost import TERMS, MemoryCost
+from solver.plans.plan_table import Plan
 from solver.price import StepCost
 
 
@@ -12,7 +12,7 @@ from solver.price import StepCost
 class Answer:
     """One plan with its cost.
 
-    Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.interval).
+    Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.answer.interval).
     ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
     ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
@@ -47,7 +47,7 @@ def answer_of(
     mfu: float,
     residual_std: float | None = None,
 ) -> Answer:
-    """The answer of a one-row cost and memory; ``residual_std`` as in solver.interval."""
+    """The answer of a one-row cost and memory; ``residual_std`` as in solver.answer.interval."""
     low_s, high_s = interval_of(cost.step_s, cost.standard_error_s, residual_std)
     return Answer(
         plan=plan,

@@ -10,10 +10,10 @@ from dataclasses import replace
 from ops.block import model_ops
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, GroupedGemm, Piece
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from spec.arrays import FloatArray
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.model import ModelSpec

@@ -6,17 +6,17 @@ from dataclasses import fields
 from math import exp
 from pathlib import Path
 
-from solver.calibrate import Fit, fit
-from solver.calibration import Calibration
+from solver.calibrate.fit import fit
+from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
+from solver.calibration import Calibration, Fit
 from solver.calibration_file import beside, write_calibration
 from solver.command_line import OneLineParser
-from solver.measured_steps import MeasuredStep, read_steps, steps_of
-from solver.question import Request
-from solver.report import table
+from solver.report.tables import table
+from solver.request import Request
 from spec.errors import ConfigError, UserError
 from spec.units import seconds_to_ms
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,3 +86,7 @@ def report_lines(
     lines += [f"{field.name:26} {getattr(found.factors, field.name):.4g}" for field in fields(Calibration)]
     lines.append(f"leave-one-out error {100 * found.left_out_error:.1f} % over {len(found.left_out)} steps")
     return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -6,13 +6,19 @@ Fitted: robust least squares on log(predicted / measured): soft_l1, so that a st
 linearly. A prior holds what few rows do not determine at "as priced".
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from solver.calibration import Calibration, Terms, calibrated_parts
+from solver.calibration import (
+    HIGHEST_EFFICIENCY,
+    LOWEST_EFFICIENCY,
+    Calibration,
+    Fit,
+    Terms,
+    calibrated_parts,
+)
 from spec.arrays import FloatArray, IntArray
 from spec.errors import UserError
 
@@ -22,8 +28,6 @@ EFFICIENCIES = (
     "intra_comm_efficiency",
     "inter_comm_efficiency",
 )
-# Assumption: a part takes between half and four times its priced seconds.
-LOWEST_EFFICIENCY, HIGHEST_EFFICIENCY = 0.25, 2.0
 # Assumption: priors of the log efficiencies. A cluster that is slow is slow at everything first (clocks,
 # a loaded host) and differs by part second, so few rows move the level before they move one part alone.
 COMMON_STD, OWN_STD = 0.4, 0.1
@@ -33,19 +37,6 @@ OVERLAP_STD, FIXED_STD = 0.25, 0.01
 NOISE = 0.03
 # One step says nothing about how well the others are told.
 FEWEST_STEPS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Factors, and the signed log(predicted / measured) of every step by a fit without it."""
-
-    factors: Calibration
-    left_out: FloatArray
-
-    @property
-    def left_out_error(self) -> float:
-        """Mean absolute leave-one-out error, a fraction."""
-        return float(np.abs(np.expm1(self.left_out)).mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +149,3 @@ def _prior(count: int) -> FloatArray:
     """Whitens log efficiencies of covariance COMMON_STD^2 (all) + OWN_STD^2 (each)."""
     covariance = COMMON_STD**2 * np.ones((count, count)) + OWN_STD**2 * np.eye(count)
     return np.asarray(np.linalg.cholesky(np.linalg.inv(covariance)).T)
-
-
-if __name__ == "__main__":
-    from solver.calibrate_command import main
-
-    sys.exit(main(sys.argv[1:]))

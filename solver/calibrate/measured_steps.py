@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 
-from solver.calibrate import Steps, joined
+from solver.calibrate.fit import Steps, joined
 from solver.calibration import Terms, terms_of
-from solver.plans import Plan, PlanTable
+from solver.plans.plan_table import Plan, PlanTable
 from solver.price import price, sized
-from solver.question import Request, open_question
-from solver.search import Question
-from solver.written import PLAN_KEYS, parse_plan, plan_of
-from spec.config_file import WrittenPlan
+from solver.question import Question
+from solver.request import Request, open_question
+from solver.typed_plan import PLAN_KEYS, parse_plan, plan_of
 from spec.errors import ConfigError
+from spec.readers.config_file import WrittenPlan
 
 REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
 ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework")

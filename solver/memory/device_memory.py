@@ -6,7 +6,7 @@ from ops.groups import Group, group_of, place
 from ops.layout import Layout
 from ops.op import Axis
 from spec.arrays import FloatArray, IntArray
-from spec.cluster import ClusterSpec, NetworkDomain
+from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.units import MIB
 
 # Assumption: freed and split blocks that PyTorch's caching allocator keeps beyond what is allocated.

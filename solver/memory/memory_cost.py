@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from solver.device_memory import ALLOCATOR_SLACK, CONTEXT_BYTES
+from solver.memory.device_memory import ALLOCATOR_SLACK, CONTEXT_BYTES
 from spec.arrays import FloatArray, IntArray
 
 BESIDE_TENSORS = frozenset({"segment_bytes", "nccl_bytes", "host_bytes"})
@@ -15,7 +15,7 @@ BESIDE_TENSORS = frozenset({"segment_bytes", "nccl_bytes", "host_bytes"})
 class MemoryCost:
     """Bytes per row. The terms (TERMS) sum to ``allocated_bytes``; ``segment_bytes`` are what the caching
     allocator keeps of buffers that lived at other times, ``nccl_bytes`` those of communicators,
-    ``host_bytes`` what is kept in the host's memory instead (ops.offload).
+    ``host_bytes`` what is kept in the host's memory instead (ops.data_parallel.offload).
 
     ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes`` with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes``
     only the larger is live at the peak, the other shows as 0; ``step_bytes`` is what the end of the step

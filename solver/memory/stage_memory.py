@@ -11,16 +11,16 @@ import numpy as np
 
 from ops.block import STRATEGIES
 from ops.context import LayerContext
-from ops.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
+from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
+from ops.data_parallel.step import HeldParameters, owned_elements
 from ops.op import HostTransfer, Owner
-from ops.step import HeldParameters, owned_elements
-from solver.device_memory import communicator_bytes
-from solver.layer_times import DistinctLayers, LayerBytes, layer_bytes
-from solver.memory_cost import MemoryCost
-from solver.plans import PlanTable
-from solver.stages import StageTable, in_flight, in_flight_filled
+from solver.memory.device_memory import communicator_bytes
+from solver.memory.memory_cost import MemoryCost
+from solver.pipeline.stages import StageTable, in_flight, in_flight_filled
+from solver.plans.plan_table import PlanTable
+from solver.times.layer_times import DistinctLayers, LayerBytes, layer_bytes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
 from spec.model import ModelSpec

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from solver.schedules import Kind, Schedule, Work, stage_orders
+from solver.plans.schedules import Kind, Schedule, Work, stage_orders
 from spec.arrays import FloatArray
 
 

@@ -1,18 +1,18 @@
 """How long every stage of every plan is busy or waiting in one step, whatever its schedule.
 
-Plain 1F1B has a replay of its own that takes all plans of a depth at once (solver.replay_1f1b); every
-other schedule runs as a program (solver.program).
+Plain 1F1B has a replay of its own that takes all plans of a depth at once (solver.pipeline.replay_1f1b); every
+other schedule runs as a program (solver.pipeline.program).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from solver.plans import PlanTable
-from solver.program import ChunkTimes, program, run
-from solver.replay_1f1b import StageTimes, replay_1f1b_s
-from solver.schedules import Schedule
-from solver.stages import StageTable
+from solver.pipeline.program import ChunkTimes, program, run
+from solver.pipeline.replay_1f1b import StageTimes, replay_1f1b_s
+from solver.pipeline.stages import StageTable
+from solver.plans.plan_table import PlanTable
+from solver.plans.schedules import Schedule
 from spec.arrays import FloatArray, IntArray
 
 SETTLED_ROUNDS = 4

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from ops.recompute import Recompute
-from solver.plans import PlanTable
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import PlanTable
 from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.errors import ConfigError
 from spec.model import ModelSpec

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.recompute import Recompute
-from solver.plans import PlanTable
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import PlanTable
 from spec.arrays import BoolArray, IntArray, ceil_div
 
 Fits = Callable[[PlanTable], BoolArray]

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields
 
 from ops.layout import Layout
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.schedules import Schedule
+from solver.plans.schedules import Schedule
 from spec.arrays import IntArray, ints
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.schedules import Schedule
+from solver.plans.schedules import Schedule
 from spec.arrays import BoolArray, IntArray, bools
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
 

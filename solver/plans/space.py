@@ -6,13 +6,13 @@ from itertools import product
 import numpy as np
 
 from ops.layout import Layout
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import PlanTable
-from solver.rules import RULES, Draft
-from solver.schedules import Schedule
+from solver.plans.plan_table import PlanTable
+from solver.plans.rules import RULES, Draft
+from solver.plans.schedules import Schedule
 from spec.arrays import IntArray, ints
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
 

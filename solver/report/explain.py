@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from math import sqrt
 
-from solver.answer import Answer
-from solver.interval import EIGHTY_PERCENT
-from solver.report import PART_TITLES
+from solver.answer.answer import Answer
+from solver.answer.interval import EIGHTY_PERCENT
+from solver.report.tables import PART_TITLES
 from spec.units import seconds_to_ms
 
 COMPUTE_PARTS = ("gemm", "grouped_gemm", "attention", "memory_bound")

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from solver.answer import Answer
-from solver.plans import Plan
-from solver.search import Question, SearchResult
+from solver.answer.answer import Answer
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from solver.search import SearchResult
 from spec.replaced_file import replaced_file
 
 

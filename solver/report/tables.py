@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from profdb.sample import ProfileDatabase
-from solver.answer import Answer
-from solver.search import Question, SearchResult
+from solver.answer.answer import Answer
+from solver.question import Question
+from solver.search import SearchResult
 from spec.job import JobSpec
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters

@@ -11,8 +11,8 @@ from ops.groups import Group
 from ops.op import Comm
 from ops.routing import places_visited
 from profdb.curvebook import Book
-from profdb.priced import Priced
-from profdb.queries import CollectiveQuery
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import CollectiveQuery
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 

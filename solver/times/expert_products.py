@@ -9,8 +9,8 @@ import numpy as np
 
 from ops.op import GroupedGemm
 from profdb.curvebook import Book
-from profdb.priced import Priced
-from profdb.queries import LinearQuery
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import LinearQuery
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.origin import Origin
 

@@ -23,8 +23,8 @@ import numpy as np
 from ops.host_work import host_work
 from ops.layout import Layout
 from ops.op import Op
-from solver.op_times import Pricer, TimedOp
-from solver.tally import Share
+from solver.times.op_times import Pricer, TimedOp
+from solver.times.step_parts import Share
 from spec.arrays import BoolArray, FloatArray, bools
 from spec.job import JobSpec
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.block import ModelOps, model_ops
+from ops.data_parallel.step import HeldParameters
 from ops.layout import Layout, unique_rows
 from ops.op import Lane, Ops, Owner, Phase, Piece
-from ops.step import HeldParameters
-from solver.host_floor import host_shares
-from solver.op_times import Pricer, TimedOp
-from solver.overlap import exposed
-from solver.plans import PlanTable
-from solver.tally import Share, Tally, added, tally
+from solver.plans.plan_table import PlanTable
+from solver.times.host_floor import host_shares
+from solver.times.op_times import Pricer, TimedOp
+from solver.times.overlap import exposed
+from solver.times.step_parts import Share, Tally, added, tally
 from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
 from spec.model import ModelSpec

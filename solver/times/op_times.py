@@ -19,17 +19,17 @@ from ops.op import (
     Op,
 )
 from profdb.curvebook import Book
+from profdb.lookup.op_queries import attention_query, own_s
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.flash_generations import generation_price, holds_under_load, published
 from profdb.modelled.host_side import host_transfer_s, host_update_s
-from profdb.op_queries import attention_query, own_s
-from profdb.priced import Priced
-from profdb.queries import CollectiveQuery, P2PQuery
-from solver.expert_exchange import exchanged
-from solver.expert_products import products_apart_s
-from solver.slowest_gpu import slowest_of
+from solver.times.expert_exchange import exchanged
+from solver.times.expert_products import products_apart_s
+from solver.times.slowest_gpu import slowest_of
 from spec.arrays import FloatArray, IntArray
-from spec.attention_generations import GENERATIONS, slowdown
-from spec.cluster import ClusterSpec, GpuSpec, HostSpec
+from spec.cluster.attention_generations import GENERATIONS, slowdown
+from spec.cluster.cluster import ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.origin import Origin
@@ -51,9 +51,9 @@ class TimedOp:
 class Pricer:
     """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
-    ``training_rate_ratio`` (spec.cluster.GpuSpec) and ``taken``, the share of multiprocessors that a
+    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec) and ``taken``, the share of multiprocessors that a
     collective occupies. With a ``gpu``, compute takes as long as on the slowest of the world
-    (solver.slowest_gpu); without one, times are taken as they are.
+    (solver.times.slowest_gpu); without one, times are taken as they are.
     """
 
     book: Book

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ops.op import Lane, Phase
-from solver.op_times import TimedOp
-from solver.tally import Share
+from solver.times.op_times import TimedOp
+from solver.times.step_parts import Share
 from spec.arrays import FloatArray
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from spec.cluster import ClusterSpec, GpuSpec, HostSpec, NetworkDomain
+from spec.cluster.cluster import ClusterSpec, GpuSpec, HostSpec, NetworkDomain
 from spec.dtypes import DTYPE_BYTES
 from spec.errors import ConfigError
-from spec.sheet import FLOPS_LIMITS, Sheet, is_sourced
+from spec.readers.sheet import FLOPS_LIMITS, Sheet, is_sourced
 
 CLUSTER_FOLDER = Path("configs") / "clusters"
 

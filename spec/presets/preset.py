@@ -1,14 +1,6 @@
-"""How each framework trains: the choices that change bytes and seconds but not the plan.
+"""What a framework decides about training: the choices that change bytes and seconds but not the plan."""
 
-Sources, read 2026-11: Megatron-LM core 0.12 ``megatron/training/arguments.py`` and
-``core/distributed/distributed_data_parallel_config.py``; DeepSpeed documentation, "ZeRO
-optimizations for FP16 training"; PyTorch FSDP documentation; InternEvo 0.4 ``configs/`` and
-``internlm/solver/optimizer/hybrid_zero_optim.py``.
-"""
-
-from dataclasses import dataclass, replace
-
-from spec.errors import ConfigError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +26,9 @@ class FrameworkPreset:
     plain_loss: unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits.
     gathers_logits: every tensor rank gathers the whole vocabulary's logits and computes the whole loss.
     selective: what selective recomputation repeats, "core_attn" (the attention core), "every_second_product"
-        (ops.second_products) or "" where there is none.
+        (ops.recompute.every_second_product) or "" where there is none.
     partial_recompute: some layers of a stage may be recomputed and others not.
-    schedules: pipeline schedules it can run, by solver.schedules' names.
+    schedules: pipeline schedules it can run, by solver.plans.schedules' names.
     context_parallel: sequences may be cut over cp.
     recomputes_edges: full recomputation repeats embedding and head as it does layers.
     keeps_stage_outputs: a stage's output stays from its forward to its backward, and the last stage's
@@ -54,7 +46,7 @@ class FrameworkPreset:
     stops_recomputing: full recomputation ends once everything the backward needs is back, before the
         layer's last product (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant).
     sliced_collectives: sharded parameters and gradients travel one by one, as lists of a slice a rank that
-        the host copies (ops.sliced_collectives).
+        the host copies (ops.data_parallel.sliced_collectives).
     contiguous_gradients: gradients lie in one buffer and travel from there instead of through a bucket.
     host_code: how its layers are written, a key of ops.host_work.CALLS: "modules" of many Python layers
         (Megatron-Core, Transformer Engine), plain "torch" modules, or "compiled" code.
@@ -116,99 +108,3 @@ class FrameworkPreset:
     host_code: str = "modules"
     offloads_optimizer: str = ""
     offloads_activations: bool = False
-
-
-MEGATRON = FrameworkPreset(
-    name="megatron",
-    strategies=("mtp", "fsp"),
-    zero_stages=(0, 1),
-    gradient_dtype="fp32",
-    bucket_elements=40_000_000,
-    bucket_elements_per_rank=1_000_000,
-    scattered_hops=True,
-    interleaves=True,
-    context_parallel=True,
-    contiguous_gradients=True,
-    checks_numbers=True,
-    offloads_optimizer="step",
-    offloads_activations=True,
-    source="Megatron-LM core 0.12: --check-for-nan-in-loss-and-grad by default, --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
-    "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
-    "num_distributed_optimizer_instances for partial sharding",
-)
-
-INTERNEVO = FrameworkPreset(
-    name="internevo",
-    host_code="torch",
-    flattened_buckets=True,
-    strategies=("mtp", "msp", "fsp", "isp"),
-    zero_stages=(0, 1),
-    gradient_dtype="bf16",
-    bucket_elements=512 * 1024**2,
-    parameter_sync="broadcast",
-    vocab_pad_multiple=1,
-    fills_pipeline=True,
-    overlap_param_gather=False,
-    fused_activation=False,
-    gradient_sync="all_reduce",
-    accumulation="accumulate",
-    selective="",
-    source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
-    "reduce_bucket_size 512 Mi elements, zero1 broadcast of updated parameters",
-)
-
-DEEPSPEED = FrameworkPreset(
-    name="deepspeed",
-    strategies=("mtp",),
-    zero_stages=(0, 1, 2, 3),
-    hybrid_zero=False,
-    gradient_dtype="bf16",
-    bucket_elements=500_000_000,
-    overlap_grad_reduce=False,
-    overlap_param_gather=False,
-    scattered_hops=True,
-    keeps_stage_outputs=True,
-    partial_recompute=False,
-    offloads_optimizer="backward",
-    source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
-    "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
-    "is_grad_partitioned where there is tensor parallelism",
-)
-
-FSDP = FrameworkPreset(
-    name="fsdp",
-    host_code="torch",
-    strategies=("mtp", "fsp"),
-    zero_stages=(0, 2, 3),
-    gradient_dtype="bf16",
-    bucket_elements=0,
-    gathers_every_forward=True,
-    vocab_pad_multiple=1,
-    overlap_tp_backward=False,
-    accumulation="",
-    plain_loss=True,
-    context_parallel=True,
-    selective="every_second_product",
-    copies_parameters=True,
-    stops_recomputing=True,
-    source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
-)
-
-ZERO_BUBBLE = replace(
-    MEGATRON,
-    name="zero-bubble",
-    schedules=("1f1b", "zb-h1", "zb-h2"),
-    source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM: --enable-zero-bubble; "
-    " otherwise " + MEGATRON.source,
-)
-
-PRESETS: dict[str, FrameworkPreset] = {
-    preset.name: preset for preset in (MEGATRON, INTERNEVO, DEEPSPEED, FSDP, ZERO_BUBBLE)
-}
-
-
-def preset_named(name: str, *, where: str = "--framework") -> FrameworkPreset:
-    """The preset of that name; raises ConfigError naming the known ones."""
-    if name not in PRESETS:
-        raise ConfigError(where=where, key="framework", value=name, allowed=f"one of {', '.join(PRESETS)}")
-    return PRESETS[name]

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from spec.config_file import ConfigFile
 from spec.errors import ConfigError
-from spec.huggingface_deepseek import deepseek
-from spec.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
-from spec.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
 from spec.model import ModelSpec
-from spec.pyconfig import read_text
-from spec.sections import Section
+from spec.readers.config_file import ConfigFile
+from spec.readers.huggingface_deepseek import deepseek
+from spec.readers.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
+from spec.readers.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
+from spec.readers.pyconfig import read_text
+from spec.readers.section import Section
 
 MODEL_TYPES: dict[str, Callable[[Section, str], ModelSpec]] = {
     "llama": llama,

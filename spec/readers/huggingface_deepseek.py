@@ -7,10 +7,10 @@ Source: ``configuration_deepseek.py`` and ``modeling_deepseek.py`` beside the we
 
 from dataclasses import replace
 
-from spec.huggingface_dense import decoder, runs_of
-from spec.huggingface_moe import read_experts
 from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
-from spec.sections import MAX_LAYERS, Section
+from spec.readers.huggingface_dense import decoder, runs_of
+from spec.readers.huggingface_moe import read_experts
+from spec.readers.section import MAX_LAYERS, Section
 
 
 def deepseek(top: Section, name: str) -> ModelSpec:

@@ -5,9 +5,9 @@ Source: transformers ``models/<type>/configuration_<type>.py`` and ``modeling_<t
 
 from dataclasses import replace
 
-from spec.huggingface_dense import decoder, read_attention, read_windows, runs_of
 from spec.model import AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
-from spec.sections import MAX_LAYERS, Section
+from spec.readers.huggingface_dense import decoder, read_attention, read_windows, runs_of
+from spec.readers.section import MAX_LAYERS, Section
 
 
 def mixtral(top: Section, name: str) -> ModelSpec:

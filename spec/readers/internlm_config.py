@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from spec.config_file import ConfigFile, WrittenPlan
-from spec.internlm_keys import TOP_LEVEL
-from spec.internlm_model import FAMILIES, read_internlm_model
-from spec.internlm_plan import read_internlm_plan
-from spec.pyconfig import PyConfig, read_pyconfig
-from spec.sections import Section
+from spec.readers.config_file import ConfigFile, WrittenPlan
+from spec.readers.internlm_keys import TOP_LEVEL
+from spec.readers.internlm_model import FAMILIES, read_internlm_model
+from spec.readers.internlm_plan import read_internlm_plan
+from spec.readers.pyconfig import PyConfig, read_pyconfig
+from spec.readers.section import Section
 
 
 def read_internlm_config(path: Path) -> ConfigFile:

@@ -5,7 +5,6 @@ Layer by layer as InternEvo builds them (``internlm/model/modeling_*.py``, ``mod
 
 from dataclasses import dataclass
 
-from spec.internlm_keys import MODEL, MOE
 from spec.model import (
     AttentionKind,
     AttentionSpec,
@@ -16,7 +15,8 @@ from spec.model import (
     MoeSpec,
     NormKind,
 )
-from spec.sections import MAX_LAYERS, Section
+from spec.readers.internlm_keys import MODEL, MOE
+from spec.readers.section import MAX_LAYERS, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ InternEvo's own defaults apply where it has one (``internlm/initialize/launch.py
 args_sanity_check): zero1 over the whole data-parallel group, tensor, pipeline and weight 1, mtp.
 """
 
-from spec.config_file import WrittenPlan
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
-from spec.internlm_keys import HYBRID_ZERO, PIPELINE
-from spec.sections import Section
+from spec.readers.config_file import WrittenPlan
+from spec.readers.internlm_keys import HYBRID_ZERO, PIPELINE
+from spec.readers.section import Section
 
 STRATEGIES = ("mtp", "msp", "fsp", "isp")
 PRICED_DTYPES = ("bf16", "fp16")

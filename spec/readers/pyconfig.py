@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spec.errors import ConfigError
-from spec.pyexpression import CALLABLE_NAMES, Evaluator
+from spec.readers.pyexpression import CALLABLE_NAMES, Evaluator
 
 MAX_FILE_BYTES = 1_000_000
 MAX_FILES = 32

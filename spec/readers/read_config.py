@@ -4,11 +4,11 @@ import os.path
 from collections.abc import Callable
 from pathlib import Path
 
-from spec.config_file import ConfigFile
 from spec.errors import ConfigError
-from spec.huggingface import read_huggingface_config
-from spec.internlm_config import read_internlm_config
-from spec.toml_config import read_toml_config
+from spec.readers.config_file import ConfigFile
+from spec.readers.huggingface import read_huggingface_config
+from spec.readers.internlm_config import read_internlm_config
+from spec.readers.toml_config import read_toml_config
 
 READERS: dict[str, Callable[[Path], ConfigFile]] = {
     ".py": read_internlm_config,

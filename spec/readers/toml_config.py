@@ -24,7 +24,6 @@ any other key is refused.
 import tomllib
 from pathlib import Path
 
-from spec.config_file import ConfigFile, WrittenPlan
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
 from spec.model import (
@@ -38,9 +37,10 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-from spec.presets import preset_named
-from spec.pyconfig import read_text
-from spec.sections import MAX_LAYERS, Section
+from spec.presets.registry import preset_named
+from spec.readers.config_file import ConfigFile, WrittenPlan
+from spec.readers.pyconfig import read_text
+from spec.readers.section import MAX_LAYERS, Section
 
 MAX_RUNS = 1000
 

@@ -9,7 +9,7 @@ from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing
 from benchmarks.accuracy_rows.row import Row
-from solver.plans import Plan
+from solver.plans.plan_table import Plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -10,8 +10,8 @@ from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.pricing import Prediction
 from benchmarks.accuracy_rows.row import Row
 from ops.strategies.sharding import StrategyName
-from solver.interval import EIGHTY_PERCENT
-from solver.plans import Plan, PlanTable
+from solver.answer.interval import EIGHTY_PERCENT
+from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
 from tests.benchmarks.made_up_rows import row
 from tests.solver.questions import question

@@ -8,9 +8,9 @@ from benchmarks.accuracy_rows.job import job_of
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.schedules import Schedule
+from solver.plans.schedules import Schedule
 from spec.model import AttentionKind, NormKind, PositionKind
 from tests.benchmarks.made_up_rows import EXPERTS, ROOT, plans, predict, row
 

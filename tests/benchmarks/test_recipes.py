@@ -6,7 +6,7 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.job import job_of
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from tests.benchmarks.made_up_rows import EXPERTS, plans, row
 
 AUTOMODEL = EXPERTS | {

@@ -2,11 +2,12 @@
 
 from ops.block import ModelOps, model_ops
 from ops.layout import Layout
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
-from spec.presets import PRESETS, FrameworkPreset
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import PRESETS
 
 
 def job(

@@ -21,7 +21,7 @@ from spec.model import (
     PositionKind,
 )
 from spec.parameters import num_parameters
-from spec.read_config import read_config
+from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 

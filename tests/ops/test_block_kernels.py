@@ -9,8 +9,8 @@ from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Op, Phase
 from spec.collectives import Collective
 from spec.job import JobSpec
-from spec.presets import PRESETS
-from spec.read_config import read_config
+from spec.presets.registry import PRESETS
+from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 

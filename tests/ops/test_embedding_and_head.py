@@ -8,7 +8,7 @@ from ops.block import ModelOps
 from ops.layout import Layout
 from ops.op import Axis, Comm, MemoryBound, Phase
 from spec.collectives import Collective
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 

@@ -9,7 +9,7 @@ from ops.host_work import CALLS, FP8_CALLS_RATIO, REPLAY_CALLS, host_work
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Phase
 from spec.collectives import Collective
 from spec.job import JobSpec
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
 
 ONE = np.ones(1, dtype=np.int64)

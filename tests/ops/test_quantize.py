@@ -7,7 +7,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import BatchedGemm, MemoryBound, Phase, Piece
 from spec.job import JobSpec
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profdb.cases import CollectiveCase, Family, GemmCase, HostCase
 from profdb.curvebook import CurveBook
 from profdb.fits import FITTERS
-from profdb.queries import (
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,

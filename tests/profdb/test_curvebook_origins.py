@@ -7,8 +7,8 @@ import pytest
 
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.curvebook import CurveBook
-from profdb.priced import Priced
-from profdb.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery
 from spec.collectives import Collective
 from spec.origin import Origin
 from tests.profdb.profiles import (

@@ -11,9 +11,9 @@ from profdb.modelled.gemm import LAUNCH_S
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.transfer import BoundWork, by_bound, by_model, transferred_profile
 from spec.arrays import floats
+from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from spec.origin import Origin
-from spec.read_cluster import read_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 A100, H100, H200 = (read_cluster(name, root=ROOT) for name in ("a100-sxm-80g", "h100-sxm", "h200"))

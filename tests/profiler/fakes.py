@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from profdb.cases import Case
+from profiler.benchmarks.launched import Call, Launched
 from profiler.device import Device
-from profiler.launched import Call, Launched
 from profiler.measurement import Bench
 from profiler.rank_layout import RankLayout
 from profiler.world import World
@@ -41,7 +41,7 @@ class FakeLauncher:
     before: Callable[[Case], None] = lambda case: None
 
     def launch(self, case: Case) -> Launched:
-        """As profiler.launched.Launcher."""
+        """As profiler.benchmarks.launched.Launcher."""
         self.before(case)
         self.launched.append(case)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from profdb.cases import Case, CollectiveCase, GemmCase
-from profiler.launched import Launched
+from profiler.benchmarks.launched import Launched
 from profiler.profiling_run import RunOptions, run_profiling
 from profiler.rank_layout import RankLayout, read_rank_layout
 from profiler.torch_launcher import TorchLauncher
@@ -31,7 +31,7 @@ class Wayward:
         self.way = way
 
     def launch(self, case: Case) -> Launched:
-        """As profiler.launched.Launcher."""
+        """As profiler.benchmarks.launched.Launcher."""
         launched = TorchLauncher(world=self.world).launch(case)
         if self.world.rank != 1 or case == CASES[0]:
             return launched

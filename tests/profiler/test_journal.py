@@ -6,9 +6,9 @@ import pytest
 
 from profdb.cases import HostCase
 from profdb.sample import Sample, WorldShape
+from profiler.cases.planned import most_informative_first
+from profiler.cases.sweep_plan import SweepPlan, gpu_compute, plan_cases
 from profiler.journal import Journal, journal_path, read_journal
-from profiler.planned import most_informative_first
-from profiler.sweep_plan import SweepPlan, gpu_compute, plan_cases
 from spec.errors import ProfileError
 from spec.origin import Origin
 

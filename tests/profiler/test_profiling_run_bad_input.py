@@ -8,7 +8,7 @@ import torch
 import gen_profiler_data
 from profdb.cases import GemmCase, HostCase
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store import load_profile, save_profile
+from profdb.store.data_file import load_profile, save_profile
 from profiler.journal import Journal, journal_path
 from spec.origin import Origin
 

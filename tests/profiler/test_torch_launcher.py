@@ -17,8 +17,8 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
+from profiler.benchmarks.launched import Launched, UnsupportedCaseError
 from profiler.device import Device
-from profiler.launched import Launched, UnsupportedCaseError
 from profiler.torch_launcher import TorchLauncher
 from tests.profiler.fakes import single_world
 

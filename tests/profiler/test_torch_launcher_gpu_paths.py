@@ -9,14 +9,15 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase
-from profiler import attention, memory_bound, timing
-from profiler.attention import attention_operands, torch_varlen_forward
+from profiler import timing
+from profiler.benchmarks import attention, memory_bound
+from profiler.benchmarks.attention import attention_operands, torch_varlen_forward
+from profiler.benchmarks.fp8 import fp8_call, grouped_fp8_call, launch_fp8, launch_grouped_fp8
+from profiler.benchmarks.grouped_gemm import grouped_call, grouped_product, launch_grouped_gemm
+from profiler.benchmarks.launched import UnsupportedCaseError
+from profiler.benchmarks.memory_bound import launch_memory_bound
+from profiler.benchmarks.torch_dtypes import operand_copies
 from profiler.device import Device, choose_device
-from profiler.fp8 import fp8_call, grouped_fp8_call, launch_fp8, launch_grouped_fp8
-from profiler.grouped_gemm import grouped_call, grouped_product, launch_grouped_gemm
-from profiler.launched import UnsupportedCaseError
-from profiler.memory_bound import launch_memory_bound
-from profiler.torch_dtypes import operand_copies
 from spec.errors import ConfigError
 
 META = torch.device("meta")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import CollectiveCase
-from profdb.store import load_profile
+from profdb.store.data_file import load_profile
 from profiler.journal import journal_path, read_journal
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.origin import Origin

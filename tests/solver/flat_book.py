@@ -6,8 +6,8 @@
 import numpy as np
 
 from ops.kernels import bytes_moved_per_element
-from profdb.priced import Priced
-from profdb.queries import (
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,

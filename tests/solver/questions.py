@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from solver.op_times import Pricer
-from solver.search import Question
-from spec.cluster import ClusterSpec, GpuSpec, NetworkDomain
+from solver.question import Question
+from solver.times.op_times import Pricer
+from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.job import JobSpec, precision_of
 from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec
-from spec.presets import PRESETS, FrameworkPreset
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import PRESETS
 from tests.solver.flat_book import FlatBook
 
 ROOT = Path(__file__).resolve().parents[2]

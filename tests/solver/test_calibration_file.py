@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from simulation_train_formulaic import main as search_main
-from solver.calibrate_command import main
+from solver.calibrate.__main__ import main
 from solver.calibration_file import beside, read_calibration
+from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
-from spec.read_cluster import read_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "7B_internlm2.py"

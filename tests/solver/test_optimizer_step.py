@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from ops.strategies.sharding import StrategyName
-from solver.pipeline import PassTimes
-from solver.plans import Plan, PlanTable
+from solver.optimizer_step import StepTimes, operations, step_times
+from solver.pipeline.spans import PassTimes
+from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
-from solver.sync import StepTimes, operations, step_times
 from spec.arrays import floats
-from spec.presets import PRESETS, FrameworkPreset
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 LONG_S, SHORT_S = 10.0, 1e-9

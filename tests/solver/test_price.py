@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan, PlanTable
+from solver.plans.plan_table import Plan, PlanTable
 from solver.price import STEP_PARTS, price, sized
-from solver.search import Question, price_plan
-from spec.presets import PRESETS
+from solver.question import Question
+from solver.search import price_plan
+from spec.presets.registry import PRESETS
 from tests.solver.flat_book import FLOPS, INTRA_BANDWIDTH, FlatBook
 from tests.solver.questions import question, small_model
 

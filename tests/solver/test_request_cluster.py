@@ -6,8 +6,8 @@ import pytest
 
 from profdb.cases import Case, CollectiveCase, HostCase
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store import save_profile
-from solver.question import Request, open_question
+from profdb.store.data_file import save_profile
+from solver.request import Request, open_question
 from spec.collectives import Collective
 from spec.errors import ConfigError
 from tests.solver.questions import ROOT

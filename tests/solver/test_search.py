@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.device_memory import usable_bytes
-from solver.plans import PlanTable
-from solver.schedules import Schedule
+from solver.memory.device_memory import usable_bytes
+from solver.plans.plan_table import PlanTable
+from solver.plans.schedules import Schedule
+from solver.plans.space import Space, divisors, full_space, tensor_degrees
 from solver.search import price_plan, search
-from solver.space import Space, divisors, full_space, tensor_degrees
-from solver.written import broken_rules, parse_plan, plan_of
-from spec.config_file import WrittenPlan
+from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, NoFeasiblePlanError
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
+from spec.readers.config_file import WrittenPlan
 from tests.solver.questions import question, small_model
 
 

@@ -8,7 +8,7 @@ import pytest
 from spec.errors import ConfigError
 from spec.model_size import MODEL_SIZES, check_model_size, config_for_size
 from spec.parameters import num_parameters
-from spec.read_config import read_config
+from spec.readers.read_config import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

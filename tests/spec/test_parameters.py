@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from spec.config_file import ConfigFile
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
 from spec.parameters import num_parameters
-from spec.read_config import read_config
+from spec.readers.config_file import ConfigFile
+from spec.readers.read_config import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 import run_workload
+from workload.aicb.generate.simai import Generated, generated
 from workload.command_line import parser
-from workload.generate import Generated, generated
 
 ROOT = Path(run_workload.__file__).parent
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from ops.groups import group_of
 from ops.op import Comm
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan, PlanTable
+from solver.optimizer_step import operations
+from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
-from solver.search import Question
-from solver.sync import operations
+from solver.question import Question
 from spec.model import AttentionKind, AttentionSpec, BlockRun, ModelSpec, MoeSpec
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 LATENT = AttentionSpec(

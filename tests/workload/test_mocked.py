@@ -15,8 +15,8 @@ from tests.workload.random_plans import Case, cases
 from workload.build import stage_works
 from workload.items import StageWork, WorkItem
 from workload.mocked import MockedModel, MockedTransformer, Workshop
-from workload.simai_check import check_simai
-from workload.simai_reader import read_simai
+from workload.simai.check import check_simai
+from workload.simai.reader import read_simai
 
 
 def summed(work: StageWork) -> Counter[tuple[str, str, str]]:

@@ -5,13 +5,13 @@ runtime/precision_config.py, runtime/tensor_parallel/config.py (``autotp_size``)
 Python (pipeline stages, activation checkpointing) is returned as notes.
 """
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
-from solver.schedules import Schedule
-from solver.search import Question
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
+from solver.question import Question
 from spec.errors import ExportError
-from workload.launch_error import refuse_unless, same_framework
+from workload.settings.launch_error import refuse_unless, same_framework
 
 Settings = dict[str, object]
 

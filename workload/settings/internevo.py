@@ -7,14 +7,14 @@ internlm/model/builder.py registers them. Data paths, optimizer and checkpoints 
 from fractions import Fraction
 from pprint import pformat
 
-from ops.recompute import Recompute
-from solver.plans import Plan
-from solver.schedules import Schedule
-from solver.search import Question
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
+from solver.question import Question
 from spec.errors import ExportError
-from spec.internlm_model import rounded_ffn
 from spec.model import AttentionKind, BlockSpec, ModelSpec, PositionKind
-from workload.launch_error import refuse_unless, same_framework
+from spec.readers.internlm_model import rounded_ffn
+from workload.settings.launch_error import refuse_unless, same_framework
 
 NAME = "InternEvo"
 Section = dict[str, object]

@@ -4,13 +4,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from solver.plans import Plan
-from solver.search import Question
+from solver.plans.plan_table import Plan
+from solver.question import Question
 from spec.replaced_file import replaced_file
-from workload.deepspeed_settings import deepspeed_settings
-from workload.internevo_settings import internevo_settings
-from workload.megatron_settings import megatron_settings
-from workload.step_trace import export_trace
+from workload.settings.deepspeed import deepspeed_settings
+from workload.settings.internevo import internevo_settings
+from workload.settings.megatron import megatron_settings
+from workload.settings.step_trace import export_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

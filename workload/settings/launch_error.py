@@ -1,6 +1,6 @@
 """What a framework cannot be told about a plan."""
 
-from solver.plans import Plan
+from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 
 

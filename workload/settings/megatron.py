@@ -5,16 +5,16 @@ core/transformer/pipeline_parallel_layer_layout.py reads it. Data, tokenizer, le
 are the user's.
 """
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
-from solver.schedules import Schedule
-from solver.search import Question
-from solver.stages import layers_per_stage
+from solver.pipeline.stages import layers_per_stage
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
+from solver.question import Question
 from spec.errors import ExportError
 from spec.model import ModelSpec
-from workload.launch_error import refuse_unless, same_framework
-from workload.megatron_model import NAME, model_flags
+from workload.settings.launch_error import refuse_unless, same_framework
+from workload.settings.megatron_model import NAME, model_flags
 
 Flags = dict[str, str | int | None]
 

@@ -1,6 +1,6 @@
 """A model as Megatron-LM's flags (core 0.14, megatron/training/arguments.py)."""
 
-from solver.search import Question
+from solver.question import Question
 from spec.model import (
     AttentionKind,
     AttentionSpec,
@@ -11,7 +11,7 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-from workload.launch_error import refuse_unless
+from workload.settings.launch_error import refuse_unless
 
 NAME = "Megatron-LM"
 Flags = dict[str, str | int | None]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from solver.pipeline import chunk_times
-from solver.plans import Plan, PlanTable
+from solver.pipeline.program import program, starts_and_ends
+from solver.pipeline.spans import chunk_times
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Kind
 from solver.price import Sized, StageSeconds, sized, stage_seconds
-from solver.program import program, starts_and_ends
-from solver.schedules import Kind
-from solver.search import Question
+from solver.question import Question
 from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import ExportError
 from spec.replaced_file import replaced_file

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from spec.collectives import Collective
 from spec.units import GIB
-from workload.busbw_yaml import BusBandwidths
-from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai_network import SimaiNetwork, bus_bandwidth_gib, group_shape
-from workload.simai_ratio import RatioTables, ratio_of
-from workload.simai_rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
-from workload.simai_tokens import GROUPS_OF_COLUMN, NO_COMM, Column, SimaiGroup, read_token
+from workload.simai.busbw_yaml import BusBandwidths
+from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.network import SimaiNetwork, bus_bandwidth_gib, group_shape
+from workload.simai.ratio import RatioTables, ratio_of
+from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
+from workload.simai.tokens import GROUPS_OF_COLUMN, NO_COMM, Column, SimaiGroup, read_token
 from workload.workload_error import WorkloadError
 
 # Layer::compute_time: nanoseconds of any collective of 2 bytes to 1 MiB - 1 by number of ranks.

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.op import Comm, Phase
-from solver.op_times import Pricer
-from solver.plans import Plan
-from solver.search import Question
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from solver.times.op_times import Pricer
 from spec.arrays import ints
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective, busbw_factor
 from spec.errors import ExportError
 from spec.replaced_file import replaced_file
 from spec.units import GIB
 from workload.build import slowest, stage_works
-from workload.busbw_yaml import BusBandwidths, write_busbw
 from workload.items import StageWork
-from workload.replay_difference import compare
 from workload.report import simai_lines
-from workload.simai_analytical import AnalyticalOptions, price_simai
-from workload.simai_export import Exported, export_works, header_of, rows_of
-from workload.simai_format import SimaiHeader, SimaiWorkload
-from workload.simai_network import SimaiNetwork
-from workload.simai_replay import AXES, layout_of
-from workload.simai_tokens import PREFIXES, SimaiGroup
+from workload.simai.analytical import AnalyticalOptions, price_simai
+from workload.simai.busbw_yaml import BusBandwidths, write_busbw
+from workload.simai.export import Exported, export_works, header_of, rows_of
+from workload.simai.format import SimaiHeader, SimaiWorkload
+from workload.simai.network import SimaiNetwork
+from workload.simai.replay import AXES, layout_of
+from workload.simai.replay_difference import compare
+from workload.simai.tokens import PREFIXES, SimaiGroup
 from workload.topology.templates import NVL, SPECTRUM_X, TopologyFlags, build_topology
 from workload.topology.topology import Topology, write_topology
 from workload.workload_error import WorkloadError

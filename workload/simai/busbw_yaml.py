@@ -21,7 +21,7 @@ from pathlib import Path
 from spec.collectives import Collective
 from spec.replaced_file import replaced_file
 from workload.plain_number import plain_number
-from workload.simai_tokens import SimaiGroup
+from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
 SECTIONS: dict[str, SimaiGroup] = {

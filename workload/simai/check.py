@@ -6,11 +6,11 @@ limits. Effects as seen by running SimAI-Analytical 1.6/1.7.
 
 from collections.abc import Iterator
 
-from workload.simai_findings import Finding, Severity
-from workload.simai_format import TRANSFORMER_RECOMPUTE, SimaiHeader
-from workload.simai_reader import PlacedRow, SimaiFile
-from workload.simai_rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
-from workload.simai_tokens import GROUPS_OF_COLUMN, NO_COMM, PREFIXES, Column, SimaiGroup, read_token
+from workload.findings import Finding, Severity
+from workload.simai.format import TRANSFORMER_RECOMPUTE, SimaiHeader
+from workload.simai.reader import PlacedRow, SimaiFile
+from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
+from workload.simai.tokens import GROUPS_OF_COLUMN, NO_COMM, PREFIXES, Column, SimaiGroup, read_token
 
 # SimAI-Analytical knows a fixed time for these group sizes only; others cost nothing below 1 MiB.
 FIXED_LATENCY_RANKS = (2, 4, 8, 16, 32, 64, 128)

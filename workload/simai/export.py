@@ -12,16 +12,16 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ops.op import Axis, Lane, Phase
-from solver.plans import Plan
-from solver.search import Question
+from solver.plans.plan_table import Plan
+from solver.question import Question
 from spec.errors import ExportError
 from spec.replaced_file import replaced_file
 from workload.build import slowest, stage_works
 from workload.items import PieceWork, StageWork, WorkItem
-from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai_rules import nanoseconds, split_row
-from workload.simai_tokens import PREFIXES, Column, SimaiGroup, write_token
-from workload.simai_writer import write_simai
+from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.rules import nanoseconds, split_row
+from workload.simai.tokens import PREFIXES, Column, SimaiGroup, write_token
+from workload.simai.writer import write_simai
 
 WORDS = set(PREFIXES.values())
 OVER_DATA = (SimaiGroup.DP, SimaiGroup.DP_EP)

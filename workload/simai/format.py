@@ -8,7 +8,7 @@ twelve fields. Times are whole nanoseconds, sizes whole bytes of the full array 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from workload.simai_tokens import NO_COMM, Column, SimaiGroup
+from workload.simai.tokens import NO_COMM, Column, SimaiGroup
 
 TRANSFORMER = "HYBRID_TRANSFORMER"
 TRANSFORMER_RECOMPUTE = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"

@@ -8,8 +8,8 @@ last of two wins, unknown words are passed over.
 import re
 from dataclasses import dataclass
 
-from workload.simai_findings import Finding, Severity
-from workload.simai_format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader
+from workload.findings import Finding, Severity
+from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader
 
 POLICIES = (
     "DATA",

@@ -8,8 +8,8 @@ GiB/s whatever its help says.
 from dataclasses import dataclass
 
 from spec.collectives import Collective
-from workload.simai_format import SimaiHeader
-from workload.simai_tokens import SimaiGroup
+from workload.simai.format import SimaiHeader
+from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
 # GiB/s of a GPU's NVLinks: calbusbw.h, SM80_NVLINK_BW and SM90_NVLINK_BW (20.0 and 20.6) times the links

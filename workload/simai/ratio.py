@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
-from workload.simai_network import GroupShape
-from workload.simai_tokens import SimaiGroup
+from workload.simai.network import GroupShape
+from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
 FILES = ("nic_ratio", "nvlink_ratio", "ata_ratio")

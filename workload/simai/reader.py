@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from workload.simai_findings import Finding, Severity
-from workload.simai_format import SimaiRow, SimaiWorkload
-from workload.simai_header import RawHeader, parse_header, stoi, text
+from workload.findings import Finding, Severity
+from workload.simai.format import SimaiRow, SimaiWorkload
+from workload.simai.header import RawHeader, parse_header, stoi, text
 from workload.workload_error import WorkloadError
 
 # A generated file of 4096 GPUs and 64 micro-batches has some 10 MB.

@@ -11,16 +11,16 @@ import numpy as np
 
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.op_times import Pricer
-from solver.pipeline import Hops, PassTimes, stage_spans_s
-from solver.plans import Plan, PlanTable
-from solver.stages import ChunkTable, StageTable
+from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
+from solver.pipeline.stages import ChunkTable, StageTable
+from solver.plans.plan_table import Plan, PlanTable
+from solver.times.op_times import Pricer
 from spec.arrays import ints
-from workload.simai_analytical import replays_of
-from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai_tokens import Column, SimaiGroup, read_token
+from workload.simai.analytical import replays_of
+from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.tokens import Column, SimaiGroup, read_token
 from workload.workload_error import WorkloadError
 
 AXES: dict[SimaiGroup, Axis] = {

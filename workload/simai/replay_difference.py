@@ -6,12 +6,13 @@ word for, what overlap hides, what the host costs, and that stages differ.
 
 from dataclasses import dataclass
 
-from solver.plans import Plan, PlanTable
-from solver.search import Question, price_plan
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
+from solver.search import price_plan
 from workload.build import slowest, stage_works
-from workload.simai_export import beyond_of, header_of, rows_of
-from workload.simai_format import SimaiWorkload
-from workload.simai_replay import ReplayReport, replay_simai
+from workload.simai.export import beyond_of, header_of, rows_of
+from workload.simai.format import SimaiWorkload
+from workload.simai.replay import ReplayReport, replay_simai
 
 WAITS = ("tp_comm", "cp_comm", "ep_comm", "wp_comm", "dp_comm")
 PIPELINE = ("pp_comm", "bubble")

@@ -8,8 +8,8 @@ import math
 
 from spec.collectives import Collective
 from spec.errors import ExportError
-from workload.simai_format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiRow
-from workload.simai_tokens import GROUPS_OF_COLUMN, NO_COMM, Column, SimaiGroup, read_token
+from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiRow
+from workload.simai.tokens import GROUPS_OF_COLUMN, NO_COMM, Column, SimaiGroup, read_token
 
 # Cells pass through a float32 and then a signed 32-bit event delay: from 2**31 - 64 on they round to
 # 2**31, the delay becomes negative and the event loop never ends.

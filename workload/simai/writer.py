@@ -6,15 +6,15 @@ import tempfile
 
 from spec.errors import ExportError
 from spec.replaced_file import replaced_file
-from workload.simai_format import SimaiWorkload
-from workload.simai_rules import check_header, check_row, check_segments
+from workload.simai.format import SimaiWorkload
+from workload.simai.rules import check_header, check_row, check_segments
 
 
 def write_simai(path: str | os.PathLike[str], workload: SimaiWorkload) -> int:
     """Write ``workload`` to ``path`` and return the number of rows.
 
     Rows are checked and written one by one (constant memory). Raises ExportError, leaving what was
-    at ``path``, when the header or a row breaks a rule of ``workload.simai_rules``.
+    at ``path``, when the header or a row breaks a rule of ``workload.simai.rules``.
     """
     header = workload.header
     check_header(header)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spec.arrays import FloatArray
-from spec.cluster import ClusterSpec, NetworkDomain
+from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from workload.topology.topology import Topology
 from workload.workload_error import WorkloadError
 

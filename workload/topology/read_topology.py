@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from workload.simai_findings import Finding, Severity
+from workload.findings import Finding, Severity
 from workload.topology.topology import Link, Topology, Wire, bandwidth_bits, error_share, latency_seconds
 from workload.workload_error import WorkloadError
 

@@ -4,9 +4,9 @@ import json
 import tomllib
 from pathlib import Path
 
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import CLUSTER_FOLDER, known_clusters, read_cluster
 from spec.errors import ConfigError
-from spec.read_cluster import CLUSTER_FOLDER, known_clusters, read_cluster
 from spec.replaced_file import replaced_file
 from workload.topology.as_cluster import cluster_with_topology
 from workload.topology.topology import Topology

@@ -11,7 +11,7 @@ from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.errors import ExportError
 from spec.replaced_file import replaced_file
-from workload.flows import Pattern, pattern
+from workload.traffic.flows import Pattern, pattern
 
 # 8192 x 8192 float64 are 512 MiB.
 MAX_CELLS = 8192
@@ -40,7 +40,7 @@ def rank_flows(
 ) -> RankFlows:
     """All flows when every group runs ``collective`` once on ``size_bytes`` (whole array on one rank).
 
-    ``algorithm``: see ``workload.flows.pattern``; ``domain_ranks``: ranks of a scale-up domain, needed for
+    ``algorithm``: see ``workload.traffic.flows.pattern``; ``domain_ranks``: ranks of a scale-up domain, needed for
     ``hierarchical`` only: a group must then hold equally many ranks of each domain it touches, domain by
     domain. Raises ExportError for that, a negative rank, or a rank twice in a group.
     """

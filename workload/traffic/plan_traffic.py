@@ -8,16 +8,16 @@ import numpy as np
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
-from solver.plans import Plan, PlanTable
-from solver.search import Question
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
 from spec.arrays import FloatArray
 from spec.collectives import Collective
 from spec.errors import ExportError
 from spec.replaced_file import replaced_path
 from workload.build import stage_works
-from workload.heatmap import draw_heatmap
 from workload.items import StageWork
-from workload.traffic import flow_matrix, rank_flows
+from workload.traffic.collective_flows import flow_matrix, rank_flows
+from workload.traffic.heatmap import draw_heatmap
 
 LARGEST_PICTURE = 1024
 

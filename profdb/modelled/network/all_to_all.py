@@ -6,8 +6,7 @@ its share of every way out between them, all at once, so the slowest counts. Its
 
 import numpy as np
 
-from profdb.modelled.collective_ring_tree import OWN_CHUNK, ll_cap
-from profdb.modelled.links import (
+from profdb.modelled.network.links import (
     Shape,
     hop_seconds,
     outer_hop_seconds,
@@ -15,9 +14,10 @@ from profdb.modelled.links import (
     scale_up_rate,
     ways_out,
 )
-from profdb.modelled.nccl_constants import NET_OVERHEAD_S, RING_BASE_S, RING_LL_SHARE, Protocol
+from profdb.modelled.network.nccl_constants import NET_OVERHEAD_S, RING_BASE_S, RING_LL_SHARE, Protocol
+from profdb.modelled.network.ring_tree import OWN_CHUNK, ll_cap
 from spec.arrays import FloatArray
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 
 RELATIVE_STD = 0.2  # Fitted: residuals against nccl-tests timings of A100, H100, H200, B200 nodes
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profdb.modelled.nccl_constants import (
+from profdb.modelled.network.nccl_constants import (
     HOPS,
     NVLINK_EFFICIENCY,
     PCIE_EFFICIENCY,
     Protocol,
 )
 from spec.arrays import BoolArray, FloatArray, IntArray
-from spec.cluster import ClusterSpec, NetworkDomain
+from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError
 
 # Payload over line rate of a 200 or 400 Gb/s NIC. Source: 4096-byte packets carry about 70 bytes of

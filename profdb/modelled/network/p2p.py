@@ -5,8 +5,7 @@ Base and hop latency of NCCL's ring protocols (a send is one step of it), payloa
 
 import numpy as np
 
-from profdb.modelled.collective_ring_tree import LONG_SHARE, ll_cap
-from profdb.modelled.links import (
+from profdb.modelled.network.links import (
     Shape,
     hop_seconds,
     network_rate,
@@ -14,9 +13,10 @@ from profdb.modelled.links import (
     outside_server,
     scale_up_rate,
 )
-from profdb.modelled.nccl_constants import RING_BASE_S, RING_LL_SHARE, Protocol
+from profdb.modelled.network.nccl_constants import RING_BASE_S, RING_LL_SHARE, Protocol
+from profdb.modelled.network.ring_tree import LONG_SHARE, ll_cap
 from spec.arrays import FloatArray
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 
 RELATIVE_STD = 0.25  # Assumption: somewhat worse known than collectives
 

@@ -1,6 +1,6 @@
 """Collectives by NCCL's tuning model: ring, tree, NVLS, each with its protocols, the fastest counts.
 
-Ring steps, base and hop latencies, protocol shares and caps are NCCL's (profdb.modelled.nccl_constants).
+Ring steps, base and hop latencies, protocol shares and caps are NCCL's (profdb.modelled.network.nccl_constants).
 Two things NCCL does not need for choosing, but a time does, are ``Fitted:`` to nccl-tests timings of
 A100, H100, H200 and B200 nodes together (aiconfigurator's NCCL tables) and shared by every GPU: the
 share of NCCL's link rate that long messages reach, and the cost of a rank's own chunk.
@@ -10,7 +10,7 @@ A group of one rank costs nothing. ``size_bytes`` is the whole array on one rank
 
 import numpy as np
 
-from profdb.modelled.links import (
+from profdb.modelled.network.links import (
     Shape,
     hop_seconds,
     network_rate,
@@ -18,7 +18,7 @@ from profdb.modelled.links import (
     outside_server,
     scale_up_rate,
 )
-from profdb.modelled.nccl_constants import (
+from profdb.modelled.network.nccl_constants import (
     LL_MAX_RATE,
     LL_MAX_RATE_NODES,
     NET_OVERHEAD_S,
@@ -44,7 +44,7 @@ from profdb.modelled.nccl_constants import (
     Protocol,
 )
 from spec.arrays import FloatArray
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective
 
 RELATIVE_STD = 0.2  # Fitted: residuals of the same timings

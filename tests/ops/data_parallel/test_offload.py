@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from ops.op import HostTransfer, HostUpdate
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from profdb.modelled.host_side import ADAM_SHARE, LINK_SHARE
-from solver.memory_cost import MemoryCost
-from solver.plans import Plan, PlanTable
+from solver.memory.memory_cost import MemoryCost
+from solver.optimizer_step import operations
+from solver.plans.plan_table import Plan, PlanTable
 from solver.price import Sized, price, sized, stage_seconds
-from solver.search import Question
-from solver.sync import operations
-from solver.written import broken_rules
-from spec.cluster import HostSpec
-from spec.presets import PRESETS
+from solver.question import Question
+from solver.typed_plan import broken_rules
+from spec.cluster.cluster import HostSpec
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 LINK, MEMORY = 50e9, 400e9

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
+from ops.data_parallel.optimizer_passes import optimizer_passes
+from ops.data_parallel.step import HeldParameters, step_ops
 from ops.layout import Layout
 from ops.op import MemoryBound, Update
-from ops.optimizer_passes import optimizer_passes
-from ops.step import HeldParameters, step_ops
 from spec.arrays import ints
 from spec.job import JobSpec, Precision, precision_of
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
 from tests.solver.questions import small_model
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE
 from ops.layout import Layout
 from ops.op import HostWork, Lane, MemoryBound
-from ops.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE
 from profdb.modelled.book import ModelledBook
-from solver.op_times import Pricer
-from spec.presets import PRESETS
-from spec.read_cluster import read_cluster
+from solver.times.op_times import Pricer
+from spec.cluster.reader import read_cluster
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 

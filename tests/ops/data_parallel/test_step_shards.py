@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from ops.context import LayerContext
+from ops.data_parallel.step import HeldParameters, step_ops
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis, Comm, GroupedGemm, Phase
-from ops.step import HeldParameters, step_ops
-from solver.mfu import model_flops_per_sequence
+from solver.answer.mfu import model_flops_per_sequence
 from spec.arrays import ints
-from spec.attention_generations import slowdown
-from spec.presets import PRESETS
-from spec.read_config import read_config
+from spec.cluster.attention_generations import slowdown
+from spec.presets.registry import PRESETS
+from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 

@@ -6,7 +6,8 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import BatchedGemm, Lane, MemoryBound, Phase, Piece
-from spec.presets import PRESETS, FrameworkPreset
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 

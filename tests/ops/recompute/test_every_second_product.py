@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ops.layout import Layout
 from ops.op import BatchedGemm, Op, Phase, Piece
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 

@@ -5,9 +5,9 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Op, Phase, Piece
-from ops.recompute_modules import MODULES
+from ops.recompute.modules import MODULES
 from spec.model import ModelSpec
-from spec.read_config import read_config
+from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from profdb.exchange import main
-from profdb.store import load_profile
+from profdb.commands.import_export import main
+from profdb.store.data_file import load_profile
 from spec.errors import ExportError, ProfileError
 
 CSV = "gpu,collective,num_gpus,bytes,latency_us\n" + "".join(
@@ -16,7 +16,7 @@ CSV = "gpu,collective,num_gpus,bytes,latency_us\n" + "".join(
     for ranks in (2, 4)
     for size in (1024, 1 << 16, 1 << 22)
 )
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_import_merges_and_export_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,11 +55,12 @@ def test_a_model_that_vidur_cannot_say_is_refused(tmp_path: Path) -> None:
         main(["export", "vidur", str(into), "--config", str(experts), "--to", str(tmp_path / "out")])
 
 
-def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["profdb", "profdb.exchange"])
+def test_bad_input_is_one_line_and_exit_2(command: str, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("gpu,m,n,k,latency_us\nA,1,2,3,nan\n")
     ran = subprocess.run(
         [
-            *(sys.executable, "-m", "profdb.exchange", "import", "csv", str(tmp_path / "bad.csv")),
+            *(sys.executable, "-m", command, "import", "csv", str(tmp_path / "bad.csv")),
             *("--gpu", "Chip", "--into", str(tmp_path / "data.pt")),
         ],
         capture_output=True,

@@ -10,11 +10,11 @@ import pytest
 from profdb.__main__ import main
 from profdb.cases import Family
 from profdb.fitting import stored_curves, with_fits
-from profdb.store import load_profile, save_profile
+from profdb.store.data_file import load_profile, save_profile
 from spec.errors import ProfileError
 from tests.profdb.profiles import collective_samples, gemm_samples, one_of_each, profile
 
-CONFIG = Path(__file__).resolve().parents[2] / "configs" / "tiny_internlm2.py"
+CONFIG = Path(__file__).resolve().parents[3] / "configs" / "tiny_internlm2.py"
 
 
 @pytest.fixture
@@ -25,8 +25,10 @@ def stored(tmp_path: Path) -> str:
 
 
 def test_text_names_machine_curves_and_failures(stored: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([stored]) == 0
+    assert main(["show", stored]) == 0
     shown = capsys.readouterr().out
+    assert main([stored]) == 0
+    assert capsys.readouterr().out == shown
     assert "Testchip, 80 GiB, 1 x 8 GPUs" in shown
     assert "best seen 400.0 TFLOP/s bf16" in shown
     assert "(1 oom)" in shown
@@ -36,7 +38,7 @@ def test_text_names_machine_curves_and_failures(stored: str, capsys: pytest.Capt
 def test_json_holds_every_curve_with_ranges_and_error(
     stored: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([stored, "--json"]) == 0
+    assert main(["show", stored, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["samples"] == len(gemm_samples()) + len(collective_samples()) + len(one_of_each())
     gather = next(c for c in told["curves"] if c["key"].get("collective") == "all_gather")
@@ -79,6 +81,6 @@ def test_refit_stores_valid_curves(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "data.pt"
     save_profile(path, profile(gemm_samples()))
     assert stored_curves(load_profile(path), Family.GEMM) is None
-    assert main([str(path), "--refit"]) == 0
+    assert main(["show", str(path), "--refit"]) == 0
     assert stored_curves(load_profile(path), Family.GEMM) is not None
     assert "NT bf16" in capsys.readouterr().out

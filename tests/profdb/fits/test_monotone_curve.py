@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profdb.fits.ladder import BENDS, climb, fit_ladder, isotonic_median
+from profdb.fits.monotone_curve import BENDS, climb, fit_ladder, isotonic_median
 
 SIZES = 2.0 ** np.arange(10, 30)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from profdb.fits.borrowed_bends import filled, left_out_errors
 from profdb.fits.group_shape import ShapeCurve
-from profdb.fits.ladder import climb, fit_ladder
+from profdb.fits.monotone_curve import climb, fit_ladder
+from profdb.fits.protocol_changes import filled, left_out_errors
 
 LOGS = np.arange(10.0, 27.0)
 

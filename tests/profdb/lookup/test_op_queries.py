@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Phase, Update
-from profdb.op_queries import own_s
-from profdb.queries import Query
+from profdb.lookup.op_queries import own_s
+from profdb.lookup.queries import Query
 from spec.arrays import ints
 from spec.collectives import Collective
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from profdb import unique_shapes as module
-from profdb.queries import CollectiveQuery, LinearQuery
-from profdb.unique_shapes import unique_shapes
+from profdb.lookup import unique_shapes as module
+from profdb.lookup.queries import CollectiveQuery, LinearQuery
+from profdb.lookup.unique_shapes import unique_shapes
 from spec.collectives import Collective
 from spec.errors import ConfigError
 

@@ -12,7 +12,7 @@ from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S, gemm_seconds
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
 from profdb.modelled.optimizer import adamw_seconds
 from spec.arrays import floats, ints
-from spec.read_cluster import read_cluster
+from spec.cluster.reader import read_cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT).gpu

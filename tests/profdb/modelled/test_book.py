@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profdb.modelled.book import ModelledBook
-from profdb.modelled.gemm import gemm_seconds
-from profdb.queries import (
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
@@ -17,11 +15,13 @@ from profdb.queries import (
     OptimizerQuery,
     P2PQuery,
 )
+from profdb.modelled.book import ModelledBook
+from profdb.modelled.gemm import gemm_seconds
 from spec.arrays import ints
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
-from spec.read_cluster import read_cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 H100 = ModelledBook(cluster=read_cluster("h100-sxm", root=ROOT))

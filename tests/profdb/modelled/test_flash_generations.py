@@ -7,16 +7,16 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Attention, Phase
+from profdb.lookup.op_queries import attention_query
 from profdb.modelled.attention import Heads
 from profdb.modelled.flash_generations import generation_seconds, published
-from profdb.op_queries import attention_query
-from solver.op_times import Pricer
+from solver.times.op_times import Pricer
 from spec.arrays import ints
-from spec.cluster import ClusterSpec
-from spec.read_cluster import read_cluster
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
 from tests.solver.flat_book import FlatBook
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def cluster(name: str) -> ClusterSpec:

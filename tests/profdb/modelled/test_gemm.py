@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from profdb.modelled import gemm
 from profdb.modelled.gemm import gemm_seconds, operand_elements
 from spec.arrays import ints
-from spec.cluster import GpuSpec
+from spec.cluster.cluster import GpuSpec
+from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
-from spec.read_cluster import read_cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT).gpu

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import CollectiveCase, Family, GemmCase, GroupedGemmCase, MemoryBoundCase
+from profdb.lookup.queries import CollectiveQuery, GroupedLinearQuery, LinearQuery, MemoryBoundQuery
 from profdb.modelled.book import ModelledBook
-from profdb.modelled_grid import all_cases
-from profdb.modelled_profile import modelled_samples, modelled_seconds
-from profdb.queries import CollectiveQuery, GroupedLinearQuery, LinearQuery, MemoryBoundQuery
+from profdb.modelled.grid import all_cases
+from profdb.modelled.profile import modelled_samples, modelled_seconds
 from profdb.sample import Sample, tabulate
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.origin import Origin
-from spec.read_cluster import read_cluster
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT)
 
 

@@ -9,7 +9,7 @@ from ops.kernels import bytes_moved_per_element
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
 from profdb.modelled.strided_passes import STRIDED, excess_seconds
 from spec.arrays import floats
-from spec.read_cluster import read_cluster
+from spec.cluster.reader import read_cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 H200 = read_cluster("h200", root=ROOT).gpu

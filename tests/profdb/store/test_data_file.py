@@ -12,9 +12,9 @@ import torch
 from profdb.cases import CollectiveCase, Family, GemmCase
 from profdb.curvebook import CurveBook
 from profdb.fitting import stored_curves, with_fits
-from profdb.queries import LinearQuery
+from profdb.lookup.queries import LinearQuery
 from profdb.sample import Sample
-from profdb.store import load_profile, save_profile
+from profdb.store.data_file import load_profile, save_profile
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from tests.profdb.profiles import MACHINE, gemm_samples, one_of_each, product_s, profile

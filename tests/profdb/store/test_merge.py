@@ -3,8 +3,8 @@
 import pytest
 
 from profdb.cases import Family, GemmCase
-from profdb.merge import merge
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.store.merge import merge
 from spec.errors import ProfileError
 from spec.origin import Origin
 from tests.profdb.profiles import collective_samples, gemm_samples, one_of_each, profile

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 
 from profdb.cases import CollectiveCase
-from profiler import torch_collectives
-from profiler.collectives import launch_collective
+from profiler.benchmarks import torch_collectives
+from profiler.benchmarks.collectives import launch_collective
+from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
-from profiler.launched import UnsupportedCaseError
 from profiler.rank_layout import RankLayout
 from profiler.world import World
 from spec.collectives import Collective

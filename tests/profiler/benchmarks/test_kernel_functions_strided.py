@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profdb.cases import MemoryBoundCase
 from profdb.modelled.strided_passes import STRIDED
-from profiler.kernel_functions import KERNEL_FUNCTIONS
+from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS
 from spec.dtypes import dtype_bytes
 
 ROWS, WIDTH = 256, 1024

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
-from profiler.kernel_functions import KERNEL_FUNCTIONS
+from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS
 
 ROWS, WIDTH = 256, 1024
 VIEWS = ("view", "expand", "transpose", "slice", "unsqueeze", "detach", "alias", "split", "t", "select")

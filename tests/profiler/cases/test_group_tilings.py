@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.group_tilings import all_tilings, pair_tilings, part_sizes
+from profiler.cases.group_tilings import all_tilings, pair_tilings, part_sizes
 
 shapes = st.tuples(st.integers(1, 12), st.integers(1, 12))
 

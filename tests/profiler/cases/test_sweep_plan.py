@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from profdb.cases import FAMILY_OF, Case, CollectiveCase, GemmCase, HostCase
 from profdb.fits import FITTERS
-from profiler.linear_cases import linear_gemms
-from profiler.model_cases import model_cases
-from profiler.model_widths import MODELS, linear_widths
-from profiler.planned import Planned, most_informative_first
-from profiler.sweep_plan import (
+from profiler.cases.linear_cases import linear_gemms
+from profiler.cases.model_cases import model_cases
+from profiler.cases.model_widths import MODELS, linear_widths
+from profiler.cases.planned import Planned, most_informative_first
+from profiler.cases.sweep_plan import (
     BENCHMARKS,
     SweepPlan,
     benchmark_of,
@@ -26,7 +26,7 @@ from profiler.sweep_plan import (
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODEL_FILES = sorted(path for path in (ROOT / "configs").iterdir() if path.suffix in (".py", ".toml"))
 CPU = SweepPlan(device_kind="cpu", domain_ranks=2, domains=2)
 

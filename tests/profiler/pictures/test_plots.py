@@ -9,9 +9,10 @@ import gen_profiler_data
 from profdb.cases import CollectiveCase, HostCase
 from profdb.curvebook import CurveBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store import load_profile
-from profiler.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
-from profiler.plot_style import (
+from profdb.store.data_file import load_profile
+from profiler.cases.sweep_plan import SweepPlan, plan_cases
+from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
+from profiler.pictures.plot_style import (
     byte_label,
     count_label,
     legend_above,
@@ -19,8 +20,7 @@ from profiler.plot_style import (
     rate_label,
     time_label,
 )
-from profiler.plots import draw_profile
-from profiler.sweep_plan import SweepPlan, plan_cases
+from profiler.pictures.plots import draw_profile
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.origin import Origin
 from tests.profiler.fakes import seconds_of

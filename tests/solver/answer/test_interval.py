@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solver.interval import MODEL_STD, interval_of
+from solver.answer.interval import MODEL_STD, interval_of
 from spec.arrays import floats
 
 

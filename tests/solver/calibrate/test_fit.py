@@ -8,18 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops.strategies.sharding import StrategyName
-from solver.calibrate import (
-    EFFICIENCIES,
-    HIGHEST_EFFICIENCY,
-    LOWEST_EFFICIENCY,
-    Steps,
-    factors_of,
-    fit,
-    joined,
-)
-from solver.calibration import Calibration
-from solver.measured_steps import plan_terms
-from solver.plans import Plan, PlanTable
+from solver.calibrate.fit import EFFICIENCIES, Steps, factors_of, fit, joined
+from solver.calibrate.measured_steps import plan_terms
+from solver.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, Calibration
+from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
 from spec.errors import UserError
 from spec.origin import Origin

@@ -7,21 +7,22 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.answer import Answer
-from solver.device_memory import (
+from solver.answer.answer import Answer
+from solver.memory.device_memory import (
     ALLOCATOR_SLACK,
     CONTEXT_BYTES,
     LOCAL_CONNECTION_BYTES,
     NETWORK_CONNECTION_BYTES,
     communicator_bytes,
 )
-from solver.memory_cost import MemoryCost
-from solver.plans import Plan, PlanTable
+from solver.memory.memory_cost import MemoryCost
+from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
 from solver.search import price_plan
-from spec.presets import PRESETS, FrameworkPreset
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import PRESETS
 from spec.units import MIB
 from tests.solver.questions import cluster, question, small_model
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.replay_1f1b import LONGEST_REPLAY, StageTimes, equal_stages_s, period_s, replay_1f1b_s
+from solver.pipeline.replay_1f1b import LONGEST_REPLAY, StageTimes, equal_stages_s, period_s, replay_1f1b_s
 from spec.arrays import floats, ints
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan, PlanTable
-from solver.stages import in_flight, layers_per_stage, modules_per_stage, stage_table
+from solver.pipeline.stages import in_flight, layers_per_stage, modules_per_stage, stage_table
+from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import ints
-from spec.read_config import read_config
+from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT, small_model
 
 

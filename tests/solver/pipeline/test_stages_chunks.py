@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from ops.strategies.sharding import StrategyName
-from solver.pipeline import Hops, PassTimes, stage_spans_s
-from solver.plans import Plan, PlanTable
-from solver.program import ChunkTimes, program, run
-from solver.schedules import Schedule
+from solver.pipeline.program import ChunkTimes, program, run
+from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
+from solver.pipeline.stages import stage_table
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
 from solver.search import price_plan
-from solver.stages import stage_table
-from solver.written import broken_rules, parse_plan, plan_of
+from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats
 from spec.errors import ConfigError
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan, PlanTable
-from solver.program import ChunkTimes, program, run
-from solver.replay_1f1b import StageTimes, equal_stages_s, replay_1f1b_s
-from solver.schedules import Kind, Schedule, Work, stage_orders
+from solver.pipeline.program import ChunkTimes, program, run
+from solver.pipeline.replay_1f1b import StageTimes, equal_stages_s, replay_1f1b_s
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Kind, Schedule, Work, stage_orders
 from solver.search import price_plan
 from spec.arrays import floats, ints
 from tests.solver.questions import question, small_model

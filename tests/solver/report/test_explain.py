@@ -6,9 +6,9 @@ from math import sqrt
 import pytest
 
 from ops.strategies.sharding import StrategyName
-from solver.answer import Answer
-from solver.explain import difference, paired_error_s
-from solver.plans import Plan, PlanTable
+from solver.answer.answer import Answer
+from solver.plans.plan_table import Plan, PlanTable
+from solver.report.explain import difference, paired_error_s
 from solver.search import price_plan
 from tests.solver.questions import question
 

@@ -8,8 +8,8 @@ import pytest
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
 from ops.routing import Routing, places_visited
-from solver.op_times import Pricer, TimedOp
-from solver.overlap import exposed
+from solver.times.op_times import Pricer, TimedOp
+from solver.times.overlap import exposed
 from spec.arrays import ints
 from spec.collectives import Collective
 from tests.solver.flat_book import INTER_BANDWIDTH, INTRA_BANDWIDTH, FlatBook

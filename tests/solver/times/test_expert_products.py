@@ -7,10 +7,10 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import GroupedGemm, Phase
-from profdb.priced import Priced
-from profdb.queries import GroupedLinearQuery
-from solver.expert_products import products_apart_s
-from solver.op_times import Pricer
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import GroupedLinearQuery
+from solver.times.expert_products import products_apart_s
+from solver.times.op_times import Pricer
 from spec.arrays import IntArray, floats, ints
 from spec.origin import Origin
 from tests.solver.flat_book import FLOPS, FlatBook

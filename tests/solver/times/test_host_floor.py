@@ -8,15 +8,15 @@ import pytest
 from ops.layout import Layout
 from ops.op import MemoryBound, Phase
 from ops.strategies.sharding import StrategyName
-from profdb.priced import Priced
-from solver.host_floor import host_shares
-from solver.op_times import Pricer, TimedOp
-from solver.plans import Plan, PlanTable
-from solver.schedules import Schedule
+from profdb.lookup.priced import Priced
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
 from solver.search import price_plan
-from solver.tally import Share
+from solver.times.host_floor import host_shares
+from solver.times.op_times import Pricer, TimedOp
+from solver.times.step_parts import Share
 from spec.arrays import floats
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
 from tests.solver.flat_book import FLOPS, FlatBook
 from tests.solver.questions import question

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ops.strategies.sharding import StrategyName
-from solver.answer import Answer
-from solver.plans import Plan, PlanTable
+from solver.answer.answer import Answer
+from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
-from solver.slowest_gpu import SPREAD, slowest_of
+from solver.times.slowest_gpu import SPREAD, slowest_of
 from tests.solver.questions import question
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from spec.cluster.reader import known_clusters, read_cluster
 from spec.errors import ConfigError
-from spec.read_cluster import known_clusters, read_cluster
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 GOOD = """
 name = "tiny"

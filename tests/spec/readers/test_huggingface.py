@@ -9,7 +9,7 @@ import pytest
 from spec.errors import ConfigError
 from spec.model import AttentionKind, ModelSpec, NormKind, PositionKind
 from spec.parameters import num_parameters
-from spec.read_config import read_config
+from spec.readers.read_config import read_config
 
 
 def load(tmp_path: Path, content: dict[str, Any]) -> ModelSpec:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from spec.config_file import ConfigFile
 from spec.errors import ConfigError
-from spec.internlm_model import rounded_ffn
 from spec.model import AttentionKind
-from spec.read_config import read_config
+from spec.readers.config_file import ConfigFile
+from spec.readers.internlm_model import rounded_ffn
+from spec.readers.read_config import read_config
 
 # Laid out as InternEvo's own training configs are: constants, docstrings between statements and
 # every section its launcher asks for.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
-from spec.pyconfig import read_pyconfig
+from spec.readers.pyconfig import read_pyconfig
 
 
 def write(root: Path, name: str, text: str) -> Path:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.errors import ConfigError
-from spec.pyconfig import MAX_FILE_BYTES, read_pyconfig
+from spec.readers.pyconfig import MAX_FILE_BYTES, read_pyconfig
 
 
 def evaluate(tmp_path: Path, source: str) -> dict[str, object]:

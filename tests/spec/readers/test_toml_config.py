@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from spec.config_file import ConfigFile
 from spec.errors import ConfigError
 from spec.model import AttentionKind, NormKind, PositionKind
 from spec.parameters import num_parameters
-from spec.read_config import read_config
+from spec.readers.config_file import ConfigFile
+from spec.readers.read_config import read_config
 
 MIXED = """
 source = "made for this test"
@@ -62,7 +62,7 @@ def test_mixed_blocks_and_plan(tmp_path: Path) -> None:
 
 
 def test_gpt_preset() -> None:
-    config = read_config(Path(__file__).parents[2] / "configs" / "22B_gpt.toml")
+    config = read_config(Path(__file__).parents[3] / "configs" / "22B_gpt.toml")
     model = config.model
     assert (model.norm, model.position, model.max_positions) == (NormKind.LAYER, PositionKind.LEARNED, 4096)
     assert config.seq_len == 2048

@@ -8,24 +8,24 @@ import pytest
 from hypothesis import assume, given, settings
 
 import simulation_train_formulaic as script
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
-from solver.schedules import Schedule
-from solver.stages import layers_per_stage
-from solver.written import plan_of
+from solver.pipeline.stages import layers_per_stage
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
+from solver.typed_plan import plan_of
 from spec.errors import ExportError
-from spec.internlm_config import read_internlm_config
 from spec.model import AttentionKind, BlockRun, ModelSpec
-from spec.presets import PRESETS
-from spec.read_config import read_config
+from spec.presets.registry import PRESETS
+from spec.readers.internlm_config import read_internlm_config
+from spec.readers.read_config import read_config
 from tests.solver.questions import question, small_model
 from tests.workload.generating import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
-from workload.deepspeed_settings import deepspeed_settings
-from workload.internevo_settings import internevo_settings
-from workload.launch import LaunchFiles, write_launch_files
-from workload.megatron_settings import megatron_settings
+from workload.settings.deepspeed import deepspeed_settings
+from workload.settings.internevo import internevo_settings
+from workload.settings.launch import LaunchFiles, write_launch_files
+from workload.settings.megatron import megatron_settings
 
 FSP = StrategyName.FSP
 

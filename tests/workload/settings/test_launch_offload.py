@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
-from solver.search import Question
+from solver.plans.plan_table import Plan
+from solver.question import Question
 from spec.errors import ExportError
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
-from workload.deepspeed_settings import deepspeed_settings
-from workload.internevo_settings import internevo_settings
-from workload.megatron_settings import megatron_settings
+from workload.settings.deepspeed import deepspeed_settings
+from workload.settings.internevo import internevo_settings
+from workload.settings.megatron import megatron_settings
 
 
 def asked(preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1) -> tuple[Question, Plan]:

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan, PlanTable
-from solver.schedules import Schedule
-from solver.search import Question, price_plan
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.schedules import Schedule
+from solver.question import Question
+from solver.search import price_plan
 from spec.errors import ExportError
-from spec.presets import PRESETS
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
-from workload.step_trace import export_trace, trace_events
+from workload.settings.step_trace import export_trace, trace_events
 
 FSP = StrategyName.FSP
 

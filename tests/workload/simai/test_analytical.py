@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
-from workload.busbw_yaml import BusBandwidths
-from workload.simai_analytical import AnalyticalOptions, price_simai
-from workload.simai_format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai_network import simai_network
-from workload.simai_ratio import RatioTables, read_ratio_tables
-from workload.simai_tokens import SimaiGroup
+from workload.simai.analytical import AnalyticalOptions, price_simai
+from workload.simai.busbw_yaml import BusBandwidths
+from workload.simai.format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.network import simai_network
+from workload.simai.ratio import RatioTables, read_ratio_tables
+from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
 NETWORK = simai_network(gpus_per_server=8, nics_per_server=8, nvlink_gib=360, nic_gib=48.5)

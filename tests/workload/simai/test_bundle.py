@@ -7,17 +7,17 @@ import pytest
 
 import run_workload
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
+from solver.plans.plan_table import Plan
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
-from spec.read_cluster import read_cluster
 from spec.units import GIB
 from tests.solver.flat_book import INTRA_BANDWIDTH
 from tests.solver.questions import ROOT, question
-from workload.bundle import export_bundle, simai_network_of
-from workload.busbw_yaml import read_busbw
-from workload.simai_check import check_simai
-from workload.simai_reader import read_simai
-from workload.simai_tokens import SimaiGroup
+from workload.simai.bundle import export_bundle, simai_network_of
+from workload.simai.busbw_yaml import read_busbw
+from workload.simai.check import check_simai
+from workload.simai.reader import read_simai
+from workload.simai.tokens import SimaiGroup
 from workload.topology.read_topology import read_topology
 
 

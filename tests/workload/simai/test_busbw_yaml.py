@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from spec.collectives import Collective
-from workload.busbw_yaml import BusBandwidths, read_busbw, write_busbw
-from workload.simai_tokens import SimaiGroup
+from workload.simai.busbw_yaml import BusBandwidths, read_busbw, write_busbw
+from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
 # The layout of SimAI's example/busbw.yaml.

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.workload.simai_lines import GOOD, LONG, SHORT, cell
-from workload.simai_check import check_simai
-from workload.simai_findings import summarised
-from workload.simai_format import SimaiHeader
-from workload.simai_reader import parse_simai, usable_workload
+from workload.findings import summarised
+from workload.simai.check import check_simai
+from workload.simai.format import SimaiHeader
+from workload.simai.reader import parse_simai, usable_workload
 from workload.workload_error import WorkloadError
 
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import assume, given, settings
 
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
+from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.solver.questions import question
 from tests.workload.random_plans import Case, cases
 from workload.build import stage_works
-from workload.simai_check import check_simai
-from workload.simai_export import export_simai
-from workload.simai_reader import read_simai
+from workload.simai.check import check_simai
+from workload.simai.export import export_simai
+from workload.simai.reader import read_simai
 
 
 @settings(max_examples=30, deadline=None)

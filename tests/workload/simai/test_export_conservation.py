@@ -5,14 +5,14 @@ from collections import Counter
 from hypothesis import given, settings
 
 from ops.op import Axis
-from solver.plans import Plan
+from solver.plans.plan_table import Plan
 from tests.workload.random_plans import Case, cases, priced_bytes
+from workload.aicb.general.megatron import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
 from workload.build import stage_works
-from workload.general_megatron import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
 from workload.items import StageWork
-from workload.simai_export import beyond_of, fits_format, group_of_item, header_of, rows_of
-from workload.simai_format import SimaiHeader
-from workload.simai_tokens import PREFIXES, Column, SimaiGroup, read_token
+from workload.simai.export import beyond_of, fits_format, group_of_item, header_of, rows_of
+from workload.simai.format import SimaiHeader
+from workload.simai.tokens import PREFIXES, Column, SimaiGroup, read_token
 
 COLLECTIVE_NAMES = {kind.value: name for kind, name in COMM_NAMES.items()}
 

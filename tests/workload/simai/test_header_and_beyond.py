@@ -3,10 +3,10 @@
 import pytest
 
 from tests.workload.generating import made
-from workload.ranks import RankOrder, named_groups
-from workload.simai_export import beyond_of, header_of
-from workload.simai_format import SimaiHeader
-from workload.simai_rules import check_header
+from workload.simai.export import beyond_of, header_of
+from workload.simai.format import SimaiHeader
+from workload.simai.rules import check_header
+from workload.traffic.ranks import RankOrder, named_groups
 
 PLAN = "--model_size 7 --num_layers 8 --world_size 16 --tp_num 2 --pp_num 2 --num_query_groups 32"
 

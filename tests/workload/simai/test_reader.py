@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from spec.collectives import Collective
 from tests.workload.simai_lines import GOOD, LONG, cell
-from workload.simai_check import check_simai
-from workload.simai_findings import summarised
-from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai_reader import parse_simai, read_simai, usable_workload
-from workload.simai_rules import check_header, check_row
-from workload.simai_tokens import GROUPS_OF_COLUMN, Column, write_token
-from workload.simai_writer import write_simai
+from workload.findings import summarised
+from workload.simai.check import check_simai
+from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.reader import parse_simai, read_simai, usable_workload
+from workload.simai.rules import check_header, check_row
+from workload.simai.tokens import GROUPS_OF_COLUMN, Column, write_token
+from workload.simai.writer import write_simai
 from workload.workload_error import WorkloadError
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from spec.errors import UserError
 from tests.solver.questions import question
 from tests.workload.generating import made
-from workload.simai_analytical import AnalyticalOptions, price_simai
-from workload.simai_check import check_simai
-from workload.simai_export import header_of, rows_of
-from workload.simai_findings import Severity
-from workload.simai_network import SimaiNetwork
-from workload.simai_reader import parse_simai, usable_workload
-from workload.simai_replay import replay_simai
+from workload.findings import Severity
+from workload.simai.analytical import AnalyticalOptions, price_simai
+from workload.simai.check import check_simai
+from workload.simai.export import header_of, rows_of
+from workload.simai.network import SimaiNetwork
+from workload.simai.reader import parse_simai, usable_workload
+from workload.simai.replay import replay_simai
 
 PRICER = question().pricer
 NETWORK = SimaiNetwork(gpus_per_server=8, nics_per_server=8, nvlink_gib=300.0, nic_gib=48.0)

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import assume, given, settings
 
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
-from spec.presets import PRESETS
+from solver.plans.plan_table import Plan
+from spec.presets.registry import PRESETS
 from tests.solver.flat_book import INTRA_BANDWIDTH
 from tests.solver.questions import question, small_model
 from tests.workload.random_plans import Case, cases
-from workload.replay_difference import compare
-from workload.simai_format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai_replay import replay_simai
-from workload.simai_tokens import SimaiGroup
+from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.replay import replay_simai
+from workload.simai.replay_difference import compare
+from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
 PRICER = question().pricer

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from profdb.sample import MachineFacts, ProfileDatabase
-from profdb.store import save_profile
-from solver.question import Request, open_question
-from spec.cluster import ClusterSpec
+from profdb.store.data_file import save_profile
+from solver.request import Request, open_question
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
-from spec.read_cluster import read_cluster
 from tests.solver.questions import ROOT
 from workload.topology.as_cluster import cluster_with_topology, topology_shape
 from workload.topology.templates import TopologyFlags, build_topology

@@ -5,10 +5,10 @@ import pytest
 
 from ops.op import Axis
 from ops.strategies.sharding import StrategyName
-from solver.plans import Plan
+from solver.plans.plan_table import Plan
 from tests.solver.questions import question
 from workload.build import stage_works
-from workload.plan_traffic import axis_matrices, plan_groups
+from workload.traffic.plan_traffic import axis_matrices, plan_groups
 
 
 @pytest.mark.parametrize("vpp", [1, 2])

@@ -4,7 +4,7 @@ The file has one layer and no backward: the kind of layer that there is most of,
 forward of its halves; ``param_time`` is the compute of the step.
 """
 
-from workload.aiob import AiobFile, AiobTime
+from workload.aicb.aiob.text import AiobFile, AiobTime
 from workload.items import PieceWork, StageWork, WorkItem
 from workload.workload_error import WorkloadError
 

@@ -7,12 +7,12 @@ stands for is profdb.importers.aiob's to say.
 import argparse
 from pathlib import Path
 
-from profdb.exchange import merged_into
+from profdb.commands.import_export import merged_into
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
 from solver.command_line import whole
-from spec.read_config import read_config
-from workload.aiob import read_aiob
+from spec.readers.read_config import read_config
+from workload.aicb.aiob.text import read_aiob
 from workload.workload_error import WorkloadError
 
 

@@ -1,6 +1,6 @@
 """AIOB times put on the compute of a stage.
 
-AICB's sums (workload.aiob) stand for whole halves of a layer; here each half's time is laid on its two
+AICB's sums (workload.aicb.aiob.text) stand for whole halves of a layer; here each half's time is laid on its two
 matrix products, half each, as AICB does with a column and a row. Input and weight gradient take the
 forward's time each (the file measures no backward); everything else is inside those sums and takes 0.
 """
@@ -8,7 +8,7 @@ forward's time each (the file measures no backward); everything else is inside t
 from dataclasses import replace
 
 from ops.op import Phase
-from workload.aiob import NS_PER_US
+from workload.aicb.aiob.text import NS_PER_US
 from workload.items import PieceWork, StageWork, WorkItem
 from workload.workload_error import WorkloadError
 

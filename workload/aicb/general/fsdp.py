@@ -8,9 +8,9 @@ unit's gradient.
 
 from collections.abc import Iterator
 
-from workload.general import EPOCH_END, GeneralItem
-from workload.model_parameters import Unit
-from workload.zero_options import ZeroOptions
+from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
+from workload.aicb.general.model_parameters import Unit
+from workload.aicb.general.zero_options import ZeroOptions
 
 
 def fsdp_items(units: tuple[Unit, ...], options: ZeroOptions) -> Iterator[GeneralItem]:

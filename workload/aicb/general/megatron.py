@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ops.op import Axis, Phase
-from solver.plans import Plan
-from solver.schedules import Kind, Schedule, Work, stage_orders
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Kind, Schedule, Work, stage_orders
 from spec.collectives import Collective
-from workload.general import COMPUTATION, EPOCH_END, GeneralItem
+from workload.aicb.general.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 from workload.items import StageWork, WorkItem
 
 GROUP_NAMES: dict[Axis, str] = {

@@ -14,9 +14,9 @@ otherwise. ``contiguous_gradients`` copies gradients into one buffer and moves n
 from collections.abc import Iterator
 from itertools import pairwise
 
-from workload.general import EPOCH_END, GeneralItem
-from workload.model_parameters import Module, Tensor
-from workload.zero_options import ZeroOptions
+from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
+from workload.aicb.general.model_parameters import Module, Tensor
+from workload.aicb.general.zero_options import ZeroOptions
 
 # ``nccl_start_alignment_factor``: the flat buffer holds a multiple of so many elements a rank.
 ALIGNMENT = 2

@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from workload.general import EPOCH_END, GeneralItem
-from workload.model_parameters import Module, Tensor, module_tree
-from workload.zero_options import ZeroOptions
+from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
+from workload.aicb.general.model_parameters import Module, Tensor, module_tree
+from workload.aicb.general.zero_options import ZeroOptions
 
 # ``sub_group_size``: the optimizer and the gradient norm work on so many elements of a rank's shard at a time.
 SUB_GROUP_ELEMENTS = 1_000_000_000

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spec.collectives import Collective
-from workload.general import EPOCH_END, GeneralItem
-from workload.model_shape import refuse
-from workload.simai_format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai_tokens import Column, SimaiGroup, write_token
+from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
+from workload.aicb.generate.model_shape import refuse
+from workload.simai.format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.tokens import Column, SimaiGroup, write_token
 
 MULTI = "multi_all_reduce"
 COLLECTIVES: dict[str, Collective] = {

@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from workload.comm_test import CommTest, checked_test, general_test, simai_test
-from workload.general import Workload
-from workload.generate import target
-from workload.generate_flags import GENERAL
-from workload.model_shape import refuse
-from workload.simai_writer import write_simai
+from workload.aicb.general.csv_workload import Workload
+from workload.aicb.generate.comm_test import CommTest, checked_test, general_test, simai_test
+from workload.aicb.generate.flags import GENERAL
+from workload.aicb.generate.model_shape import refuse
+from workload.aicb.generate.simai import target
+from workload.simai.writer import write_simai
 
 
 def write_test(options: argparse.Namespace) -> tuple[Path, int]:

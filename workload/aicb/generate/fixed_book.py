@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profdb.priced import Priced
-from profdb.queries import (
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,

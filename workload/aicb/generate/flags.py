@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 
 from solver.command_line import whole
-from workload.comm_test import COLLECTIVES
-from workload.model_shape import FRAMES
+from workload.aicb.generate.comm_test import COLLECTIVES
+from workload.aicb.generate.model_shape import FRAMES
 
 SIMAI = "simai"
 GENERAL = "general"

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from workload.general import Arguments, GeneralItem, Workload
-from workload.general_fsdp import fsdp_items
-from workload.general_megatron import GeneralOptions, general_items
-from workload.general_zero3 import zero3_items
-from workload.general_zero12 import ALIGNMENT, zero12_items
-from workload.generate import Generated
+from workload.aicb.general.csv_workload import Arguments, GeneralItem, Workload
+from workload.aicb.general.fsdp import fsdp_items
+from workload.aicb.general.megatron import GeneralOptions, general_items
+from workload.aicb.general.model_parameters import model_units
+from workload.aicb.general.zero3 import zero3_items
+from workload.aicb.general.zero12 import ALIGNMENT, zero12_items
+from workload.aicb.general.zero_options import ZeroOptions
+from workload.aicb.generate.model_shape import DEEPSPEED, FSDP, refuse
+from workload.aicb.generate.simai import Generated
 from workload.items import StageWork
-from workload.model_parameters import model_units
-from workload.model_shape import DEEPSPEED, FSDP, refuse
-from workload.simai_export import ALL
-from workload.zero_options import ZeroOptions
+from workload.simai.export import ALL
 
 
 def write_general_files(made: Generated, options: argparse.Namespace, path: Path) -> list[tuple[Path, int]]:

@@ -18,7 +18,7 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-from spec.read_config import read_config
+from spec.readers.read_config import read_config
 
 MEGATRON = "Megatron"
 DEEPSPEED = "DeepSpeed"

@@ -4,17 +4,17 @@ import argparse
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ops.recompute import Recompute
-from solver.plans import Plan
-from solver.search import Question
-from workload.aiob import aiob_times_ns, read_aiob
-from workload.aiob_times import with_aiob_times
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from workload.aicb.aiob.text import aiob_times_ns, read_aiob
+from workload.aicb.aiob.times import with_aiob_times
+from workload.aicb.generate.model_shape import ShapeFlags, model_of, refuse
+from workload.aicb.generate.time_source import TimeFlags, time_source
+from workload.aicb.generate.training_flags import TrainingFlags, asked
 from workload.build import stage_works
 from workload.items import StageWork
-from workload.model_shape import ShapeFlags, model_of, refuse
-from workload.simai_export import SLOWEST, Exported, chosen_stages, export_works
-from workload.time_source import TimeFlags, time_source
-from workload.training_flags import TrainingFlags, asked
+from workload.simai.export import SLOWEST, Exported, chosen_stages, export_works
 
 SHARDED = ("DeepSpeed", "FSDP")
 

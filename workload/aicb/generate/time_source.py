@@ -5,13 +5,13 @@ from pathlib import Path
 
 from profdb.curvebook import Book, CurveBook
 from profdb.modelled.book import ModelledBook
-from profdb.store import load_profile
-from spec.cluster import ClusterSpec
+from profdb.store.data_file import load_profile
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
-from spec.read_cluster import read_cluster
-from workload.aiob import MOST_US
-from workload.fixed_book import FixedBook
-from workload.model_shape import refuse
+from workload.aicb.aiob.text import MOST_US
+from workload.aicb.generate.fixed_book import FixedBook
+from workload.aicb.generate.model_shape import refuse
 
 DEFAULT_PROFILE = Path("prof_data/data.pt")
 DEFAULT_CLUSTER = "h100-sxm"

@@ -2,21 +2,22 @@
 
 from dataclasses import dataclass, replace
 
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from profdb.curvebook import Book
-from solver.op_times import Pricer
-from solver.plans import Plan
-from solver.question import checked_world_size
-from solver.schedules import Schedule
-from solver.search import Question
-from solver.written import broken_rules
-from spec.cluster import ClusterSpec
+from solver.plans.plan_table import Plan
+from solver.plans.schedules import Schedule
+from solver.question import Question
+from solver.request import checked_world_size
+from solver.times.op_times import Pricer
+from solver.typed_plan import broken_rules
+from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
-from spec.presets import FrameworkPreset, preset_named
-from workload.fixed_book import FixedBook
-from workload.model_shape import DEEPSPEED, FSDP, refuse
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import preset_named
+from workload.aicb.generate.fixed_book import FixedBook
+from workload.aicb.generate.model_shape import DEEPSPEED, FSDP, refuse
 
 DEFAULT_SEQUENCE = 2048
 

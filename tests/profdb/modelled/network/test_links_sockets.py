@@ -8,17 +8,17 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
-from profdb.modelled.all_to_all import LONG_SHARE as ALL_TO_ALL_SHARE
 from profdb.modelled.book import ModelledBook
-from profdb.modelled.collective_ring_tree import LONG_SHARE
-from profdb.modelled.links import Shape, network_rate
-from solver.op_times import Pricer
+from profdb.modelled.network.all_to_all import LONG_SHARE as ALL_TO_ALL_SHARE
+from profdb.modelled.network.links import Shape, network_rate
+from profdb.modelled.network.ring_tree import LONG_SHARE
+from solver.times.op_times import Pricer
 from spec.arrays import ints
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
-from spec.read_cluster import read_cluster
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PCIE = read_cluster("a100-pcie-80g", root=ROOT)
 LONG = 8 * 2**30
 AMD_LINK = 16e9

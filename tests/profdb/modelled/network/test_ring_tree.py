@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profdb.modelled.all_to_all import all_to_all_seconds
-from profdb.modelled.collective_ring_tree import LONG_SHARE, OWN_CHUNK, bus_rate, ring_tree_seconds
-from profdb.modelled.links import NIC_EFFICIENCY, Shape, network_rate
-from profdb.modelled.p2p import p2p_seconds
+from profdb.modelled.network.all_to_all import all_to_all_seconds
+from profdb.modelled.network.links import NIC_EFFICIENCY, Shape, network_rate
+from profdb.modelled.network.p2p import p2p_seconds
+from profdb.modelled.network.ring_tree import LONG_SHARE, OWN_CHUNK, bus_rate, ring_tree_seconds
 from spec.arrays import floats, ints
-from spec.cluster import ClusterSpec
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
 from spec.collectives import GROUP_COLLECTIVES, Collective
-from spec.read_cluster import read_cluster
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 NAMES = ("a100-sxm-80g", "h100-sxm", "b200", "gb200-nvl72", "l40s", "dgx1-v100", "aws-p4d", "cpu")
 CLUSTERS = {name: read_cluster(name, root=ROOT) for name in NAMES}
 A100, H100 = CLUSTERS["a100-sxm-80g"], CLUSTERS["h100-sxm"]

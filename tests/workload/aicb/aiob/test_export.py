@@ -6,8 +6,8 @@ import pytest
 
 import run_workload
 from tests.workload.generating import made
-from workload.aiob import aiob_times_ns, read_aiob, write_aiob
-from workload.aiob_export import aiob_of
+from workload.aicb.aiob.export import aiob_of
+from workload.aicb.aiob.text import aiob_times_ns, read_aiob, write_aiob
 from workload.build import stage_works
 from workload.items import StageWork
 

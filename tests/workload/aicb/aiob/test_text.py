@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workload.aiob import AiobFile, AiobTime, aiob_times_ns, read_aiob, row_time_ns, write_aiob
+from workload.aicb.aiob.text import AiobFile, AiobTime, aiob_times_ns, read_aiob, row_time_ns, write_aiob
 from workload.workload_error import WorkloadError
 
 # (max, min, avg) in us of AICB 2.1's workload/aiob_inputs/Example.txt.

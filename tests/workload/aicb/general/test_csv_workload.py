@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import run_workload
 from spec.errors import UserError
 from tests.workload.generating import ROOT
-from workload.general import COLUMNS, GeneralItem, Workload
+from workload.aicb.general.csv_workload import COLUMNS, GeneralItem, Workload
 from workload.workload_error import WorkloadError
 
 HEADER = (

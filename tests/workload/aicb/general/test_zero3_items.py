@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from spec.parameters import num_parameters
-from spec.read_config import read_config
+from spec.readers.read_config import read_config
 from tests.workload.generating import ROOT
-from workload.general import GeneralItem
-from workload.general_fsdp import fsdp_items
-from workload.general_zero3 import hook_order, zero3_items
-from workload.general_zero12 import zero12_items
-from workload.model_parameters import Module, Tensor, Unit, model_units
-from workload.zero_options import ZeroOptions
+from workload.aicb.general.csv_workload import GeneralItem
+from workload.aicb.general.fsdp import fsdp_items
+from workload.aicb.general.model_parameters import Module, Tensor, Unit, model_units
+from workload.aicb.general.zero3 import hook_order, zero3_items
+from workload.aicb.general.zero12 import zero12_items
+from workload.aicb.general.zero_options import ZeroOptions
 
 
 def modules(*sizes: int) -> tuple[Module, ...]:

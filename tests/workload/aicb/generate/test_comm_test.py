@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import run_workload
-from workload.comm_test import COLLECTIVES
-from workload.general import Workload
-from workload.simai_check import check_simai
-from workload.simai_reader import read_simai, usable_workload
+from workload.aicb.general.csv_workload import Workload
+from workload.aicb.generate.comm_test import COLLECTIVES
+from workload.simai.check import check_simai
+from workload.simai.reader import read_simai, usable_workload
 
 SWEEP = "--world_size 16 --begin_size 1024 --end_size 8192"
 

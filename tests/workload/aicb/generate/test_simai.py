@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 import run_workload
-from ops.recompute import Recompute
+from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
 from spec.errors import UserError
 from spec.model import AttentionKind
 from tests.workload.generating import made
-from workload.aiob import AiobFile, AiobTime, write_aiob
-from workload.general_megatron import _chunks
+from workload.aicb.aiob.text import AiobFile, AiobTime, write_aiob
+from workload.aicb.general.megatron import _chunks
 from workload.items import StageWork
-from workload.simai_check import check_simai
-from workload.simai_reader import read_simai
+from workload.simai.check import check_simai
+from workload.simai.reader import read_simai
 
 MODEL = "--model_size 7 --world_size 16 --use_flash_attn"
 

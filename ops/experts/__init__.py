@@ -1,0 +1,1 @@
+"""Routed experts: the layer, its exchange of tokens, its products and its casts."""

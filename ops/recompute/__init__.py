@@ -1,0 +1,1 @@
+"""What runs again in the backward: whole layers, named modules, every second product."""

@@ -1,0 +1,1 @@
+"""How a time is asked for: queries, the answer with its origin, and what is remembered between questions."""

@@ -1,0 +1,1 @@
+"""Profiles on disk and in memory: the file, its columns, merging two of them."""

@@ -1,0 +1,1 @@
+"""What is launched for each kind of case, one small file each."""

@@ -1,0 +1,1 @@
+"""One priced plan as a reader sees it: totals, their interval, MFU."""

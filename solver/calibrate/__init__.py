@@ -1,0 +1,1 @@
+"""Factors of a cluster from measured steps: python -m solver.calibrate."""

@@ -1,0 +1,1 @@
+"""What a plan holds on a device."""

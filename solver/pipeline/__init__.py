@@ -1,0 +1,1 @@
+"""Stages, and when each of their passes runs."""

@@ -1,0 +1,1 @@
+"""Plans as a table, the space they are drawn from and the rules they keep."""

@@ -1,0 +1,1 @@
+"""What is printed and written of a search: tables, reasons, files."""

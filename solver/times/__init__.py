@@ -1,0 +1,1 @@
+"""Seconds of operations, layers and what they wait for."""

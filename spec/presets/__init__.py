@@ -1,0 +1,1 @@
+"""How each framework trains, one framework a file."""

@@ -1,0 +1,1 @@
+"""Configs read as data: InternLM-style Python, Hugging Face JSON, TOML."""

@@ -1,0 +1,35 @@
+"""python -m profdb merge: all samples of both files, in a third."""
+
+from pathlib import Path
+
+import pytest
+
+from profdb.__main__ import main
+from profdb.cases import Family
+from profdb.fitting import stored_curves
+from profdb.store.data_file import load_profile, save_profile
+from spec.errors import ProfileError
+from tests.profdb.profiles import collective_samples, gemm_samples, profile
+
+
+def test_two_files_become_one_with_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, into = tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "c.pt"
+    save_profile(first, profile(gemm_samples()))
+    save_profile(second, profile(gemm_samples() + collective_samples()))
+    before = first.read_bytes(), second.read_bytes()
+    assert main(["merge", str(first), str(second), "--into", str(into)]) == 0
+    merged = load_profile(into)
+    assert {family: table.size for family, table in merged.tables.items()} == {
+        Family.GEMM: len(gemm_samples()),
+        Family.COLLECTIVE: len(collective_samples()),
+    }
+    assert stored_curves(merged, Family.GEMM) is not None
+    assert f"{len(gemm_samples())} repeats left out" in capsys.readouterr().out
+    assert (first.read_bytes(), second.read_bytes()) == before
+
+
+def test_a_missing_file_leaves_nothing(tmp_path: Path) -> None:
+    save_profile(tmp_path / "a.pt", profile(gemm_samples()))
+    with pytest.raises(ProfileError):
+        main(["merge", str(tmp_path / "a.pt"), str(tmp_path / "absent.pt"), "--into", str(tmp_path / "c.pt")])
+    assert not (tmp_path / "c.pt").exists()

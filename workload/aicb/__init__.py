@@ -1,0 +1,1 @@
+"""AICB's offer: workloads it generates, general (CSV) workloads, AIOB compute times."""

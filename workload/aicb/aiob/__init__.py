@@ -1,0 +1,1 @@
+"""AIOB's text of compute times: reading, writing, applying."""

@@ -1,0 +1,1 @@
+"""General workloads: one CSV line a message, by framework."""

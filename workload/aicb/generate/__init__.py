@@ -1,0 +1,1 @@
+"""The verb generate: AICB's flags to workload files."""

@@ -1,0 +1,1 @@
+"""Launch settings of a plan, one framework a file."""

@@ -1,0 +1,1 @@
+"""SimAI's workload files: writing, reading, checking, pricing."""

@@ -1,0 +1,1 @@
+"""Who sends how much to whom."""

@@ -50,6 +50,18 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, filename=str(self.path))
 
+    @cached_property
+    def imports(self) -> list[tuple[ast.stmt | ast.expr, str]]:
+        """Every import of the file with the absolute dotted names it brings: of ``from a import b`` also a.b."""
+        found: list[tuple[ast.stmt | ast.expr, str]] = []
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.stmt | ast.expr):
+                continue
+            for name in imported_modules(self, node):
+                named = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+                found += [(node, f"{name}.{one}") for one in named] or [(node, name)]
+        return found
+
     @property
     def owner(self) -> str:
         """The package, or for a file at the top the script, that the file belongs to."""

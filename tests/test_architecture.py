@@ -4,8 +4,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests import architecture
+from tests import architecture, rooms
 from tests.architecture import RULES, Rule, Source, local_paths, project_files, python_sources
+from tests.rooms import PROJECT_RULES, ProjectRule
 
 ROOT = Path(__file__).resolve().parents[1]
 SLASH = "/"  # so that the examples below are no local paths themselves
@@ -76,6 +77,83 @@ GOOD = [
 def test_project_keeps_rule(rule: Rule) -> None:
     broken = [line for source in python_sources(ROOT) for line in rule(source)]
     assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("rule", PROJECT_RULES, ids=lambda rule: rule.__name__)
+def test_project_keeps_rule_between_files(rule: ProjectRule) -> None:
+    broken = list(rule(python_sources(ROOT)))
+    assert not broken, "\n".join(broken)
+
+
+# rule, files of a project that breaks it once, where
+BAD_PROJECTS = [
+    (
+        "files_have_no_circle",
+        {"ops/op.py": "from ops import block\n", "ops/block.py": "def f():\n    import ops.op\n"},
+        "ops.op",
+    ),
+    (
+        "files_have_no_circle",
+        {"spec/a.py": "import spec.b\n", "spec/b.py": "from spec.c import x\n", "spec/c.py": "from . import a\n"},
+        "spec.a",
+    ),
+    (
+        "rooms_point_one_way",
+        {"ops/strategies/mtp.py": "x = 1\nfrom ops.recompute.layers import y\n", "ops/recompute/layers.py": ""},
+        "ops/strategies/mtp.py:2",
+    ),
+    (
+        "rooms_point_one_way",
+        {"solver/plans/space.py": "from solver import price\n", "solver/price.py": ""},
+        "solver/plans/space.py:1",
+    ),
+    (
+        "rooms_point_one_way",
+        {"solver/answer/answer.py": "from solver.search import x\n", "solver/search.py": ""},
+        "solver/answer/answer.py:1",
+    ),
+    ("rooms_point_one_way", {"solver/attic/box.py": "x = 1\n"}, "solver/attic/box.py:1"),
+    ("rooms_are_small", {f"solver/plans/a{i}.py": "" for i in range(16)}, "solver/plans"),
+    ("tests_are_found_by_name", {"tests/ops/test_opus.py": "", "ops/op.py": ""}, "tests/ops/test_opus.py:1"),
+    ("tests_are_found_by_name", {"tests/ops/experts/test_op.py": "", "ops/op.py": ""}, "tests/ops/experts/test_op.py:1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "files", "place"), BAD_PROJECTS)
+def test_rule_between_files_reports_what_it_forbids(
+    rule: str, files: dict[str, str], place: str, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (reported,) = getattr(rooms, rule)(python_sources(tmp_path))
+    assert reported.startswith(f"{place}:")
+
+
+def test_every_rule_between_files_has_a_bad_example() -> None:
+    assert {rule.__name__ for rule in PROJECT_RULES} == {rule for rule, _, _ in BAD_PROJECTS}
+
+
+def test_rules_between_files_pass_what_is_allowed(tmp_path: Path) -> None:
+    files = {
+        "solver/search.py": "from solver.answer.answer import a\nfrom solver.plans import space\nimport solver.request\n",
+        "solver/request.py": "",
+        "solver/answer/answer.py": "from solver.plans.space import b\nimport spec.units\n",
+        "solver/plans/space.py": "from solver.plans.rules import c\n",
+        "solver/plans/rules.py": "",
+        "ops/op.py": "from ops.strategies.mtp import d\n",
+        "ops/strategies/mtp.py": "from ops.layout import e\n",
+        "ops/layout.py": "",
+        "spec/units.py": "",
+        "tests/ops/strategies/test_mtp.py": "",
+        "tests/ops/strategies/test_mtp_overlap.py": "",
+        "tests/test_end_to_end.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    order = [line for rule in PROJECT_RULES for line in rule(python_sources(tmp_path))]
+    assert order == ["solver/search.py:3: search must not import request, which comes after it"]
 
 
 def test_project_names_no_local_path() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.head_exchange import mirrored
 from ops.op import Attention, Axis, Comm, Lane, Phase, Piece
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
@@ -82,9 +83,3 @@ def exchanges(context: LayerContext, attention: AttentionSpec) -> tuple[Piece, P
         exchange("v", attention.num_kv_heads, attention.v_dim),
     )
     return mirrored(into), mirrored((exchange("out", attention.num_heads, attention.v_dim),))
-
-
-def mirrored(forward: tuple[Comm, ...]) -> Piece:
-    """Exchanges, and the same ones in the backward, last first."""
-    backward = tuple(replace(op, phase=Phase.INPUT_GRAD) for op in reversed(forward))
-    return Piece(forward=forward, backward=backward)

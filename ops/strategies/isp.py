@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
+from ops.head_exchange import mirrored
 from ops.layout import Layout
-from ops.mixers.context_parallel import mirrored
 from ops.op import Axis, Comm, Lane, Phase, Piece
 from ops.strategies.sharding import StrategyName, collective
 from spec.arrays import IntArray

@@ -52,7 +52,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
         raise ConfigError(
             where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
         )
-    heads = [run.block.attention.num_heads for run in config.model.blocks]
+    heads = [run.block.mixer.num_heads for run in config.model.blocks]
     for tp in DEGREES:
         if any(count % tp for count in heads):
             continue

@@ -91,13 +91,13 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpec:
-    """One transformer block: attention followed by either a dense MLP or experts.
+    """One transformer block: what mixes its tokens, followed by either a dense MLP or experts.
 
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own
     pass through the shared head (arXiv 2412.19437 sec. 2.2).
     """
 
-    attention: AttentionSpec
+    mixer: AttentionSpec
     mlp: MlpSpec | None
     moe: MoeSpec | None = None
     norm: NormKind = NormKind.RMS

@@ -78,7 +78,7 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
         feed_forward = mlp_parameters(block.mlp, hidden)
     norm = norm_parameters(block.norm, hidden)
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
-    return attention_parameters(block.attention, hidden) + feed_forward + 2 * norm + extra
+    return attention_parameters(block.mixer, hidden) + feed_forward + 2 * norm + extra
 
 
 def attention_parameters(attention: AttentionSpec, hidden: int) -> int:

@@ -42,7 +42,7 @@ HEADS = AttentionSpec(
     out_bias=True,
 )
 LAYER = BlockSpec(
-    attention=HEADS,
+    mixer=HEADS,
     mlp=MlpSpec(ffn_hidden=4 * 6144, gated=False, bias=True, activation="gelu"),
     norm=NormKind.LAYER,
 )

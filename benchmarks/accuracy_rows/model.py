@@ -139,7 +139,7 @@ def _blocks(row: Row, notes: Notes, family: Family, norm: NormKind) -> tuple[Blo
     first = _dense_first(row, layers)
     runs = list(_windowed(row, last, layers - first, family))
     if first:
-        dense = BlockSpec(attention=last.attention, mlp=_mlp(row, family), norm=norm)
+        dense = BlockSpec(mixer=last.mixer, mlp=_mlp(row, family), norm=norm)
         runs.insert(0, BlockRun(block=dense, count=first))
     extra = recipes.prediction_blocks(row, notes.multi_token_prediction)
     if extra:
@@ -162,7 +162,7 @@ def _windowed(row: Row, block: BlockSpec, count: int, family: Family) -> list[Bl
     if family.window is None:
         return [BlockRun(block=block, count=count)]
     narrow = BlockSpec(
-        attention=_attention(row, family, window=family.window),
+        mixer=_attention(row, family, window=family.window),
         mlp=block.mlp,
         moe=block.moe,
         norm=block.norm,
@@ -179,8 +179,8 @@ def _windowed(row: Row, block: BlockSpec, count: int, family: Family) -> list[Bl
 def _block(row: Row, notes: Notes, family: Family, norm: NormKind) -> BlockSpec:
     attention = _attention(row, family)
     if row.whole_or("num_experts", 0):
-        return BlockSpec(attention=attention, mlp=None, moe=_experts(row, notes, family), norm=norm)
-    return BlockSpec(attention=attention, mlp=_mlp(row, family), norm=norm)
+        return BlockSpec(mixer=attention, mlp=None, moe=_experts(row, notes, family), norm=norm)
+    return BlockSpec(mixer=attention, mlp=_mlp(row, family), norm=norm)
 
 
 def _mlp(row: Row, family: Family) -> MlpSpec:

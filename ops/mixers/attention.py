@@ -24,7 +24,7 @@ def local_heads(sharding: Sharding, context: LayerContext, heads: int) -> IntArr
 def attention_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
     """Everything from the first norm to the first residual add."""
     layout = context.layout
-    attention = block.attention
+    attention = block.mixer
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
     gemm_rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))

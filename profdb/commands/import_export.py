@@ -140,7 +140,7 @@ def export_vidur(profile_path: Path, config_path: Path | None, folder: Path) -> 
 def vidur_model(config: ConfigFile) -> VidurModel:
     """The model in Vidur's words; ExportError for experts, MLA or heads that do not fill hidden."""
     block = config.model.blocks[0].block
-    attention = block.attention
+    attention = block.mixer
     width = attention.num_heads * attention.qk_dim
     if block.mlp is None or attention.qk_dim != attention.v_dim or width != config.model.hidden:
         raise ExportError(f"{config.path}: Vidur's files describe dense models with heads * dim = hidden")

@@ -60,7 +60,7 @@ def module_samples(sections: Mapping[str, ModuleTime], run: AiobRun) -> tuple[li
 
 def _cases(run: AiobRun) -> dict[str, Case]:
     block: BlockSpec = run.model.blocks[0].block
-    attention, mlp = block.attention, block.mlp
+    attention, mlp = block.mixer, block.mlp
     for key, value in (("tp", run.tp), ("micro_batch", run.micro_batch), ("seq_len", run.seq_len)):
         if value < 1:
             raise ConfigError(where="AIOB import", key=key, value=value, allowed="1 or more")

@@ -37,7 +37,7 @@ def model_cases(path: Path, ranks: Sequence[int]) -> list[Planned]:
     degree of ``ranks`` divides.
     """
     config = read_config(path)
-    heads = [run.block.attention.num_heads for run in config.model.blocks]
+    heads = [run.block.mixer.num_heads for run in config.model.blocks]
     degrees = [tp for tp in ranks if all(count % tp == 0 for count in heads)]
     if not degrees:
         raise ConfigError(

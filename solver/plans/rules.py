@@ -75,14 +75,14 @@ def _weight_shards(draft: Draft) -> BoolArray:
 def _heads(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
     for run in draft.model.blocks:
-        keep &= run.block.attention.num_heads % draft["tp"] == 0
+        keep &= run.block.mixer.num_heads % draft["tp"] == 0
     return keep
 
 
 def _kv_heads(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
     for run in draft.model.blocks:
-        kv = run.block.attention.num_kv_heads
+        kv = run.block.mixer.num_kv_heads
         shared = (draft["tp"] % kv == 0) & (draft["tp"] > kv)
         repeats = draft.job.preset.kv_replication or draft.strategy is StrategyName.ISP
         keep &= (kv % draft["tp"] == 0) | (shared & repeats)

@@ -21,13 +21,11 @@ def deepseek(top: Section, name: str) -> ModelSpec:
     """
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
     attention = _latent_attention(top)
-    dense = BlockSpec(
-        attention=attention, mlp=MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True)
-    )
+    dense = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True))
     first, every = top.integer_or("first_k_dense_replace", 0, minimum=0), top.integer_or("moe_layer_freq", 1)
     blocks = [dense] * layers
     if top.has("n_routed_experts"):
-        routed = BlockSpec(attention=attention, mlp=None, moe=_experts(top))
+        routed = BlockSpec(mixer=attention, mlp=None, moe=_experts(top))
         blocks = [routed if index >= first and index % every == 0 else dense for index in range(layers)]
     runs = runs_of(blocks)
     extra = top.integer_or("num_nextn_predict_layers", 0, minimum=0)

@@ -75,7 +75,7 @@ def gpt_neox(top: Section, name: str) -> ModelSpec:
     bias = top.flag("attention_bias", True)
     block = replace(
         block,
-        attention=replace(block.attention, qkv_bias=bias, out_bias=bias),
+        mixer=replace(block.mixer, qkv_bias=bias, out_bias=bias),
         parallel_residual=top.flag("use_parallel_residual", True),
     )
     runs = (BlockRun(block=block, count=top.integer("num_hidden_layers", maximum=MAX_LAYERS)),)
@@ -136,13 +136,13 @@ def decoder(top: Section, name: str, runs: tuple[BlockRun, ...], norm: NormKind 
 def _gated(top: Section, name: str, attention: AttentionSpec, *, mlp_bias: bool = False) -> ModelSpec:
     mlp = MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True, bias=mlp_bias)
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    return decoder(top, name, (BlockRun(block=BlockSpec(attention=attention, mlp=mlp), count=layers),))
+    return decoder(top, name, (BlockRun(block=BlockSpec(mixer=attention, mlp=mlp), count=layers),))
 
 
 def _windowed(top: Section, name: str, attention: AttentionSpec) -> ModelSpec:
     mlp = MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True)
     windows = read_windows(top, top.integer("num_hidden_layers", maximum=MAX_LAYERS))
-    blocks = [BlockSpec(attention=replace(attention, window=window), mlp=mlp) for window in windows]
+    blocks = [BlockSpec(mixer=replace(attention, window=window), mlp=mlp) for window in windows]
     return decoder(top, name, runs_of(blocks))
 
 
@@ -159,4 +159,4 @@ def _biased_block(top: Section, hidden: int, heads: int, *, ffn: int) -> BlockSp
         out_bias=True,
     )
     mlp = MlpSpec(ffn_hidden=ffn, gated=False, bias=True, activation="gelu")
-    return BlockSpec(attention=attention, mlp=mlp, norm=NormKind.LAYER)
+    return BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)

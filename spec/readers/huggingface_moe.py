@@ -15,7 +15,7 @@ def mixtral(top: Section, name: str) -> ModelSpec:
     attention = replace(read_attention(top), window=top.maybe_integer("sliding_window"))
     moe = read_experts(top, "num_local_experts", "intermediate_size")
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    block = BlockSpec(attention=attention, mlp=None, moe=moe)
+    block = BlockSpec(mixer=attention, mlp=None, moe=moe)
     return decoder(top, name, (BlockRun(block=block, count=layers),))
 
 
@@ -57,7 +57,7 @@ def _sparse(top: Section, name: str, attention: AttentionSpec, moe: MoeSpec) -> 
     mlp = None if all(routed) else MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True)
     blocks = [
         BlockSpec(
-            attention=replace(attention, window=window),
+            mixer=replace(attention, window=window),
             mlp=None if is_routed else mlp,
             moe=moe if is_routed else None,
         )

@@ -68,7 +68,7 @@ def read_internlm_model(
     gated = model.flag("use_swiglu", True)
     experts = _experts(model, moe, family, ffn)
     dense = MlpSpec(ffn_hidden=ffn, gated=gated, bias=mlp_bias, activation="silu" if gated else "gelu")
-    block = BlockSpec(attention=attention, mlp=None if experts else dense, moe=experts, norm=norm)
+    block = BlockSpec(mixer=attention, mlp=None if experts else dense, moe=experts, norm=norm)
     spec = ModelSpec(
         name=name,
         hidden=hidden,

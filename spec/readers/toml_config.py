@@ -99,7 +99,7 @@ def _run(model: Section, entry: object, index: int, hidden: int, norm: NormKind)
     if section.has("mlp") == section.has("moe"):
         section.fail("mlp", "exactly one of mlp and moe in each block")
     block = BlockSpec(
-        attention=_attention(section.section("attention"), hidden),
+        mixer=_attention(section.section("attention"), hidden),
         mlp=_mlp(section.section("mlp")) if section.has("mlp") else None,
         moe=_moe(section.section("moe")) if section.has("moe") else None,
         norm=norm,

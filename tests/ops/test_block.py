@@ -38,7 +38,7 @@ def gpt() -> ModelSpec:
         v_dim=HIDDEN // HEADS,
     )
     block = BlockSpec(
-        attention=attention,
+        mixer=attention,
         mlp=MlpSpec(ffn_hidden=4 * HIDDEN, gated=False, activation="gelu"),
         norm=NormKind.LAYER,
     )

@@ -83,7 +83,7 @@ def test_a_bias_of_the_projection_is_a_kernel_of_its_own() -> None:
     biased = model.blocks[0].block
     run = replace(
         model.blocks[0],
-        block=replace(biased, attention=replace(biased.attention, qkv_bias=True)),
+        block=replace(biased, mixer=replace(biased.mixer, qkv_bias=True)),
     )
     layer = written(replace(model, blocks=(run,)), job(flash_attention=False), "mtp", Layout.of(1)).blocks[0]
     added = [op for op in layer.forward if op.name == "attention.qkv.add_bias"]

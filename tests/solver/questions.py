@@ -23,7 +23,7 @@ def small_model(*, layers: int = 8, kv_heads: int = 4, hidden: int = 512, heads:
         qk_dim=hidden // heads,
         v_dim=hidden // heads,
     )
-    block = BlockSpec(attention=attention, mlp=MlpSpec(ffn_hidden=4 * hidden, gated=True))
+    block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=4 * hidden, gated=True))
     return ModelSpec(
         name="small",
         hidden=hidden,

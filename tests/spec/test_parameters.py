@@ -94,8 +94,8 @@ def test_tying_and_biases_count_once() -> None:
     assert num_parameters(replace(model, tied_embeddings=True)).total == before.total - before.head
     assert num_parameters(replace(model, head_bias=True)).total == before.total + model.vocab
     block = model.blocks[0].block
-    attention = replace(block.attention, qkv_bias=True, out_bias=True)
-    added = num_parameters(with_block(model, replace(block, attention=attention))).total - before.total
+    attention = replace(block.mixer, qkv_bias=True, out_bias=True)
+    added = num_parameters(with_block(model, replace(block, mixer=attention))).total - before.total
     assert added == 32 * (4096 + 2 * 8 * 128 + 4096)
 
 

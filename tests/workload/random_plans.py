@@ -45,7 +45,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
     model = small_model(layers=8, kv_heads=draw(st.sampled_from([2, 4, 8])))
     block = model.blocks[0].block
     if draw(st.booleans()):
-        block = replace(block, attention=LATENT)
+        block = replace(block, mixer=LATENT)
     tied = draw(st.booleans())
     kind = draw(st.sampled_from(["dense", "experts", "dense first"]))
     expert = replace(block, mlp=None, moe=EXPERTS)

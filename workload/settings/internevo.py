@@ -103,7 +103,7 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
 
 
 def _attention(model: ModelSpec, block: BlockSpec) -> Section:
-    attention = block.attention
+    attention = block.mixer
     plain = attention.kind is not AttentionKind.MLA and attention.qk_dim == attention.v_dim
     refuse_unless(plain and not attention.sinks, NAME, f"the attention of {model.name}")
     section: Section = {
@@ -119,7 +119,7 @@ def _attention(model: ModelSpec, block: BlockSpec) -> Section:
 
 def _family(block: BlockSpec) -> tuple[str, Section]:
     """The model type whose layers are these, and its switches for biases."""
-    attention = block.attention
+    attention = block.mixer
     refuse_unless(not block.parallel_residual, NAME, "parallel residuals")
     biases = (attention.qkv_bias, attention.out_bias, bool(block.mlp and block.mlp.bias))
     if block.moe is not None:

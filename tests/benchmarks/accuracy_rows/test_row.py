@@ -90,17 +90,17 @@ def test_model_families() -> None:
     gpt, _ = model_of(gpt_row, notes_of(gpt_row))
     assert (gpt.norm, gpt.position, gpt.tied_embeddings) == (NormKind.LAYER, PositionKind.LEARNED, True)
     assert gpt.max_positions == 256
-    assert gpt.blocks[0].block.attention.qkv_bias
+    assert gpt.blocks[0].block.mixer.qkv_bias
     first = row(**EXPERTS | {"moe_layer_freq": "first1dense"}, model_name="deepseek-x")
     deep, gaps = model_of(first, notes_of(first))
     assert [run.count for run in deep.blocks] == [1, 3]
     assert deep.blocks[0].block.mlp is not None
-    assert deep.blocks[1].block.attention.kind is AttentionKind.MLA
+    assert deep.blocks[1].block.mixer.kind is AttentionKind.MLA
     assert Gap.LATENT_SHAPES in gaps
     windowed = row(**EXPERTS | {"pp": "2"}, model_name="gpt-oss-x")
     oss, _ = model_of(windowed, notes_of(windowed))
     assert [run.count for run in oss.blocks] == [1, 1, 1, 1]
-    assert [run.block.attention.window for run in oss.blocks] == [None, 128, None, 128]
+    assert [run.block.mixer.window for run in oss.blocks] == [None, 128, None, 128]
 
 
 @pytest.mark.parametrize(

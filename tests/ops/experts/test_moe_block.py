@@ -20,7 +20,7 @@ COPIES = SEQ * TOPK
 def model(**changes: object) -> ModelSpec:
     attention = AttentionSpec(kind=AttentionKind.MHA, num_heads=4, num_kv_heads=4, qk_dim=64, v_dim=64)
     moe = MoeSpec(num_experts=EXPERTS, topk=TOPK, expert_ffn_hidden=WIDTH)
-    block = BlockSpec(attention=attention, mlp=None, moe=replace(moe, **changes))
+    block = BlockSpec(mixer=attention, mlp=None, moe=replace(moe, **changes))
     return ModelSpec(
         name="experts", hidden=HIDDEN, vocab=1024, blocks=(BlockRun(block=block, count=2),), source="made up"
     )

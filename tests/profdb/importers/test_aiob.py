@@ -19,7 +19,7 @@ from spec.model import (
 )
 
 ATTENTION = AttentionSpec(kind=AttentionKind.MHA, num_heads=40, num_kv_heads=40, qk_dim=128, v_dim=128)
-BLOCK = BlockSpec(attention=ATTENTION, mlp=MlpSpec(ffn_hidden=20480, gated=False), norm=NormKind.LAYER)
+BLOCK = BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=20480, gated=False), norm=NormKind.LAYER)
 MODEL = ModelSpec(
     name="13B",
     hidden=5120,

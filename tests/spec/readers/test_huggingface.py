@@ -84,7 +84,7 @@ def test_deepseek_runs(tmp_path: Path) -> None:
         (58, True, False),
         (1, True, True),
     ]
-    attention, moe = runs[1].block.attention, runs[1].block.moe
+    attention, moe = runs[1].block.mixer, runs[1].block.moe
     assert (attention.kind, attention.qk_dim, attention.rope_dim) == (AttentionKind.MLA, 192, 64)
     assert moe is not None
     assert (moe.shared_ffn_hidden, moe.router_bias) == (2048, True)
@@ -117,12 +117,12 @@ def test_sparse_steps_and_dense_layers(tmp_path: Path) -> None:
 
 
 def test_windows(tmp_path: Path) -> None:
-    assert load(tmp_path, MISTRAL_7B).blocks[0].block.attention.window == 4096
-    assert load(tmp_path, {**MISTRAL_7B, "sliding_window": None}).blocks[0].block.attention.window is None
-    assert load(tmp_path, QWEN2_72B).blocks[0].block.attention.window is None
+    assert load(tmp_path, MISTRAL_7B).blocks[0].block.mixer.window == 4096
+    assert load(tmp_path, {**MISTRAL_7B, "sliding_window": None}).blocks[0].block.mixer.window is None
+    assert load(tmp_path, QWEN2_72B).blocks[0].block.mixer.window is None
     mixed = {**QWEN2_72B, "use_sliding_window": True, "max_window_layers": 70}
     runs = load(tmp_path, mixed).blocks
-    assert [(run.count, run.block.attention.window) for run in runs] == [(70, None), (10, 131072)]
+    assert [(run.count, run.block.mixer.window) for run in runs] == [(70, None), (10, 131072)]
 
 
 def test_gpt_families(tmp_path: Path) -> None:

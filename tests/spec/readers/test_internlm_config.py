@@ -136,10 +136,10 @@ def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
 
 
 def test_kv_heads_named_but_not_given_to_the_model_are_the_heads(tmp_path: Path) -> None:
-    attention = load(tmp_path, TRAINING_CONFIG).model.blocks[0].block.attention
+    attention = load(tmp_path, TRAINING_CONFIG).model.blocks[0].block.mixer
     assert (attention.kind, attention.num_kv_heads) == (AttentionKind.MHA, 32)
     given = changed("    no_bias=True,", "    no_bias=True, num_kv_attention_heads=NUM_KV_ATTENTION_HEAD,")
-    attention = load(tmp_path, given).model.blocks[0].block.attention
+    attention = load(tmp_path, given).model.blocks[0].block.mixer
     assert (attention.kind, attention.num_kv_heads) == (AttentionKind.GQA, 8)
 
 

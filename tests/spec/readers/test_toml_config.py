@@ -48,8 +48,8 @@ def test_mixed_blocks_and_plan(tmp_path: Path) -> None:
     config = load(tmp_path, MIXED)
     assert (config.format, config.seq_len, config.model.name) == ("toml", 2048, "mixed")
     first, second = (run.block for run in config.model.blocks)
-    assert (first.attention.kind, first.attention.window) == (AttentionKind.GQA, 512)
-    assert second.attention.kind is AttentionKind.MLA
+    assert (first.mixer.kind, first.mixer.window) == (AttentionKind.GQA, 512)
+    assert second.mixer.kind is AttentionKind.MLA
     assert config.plan is not None
     assert (config.plan.strategy, config.plan.tp, config.plan.wp) == ("fsp", 4, None)
     assert (config.plan.recompute, config.plan.dtype, config.plan.memory_pool) == ("full", "bf16", None)

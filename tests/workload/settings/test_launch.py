@@ -45,11 +45,11 @@ def as_internevo_has_it(model: ModelSpec) -> ModelSpec:
     """Shared experts of whole widths, and heads that are not grouped called so."""
     runs = []
     for run in model.blocks:
-        attention = run.block.attention
+        attention = run.block.mixer
         if attention.kind is AttentionKind.GQA and attention.num_kv_heads == attention.num_heads:
             attention = replace(attention, kind=AttentionKind.MHA)
         moe = run.block.moe and replace(run.block.moe, shared_ffn_hidden=2 * run.block.moe.expert_ffn_hidden)
-        runs.append(replace(run, block=replace(run.block, attention=attention, moe=moe)))
+        runs.append(replace(run, block=replace(run.block, mixer=attention, moe=moe)))
     return replace(model, blocks=tuple(runs))
 
 
@@ -63,7 +63,7 @@ def test_an_internevo_config_reads_back_as_the_plan(
     )
     model = as_internevo_has_it(case.question.model)
     case = replace(case, question=replace(case.question, model=model))
-    latent = case.question.model.blocks[0].block.attention == LATENT
+    latent = case.question.model.blocks[0].block.mixer == LATENT
     if case.plan.cp > 1 or case.plan.zero_stage > 1 or latent or len(case.question.model.blocks) > 1:
         with pytest.raises(ExportError, match=r"cp 2|ZeRO stage|mixed layers|attention of"):
             internevo_settings(case.question, case.plan)
@@ -171,7 +171,7 @@ def test_megatron_flags_read_back_as_the_plan(case: Case, tmp_path_factory: pyte
         model.hidden,
         model.vocab,
     )
-    assert read.multi_latent_attention == (model.blocks[0].block.attention == LATENT)
+    assert read.multi_latent_attention == (model.blocks[0].block.mixer == LATENT)
     assert (read.num_experts or 0) == (EXPERTS.num_experts if model.blocks[-1].block.moe else 0)
     if len(model.blocks) > 1:
         assert read.moe_layer_freq == "([0]*1+[1]*7)"
@@ -222,7 +222,7 @@ def test_models_in_megatron_flags(config: str, tmp_path: Path) -> None:
     model = read_config(ROOT / "configs" / config).model
     plan = Plan(strategy=FSP, preset="megatron", tp=8, etp=1, dp=1)
     read = megatron(asked(plan, model=model), tmp_path)
-    attention = model.blocks[0].block.attention
+    attention = model.blocks[0].block.mixer
     assert read.num_attention_heads == attention.num_heads
     assert (
         read.num_query_groups or (read.kv_lora_rank and attention.num_kv_heads) or read.num_attention_heads

@@ -122,7 +122,7 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
 def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module]:
     """The modules of one block in forward order."""
     yield _norm(f"{prefix}.input_norm", hidden, block.norm)
-    yield from _attention(block.attention, hidden, f"{prefix}.attention", block.norm)
+    yield from _attention(block.mixer, hidden, f"{prefix}.attention", block.norm)
     yield _norm(f"{prefix}.post_norm", hidden, block.norm)
     if block.moe is not None:
         yield from _experts(block.moe, hidden, f"{prefix}.moe")

@@ -141,7 +141,7 @@ def _from_dimensions(flags: ShapeFlags) -> ModelSpec:
         out_bias=True,
     )
     mlp = MlpSpec(ffn_hidden=4 * hidden, gated=False, bias=True, activation="gelu")
-    block = BlockSpec(attention=attention, mlp=mlp, norm=NormKind.LAYER)
+    block = BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)
     return ModelSpec(
         name=f"gpt_{flags.model_size}B" if flags.model_size else "gpt",
         hidden=hidden,
@@ -168,12 +168,12 @@ def _counted(flags: ShapeFlags, model: ModelSpec) -> tuple[BlockRun, ...]:
 
 
 def _block(flags: ShapeFlags, block: BlockSpec, hidden: int, resized: bool) -> BlockSpec:
-    attention = _attention(flags, block.attention, hidden, resized)
+    attention = _attention(flags, block.mixer, hidden, resized)
     if block.moe is not None or flags.moe_enable:
-        return replace(block, attention=attention, mlp=None, moe=_moe(flags, block, hidden, resized))
+        return replace(block, mixer=attention, mlp=None, moe=_moe(flags, block, hidden, resized))
     if flags.num_experts is not None and flags.num_experts > 1:
         raise refuse("num_experts", flags.num_experts, "experts need --moe_enable")
-    return replace(block, attention=attention, mlp=_mlp(flags, block.mlp, hidden, resized))
+    return replace(block, mixer=attention, mlp=_mlp(flags, block.mlp, hidden, resized))
 
 
 def _attention(flags: ShapeFlags, attention: AttentionSpec, hidden: int, resized: bool) -> AttentionSpec:

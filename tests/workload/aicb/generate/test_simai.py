@@ -40,7 +40,7 @@ def test_dimensions_replace_the_presets() -> None:
     model = result.question.model
     (run,) = model.blocks
     assert (run.count, model.hidden, model.vocab, model.max_positions) == (4, 1024, 1000, 77)
-    attention = run.block.attention
+    attention = run.block.mixer
     assert (attention.num_heads, attention.num_kv_heads, attention.qk_dim) == (16, 4, 64)
     assert attention.kind is AttentionKind.GQA
     # rows: 2 sequences of 512 tokens; GELU: one matrix of 3000 columns

@@ -90,7 +90,7 @@ BAD_PROJECTS = [
     (
         "files_have_no_circle",
         {"ops/op.py": "from ops import block\n", "ops/block.py": "def f():\n    import ops.op\n"},
-        "ops.op",
+        "ops.block",
     ),
     (
         "files_have_no_circle",

@@ -18,7 +18,7 @@ from spec.readers.huggingface_deepseek import deepseek
 from spec.readers.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
 from spec.readers.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
 from spec.readers.pyconfig import read_text
-from spec.readers.section import Section
+from spec.section import Section
 
 MODEL_TYPES: dict[str, Callable[[Section, str], ModelSpec]] = {
     "llama": llama,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from spec.readers.huggingface_dense import decoder, runs_of
 from spec.readers.huggingface_moe import read_experts
-from spec.readers.section import MAX_LAYERS, Section
+from spec.section import MAX_LAYERS, Section
 
 
 def deepseek(top: Section, name: str) -> ModelSpec:

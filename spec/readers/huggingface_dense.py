@@ -17,7 +17,7 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-from spec.readers.section import MAX_LAYERS, Section
+from spec.section import MAX_LAYERS, Section
 
 
 def llama(top: Section, name: str) -> ModelSpec:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spec.model import AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from spec.readers.huggingface_dense import decoder, read_attention, read_windows, runs_of
-from spec.readers.section import MAX_LAYERS, Section
+from spec.section import MAX_LAYERS, Section
 
 
 def mixtral(top: Section, name: str) -> ModelSpec:

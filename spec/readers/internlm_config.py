@@ -7,7 +7,7 @@ from spec.readers.internlm_keys import TOP_LEVEL
 from spec.readers.internlm_model import FAMILIES, read_internlm_model
 from spec.readers.internlm_plan import read_internlm_plan
 from spec.readers.pyconfig import PyConfig, read_pyconfig
-from spec.readers.section import Section
+from spec.section import Section
 
 
 def read_internlm_config(path: Path) -> ConfigFile:

@@ -16,7 +16,7 @@ from spec.model import (
     NormKind,
 )
 from spec.readers.internlm_keys import MODEL, MOE
-from spec.readers.section import MAX_LAYERS, Section
+from spec.section import MAX_LAYERS, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
 from spec.readers.config_file import WrittenPlan
 from spec.readers.internlm_keys import HYBRID_ZERO, PIPELINE
-from spec.readers.section import Section
+from spec.section import Section
 
 STRATEGIES = ("mtp", "msp", "fsp", "isp")
 PRICED_DTYPES = ("bf16", "fp16")

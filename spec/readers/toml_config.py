@@ -40,7 +40,7 @@ from spec.model import (
 from spec.presets.registry import preset_named
 from spec.readers.config_file import ConfigFile, WrittenPlan
 from spec.readers.pyconfig import read_text
-from spec.readers.section import MAX_LAYERS, Section
+from spec.section import MAX_LAYERS, Section
 
 MAX_RUNS = 1000
 

@@ -10,7 +10,7 @@ from spec.replaced_file import replaced_file
 from workload.settings.deepspeed import deepspeed_settings
 from workload.settings.internevo import internevo_settings
 from workload.settings.megatron import megatron_settings
-from workload.settings.step_trace import export_trace
+from workload.settings.step_trace import trace_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,9 @@ def write_launch_files(question: Question, plan: Plan, files: LaunchFiles) -> tu
         texts[files.deepspeed] = json.dumps(settings, indent=2) + "\n"
     if files.internevo:
         texts[files.internevo] = internevo_settings(question, plan)
+    if files.trace:
+        texts[files.trace] = trace_text(question, plan)
     for path, text in texts.items():
         with replaced_file(path) as handle:
             handle.write(text)
-    written = list(texts)
-    if files.trace:
-        export_trace(question, plan, files.trace)
-        written.append(files.trace)
-    return written, notes
+    return list(texts), notes

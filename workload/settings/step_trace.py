@@ -1,13 +1,14 @@
 """The predicted step as a Chrome trace (chrome://tracing, ui.perfetto.dev): one row a pipeline stage.
 
-Format: Trace Event Format, complete events ("ph": "X") with times in microseconds. The pipeline is the
-solver's replay of the schedule, so the last event ends with the solver's step; with a zero-bubble schedule,
+Format: Trace Event Format (Google, "Trace Event Format", sections "Complete Events", "Async Events" and
+"Metadata Events"), times in microseconds. Passes are complete events: on a stage they follow each other.
+Messages between stages overlap, and viewers drop complete events that overlap without nesting, so a hop is
+an async event, a begin and an end under one id. The pipeline is the solver's replay of the schedule, so the last event ends with the solver's step; with a zero-bubble schedule,
 whose stages begin the next step as they become free, the stage that began first does.
 """
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -19,39 +20,38 @@ from solver.price import Sized, StageSeconds, sized, stage_seconds
 from solver.question import Question
 from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file
 
 NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.WEIGHT: "weight gradient"}
 # A browser shows a few hundred thousand events; more would be no picture.
 MOST_EVENTS = 400_000
-ARRIVALS = 10_000
 
 Event = dict[str, object]
 
 
-def export_trace(question: Question, plan: Plan, path: Path) -> int:
-    """Write the trace of ``plan``; the number of events. Raises ExportError for more than a viewer shows."""
+def trace_text(question: Question, plan: Plan) -> str:
+    """The trace of ``plan`` as JSON. Raises ExportError for more than a viewer shows."""
     works = plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
     if works > MOST_EVENTS:
-        raise ExportError(f"{path}: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows")
-    events = list(trace_events(question, plan))
-    with replaced_file(path) as handle:
-        json.dump(
-            {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"plan": plan.words()}}, handle
+        raise ExportError(
+            f"--export_trace: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows"
         )
-        handle.write("\n")
-    return len(events)
+    trace = {
+        "traceEvents": list(trace_events(question, plan)),
+        "displayTimeUnit": "ms",
+        "otherData": {"plan": plan.words()},
+    }
+    return json.dumps(trace) + "\n"
 
 
 def trace_events(question: Question, plan: Plan) -> Iterator[Event]:
-    """Names of the rows, the passes and their hops, then reduction, update and gather of each stage."""
+    """Names of the model and the rows, the passes and their hops, then reduction, update and gather of each
+    stage."""
     table = sized(question.model, question.job, PlanTable.of(plan))
     timed = stage_seconds(question.model, question.job, table, question.pricer)
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
+    yield _named("process_name", 0, f"{question.model.name}: {plan.words()}")
     for stage in range(plan.pp):
-        yield _named(stage, f"stage {stage}")
-        if plan.pp > 1:
-            yield _named(ARRIVALS + stage, f"to stage {stage}")
+        yield _named("thread_name", stage, f"stage {stage}")
     ended = np.zeros(plan.pp)
     began = np.full(plan.pp, np.inf)
     for event, stage, start_s, end_s in _passes(plan, timed, per_stage, table.stages.chunk_starts):
@@ -66,7 +66,7 @@ def trace_events(question: Question, plan: Plan) -> Iterator[Event]:
 def _passes(
     plan: Plan, timed: StageSeconds, per_stage: IntArray, chunk_starts: IntArray
 ) -> Iterator[tuple[Event, int, float, float]]:
-    """Every pass with its stage, start and end (seconds), and the hop that brings what it needs."""
+    """Every pass with its stage, start and end (seconds), and both ends of the hop that brings what it needs."""
     # The chunks of a stage's row follow each other.
     rows = chunk_starts[per_stage][:, None, None] + np.arange(plan.vpp)[None, :, None]
     times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.hops)
@@ -80,8 +80,8 @@ def _passes(
         hop_s = float(timed.hops.seconds[0])
         if one.hops and hop_s > 0:
             sent_s = float(ends[one.needs, 0])
-            event = _event(f"hop of {name}", "hop", ARRIVALS + one.stage, (sent_s, sent_s + hop_s), marks)
-            yield event, one.stage, start_s, end_s
+            for event in _hop(index, one.stage, (sent_s, sent_s + hop_s), {"of": name, **marks}):
+                yield event, one.stage, start_s, end_s
 
 
 def _afterwards(
@@ -108,8 +108,23 @@ def _afterwards(
                 yield _event(name, "step", stage, (start, start + seconds), {})
 
 
-def _named(row: int, name: str) -> Event:
-    return {"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": name}}
+def _named(what: str, row: int, name: str) -> Event:
+    return {"name": what, "ph": "M", "pid": 0, "tid": row, "args": {"name": name}}
+
+
+def _hop(number: int, stage: int, span_s: tuple[float, float], marks: dict[str, object]) -> Iterator[Event]:
+    """Begin and end of a message to ``stage``; viewers put events of one name on neighbouring rows."""
+    for phase, at_s in zip("be", span_s, strict=True):
+        yield {
+            "name": f"to stage {stage}",
+            "cat": "hop",
+            "ph": phase,
+            "id": number,
+            "ts": at_s * 1e6,
+            "pid": 0,
+            "tid": stage,
+            "args": marks if phase == "b" else {},
+        }
 
 
 def _event(name: str, kind: str, row: int, span_s: tuple[float, float], marks: dict[str, int]) -> Event:

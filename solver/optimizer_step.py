@@ -13,7 +13,7 @@ from ops.op import Comm, HostTransfer, HostUpdate, Op, Ops, Update
 from solver.pipeline.spans import PassTimes
 from solver.times.op_times import Pricer
 from solver.times.overlap import bucketed
-from solver.times.step_parts import Share, Tally, tally
+from solver.times.step_parts import Share, SumByPart, sum_by_part
 from spec.arrays import BoolArray, FloatArray, ceil_div
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -24,9 +24,9 @@ class StepTimes:
     """Waiting times per stage row: ``reduction`` after the last backward, ``update``, and ``gather`` of
     the parameters before the next step."""
 
-    reduction: Tally
-    update: Tally
-    gather: Tally
+    reduction: SumByPart
+    update: SumByPart
+    gather: SumByPart
 
 
 def operations(
@@ -57,15 +57,19 @@ def step_times(
     rest = [op for op in ops if not isinstance(op, Comm) and not _leaves_for_host(op)]
     update = [_share(pricer, op, layout) for op in rest]
     if preset.overlap_grad_reduce:
-        reduction = _hidden(reduction, passes.backward_s, buckets, pricer.taken)
+        reduction = _hidden(reduction, passes.backward_s, buckets, pricer.sm_share)
     if preset.overlap_param_gather:
-        gather = _hidden(gather, passes.forward_s, buckets, pricer.taken)
+        gather = _hidden(gather, passes.forward_s, buckets, pricer.sm_share)
     if preset.offloads_optimizer == "backward":
         reduction += [_beside_backward(op, share, passes.backward_s, buckets) for op, share in leaving]
     else:
         reduction += [share for _, share in leaving]
         update = _beside_host(rest, update)
-    return StepTimes(reduction=tally(reduction, rows), update=tally(update, rows), gather=tally(gather, rows))
+    return StepTimes(
+        reduction=sum_by_part(reduction, rows),
+        update=sum_by_part(update, rows),
+        gather=sum_by_part(gather, rows),
+    )
 
 
 def _is_reduction(op: Op) -> bool:
@@ -111,12 +115,12 @@ def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
     )
 
 
-def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray, taken: float) -> list[Share]:
+def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray, sm_share: float) -> list[Share]:
     """All collectives of a kind share the pass; what is left is spread over them in proportion."""
     if not shares:
         return shares
     total = np.sum([share.seconds for share in shares], axis=0)
-    left = bucketed(total, pass_s, buckets, taken)
+    left = bucketed(total, pass_s, buckets, sm_share)
     fraction = np.divide(left, total, out=np.zeros_like(total), where=total > 0)
     return [
         Share(

@@ -21,7 +21,7 @@ from solver.pipeline.stages import ChunkTable, StageTable, stage_table
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
 from solver.times.op_times import Pricer
-from solver.times.step_parts import PARTS, Tally, added
+from solver.times.step_parts import PARTS, SumByPart, added
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective
@@ -94,7 +94,7 @@ class StageSeconds:
     """What each stage row takes: one micro-batch through it (``per_micro`` with its parts) and each of its
     chunks (``chunk_passes``), the messages between stages, and the work after the last micro-batch."""
 
-    per_micro: Tally
+    per_micro: SumByPart
     chunk_passes: PassTimes
     hops: Hops
     step: StepTimes
@@ -107,8 +107,8 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
         layer_times(pricer, job, piece, table.layers.layout, split=plans.schedule.splits_backward)
         for piece in table.layers.pieces
     ]
-    forward = _stage_tally(table, [time.forward for time in times])
-    backward = _stage_tally(table, [time.backward for time in times])
+    forward = _stage_sum(table, [time.forward for time in times])
+    backward = _stage_sum(table, [time.backward for time in times])
     row_layout = plans.layout.take(stages.plan)
     step = step_times(
         pricer,
@@ -141,7 +141,7 @@ def _weights(stages: StageTable | ChunkTable) -> tuple[IntArray, ...]:
     return (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
 
 
-def _stage_tally(table: Sized, pieces: list[Tally]) -> Tally:
+def _stage_sum(table: Sized, pieces: list[SumByPart]) -> SumByPart:
     """One micro-batch through every stage row."""
     row = table.layers.row[table.stages.plan]
     scaled = [
@@ -202,7 +202,7 @@ def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) ->
 
 
 def _assemble(
-    table: Sized, per_micro: Tally, step: StepTimes, ends_s: tuple[FloatArray, FloatArray]
+    table: Sized, per_micro: SumByPart, step: StepTimes, ends_s: tuple[FloatArray, FloatArray]
 ) -> StepCost:
     """Parts of the stage that is ready for the update last, then the slowest update and gather."""
     stages, plans = table.stages, table.plans

@@ -2,16 +2,16 @@
 between shapes.
 
 A group shape is (intra, inter, siblings) as in profdb.cases.CollectiveCase. A shape that was measured
-is read from its own ladder (profdb.fits.monotone_curve); another one is told by profdb.fits.group_shape and is
+is read from its own curve (profdb.fits.monotone_curve); another one is told by profdb.fits.group_shape and is
 never inside. Fitted: the bend of the chords is the one that misses left-out sizes least, over all shapes
 of one collective.
 """
 
 import numpy as np
 
-from profdb.fits import protocol_changes as borrowed_bends
+from profdb.fits import protocol_changes as shared_changes
 from profdb.fits.group_shape import ShapeCurve, restated, shape_error
-from profdb.fits.monotone_curve import BENDS, Ladder, climb, fit_ladder, left_out_errors
+from profdb.fits.monotone_curve import BENDS, MonotoneCurve, climb, fit_monotone_curve, left_out_errors
 from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
@@ -29,29 +29,29 @@ BEYOND_STD = 0.15
 
 
 def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
-    """One ladder for each group shape among the samples."""
+    """One curve for each group shape among the samples."""
     stacked = np.stack([columns[name] for name in SHAPE], axis=1)
     shapes, which = np.unique(stacked, axis=0, return_inverse=True)
     sizes = columns["size_bytes"].astype(np.float64)
     groups = [np.flatnonzero(which.reshape(-1) == index) for index in range(shapes.shape[0])]
     errors, rows = _left_out(groups, sizes, seconds)
     best = int(np.argmin(np.log1p(errors).mean(axis=1))) if errors.size else 0
-    ladders = [fit_ladder(sizes[rows], seconds[rows], BENDS[best]) for rows in groups]
+    monotones = [fit_monotone_curve(sizes[rows], seconds[rows], BENDS[best]) for rows in groups]
     curves = [
-        ShapeCurve(intra=int(shape[0]), inter=int(shape[1]), siblings=int(shape[2]), ladder=ladder)
-        for shape, ladder in zip(shapes, ladders, strict=True)
+        ShapeCurve(intra=int(shape[0]), inter=int(shape[1]), siblings=int(shape[2]), monotone=monotone)
+        for shape, monotone in zip(shapes, monotones, strict=True)
     ]
-    weight = _borrowed_weight(curves)
-    ladders = [
-        borrowed_bends.filled(curve, curves[:at] + curves[at + 1 :], weight)
+    weight = _shared_weight(curves)
+    monotones = [
+        shared_changes.filled(curve, curves[:at] + curves[at + 1 :], weight)
         for at, curve in enumerate(curves)
     ]
     return {
         "shapes": shapes.astype(np.float64),
-        "ends": np.cumsum([ladder.log_size.shape[0] for ladder in ladders]).astype(np.float64),
-        "log_size": np.concatenate([ladder.log_size for ladder in ladders]),
-        "log_seconds": np.concatenate([ladder.log_seconds for ladder in ladders]),
-        "rates": np.asarray([ladder.rate for ladder in ladders]),
+        "ends": np.cumsum([monotone.log_size.shape[0] for monotone in monotones]).astype(np.float64),
+        "log_size": np.concatenate([monotone.log_size for monotone in monotones]),
+        "log_seconds": np.concatenate([monotone.log_seconds for monotone in monotones]),
+        "rates": np.asarray([monotone.rate for monotone in monotones]),
         "bend": np.asarray([BENDS[best]]),
         "noise": np.asarray([noise]),
         "cv_error": errors[best],
@@ -71,11 +71,11 @@ def _left_out(
     return errors, np.concatenate([rows[at] for rows, (_, at) in found]).astype(np.float64)
 
 
-def _borrowed_weight(curves: list[ShapeCurve]) -> float:
+def _shared_weight(curves: list[ShapeCurve]) -> float:
     """How much of what other groups show between two sizes is believed (profdb.fits.protocol_changes)."""
     step = -(-len(curves) // MOST_SHAPES_TESTED) if curves else 1
-    errors = borrowed_bends.left_out_errors(curves[::step])
-    return borrowed_bends.WEIGHTS[int(np.argmin(np.log1p(errors).mean(axis=1)))] if errors.size else 0.0
+    errors = shared_changes.left_out_errors(curves[::step])
+    return shared_changes.WEIGHTS[int(np.argmin(np.log1p(errors).mean(axis=1)))] if errors.size else 0.0
 
 
 def shape_curves(arrays: Arrays) -> list[ShapeCurve]:
@@ -85,13 +85,13 @@ def shape_curves(arrays: Arrays) -> list[ShapeCurve]:
     for index, (shape, start, stop) in enumerate(
         zip(arrays["shapes"].astype(np.int64).tolist(), [0, *ends[:-1]], ends, strict=True)
     ):
-        ladder = Ladder(
+        monotone = MonotoneCurve(
             log_size=arrays["log_size"][start:stop],
             log_seconds=arrays["log_seconds"][start:stop],
             rate=float(arrays["rates"][index]),
             bend=float(arrays["bend"][0]),
         )
-        curves.append(ShapeCurve(intra=shape[0], inter=shape[1], siblings=shape[2], ladder=ladder))
+        curves.append(ShapeCurve(intra=shape[0], inter=shape[1], siblings=shape[2], monotone=monotone))
     return curves
 
 
@@ -106,7 +106,7 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str])
     seconds, spread = np.full(sizes.shape, np.nan), np.zeros(sizes.shape)
     inside: BoolArray = np.zeros(sizes.shape, dtype=np.bool_)
     curves = shape_curves(arrays)
-    measured = {(curve.intra, curve.inter, curve.siblings): curve.ladder for curve in curves}
+    measured = {(curve.intra, curve.inter, curve.siblings): curve.monotone for curve in curves}
     errors = arrays["cv_error"]
     between = float(np.quantile(errors, 0.683)) if errors.size else BEYOND_STD
     own_noise, told_noise = float(arrays["noise"][0]), float(arrays["shape_error"][0])
@@ -114,10 +114,10 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str])
     for index, shape in enumerate(shapes):
         rows = np.flatnonzero(which.reshape(-1) == index)
         own = measured.get((int(shape[0]), int(shape[1]), int(shape[2])))
-        ladder = own or restated(Collective(words["collective"]), curves, shape)
-        if ladder is None:
+        monotone = own or restated(Collective(words["collective"]), curves, shape)
+        if monotone is None:
             continue
-        seconds[rows], within = climb(ladder, sizes[rows])
+        seconds[rows], within = climb(monotone, sizes[rows])
         near = np.where(within, between, BEYOND_STD)
         inside[rows] = within & (own is not None)
         spread[rows] = np.hypot(np.hypot(own_noise, near), 0.0 if own is not None else told_noise)

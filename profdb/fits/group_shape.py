@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profdb.fits.monotone_curve import Ladder, climb, fit_ladder
+from profdb.fits.monotone_curve import MonotoneCurve, climb, fit_monotone_curve
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective, busbw_factor
 
@@ -47,12 +47,12 @@ OWN_NIC = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeCurve:
-    """A measured group shape and its ladder."""
+    """A measured group shape and its monotone curve."""
 
     intra: int
     inter: int
     siblings: int
-    ladder: Ladder
+    monotone: MonotoneCurve
 
     @property
     def ranks(self) -> int:
@@ -73,15 +73,15 @@ def nearest_first(curves: list[ShapeCurve], wanted: IntArray) -> list[ShapeCurve
     return sorted(reach, key=away)
 
 
-def restated(kind: Collective, curves: list[ShapeCurve], wanted: IntArray) -> Ladder | None:
-    """A ladder for the group shape ``wanted`` (intra, inter, siblings); None when nothing of its reach
+def restated(kind: Collective, curves: list[ShapeCurve], wanted: IntArray) -> MonotoneCurve | None:
+    """A monotone curve for the group shape ``wanted`` (intra, inter, siblings); None when nothing of its reach
     was measured."""
     ordered = nearest_first(curves, wanted)
     if not ordered:
         return None
     near = ordered[0]
     ranks = int(wanted[0] * wanted[1])
-    log_size = near.ladder.log_size
+    log_size = near.monotone.log_size
     sizes = 2.0**log_size
     latency, body = _parts(near, sizes)
     wire = float(busbw_factor(kind, ranks) / busbw_factor(kind, near.ranks))
@@ -96,13 +96,13 @@ def restated(kind: Collective, curves: list[ShapeCurve], wanted: IntArray) -> La
         depth = np.log2(ranks / near.ranks) / np.log2(second.ranks / near.ranks)
         told_latency = max(latency + depth * (other_latency - latency), 0.5 * latency)
     told_body = told_body * _sharing(kind, near, wanted)
-    return fit_ladder(sizes, told_latency + told_body, near.ladder.bend)
+    return fit_monotone_curve(sizes, told_latency + told_body, near.monotone.bend)
 
 
 def _parts(curve: ShapeCurve, sizes: FloatArray) -> tuple[float, FloatArray]:
     """(latency part, body at ``sizes``) of a measured shape."""
-    latency = float(np.exp(curve.ladder.log_seconds[0]))
-    times, _ = climb(curve.ladder, sizes)
+    latency = float(np.exp(curve.monotone.log_seconds[0]))
+    times, _ = climb(curve.monotone, sizes)
     return latency, np.asarray(np.maximum(times - latency, 0.0))
 
 
@@ -140,8 +140,8 @@ def shape_error(kind: Collective, curves: list[ShapeCurve]) -> float:
             continue
         told = restated(kind, rest, wanted)
         if told is not None:
-            times, _ = climb(told, 2.0**curve.ladder.log_size)
-            errors.append(np.abs(times / np.exp(curve.ladder.log_seconds) - 1.0))
+            times, _ = climb(told, 2.0**curve.monotone.log_size)
+            errors.append(np.abs(times / np.exp(curve.monotone.log_seconds) - 1.0))
     if not errors:
         return UNTESTED_STD
     return float(np.quantile(np.concatenate(errors), 0.683))

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from profdb.fits.group_shape import ShapeCurve
-from profdb.fits.monotone_curve import Ladder, climb, without_size
+from profdb.fits.monotone_curve import MonotoneCurve, climb, without_size
 from spec.arrays import FloatArray
 
 WEIGHTS: tuple[float, ...] = (0.0, 0.25)
@@ -31,41 +31,43 @@ LEAST_RISE = 0.05
 """Relative rise below which another group's gap says nothing about where it rises."""
 
 
-def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float) -> Ladder:
-    """The curve's ladder with rungs between its own where other groups of its reach have samples; itself for a
-    weight of 0. Own rungs stay and the time never falls."""
+def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float) -> MonotoneCurve:
+    """The shape's monotone curve with sizes between its own where other groups of its reach have samples; itself for a
+    weight of 0. Own sizes stay and the time never falls."""
     near = _neighbours(curve, others) if weight else []
-    ladder = curve.ladder
-    own = ladder.log_size - np.log2(curve.ranks)
+    monotone = curve.monotone
+    own = monotone.log_size - np.log2(curve.ranks)
     places: list[float] = []
     times: list[float] = []
     for low in range(own.shape[0] - 1) if near else ():
         start, stop = float(own[low]), float(own[low + 1])
-        rise = float(ladder.log_seconds[low + 1] - ladder.log_seconds[low])
+        rise = float(monotone.log_seconds[low + 1] - monotone.log_seconds[low])
         for place, shares in _shares_in(near, start, stop).items():
-            told, _ = climb(ladder, np.asarray([2.0 ** (place + np.log2(curve.ranks))]))
-            chord = float(np.log(told[0]) - ladder.log_seconds[low])
-            borrowed = float(np.clip(np.mean(shares), 0.0, 1.0)) * rise
+            told, _ = climb(monotone, np.asarray([2.0 ** (place + np.log2(curve.ranks))]))
+            chord = float(np.log(told[0]) - monotone.log_seconds[low])
+            shared = float(np.clip(np.mean(shares), 0.0, 1.0)) * rise
             places.append(place + float(np.log2(curve.ranks)))
-            times.append(float(ladder.log_seconds[low]) + chord + weight * (borrowed - chord))
-    log_size = np.concatenate([ladder.log_size, places])
+            times.append(float(monotone.log_seconds[low]) + chord + weight * (shared - chord))
+    log_size = np.concatenate([monotone.log_size, places])
     order = np.argsort(log_size, kind="stable")
-    log_seconds = np.maximum.accumulate(np.concatenate([ladder.log_seconds, times])[order])
-    return replace(ladder, log_size=log_size[order], log_seconds=log_seconds)
+    log_seconds = np.maximum.accumulate(np.concatenate([monotone.log_seconds, times])[order])
+    return replace(monotone, log_size=log_size[order], log_seconds=log_seconds)
 
 
 def left_out_errors(curves: list[ShapeCurve]) -> FloatArray:
     """Relative errors of sizes left out of all groups at once, for each of WEIGHTS (W x P). The smallest and
     largest size of a curve are never left out."""
-    sizes = np.unique(np.concatenate([curve.ladder.log_size for curve in curves])) if curves else np.zeros(0)
+    sizes = (
+        np.unique(np.concatenate([curve.monotone.log_size for curve in curves])) if curves else np.zeros(0)
+    )
     errors: list[list[float]] = []
     for size in sizes.tolist():
-        rest = [replace(curve, ladder=without_size(curve.ladder, size)) for curve in curves]
+        rest = [replace(curve, monotone=without_size(curve.monotone, size)) for curve in curves]
         for index, curve in enumerate(curves):
-            inner = np.flatnonzero(curve.ladder.log_size[1:-1] == size)
+            inner = np.flatnonzero(curve.monotone.log_size[1:-1] == size)
             if not inner.size:
                 continue
-            real = float(curve.ladder.log_seconds[1 + int(inner[0])])
+            real = float(curve.monotone.log_seconds[1 + int(inner[0])])
             others = rest[:index] + rest[index + 1 :]
             told = [
                 climb(filled(rest[index], others, weight), np.asarray([2.0**size]))[0] for weight in WEIGHTS
@@ -92,15 +94,15 @@ def _shares_in(near: list[ShapeCurve], start: float, stop: float) -> dict[float,
     shares: dict[float, list[float]] = {}
     for other in near:
         shift = float(np.log2(other.ranks))
-        rungs = other.ladder.log_size - shift
-        inside = rungs[(rungs > start + CLOSEST) & (rungs < stop - CLOSEST)]
+        theirs = other.monotone.log_size - shift
+        inside = theirs[(theirs > start + CLOSEST) & (theirs < stop - CLOSEST)]
         if not inside.size:
             continue
-        ends, within = climb(other.ladder, 2.0 ** (np.asarray([start, stop]) + shift))
+        ends, within = climb(other.monotone, 2.0 ** (np.asarray([start, stop]) + shift))
         rise = float(np.log(ends[1] / ends[0]))
         if not within.all() or rise <= LEAST_RISE:
             continue
-        times, _ = climb(other.ladder, 2.0 ** (inside + shift))
+        times, _ = climb(other.monotone, 2.0 ** (inside + shift))
         for place, time in zip(inside.tolist(), times.tolist(), strict=True):
             shares.setdefault(round(place, 6), []).append(float(np.log(time / ends[0])) / rise)
     return shares

@@ -12,7 +12,7 @@ from solver.plans.plan_table import PlanTable
 from solver.times.host_floor import host_shares
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.overlap import exposed
-from solver.times.step_parts import Share, Tally, added, tally
+from solver.times.step_parts import Share, SumByPart, added, sum_by_part
 from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -34,8 +34,8 @@ class LayerTimes:
     """One micro-batch through one layer: waiting times forward and backward, and the part of the
     backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does)."""
 
-    forward: Tally
-    backward: Tally
+    forward: SumByPart
+    backward: SumByPart
     weight_s: FloatArray
 
 
@@ -109,11 +109,13 @@ def layer_times(
     passes = []
     for ops in (piece.forward, _without_partner(piece.backward) if split else piece.backward):
         timed = [pricer.time(op, layout) for op in ops]
-        passes.append((timed, exposed(timed, pricer.taken)))
+        passes.append((timed, exposed(timed, pricer.sm_share)))
     if split:
         passes[1:] = _halves(*passes[1])
     host = host_shares(pricer, job, layout, passes)
-    tallies = [tally([*shares, late], len(layout)) for (_, shares), late in zip(passes, host, strict=True)]
+    tallies = [
+        sum_by_part([*shares, late], len(layout)) for (_, shares), late in zip(passes, host, strict=True)
+    ]
     return LayerTimes(
         forward=tallies[0],
         backward=added(tallies[1:], len(layout)),

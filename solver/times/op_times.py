@@ -51,7 +51,7 @@ class TimedOp:
 class Pricer:
     """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
-    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec) and ``taken``, the share of multiprocessors that a
+    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec) and ``sm_share``, the share of multiprocessors that a
     collective occupies. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are.
     """
@@ -59,7 +59,7 @@ class Pricer:
     book: Book
     domain_ranks: int
     training_rate_ratio: float = 1.0
-    taken: float = 0.0
+    sm_share: float = 0.0
     gpu: GpuSpec | None = None
     middle_ranks: int = 0
     host: HostSpec | None = None
@@ -72,7 +72,7 @@ class Pricer:
             book=book,
             domain_ranks=cluster.scale_up_ranks,
             training_rate_ratio=cluster.gpu.training_rate_ratio,
-            taken=min(COLLECTIVE_BLOCKS / cluster.gpu.num_sms, 0.5),
+            sm_share=min(COLLECTIVE_BLOCKS / cluster.gpu.num_sms, 0.5),
             gpu=cluster.gpu,
             middle_ranks=cluster.middle_ranks,
             host=cluster.host,

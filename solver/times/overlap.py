@@ -1,7 +1,7 @@
 """What of a pass's communication the rank waits for: one function per lane.
 
 A collective occupies streaming multiprocessors while it runs, so what computes beside it goes slower
-by their share: ``taken`` below. NCCL runs one thread block a channel (NCCL documentation,
+by their share: ``sm_share`` below. NCCL runs one thread block a channel (NCCL documentation,
 NCCL_MAX_CTAS), each on a multiprocessor of its own.
 """
 
@@ -15,18 +15,18 @@ from solver.times.step_parts import Share
 from spec.arrays import FloatArray
 
 
-def beside(comm_s: FloatArray, compute_s: FloatArray, taken: float) -> FloatArray:
+def beside(comm_s: FloatArray, compute_s: FloatArray, sm_share: float) -> FloatArray:
     """A collective beside one GEMM or attention call (arXiv 2205.05198 sec. 4.2.2): what outlasts it, and
     what the compute loses meanwhile."""
-    together = np.minimum(comm_s, compute_s / (1.0 - taken))
-    return np.asarray(np.maximum(comm_s - together, 0.0) + taken * together, dtype=np.float64)
+    together = np.minimum(comm_s, compute_s / (1.0 - sm_share))
+    return np.asarray(np.maximum(comm_s - together, 0.0) + sm_share * together, dtype=np.float64)
 
 
-def exposed(pass_ops: Sequence[TimedOp], taken: float = 0.0) -> list[Share]:
+def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
     """The waiting time of every operation of one pass of one layer.
 
     Weights of the next layer and gradients of the last one run beside all a layer does in this pass
-    (arXiv 2401.09149 sec. 3.3); ``taken`` is the share of multiprocessors that collectives occupy.
+    (arXiv 2401.09149 sec. 3.3); ``sm_share`` is the share of multiprocessors that collectives occupy.
     """
     rows = len(pass_ops[0].seconds) if pass_ops else 1
     partners: dict[tuple[str, Phase], FloatArray] = {
@@ -48,10 +48,10 @@ def exposed(pass_ops: Sequence[TimedOp], taken: float = 0.0) -> list[Share]:
             continue
         wait = timed.seconds
         if lane is Lane.BESIDE:
-            wait = beside(wait, partners[(timed.op.beside, timed.op.beside_phase)], taken)
+            wait = beside(wait, partners[(timed.op.beside, timed.op.beside_phase)], sm_share)
         waits[index] = wait
         main_s = main_s + wait
-    over = beside(ahead_s, main_s, taken)
+    over = beside(ahead_s, main_s, sm_share)
     late = beside(copied_s, main_s + over, 0.0)
     left = {
         Lane.PREFETCH: np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0),
@@ -69,8 +69,8 @@ def exposed(pass_ops: Sequence[TimedOp], taken: float = 0.0) -> list[Share]:
     ]
 
 
-def bucketed(comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray, taken: float) -> FloatArray:
+def bucketed(comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray, sm_share: float) -> FloatArray:
     """A reduction in buckets beside a pass: the last bucket (or first, for a gather) is always
     waited for, the others run beside the pass (arXiv 2006.15704 sec. 3.2.3)."""
     last = comm_s / buckets
-    return last + beside(comm_s - last, compute_s * (1.0 - 1.0 / buckets), taken)
+    return last + beside(comm_s - last, compute_s * (1.0 - 1.0 / buckets), sm_share)

@@ -25,7 +25,7 @@ PARTS: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class SumByPart:
     """Sums over operations for N rows.
 
     ``parts[name]`` and ``origins[origin]`` are seconds and both add up to ``seconds``;
@@ -45,18 +45,18 @@ class Tally:
             total = total + value
         return total
 
-    def scaled(self, factor: FloatArray | IntArray | float) -> "Tally":
+    def scaled(self, factor: FloatArray | IntArray | float) -> "SumByPart":
         """Every sum times a factor per row."""
-        return Tally(
+        return SumByPart(
             parts={key: value * factor for key, value in self.parts.items()},
             origins={key: value * factor for key, value in self.origins.items()},
             std_s={key: value * factor for key, value in self.std_s.items()},
             length=self.length,
         )
 
-    def take(self, rows: IntArray) -> "Tally":
+    def take(self, rows: IntArray) -> "SumByPart":
         """The rows asked for."""
-        return Tally(
+        return SumByPart(
             parts={key: value[rows] for key, value in self.parts.items()},
             origins={key: value[rows] for key, value in self.origins.items()},
             std_s={key: value[rows] for key, value in self.std_s.items()},
@@ -83,7 +83,7 @@ class Share:
     origin: IntArray
 
 
-def tally(shares: Iterable[Share], length: int) -> Tally:
+def sum_by_part(shares: Iterable[Share], length: int) -> SumByPart:
     """Add up shares of N rows each."""
     parts: dict[str, FloatArray] = {}
     origins: dict[Origin, FloatArray] = {}
@@ -96,10 +96,10 @@ def tally(shares: Iterable[Share], length: int) -> Tally:
             origin = Origin(int(code))
             seconds = np.where(share.origin == code, share.seconds, 0.0)
             origins[origin] = origins.get(origin, zero) + seconds
-    return Tally(parts=parts, origins=origins, std_s=errors, length=length)
+    return SumByPart(parts=parts, origins=origins, std_s=errors, length=length)
 
 
-def added(tallies: Iterable[Tally], length: int) -> Tally:
+def added(tallies: Iterable[SumByPart], length: int) -> SumByPart:
     """The sum of several tallies of the same rows."""
     parts: dict[str, FloatArray] = {}
     origins: dict[Origin, FloatArray] = {}
@@ -111,4 +111,4 @@ def added(tallies: Iterable[Tally], length: int) -> Tally:
             origins[origin] = origins[origin] + value if origin in origins else value
         for family, value in one.std_s.items():
             errors[family] = errors[family] + value if family in errors else value
-    return Tally(parts=parts, origins=origins, std_s=errors, length=length)
+    return SumByPart(parts=parts, origins=origins, std_s=errors, length=length)

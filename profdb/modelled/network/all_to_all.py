@@ -54,6 +54,6 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shap
         for way in ways:
             outer_bytes = size * (way.reached - way.members) / ranks
             outside = np.minimum(way.rate / np.maximum(way.members, 1) * LONG_SHARE * share, cap)
-            slowest = np.maximum(slowest, np.where(way.taken, outer_bytes / outside, 0.0))
+            slowest = np.maximum(slowest, np.where(way.crossed, outer_bytes / outside, 0.0))
         best = np.minimum(best, latency + slowest)
     return np.where((shape.ranks <= 1.0) | (size == 0.0), 0.0, best)

@@ -57,7 +57,7 @@ class Way:
     siblings: IntArray
 
     @property
-    def taken(self) -> BoolArray:
+    def crossed(self) -> BoolArray:
         """Which groups have ranks on both sides."""
         return np.asarray(self.reached > self.members, dtype=np.bool_)
 
@@ -72,7 +72,7 @@ class Way:
         wanted = np.maximum(per_gpu * self.members, one_link)
         part = per_gpu * self.inner_ranks / np.maximum(self.siblings, 1)
         share = 1.0 if self.domain.link == "socket" else NIC_EFFICIENCY
-        return np.asarray(np.where(self.taken, np.minimum(wanted, part) * share, np.inf), dtype=np.float64)
+        return np.asarray(np.where(self.crossed, np.minimum(wanted, part) * share, np.inf), dtype=np.float64)
 
 
 def ways_out(cluster: ClusterSpec, shape: Shape) -> tuple[Way, ...]:
@@ -128,8 +128,8 @@ def network_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
 
 def outside_server(cluster: ClusterSpec, shape: Shape) -> BoolArray:
     """Whether a group sends over a network, and not only between the processors of a server."""
-    taken = [way.taken for way in ways_out(cluster, shape) if way.domain.link != "socket"]
-    return np.asarray(np.any([np.zeros(shape.intra.shape, dtype=np.bool_), *taken], axis=0), dtype=np.bool_)
+    crossed = [way.crossed for way in ways_out(cluster, shape) if way.domain.link != "socket"]
+    return np.asarray(np.any([np.zeros(shape.intra.shape, dtype=np.bool_), *crossed], axis=0), dtype=np.bool_)
 
 
 def outer_hop_seconds(
@@ -138,7 +138,7 @@ def outer_hop_seconds(
     """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain."""
     seconds = np.zeros(shape.intra.shape)
     for way in ways_out(cluster, shape):
-        seconds = np.where(way.taken, hop_seconds(way.domain, protocol, tree=tree), seconds)
+        seconds = np.where(way.crossed, hop_seconds(way.domain, protocol, tree=tree), seconds)
     return seconds
 
 

@@ -1,11 +1,11 @@
-"""Ladders: isotonic medians, chords, ends."""
+"""Monotone curves: isotonic medians, chords, ends."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profdb.fits.monotone_curve import BENDS, climb, fit_ladder, isotonic_median
+from profdb.fits.monotone_curve import BENDS, climb, fit_monotone_curve, isotonic_median
 
 SIZES = 2.0 ** np.arange(10, 30)
 
@@ -32,8 +32,8 @@ def test_one_slow_outlier_moves_only_itself() -> None:
     times = 1e-5 + SIZES / 1e11
     spoiled = times.copy()
     spoiled[2] *= 3.0
-    ladder = fit_ladder(SIZES, spoiled)
-    told, _ = climb(ladder, SIZES)
+    monotone = fit_monotone_curve(SIZES, spoiled)
+    told, _ = climb(monotone, SIZES)
     assert told[[0, 1, 4, 5, 10, 19]] == pytest.approx(times[[0, 1, 4, 5, 10, 19]], rel=0.01)
     assert told[2] < 1.1 * times[3]
 
@@ -44,20 +44,20 @@ def test_one_slow_outlier_moves_only_itself() -> None:
     bend=st.sampled_from(BENDS),
 )
 def test_never_falls(logs: list[float], asked: list[int], bend: float) -> None:
-    ladder = fit_ladder(SIZES[: len(logs)], np.exp(logs), bend)
-    told, _ = climb(ladder, np.sort(np.asarray(asked, dtype=np.float64)))
+    monotone = fit_monotone_curve(SIZES[: len(logs)], np.exp(logs), bend)
+    told, _ = climb(monotone, np.sort(np.asarray(asked, dtype=np.float64)))
     assert np.all(np.diff(told) >= -1e-12 * told[1:])
     assert np.all(told > 0.0)
 
 
 def test_latency_and_bandwidth_beyond_the_ends() -> None:
-    ladder = fit_ladder(SIZES, 1e-5 + SIZES / 1e11)
-    told, within = climb(ladder, np.asarray([1.0, 2.0**20, 2.0**33]))
+    monotone = fit_monotone_curve(SIZES, 1e-5 + SIZES / 1e11)
+    told, within = climb(monotone, np.asarray([1.0, 2.0**20, 2.0**33]))
     assert within.tolist() == [False, True, False]
     assert told[0] == pytest.approx(1e-5 + SIZES[0] / 1e11)
     assert told[2] == pytest.approx(1e-5 + 2.0**33 / 1e11, rel=0.01)
 
 
 def test_several_runs_of_one_size_give_their_median() -> None:
-    ladder = fit_ladder(np.asarray([4.0, 4.0, 4.0, 8.0]), np.asarray([9.0, 1.0, 2.0, 5.0]))
-    assert np.exp(ladder.log_seconds) == pytest.approx([2.0, 5.0])
+    monotone = fit_monotone_curve(np.asarray([4.0, 4.0, 4.0, 8.0]), np.asarray([9.0, 1.0, 2.0, 5.0]))
+    assert np.exp(monotone.log_seconds) == pytest.approx([2.0, 5.0])

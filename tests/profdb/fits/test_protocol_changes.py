@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from profdb.fits.group_shape import ShapeCurve
-from profdb.fits.monotone_curve import climb, fit_ladder
+from profdb.fits.monotone_curve import climb, fit_monotone_curve
 from profdb.fits.protocol_changes import filled, left_out_errors
 
 LOGS = np.arange(10.0, 27.0)
@@ -19,7 +19,9 @@ def ring_s(log_size: np.ndarray, ranks: int) -> np.ndarray:
 
 def curve(ranks: int, without: float = 0.0) -> ShapeCurve:
     logs = LOGS[without != LOGS]
-    return ShapeCurve(intra=ranks, inter=1, siblings=1, ladder=fit_ladder(2.0**logs, ring_s(logs, ranks)))
+    return ShapeCurve(
+        intra=ranks, inter=1, siblings=1, monotone=fit_monotone_curve(2.0**logs, ring_s(logs, ranks))
+    )
 
 
 def test_a_jump_is_found_where_other_groups_have_it() -> None:
@@ -27,7 +29,7 @@ def test_a_jump_is_found_where_other_groups_have_it() -> None:
     missing = 23.0
     own, others = curve(8, without=missing), [curve(2), curve(4)]
     real = ring_s(np.asarray([missing]), 8)[0]
-    chord = climb(own.ladder, np.asarray([2.0**missing]))[0][0]
+    chord = climb(own.monotone, np.asarray([2.0**missing]))[0][0]
     for weight in (0.25, 0.5):
         told = climb(filled(own, others, weight), np.asarray([2.0**missing]))[0][0]
         assert abs(np.log(told / real)) < (1.0 - 0.5 * weight) * abs(np.log(chord / real))
@@ -36,11 +38,11 @@ def test_a_jump_is_found_where_other_groups_have_it() -> None:
 
 def test_own_rungs_stay_and_the_time_never_falls() -> None:
     own = curve(8, without=23.0)
-    ladder = filled(own, [curve(2), curve(4)], 0.25)
-    told, within = climb(ladder, 2.0**own.ladder.log_size)
-    np.testing.assert_allclose(told, np.exp(own.ladder.log_seconds))
+    monotone = filled(own, [curve(2), curve(4)], 0.25)
+    told, within = climb(monotone, 2.0**own.monotone.log_size)
+    np.testing.assert_allclose(told, np.exp(own.monotone.log_seconds))
     assert within.all()
-    assert np.all(np.diff(ladder.log_seconds) >= 0.0)
+    assert np.all(np.diff(monotone.log_seconds) >= 0.0)
 
 
 def test_the_jump_makes_borrowing_win_and_sizes_are_left_out_of_all_groups() -> None:
@@ -51,5 +53,5 @@ def test_the_jump_makes_borrowing_win_and_sizes_are_left_out_of_all_groups() -> 
 
 def test_groups_of_another_reach_say_nothing() -> None:
     own = curve(8, without=23.0)
-    across = ShapeCurve(intra=2, inter=2, siblings=1, ladder=curve(4).ladder)
-    assert filled(own, [across], 0.25).log_size.tolist() == own.ladder.log_size.tolist()
+    across = ShapeCurve(intra=2, inter=2, siblings=1, monotone=curve(4).monotone)
+    assert filled(own, [across], 0.25).log_size.tolist() == own.monotone.log_size.tolist()

@@ -1,10 +1,10 @@
-"""Typed access to one section of a config: each key is read once, with its type, or refused.
+"""Typed access to one section of a config or a sheet: each key is read once, with its type, or refused.
 
 A section remembers which keys were asked for; ``close`` refuses every key that nobody read and that
 no table says is harmless. So no setting is ever ignored silently.
 """
 
-import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -12,6 +12,7 @@ from typing import NoReturn
 from spec.errors import ConfigError
 
 MAX_COUNT = 2**40  # no size, count or degree of a model or plan comes near
+MAX_NUMBER = sys.float_info.max  # whole numbers of a file may be longer, infinity and NaN are not below it
 MAX_LAYERS = 10_000  # a model's blocks are listed one by one
 
 
@@ -31,7 +32,7 @@ class Section:
         value = self.values.get(key)
         if isinstance(value, (list, tuple, dict)):
             value = f"<{type(value).__name__} of {len(value)}>"
-        raise ConfigError(where=self._place(key), key=self._path(key), value=value, allowed=allowed)
+        raise ConfigError(where=self._place(key), key=self.path(key), value=value, allowed=allowed)
 
     def has(self, key: str) -> bool:
         """Whether the key is written, with something other than None."""
@@ -47,9 +48,9 @@ class Section:
             self.fail(key, f"a whole number from {minimum} to {maximum}")
         return value
 
-    def integer_or(self, key: str, default: int, *, minimum: int = 1) -> int:
+    def integer_or(self, key: str, default: int, *, minimum: int = 1, maximum: int = MAX_COUNT) -> int:
         """A whole number, or ``default`` when the key is absent."""
-        return self.integer(key, minimum=minimum) if self.has(key) else default
+        return self.integer(key, minimum=minimum, maximum=maximum) if self.has(key) else default
 
     def maybe_integer(self, key: str, *, minimum: int = 1) -> int | None:
         """A whole number, or None when the key is absent."""
@@ -57,37 +58,50 @@ class Section:
 
     def number(self, key: str, *, positive: bool = True) -> float:
         """A required finite number, above zero unless ``positive`` is False."""
-        value = self.values.get(key) if self.has(key) else None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            self.fail(key, "a finite number")
+        value = self._finite(key, "a finite number")
         if positive and value <= 0:
             self.fail(key, "a number above 0")
         return value
 
-    def flag(self, key: str, default: bool) -> bool:
-        """True or False."""
-        if not self.has(key):
+    def measure(self, key: str, low: float, high: float, unit: str = "") -> float:
+        """A required number from ``low`` to ``high``: limits of what is believable in that unit."""
+        allowed = f"a number from {low:g} to {high:g} {unit}".rstrip()
+        value = self._finite(key, allowed)
+        if not low <= value <= high:
+            self.fail(key, allowed)
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or False; required when there is no default."""
+        if not self.has(key) and default is not None:
             return default
-        value = self.values[key]
+        value = self.values.get(key)
         if not isinstance(value, bool):
-            self.fail(key, "True or False")
+            self.fail(key, "True or False" if self.has(key) else "required: True or False")
         return value
 
     def maybe_flag(self, key: str) -> bool | None:
         """True, False, or None when the key is absent."""
-        return self.flag(key, False) if self.has(key) else None
+        return self.flag(key) if self.has(key) else None
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string; required when there is no default."""
+        """Text that is not empty; required when there is no default."""
         if not self.has(key) and default is not None:
             return default
         value = self.values.get(key)
-        if not isinstance(value, str):
-            self.fail(key, "a string" if self.has(key) else "required: a string")
+        if not isinstance(value, str) or not value.strip():
+            self.fail(key, "text that is not empty" if self.has(key) else "required: text")
         return value
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty when absent."""
+        value = self.values[key] if self.has(key) else []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.fail(key, "a list of texts")
+        return tuple(value)
+
     def choice(self, key: str, choices: Collection[str], default: str | None = None) -> str:
-        """A string out of ``choices``."""
+        """A text out of ``choices``."""
         value = self.text(key, default)
         if value not in choices:
             self.fail(key, f"one of {', '.join(choices)}")
@@ -108,17 +122,47 @@ class Section:
         """A subsection; empty when absent."""
         value = self.values[key] if self.has(key) else {}
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            self.fail(key, "a dict with string keys")
-        return Section(where=self._place(key), name=self._path(key), values=value)
+            self.fail(key, "a table (a dict with string keys)")
+        return Section(where=self._place(key), name=self.path(key), values=value)
+
+    def sections(self, key: str, *, named_by: str = "", maximum: int) -> "tuple[Section, ...]":
+        """The tables of a list of 1 to ``maximum``, called by their place, or by the different texts that
+        they have under ``named_by``."""
+        allowed = f"required: from 1 to {maximum} tables [[{self.path(key)}]]"
+        value = self.values[key] if self.has(key) else []
+        if not isinstance(value, list) or not 1 <= len(value) <= maximum:
+            self.fail(key, allowed)
+        found: list[Section] = []
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                self.fail(key, allowed)
+            section = Section(where=self._place(key), name=f"{self.path(key)}[{index}]", values=item)
+            if named_by:
+                section.name = f"{self.path(key)}.{section.text(named_by)}"
+            if section.name in [other.name for other in found]:
+                section.fail(named_by, "a different name for each table")
+            found.append(section)
+        return tuple(found)
 
     def close(self, harmless: Collection[str] = ()) -> None:
         """Refuse any key that was neither read nor is ``harmless``."""
         for key in self.values:
             if key not in self.read and key not in harmless:
-                self.fail(key, "a known key; this one might change the answer and is not understood")
+                self.fail(
+                    key, f"unknown key, which might change the answer; known: {', '.join(sorted(self.read))}"
+                )
+
+    def path(self, key: str) -> str:
+        """The dotted path of a key of this section in its file."""
+        return f"{self.name}.{key}" if self.name else key
+
+    def _finite(self, key: str, allowed: str) -> float:
+        if not self.has(key):
+            self.fail(key, f"required: {allowed}")
+        value = self.values[key]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MAX_NUMBER:
+            self.fail(key, allowed)
+        return value
 
     def _place(self, key: str) -> str:
         return f"{self.where}:{self.lines[key]}" if key in self.lines else self.where
-
-    def _path(self, key: str) -> str:
-        return f"{self.name}.{key}" if self.name else key

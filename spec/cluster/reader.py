@@ -3,39 +3,35 @@
 A sheet is data with a source behind each figure. docs/clusters.md shows the form.
 """
 
-import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from spec.cluster.cluster import ClusterSpec, GpuSpec, HostSpec, NetworkDomain
+from spec.cluster.sources import check_sources, figures_of, read_sources
 from spec.dtypes import DTYPE_BYTES
 from spec.errors import ConfigError
-from spec.readers.sheet import FLOPS_LIMITS, Sheet, is_sourced
+from spec.section import Section
+from spec.text_file import read_toml
 
 CLUSTER_FOLDER = Path("configs") / "clusters"
 
 ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
 LINKS = ("nvlink", "pcie", "socket", "network", "memory")
+MAX_DOMAINS = 3
+MAX_RANKS = 10**7
 
-SHEET_KEYS = ("name", "gpu", "node", "host", "domains", "sources")
-GPU_KEYS = (
-    "name",
-    "architecture",
-    "device_names",
-    "peak_flops",
-    "sustained_flops",
-    "memory_bytes",
-    "memory_bandwidth",
-    "num_sms",
-    "boost_clock_hz",
-    "l2_bytes",
-    "power_w",
-    "training_rate_ratio",
-)
-NODE_KEYS = ("gpus", "nics", "max_nodes", "host_slowdown")
-HOST_KEYS = ("link_bandwidth", "links", "memory_bandwidth")
-DOMAIN_KEYS = ("name", "link", "ranks", "bandwidth", "latency_s", "in_network_reduction", "links")
+# Smallest and largest believable figure and its unit. They exist to catch a figure in another unit
+# (GB for bytes, TFLOP/s for FLOP/s, microseconds for seconds), not to judge hardware.
+FLOPS = (1e9, 1e19, "FLOP/s")
+MEMORY_BYTES = (1e8, 1e14, "bytes")
+MEMORY_BANDWIDTH = (1e9, 1e15, "bytes/s")
+CLOCK_HZ = (1e8, 1e11, "Hz")
+CACHE_BYTES = (0.0, 1e12, "bytes")
+POWER_W = (1.0, 1e5, "W")
+BANDWIDTH = (1e6, 1e14, "bytes/s")
+HOST_LINK_BANDWIDTH = (1e8, 1e13, "bytes/s")
+LATENCY_S = (0.0, 1e-1, "s")
 
 
 def known_clusters(root: Path) -> tuple[str, ...]:
@@ -50,28 +46,26 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     unknown key, a wrong type, a negative or non-finite number, an unknown GPU, or a figure without a
     source.
     """
-    path = _sheet_path(name_or_path, root)
-    sheet = Sheet(where=str(path), table=_load(path))
-    sheet.only(SHEET_KEYS)
-    sources = _sources(sheet)
-    gpu, gpu_sources = _gpu(sheet, sources, root)
-    sources = {**gpu_sources, **sources}
-    node = sheet.child("node")
-    node.only(NODE_KEYS)
-    domains = _domains(sheet)
+    top = read_toml(_sheet_path(name_or_path, root))
+    own_sources = read_sources(top)
+    gpu, lent_sources = _gpu(top, root)
+    node = top.section("node")
     cluster = ClusterSpec(
-        name=sheet.text("name"),
+        name=top.text("name"),
         gpu=gpu,
-        gpus_per_node=node.count("gpus", minimum=1),
-        domains=domains,
-        nics_per_node=node.count("nics", minimum=0),
-        max_nodes=node.count("max_nodes", minimum=1),
-        sources=sources,
-        host_slowdown=node.number("host_slowdown", (0.1, 10.0)) if "host_slowdown" in node.table else 1.0,
-        host=_host(sheet.child("host")) if "host" in sheet.table else None,
+        gpus_per_node=node.integer("gpus", maximum=MAX_RANKS),
+        domains=_domains(top),
+        nics_per_node=node.integer("nics", minimum=0, maximum=MAX_RANKS),
+        max_nodes=node.integer("max_nodes", maximum=MAX_RANKS),
+        sources={**lent_sources, **own_sources},
+        host_slowdown=node.measure("host_slowdown", 0.1, 10.0) if node.has("host_slowdown") else 1.0,
+        host=_host(top.section("host")) if top.has("host") else None,
     )
-    _check_sources(sheet, sources)
-    _check_shape(sheet, cluster)
+    node.close()
+    top.close()
+    borrowed = ("gpu",) if isinstance(top.values["gpu"], str) else ()
+    check_sources(top, cluster.sources, (*figures_of(top.values), *borrowed))
+    _check_shape(top, cluster)
     return cluster
 
 
@@ -89,136 +83,95 @@ def _sheet_path(name_or_path: str, root: Path) -> Path:
     )
 
 
-def _load(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(where=str(path), key="file", value=str(error), allowed="a readable file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(where=str(path), key="file", value=str(error), allowed="TOML in UTF-8") from error
-
-
-def _sources(sheet: Sheet) -> dict[str, str]:
-    table = sheet.child("sources")
-    return {key: table.text(key) for key in table.table}
-
-
-def _gpu(sheet: Sheet, sources: dict[str, str], root: Path) -> tuple[GpuSpec, dict[str, str]]:
+def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:
     """The GPU and the sources of its figures; ``gpu = "<sheet>"`` borrows another sheet's GPU."""
-    if not isinstance(sheet.table.get("gpu"), str):
-        return _read_gpu(sheet.child("gpu")), {}
-    lender = sheet.text("gpu")
+    if not isinstance(top.values.get("gpu"), str):
+        return _read_gpu(top.section("gpu")), {}
+    lender = top.text("gpu")
     lenders = {name: root / CLUSTER_FOLDER / f"{name}.toml" for name in known_clusters(root)}
-    if lender not in lenders or not isinstance(_load(lenders[lender]).get("gpu"), dict):
-        raise ConfigError(
-            where=sheet.where,
-            key="gpu",
-            value=lender,
-            allowed="a [gpu] table or the name of a sheet that has one: " + ", ".join(lenders),
-        )
-    other = Sheet(where=str(lenders[lender]), table=_load(lenders[lender]))
+    other = read_toml(lenders[lender]) if lender in lenders else None
+    if other is None or not isinstance(other.values.get("gpu"), dict):
+        top.fail("gpu", f"a [gpu] table or the name of a sheet that has one: {', '.join(lenders)}")
     # Only the sheet that has the table is recognised by its driver's name: several sites lend one GPU.
-    gpu = replace(_read_gpu(other.child("gpu")), device_names=())
-    lent = {key: text for key, text in _sources(other).items() if key.split(".")[0] == "gpu"}
+    gpu = replace(_read_gpu(other.section("gpu")), device_names=())
+    lent = {key: text for key, text in read_sources(other).items() if key.split(".")[0] == "gpu"}
     return gpu, lent
 
 
-def _read_gpu(table: Sheet) -> GpuSpec:
-    table.only(GPU_KEYS)
-    return GpuSpec(
+def _read_gpu(table: Section) -> GpuSpec:
+    gpu = GpuSpec(
         name=table.text("name"),
         architecture=table.choice("architecture", ARCHITECTURES),
         device_names=table.texts("device_names"),
         peak_flops=_rates(table, "peak_flops"),
-        sustained_flops=_rates(table, "sustained_flops") if "sustained_flops" in table.table else {},
-        memory_bytes=table.number("memory_bytes"),
-        memory_bandwidth=table.number("memory_bandwidth"),
-        num_sms=table.count("num_sms", minimum=1),
-        boost_clock_hz=table.number("boost_clock_hz"),
-        l2_bytes=table.number("l2_bytes"),
-        power_w=table.number("power_w"),
-        training_rate_ratio=_ratio(table, "training_rate_ratio"),
+        sustained_flops=_rates(table, "sustained_flops") if table.has("sustained_flops") else {},
+        memory_bytes=table.measure("memory_bytes", *MEMORY_BYTES),
+        memory_bandwidth=table.measure("memory_bandwidth", *MEMORY_BANDWIDTH),
+        num_sms=table.integer("num_sms", maximum=MAX_RANKS),
+        boost_clock_hz=table.measure("boost_clock_hz", *CLOCK_HZ),
+        l2_bytes=table.measure("l2_bytes", *CACHE_BYTES),
+        power_w=table.measure("power_w", *POWER_W),
+        training_rate_ratio=table.measure("training_rate_ratio", 0.1, 1.0)
+        if table.has("training_rate_ratio")
+        else 1.0,
     )
+    table.close()
+    return gpu
 
 
-def _ratio(table: Sheet, key: str) -> float:
-    """A share of 1, which it is when not given."""
-    if key not in table.table:
-        return 1.0
-    return table.number(key, limits=(0.1, 1.0))
-
-
-def _rates(table: Sheet, key: str) -> dict[str, float]:
+def _rates(table: Section, key: str) -> dict[str, float]:
     """FLOP/s by number format; at least one."""
-    rates = table.child(key)
-    rates.only(tuple(DTYPE_BYTES))
-    if not rates.table:
-        raise ConfigError(where=table.where, key=table.path(key), value={}, allowed="FLOP/s of a format")
-    return {dtype: rates.number(dtype, FLOPS_LIMITS) for dtype in rates.table}
+    rates = table.section(key)
+    found = {dtype: rates.measure(dtype, *FLOPS) for dtype in DTYPE_BYTES if rates.has(dtype)}
+    rates.close()
+    if not found:
+        table.fail(key, f"FLOP/s of at least one format of {', '.join(DTYPE_BYTES)}")
+    return found
 
 
-def _host(table: Sheet) -> HostSpec:
-    table.only(HOST_KEYS)
-    return HostSpec(
-        link_bandwidth=table.number("link_bandwidth"),
-        memory_bandwidth=table.number("memory_bandwidth"),
-        links=table.count("links", minimum=1) if "links" in table.table else 0,
+def _host(table: Section) -> HostSpec:
+    host = HostSpec(
+        link_bandwidth=table.measure("link_bandwidth", *HOST_LINK_BANDWIDTH),
+        memory_bandwidth=table.measure("memory_bandwidth", *MEMORY_BANDWIDTH),
+        links=table.integer_or("links", 0, maximum=MAX_RANKS),
     )
+    table.close()
+    return host
 
 
-def _domains(sheet: Sheet) -> tuple[NetworkDomain, ...]:
+def _domains(top: Section) -> tuple[NetworkDomain, ...]:
     domains = []
-    for table in sheet.children("domains"):
-        table.only(DOMAIN_KEYS)
+    for table in top.sections("domains", named_by="name", maximum=MAX_DOMAINS):
         domains.append(
             NetworkDomain(
                 name=table.text("name"),
                 link=table.choice("link", LINKS),
-                ranks=table.count("ranks", minimum=0),
-                bandwidth=table.number("bandwidth"),
-                latency_s=table.number("latency_s"),
-                in_network_reduction=table.flag("in_network_reduction"),
-                links=table.count("links", minimum=1) if "links" in table.table else 0,
+                ranks=table.integer("ranks", minimum=0, maximum=MAX_RANKS),
+                bandwidth=table.measure("bandwidth", *BANDWIDTH),
+                latency_s=table.measure("latency_s", *LATENCY_S),
+                in_network_reduction=table.flag("in_network_reduction", False),
+                links=table.integer_or("links", 0, maximum=MAX_RANKS),
             )
         )
+        table.close()
     return tuple(domains)
 
 
-def _check_sources(sheet: Sheet, sources: dict[str, str]) -> None:
-    """Each figure has a source of its own or on a table around it, and each source a figure."""
-    figures = sheet.figures()
-    if isinstance(sheet.table.get("gpu"), str):
-        figures = (*figures, "gpu")
-    for figure in figures:
-        if not is_sourced(figure, sources):
-            raise ConfigError(
-                where=sheet.where,
-                key=f"sources.{figure!r}",
-                value=None,
-                allowed="where this figure comes from (or a source for the table around it)",
-            )
-    for key in sheet.child("sources").table:
-        if not any(figure == key or figure.startswith(f"{key}.") for figure in figures):
-            raise ConfigError(
-                where=sheet.where, key=f"sources.{key!r}", value=key, allowed="the key of a figure"
-            )
-
-
-def _check_shape(sheet: Sheet, cluster: ClusterSpec) -> None:
+def _check_shape(top: Section, cluster: ClusterSpec) -> None:
     """Domains grow from inside out and end in one that reaches every node."""
     ranks = [domain.ranks for domain in cluster.domains]
     inner = ranks[:-1]
     nested = all(outer % within == 0 for within, outer in pairwise(inner))
-    if ranks[-1] != 0 or 0 in inner or inner != sorted(set(inner)) or not nested or len(ranks) > 3:
+    if not inner or ranks[-1] != 0 or 0 in inner or inner != sorted(set(inner)) or not nested:
         raise ConfigError(
-            where=sheet.where,
+            where=top.where,
             key="domains.ranks",
             value=ranks,
             allowed="two or three, growing by whole multiples from inside out, the last one 0 (unlimited)",
         )
-    if inner and inner[0] % cluster.gpus_per_node and cluster.gpus_per_node % inner[0]:
+    if inner[0] % cluster.gpus_per_node and cluster.gpus_per_node % inner[0]:
         raise ConfigError(
-            where=sheet.where,
+            where=top.where,
             key="domains[0].ranks",
             value=inner[0],
             allowed=f"a multiple or a divisor of node.gpus = {cluster.gpus_per_node}",

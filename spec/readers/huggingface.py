@@ -17,8 +17,8 @@ from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface_deepseek import deepseek
 from spec.readers.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
 from spec.readers.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
-from spec.readers.pyconfig import read_text
 from spec.section import Section
+from spec.text_file import read_text
 
 MODEL_TYPES: dict[str, Callable[[Section, str], ModelSpec]] = {
     "llama": llama,

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from spec.errors import ConfigError
 from spec.readers.pyexpression import CALLABLE_NAMES, Evaluator
+from spec.text_file import read_text
 
-MAX_FILE_BYTES = 1_000_000
 MAX_FILES = 32
 
 
@@ -50,27 +50,6 @@ def read_pyconfig(path: Path) -> PyConfig:
     absolute = Path(os.path.realpath(path))
     root = next((parent for parent in absolute.parents if os.path.isdir(parent / "configs")), None)
     return _read(absolute, str(path), _Reading(root=root))
-
-
-def read_text(path: Path, where: str) -> str:
-    """A config file's text; raises ConfigError when it is missing, too large or not UTF-8."""
-    if not os.path.isfile(path):
-        raise ConfigError(where=where, key="config", value=path.name, allowed="an existing file")
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(
-            where=where, key="config", value=path.name, allowed=f"a readable file ({error.strerror})"
-        ) from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(
-            where=where, key="config", value=path.name, allowed=f"a file of at most {MAX_FILE_BYTES} bytes"
-        )
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(where=where, key="config", value=path.name, allowed="a UTF-8 text file") from error
 
 
 def _read(path: Path, where: str, reading: _Reading) -> PyConfig:

@@ -21,11 +21,9 @@ Keys are the field names of ModelSpec, BlockSpec, AttentionSpec, MlpSpec, MoeSpe
 any other key is refused.
 """
 
-import tomllib
 from pathlib import Path
 
 from spec.dtypes import canonical_dtype
-from spec.errors import ConfigError
 from spec.model import (
     AttentionKind,
     AttentionSpec,
@@ -39,37 +37,29 @@ from spec.model import (
 )
 from spec.presets.registry import preset_named
 from spec.readers.config_file import ConfigFile, WrittenPlan
-from spec.readers.pyconfig import read_text
 from spec.section import MAX_LAYERS, Section
+from spec.text_file import read_toml
 
 MAX_RUNS = 1000
 
 
 def read_toml_config(path: Path) -> ConfigFile:
     """The model, sequence length and plan of one TOML file; raises ConfigError."""
-    where = str(path)
-    try:
-        values = tomllib.loads(read_text(path, where))
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise ConfigError(where=where, key="config", value=path.name, allowed=f"TOML ({error})") from error
-    top = Section(where=where, name="", values=values)
+    top = read_toml(path)
     model = _model(top.section("model"), name=path.stem, source=top.text("source"))
     data = top.section("data")
     seq_len = data.maybe_integer("seq_len")
     data.close()
     plan = _plan(top.section("plan")) if top.has("plan") else None
     top.close()
-    return ConfigFile(path=where, format="toml", model=model, seq_len=seq_len, plan=plan)
+    return ConfigFile(path=top.where, format="toml", model=model, seq_len=seq_len, plan=plan)
 
 
 def _model(section: Section, *, name: str, source: str) -> ModelSpec:
     hidden = section.integer("hidden")
     norm = NormKind(section.choice("norm", [kind.value for kind in NormKind], "rmsnorm"))
     position = PositionKind(section.choice("position", [kind.value for kind in PositionKind], "rotary"))
-    written = section.values.get("blocks") if section.has("blocks") else None
-    if not isinstance(written, list) or not 1 <= len(written) <= MAX_RUNS:
-        section.fail("blocks", f"required: from 1 to {MAX_RUNS} tables [[model.blocks]]")
-    runs = tuple(_run(section, entry, index, hidden, norm) for index, entry in enumerate(written))
+    runs = tuple(_run(block, hidden, norm) for block in section.sections("blocks", maximum=MAX_RUNS))
     minimum = 1 if position is PositionKind.LEARNED else 0
     model = ModelSpec(
         name=name,
@@ -91,11 +81,7 @@ def _model(section: Section, *, name: str, source: str) -> ModelSpec:
     return model
 
 
-def _run(model: Section, entry: object, index: int, hidden: int, norm: NormKind) -> BlockRun:
-    name = f"{model.name}.blocks[{index}]"
-    if not isinstance(entry, dict):
-        raise ConfigError(where=model.where, key=name, value=entry, allowed="a table")
-    section = Section(where=model.where, name=name, values=entry)
+def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
     if section.has("mlp") == section.has("moe"):
         section.fail("mlp", "exactly one of mlp and moe in each block")
     block = BlockSpec(

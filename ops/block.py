@@ -59,7 +59,7 @@ def model_ops(
         shares = offloaded_shares(model, job.offloaded_layers) * len(kinds)
         blocks = tuple(map(activations_offloaded, blocks, shares))
     first, last = embedding(context, sharding), head(context, sharding)
-    if recompute is Recompute.FULL and job.preset.recomputes_edges:
+    if recompute is Recompute.FULL and job.preset.recomputation.recomputes_edges:
         rows = ceil_div(context.tokens, sharding.norm_shards(layout))
         first = recomputed(first, recompute, 8.0 * context.tokens)
         last = recomputed(last, recompute, context.activations(rows, model.hidden))
@@ -85,8 +85,8 @@ def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recom
         piece,
         recompute,
         context.activations(rows, context.model.hidden),
-        preset.selective,
-        stops=preset.stops_recomputing,
+        preset.recomputation.selective,
+        stops=preset.recomputation.stops_early,
     )
     if not block.mtp:
         return layer

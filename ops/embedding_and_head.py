@@ -17,8 +17,8 @@ from spec.model import PositionKind
 def padded_vocab(context: LayerContext) -> IntArray:
     """The vocabulary as the framework pads it: to its multiple, times tp where it says so."""
     preset, model = context.job.preset, context.model
-    unit = context.layout.constant(max(preset.vocab_pad_multiple, model.vocab_pad_multiple))
-    if preset.vocab_pad_times_tp:
+    unit = context.layout.constant(max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple))
+    if preset.tensor_parallel.vocab_pad_times_tp:
         unit = unit * context.layout.tp
     return ceil_div(context.layout.constant(model.vocab), unit) * unit
 
@@ -112,7 +112,7 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
 
 
 def _gathers(context: LayerContext, sharding: Sharding) -> bool:
-    return context.job.preset.gathers_logits and sharding.name is not StrategyName.ISP
+    return context.job.preset.loss.gathers_logits and sharding.name is not StrategyName.ISP
 
 
 def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
@@ -204,10 +204,10 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each into a new one).
     """
     preset, logit_bytes = context.job.preset, context.activation_bytes
-    kept_bytes = logit_bytes if preset.keeps_stage_outputs else 0.0
-    if preset.fused_loss:
+    kept_bytes = logit_bytes if preset.pipeline.keeps_stage_outputs else 0.0
+    if preset.loss.fused:
         return "cross_entropy_fused", logit_bytes, kept_bytes
-    if preset.plain_loss:
+    if preset.loss.plain:
         return "cross_entropy_unfused", kept_bytes + 4.0, kept_bytes + 8.0
     return "cross_entropy", logit_bytes + 4.0, kept_bytes
 

@@ -112,7 +112,7 @@ def host_work(op: Op, job: JobSpec) -> Issuing:
     if any(op.name.startswith(name) for scope in job.cuda_graphs for name in GRAPHED.get(scope, ())):
         replays = op.name in REPLAYS and op.phase is not Phase.WEIGHT_GRAD
         return _work(REPLAY_CALLS if replays and "full_iteration" not in job.cuda_graphs else 0.0, 0.0)
-    table = CALLS[job.preset.host_code]
+    table = CALLS[job.preset.host.code]
     first = 1.0 if not table else 0.0
     match op:
         case HostWork():

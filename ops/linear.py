@@ -112,14 +112,14 @@ def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> P
 
 def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[Op]:
     """The weight gradient of this micro-batch, ``rows`` x outputs, added to that of earlier ones."""
-    if not context.job.preset.accumulation:
+    if not context.job.preset.data_parallel.accumulation:
         return []
     return [
         MemoryBound(
             name=f"{layer.name}.accumulate",
             phase=Phase.WEIGHT_GRAD,
             position=layer.position,
-            kernel=context.job.preset.accumulation,
+            kernel=context.job.preset.data_parallel.accumulation,
             rows=rows,
             width=layer.outputs,
             dtype=context.job.precision.activation,

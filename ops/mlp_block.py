@@ -41,7 +41,7 @@ def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: 
     layout = context.layout
     hidden = layout.constant(context.model.hidden)
     width = ceil_div(layout.constant(mlp.ffn_hidden), sharding.weight_shards(layout))
-    joined = mlp.gated and context.job.preset.joined_gate
+    joined = mlp.gated and context.job.preset.layers.joined_gate
     inward = [
         Linear(
             name=f"{name}.{part}",
@@ -120,12 +120,12 @@ def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArr
 def _activation_kernel(context: LayerContext, gated: bool) -> str:
     if not gated:
         return "gelu"
-    return "swiglu" if context.job.preset.fused_activation else "swiglu_unfused"
+    return "swiglu" if context.job.preset.layers.fused_activation else "swiglu_unfused"
 
 
 def activation_saved_bytes(context: LayerContext, gated: bool, rows: IntArray, width: IntArray) -> FloatArray:
     """Its inputs: one tensor plain, two gated, three gated and unfused."""
     if not gated:
         return context.activations(rows, width)
-    tensors = 2 if context.job.preset.fused_activation else 3
+    tensors = 2 if context.job.preset.layers.fused_activation else 3
     return context.activations(rows, width) * tensors

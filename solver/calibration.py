@@ -115,13 +115,14 @@ def passes_of(plans: PlanTable) -> FloatArray:
 
 def without_overlap(job: JobSpec) -> JobSpec:
     """The same job with every collective waited for."""
-    preset = replace(
-        job.preset,
-        overlap_grad_reduce=False,
-        overlap_param_gather=False,
-        overlap_weights=False,
-        overlap_tp=False,
-        overlap_tp_backward=False,
+    preset = job.preset.changed(
+        {
+            "data_parallel.overlap_grad_reduce": False,
+            "data_parallel.overlap_param_gather": False,
+            "data_parallel.overlap_weights": False,
+            "tensor_parallel.overlap": False,
+            "tensor_parallel.overlap_backward": False,
+        }
     )
     return replace(job, preset=preset)
 

@@ -49,18 +49,19 @@ def step_times(
     """
     rows = len(layout)
     preset = job.preset
-    bucket = np.maximum(preset.bucket_elements, preset.bucket_elements_per_rank * layout.dp * layout.cp)
+    choices = preset.data_parallel
+    bucket = np.maximum(choices.bucket_elements, choices.bucket_elements_per_rank * layout.dp * layout.cp)
     buckets = np.where(bucket > 0, np.maximum(np.ceil(held.total / np.maximum(bucket, 1)), 1.0), 1.0)
     reduction = [_share(pricer, op, layout) for op in ops if _is_reduction(op)]
     gather = [_share(pricer, op, layout) for op in ops if _is_gather(op)]
     leaving = [(op, _share(pricer, op, layout)) for op in ops if _leaves_for_host(op)]
     rest = [op for op in ops if not isinstance(op, Comm) and not _leaves_for_host(op)]
     update = [_share(pricer, op, layout) for op in rest]
-    if preset.overlap_grad_reduce:
+    if choices.overlap_grad_reduce:
         reduction = _hidden(reduction, passes.backward_s, buckets, pricer.sm_share)
-    if preset.overlap_param_gather:
+    if choices.overlap_param_gather:
         gather = _hidden(gather, passes.forward_s, buckets, pricer.sm_share)
-    if preset.offloads_optimizer == "backward":
+    if preset.offload.optimizer == "backward":
         reduction += [_beside_backward(op, share, passes.backward_s, buckets) for op, share in leaving]
     else:
         reduction += [share for _, share in leaving]

@@ -80,7 +80,7 @@ class Sized:
 def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
     """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory)."""
     layers = distinct_layers(model, job, plans)
-    stages = stage_table(model, plans, deals_edges=job.preset.deals_edges)
+    stages = stage_table(model, plans, deals_edges=job.preset.pipeline.deals_edges)
     return Sized(
         plans=plans,
         layers=layers,
@@ -121,7 +121,9 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     return StageSeconds(
         per_micro=added([forward, backward], len(stages.plan)),
         chunk_passes=_pass_times(table, times, stages.chunks, stages.plan[stages.chunks.stage]),
-        hops=Hops(seconds=hop_seconds(model, job, table, pricer), waited=not job.preset.overlap_hops),
+        hops=Hops(
+            seconds=hop_seconds(model, job, table, pricer), waited=not job.preset.pipeline.overlap_hops
+        ),
         step=step,
     )
 
@@ -179,7 +181,7 @@ def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:
     layout = table.plans.layout
     context = LayerContext(model=model, job=job, layout=layout)
     sharding = STRATEGIES[table.plans.strategy]
-    shards = layout.tp if job.preset.scattered_hops else sharding.norm_shards(layout)
+    shards = layout.tp if job.preset.pipeline.scattered_hops else sharding.norm_shards(layout)
     return full_tokens_bytes(context) // shards
 
 
@@ -187,7 +189,7 @@ def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) ->
     """An activation to the next stage; slices of a whole activation are gathered on arrival."""
     layout = table.plans.layout
     seconds = pricer.hop(layout, hop_bytes(model, job, table)).seconds
-    if not job.preset.scattered_hops:
+    if not job.preset.pipeline.scattered_hops:
         return seconds
     whole = STRATEGIES[table.plans.strategy].norm_shards(layout) == 1
     size = full_tokens_bytes(LayerContext(model=model, job=job, layout=layout))

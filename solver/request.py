@@ -1,6 +1,6 @@
 """From what a user typed to a question: read the files, check the numbers, open the book."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ops.recompute.modules import MODULES
@@ -93,14 +93,14 @@ def as_written(preset: FrameworkPreset, written: WrittenPlan) -> FrameworkPreset
     """The preset with the overlaps and the bucket size that a config sets itself."""
     changes: dict[str, bool | int] = {}
     if written.overlap_sync_grad is not None:
-        changes["overlap_grad_reduce"] = written.overlap_sync_grad
+        changes["data_parallel.overlap_grad_reduce"] = written.overlap_sync_grad
     if written.overlap_sync_param is not None:
-        changes["overlap_param_gather"] = written.overlap_sync_param
+        changes["data_parallel.overlap_param_gather"] = written.overlap_sync_param
     if written.weight_overlap is not None:
-        changes["overlap_weights"] = written.weight_overlap
+        changes["data_parallel.overlap_weights"] = written.weight_overlap
     if written.reduce_bucket_size is not None:
-        changes["bucket_elements"] = written.reduce_bucket_size
-    return replace(preset, **changes)  # type: ignore[arg-type]
+        changes["data_parallel.bucket_elements"] = written.reduce_bucket_size
+    return preset.changed(changes)
 
 
 def _modelled(request: Request, cluster: ClusterSpec) -> Book | None:

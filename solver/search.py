@@ -91,7 +91,7 @@ def search(
 def _partly_recomputed(question: Question, priced: list[PricedTable]) -> list[PricedTable]:
     """Plans between no recomputation, which does not fit, and all of it: for the fastest fully recomputed
     ones of each block that could still win, as no plan gains more than its recomputation takes."""
-    if not question.job.preset.partial_recompute:
+    if not question.job.preset.recomputation.partial:
         return []
     best_s = min(float(one.cost.step_s.min()) for one in priced)
     found: list[PricedTable] = []

@@ -90,7 +90,9 @@ class JobSpec:
 def precision_of(preset: FrameworkPreset, compute: str = "bf16") -> Precision:
     """Mixed precision as the framework trains with it: gradients accumulate and travel in the preset's
     format, optimizer state in fp32. ``compute`` is the format of the matrix products."""
-    gradient = preset.gradient_dtype if preset.gradient_dtype == "fp32" else compute
+    gradient = (
+        preset.data_parallel.gradient_dtype if preset.data_parallel.gradient_dtype == "fp32" else compute
+    )
     return Precision(
         compute=compute,
         parameter=compute,

@@ -163,5 +163,5 @@ def test_glossary_says_every_origin_as_the_code_does() -> None:
 
 def test_glossary_has_a_word_for_every_axis_collective_and_strategy() -> None:
     words = set(re.findall(r"^\| ([^|]+?) \|", text_of("docs/glossary.md"), re.MULTILINE))
-    strategies = {strategy for preset in PRESETS.values() for strategy in preset.strategies}
+    strategies = {strategy for preset in PRESETS.values() for strategy in preset.tensor_parallel.strategies}
     assert {kind.value for kind in Collective} | {axis.value for axis in Axis} | strategies <= words

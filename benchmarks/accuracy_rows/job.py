@@ -17,33 +17,39 @@ from spec.presets.preset import FrameworkPreset
 # 2021-2022 Megatron-LM: local data parallelism without overlap and gradients in fp16 unless asked
 # otherwise (megatron/model/distributed.py and arguments.py of v2.5), no sharded optimizer; stages wait for
 # their messages (megatron/p2p_communication.py, _communicate: wait on every request, then synchronize).
-OLD_MEGATRON = replace(
-    MEGATRON,
-    name="megatron-2021",
-    gradient_dtype="fp16",
-    overlap_grad_reduce=False,
-    overlap_param_gather=False,
-    overlap_hops=False,
-    gradient_sync="all_reduce",
-    checks_numbers=False,
+OLD_MEGATRON = replace(MEGATRON, name="megatron-2021").changed(
+    {
+        "data_parallel.gradient_dtype": "fp16",
+        "data_parallel.overlap_grad_reduce": False,
+        "data_parallel.overlap_param_gather": False,
+        "pipeline.overlap_hops": False,
+        "data_parallel.gradient_sync": "all_reduce",
+        "host.checks_numbers": False,
+    }
 )
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
 # in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
 # DeepSpeed's first ZeRO stage 3, of 2021 (ops.data_parallel.sliced_collectives).
-DEEPSPEED_2021 = replace(
-    DEEPSPEED,
-    name="deepspeed-2021",
-    gradient_dtype="fp16",
-    overlap_grad_reduce=True,
-    sliced_collectives=True,
+DEEPSPEED_2021 = replace(DEEPSPEED, name="deepspeed-2021").changed(
+    {
+        "data_parallel.gradient_dtype": "fp16",
+        "data_parallel.overlap_grad_reduce": True,
+        "data_parallel.sliced_collectives": True,
+    }
 )
 # Composer and torchtitan run the loss without a copy beside the logits only when compiled, which torchtitan's
 # was not before 2025 (train.py of v0.0.2: "compiling loss function causes CUDA errors").
 # FSDP1: Composer with torch 1.13.1 and 2.0.1 (scripts/train/benchmarking: --image), before early_stop; fms-fsdp with
 # nightly builds of 2024.
-COMPOSER = replace(FSDP, copies_parameters=False, joins_gradients=True, stops_recomputing=False)
-COMPILED_FSDP = replace(FSDP, fused_loss=True, host_code="compiled")
+COMPOSER = FSDP.changed(
+    {
+        "data_parallel.copies_parameters": False,
+        "data_parallel.joins_gradients": True,
+        "recomputation.stops_early": False,
+    }
+)
+COMPILED_FSDP = FSDP.changed({"loss.fused": True, "host.code": "compiled"})
 UNCOMPILED_LOSS = "_202412_"
 # Aleph Alpha's own library with ZeRO-1 (arXiv 2311.05610 sec. 3), as published in Aleph-Alpha/scaling:
 # input gradients reduced synchronously and gathered inputs kept (core/nn/linear/utils.py), silu(gate) * up in
@@ -53,41 +59,41 @@ UNCOMPILED_LOSS = "_202412_"
 # (transformer/model/losses/cross_entropy.py), every_layer checkpointing takes in embedding and head and pipeline
 # buffers keep outputs (core/nn/parallel_module/parallel_module.py). Embedding, final norm and head are modules of
 # the uniform partition, the default (core/topology/topology_config.py, transformer/model/model.py).
-ALEPH_ALPHA = replace(
-    DEEPSPEED,
-    name="aleph-alpha",
-    strategies=("mtp", "msp"),
-    overlap_tp_backward=False,
-    fused_activation=False,
-    joined_gate=False,
-    scattered_hops=False,
-    gradient_sync="all_reduce",
-    plain_loss=True,
-    gathers_logits=True,
-    recomputes_edges=True,
-    deals_edges=True,
-    host_code="torch",
+ALEPH_ALPHA = replace(DEEPSPEED, name="aleph-alpha").changed(
+    {
+        "tensor_parallel.strategies": ("mtp", "msp"),
+        "tensor_parallel.overlap_backward": False,
+        "layers.fused_activation": False,
+        "layers.joined_gate": False,
+        "pipeline.scattered_hops": False,
+        "data_parallel.gradient_sync": "all_reduce",
+        "loss.plain": True,
+        "loss.gathers_logits": True,
+        "recomputation.recomputes_edges": True,
+        "pipeline.deals_edges": True,
+        "host.code": "torch",
+    }
 )
 # InternLM 7B in InternEvo of 2023: gate and up apart (FeedForward of internlm/model/linear.py), norms on an fp32 copy of
 # the residual (internlm/model/modeling_internlm.py).
-INTERNLM = replace(INTERNEVO, name="internlm", joined_gate=False)
+INTERNLM = replace(INTERNEVO, name="internlm").changed({"layers.joined_gate": False})
 # Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
 FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
 
 # NeMo 24: tensor-parallel communication inside the GEMMs (NeMo-Framework-Launcher,
 # launcher_scripts/conf/training/gpt3/20b.yaml: ub_tp_comm_overlap True).
-NEMO = replace(MEGATRON, name="nemo", overlap_tp=True, checks_numbers=False)
+NEMO = replace(MEGATRON, name="nemo").changed({"tensor_parallel.overlap": True, "host.checks_numbers": False})
 # Megatron-Bridge's performance recipes: gradients kept and reduced in bf16, added up inside the GEMM
 # (scripts/performance: mixed_precision.grad_reduce_in_fp32 = False), a fused loss, tp_comm_overlap.
-BRIDGE = replace(
-    MEGATRON,
-    name="megatron-bridge",
-    gradient_dtype="bf16",
-    accumulation="",
-    fused_loss=True,
-    overlap_tp=True,
-    checks_numbers=False,
+BRIDGE = replace(MEGATRON, name="megatron-bridge").changed(
+    {
+        "data_parallel.gradient_dtype": "bf16",
+        "data_parallel.accumulation": "",
+        "loss.fused": True,
+        "tensor_parallel.overlap": True,
+        "host.checks_numbers": False,
+    }
 )
 
 # (word in the framework column, preset); the first that occurs wins.
@@ -96,8 +102,13 @@ PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
     ("llm-foundry", COMPOSER),
     ("torchtitan FSDP2 eager", FSDP),
     ("torchtitan", COMPILED_FSDP),
-    ("FMS PyTorch", replace(COMPILED_FSDP, copies_parameters=False, joins_gradients=True)),
-    ("AutoModel", replace(COMPILED_FSDP, host_code="modules")),
+    (
+        "FMS PyTorch",
+        COMPILED_FSDP.changed(
+            {"data_parallel.copies_parameters": False, "data_parallel.joins_gradients": True}
+        ),
+    ),
+    ("AutoModel", COMPILED_FSDP.changed({"host.code": "modules"})),
     ("AA-Scaling", ALEPH_ALPHA),
     ("Megatron-LM/Megatron-DeepSpeed", OLD_MEGATRON),
     ("Megatron-DeepSpeed", DEEPSPEED),
@@ -134,27 +145,29 @@ def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
     if row.dataset in OLD_DATASETS:
         preset = OLD_MEGATRON
     if row.dataset in SYNCHRONOUS_TP:
-        preset = replace(preset, overlap_tp_backward=False)
+        preset = preset.changed({"tensor_parallel.overlap_backward": False})
     if row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3:
         preset = DEEPSPEED_2021
     if notes.overlapped_ddp:
-        preset = replace(preset, overlap_grad_reduce=True)
+        preset = preset.changed({"data_parallel.overlap_grad_reduce": True})
     if notes.no_overlap or row.dataset.startswith("simumax"):
-        preset = replace(preset, overlap_grad_reduce=False, overlap_param_gather=False)
+        preset = preset.changed(
+            {"data_parallel.overlap_grad_reduce": False, "data_parallel.overlap_param_gather": False}
+        )
     if row.dataset.startswith("simumax"):
         # "No comm overlap": tensor-parallel too, by every --disable-tp-comm-* flag, the bulk ones of the backward
         # included (SimuMax, simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh).
-        preset = replace(preset, overlap_tp_backward=False)
+        preset = preset.changed({"tensor_parallel.overlap_backward": False})
     if UNCOMPILED_LOSS in row.text("source"):
-        preset = replace(preset, fused_loss=False)
+        preset = preset.changed({"loss.fused": False})
     if "cross-entropy fusion" in row.notes or row.dataset.startswith("simumax"):
-        preset = replace(preset, fused_loss=True)
+        preset = preset.changed({"loss.fused": True})
     if notes.async_tp or notes.overlapped_tp:
-        preset = replace(preset, overlap_tp=True)
+        preset = preset.changed({"tensor_parallel.overlap": True})
     if notes.pure_precision or row.text("precision") == "amp_bf16":
         # Composer: reduce_dtype fp32 under mp_mode DEFAULT, the low precision under PURE (composer
         # distributed/mosaic_parallelism.py, get_mixed_precision).
-        preset = replace(preset, gradient_dtype="bf16" if notes.pure_precision else "fp32")
+        preset = preset.changed({"data_parallel.gradient_dtype": "bf16" if notes.pure_precision else "fp32"})
     return preset
 
 

@@ -131,7 +131,7 @@ def _strategy(row: Row, job: JobSpec, tp: int) -> StrategyName:
     with_sp = row.text("sp") == "1" if row.known("sp") else True
     if not with_sp or tp == 1:
         return StrategyName.MTP
-    return StrategyName.MSP if "msp" in job.preset.strategies else StrategyName.FSP
+    return StrategyName.MSP if "msp" in job.preset.tensor_parallel.strategies else StrategyName.FSP
 
 
 def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:

@@ -33,7 +33,7 @@ def offloaded_elements(context: LayerContext, owned: IntArray) -> IntArray:
 
 def keeps_gradients_on_host(context: LayerContext) -> IntArray:
     """1 where sharded gradients wait on the host from one micro-batch to the next."""
-    held = context.job.optimizer_offload > 0 and context.job.preset.offloads_optimizer == "backward"
+    held = context.job.optimizer_offload > 0 and context.job.preset.offload.optimizer == "backward"
     return ints((context.layout.zero_stage >= 2) & held)
 
 

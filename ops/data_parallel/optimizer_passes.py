@@ -37,14 +37,14 @@ def optimizer_passes(context: LayerContext, held: IntArray, owned: IntArray) -> 
     copies = layout.dp * layout.cp
     divided = np.where((copies > 1) & (layout.zero_stage < 2), held, 0)
     before = [("divide_gradients", "copy", divided, precision.gradient)]
-    if preset.checks_numbers:
+    if preset.host.checks_numbers:
         # megatron/core/distributed/param_and_grad_buffer.py, check_grads
         before.insert(0, ("check_gradients", "norm_reduce", held, precision.gradient))
-    if preset.flattened_buckets:
+    if preset.data_parallel.flattened_buckets:
         before = [
             (f"{way}_gradients", "copy", divided, precision.gradient) for way in ("flatten", "unflatten")
         ]
-    if preset.contiguous_gradients:
+    if preset.data_parallel.contiguous_gradients:
         before.append(("zero_gradients", "fill", held, precision.gradient))
     if narrow_gradient:
         before.append(("master_gradients", "cast", owned, precision.gradient))

@@ -39,7 +39,7 @@ def sliced(
     sharded (stage 3). Nothing where the preset's collectives take whole tensors.
     """
     layout = context.layout
-    if not context.job.preset.sliced_collectives:
+    if not context.job.preset.data_parallel.sliced_collectives:
         return (), ()
     ranks = np.where(layout.zero_stage >= 3, layout.zero_size, 0)
     matrices = sum(bool(op.parameters.any()) for op in piece.forward if _is_matrix(op))

@@ -112,7 +112,7 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
     # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding).
     elements = np.where(layout.zero_stage >= 2, 0, elements)
     whole = (elements * width).astype(np.int64)
-    if preset.gradient_sync == "all_reduce":
+    if preset.data_parallel.gradient_sync == "all_reduce":
         return [_comm(name, Collective.ALL_REDUCE, axis, whole, dtype)]
     parts = shards(context, owner)
     padded = padded_to_ranks(elements, parts, width)
@@ -144,11 +144,11 @@ def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
     parts = shards(context, owner)
     dtype = context.job.precision.parameter_gather
     gathered_later = (layout.zero_stage >= 3) | (
-        (layout.zero_stage == 2) & context.job.preset.gathers_every_forward
+        (layout.zero_stage == 2) & context.job.preset.data_parallel.gathers_every_forward
     )
     size = padded_to_ranks(elements, parts, dtype_bytes(dtype))
     size = np.where((parts > 1) & ~gathered_later, size, 0)
     gathered = _comm(f"step.{owner.value}_parameters", Collective.ALL_GATHER, SHARD_AXIS[owner], size, dtype)
-    if context.job.preset.parameter_sync == "all_gather":
+    if context.job.preset.data_parallel.parameter_sync == "all_gather":
         return gathered
     return replace(gathered, collective=Collective.BROADCAST, size_bytes=size // parts, repeat=parts)

@@ -37,7 +37,7 @@ def sharded_over_data(context: LayerContext, piece: Piece, name: str) -> Piece:
         if not elements.any():
             continue
         ranks = layout.zero_size if owner is Owner.DENSE else layout.edp
-        gathers = (layout.zero_stage >= 3) | context.job.preset.gathers_every_forward
+        gathers = (layout.zero_stage >= 3) | context.job.preset.data_parallel.gathers_every_forward
         label = f"{name}.{owner.value}"
         gather = _moved(
             context, f"{label}_parameters", shard_axis, np.where(gathers, elements, 0), ranks, Phase.FORWARD
@@ -71,7 +71,7 @@ def _moved(
     return Comm(
         name=name,
         phase=phase,
-        lane=Lane.PREFETCH if context.job.preset.overlap_weights else Lane.MAIN,
+        lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
         collective=Collective.ALL_GATHER,
         axis=axis,
         size_bytes=padded_to_ranks(elements, ranks, dtype_bytes(dtype)),
@@ -82,7 +82,7 @@ def _moved(
 def _copied(context: LayerContext, gather: Comm) -> list[Op]:
     """Where the preset keeps parameters apart, what a gather brought is copied to each of them
     (PyTorch's ``foreach_all_gather_copy_out``, on the stream that computes)."""
-    if not context.job.preset.copies_parameters:
+    if not context.job.preset.data_parallel.copies_parameters:
         return []
     width = dtype_bytes(gather.dtype)
     return [_pass(context, f"{gather.name}_copy", "copy", gather.phase, gather.size_bytes / width)]
@@ -134,13 +134,13 @@ def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray
         )
 
     ops: list[Op] = []
-    if context.job.preset.copies_parameters:
+    if context.job.preset.data_parallel.copies_parameters:
         # foreach_reduce_scatter_copy_in, which also brings gradients to the format they travel in
         kernel = "cast" if dtype == "fp32" else "copy"
         ops.append(
             _pass(context, f"{label}_gradient_copy", kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype))
         )
-    if context.job.preset.joins_gradients:
+    if context.job.preset.data_parallel.joins_gradients:
         ops.extend(_joined(context, label, whole / dtype_bytes(dtype)))
     ops.append(reduction(Collective.REDUCE_SCATTER, axis, whole))
     if owner is Owner.DENSE:

@@ -81,7 +81,7 @@ class ShardedWeights:
             return Comm(
                 name=f"{name}.weight",
                 phase=phase,
-                lane=Lane.PREFETCH if context.job.preset.overlap_weights else Lane.MAIN,
+                lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
                 collective=kind,
                 axis=Axis.WP,
                 size_bytes=padded_to_ranks(elements, wp, dtype_bytes(dtype)),

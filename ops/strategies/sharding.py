@@ -86,4 +86,8 @@ def full_tokens_bytes(context: LayerContext, width: int = 0) -> IntArray:
 def backward_lane(context: LayerContext) -> Lane:
     """Whether the backward's tp collectives run beside the other gradient GEMM."""
     preset = context.job.preset
-    return Lane.BESIDE if preset.overlap_tp_backward or preset.overlap_tp else Lane.MAIN
+    return (
+        Lane.BESIDE
+        if preset.tensor_parallel.overlap_backward or preset.tensor_parallel.overlap
+        else Lane.MAIN
+    )

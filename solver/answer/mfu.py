@@ -22,7 +22,9 @@ from spec.model import ModelSpec
 def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
     """FLOPs of one training sequence, forward and backward, counted on the unsplit model."""
     alone = Layout.of(1)
-    unpadded = replace(job.preset, vocab_pad_multiple=1, vocab_pad_times_tp=False)
+    unpadded = job.preset.changed(
+        {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
+    )
     balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0)
     ops = model_ops(model, balanced, alone, StrategyName.MTP, Recompute.NONE)
     forward = sum(

@@ -127,7 +127,7 @@ def _kept_outputs(
     """Outputs of a stage that waits for their gradients, one a micro-batch in flight, and the buffers its
     input and its output's gradient arrive in (DeepSpeed, runtime/pipe/engine.py: pipe_buffers,
     pipe_recv_buf, grad_layer). Megatron-LM frees outputs once sent (2205.05198 app. B)."""
-    if not context.job.preset.keeps_stage_outputs:
+    if not context.job.preset.pipeline.keeps_stage_outputs:
         return np.zeros(len(chunks))
     rows = context.tokens // STRATEGIES[plans.strategy].norm_shards(context.layout)
     hidden = context.activations(rows, context.model.hidden)
@@ -187,7 +187,9 @@ def _weight_pool(
             layers = np.maximum(layers, 2.0 * gathered)
         else:
             edge, edges = np.maximum(edge, gathered), edges + gathered
-    most = layers + edges if context.job.preset.gathers_every_forward else np.maximum(layers, edge)
+    most = (
+        layers + edges if context.job.preset.data_parallel.gathers_every_forward else np.maximum(layers, edge)
+    )
     return np.asarray(most * context.parameter_bytes, dtype=np.float64)
 
 
@@ -195,15 +197,15 @@ def _bucket(context: LayerContext, held: HeldParameters) -> FloatArray:
     """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
     format than the gradients' has a flat copy in theirs beside it."""
     preset, precision = context.job.preset, context.job.precision
-    elements = np.minimum(held.total, preset.bucket_elements)
+    elements = np.minimum(held.total, preset.data_parallel.bucket_elements)
     copied = precision.reduce != precision.gradient
     width = dtype_bytes(precision.reduce) + copied * dtype_bytes(precision.gradient)
-    return 0.0 * elements if preset.contiguous_gradients else elements * width
+    return 0.0 * elements if preset.data_parallel.contiguous_gradients else elements * width
 
 
 def _reduces_in_backward(context: LayerContext) -> BoolArray:
     """Whether buckets leave while activations are still held: overlapped, or sharded gradients."""
-    return bools(context.job.preset.overlap_grad_reduce | (context.layout.zero_stage >= 2))
+    return bools(context.job.preset.data_parallel.overlap_grad_reduce | (context.layout.zero_stage >= 2))
 
 
 def _step_buffers(context: LayerContext, held: HeldParameters, embedding: IntArray) -> tuple[FloatArray, ...]:
@@ -214,7 +216,7 @@ def _step_buffers(context: LayerContext, held: HeldParameters, embedding: IntArr
     precision, preset = context.job.precision, context.job.preset
     widened = (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
     owned = owned_elements(context, held)
-    checked = 4.0 * (precision.gradient == "fp16") * (not preset.contiguous_gradients)
+    checked = 4.0 * (precision.gradient == "fp16") * (not preset.data_parallel.contiguous_gradients)
     return (
         embedding * context.activation_bytes,
         _bucket(context, held) * ~_reduces_in_backward(context),

@@ -84,7 +84,7 @@ def _kv_heads(draft: Draft) -> BoolArray:
     for run in draft.model.blocks:
         kv = run.block.mixer.num_kv_heads
         shared = (draft["tp"] % kv == 0) & (draft["tp"] > kv)
-        repeats = draft.job.preset.kv_replication or draft.strategy is StrategyName.ISP
+        repeats = draft.job.preset.tensor_parallel.kv_replication or draft.strategy is StrategyName.ISP
         keep &= (kv % draft["tp"] == 0) | (shared & repeats)
     return keep
 
@@ -122,7 +122,7 @@ def _moe_tokens(draft: Draft) -> BoolArray:
 
 def _hybrid(draft: Draft) -> BoolArray:
     whole = draft["zero_size"] == draft.dp * draft["cp"]
-    return bools(whole | (draft["zero_size"] == 1) | draft.job.preset.hybrid_zero)
+    return bools(whole | (draft["zero_size"] == 1) | draft.job.preset.data_parallel.hybrid_zero)
 
 
 def _stage_has_shards(draft: Draft) -> BoolArray:
@@ -130,7 +130,7 @@ def _stage_has_shards(draft: Draft) -> BoolArray:
 
 
 def _stage_accepted(draft: Draft) -> BoolArray:
-    return bools(np.isin(draft["zero_stage"], draft.job.preset.zero_stages))
+    return bools(np.isin(draft["zero_stage"], draft.job.preset.data_parallel.zero_stages))
 
 
 def _parameters_shardable(draft: Draft) -> BoolArray:
@@ -141,7 +141,7 @@ def _parameters_shardable(draft: Draft) -> BoolArray:
 def _optimizer_on_host(draft: Draft) -> BoolArray:
     """DeepSpeed: sharded, a part of it at stage 3 only (zero/offload_config.py, ratio); Megatron-LM: with its
     distributed optimizer (arguments.py, --use-precision-aware-optimizer)."""
-    share, kind = draft.job.optimizer_offload, draft.job.preset.offloads_optimizer
+    share, kind = draft.job.optimizer_offload, draft.job.preset.offload.optimizer
     parted = (draft["zero_stage"] >= 3) | (share == 1.0) | (kind == "step")
     return bools((draft["zero_stage"] >= 1) & (kind != "") & parted | (share == 0.0))
 
@@ -150,7 +150,7 @@ def _activations_on_host(draft: Draft) -> BoolArray:
     """Megatron-Core, transformer_config.py, where cpu_offloading: no pipeline, no recomputation, one layer stays."""
     layers = draft.job.offloaded_layers
     runs = draft.recompute is Recompute.NONE and not draft.job.recompute_modules
-    runs = runs and draft.job.preset.offloads_activations and layers < draft.model.num_layers
+    runs = runs and draft.job.preset.offload.activations and layers < draft.model.num_layers
     return bools((draft["pp"] == 1) & runs | (layers == 0))
 
 
@@ -170,8 +170,8 @@ def _experts_folded(draft: Draft) -> BoolArray:
 def _recomputes(draft: Draft) -> BoolArray:
     preset = draft.job.preset
     runs = {
-        Recompute.SELECTIVE: bool(preset.selective),
-        Recompute.BLOCK: preset.partial_recompute,
+        Recompute.SELECTIVE: bool(preset.recomputation.selective),
+        Recompute.BLOCK: preset.recomputation.partial,
     }
     return _always(draft, runs.get(draft.recompute, True))
 
@@ -183,7 +183,9 @@ def _chunks(draft: Draft) -> BoolArray:
     num_micro = draft.sequences_per_rank // draft["micro_batch"]
     chunks = draft["pp"] * draft["vpp"]
     whole = (draft.model.num_layers % chunks == 0) | ((draft.model.num_layers + 2) % chunks == 0)
-    possible = (draft["pp"] > 1) & whole & (num_micro % draft["pp"] == 0) & draft.job.preset.interleaves
+    possible = (
+        (draft["pp"] > 1) & whole & (num_micro % draft["pp"] == 0) & draft.job.preset.pipeline.interleaves
+    )
     return bools((draft["vpp"] == 1) | possible)
 
 
@@ -197,12 +199,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="the framework does not cut sequences over cp",
         after="cp",
-        keep=lambda d: bools((d["cp"] == 1) | d.job.preset.context_parallel),
+        keep=lambda d: bools((d["cp"] == 1) | d.job.preset.tensor_parallel.context_parallel),
     ),
     Rule(
         reason="the framework has no such schedule",
         after="pp",
-        keep=lambda d: _always(d, d.schedule.value in d.job.preset.schedules),
+        keep=lambda d: _always(d, d.schedule.value in d.job.preset.pipeline.schedules),
     ),
     Rule(
         reason="more pipeline stages than layers",
@@ -212,7 +214,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason=UNEVEN_LAYERS,
         after="pp",
-        keep=lambda d: (d.model.num_layers % d["pp"] == 0) | d.job.preset.uneven_layers,
+        keep=lambda d: (d.model.num_layers % d["pp"] == 0) | d.job.preset.pipeline.uneven_layers,
     ),
     Rule(
         reason="tp x cp x pp does not divide the world",
@@ -279,7 +281,7 @@ RULES: tuple[Rule, ...] = (
         reason="the framework wants as many micro-batches as stages",
         after="micro_batch",
         keep=lambda d: bools(
-            (d.sequences_per_rank // d["micro_batch"] >= d["pp"]) | (not d.job.preset.fills_pipeline)
+            (d.sequences_per_rank // d["micro_batch"] >= d["pp"]) | (not d.job.preset.pipeline.fills_pipeline)
         ),
     ),
     Rule(

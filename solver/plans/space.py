@@ -66,7 +66,9 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
     experts = max((run.block.moe.num_experts for run in model.blocks if run.block.moe), default=1)
     world = job.world_size
     # With flash attention there is no score matrix whose recomputation would save anything.
-    spares = bool(job.preset.selective) and not (job.flash_attention and job.preset.selective == "core_attn")
+    spares = bool(job.preset.recomputation.selective) and not (
+        job.flash_attention and job.preset.recomputation.selective == "core_attn"
+    )
     middle = (Recompute.SELECTIVE,) if spares else ()
     recomputes = (Recompute.NONE, *middle, Recompute.FULL)
     return Space(
@@ -76,20 +78,20 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
             "tp": tensor_degrees(min(world, heads)),
             "wp": tensor_degrees(world),
             "ep": divisors(experts),
-            "zero_stage": job.preset.zero_stages,
+            "zero_stage": job.preset.data_parallel.zero_stages,
             "zero_size": divisors(world),
             "micro_batch": divisors(job.global_batch_sequences),
-            "vpp": _chunk_numbers(model) if job.preset.interleaves else (1,),
+            "vpp": _chunk_numbers(model) if job.preset.pipeline.interleaves else (1,),
         },
-        strategies=tuple(StrategyName(name) for name in job.preset.strategies),
+        strategies=tuple(StrategyName(name) for name in job.preset.tensor_parallel.strategies),
         recomputes=recomputes,
-        schedules=tuple(Schedule(name) for name in job.preset.schedules),
+        schedules=tuple(Schedule(name) for name in job.preset.pipeline.schedules),
     )
 
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:
     """Powers of two that leave pieces of at least SHORTEST_PIECE_TOKENS."""
-    most = job.seq_len // SHORTEST_PIECE_TOKENS if job.preset.context_parallel else 1
+    most = job.seq_len // SHORTEST_PIECE_TOKENS if job.preset.tensor_parallel.context_parallel else 1
     return tuple(2**power for power in range(max(most, 1).bit_length()))
 
 

@@ -41,7 +41,7 @@ def host_shares(
     ]
     late = [np.maximum(host - device, 0.0) for host, device in zip(costs, busy, strict=True)]
     apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
-    apart = apart | job.preset.checks_numbers
+    apart = apart | job.preset.host.checks_numbers
     if job.blocking_launches:
         return [_share(pricer, cost) for cost in costs]
     left = np.maximum(np.sum(costs, axis=0) - np.sum(busy, axis=0), 0.0)

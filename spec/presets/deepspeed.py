@@ -3,21 +3,29 @@
 Source, read 2026-11: DeepSpeed documentation, "ZeRO optimizations for FP16 training".
 """
 
-from spec.presets.preset import FrameworkPreset
+from spec.presets.preset import (
+    DataParallel,
+    FrameworkPreset,
+    Offload,
+    Pipeline,
+    Recomputation,
+    TensorParallel,
+)
 
 DEEPSPEED = FrameworkPreset(
     name="deepspeed",
-    strategies=("mtp",),
-    zero_stages=(0, 1, 2, 3),
-    hybrid_zero=False,
-    gradient_dtype="bf16",
-    bucket_elements=500_000_000,
-    overlap_grad_reduce=False,
-    overlap_param_gather=False,
-    scattered_hops=True,
-    keeps_stage_outputs=True,
-    partial_recompute=False,
-    offloads_optimizer="backward",
+    data_parallel=DataParallel(
+        zero_stages=(0, 1, 2, 3),
+        hybrid_zero=False,
+        gradient_dtype="bf16",
+        bucket_elements=500_000_000,
+        overlap_grad_reduce=False,
+        overlap_param_gather=False,
+    ),
+    tensor_parallel=TensorParallel(strategies=("mtp",)),
+    pipeline=Pipeline(scattered_hops=True, keeps_stage_outputs=True),
+    recomputation=Recomputation(partial=False),
+    offload=Offload(optimizer="backward"),
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
     "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
     "is_grad_partitioned where there is tensor parallelism",

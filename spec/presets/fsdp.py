@@ -3,23 +3,30 @@
 Source, read 2026-11: PyTorch FSDP documentation.
 """
 
-from spec.presets.preset import FrameworkPreset
+from spec.presets.preset import (
+    DataParallel,
+    FrameworkPreset,
+    Host,
+    Loss,
+    Recomputation,
+    TensorParallel,
+)
 
 FSDP = FrameworkPreset(
     name="fsdp",
-    host_code="torch",
-    strategies=("mtp", "fsp"),
-    zero_stages=(0, 2, 3),
-    gradient_dtype="bf16",
-    bucket_elements=0,
-    gathers_every_forward=True,
-    vocab_pad_multiple=1,
-    overlap_tp_backward=False,
-    accumulation="",
-    plain_loss=True,
-    context_parallel=True,
-    selective="every_second_product",
-    copies_parameters=True,
-    stops_recomputing=True,
+    loss=Loss(plain=True),
+    data_parallel=DataParallel(
+        zero_stages=(0, 2, 3),
+        gradient_dtype="bf16",
+        bucket_elements=0,
+        gathers_every_forward=True,
+        copies_parameters=True,
+        accumulation="",
+    ),
+    tensor_parallel=TensorParallel(
+        strategies=("mtp", "fsp"), context_parallel=True, vocab_pad_multiple=1, overlap_backward=False
+    ),
+    recomputation=Recomputation(selective="every_second_product", stops_early=True),
+    host=Host(code="torch"),
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
 )

@@ -4,22 +4,28 @@ Source, read 2026-11: core 0.12 ``megatron/training/arguments.py`` and
 ``core/distributed/distributed_data_parallel_config.py``.
 """
 
-from spec.presets.preset import FrameworkPreset
+from spec.presets.preset import (
+    DataParallel,
+    FrameworkPreset,
+    Host,
+    Offload,
+    Pipeline,
+    TensorParallel,
+)
 
 MEGATRON = FrameworkPreset(
     name="megatron",
-    strategies=("mtp", "fsp"),
-    zero_stages=(0, 1),
-    gradient_dtype="fp32",
-    bucket_elements=40_000_000,
-    bucket_elements_per_rank=1_000_000,
-    scattered_hops=True,
-    interleaves=True,
-    context_parallel=True,
-    contiguous_gradients=True,
-    checks_numbers=True,
-    offloads_optimizer="step",
-    offloads_activations=True,
+    data_parallel=DataParallel(
+        zero_stages=(0, 1),
+        gradient_dtype="fp32",
+        bucket_elements=40_000_000,
+        bucket_elements_per_rank=1_000_000,
+        contiguous_gradients=True,
+    ),
+    tensor_parallel=TensorParallel(strategies=("mtp", "fsp"), context_parallel=True),
+    pipeline=Pipeline(interleaves=True, scattered_hops=True),
+    host=Host(checks_numbers=True),
+    offload=Offload(optimizer="step", activations=True),
     source="Megatron-LM core 0.12: --check-for-nan-in-loss-and-grad by default, --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding",

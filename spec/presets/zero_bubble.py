@@ -7,7 +7,6 @@ from spec.presets.megatron import MEGATRON
 ZERO_BUBBLE = replace(
     MEGATRON,
     name="zero-bubble",
-    schedules=("1f1b", "zb-h1", "zb-h2"),
     source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM: --enable-zero-bubble; "
     " otherwise " + MEGATRON.source,
-)
+).changed({"pipeline.schedules": ("1f1b", "zb-h1", "zb-h2")})

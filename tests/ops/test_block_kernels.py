@@ -15,7 +15,7 @@ from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 
 LLAMA = read_config(ROOT / "configs" / "7B_llama2.py").model
-APART = replace(PRESETS["megatron"], joined_gate=False)
+APART = PRESETS["megatron"].changed({"layers.joined_gate": False})
 
 
 def kernels(asked: JobSpec, recompute: str = "none") -> dict[str, float]:

@@ -1,7 +1,5 @@
 """What the head and the loss hold and move, by what the framework does with its logits."""
 
-from dataclasses import replace
-
 import pytest
 
 from ops.block import ModelOps
@@ -15,8 +13,8 @@ from tests.solver.questions import small_model
 SEQ, VOCAB, HIDDEN = 2048, 4096, 512
 
 
-def ops_of(tp: int = 2, recompute: str = "none", **changes: object) -> ModelOps:
-    preset = replace(PRESETS["megatron"], **changes)
+def ops_of(tp: int = 2, recompute: str = "none", choices: dict[str, bool] | None = None) -> ModelOps:
+    preset = PRESETS["megatron"].changed(choices or {})
     return written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8, tp=tp), recompute)
 
 
@@ -32,14 +30,17 @@ def test_each_loss_holds_its_own_tensors() -> None:
     """16-bit logits and an fp32 softmax; PyTorch's with two fp32 gradients; fused the logits alone; kept
     outputs add this and the last micro-batch's logits."""
     assert loss_bytes(ops_of()) == (2 + 4, 0)
-    assert loss_bytes(ops_of(plain_loss=True)) == (4, 8)
-    assert loss_bytes(ops_of(plain_loss=True, keeps_stage_outputs=True)) == (2 + 4, 2 + 8)
-    assert loss_bytes(ops_of(fused_loss=True, plain_loss=True)) == (2, 0)
+    assert loss_bytes(ops_of(choices={"loss.plain": True})) == (4, 8)
+    assert loss_bytes(ops_of(choices={"loss.plain": True, "pipeline.keeps_stage_outputs": True})) == (
+        2 + 4,
+        2 + 8,
+    )
+    assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.plain": True})) == (2, 0)
 
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_gathered_logits_are_whole_on_every_rank(tp: int) -> None:
-    told = ops_of(tp, gathers_logits=True)
+    told = ops_of(tp, choices={"loss.gathers_logits": True})
     (entropy,) = (op for op in told.head.forward if op.name == "loss.cross_entropy")
     (gather,) = (op for op in told.head.forward if isinstance(op, Comm) and op.name == "head.gather")
     assert isinstance(entropy, MemoryBound)
@@ -55,10 +56,10 @@ def test_gathered_logits_are_whole_on_every_rank(tp: int) -> None:
 
 
 def test_full_recomputation_of_the_edges_repeats_the_head_but_not_the_loss() -> None:
-    whole = ops_of(recompute="full", recomputes_edges=True)
+    whole = ops_of(recompute="full", choices={"recomputation.recomputes_edges": True})
     again = {op.name for op in whole.head.backward if op.phase is Phase.RECOMPUTE}
     assert {"head.norm", "head.logits"} <= again
     assert "loss.cross_entropy" not in again
     assert any(op.phase is Phase.RECOMPUTE for op in whole.embedding.backward)
-    for other in (ops_of(recompute="full"), ops_of(recomputes_edges=True)):
+    for other in (ops_of(recompute="full"), ops_of(choices={"recomputation.recomputes_edges": True})):
         assert not any(op.phase is Phase.RECOMPUTE for op in other.head.backward)

@@ -77,7 +77,7 @@ def test_graphs_replay_what_they_hold_and_nothing_else() -> None:
 
 
 def test_compiled_code_launches_and_calls_nothing() -> None:
-    compiled = job(preset=replace(PRESETS["fsdp"], host_code="compiled"))
+    compiled = job(preset=PRESETS["fsdp"].changed({"host.code": "compiled"}))
     norm = MemoryBound(name="mlp.norm", phase=Phase.FORWARD, kernel="rmsnorm", rows=ONE, width=ONE)
     for one in (gemm(), norm, grouped(4)):
         work = host_work(one, compiled)

@@ -1,7 +1,5 @@
 """What a step hides of its gradient reduction and parameter gather: each beside its own pass."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -31,12 +29,13 @@ def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepT
 
 def overlapping(*, reduce: bool = False, gather: bool = False) -> FrameworkPreset:
     """Many small buckets, so that nearly everything can hide."""
-    return replace(
-        PRESETS["internevo"],
-        overlap_grad_reduce=reduce,
-        overlap_param_gather=gather,
-        bucket_elements=100_000,
-        bucket_elements_per_rank=0,
+    return PRESETS["internevo"].changed(
+        {
+            "data_parallel.overlap_grad_reduce": reduce,
+            "data_parallel.overlap_param_gather": gather,
+            "data_parallel.bucket_elements": 100_000,
+            "data_parallel.bucket_elements_per_rank": 0,
+        }
     )
 
 
@@ -59,7 +58,7 @@ def test_the_gather_hides_beside_the_forward_and_not_the_backward() -> None:
 
 
 def test_one_bucket_hides_nothing() -> None:
-    whole = replace(overlapping(reduce=True), bucket_elements=0)
+    whole = overlapping(reduce=True).changed({"data_parallel.bucket_elements": 0})
     assert times(whole, LONG_S, LONG_S).reduction.seconds[0] == pytest.approx(
         times(overlapping(), LONG_S, LONG_S).reduction.seconds[0]
     )

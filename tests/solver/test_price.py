@@ -117,7 +117,7 @@ def test_a_step_by_hand() -> None:
 def test_tensor_communication_by_hand() -> None:
     """mtp on 2 ranks: all-reduces of 2 t h bytes; 2 forward and 2 backward a layer, the backward's
     hidden by their weight gradients, one for the embedding and three of 4 t bytes for the loss."""
-    preset = replace(PRESETS["internevo"], overlap_tp_backward=False)
+    preset = PRESETS["internevo"].changed({"tensor_parallel.overlap_backward": False})
     plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=2, num_micro=1)
     one = answer(plan, model=small_model(layers=2), preset=preset)
     tokens, h = 1024, 512

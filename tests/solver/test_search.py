@@ -85,8 +85,8 @@ def test_every_plan_names_a_preset_that_accepts_it(name: str) -> None:
     assert len(result.best) == result.num_priced
     for answer in result.best:
         assert answer.plan.preset == name
-        assert answer.plan.strategy.value in preset.strategies
-        assert answer.plan.zero_stage in preset.zero_stages
+        assert answer.plan.strategy.value in preset.tensor_parallel.strategies
+        assert answer.plan.zero_stage in preset.data_parallel.zero_stages
 
 
 def test_pareto_plans_are_beaten_by_none() -> None:
@@ -108,7 +108,7 @@ def test_kv_heads_fewer_than_tp_are_refused_or_replicated_as_the_preset_says() -
     model = small_model(kv_heads=2)
     written = WrittenPlan(strategy="fsp", tp=4, pp=1, micro_batch=1)
     for name, refused in (("internevo", True), ("megatron", True), ("replicating", False)):
-        preset = PRESETS.get(name, replace(PRESETS["megatron"], kv_replication=True))
+        preset = PRESETS.get(name, PRESETS["megatron"].changed({"tensor_parallel.kv_replication": True}))
         asked = question(model=model, world_size=8, preset=preset)
         reasons = broken_rules(asked, plan_of(written, asked, "test"))
         assert ("kv heads do not divide by tp" in reasons) is refused

@@ -66,7 +66,7 @@ def _zero(question: Question, plan: Plan) -> Settings:
     zero: Settings = {
         "stage": plan.zero_stage,
         "contiguous_gradients": True,
-        "overlap_comm": preset.overlap_grad_reduce or plan.zero_stage == 3,
+        "overlap_comm": preset.data_parallel.overlap_grad_reduce or plan.zero_stage == 3,
         "reduce_scatter": True,
     }
     share = question.job.optimizer_offload
@@ -75,8 +75,8 @@ def _zero(question: Question, plan: Plan) -> Settings:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         if share < 1.0:
             zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, "ratio": share}
-    if preset.bucket_elements:
-        zero["reduce_bucket_size"] = preset.bucket_elements
+    if preset.data_parallel.bucket_elements:
+        zero["reduce_bucket_size"] = preset.data_parallel.bucket_elements
     return zero
 
 

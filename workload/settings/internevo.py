@@ -27,9 +27,9 @@ def internevo_settings(question: Question, plan: Plan) -> str:
         "data": {"seq_len": question.job.seq_len, "micro_num": plan.num_micro, "micro_bsz": plan.micro_batch},
         "parallel": _parallel(question, plan),
         "hybrid_zero_optimizer": {
-            "overlap_sync_grad": question.job.preset.overlap_grad_reduce,
-            "overlap_sync_param": question.job.preset.overlap_param_gather,
-            "reduce_bucket_size": question.job.preset.bucket_elements,
+            "overlap_sync_grad": question.job.preset.data_parallel.overlap_grad_reduce,
+            "overlap_sync_param": question.job.preset.data_parallel.overlap_param_gather,
+            "reduce_bucket_size": question.job.preset.data_parallel.bucket_elements,
         },
     }
     model_type, model = _model(question, plan)
@@ -55,7 +55,11 @@ def _parallel(question: Question, plan: Plan) -> Section:
         "zero1": {"size": plan.zero_size, "fsdp": False},
         "tensor": {"size": plan.tp, "mode": plan.strategy.value},
         "pipeline": pipeline,
-        "weight": {"size": plan.wp, "overlap": question.job.preset.overlap_weights, "memory_pool": False},
+        "weight": {
+            "size": plan.wp,
+            "overlap": question.job.preset.data_parallel.overlap_weights,
+            "memory_pool": False,
+        },
     }
     if plan.ep > 1 or any(run.block.moe for run in question.model.blocks):
         refuse_unless(plan.etp in (1, plan.tp), NAME, f"experts over tp {plan.etp} beside tp {plan.tp}")

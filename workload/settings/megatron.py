@@ -71,13 +71,13 @@ def _data_parallel(question: Question, plan: Plan) -> Flags:
     preset = question.job.preset
     copies = plan.dp * plan.cp
     flags: Flags = {}
-    if copies > 1 and preset.overlap_grad_reduce:
+    if copies > 1 and preset.data_parallel.overlap_grad_reduce:
         flags["--overlap-grad-reduce"] = None
     if plan.zero_size > 1:
         flags["--use-distributed-optimizer"] = None
         if plan.zero_size < copies:
             flags["--num-distributed-optimizer-instances"] = copies // plan.zero_size
-        if preset.overlap_param_gather and preset.overlap_grad_reduce:
+        if preset.data_parallel.overlap_param_gather and preset.data_parallel.overlap_grad_reduce:
             flags["--overlap-param-gather"] = None
     return flags | _offload(question, plan)
 

@@ -34,7 +34,7 @@ def model_flags(question: Question) -> Flags:
         "--num-layers": model.num_layers,
         "--hidden-size": model.hidden,
         "--vocab-size": model.vocab,
-        "--make-vocab-size-divisible-by": question.job.preset.vocab_pad_multiple,
+        "--make-vocab-size-divisible-by": question.job.preset.tensor_parallel.vocab_pad_multiple,
         "--max-position-embeddings": max(model.max_positions, question.job.seq_len),
         "--position-embedding-type": POSITIONS[model.position],
         "--normalization": "RMSNorm" if model.norm is NormKind.RMS else "LayerNorm",

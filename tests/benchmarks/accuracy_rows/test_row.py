@@ -43,7 +43,10 @@ def test_shard_groups_are_read_from_notes(cells: dict[str, object], stage: int, 
 def test_a_source_without_overlap_waits_for_tensor_communication(dataset: str, overlaps: bool) -> None:
     one = row(dataset=dataset)
     preset = job_of(one, notes_of(one))[0].preset
-    assert (preset.overlap_tp_backward, preset.overlap_grad_reduce) == (overlaps, overlaps)
+    assert (preset.tensor_parallel.overlap_backward, preset.data_parallel.overlap_grad_reduce) == (
+        overlaps,
+        overlaps,
+    )
 
 
 def test_a_stated_layout_is_the_plans_where_it_fits() -> None:

@@ -128,7 +128,7 @@ def test_deepspeed_hides_leaving_gradients_beside_the_backward() -> None:
     # The small model is one bucket, which nothing hides; a link a million times slower takes so much longer.
     assert hidden_s == pytest.approx(open_s)
     assert slow_s == pytest.approx(open_s * 1e6)
-    preset = replace(PRESETS["deepspeed"], bucket_elements=100_000)
+    preset = PRESETS["deepspeed"].changed({"data_parallel.bucket_elements": 100_000})
     many = replace(slow[0], job=replace(slow[0].job, preset=preset))
     assert seconds((many, slow[1]))[0] < 0.01 * open_s
 

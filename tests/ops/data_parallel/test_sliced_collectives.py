@@ -15,7 +15,7 @@ from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
 
-SLICED = replace(PRESETS["deepspeed"], sliced_collectives=True)
+SLICED = PRESETS["deepspeed"].changed({"data_parallel.sliced_collectives": True})
 
 
 def launches(recompute: str, *, ranks: int = 4, stage: int = 3) -> dict[tuple[str, str], float]:

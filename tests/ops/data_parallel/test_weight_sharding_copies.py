@@ -49,7 +49,7 @@ def test_parameters_are_copied_out_and_gradients_in(
 
 
 def test_frameworks_that_gather_in_place_copy_nothing() -> None:
-    assert not copied_bytes(layer(replace(FSDP, copies_parameters=False)))
+    assert not copied_bytes(layer(FSDP.changed({"data_parallel.copies_parameters": False})))
     assert not copied_bytes(layer(PRESETS["deepspeed"]))
 
 
@@ -64,7 +64,7 @@ def test_frameworks_that_gather_in_place_copy_nothing() -> None:
     ],
 )
 def test_flat_gradients_are_joined_cast_and_divided(stage: int, reduce: str, expected: float) -> None:
-    flat = replace(FSDP, copies_parameters=False, joins_gradients=True)
+    flat = FSDP.changed({"data_parallel.copies_parameters": False, "data_parallel.joins_gradients": True})
     piece = layer(flat, stage=stage, reduce=reduce)
     elements = sum(int(op.parameters[0]) for op in piece.forward)
     passes = [
@@ -82,7 +82,7 @@ def repeated(piece: Piece) -> list[str]:
 
 def test_recomputation_ends_before_the_last_product() -> None:
     early = repeated(layer(FSDP, "full"))
-    whole = repeated(layer(replace(FSDP, stops_recomputing=False), "full"))
+    whole = repeated(layer(FSDP.changed({"recomputation.stops_early": False}), "full"))
     assert whole[: len(early)] == early
     assert [name for name in whole if name not in early] == ["mlp.down", "mlp.down.leave", "mlp.residual"]
     products = [op for op in layer(FSDP, "full").forward if isinstance(op, BatchedGemm)]

@@ -151,9 +151,9 @@ def test_fp8_halves_what_experts_keep_and_spares_the_router() -> None:
 def test_every_local_experts_weight_gradient_joins_that_of_earlier_micro_batches(product: str) -> None:
     """In 16 bits by a kernel of its own: two reads and a write of each weight of the rank's experts."""
     asked = job(seq_len=SEQ)
-    adds = replace(asked, preset=replace(asked.preset, accumulation="accumulate"))
+    adds = replace(asked, preset=asked.preset.changed({"data_parallel.accumulation": "accumulate"}))
     weights = sum(int(op.parameters[0]) for op in named(layer(adds), product) if op.phase is Phase.FORWARD)
     assert weights > 0
     assert moved(layer(adds), f"{product}.accumulate") == 3 * 2 * weights
-    silent = replace(asked, preset=replace(asked.preset, accumulation=""))
+    silent = replace(asked, preset=asked.preset.changed({"data_parallel.accumulation": ""}))
     assert named(layer(silent), f"{product}.accumulate") == []

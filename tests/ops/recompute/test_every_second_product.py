@@ -1,7 +1,5 @@
 """Recomputation of every second product, and of some layers of a stage."""
 
-from dataclasses import replace
-
 from ops.layout import Layout
 from ops.op import BatchedGemm, Op, Phase, Piece
 from spec.presets.registry import PRESETS
@@ -22,7 +20,7 @@ def saved_bytes(piece: Piece) -> float:
 
 def test_every_second_product_of_a_llama_layer() -> None:
     """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
-    preset = replace(PRESETS["megatron"], selective="every_second_product")
+    preset = PRESETS["megatron"].changed({"recomputation.selective": "every_second_product"})
     told = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
     products = {name: op for name, op in repeated(told).items() if isinstance(op, BatchedGemm)}
     assert {name: int(op.n[0]) for name, op in products.items()} == {
@@ -38,7 +36,7 @@ def test_every_second_product_of_a_llama_layer() -> None:
 
 
 def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
-    preset = replace(PRESETS["fsdp"], selective="every_second_product")
+    preset = PRESETS["fsdp"].changed({"recomputation.selective": "every_second_product"})
     layout = Layout.of(8, cp=2)
     told = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", layout, "selective").blocks[0]
     assert any(op.name == "attention.ring_hop" for op in told.forward)

@@ -1,6 +1,5 @@
 """What decides a stage's memory: peaks that do not meet, kept outputs, what stands beside tensors."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -42,8 +41,8 @@ def memory(preset: FrameworkPreset, **degrees: int) -> MemoryCost:
 
 def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
     """Only the larger of the two counts, and it does not depend on the smaller."""
-    large = memory(replace(PRESETS["deepspeed"], plain_loss=True))
-    small = memory(replace(PRESETS["deepspeed"], fused_loss=True, keeps_stage_outputs=False))
+    large = memory(PRESETS["deepspeed"].changed({"loss.plain": True}))
+    small = memory(PRESETS["deepspeed"].changed({"loss.fused": True, "pipeline.keeps_stage_outputs": False}))
     assert large.logits_bytes[0] > 0
     assert large.working_bytes[0] == 0
     assert small.logits_bytes[0] == 0
@@ -52,14 +51,14 @@ def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
 
 def test_a_pipeline_that_keeps_outputs_holds_one_a_micro_batch_in_flight_and_two_buffers() -> None:
     kept = memory(PRESETS["deepspeed"], pp=4)
-    freed = memory(replace(PRESETS["deepspeed"], keeps_stage_outputs=False), pp=4)
+    freed = memory(PRESETS["deepspeed"].changed({"pipeline.keeps_stage_outputs": False}), pp=4)
     output = 2.0 * 2 * SEQ * HIDDEN
     assert kept.activations_bytes[0] - freed.activations_bytes[0] == pytest.approx((4 + 2) * output)
 
 
 def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> None:
     late = memory(PRESETS["deepspeed"])
-    early = memory(replace(PRESETS["deepspeed"], overlap_grad_reduce=True))
+    early = memory(PRESETS["deepspeed"].changed({"data_parallel.overlap_grad_reduce": True}))
     assert late.bucket_bytes[0] == 0
     assert early.bucket_bytes[0] > 0
     assert late.allocated_bytes[0] < early.allocated_bytes[0]
@@ -125,7 +124,7 @@ def test_fsdp_keeps_embedding_and_head_gathered_beside_two_layers() -> None:
     plan = Plan(strategy=StrategyName.MTP, preset="fsdp", dp=4, zero_stage=3, zero_size=4, num_micro=1)
     pools = []
     for every_forward in (True, False):
-        preset = replace(PRESETS["fsdp"], gathers_every_forward=every_forward)
+        preset = PRESETS["fsdp"].changed({"data_parallel.gathers_every_forward": every_forward})
         asked = question(world_size=4, sequences=4, preset=preset)
         pools.append(float(sized(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0]))
     layer = 512 * (512 + 2 * 4 * 64) + 512 * 512 + 3 * 512 * 2048 + 2 * 512
@@ -138,7 +137,7 @@ def test_stages_that_keep_outputs_keep_one_a_micro_batch_but_the_last_only_recei
     plan = Plan(strategy=StrategyName.MTP, preset="deepspeed", pp=2, num_micro=4)
     kept = []
     for keeps in (True, False):
-        preset = replace(PRESETS["deepspeed"], keeps_stage_outputs=keeps)
+        preset = PRESETS["deepspeed"].changed({"pipeline.keeps_stage_outputs": keeps})
         asked = question(world_size=2, sequences=4, preset=preset)
         kept.append(sized(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.activations_bytes)
     assert list((kept[0] - kept[1]) / (2.0 * 1024 * 512)) == [4.0, 2.0]

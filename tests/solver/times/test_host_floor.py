@@ -1,7 +1,5 @@
 """The host sets the pace where it is slower, over the stretches that end with a wait for the device."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -64,7 +62,7 @@ def late_s(
         norms(20, backward_s, Phase.INPUT_GRAD, waits=waits),
     ]
     pricer = Pricer(book=SlowHost(), domain_ranks=8)
-    preset = replace(PRESETS["megatron"], checks_numbers=checks)
+    preset = PRESETS["megatron"].changed({"host.checks_numbers": checks})
     asked = job(preset=preset, blocking_launches=blocking)
     forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp), passes)
     assert forward.part == backward.part == "host"

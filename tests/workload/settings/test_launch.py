@@ -30,13 +30,12 @@ from workload.settings.megatron import megatron_settings
 FSP = StrategyName.FSP
 
 
-def asked(plan: Plan, **changes: object) -> Case:
-    model = changes.pop("model", small_model(layers=8))
+def asked(plan: Plan, *, model: ModelSpec | None = None) -> Case:
     job = question(
-        model=model,
+        model=model or small_model(layers=8),
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        preset=replace(PRESETS[plan.preset], **changes),
+        preset=PRESETS[plan.preset],
     )
     return Case(question=job, plan=plan)
 
@@ -75,7 +74,7 @@ def test_an_internevo_config_reads_back_as_the_plan(
     read = read_internlm_config(path)
     assert read.plan is not None
     assert (read.seq_len, read.plan.num_micro) == (case.question.job.seq_len, case.plan.num_micro)
-    assert read.plan.reduce_bucket_size == case.question.job.preset.bucket_elements
+    assert read.plan.reduce_bucket_size == case.question.job.preset.data_parallel.bucket_elements
     assert replace(plan_of(read.plan, case.question, "config"), etp=read.plan.etp or 1) == case.plan
     assert replace(read.model, source="") == replace(case.question.model, source="")
 

@@ -1,7 +1,6 @@
 """The trace of a step is the solver's replay: as long as the step, nothing before what it waits for."""
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,12 +20,12 @@ FSP = StrategyName.FSP
 Event = dict[str, Any]
 
 
-def asked(plan: Plan, **changes: bool) -> Question:
+def asked(plan: Plan, *, overlap_hops: bool = True) -> Question:
     return question(
         model=small_model(layers=8),
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
-        preset=replace(PRESETS[plan.preset], **changes),
+        preset=PRESETS[plan.preset].changed({"pipeline.overlap_hops": overlap_hops}),
     )
 
 

@@ -67,11 +67,12 @@ def test_a_share_outside_its_range() -> None:
 
 
 def test_replay_is_the_solvers_step_where_the_format_holds_everything() -> None:
-    serial = replace(
-        PRESETS["megatron"],
-        overlap_grad_reduce=False,
-        overlap_param_gather=False,
-        overlap_tp_backward=False,
+    serial = PRESETS["megatron"].changed(
+        {
+            "data_parallel.overlap_grad_reduce": False,
+            "data_parallel.overlap_param_gather": False,
+            "tensor_parallel.overlap_backward": False,
+        }
     )
     plan = Plan(
         strategy=StrategyName.FSP, preset="megatron", tp=4, dp=4, zero_stage=1, zero_size=4, num_micro=8

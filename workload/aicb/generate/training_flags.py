@@ -1,6 +1,6 @@
 """The plan and job of a generator command: AICB's flags as a question and a plan of the solver."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import StrategyName
@@ -113,7 +113,12 @@ def _preset(flags: TrainingFlags) -> FrameworkPreset:
     if flags.reduce_bucket_size is not None:
         if flags.reduce_bucket_size < 1:
             raise refuse("reduce_bucket_size", flags.reduce_bucket_size, "elements, 1 or more")
-        preset = replace(preset, bucket_elements=flags.reduce_bucket_size, bucket_elements_per_rank=0)
+        preset = preset.changed(
+            {
+                "data_parallel.bucket_elements": flags.reduce_bucket_size,
+                "data_parallel.bucket_elements_per_rank": 0,
+            }
+        )
     return preset
 
 

@@ -90,7 +90,7 @@ def test_experts_of_a_dense_preset() -> None:
 def test_zero_stage_and_bucket() -> None:
     result = made(f"{MODEL} --frame DeepSpeed --stage 3 --reduce_bucket_size 12345")
     assert (result.plan.zero_stage, result.plan.zero_size) == (3, 16)
-    assert result.question.job.preset.bucket_elements == 12345
+    assert result.question.job.preset.data_parallel.bucket_elements == 12345
 
 
 def test_dashes_are_underscores() -> None:

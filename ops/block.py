@@ -15,20 +15,11 @@ from ops.mlp_block import mlp_half
 from ops.op import Owner, Piece, sequence
 from ops.recompute.layers import Recompute, recomputed
 from ops.recompute.modules import modules_recomputed
-from ops.strategies.isp import ShardedWeights
-from ops.strategies.mtp import MegatronTensor
-from ops.strategies.sequence_parallel import SequenceParallel
-from ops.strategies.sharding import Sharding, StrategyName
+from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import Sharding
 from spec.arrays import ceil_div
 from spec.job import JobSpec
 from spec.model import BlockSpec, ModelSpec
-
-STRATEGIES: dict[StrategyName, Sharding] = {
-    StrategyName.MTP: MegatronTensor(),
-    StrategyName.MSP: SequenceParallel(regather=False),
-    StrategyName.FSP: SequenceParallel(regather=True),
-    StrategyName.ISP: ShardedWeights(),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +34,11 @@ class ModelOps:
 
 
 def model_ops(
-    model: ModelSpec, job: JobSpec, layout: Layout, strategy: StrategyName, recompute: Recompute
+    model: ModelSpec, job: JobSpec, layout: Layout, strategy: str, recompute: Recompute
 ) -> ModelOps:
     """Every operation a rank may run for N layouts under one strategy and recompute mode."""
     sharding = STRATEGIES[strategy]
-    owner = Owner.WEIGHT if strategy is StrategyName.ISP else Owner.DENSE
+    owner = Owner.WEIGHT if strategy == "isp" else Owner.DENSE
     context = LayerContext(model=model, job=job, layout=layout, linear_owner=owner)
     kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
     blocks = tuple(

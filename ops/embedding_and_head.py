@@ -8,7 +8,7 @@ from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm
 from ops.op import Axis, Comm, Ops, Phase, Piece, Position, sequence
-from ops.strategies.sharding import Sharding, StrategyName
+from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.model import PositionKind
@@ -27,7 +27,7 @@ def embedding(context: LayerContext, sharding: Sharding) -> Piece:
     """Token embedding cut over the vocabulary (isp: over the hidden size), learned positions, and the
     collective that assembles its output."""
     layout, model = context.layout, context.model
-    isp = sharding.name is StrategyName.ISP
+    isp = sharding.name == "isp"
     rows = ceil_div(context.tokens, sharding.norm_shards(layout)) if isp else context.tokens
     parameters = ceil_div(padded_vocab(context) * model.hidden, layout.tp)
     if model.position is PositionKind.LEARNED:
@@ -56,12 +56,12 @@ def _assemble(context: LayerContext, sharding: Sharding) -> Piece:
     tokens = ceil_div(context.tokens, layout.tp) * layout.tp
     size = (tokens * context.model.hidden * context.activation_bytes).astype(np.int64)
     forward_kind, backward_kind = {
-        StrategyName.MTP: (Collective.ALL_REDUCE, None),
-        StrategyName.MSP: (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
-        StrategyName.FSP: (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
-        StrategyName.ISP: (Collective.ALL_TO_ALL, Collective.ALL_TO_ALL),
+        "mtp": (Collective.ALL_REDUCE, None),
+        "msp": (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
+        "fsp": (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
+        "isp": (Collective.ALL_TO_ALL, Collective.ALL_TO_ALL),
     }[sharding.name]
-    if sharding.name is StrategyName.ISP:
+    if sharding.name == "isp":
         size = size // layout.tp
     forward = Comm(
         name="embedding.assemble",
@@ -86,7 +86,7 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
     """
     layout, model = context.layout, context.model
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
-    isp = sharding.name is StrategyName.ISP
+    isp = sharding.name == "isp"
     vocab = padded_vocab(context)
     width = vocab if isp else ceil_div(vocab, layout.tp)
     layer = Linear(
@@ -112,7 +112,7 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
 
 
 def _gathers(context: LayerContext, sharding: Sharding) -> bool:
-    return context.job.preset.loss.gathers_logits and sharding.name is not StrategyName.ISP
+    return context.job.preset.loss.gathers_logits and sharding.name != "isp"
 
 
 def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
@@ -163,7 +163,7 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
     exponentials; Megatron-LM, ``vocab_parallel_cross_entropy``).
     """
     layout = context.layout
-    whole = sharding.name is StrategyName.ISP or _gathers(context, sharding)
+    whole = sharding.name == "isp" or _gathers(context, sharding)
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     width = padded_vocab(context) if whole else ceil_div(padded_vocab(context), layout.tp)
     name, saved_bytes, transient_bytes = _loss_kernel(context)

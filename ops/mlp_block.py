@@ -6,7 +6,7 @@ from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.op import MemoryBound, Phase, Piece, sequence
-from ops.strategies.sharding import Sharding, StrategyName
+from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.model import BlockSpec, MlpSpec
 
@@ -79,7 +79,7 @@ def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first
     enter = sharding.enter(context, layer.name, context.model.hidden)
     if first:
         entered = enter
-    elif sharding.name is StrategyName.MSP:
+    elif sharding.name == "msp":
         entered = _summed_gradients(context, layer)
     else:
         entered = sequence(_summed_gradients(context, layer), Piece(backward=enter.backward))

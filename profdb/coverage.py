@@ -16,7 +16,6 @@ from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Op
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from profdb.curvebook import CurveBook
 from profdb.lookup.op_queries import own_s
 from profdb.lookup.priced import Priced
@@ -64,7 +63,7 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
             precision=precision_of(MEGATRON),
         )
         layout = Layout.of(tp, tp=tp, micro_batch=ints([1]))
-        made = model_ops(config.model, job, layout, StrategyName.FSP, Recompute.NONE)
+        made = model_ops(config.model, job, layout, "fsp", Recompute.NONE)
         for piece in (*made.blocks, made.embedding, made.head):
             yield from ((tp, op) for op in flat(piece))
 

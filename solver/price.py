@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.block import STRATEGIES
 from ops.context import LayerContext
 from ops.op import Axis, Comm, Phase
+from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import full_tokens_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage

@@ -187,7 +187,7 @@ def _ranked(
     def answers(rows: IntArray) -> tuple[Answer, ...]:
         return tuple(_answer(question, priced[int(owner[i])], int(row[i])) for i in rows)
 
-    modes = np.array([one.table.plans.strategy.value for one in priced])[owner]
+    modes = np.array([one.table.plans.strategy for one in priced])[owner]
     best_of_mode = {
         str(mode): answers(order[modes[order] == mode][:1])[0] for mode in dict.fromkeys(modes.tolist())
     }

@@ -7,7 +7,7 @@ import numpy as np
 
 from ops.recompute.layers import Recompute
 from ops.recompute.modules import MODULES
-from ops.strategies.sharding import StrategyName
+from ops.strategies.registry import STRATEGIES, strategy_named
 from solver.plans.plan_table import Plan
 from solver.plans.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
 from solver.plans.schedules import Schedule
@@ -17,7 +17,7 @@ from spec.errors import ConfigError
 from spec.readers.config_file import WrittenPlan
 
 PLAN_KEYS: dict[str, str] = {
-    "strategy": "mtp, msp, fsp or isp",
+    "strategy": f"one of {', '.join(STRATEGIES)}",
     "tp": "ranks",
     "pp": "ranks",
     "wp": "ranks",
@@ -145,7 +145,7 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
     whole = job.world_size // (pp * (written.wp or 1)) if written.strategy == "isp" else dp * cp
     zero_stage, zero_size = _sharding(written, whole)
     return Plan(
-        strategy=_strategy(written.strategy or "mtp", where),
+        strategy=strategy_named(written.strategy or "mtp", where=where).name,
         preset=job.preset.name,
         recompute=_recompute(written, where),
         num_recompute_layers=written.recompute_layers or 0,
@@ -193,12 +193,6 @@ def _sharding(written: WrittenPlan, whole: int) -> tuple[int, int]:
     return (0, 1) if whole == size == 1 else (stage, size)
 
 
-def _strategy(name: str, where: str) -> StrategyName:
-    if name not in set(StrategyName):
-        raise ConfigError(where=where, key="strategy", value=name, allowed=PLAN_KEYS["strategy"])
-    return StrategyName(name)
-
-
 def _recompute(written: WrittenPlan, where: str) -> Recompute:
     name = written.recompute or ("full" if written.recompute_layers else "none")
     if name not in ("none", "selective", "full"):
@@ -243,6 +237,6 @@ def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
     rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0
     if plan.stage_layout and not (question.job.preset.pipeline.interleaves and rounds):
         broken.append("a layout needs a framework with virtual chunks, and these rounds of pp micro-batches")
-    if plan.strategy.value not in question.job.preset.tensor_parallel.strategies:
-        broken.insert(0, f"{question.job.preset.name} does not run {plan.strategy.value}")
+    if plan.strategy not in question.job.preset.tensor_parallel.strategies:
+        broken.insert(0, f"{question.job.preset.name} does not run {plan.strategy}")
     return tuple(broken)

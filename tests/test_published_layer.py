@@ -12,7 +12,6 @@ import pytest
 from benchmarks.accuracy_rows.job import OLD_MEGATRON
 from ops.block import model_ops
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from profdb.modelled.book import ModelledBook
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.layer_times import layer_times
@@ -82,7 +81,7 @@ def test_a_layer_takes_what_was_measured(
     strategy: str, recompute: str, forward_ms: float, backward_ms: float
 ) -> None:
     plan = Plan(
-        strategy=StrategyName(strategy),
+        strategy=strategy,
         preset="megatron",
         tp=8,
         micro_batch=4,
@@ -90,7 +89,7 @@ def test_a_layer_takes_what_was_measured(
         recompute=Recompute(recompute),
     )
     layout = PlanTable.of(plan).layout
-    ops = model_ops(MODEL, JOB, layout, StrategyName(strategy), Recompute(recompute))
+    ops = model_ops(MODEL, JOB, layout, strategy, Recompute(recompute))
     pricer = Pricer.on(CLUSTER, ModelledBook(cluster=CLUSTER))
     times = layer_times(pricer, JOB, ops.blocks[0], layout)
     assert 1e3 * times.forward.seconds[0] == pytest.approx(forward_ms, rel=0.04)

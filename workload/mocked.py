@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ops.block import STRATEGIES, block_ops
+from ops.block import block_ops
 from ops.context import LayerContext
 from ops.data_parallel.step import HeldParameters
 from ops.data_parallel.weight_sharding import sharded_over_data
@@ -23,7 +23,8 @@ from ops.memory_bound import norm, residual
 from ops.mixers.attention import attention_half
 from ops.mlp_block import Rows, feed_forward, mlp_half
 from ops.op import Op, Owner, Piece, sequence
-from ops.strategies.sharding import Sharding, StrategyName
+from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import Sharding
 from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
@@ -119,7 +120,7 @@ class Workshop:
 
     def __post_init__(self) -> None:
         layout = PlanTable.of(self.plan).layout
-        owner = Owner.WEIGHT if self.plan.strategy is StrategyName.ISP else Owner.DENSE
+        owner = Owner.WEIGHT if self.plan.strategy == "isp" else Owner.DENSE
         object.__setattr__(self, "layout", layout)
         context = LayerContext(
             model=self.question.model, job=self.question.job, layout=layout, linear_owner=owner

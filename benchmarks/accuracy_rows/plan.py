@@ -14,7 +14,6 @@ from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row, RowError
 from ops.recompute.layers import Recompute
 from ops.recompute.modules import MODULES
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from spec.errors import ConfigError
@@ -126,12 +125,12 @@ def _laid_out(row: Row, notes: Notes, plan: Plan) -> Plan:
     return replace(plan, stage_layout=notes.layout) if fits else plan
 
 
-def _strategy(row: Row, job: JobSpec, tp: int) -> StrategyName:
+def _strategy(row: Row, job: JobSpec, tp: int) -> str:
     """Sequence parallelism as stated; unstated means with tensor parallelism, as NVIDIA's recipes do."""
     with_sp = row.text("sp") == "1" if row.known("sp") else True
     if not with_sp or tp == 1:
-        return StrategyName.MTP
-    return StrategyName.MSP if "msp" in job.preset.tensor_parallel.strategies else StrategyName.FSP
+        return "mtp"
+    return "msp" if "msp" in job.preset.tensor_parallel.strategies else "fsp"
 
 
 def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:

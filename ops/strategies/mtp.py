@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ops.context import LayerContext
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
-from ops.strategies.sharding import StrategyName, backward_lane, collective, full_tokens_bytes
+from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.model import AttentionSpec
@@ -19,7 +19,7 @@ from spec.model import AttentionSpec
 class MegatronTensor:
     """Weights cut over tp; every rank sees all tokens."""
 
-    name: StrategyName = StrategyName.MTP
+    name: str = "mtp"
 
     def weight_shards(self, layout: Layout) -> IntArray:
         """tp."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ops.context import LayerContext
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
-from ops.strategies.sharding import StrategyName, backward_lane, collective, full_tokens_bytes
+from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.model import AttentionSpec
@@ -27,9 +27,9 @@ class SequenceParallel:
     regather: bool
 
     @property
-    def name(self) -> StrategyName:
+    def name(self) -> str:
         """fsp gathers again, msp does not."""
-        return StrategyName.FSP if self.regather else StrategyName.MSP
+        return "fsp" if self.regather else "msp"
 
     def weight_shards(self, layout: Layout) -> IntArray:
         """tp."""

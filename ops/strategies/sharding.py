@@ -1,6 +1,5 @@
 """What a strategy must say; blocks are written once against it."""
 
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -13,20 +12,11 @@ from spec.collectives import Collective
 from spec.model import AttentionSpec
 
 
-class StrategyName(StrEnum):
-    """The four modes of the InternEvo family."""
-
-    MTP = "mtp"
-    MSP = "msp"
-    FSP = "fsp"
-    ISP = "isp"
-
-
 class Sharding(Protocol):
     """How one strategy cuts weights and tokens, and what it communicates."""
 
     @property
-    def name(self) -> StrategyName:
+    def name(self) -> str:
         """Its name in plans and reports."""
         ...
 

@@ -10,7 +10,6 @@ from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase
 from profiler.cases.planned import Planned, planned
 from spec.arrays import ints
@@ -26,7 +25,7 @@ BEFORE_ALL = -1
 """Tier of a model's own shapes: the user asked for them by name."""
 
 MICRO_BATCHES = (1, 2, 4)
-STRATEGIES = (StrategyName.FSP, StrategyName.ISP)
+STRATEGIES = ("fsp", "isp")
 """fsp cuts the weights over tp (as mtp and msp do), isp the tokens."""
 
 
@@ -54,7 +53,7 @@ def model_cases(path: Path, ranks: Sequence[int]) -> list[Planned]:
     return planned(BEFORE_ALL, cases)
 
 
-def operations(config: ConfigFile, tp: int, strategy: StrategyName) -> list[Op]:
+def operations(config: ConfigFile, tp: int, strategy: str) -> list[Op]:
     """The op list of one rank out of ``tp``, for a few micro-batch sizes, with experts spread over the
     ranks as well."""
     if config.seq_len is None:
@@ -62,7 +61,7 @@ def operations(config: ConfigFile, tp: int, strategy: StrategyName) -> list[Op]:
             where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
         )
     plan = config.plan
-    preset = INTERNEVO if strategy is StrategyName.ISP else MEGATRON
+    preset = INTERNEVO if strategy == "isp" else MEGATRON
     job = JobSpec(
         world_size=tp,
         seq_len=config.seq_len,

@@ -11,7 +11,6 @@ from ops.block import model_ops
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, GroupedGemm, Piece
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
@@ -26,7 +25,7 @@ def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
         {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
     )
     balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0)
-    ops = model_ops(model, balanced, alone, StrategyName.MTP, Recompute.NONE)
+    ops = model_ops(model, balanced, alone, "mtp", Recompute.NONE)
     forward = sum(
         run.count * _forward_flops(piece) for run, piece in zip(model.blocks, ops.blocks, strict=True)
     )

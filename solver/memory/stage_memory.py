@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.block import STRATEGIES
 from ops.context import LayerContext
 from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
 from ops.data_parallel.step import HeldParameters, owned_elements
 from ops.op import HostTransfer, Owner
+from ops.strategies.registry import STRATEGIES
 from solver.memory.device_memory import communicator_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.pipeline.stages import StageTable, in_flight, in_flight_filled

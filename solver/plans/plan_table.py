@@ -4,7 +4,6 @@ from dataclasses import dataclass, fields
 
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.plans.schedules import Schedule
 from spec.arrays import IntArray, ints
 
@@ -16,7 +15,7 @@ class Plan:
     ``num_recompute_layers`` of every chunk of a stage are recomputed with Recompute.BLOCK.
     """
 
-    strategy: StrategyName
+    strategy: str
     preset: str
     recompute: Recompute = Recompute.NONE
     schedule: Schedule = Schedule.ONE_F_ONE_B
@@ -64,7 +63,7 @@ class Plan:
         if self.recompute is not Recompute.NONE:
             layers = self.num_recompute_layers or ""
             shown.append(f"recompute-{self.recompute.value}{layers}")
-        return " ".join([self.strategy.value, *shown])
+        return " ".join([self.strategy, *shown])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class PlanTable:
     ``num_recompute_layers`` counts only with Recompute.BLOCK.
     """
 
-    strategy: StrategyName
+    strategy: str
     recompute: Recompute
     schedule: Schedule
     preset: str

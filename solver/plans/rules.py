@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.plans.schedules import Schedule
 from spec.arrays import BoolArray, IntArray, bools
 from spec.cluster.cluster import ClusterSpec
@@ -24,7 +23,7 @@ class Draft:
     model: ModelSpec
     job: JobSpec
     cluster: ClusterSpec
-    strategy: StrategyName
+    strategy: str
     columns: dict[str, IntArray]
     recompute: Recompute = Recompute.NONE
     schedule: Schedule = Schedule.ONE_F_ONE_B
@@ -62,11 +61,11 @@ def _always(draft: Draft, value: bool) -> BoolArray:
 
 
 def _token_shards(draft: Draft) -> IntArray | int:
-    return 1 if draft.strategy is StrategyName.MTP else draft["tp"]
+    return 1 if draft.strategy == "mtp" else draft["tp"]
 
 
 def _weight_shards(draft: Draft) -> BoolArray:
-    if draft.strategy is not StrategyName.ISP:
+    if draft.strategy != "isp":
         return _always(draft, True)
     groups = draft.job.world_size // (draft["pp"] * draft["wp"])
     return bools(groups % draft["zero_size"] == 0)
@@ -84,14 +83,14 @@ def _kv_heads(draft: Draft) -> BoolArray:
     for run in draft.model.blocks:
         kv = run.block.mixer.num_kv_heads
         shared = (draft["tp"] % kv == 0) & (draft["tp"] > kv)
-        repeats = draft.job.preset.tensor_parallel.kv_replication or draft.strategy is StrategyName.ISP
+        repeats = draft.job.preset.tensor_parallel.kv_replication or draft.strategy == "isp"
         keep &= (kv % draft["tp"] == 0) | (shared & repeats)
     return keep
 
 
 def _ffn(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
-    if draft.strategy is StrategyName.ISP:
+    if draft.strategy == "isp":
         return keep
     for run in draft.model.blocks:
         if run.block.mlp is not None:
@@ -100,7 +99,7 @@ def _ffn(draft: Draft) -> BoolArray:
 
 
 def _distinct(draft: Draft) -> BoolArray:
-    if draft.strategy is StrategyName.MTP:
+    if draft.strategy == "mtp":
         return _always(draft, True)
     return bools((draft["tp"] > 1) | (draft["wp"] > 1))
 
@@ -116,7 +115,7 @@ def _experts_placed(draft: Draft) -> BoolArray:
 
 
 def _moe_tokens(draft: Draft) -> BoolArray:
-    whole = draft.strategy is StrategyName.MTP and draft.experts > 0
+    whole = draft.strategy == "mtp" and draft.experts > 0
     return bools((draft["tp"] == 1) | (not whole))
 
 
@@ -134,7 +133,7 @@ def _stage_accepted(draft: Draft) -> BoolArray:
 
 
 def _parameters_shardable(draft: Draft) -> BoolArray:
-    whole = draft.strategy is not StrategyName.ISP
+    whole = draft.strategy != "isp"
     return bools((draft["zero_stage"] < 2) | (whole & (draft["pp"] == 1)))
 
 

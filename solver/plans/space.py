@@ -7,7 +7,6 @@ import numpy as np
 
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES, Draft
 from solver.plans.schedules import Schedule
@@ -16,7 +15,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
-Shape = tuple[StrategyName, Recompute, Schedule]
+Shape = tuple[str, Recompute, Schedule]
 
 # Assumption: shorter pieces of a sequence, or more chunks of a stage, are never worth their hops; both can
 # be typed as a plan.
@@ -29,7 +28,7 @@ class Space:
     """What to try: the degrees by column, and the choices that change the formulas' shape."""
 
     degrees: dict[str, tuple[int, ...]]
-    strategies: tuple[StrategyName, ...]
+    strategies: tuple[str, ...]
     recomputes: tuple[Recompute, ...]
     schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B,)
 
@@ -83,7 +82,7 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
             "micro_batch": divisors(job.global_batch_sequences),
             "vpp": _chunk_numbers(model) if job.preset.pipeline.interleaves else (1,),
         },
-        strategies=tuple(StrategyName(name) for name in job.preset.tensor_parallel.strategies),
+        strategies=job.preset.tensor_parallel.strategies,
         recomputes=recomputes,
         schedules=tuple(Schedule(name) for name in job.preset.pipeline.schedules),
     )
@@ -112,7 +111,7 @@ def enumerate_block(
     prefix that falls takes every plan it would have grown into with it, and they are counted."""
     strategy, recompute, schedule = block
     degrees = dict(space.degrees)
-    if strategy is not StrategyName.ISP:
+    if strategy != "isp":
         degrees["wp"] = (1,)
     names = list(degrees)
     sizes = [len(degrees[name]) for name in names]

@@ -69,8 +69,6 @@ def why(winner: Answer, best_of_mode: Mapping[str, Answer]) -> list[str]:
     """Sentences: the winner's time, then every other mode's best against it."""
     lines = [where_the_time_goes(winner)]
     lines += [
-        difference(winner, answer)
-        for mode, answer in best_of_mode.items()
-        if mode != winner.plan.strategy.value
+        difference(winner, answer) for mode, answer in best_of_mode.items() if mode != winner.plan.strategy
     ]
     return lines

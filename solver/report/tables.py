@@ -108,7 +108,7 @@ def internlm_dict(answer: Answer, job: JobSpec) -> dict[str, object]:
     """The plan under the forebear's keys."""
     plan = answer.plan
     return {
-        "algo_type": plan.strategy.value,
+        "algo_type": plan.strategy,
         "seq_len": job.seq_len,
         "micro_num": plan.num_micro,
         "micro_bsz": plan.micro_batch,

@@ -3,7 +3,6 @@
 from ops.block import ModelOps, model_ops
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
 from spec.presets.preset import FrameworkPreset
@@ -32,4 +31,4 @@ def written(
     model: ModelSpec, asked: JobSpec, strategy: str, layout: Layout, recompute: str = "none"
 ) -> ModelOps:
     """The operations of one rank."""
-    return model_ops(model, asked, layout, StrategyName(strategy), Recompute(recompute))
+    return model_ops(model, asked, layout, strategy, Recompute(recompute))

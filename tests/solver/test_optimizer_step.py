@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ops.strategies.sharding import StrategyName
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.spans import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
@@ -18,7 +17,7 @@ LONG_S, SHORT_S = 10.0, 1e-9
 
 def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepTimes:
     """A step of four ranks whose passes take what is asked."""
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=4, zero_stage=1, zero_size=4, num_micro=4)
+    plan = Plan(strategy="mtp", preset="internevo", dp=4, zero_stage=1, zero_size=4, num_micro=4)
     asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
     table = sized(asked.model, asked.job, PlanTable.of(plan))
     layout = table.plans.layout.take(table.stages.plan)

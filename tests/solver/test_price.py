@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
+from ops.strategies.registry import STRATEGIES
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import STEP_PARTS, price, sized
 from solver.question import Question
@@ -20,7 +20,7 @@ from tests.solver.questions import question, small_model
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    strategy = draw(st.sampled_from(list(StrategyName)))
+    strategy = draw(st.sampled_from(list(STRATEGIES)))
     tp, pp, dp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
     zero_size = draw(st.sampled_from([d for d in (1, 2, 4) if dp % d == 0]))
     return Plan(
@@ -30,7 +30,7 @@ def plans(draw: st.DrawFn) -> Plan:
         tp=tp,
         pp=pp,
         dp=dp,
-        wp=min(draw(st.sampled_from([1, 2, 4])), tp * dp) if strategy is StrategyName.ISP else 1,
+        wp=min(draw(st.sampled_from([1, 2, 4])), tp * dp) if strategy == "isp" else 1,
         zero_stage=int(zero_size > 1),
         zero_size=zero_size,
         micro_batch=draw(st.sampled_from([1, 2])),
@@ -93,8 +93,8 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
         assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
 
 
-@pytest.mark.parametrize("strategy", [StrategyName.MTP, StrategyName.MSP, StrategyName.FSP])
-def test_one_tensor_rank_waits_for_no_tensor_communication(strategy: StrategyName) -> None:
+@pytest.mark.parametrize("strategy", ["mtp", "msp", "fsp"])
+def test_one_tensor_rank_waits_for_no_tensor_communication(strategy: str) -> None:
     one = answer(Plan(strategy=strategy, preset="internevo", tp=1, dp=4, num_micro=4))
     assert one.parts_s["tp_comm"] == 0.0
     two = answer(Plan(strategy=strategy, preset="internevo", tp=2, dp=2, num_micro=8))
@@ -103,7 +103,7 @@ def test_one_tensor_rank_waits_for_no_tensor_communication(strategy: StrategyNam
 
 def test_a_step_by_hand() -> None:
     """One GPU, one micro-batch: GEMMs of 3 x forward FLOPs at 100 TFLOP/s; nothing to wait for."""
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", num_micro=1)
+    plan = Plan(strategy="mtp", preset="internevo", num_micro=1)
     model = small_model(layers=2)
     one = answer(plan, model=model, seq_len=1024)
     h, f, kv, vocab, tokens = 512, 2048, 4 * 64, 4096, 1024
@@ -118,7 +118,7 @@ def test_tensor_communication_by_hand() -> None:
     """mtp on 2 ranks: all-reduces of 2 t h bytes; 2 forward and 2 backward a layer, the backward's
     hidden by their weight gradients, one for the embedding and three of 4 t bytes for the loss."""
     preset = PRESETS["internevo"].changed({"tensor_parallel.overlap_backward": False})
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=2, num_micro=1)
+    plan = Plan(strategy="mtp", preset="internevo", tp=2, num_micro=1)
     one = answer(plan, model=small_model(layers=2), preset=preset)
     tokens, h = 1024, 512
     # 2 layers x 4, the head's backward one and the embedding's forward one.
@@ -127,14 +127,14 @@ def test_tensor_communication_by_hand() -> None:
 
 
 def test_grouped_query_attention_is_cheaper_than_multi_head() -> None:
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=2, dp=2, num_micro=4)
+    plan = Plan(strategy="mtp", preset="internevo", tp=2, dp=2, num_micro=4)
     grouped, full = (answer(plan, model=small_model(kv_heads=kv)) for kv in (2, 8))
     assert grouped.step_s < full.step_s
     assert grouped.memory_bytes["activations"] < full.memory_bytes["activations"]
 
 
 def test_recomputation_trades_time_for_memory() -> None:
-    plan = Plan(strategy=StrategyName.FSP, preset="internevo", tp=2, dp=2, num_micro=4)
+    plan = Plan(strategy="fsp", preset="internevo", tp=2, dp=2, num_micro=4)
     none, full = answer(plan), answer(replace(plan, recompute=Recompute.FULL))
     assert full.step_s > none.step_s
     assert full.device_bytes < none.device_bytes
@@ -149,21 +149,21 @@ def test_the_bubble_is_p_minus_1_over_m() -> None:
             return replace(told, seconds=0 * told.seconds)
 
     model = replace(small_model(layers=8), vocab=8)
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", pp=4, num_micro=12)
+    plan = Plan(strategy="mtp", preset="internevo", pp=4, num_micro=12)
     one = answer(plan, model=model, book=FreeHops())
     work = one.step_s - one.parts_s["bubble"] - one.parts_s["optimizer"]
     assert one.parts_s["bubble"] / work == pytest.approx(3 / 12, rel=0.01)
 
 
 def test_a_changed_sample_changes_the_price() -> None:
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=2, dp=8, num_micro=4)
+    plan = Plan(strategy="mtp", preset="internevo", tp=2, dp=8, num_micro=4)
     slow = answer(plan, book=FlatBook(flops=FLOPS / 2))
     assert slow.parts_s["gemm"] == pytest.approx(2 * answer(plan).parts_s["gemm"])
 
 
 def test_zero_cuts_the_optimizer_state_by_its_size() -> None:
     """arXiv 1910.02054 sec. 5.1: K = 12 bytes per parameter over the shard group."""
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=4, num_micro=4)
+    plan = Plan(strategy="mtp", preset="internevo", dp=4, num_micro=4)
     whole = answer(plan)
     cut = answer(replace(plan, zero_size=4, zero_stage=1))
     assert whole.memory_bytes["optimizer"] == pytest.approx(4 * cut.memory_bytes["optimizer"], rel=1e-4)

@@ -6,7 +6,6 @@ Python (pipeline stages, activation checkpointing) is returned as notes.
 """
 
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from solver.question import Question
@@ -23,7 +22,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     """
     job = question.job
     same_framework("deepspeed", plan)
-    refuse_unless(plan.strategy is StrategyName.MTP, "DeepSpeed", f"{plan.strategy.value} sharding")
+    refuse_unless(plan.strategy == "mtp", "DeepSpeed", f"{plan.strategy} sharding")
     refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
     refuse_unless(not question.job.recompute_modules, "DeepSpeed", "running parts of a layer again")
     refuse_unless(not job.offloaded_layers, "DeepSpeed", "keeping layers' activations on the host")

@@ -53,7 +53,7 @@ def _parallel(question: Question, plan: Plan) -> Section:
         pipeline["zero_bubble"] = True
     parallel: Section = {
         "zero1": {"size": plan.zero_size, "fsdp": False},
-        "tensor": {"size": plan.tp, "mode": plan.strategy.value},
+        "tensor": {"size": plan.tp, "mode": plan.strategy},
         "pipeline": pipeline,
         "weight": {
             "size": plan.wp,

@@ -6,7 +6,6 @@ are the user's.
 """
 
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
@@ -22,7 +21,7 @@ Flags = dict[str, str | int | None]
 def megatron_settings(question: Question, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
-    refuse_unless(plan.strategy in (StrategyName.MTP, StrategyName.FSP), NAME, plan.strategy.value)
+    refuse_unless(plan.strategy in ("mtp", "fsp"), NAME, plan.strategy)
     refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, NAME, f"schedule {plan.schedule.value}")
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     flags: Flags = {
@@ -35,7 +34,7 @@ def megatron_settings(question: Question, plan: Plan) -> Flags:
         flags["--cp-comm-type"] = kinds[question.job.context_parallel]
     if any(run.block.moe for run in question.model.blocks):
         flags |= {"--expert-model-parallel-size": plan.ep, "--expert-tensor-parallel-size": plan.etp}
-    if plan.strategy is StrategyName.FSP and plan.tp > 1:
+    if plan.strategy == "fsp" and plan.tp > 1:
         flags["--sequence-parallel"] = None
     flags |= _split(question.model, plan)
     flags |= _data_parallel(question, plan)

@@ -12,7 +12,6 @@ import numpy as np
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import ChunkTable, StageTable
 from solver.plans.plan_table import Plan, PlanTable
@@ -174,7 +173,7 @@ def _waiting(header: SimaiHeader, sums: _Sums, pricer: Pricer) -> tuple[float, f
     if header.pp == 1:
         return 0.0, 0.0
     plan = Plan(
-        strategy=StrategyName.MTP,
+        strategy="mtp",
         preset="",
         recompute=Recompute.NONE,
         tp=header.tp,

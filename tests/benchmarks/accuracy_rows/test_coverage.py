@@ -9,7 +9,6 @@ from benchmarks.accuracy_rows.coverage import GAP_STD, interval
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.pricing import Prediction
 from benchmarks.accuracy_rows.row import Row
-from ops.strategies.sharding import StrategyName
 from solver.answer.interval import EIGHTY_PERCENT
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
@@ -18,7 +17,7 @@ from tests.solver.questions import question
 
 ANSWER = price_plan(
     question(world_size=1, sequences=4),
-    PlanTable.of(Plan(strategy=StrategyName.MTP, preset="internevo", num_micro=4)),
+    PlanTable.of(Plan(strategy="mtp", preset="internevo", num_micro=4)),
 )[0]
 
 

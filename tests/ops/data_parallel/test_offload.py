@@ -7,7 +7,6 @@ import pytest
 
 from ops.op import HostTransfer, HostUpdate
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from profdb.modelled.host_side import ADAM_SHARE, LINK_SHARE
 from solver.memory.memory_cost import MemoryCost
 from solver.optimizer_step import operations
@@ -30,7 +29,7 @@ def asked(
 ) -> tuple[Question, Plan]:
     dp = 8 // pp
     plan = Plan(
-        strategy=StrategyName.MTP,
+        strategy="mtp",
         preset=preset,
         dp=dp,
         pp=pp,

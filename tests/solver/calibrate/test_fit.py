@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops.strategies.sharding import StrategyName
 from solver.calibrate.fit import EFFICIENCIES, Steps, factors_of, fit, joined
 from solver.calibrate.measured_steps import plan_terms
 from solver.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, Calibration
@@ -22,7 +21,7 @@ QUESTION = question(model=small_model(hidden=4096, heads=32, kv_heads=32), world
 # Plans that differ in what they are made of: traffic inside a node (tp 8), between nodes (dp, pp), bubbles.
 PLANS = [
     Plan(
-        strategy=StrategyName.FSP if tp > 1 else StrategyName.MTP,
+        strategy="fsp" if tp > 1 else "mtp",
         preset="internevo",
         tp=tp,
         pp=pp,

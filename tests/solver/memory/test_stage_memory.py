@@ -7,7 +7,6 @@ import pytest
 
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.answer.answer import Answer
 from solver.memory.device_memory import (
     ALLOCATOR_SLACK,
@@ -29,7 +28,7 @@ SEQ, HIDDEN, VOCAB = 1024, 512, 4096
 
 
 def memory(preset: FrameworkPreset, **degrees: int) -> MemoryCost:
-    plan = Plan(strategy=StrategyName.MTP, preset=preset.name, **{"micro_batch": 2, "num_micro": 8} | degrees)
+    plan = Plan(strategy="mtp", preset=preset.name, **{"micro_batch": 2, "num_micro": 8} | degrees)
     asked = question(
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
@@ -98,7 +97,7 @@ def test_a_group_of_one_rank_a_node_takes_less_than_one_that_fills_nodes() -> No
 def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
     def told(recompute: Recompute, layers: int = 0) -> Answer:
         plan = Plan(
-            strategy=StrategyName.MTP,
+            strategy="mtp",
             preset="megatron",
             pp=2,
             num_micro=8,
@@ -121,7 +120,7 @@ def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
 
 def test_fsdp_keeps_embedding_and_head_gathered_beside_two_layers() -> None:
     """fully_shard leaves the root unit gathered: 2 x 4096 x 512 and the final norm's 512 in 2 bytes more."""
-    plan = Plan(strategy=StrategyName.MTP, preset="fsdp", dp=4, zero_stage=3, zero_size=4, num_micro=1)
+    plan = Plan(strategy="mtp", preset="fsdp", dp=4, zero_stage=3, zero_size=4, num_micro=1)
     pools = []
     for every_forward in (True, False):
         preset = PRESETS["fsdp"].changed({"data_parallel.gathers_every_forward": every_forward})
@@ -134,7 +133,7 @@ def test_fsdp_keeps_embedding_and_head_gathered_beside_two_layers() -> None:
 
 def test_stages_that_keep_outputs_keep_one_a_micro_batch_but_the_last_only_receives() -> None:
     """Of 1024 x 512 numbers in 2 bytes: 2 in flight and 2 buffers on the first stage, 2 buffers on the last."""
-    plan = Plan(strategy=StrategyName.MTP, preset="deepspeed", pp=2, num_micro=4)
+    plan = Plan(strategy="mtp", preset="deepspeed", pp=2, num_micro=4)
     kept = []
     for keeps in (True, False):
         preset = PRESETS["deepspeed"].changed({"pipeline.keeps_stage_outputs": keeps})

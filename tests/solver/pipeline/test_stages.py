@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from solver.pipeline.stages import in_flight, layers_per_stage, modules_per_stage, stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import ints
@@ -49,7 +48,7 @@ def test_a_preset_that_deals_edges_is_obeyed() -> None:
 
 
 def plan(pp: int, num_micro: int = 8) -> Plan:
-    return Plan(strategy=StrategyName.MTP, preset="megatron", pp=pp, num_micro=num_micro)
+    return Plan(strategy="mtp", preset="megatron", pp=pp, num_micro=num_micro)
 
 
 @given(layers=st.integers(1, 40), depths=st.lists(st.integers(1, 8), min_size=1, max_size=5))
@@ -116,7 +115,5 @@ def test_layers_to_recompute_are_the_first_of_a_chunk_whatever_their_kind() -> N
     model = small_model(layers=8)
     first = model.blocks[0]
     model = replace(model, blocks=(replace(first, count=1), replace(first, count=7)))
-    plan = Plan(
-        strategy=StrategyName.MTP, preset="megatron", recompute=Recompute.BLOCK, num_recompute_layers=3
-    )
+    plan = Plan(strategy="mtp", preset="megatron", recompute=Recompute.BLOCK, num_recompute_layers=3)
     assert [int(kind[0]) for kind in stage_table(model, PlanTable.of(plan)).layers] == [1, 2, 0, 5]

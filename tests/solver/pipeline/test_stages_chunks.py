@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.strategies.sharding import StrategyName
 from solver.pipeline.program import ChunkTimes, program, run
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import stage_table
@@ -20,7 +19,7 @@ from tests.solver.questions import question, small_model
 
 
 def plan(**changes: object) -> Plan:
-    return replace(Plan(strategy=StrategyName.MTP, preset="megatron", pp=4, vpp=2, num_micro=8), **changes)
+    return replace(Plan(strategy="mtp", preset="megatron", pp=4, vpp=2, num_micro=8), **changes)
 
 
 def test_the_embedding_is_in_the_first_chunk_and_the_head_in_the_last() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops.strategies.sharding import StrategyName
 from solver.pipeline.program import ChunkTimes, program, run
 from solver.pipeline.replay_1f1b import StageTimes, equal_stages_s, replay_1f1b_s
 from solver.plans.plan_table import Plan, PlanTable
@@ -94,7 +93,7 @@ def test_two_replays_of_1f1b_agree(work: list[tuple[float, float]], num_micro: i
 
 
 def test_plans_are_priced_under_their_schedule() -> None:
-    plan = Plan(strategy=StrategyName.MTP, preset="megatron", pp=4, num_micro=16)
+    plan = Plan(strategy="mtp", preset="megatron", pp=4, num_micro=16)
     asked = question(world_size=4, sequences=16, model=NO_HEAD)
 
     def bubble(**changes: object) -> float:
@@ -107,7 +106,7 @@ def test_plans_are_priced_under_their_schedule() -> None:
 
 def test_long_steps_grow_by_their_last_round() -> None:
     asked = question(world_size=4, sequences=256, model=NO_HEAD)
-    plan = Plan(strategy=StrategyName.MTP, preset="megatron", pp=4, vpp=2, num_micro=256)
+    plan = Plan(strategy="mtp", preset="megatron", pp=4, vpp=2, num_micro=256)
     long = price_plan(asked, PlanTable.of(plan))[0]
     busy = long.step_s - long.parts_s["bubble"] - long.parts_s["pp_comm"] - long.parts_s["optimizer"]
     # (p - 1) / (v m) of the work, within what the unequal first and last stage add.

@@ -5,7 +5,6 @@ from math import sqrt
 
 import pytest
 
-from ops.strategies.sharding import StrategyName
 from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.report.explain import difference, paired_error_s
@@ -15,7 +14,7 @@ from tests.solver.questions import question
 
 def priced(**errors_s: float) -> Answer:
     """A plan of the flat book with the standard errors asked for, by curve family."""
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", num_micro=4)
+    plan = Plan(strategy="mtp", preset="internevo", num_micro=4)
     asked = question(world_size=1, sequences=4)
     return replace(price_plan(asked, PlanTable.of(plan))[0], errors_s=errors_s)
 

@@ -5,7 +5,6 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import MemoryBound, Phase
-from ops.strategies.sharding import StrategyName
 from profdb.lookup.priced import Priced
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
@@ -103,9 +102,7 @@ def test_the_halves_of_a_split_backward_are_stretches_of_their_own() -> None:
 
 
 def test_a_faster_device_never_slows_a_zero_bubble_step_that_waits_for_the_host() -> None:
-    plan = Plan(
-        strategy=StrategyName.MTP, preset="zero-bubble", schedule=Schedule.ZB_H1, tp=2, pp=4, num_micro=4
-    )
+    plan = Plan(strategy="mtp", preset="zero-bubble", schedule=Schedule.ZB_H1, tp=2, pp=4, num_micro=4)
     steps = []
     for flops in (FLOPS, 2 * FLOPS):
         asked = question(world_size=8, sequences=4, preset=PRESETS["zero-bubble"], book=SlowHost(flops=flops))

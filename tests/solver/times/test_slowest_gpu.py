@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.strategies.sharding import StrategyName
 from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
@@ -30,7 +29,7 @@ def test_more_gpus_are_slower() -> None:
 
 def test_a_step_on_more_gpus_takes_that_much_longer_in_its_products_alone() -> None:
     """Copies of one model side by side compute the same: only the slowest GPU differs."""
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=1, num_micro=4)
+    plan = Plan(strategy="mtp", preset="internevo", dp=1, num_micro=4)
 
     def priced(dp: int) -> Answer:
         asked = question(world_size=dp, sequences=4 * dp)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError
@@ -17,7 +16,7 @@ from workload.settings.megatron import megatron_settings
 
 def asked(preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1) -> tuple[Question, Plan]:
     size = 8 if stage else 1
-    plan = Plan(strategy=StrategyName.MTP, preset=preset, dp=8, zero_stage=stage, zero_size=size, num_micro=2)
+    plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=size, num_micro=2)
     base = question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model())
     return replace(base, job=replace(base.job, optimizer_offload=optimizer, offloaded_layers=layers)), plan
 

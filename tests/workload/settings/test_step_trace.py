@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.schedules import Schedule
 from solver.question import Question
@@ -16,7 +15,7 @@ from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 from workload.settings.step_trace import trace_events, trace_text
 
-FSP = StrategyName.FSP
+FSP = "fsp"
 Event = dict[str, Any]
 
 

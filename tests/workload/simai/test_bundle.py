@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import run_workload
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
@@ -22,7 +21,7 @@ from workload.topology.read_topology import read_topology
 
 
 def test_every_file_reads_back(tmp_path: Path) -> None:
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=4, pp=2, dp=2, num_micro=8)
+    plan = Plan(strategy="mtp", preset="internevo", tp=4, pp=2, dp=2, num_micro=8)
     bundle = export_bundle(question(sequences=16), plan, tmp_path / "new" / "b")
     names = {path.name: path for path in bundle.paths}
     assert check_simai(read_simai(names["workload.txt"])) == []
@@ -42,7 +41,7 @@ def test_every_file_reads_back(tmp_path: Path) -> None:
 
 
 def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Path) -> None:
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=4, dp=4, num_micro=2)
+    plan = Plan(strategy="mtp", preset="internevo", tp=4, dp=4, num_micro=2)
     folder = tmp_path / "with a blank"
     export_bundle(question(sequences=8), plan, folder)
     checkout = tmp_path / "checkout"

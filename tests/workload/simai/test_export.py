@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.solver.questions import question
@@ -28,7 +27,7 @@ def test_the_checker_finds_no_defect(case: Case, tmp_path_factory: pytest.TempPa
 
 
 def test_compute_seconds_in_the_file_are_the_seconds_priced(tmp_path: Path) -> None:
-    plan = Plan(strategy=StrategyName.FSP, preset="internevo", tp=4, dp=4, micro_batch=2, num_micro=8)
+    plan = Plan(strategy="fsp", preset="internevo", tp=4, dp=4, micro_batch=2, num_micro=8)
     asked = question(world_size=16, sequences=64)
     work = stage_works(asked, plan)[0]
     path = tmp_path / "w.txt"
@@ -43,7 +42,7 @@ def test_compute_seconds_in_the_file_are_the_seconds_priced(tmp_path: Path) -> N
 
 
 def test_strict_export_refuses_what_the_format_cannot_say(tmp_path: Path) -> None:
-    plan = Plan(strategy=StrategyName.ISP, preset="internevo", tp=1, wp=8, dp=16, micro_batch=1, num_micro=4)
+    plan = Plan(strategy="isp", preset="internevo", tp=1, wp=8, dp=16, micro_batch=1, num_micro=4)
     path = tmp_path / "w.txt"
     with pytest.raises(ExportError, match=r"attention\.qkv\.weight"):
         export_simai(question(), plan, path, strict=True)
@@ -51,7 +50,7 @@ def test_strict_export_refuses_what_the_format_cannot_say(tmp_path: Path) -> Non
 
 
 def test_nothing_is_written_for_groups_of_one(tmp_path: Path) -> None:
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", tp=1, dp=1, micro_batch=1, num_micro=4)
+    plan = Plan(strategy="mtp", preset="internevo", tp=1, dp=1, micro_batch=1, num_micro=4)
     path = tmp_path / "w.txt"
     exported = export_simai(question(world_size=1, sequences=4), plan, path, strict=True)
     assert exported.beyond == ()

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan
 from spec.presets.registry import PRESETS
 from tests.solver.flat_book import INTRA_BANDWIDTH
@@ -74,9 +73,7 @@ def test_replay_is_the_solvers_step_where_the_format_holds_everything() -> None:
             "tensor_parallel.overlap_backward": False,
         }
     )
-    plan = Plan(
-        strategy=StrategyName.FSP, preset="megatron", tp=4, dp=4, zero_stage=1, zero_size=4, num_micro=8
-    )
+    plan = Plan(strategy="fsp", preset="megatron", tp=4, dp=4, zero_stage=1, zero_size=4, num_micro=8)
     asked = question(preset=serial, sequences=32, model=small_model())
     comparison = compare(asked, plan)
     assert comparison.replay.step_s == pytest.approx(comparison.solver_s, abs=1e-5, rel=1e-4)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ops.op import Axis
-from ops.strategies.sharding import StrategyName
 from solver.plans.plan_table import Plan
 from tests.solver.questions import question
 from workload.build import stage_works
@@ -13,9 +12,7 @@ from workload.traffic.plan_traffic import axis_matrices, plan_groups
 
 @pytest.mark.parametrize("vpp", [1, 2])
 def test_hops_by_rank_are_the_hops_of_the_stages(vpp: int) -> None:
-    plan = Plan(
-        strategy=StrategyName.MTP, preset="internevo", tp=2, pp=4, vpp=vpp, dp=2, micro_batch=1, num_micro=4
-    )
+    plan = Plan(strategy="mtp", preset="internevo", tp=2, pp=4, vpp=vpp, dp=2, micro_batch=1, num_micro=4)
     asked = question(world_size=16, sequences=8)
     matrix = axis_matrices(asked, plan)[Axis.PP]
     # Each rank sends and receives; a stage's hops count both, so its ranks send half of them.
@@ -29,7 +26,7 @@ def test_hops_by_rank_are_the_hops_of_the_stages(vpp: int) -> None:
 
 
 def test_a_ring_of_two_sends_the_array_once_each() -> None:
-    plan = Plan(strategy=StrategyName.MTP, preset="internevo", dp=2, micro_batch=1, num_micro=2)
+    plan = Plan(strategy="mtp", preset="internevo", dp=2, micro_batch=1, num_micro=2)
     asked = question(world_size=2, sequences=4)
     matrix = axis_matrices(asked, plan)[Axis.DP_CP]
     (work,) = stage_works(asked, plan)
@@ -39,7 +36,7 @@ def test_a_ring_of_two_sends_the_array_once_each() -> None:
 
 
 def test_groups_of_a_plan_partition_the_ranks_and_follow_the_expert_grid() -> None:
-    plan = Plan(strategy=StrategyName.FSP, preset="megatron", tp=2, pp=2, dp=4, ep=4, etp=1, num_micro=2)
+    plan = Plan(strategy="fsp", preset="megatron", tp=2, pp=2, dp=4, ep=4, etp=1, num_micro=2)
     groups = plan_groups(plan)
     for members in groups.values():
         assert sorted(rank for group in members for rank in group) == list(range(16))

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ops.recompute.layers import Recompute
-from ops.strategies.sharding import StrategyName
 from profdb.curvebook import Book
 from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
@@ -148,7 +147,7 @@ def _plan(flags: TrainingFlags, model: ModelSpec, preset: FrameworkPreset, batch
             f"interleaving wants micro-batches ({num_micro}) in multiples of pp {flags.pp}",
         )
     return Plan(
-        strategy=StrategyName.FSP if flags.sequence_parallel and flags.tp > 1 else StrategyName.MTP,
+        strategy="fsp" if flags.sequence_parallel and flags.tp > 1 else "mtp",
         preset=preset.name,
         recompute=flags.recompute,
         schedule=Schedule.ONE_F_ONE_B,

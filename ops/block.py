@@ -10,7 +10,7 @@ from ops.experts.moe_block import moe_half
 from ops.layout import Layout
 from ops.linear import Linear, linear
 from ops.memory_bound import norm
-from ops.mixers.attention import attention_half
+from ops.mixers.mixer_half import mixer_half
 from ops.mlp_block import mlp_half
 from ops.op import Owner, Piece, sequence
 from ops.recompute.layers import Recompute, recomputed
@@ -65,7 +65,7 @@ def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recom
     """One transformer block, or one multi-token-prediction block with its own pass through the head."""
     second = moe_half if block.moe is not None else mlp_half
     piece = sequence(
-        attention_half(context, sharding, block),
+        mixer_half(context, sharding, block),
         second(context, sharding, block),
     )
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))

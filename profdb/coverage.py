@@ -51,9 +51,8 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
         raise ConfigError(
             where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
         )
-    heads = [run.block.mixer.num_heads for run in config.model.blocks]
     for tp in DEGREES:
-        if any(count % tp for count in heads):
+        if any(heads % tp for heads in config.model.cut_heads):
             continue
         job = JobSpec(
             world_size=tp,

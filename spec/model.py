@@ -7,13 +7,7 @@ full attention, a multi-token-prediction block) is a tuple of runs, not a set of
 from dataclasses import dataclass
 from enum import StrEnum
 
-
-class AttentionKind(StrEnum):
-    """Multi-head and grouped-query attention share a formula; MLA has its own projections."""
-
-    MHA = "mha"
-    GQA = "gqa"
-    MLA = "mla"
+from spec.mixers.mixer import Mixer
 
 
 class NormKind(StrEnum):
@@ -29,30 +23,6 @@ class PositionKind(StrEnum):
     ROTARY = "rotary"
     LEARNED = "learned"
     NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionSpec:
-    """One attention layer.
-
-    ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1)
-    ``qk_dim`` = nope + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means
-    that queries are projected directly.
-    """
-
-    kind: AttentionKind
-    num_heads: int
-    num_kv_heads: int
-    qk_dim: int
-    v_dim: int
-    rope_dim: int = 0
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    window: int | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: bool = False
-    sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +67,7 @@ class BlockSpec:
     pass through the shared head (arXiv 2412.19437 sec. 2.2).
     """
 
-    mixer: AttentionSpec
+    mixer: Mixer
     mlp: MlpSpec | None
     moe: MoeSpec | None = None
     norm: NormKind = NormKind.RMS
@@ -144,3 +114,14 @@ class ModelSpec:
     def main_blocks(self) -> tuple[BlockRun, ...]:
         """The runs of the decoder, without multi-token-prediction blocks."""
         return tuple(run for run in self.blocks if not run.block.mtp)
+
+    @property
+    def cut_heads(self) -> tuple[int, ...]:
+        """Numbers of heads of its layers that tp must divide, ascending."""
+        return tuple(sorted({heads for run in self.blocks for heads in run.block.mixer.cut_heads}))
+
+    @property
+    def repeatable_heads(self) -> tuple[int, ...]:
+        """Numbers of heads of its layers that tp must divide or, where a framework repeats them, be a
+        multiple of; ascending."""
+        return tuple(sorted({heads for run in self.blocks for heads in run.block.mixer.repeatable_heads}))

@@ -6,9 +6,8 @@ with one exception that its publishers count too: DeepSeek-V3's router correctio
 
 from dataclasses import dataclass
 
+from spec.mixers.mixer import mixer_parameters
 from spec.model import (
-    AttentionKind,
-    AttentionSpec,
     BlockSpec,
     MlpSpec,
     ModelSpec,
@@ -67,7 +66,7 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
 
 
 def block_parameters(block: BlockSpec, hidden: int) -> int:
-    """Parameters of one block: attention, MLP or experts, two norms, and what MTP adds.
+    """Parameters of one block: token mixer, MLP or experts, two norms, and what MTP adds.
 
     An MTP block adds norms of both inputs and of its output, and the 2h -> h projection
     (arXiv 2412.19437 sec. 2.2; names enorm, hnorm, shared_head.norm, eh_proj in the checkpoint).
@@ -78,24 +77,7 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
         feed_forward = mlp_parameters(block.mlp, hidden)
     norm = norm_parameters(block.norm, hidden)
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
-    return attention_parameters(block.mixer, hidden) + feed_forward + 2 * norm + extra
-
-
-def attention_parameters(attention: AttentionSpec, hidden: int) -> int:
-    """Parameters of one attention layer; MLA as in arXiv 2405.04434 sec. 2.1.2, eqs. 9-19."""
-    heads, kv_heads = attention.num_heads, attention.num_kv_heads
-    query, value = heads * attention.qk_dim, heads * attention.v_dim
-    output = value * hidden + (hidden if attention.out_bias else 0)
-    if attention.kind is AttentionKind.MLA:
-        rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
-        down = hidden * (rank + kv_rank + attention.rope_dim)
-        up = (rank or hidden) * query
-        up += kv_rank * heads * (attention.qk_dim - attention.rope_dim + attention.v_dim)
-        return down + up + rank + kv_rank + output
-    columns = query + kv_heads * (attention.qk_dim + attention.v_dim)
-    projections = columns * (hidden + 1 if attention.qkv_bias else hidden)
-    norms = 2 * attention.qk_dim if attention.qk_norm else 0
-    return projections + output + norms + (heads if attention.sinks else 0)
+    return mixer_parameters(block.mixer, hidden) + feed_forward + 2 * norm + extra
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

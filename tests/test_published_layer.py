@@ -18,16 +18,8 @@ from solver.times.layer_times import layer_times
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
 from spec.job import JobSpec, precision_of
-from spec.model import (
-    AttentionKind,
-    AttentionSpec,
-    BlockRun,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    NormKind,
-    PositionKind,
-)
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = read_cluster("a100-sxm-80g", root=ROOT)

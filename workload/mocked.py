@@ -20,7 +20,7 @@ from ops.experts.moe_block import moe_half
 from ops.layout import Layout
 from ops.linear import Linear, linear
 from ops.memory_bound import norm, residual
-from ops.mixers.attention import attention_half
+from ops.mixers.mixer_half import mixer_half
 from ops.mlp_block import Rows, feed_forward, mlp_half
 from ops.op import Op, Owner, Piece, sequence
 from ops.strategies.registry import STRATEGIES
@@ -154,9 +154,9 @@ class Workshop:
         """A whole transformer block, with the plan's recomputation."""
         return self.leaf("block", block_ops(self.context, self.sharding, block, self.plan.recompute))
 
-    def attention(self, block: BlockSpec) -> MockedOps:
-        """Norm, attention, output projection and residual of a block."""
-        return self.leaf("attention", attention_half(self.context, self.sharding, block))
+    def mixer(self, block: BlockSpec) -> MockedOps:
+        """Norm, what mixes the tokens, and residual of a block."""
+        return self.leaf(block.mixer.name, mixer_half(self.context, self.sharding, block))
 
     def feed_forward(self, block: BlockSpec) -> MockedOps:
         """Norm, MLP or experts, and residual of a block."""

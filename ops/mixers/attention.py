@@ -1,4 +1,4 @@
-"""The attention half of a block: norm, projections, rotary, attention kernel, output, residual."""
+"""Attention: projections, rotary, attention kernel, output."""
 
 from dataclasses import replace
 
@@ -6,13 +6,15 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.linear import Linear, linear
-from ops.memory_bound import Kernel, kernel, norm, residual
+from ops.memory_bound import Kernel, kernel
 from ops.mixers.context_parallel import exchanges, ring_steps
+from ops.mixers.mixer_row import MixerRow
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.op import Attention, Phase, Piece, sequence
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
-from spec.model import AttentionKind, AttentionSpec, BlockSpec, PositionKind
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import PositionKind
 
 
 def local_heads(sharding: Sharding, context: LayerContext, heads: int) -> IntArray:
@@ -21,11 +23,9 @@ def local_heads(sharding: Sharding, context: LayerContext, heads: int) -> IntArr
     return np.maximum(ceil_div(context.layout.constant(heads), shards), 1)
 
 
-def attention_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
-    """Everything from the first norm to the first residual add."""
+def attention_operations(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+    """From the projection of queries, keys and values to that of the output."""
     layout = context.layout
-    attention = block.mixer
-    norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
     gemm_rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
     heads = local_heads(sharding, context, attention.num_heads)
@@ -43,7 +43,6 @@ def attention_half(context: LayerContext, sharding: Sharding, block: BlockSpec) 
         bias=attention.out_bias,
     )
     return sequence(
-        norm(context, "attention.norm", norm_rows),
         project(context, sharding, attention, (gemm_rows, saved_rows)),
         before,
         cp_before,
@@ -53,7 +52,6 @@ def attention_half(context: LayerContext, sharding: Sharding, block: BlockSpec) 
         sharding.weights(context, out.name, out.inputs * out.outputs),
         linear(context, out),
         sharding.leave(context, out.name),
-        residual(context, "attention.residual", norm_rows),
     )
 
 
@@ -242,3 +240,6 @@ def _with_backward(forward: Attention) -> Piece:
         forward, phase=Phase.INPUT_GRAD, direction="backward", saved_bytes=0.0 * forward.saved_bytes
     )
     return Piece(forward=(forward,), backward=(backward,))
+
+
+ATTENTION = MixerRow(operations=attention_operations, context_parallel=frozenset({"ring", "all_to_all"}))

@@ -15,7 +15,7 @@ from ops.head_exchange import mirrored
 from ops.op import Attention, Axis, Comm, Lane, Phase, Piece
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
-from spec.model import AttentionSpec
+from spec.mixers.attention import AttentionSpec
 
 
 def ring_steps(context: LayerContext, attention: AttentionSpec, first: Attention) -> Piece:

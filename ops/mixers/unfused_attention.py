@@ -13,7 +13,7 @@ from ops.memory_bound import Kernel, kernel
 from ops.op import Attention, MemoryBound, Op, Piece, sequence
 from spec.arrays import IntArray
 from spec.job import JobSpec
-from spec.model import AttentionSpec
+from spec.mixers.attention import AttentionSpec
 
 SCORE_KERNELS = ("masked_softmax", "masked_softmax_unfused", "dropout")
 JOINED_HEADS = "attention.join_heads"

@@ -18,7 +18,7 @@ from ops.strategies.sharding import collective
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
-from spec.model import AttentionSpec
+from spec.mixers.attention import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from ops.op import Axis, Phase, Piece
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from spec.arrays import IntArray
 from spec.collectives import Collective
-from spec.model import AttentionSpec
+from spec.mixers.attention import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

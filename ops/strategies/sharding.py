@@ -9,7 +9,7 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, Piece
 from spec.arrays import IntArray
 from spec.collectives import Collective
-from spec.model import AttentionSpec
+from spec.mixers.attention import AttentionSpec
 
 
 class Sharding(Protocol):

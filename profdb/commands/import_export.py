@@ -24,6 +24,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import Difference, merge
 from spec.errors import ExportError, MissingCurveError, ProfileError
+from spec.mixers.attention import attention_of
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 
@@ -138,17 +139,21 @@ def export_vidur(profile_path: Path, config_path: Path | None, folder: Path) -> 
 
 
 def vidur_model(config: ConfigFile) -> VidurModel:
-    """The model in Vidur's words; ExportError for experts, MLA or heads that do not fill hidden."""
-    block = config.model.blocks[0].block
-    attention = block.mixer
+    """The model in Vidur's words; ExportError for layers that differ or mix tokens otherwise than by attention,
+    experts, MLA or heads that do not fill hidden."""
+    blocks = [run.block for run in config.model.blocks]
+    attention, *others = {attention_of(block.mixer, f"{config.path}: Vidur's files") for block in blocks}
+    mlp, *more = {block.mlp for block in blocks}
     width = attention.num_heads * attention.qk_dim
-    if block.mlp is None or attention.qk_dim != attention.v_dim or width != config.model.hidden:
-        raise ExportError(f"{config.path}: Vidur's files describe dense models with heads * dim = hidden")
+    if mlp is None or others or more or attention.qk_dim != attention.v_dim or width != config.model.hidden:
+        raise ExportError(
+            f"{config.path}: Vidur's files describe dense models of equal layers with heads * dim = hidden"
+        )
     return VidurModel(
         n_head=attention.num_heads,
         n_kv_head=attention.num_kv_heads,
         n_embd=config.model.hidden,
-        n_expanded_embd=block.mlp.ffn_hidden,
+        n_expanded_embd=mlp.ffn_hidden,
         vocab_size=config.model.vocab,
-        use_gated_mlp=block.mlp.gated,
+        use_gated_mlp=mlp.gated,
     )

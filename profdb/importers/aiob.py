@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
 from profdb.sample import Sample
 from spec.errors import ConfigError
-from spec.model import AttentionKind, BlockSpec, ModelSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockSpec, ModelSpec
 from spec.units import US
 
 DTYPE = "bf16"
@@ -61,6 +62,14 @@ def module_samples(sections: Mapping[str, ModuleTime], run: AiobRun) -> tuple[li
 def _cases(run: AiobRun) -> dict[str, Case]:
     block: BlockSpec = run.model.blocks[0].block
     attention, mlp = block.mixer, block.mlp
+    if not isinstance(attention, AttentionSpec) or len(run.model.main_blocks) > 1:
+        kinds = ", ".join(sorted({each.block.mixer.name for each in run.model.main_blocks}))
+        raise ConfigError(
+            where="AIOB import",
+            key="model",
+            value=run.model.name,
+            allowed=f"equal layers of attention, not {kinds}",
+        )
     for key, value in (("tp", run.tp), ("micro_batch", run.micro_batch), ("seq_len", run.seq_len)):
         if value < 1:
             raise ConfigError(where="AIOB import", key=key, value=value, allowed="1 or more")

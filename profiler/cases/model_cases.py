@@ -36,14 +36,14 @@ def model_cases(path: Path, ranks: Sequence[int]) -> list[Planned]:
     degree of ``ranks`` divides.
     """
     config = read_config(path)
-    heads = [run.block.mixer.num_heads for run in config.model.blocks]
+    heads = config.model.cut_heads
     degrees = [tp for tp in ranks if all(count % tp == 0 for count in heads)]
     if not degrees:
         raise ConfigError(
             where=str(path),
             key="--tp",
             value=",".join(map(str, ranks)),
-            allowed=f"at least one divisor of the {min(heads)} attention heads",
+            allowed=f"at least one divisor of the heads: {', '.join(map(str, heads))}",
         )
     cases: dict[Case, None] = {}
     for tp in degrees:

@@ -73,15 +73,14 @@ def _weight_shards(draft: Draft) -> BoolArray:
 
 def _heads(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
-    for run in draft.model.blocks:
-        keep &= run.block.mixer.num_heads % draft["tp"] == 0
+    for heads in draft.model.cut_heads:
+        keep &= heads % draft["tp"] == 0
     return keep
 
 
 def _kv_heads(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
-    for run in draft.model.blocks:
-        kv = run.block.mixer.num_kv_heads
+    for kv in draft.model.repeatable_heads:
         shared = (draft["tp"] % kv == 0) & (draft["tp"] > kv)
         repeats = draft.job.preset.tensor_parallel.kv_replication or draft.strategy == "isp"
         keep &= (kv % draft["tp"] == 0) | (shared & repeats)

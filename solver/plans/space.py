@@ -61,7 +61,7 @@ def tensor_degrees(limit: int) -> tuple[int, ...]:
 
 def full_space(model: ModelSpec, job: JobSpec) -> Space:
     """Every plan the formulas can price for this model and job under its framework preset."""
-    heads = max(run.block.mixer.num_heads for run in model.blocks)
+    heads = min(model.cut_heads, default=job.world_size)
     experts = max((run.block.moe.num_experts for run in model.blocks if run.block.moe), default=1)
     world = job.world_size
     # With flash attention there is no score matrix whose recomputation would save anything.

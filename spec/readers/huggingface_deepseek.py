@@ -7,7 +7,8 @@ Source: ``configuration_deepseek.py`` and ``modeling_deepseek.py`` beside the we
 
 from dataclasses import replace
 
-from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from spec.readers.huggingface_dense import decoder, runs_of
 from spec.readers.huggingface_moe import read_experts
 from spec.section import MAX_LAYERS, Section

@@ -7,16 +7,8 @@ Source: transformers ``models/<type>/configuration_<type>.py`` (defaults) and ``
 from dataclasses import replace
 from itertools import groupby
 
-from spec.model import (
-    AttentionKind,
-    AttentionSpec,
-    BlockRun,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    NormKind,
-    PositionKind,
-)
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
 from spec.section import MAX_LAYERS, Section
 
 
@@ -71,11 +63,9 @@ def gpt2(top: Section, name: str) -> ModelSpec:
 def gpt_neox(top: Section, name: str) -> ModelSpec:
     """GPT-NeoX and Pythia: rotary, LayerNorm, biases, attention and MLP side by side."""
     hidden, heads = top.integer("hidden_size"), top.integer("num_attention_heads")
-    block = _biased_block(top, hidden, heads, ffn=top.integer("intermediate_size"))
     bias = top.flag("attention_bias", True)
     block = replace(
-        block,
-        mixer=replace(block.mixer, qkv_bias=bias, out_bias=bias),
+        _biased_block(top, hidden, heads, ffn=top.integer("intermediate_size"), attention_bias=bias),
         parallel_residual=top.flag("use_parallel_residual", True),
     )
     runs = (BlockRun(block=block, count=top.integer("num_hidden_layers", maximum=MAX_LAYERS)),)
@@ -146,7 +136,9 @@ def _windowed(top: Section, name: str, attention: AttentionSpec) -> ModelSpec:
     return decoder(top, name, runs_of(blocks))
 
 
-def _biased_block(top: Section, hidden: int, heads: int, *, ffn: int) -> BlockSpec:
+def _biased_block(
+    top: Section, hidden: int, heads: int, *, ffn: int, attention_bias: bool = True
+) -> BlockSpec:
     if hidden % heads:
         top.fail("n_head" if top.has("n_head") else "num_attention_heads", f"a divisor of {hidden}")
     attention = AttentionSpec(
@@ -155,8 +147,8 @@ def _biased_block(top: Section, hidden: int, heads: int, *, ffn: int) -> BlockSp
         num_kv_heads=heads,
         qk_dim=hidden // heads,
         v_dim=hidden // heads,
-        qkv_bias=True,
-        out_bias=True,
+        qkv_bias=attention_bias,
+        out_bias=attention_bias,
     )
     mlp = MlpSpec(ffn_hidden=ffn, gated=False, bias=True, activation="gelu")
     return BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)

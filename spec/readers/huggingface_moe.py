@@ -5,7 +5,8 @@ Source: transformers ``models/<type>/configuration_<type>.py`` and ``modeling_<t
 
 from dataclasses import replace
 
-from spec.model import AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
+from spec.mixers.attention import AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
 from spec.readers.huggingface_dense import decoder, read_attention, read_windows, runs_of
 from spec.section import MAX_LAYERS, Section
 

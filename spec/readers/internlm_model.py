@@ -5,16 +5,8 @@ Layer by layer as InternEvo builds them (``internlm/model/modeling_*.py``, ``mod
 
 from dataclasses import dataclass
 
-from spec.model import (
-    AttentionKind,
-    AttentionSpec,
-    BlockRun,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    MoeSpec,
-    NormKind,
-)
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind
 from spec.readers.internlm_keys import MODEL, MOE
 from spec.section import MAX_LAYERS, Section
 

@@ -17,16 +17,16 @@
     strategy = "mtp"
     tp = 8
 
-Keys are the field names of ModelSpec, BlockSpec, AttentionSpec, MlpSpec, MoeSpec and WrittenPlan;
-any other key is refused.
+Keys are the field names of ModelSpec, BlockSpec, MlpSpec, MoeSpec and WrittenPlan, and of what mixes the
+block's tokens, whose own key is its name in spec.mixers.registry; any other key is refused.
 """
 
 from pathlib import Path
 
 from spec.dtypes import canonical_dtype
+from spec.mixers.mixer import Mixer
+from spec.mixers.registry import MIXERS
 from spec.model import (
-    AttentionKind,
-    AttentionSpec,
     BlockRun,
     BlockSpec,
     MlpSpec,
@@ -85,7 +85,7 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
     if section.has("mlp") == section.has("moe"):
         section.fail("mlp", "exactly one of mlp and moe in each block")
     block = BlockSpec(
-        mixer=_attention(section.section("attention"), hidden),
+        mixer=_mixer(section, hidden),
         mlp=_mlp(section.section("mlp")) if section.has("mlp") else None,
         moe=_moe(section.section("moe")) if section.has("moe") else None,
         norm=norm,
@@ -97,38 +97,15 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
     return BlockRun(block=block, count=count)
 
 
-def _attention(section: Section, hidden: int) -> AttentionSpec:
-    """Attention; ``qk_dim`` defaults to hidden / num_heads and ``v_dim`` to ``qk_dim``; a
-    ``kv_lora_rank`` makes it MLA, where ``qk_dim`` and ``v_dim`` must be written."""
-    heads = section.integer("num_heads")
-    kv_heads = section.integer_or("num_kv_heads", heads)
-    if heads % kv_heads:
-        section.fail("num_kv_heads", f"a divisor of num_heads = {heads}")
-    latent = section.integer_or("kv_lora_rank", 0, minimum=0)
-    if not section.has("qk_dim") and (latent or hidden % heads):
-        section.fail("qk_dim", f"required: hidden = {hidden} and num_heads = {heads} do not fix it")
-    qk_dim = section.integer_or("qk_dim", hidden // heads)
-    plain = AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA
-    rope_dim = section.integer_or("rope_dim", 0, minimum=0)
-    if rope_dim >= qk_dim:
-        section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
-    attention = AttentionSpec(
-        kind=AttentionKind.MLA if latent else plain,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        qk_dim=qk_dim,
-        v_dim=section.integer("v_dim") if latent else section.integer_or("v_dim", qk_dim),
-        rope_dim=rope_dim,
-        q_lora_rank=section.integer_or("q_lora_rank", 0, minimum=0),
-        kv_lora_rank=latent,
-        window=section.maybe_integer("window"),
-        qkv_bias=section.flag("qkv_bias", False),
-        out_bias=section.flag("out_bias", False),
-        qk_norm=section.flag("qk_norm", False),
-        sinks=section.flag("sinks", False),
-    )
-    section.close()
-    return attention
+def _mixer(block: Section, hidden: int) -> Mixer:
+    """What the block's one key among MIXERS describes."""
+    written = [name for name in MIXERS if block.has(name)]
+    if len(written) != 1:
+        allowed = (
+            f"exactly one of {', '.join(MIXERS)} in each block" if len(MIXERS) > 1 else "required: a table"
+        )
+        block.fail(written[-1] if written else next(iter(MIXERS)), allowed)
+    return MIXERS[written[0]].read(block.section(written[0]), hidden)
 
 
 def _mlp(section: Section) -> MlpSpec:

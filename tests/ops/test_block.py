@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, Lane, Phase, Piece
 from spec.collectives import Collective
-from spec.model import (
-    AttentionKind,
-    AttentionSpec,
-    BlockRun,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    NormKind,
-    PositionKind,
-)
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written

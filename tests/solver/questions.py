@@ -6,7 +6,8 @@ from solver.question import Question
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.job import JobSpec, precision_of
-from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, MlpSpec, ModelSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
 from tests.solver.flat_book import FlatBook

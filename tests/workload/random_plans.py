@@ -14,7 +14,8 @@ from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
 from solver.question import Question
-from spec.model import AttentionKind, AttentionSpec, BlockRun, ModelSpec, MoeSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, ModelSpec, MoeSpec
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 

@@ -12,7 +12,8 @@ from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from solver.question import Question
 from spec.errors import ExportError
-from spec.model import AttentionKind, BlockSpec, ModelSpec, PositionKind
+from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
+from spec.model import BlockSpec, ModelSpec, PositionKind
 from spec.readers.internlm_model import rounded_ffn
 from workload.settings.launch_error import refuse_unless, same_framework
 
@@ -82,12 +83,13 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
     if compute is None:
         raise ExportError(f"{NAME} has no setting for {question.job.precision.compute} products")
     block = model.blocks[0].block
-    model_type, biases = _family(block)
+    attention = attention_of(block.mixer, f"settings of {NAME}")
+    model_type, biases = _family(block, attention)
     section: Section = {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden,
         "vocab_size": model.vocab,
-        **_attention(model, block),
+        **_attention(model, attention),
         **biases,
         **_feed_forward(model, block),
         "norm_type": model.norm.value,
@@ -106,8 +108,7 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
     return model_type, section
 
 
-def _attention(model: ModelSpec, block: BlockSpec) -> Section:
-    attention = block.mixer
+def _attention(model: ModelSpec, attention: AttentionSpec) -> Section:
     plain = attention.kind is not AttentionKind.MLA and attention.qk_dim == attention.v_dim
     refuse_unless(plain and not attention.sinks, NAME, f"the attention of {model.name}")
     section: Section = {
@@ -121,9 +122,8 @@ def _attention(model: ModelSpec, block: BlockSpec) -> Section:
     return section
 
 
-def _family(block: BlockSpec) -> tuple[str, Section]:
+def _family(block: BlockSpec, attention: AttentionSpec) -> tuple[str, Section]:
     """The model type whose layers are these, and its switches for biases."""
-    attention = block.mixer
     refuse_unless(not block.parallel_residual, NAME, "parallel residuals")
     biases = (attention.qkv_bias, attention.out_bias, bool(block.mlp and block.mlp.bias))
     if block.moe is not None:

@@ -1,16 +1,8 @@
 """A model as Megatron-LM's flags (core 0.14, megatron/training/arguments.py)."""
 
 from solver.question import Question
-from spec.model import (
-    AttentionKind,
-    AttentionSpec,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    MoeSpec,
-    NormKind,
-    PositionKind,
-)
+from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
+from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
 from workload.settings.launch_error import refuse_unless
 
 NAME = "Megatron-LM"
@@ -26,7 +18,9 @@ def model_flags(question: Question) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for layers Megatron-LM does not have."""
     model = question.model
     blocks = [run.block for run in model.main_blocks]
-    refuse_unless(len({block.mixer for block in blocks}) == 1, NAME, "layers of unequal attention")
+    mixers = {attention_of(block.mixer, f"settings of {NAME}") for block in blocks}
+    refuse_unless(len(mixers) == 1, NAME, "layers of unequal attention")
+    (attention,) = mixers
     refuse_unless(len({block.norm for block in blocks} | {model.norm}) == 1, NAME, "norms of two kinds")
     refuse_unless(not any(block.parallel_residual for block in blocks), NAME, "parallel residuals")
     refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
@@ -44,8 +38,8 @@ def model_flags(question: Question) -> Flags:
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
     if predicted:
         flags["--mtp-num-layers"] = predicted
-    flags |= _attention(blocks[0].mixer, model.hidden)
-    flags |= _biases(blocks)
+    flags |= _attention(attention, model.hidden)
+    flags |= _biases(attention, blocks)
     return flags | _feed_forward(model, blocks)
 
 
@@ -76,9 +70,8 @@ def _attention(attention: AttentionSpec, hidden: int) -> Flags:
     return flags
 
 
-def _biases(blocks: list[BlockSpec]) -> Flags:
+def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
     """All linears have biases, none has, or only queries, keys and values have."""
-    attention = blocks[0].mixer
     inner = {part.bias for block in blocks for part in (block.mlp, block.moe) if part}
     rest = inner | {attention.out_bias}
     refuse_unless(len(rest) == 1 and (attention.qkv_bias or rest == {False}), NAME, "these biases")

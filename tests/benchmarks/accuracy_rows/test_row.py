@@ -10,7 +10,8 @@ from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from ops.recompute.layers import Recompute
 from solver.plans.schedules import Schedule
-from spec.model import AttentionKind, NormKind, PositionKind
+from spec.mixers.attention import AttentionKind
+from spec.model import NormKind, PositionKind
 from tests.benchmarks.made_up_rows import EXPERTS, ROOT, plans, predict, row
 
 

@@ -10,7 +10,8 @@ from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
 from ops.routing import Routing, places_visited
 from spec.arrays import ints
 from spec.job import JobSpec
-from spec.model import AttentionKind, AttentionSpec, BlockRun, BlockSpec, ModelSpec, MoeSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
 from tests.ops.layouts import job, written
 
 HIDDEN, SEQ, EXPERTS, TOPK, WIDTH, EP = 256, 1024, 32, 4, 128, 8

@@ -7,16 +7,8 @@ import pytest
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from spec.errors import ConfigError
-from spec.model import (
-    AttentionKind,
-    AttentionSpec,
-    BlockRun,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    NormKind,
-    PositionKind,
-)
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
 
 ATTENTION = AttentionSpec(kind=AttentionKind.MHA, num_heads=40, num_kv_heads=40, qk_dim=128, v_dim=128)
 BLOCK = BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=20480, gated=False), norm=NormKind.LAYER)

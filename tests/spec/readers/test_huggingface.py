@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from spec.errors import ConfigError
-from spec.model import AttentionKind, ModelSpec, NormKind, PositionKind
+from spec.mixers.attention import AttentionKind
+from spec.model import ModelSpec, NormKind, PositionKind
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 

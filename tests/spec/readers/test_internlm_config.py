@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
-from spec.model import AttentionKind
+from spec.mixers.attention import AttentionKind
 from spec.readers.config_file import ConfigFile
 from spec.readers.internlm_model import rounded_ffn
 from spec.readers.read_config import read_config

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
-from spec.model import AttentionKind, NormKind, PositionKind
+from spec.mixers.attention import AttentionKind
+from spec.model import NormKind, PositionKind
 from spec.parameters import num_parameters
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config

@@ -14,7 +14,8 @@ from solver.plans.plan_table import Plan
 from solver.plans.schedules import Schedule
 from solver.typed_plan import plan_of
 from spec.errors import ExportError
-from spec.model import AttentionKind, BlockRun, ModelSpec
+from spec.mixers.attention import AttentionKind
+from spec.model import BlockRun, ModelSpec
 from spec.presets.registry import PRESETS
 from spec.readers.internlm_config import read_internlm_config
 from spec.readers.read_config import read_config

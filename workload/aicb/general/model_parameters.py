@@ -6,11 +6,8 @@ DeepSpeed and FSDP cut what they send along these tensors; their sizes sum to sp
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from math import prod
 
 from spec.model import (
-    AttentionKind,
-    AttentionSpec,
     BlockSpec,
     MlpSpec,
     ModelSpec,
@@ -18,32 +15,7 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
-    """One parameter: its name and shape (elements)."""
-
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
-    """A leaf module of the model: what a framework hooks, gathers and releases at once."""
-
-    name: str
-    tensors: tuple[Tensor, ...]
-
-    @property
-    def elements(self) -> int:
-        """Elements of all its tensors."""
-        return sum(tensor.elements for tensor in self.tensors)
+from spec.weights import Module, Tensor, linear_module, norm_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +73,9 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
     """Embedding, every decoder layer, final norm and head, in forward order. A tied head owns nothing;
     multi-token-prediction blocks are left out, as in the published counts."""
     hidden = model.hidden
-    first = [_linear("embed_tokens", (model.vocab, hidden))]
+    first = [linear_module("embed_tokens", (model.vocab, hidden))]
     if model.position is PositionKind.LEARNED:
-        first.append(_linear("embed_positions", (model.max_positions, hidden)))
+        first.append(linear_module("embed_positions", (model.max_positions, hidden)))
     if model.embedding_norm:
         first.append(_norm("embed_norm", hidden, model.norm))
     units = [Unit(name="embedding", modules=tuple(first))]
@@ -115,14 +87,14 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
             layer += 1
     last = [_norm("norm", hidden, model.norm)]
     if not model.tied_embeddings:
-        last.append(_linear("lm_head", (model.vocab, hidden), bias=model.head_bias))
+        last.append(linear_module("lm_head", (model.vocab, hidden), bias=model.head_bias))
     return (*units, Unit(name="head", modules=tuple(last)))
 
 
 def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module]:
     """The modules of one block in forward order."""
     yield _norm(f"{prefix}.input_norm", hidden, block.norm)
-    yield from _attention(block.mixer, hidden, f"{prefix}.attention", block.norm)
+    yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
     yield _norm(f"{prefix}.post_norm", hidden, block.norm)
     if block.moe is not None:
         yield from _experts(block.moe, hidden, f"{prefix}.moe")
@@ -130,60 +102,15 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module
         yield from _mlp(block.mlp, hidden, f"{prefix}.mlp")
 
 
-def _linear(name: str, shape: tuple[int, int], *, bias: bool = False) -> Module:
-    """A matrix (outputs, inputs) and perhaps a bias."""
-    tensors = [Tensor(name=f"{name}.weight", shape=shape)]
-    if bias:
-        tensors.append(Tensor(name=f"{name}.bias", shape=(shape[0],)))
-    return Module(name=name, tensors=tuple(tensors))
-
-
-def _norm(name: str, width: int, kind: NormKind = NormKind.RMS) -> Module:
-    tensors = [Tensor(name=f"{name}.weight", shape=(width,))]
-    if kind is NormKind.LAYER:
-        tensors.append(Tensor(name=f"{name}.bias", shape=(width,)))
-    return Module(name=name, tensors=tuple(tensors))
-
-
-def _attention(attention: AttentionSpec, hidden: int, prefix: str, norm: NormKind) -> Iterator[Module]:
-    heads, kv_heads = attention.num_heads, attention.num_kv_heads
-    q_width, value = heads * attention.qk_dim, heads * attention.v_dim
-    if attention.kind is AttentionKind.MLA:
-        yield from _latent(attention, hidden, prefix)
-    else:
-        bias = attention.qkv_bias
-        yield _linear(f"{prefix}.q", (q_width, hidden), bias=bias)
-        yield _linear(f"{prefix}.k", (kv_heads * attention.qk_dim, hidden), bias=bias)
-        yield _linear(f"{prefix}.v", (kv_heads * attention.v_dim, hidden), bias=bias)
-        if attention.qk_norm:
-            yield _norm(f"{prefix}.q_norm", attention.qk_dim)
-            yield _norm(f"{prefix}.k_norm", attention.qk_dim)
-        if attention.sinks:
-            yield Module(name=f"{prefix}.sinks", tensors=(Tensor(name=f"{prefix}.sinks", shape=(heads,)),))
-    yield _linear(f"{prefix}.out", (hidden, value), bias=attention.out_bias)
-
-
-def _latent(attention: AttentionSpec, hidden: int, prefix: str) -> Iterator[Module]:
-    """MLA (arXiv 2405.04434 sec. 2.1.2)."""
-    q_width = attention.num_heads * attention.qk_dim
-    if attention.q_lora_rank:
-        yield _linear(f"{prefix}.q_down", (attention.q_lora_rank, hidden))
-        yield _norm(f"{prefix}.q_norm", attention.q_lora_rank)
-        yield _linear(f"{prefix}.q_up", (q_width, attention.q_lora_rank))
-    else:
-        yield _linear(f"{prefix}.q", (q_width, hidden))
-    rank = attention.kv_lora_rank
-    yield _linear(f"{prefix}.kv_down", (rank + attention.rope_dim, hidden))
-    yield _norm(f"{prefix}.kv_norm", rank)
-    width = attention.num_heads * (attention.qk_dim - attention.rope_dim + attention.v_dim)
-    yield _linear(f"{prefix}.kv_up", (width, rank))
+def _norm(name: str, width: int, kind: NormKind) -> Module:
+    return norm_module(name, width, bias=kind is NormKind.LAYER)
 
 
 def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[Module]:
     names = ("gate", "up") if mlp.gated else ("up",)
     for name in names:
-        yield _linear(f"{prefix}.{name}", (mlp.ffn_hidden, hidden), bias=mlp.bias)
-    yield _linear(f"{prefix}.down", (hidden, mlp.ffn_hidden), bias=mlp.bias)
+        yield linear_module(f"{prefix}.{name}", (mlp.ffn_hidden, hidden), bias=mlp.bias)
+    yield linear_module(f"{prefix}.down", (hidden, mlp.ffn_hidden), bias=mlp.bias)
 
 
 def _experts(moe: MoeSpec, hidden: int, prefix: str) -> Iterator[Module]:
@@ -198,4 +125,4 @@ def _experts(moe: MoeSpec, hidden: int, prefix: str) -> Iterator[Module]:
         shared = MlpSpec(ffn_hidden=moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
         yield from _mlp(shared, hidden, f"{prefix}.shared")
         if moe.shared_gate:
-            yield _linear(f"{prefix}.shared_gate", (1, hidden))
+            yield linear_module(f"{prefix}.shared_gate", (1, hidden))

@@ -14,8 +14,8 @@ otherwise. ``contiguous_gradients`` copies gradients into one buffer and moves n
 from collections.abc import Iterator
 from itertools import pairwise
 
+from spec.weights import Module, Tensor
 from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
-from workload.aicb.general.model_parameters import Module, Tensor
 from workload.aicb.general.zero_options import ZeroOptions
 
 # ``nccl_start_alignment_factor``: the flat buffer holds a multiple of so many elements a rank.

@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from spec.weights import Module, Tensor
 from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
-from workload.aicb.general.model_parameters import Module, Tensor, module_tree
+from workload.aicb.general.model_parameters import module_tree
 from workload.aicb.general.zero_options import ZeroOptions
 
 # ``sub_group_size``: the optimizer and the gradient norm work on so many elements of a rank's shard at a time.

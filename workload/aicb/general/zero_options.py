@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from spec.weights import Module
 from workload.aicb.general.csv_workload import COMPUTATION, GeneralItem
-from workload.aicb.general.model_parameters import Module
 
 ELEMENT_BYTES = 2  # bf16 or fp16 parameters and gradients
 

@@ -7,17 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spec.errors import ConfigError
-from spec.model import (
-    AttentionKind,
-    AttentionSpec,
-    BlockRun,
-    BlockSpec,
-    MlpSpec,
-    ModelSpec,
-    MoeSpec,
-    NormKind,
-    PositionKind,
-)
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.mixer import Mixer
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
 from spec.readers.read_config import read_config
 
 MEGATRON = "Megatron"
@@ -168,12 +160,22 @@ def _counted(flags: ShapeFlags, model: ModelSpec) -> tuple[BlockRun, ...]:
 
 
 def _block(flags: ShapeFlags, block: BlockSpec, hidden: int, resized: bool) -> BlockSpec:
-    attention = _attention(flags, block.mixer, hidden, resized)
+    mixer = _mixer(flags, block.mixer, hidden, resized)
     if block.moe is not None or flags.moe_enable:
-        return replace(block, mixer=attention, mlp=None, moe=_moe(flags, block, hidden, resized))
+        return replace(block, mixer=mixer, mlp=None, moe=_moe(flags, block, hidden, resized))
     if flags.num_experts is not None and flags.num_experts > 1:
         raise refuse("num_experts", flags.num_experts, "experts need --moe_enable")
-    return replace(block, mixer=attention, mlp=_mlp(flags, block.mlp, hidden, resized))
+    return replace(block, mixer=mixer, mlp=_mlp(flags, block.mlp, hidden, resized))
+
+
+def _mixer(flags: ShapeFlags, mixer: Mixer, hidden: int, resized: bool) -> Mixer:
+    """Attention with the heads typed; any other kind stays as its config has it."""
+    if isinstance(mixer, AttentionSpec):
+        return _attention(flags, mixer, hidden, resized)
+    for flag in ("num_attention_heads", "num_query_groups"):
+        if getattr(flags, flag) is not None:
+            raise refuse(flag, getattr(flags, flag), f"layers of attention; these are of {mixer.name}")
+    return mixer
 
 
 def _attention(flags: ShapeFlags, attention: AttentionSpec, hidden: int, resized: bool) -> AttentionSpec:

@@ -8,7 +8,7 @@ import pytest
 import run_workload
 from ops.recompute.layers import Recompute
 from spec.errors import UserError
-from spec.model import AttentionKind
+from spec.mixers.attention import AttentionKind
 from tests.workload.generating import made
 from workload.aicb.aiob.text import AiobFile, AiobTime, write_aiob
 from workload.aicb.general.megatron import _chunks

@@ -1,0 +1,10 @@
+"""What each kind of token mixer runs, by the type of its sizes; spec.mixers.registry has what each is."""
+
+from typing import Any
+
+from ops.mixers.attention import ATTENTION
+from ops.mixers.mixer_row import MixerRow
+from spec.mixers.attention import AttentionSpec
+from spec.mixers.mixer import Mixer
+
+MIXERS: dict[type[Mixer], MixerRow[Any]] = {AttentionSpec: ATTENTION}

@@ -1,0 +1,1 @@
+"""What mixes tokens in a layer: its sizes, weights and heads, one file per kind."""

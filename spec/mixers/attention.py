@@ -1,0 +1,128 @@
+"""Softmax attention: multi-head, grouped-query and multi-head latent attention, full or windowed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Self
+
+from spec.errors import ExportError
+from spec.mixers.mixer import Mixer
+from spec.section import Section
+from spec.weights import Module, linear_module, norm_module, parameter_module
+
+
+class AttentionKind(StrEnum):
+    """Multi-head and grouped-query attention share a formula; MLA has its own projections."""
+
+    MHA = "mha"
+    GQA = "gqa"
+    MLA = "mla"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """One attention layer.
+
+    ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1)
+    ``qk_dim`` = nope + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means
+    that queries are projected directly.
+    """
+
+    name: ClassVar[str] = "attention"
+
+    kind: AttentionKind
+    num_heads: int
+    num_kv_heads: int
+    qk_dim: int
+    v_dim: int
+    rope_dim: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    window: int | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+
+    @classmethod
+    def read(cls, section: Section, hidden: int) -> Self:
+        """``qk_dim`` defaults to hidden / num_heads and ``v_dim`` to ``qk_dim``; a ``kv_lora_rank`` makes
+        it MLA, where ``qk_dim`` and ``v_dim`` must be written."""
+        heads = section.integer("num_heads")
+        kv_heads = section.integer_or("num_kv_heads", heads)
+        if heads % kv_heads:
+            section.fail("num_kv_heads", f"a divisor of num_heads = {heads}")
+        latent = section.integer_or("kv_lora_rank", 0, minimum=0)
+        if not section.has("qk_dim") and (latent or hidden % heads):
+            section.fail("qk_dim", f"required: hidden = {hidden} and num_heads = {heads} do not fix it")
+        qk_dim = section.integer_or("qk_dim", hidden // heads)
+        plain = AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA
+        rope_dim = section.integer_or("rope_dim", 0, minimum=0)
+        if rope_dim >= qk_dim:
+            section.fail("rope_dim", f"less than qk_dim = {qk_dim}")
+        attention = cls(
+            kind=AttentionKind.MLA if latent else plain,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            qk_dim=qk_dim,
+            v_dim=section.integer("v_dim") if latent else section.integer_or("v_dim", qk_dim),
+            rope_dim=rope_dim,
+            q_lora_rank=section.integer_or("q_lora_rank", 0, minimum=0),
+            kv_lora_rank=latent,
+            window=section.maybe_integer("window"),
+            qkv_bias=section.flag("qkv_bias", False),
+            out_bias=section.flag("out_bias", False),
+            qk_norm=section.flag("qk_norm", False),
+            sinks=section.flag("sinks", False),
+        )
+        section.close()
+        return attention
+
+    @property
+    def cut_heads(self) -> tuple[int, ...]:
+        """Query heads."""
+        return (self.num_heads,)
+
+    @property
+    def repeatable_heads(self) -> tuple[int, ...]:
+        """Key and value heads."""
+        return (self.num_kv_heads,)
+
+    def modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+        """Projections, the norms inside, sinks and the output."""
+        value = self.num_heads * self.v_dim
+        if self.kind is AttentionKind.MLA:
+            yield from self._latent_modules(hidden, prefix)
+        else:
+            kv_heads, bias = self.num_kv_heads, self.qkv_bias
+            yield linear_module(f"{prefix}.q", (self.num_heads * self.qk_dim, hidden), bias=bias)
+            yield linear_module(f"{prefix}.k", (kv_heads * self.qk_dim, hidden), bias=bias)
+            yield linear_module(f"{prefix}.v", (kv_heads * self.v_dim, hidden), bias=bias)
+            if self.qk_norm:
+                yield norm_module(f"{prefix}.q_norm", self.qk_dim)
+                yield norm_module(f"{prefix}.k_norm", self.qk_dim)
+            if self.sinks:
+                yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
+        yield linear_module(f"{prefix}.out", (hidden, value), bias=self.out_bias)
+
+    def _latent_modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+        """MLA's projections (arXiv 2405.04434 sec. 2.1.2, eqs. 9-19)."""
+        q_width = self.num_heads * self.qk_dim
+        if self.q_lora_rank:
+            yield linear_module(f"{prefix}.q_down", (self.q_lora_rank, hidden))
+            yield norm_module(f"{prefix}.q_norm", self.q_lora_rank)
+            yield linear_module(f"{prefix}.q_up", (q_width, self.q_lora_rank))
+        else:
+            yield linear_module(f"{prefix}.q", (q_width, hidden))
+        rank = self.kv_lora_rank
+        yield linear_module(f"{prefix}.kv_down", (rank + self.rope_dim, hidden))
+        yield norm_module(f"{prefix}.kv_norm", rank)
+        width = self.num_heads * (self.qk_dim - self.rope_dim + self.v_dim)
+        yield linear_module(f"{prefix}.kv_up", (width, rank))
+
+
+def attention_of(mixer: Mixer, reader: str) -> AttentionSpec:
+    """``mixer``, for a ``reader`` that is written for attention. Raises ExportError naming any other kind."""
+    if not isinstance(mixer, AttentionSpec):
+        raise ExportError(f"{reader}: written for layers of attention, not of {mixer.name}")
+    return mixer

@@ -1,0 +1,6 @@
+"""Every kind of token mixer, by its key in a block's table of a config; ops.mixers.registry has what each runs."""
+
+from spec.mixers.attention import AttentionSpec
+from spec.mixers.mixer import Mixer
+
+MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in (AttentionSpec,)}

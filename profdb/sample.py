@@ -8,6 +8,7 @@ from typing import overload
 import numpy as np
 
 from profdb.cases import FAMILY_OF, Case, Family
+from profdb.store.checks import TRIAL_LIMITS_S
 from profdb.store.columns import (
     CASE_OF,
     STATUSES,
@@ -57,8 +58,10 @@ class Sample:
             raise ProfileError(f"{self.case}: status {self.status!r} is not one of {', '.join(STATUSES)}")
         if self.status == "ok" and not trials:
             raise ProfileError(f"{self.case}: status ok without a single trial")
-        if not all(0.0 < trial < float("inf") for trial in trials):
-            raise ProfileError(f"{self.case}: a trial is not a positive, finite number of seconds: {trials}")
+        low_s, high_s = TRIAL_LIMITS_S
+        if not all(low_s <= trial <= high_s for trial in trials):
+            shown = str(trials)[:80]
+            raise ProfileError(f"{self.case}: a trial is not a time from {low_s:g} to {high_s:g} s: {shown}")
 
     @property
     def median_s(self) -> float:

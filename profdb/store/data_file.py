@@ -4,11 +4,8 @@ docs/data_format.md describes every key. Files are read with ``weights_only=True
 temporary name first: a killed run leaves the old file or the new one.
 """
 
-import contextlib
 import io
 import json
-import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,18 +15,24 @@ import numpy as np
 
 from profdb.cases import Family
 from profdb.sample import SCHEMA_VERSION, MachineFacts, ProfileDatabase, Samples
-from profdb.store.columns import STATUSES, SampleTable, WordColumn, number_names, word_names
+from profdb.store.archive import REMEDY, DamagedArchiveError, check_archive, read_archive
+from profdb.store.checks import check_fit, check_table
+from profdb.store.columns import SampleTable, WordColumn, number_names, word_names
 from spec.arrays import IntArray
-from spec.errors import ProfileError
-from spec.origin import Origin
+from spec.errors import ExportError, ProfileError
+from spec.replaced_file import replaced_path
 
 FORMAT = "training-profile"
 
-REMEDY = "make one with: torchrun --nproc-per-node=8 gen_profiler_data.py"
+MOST_OF_A_FACT = 2**63
+"""Bytes, Hz, FLOP/s: beyond what any machine has."""
 
 
 def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
-    """Write the profile to ``path``, replacing it in one step; ProfileError when it can't be written."""
+    """Write the profile to ``path``, replacing it in one step.
+
+    Raises ProfileError when it cannot be written, or load_profile would not read it: nothing is written then.
+    """
     import torch
 
     target = Path(path)
@@ -43,34 +46,36 @@ def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
             for family, packed in profile.fits.items()
         },
     }
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    buffer = io.BytesIO()
     try:
-        buffer = io.BytesIO()
         torch.save(document, buffer)
+        content = buffer.getvalue()
+        profile_in(content, f"{target}: not written")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as handle:
-            handle.write(buffer.getbuffer())
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(target)
+        with replaced_path(target) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         raise ProfileError(f"{target}: cannot be written ({error.strerror or error})") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    except ExportError as error:
+        raise ProfileError(str(error)) from error
 
 
 def load_profile(path: str | Path) -> ProfileDatabase:
     """Read a profile. ProfileError, one line with the file and a remedy, for anything that is not a
-    whole profile of this schema: missing, empty, truncated, a pickle, another torch file, bad times."""
+    whole profile of this schema: missing, empty, truncated, damaged, a pickle, another torch file, bad times."""
     source = Path(path)
-    document = _read_document(source)
+    return profile_in(read_archive(source), str(source))
+
+
+def profile_in(content: bytes, where: str) -> ProfileDatabase:
+    """The profile in the bytes of a file; ProfileError, beginning with ``where``, when there is none."""
+    document = _document_in(content, where)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ProfileError(f"{source}: a torch file, but no profile (no format {FORMAT!r}); {REMEDY}")
+        raise ProfileError(f"{where}: a torch file, but no profile (no format {FORMAT!r}); {REMEDY}")
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         raise ProfileError(
-            f"{source}: schema version {version!r}, this program reads {SCHEMA_VERSION}; "
+            f"{where}: schema version {version!r}, this program reads {SCHEMA_VERSION}; "
             "measure again or use the program version that wrote it"
         )
     try:
@@ -80,47 +85,69 @@ def load_profile(path: str | Path) -> ProfileDatabase:
             for name, plain in document["families"].items()
         }
         fits = {
-            str(family): {name: _from_plain(value) for name, value in packed.items()}
+            Family(family).value: {name: _from_plain(value) for name, value in packed.items()}
             for family, packed in document.get("fits", {}).items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (*UNREADABLE, RecursionError) as error:
+        reason = str(error).split("\n", maxsplit=1)[0][:120]
         raise ProfileError(
-            f"{source}: damaged profile ({type(error).__name__}: {error}); {REMEDY}"
+            f"{where}: damaged profile ({type(error).__name__}: {reason}); {REMEDY}"
         ) from error
     for table in tables.values():
-        _check(table, source)
+        check_table(table, where)
+    for name, packed in fits.items():
+        if Family(name) not in tables:
+            raise ProfileError(f"{where}: fits of {name}, of which it holds no samples; {REMEDY}")
+        check_fit(packed, tables[Family(name)], where)
     return ProfileDatabase(machine=machine, samples=Samples(tables), fits=fits)
 
 
-def _read_document(source: Path) -> object:
+def _document_in(content: bytes, where: str) -> object:
+    """What the archive holds: plain data alone, of which no tensor is larger than the file."""
     import pickle
 
     import torch
 
-    if source.is_dir():
-        raise ProfileError(f"{source}: a folder, not a profile file; name the data.pt in it")
     try:
-        size = source.stat().st_size
-    except OSError as error:
-        raise ProfileError(f"{source}: no such profile ({error.strerror}); {REMEDY}") from error
-    if size == 0:
-        raise ProfileError(f"{source}: empty file, not a profile; {REMEDY}")
-    if not zipfile.is_zipfile(source):
-        raise ProfileError(f"{source}: not a profile, or a truncated one (no torch archive); {REMEDY}")
-    try:
-        return torch.load(source, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ProfileError(f"{source}: cannot be read ({error.strerror or error})") from error
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        KeyError,
-        ValueError,
-        zipfile.BadZipFile,
-    ) as error:
-        reason = str(error).split("\n", maxsplit=1)[0][:120]
-        raise ProfileError(f"{source}: damaged, or not plain data ({reason}); {REMEDY}") from error
+        check_archive(content)
+        document = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        _check_tensors(document, len(content))
+    except DamagedArchiveError as error:
+        raise ProfileError(f"{where}: {error}; {REMEDY}") from error
+    except (pickle.UnpicklingError, *UNREADABLE) as error:
+        # torch tells how to load any object all the same; only the line that names the object is of use.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = next((line for line in lines if "GLOBAL" in line), lines[0] if lines else "")[:120]
+        raise ProfileError(f"{where}: damaged, or not plain data ({reason}); {REMEDY}") from error
+    return document
+
+
+# What torch.load raises for a stream that torch.save did not write, beside UnpicklingError.
+UNREADABLE = (
+    RuntimeError,
+    EOFError,
+    KeyError,
+    IndexError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    OverflowError,
+    MemoryError,
+)
+
+
+def _check_tensors(document: object, size: int) -> None:
+    """Refuse tensors that tell more elements than the file has bytes; ValueError."""
+    import torch
+
+    waiting = [document]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, torch.Tensor) and one.numel() * one.element_size() > size:
+            raise ValueError(f"a tensor of {one.numel():,} elements in a file of {size:,} bytes")
 
 
 def _to_plain(value: object) -> object:
@@ -133,16 +160,26 @@ def _from_plain(value: Any) -> object:
     return value.numpy() if hasattr(value, "numpy") else value
 
 
+def _column(value: Any, dtype: type, what: str) -> Any:
+    """A 1-D array of exactly this dtype; ValueError for another tensor."""
+    array = value.numpy()
+    if array.ndim != 1 or array.dtype != dtype:
+        raise ValueError(f"{what} is {array.ndim}-D {array.dtype}, not 1-D {np.dtype(dtype)}")
+    return array
+
+
 def _words_to_plain(column: WordColumn) -> dict[str, object]:
     return {"codes": _to_plain(column.codes), "values": json.dumps(list(column.values))}
 
 
 def _words_from_plain(plain: Mapping[str, Any], size: int) -> WordColumn:
-    codes = plain["codes"].numpy()
-    values = tuple(str(word) for word in json.loads(plain["values"]))
+    codes = _column(plain["codes"], np.int64, "a column of words")
+    values = json.loads(plain["values"])
+    if not isinstance(values, list) or not all(isinstance(word, str) for word in values):
+        raise ValueError("the values of a column of words are no list of words")
     if codes.shape != (size,) or (size and not 0 <= int(codes.min()) <= int(codes.max()) < len(values)):
         raise ValueError("a column of words does not match its values")
-    return WordColumn(codes=codes, values=values)
+    return WordColumn(codes=codes, values=tuple(values))
 
 
 def _table_to_plain(table: SampleTable) -> dict[str, object]:
@@ -164,13 +201,13 @@ def _table_from_plain(family: Family, plain: Mapping[str, Any]) -> SampleTable:
     size = int(plain["status"].shape[0])
 
     def column(name: str, values: Any) -> IntArray:
-        array: IntArray = values.numpy().astype(np.int64, copy=False)
+        array: IntArray = _column(values, np.int64, f"column {name} of {family.value}")
         if array.shape != (size,):
             raise ValueError(f"column {name} of {family.value} has {array.shape}, not {size} rows")
         return array
 
-    offsets = plain["trial_offsets"].numpy().astype(np.int64, copy=False)
-    trials = plain["trials_s"].numpy().astype(np.float64, copy=False)
+    offsets = _column(plain["trial_offsets"], np.int64, f"trial_offsets of {family.value}")
+    trials = _column(plain["trials_s"], np.float64, f"trials_s of {family.value}")
     if offsets.shape != (size + 1,) or int(offsets[0]) != 0 or int(offsets[-1]) != trials.shape[0]:
         raise ValueError(f"trial_offsets of {family.value} do not fit its trials")
     return SampleTable(
@@ -189,24 +226,20 @@ def _table_from_plain(family: Family, plain: Mapping[str, Any]) -> SampleTable:
 
 
 def _machine_from_plain(plain: Mapping[str, Any]) -> MachineFacts:
-    known = {field.name for field in fields(MachineFacts)}
-    return MachineFacts(**{name: value for name, value in plain.items() if name in known})
-
-
-def _check(table: SampleTable, source: Path) -> None:
-    where = f"{source}: {table.family.value}"
-    if not np.all(np.isfinite(table.trials_s)) or np.any(table.trials_s <= 0.0):
-        raise ProfileError(f"{where}: a trial is NaN, infinite, zero or negative; measure this family again")
-    if np.any(np.diff(table.trial_offsets) < 0):
-        raise ProfileError(f"{where}: trial offsets run backwards; the file is damaged")
-    for name, column, allowed in (
-        ("status", table.status, len(STATUSES)),
-        ("origin", table.origin, len(Origin)),
-    ):
-        if table.size and not 0 <= int(column.min()) <= int(column.max()) < allowed:
-            raise ProfileError(
-                f"{where}: unknown {name} code; the file is damaged or newer than this program"
-            )
-    for name, numbers in table.numbers.items():
-        if table.size and int(numbers.min()) < 0:
-            raise ProfileError(f"{where}: negative {name}; the file is damaged")
+    """The facts, each of the type that MachineFacts has; ValueError for another."""
+    values: dict[str, Any] = {}
+    for field in fields(MachineFacts):
+        if field.name not in plain:
+            continue
+        value: Any = plain[field.name]
+        if field.type is float and type(value) is int:
+            value = float(value)
+        accepted = field.type if isinstance(field.type, type) else dict
+        number = float(value) if accepted in (int, float) and type(value) is accepted else 0.0
+        if type(value) is not accepted or not 0.0 <= number < MOST_OF_A_FACT:
+            raise ValueError(f"machine.{field.name} is {str(value)[:40]!r}")
+        values[field.name] = value
+    for dtype, flops in values.get("best_flops", {}).items():
+        if type(dtype) is not str or type(flops) is not float or not 0.0 <= flops < MOST_OF_A_FACT:
+            raise ValueError(f"machine.best_flops.{dtype} is {str(flops)[:40]!r}")
+    return MachineFacts(**values)

@@ -1,0 +1,105 @@
+"""What columns and stored curves must be before anybody computes with them; the same on reading and writing."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from profdb.cases import Family
+from profdb.store.columns import STATUSES, SampleTable
+from spec.collectives import Collective
+from spec.errors import ProfileError
+from spec.origin import Origin
+
+TRIAL_LIMITS_S = (1e-9, 1e5)
+"""No kernel is over within a nanosecond, and none is waited for more than a day."""
+
+MOST_OF_A_SIZE = 2**50
+"""Bytes, elements, rows: beyond what all accelerators of the world hold together."""
+
+MAY_BE_ZERO = frozenset({"window", "bias"})
+FIT_KEYS = ("sample_hash", "version", "index", "values")
+MOST_VALUES_A_SAMPLE = 64
+MOST_VALUES_A_FAMILY = 2**20
+"""Curves hold each sample a few times, beside trees (profdb.fits.trees) of at most 0.1 million values a curve."""
+
+
+def check_table(table: SampleTable, where: str) -> None:
+    """Raises ProfileError for a trial that is no time, an unknown code or word, or a size that is none."""
+    where = f"{where}: {table.family.value}"
+    low_s, high_s = TRIAL_LIMITS_S
+    # Written so that NaN fails.
+    if table.trials_s.size and not (low_s <= table.trials_s.min() and table.trials_s.max() <= high_s):
+        raise ProfileError(
+            f"{where}: a trial is not a time from {low_s:g} to {high_s:g} s; measure this family again"
+        )
+    counts = np.diff(table.trial_offsets)
+    if np.any(counts < 0):
+        raise ProfileError(f"{where}: trial offsets run backwards; the file is damaged")
+    for name, column, allowed in (
+        ("status", table.status, len(STATUSES)),
+        ("origin", table.origin, len(Origin)),
+    ):
+        if table.size and not 0 <= int(column.min()) <= int(column.max()) < allowed:
+            raise ProfileError(
+                f"{where}: unknown {name} code; the file is damaged or newer than this program"
+            )
+    if np.any(counts[table.status == STATUSES.index("ok")] == 0):
+        raise ProfileError(f"{where}: status ok without a single trial; the file is damaged")
+    for name, numbers in table.numbers.items():
+        least, most = int(name not in MAY_BE_ZERO), 1 if name == "bias" else MOST_OF_A_SIZE
+        if table.size and not least <= int(numbers.min()) <= int(numbers.max()) <= most:
+            raise ProfileError(f"{where}: a {name} outside {least} to {most}; the file is damaged")
+    if not _are_json_objects(table.launched.values):
+        raise ProfileError(f"{where}: what was launched is no JSON object; the file is damaged")
+    if table.family is Family.COLLECTIVE:
+        unknown = [word for word in table.words["collective"].values if word not in set(Collective)]
+        if unknown:
+            raise ProfileError(f"{where}: unknown collective {unknown[0][:40]!r}")
+
+
+def _are_json_objects(texts: tuple[str, ...]) -> bool:
+    """Whether each text is a JSON object; parsed in one go, as there may be one a sample."""
+    try:
+        found = json.loads("[" + ",".join(texts) + "]")
+    except (ValueError, RecursionError):
+        return False
+    return len(found) == len(texts) and all(isinstance(one, dict) for one in found)
+
+
+def check_fit(packed: Mapping[str, Any], table: SampleTable, where: str) -> None:
+    """Raises ProfileError for stored curves (profdb.fitting.pack_curves) that are not finite, not whole, or of
+    a size that no fit of this table has."""
+    where = f"{where}: fits of {table.family.value}"
+    try:
+        length = sum(_values_of(entry) for entry in json.loads(packed["index"]))
+        values = packed["values"]
+        whole = (
+            sorted(packed) == sorted(FIT_KEYS)
+            and isinstance(packed["sample_hash"], str)
+            and isinstance(packed["version"], int)
+            and values.dtype == np.float64
+            and values.shape == (length,)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ProfileError(f"{where}: damaged ({type(error).__name__}: {error})") from error
+    if not whole:
+        raise ProfileError(f"{where}: damaged: index and values do not fit each other")
+    if length > MOST_VALUES_A_FAMILY + MOST_VALUES_A_SAMPLE * table.size:
+        raise ProfileError(f"{where}: {length:,} values, too many for {table.size:,} samples")
+    if not np.isfinite(values).all():
+        raise ProfileError(f"{where}: a value is not finite; refit with python -m profdb show FILE --refit")
+
+
+def _values_of(entry: Mapping[str, Any]) -> int:
+    """Values that one curve of the index takes; ValueError when a shape is none."""
+    length = 0
+    for name, shape in entry["arrays"]:
+        if not isinstance(name, str) or not all(type(side) is int and side >= 0 for side in shape):
+            raise ValueError(f"an array of shape {shape}")
+        size = 1
+        for side in shape:
+            size *= side
+        length += size
+    return length

@@ -59,7 +59,9 @@ SPOILED: dict[str, tuple[Callable[[Plain], object], str]] = {
     ),
     "fit without its hash": (lambda d: fit(d).pop("sample_hash"), "do not fit each other"),
     "huge fit": (
-        lambda d: fit(d).update(index='[{"arrays": [["lines", [2000000]]]}]', values=torch.ones(2_000_000).double()),
+        lambda d: fit(d).update(
+            index='[{"arrays": [["lines", [2000000]]]}]', values=torch.ones(2_000_000).double()
+        ),
         "too many for",
     ),
     "fit of no samples": (lambda d: d["families"].pop("gemm"), "of which it holds no samples"),

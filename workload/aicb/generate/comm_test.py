@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spec.collectives import Collective
 from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
-from workload.aicb.generate.model_shape import refuse
+from workload.aicb.generate.shape_flags import refuse
 from workload.simai.format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
 from workload.simai.tokens import Column, SimaiGroup, write_token
 

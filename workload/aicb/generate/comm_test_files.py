@@ -6,7 +6,7 @@ from pathlib import Path
 from workload.aicb.general.csv_workload import Workload
 from workload.aicb.generate.comm_test import CommTest, checked_test, general_test, simai_test
 from workload.aicb.generate.flags import GENERAL
-from workload.aicb.generate.model_shape import refuse
+from workload.aicb.generate.shape_flags import refuse
 from workload.aicb.generate.simai import target
 from workload.simai.writer import write_simai
 

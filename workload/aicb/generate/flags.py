@@ -8,7 +8,7 @@ from pathlib import Path
 
 from solver.command_line import whole
 from workload.aicb.generate.comm_test import COLLECTIVES
-from workload.aicb.generate.model_shape import FRAMES
+from workload.aicb.generate.shape_flags import FRAMES
 
 SIMAI = "simai"
 GENERAL = "general"
@@ -82,14 +82,23 @@ def _model(out: Options) -> None:
         (("num_attention_heads",), "attention heads"),
         (("num_query_groups",), "key-value heads"),
         (("ffn_hidden_size",), "feed-forward width (of an expert, in a model of experts)"),
+        (("moe_ffn_hidden_size",), "width of an expert; --ffn_hidden_size is then that of dense layers"),
         (("vocab_size",), "tokens in the vocabulary"),
         (("max_position_embeddings",), "learned positions"),
         (("make_vocab_size_divisible_by",), "vocabulary padding unit"),
         (("num_experts", "experts"), "experts"),
         (("moe_router_topk", "topk"), "experts per token"),
+        (("n_shared_expert",), "shared experts, each as wide as a routed one"),
+        (("n_dense_layers", "n_dense_layer"), "leading layers without experts"),
+        (("q_lora_rank",), "rank of latent attention's queries (0: none)"),
+        (("kv_lora_rank",), "rank of latent attention's keys and values"),
+        (("qk_nope_dim",), "channels of a head without positions, in latent attention"),
+        (("qk_rope_dim",), "channels of a head with positions, in latent attention"),
+        (("v_head_dim",), "value channels of a head, in latent attention"),
     ):
         out.whole(*names, help_text=text)
     out.switch("swiglu", help_text="gated feed-forward")
+    out.switch("add_bias_linear", help_text="biases on every product")
     out.switch("moe_enable", help_text="experts instead of dense feed-forward layers")
     out.switch("moe_grouped_gemm", "grouped_gemm", help_text="experts' products grouped (always so here)")
 

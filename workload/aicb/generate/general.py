@@ -12,7 +12,7 @@ from workload.aicb.general.model_parameters import model_units
 from workload.aicb.general.zero3 import zero3_items
 from workload.aicb.general.zero12 import ALIGNMENT, zero12_items
 from workload.aicb.general.zero_options import ZeroOptions
-from workload.aicb.generate.model_shape import DEEPSPEED, FSDP, refuse
+from workload.aicb.generate.shape_flags import DEEPSPEED, FSDP, refuse
 from workload.aicb.generate.simai import Generated
 from workload.items import StageWork
 from workload.simai.export import ALL

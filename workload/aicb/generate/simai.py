@@ -9,7 +9,8 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from workload.aicb.aiob.text import aiob_times_ns, read_aiob
 from workload.aicb.aiob.times import with_aiob_times
-from workload.aicb.generate.model_shape import ShapeFlags, model_of, refuse
+from workload.aicb.generate.model_shape import model_of
+from workload.aicb.generate.shape_flags import ShapeFlags, refuse
 from workload.aicb.generate.time_source import TimeFlags, time_source
 from workload.aicb.generate.training_flags import TrainingFlags, asked
 from workload.build import stage_works
@@ -36,9 +37,8 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
     if options.world_size is None:
         raise refuse("world_size", None, "a number of GPUs")
     _check_frame(options)
-    model = model_of(
-        ShapeFlags(**{each.name: getattr(options, each.name) for each in fields(ShapeFlags)}), root
-    )
+    shape = ShapeFlags(**{each.name: getattr(options, each.name) for each in fields(ShapeFlags)})
+    model, shape_notes = model_of(shape, root)
     source = time_source(
         TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
     )
@@ -53,7 +53,7 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
         question=ask.question,
         plan=ask.plan,
         works=works,
-        notes=source.notes,
+        notes=(*shape_notes, *source.notes),
         has_times=source.known or options.comp_filepath is not None,
     )
 

@@ -11,7 +11,7 @@ from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from workload.aicb.aiob.text import MOST_US
 from workload.aicb.generate.fixed_book import FixedBook
-from workload.aicb.generate.model_shape import refuse
+from workload.aicb.generate.shape_flags import refuse
 
 DEFAULT_PROFILE = Path("prof_data/data.pt")
 DEFAULT_CLUSTER = "h100-sxm"

@@ -16,7 +16,7 @@ from spec.model import ModelSpec
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import preset_named
 from workload.aicb.generate.fixed_book import FixedBook
-from workload.aicb.generate.model_shape import DEEPSPEED, FSDP, refuse
+from workload.aicb.generate.shape_flags import DEEPSPEED, FSDP, refuse
 
 DEFAULT_SEQUENCE = 2048
 

@@ -10,8 +10,8 @@ from ops.recompute.modules import MODULES
 from ops.strategies.registry import STRATEGIES, strategy_named
 from solver.plans.plan_table import Plan
 from solver.plans.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
-from solver.plans.schedules import Schedule
 from solver.question import Question
+from solver.schedules.registry import Schedule, schedule_named
 from spec.arrays import ints
 from spec.errors import ConfigError
 from spec.readers.config_file import WrittenPlan
@@ -209,7 +209,7 @@ def _recompute(written: WrittenPlan, where: str) -> Recompute:
 def _schedule(name: str, where: str) -> Schedule:
     if name not in set(Schedule):
         raise ConfigError(where=where, key="schedule", value=name, allowed=PLAN_KEYS["schedule"])
-    return Schedule(name)
+    return schedule_named(name)
 
 
 def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:

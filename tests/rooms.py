@@ -24,6 +24,7 @@ ORDER: dict[str, tuple[str, ...]] = {
     ),
     "profiler": ("cases", "benchmarks", "pictures"),
     "solver": (
+        "schedules",
         "plans",
         "pipeline",
         "times",

@@ -15,7 +15,7 @@ from benchmarks.accuracy_rows.row import Row, RowError
 from ops.recompute.layers import Recompute
 from ops.recompute.modules import MODULES
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule, schedule_named
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.pipeline_layout import parse_pipeline_layout
@@ -94,7 +94,7 @@ def _schedule(row: Row, notes: Notes) -> Schedule:
         return Schedule.ONE_F_ONE_B
     if word not in [schedule.value for schedule in Schedule]:
         raise row.refuse("notes", f"schedule must be 1F1B or one of {', '.join(Schedule)}")
-    return Schedule(word)
+    return schedule_named(word)
 
 
 def _chunks(row: Row, plan: Plan, job: JobSpec) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from ops.op import HostTransfer, Owner
 from ops.strategies.registry import STRATEGIES
 from solver.memory.device_memory import communicator_bytes
 from solver.memory.memory_cost import MemoryCost
-from solver.pipeline.stages import StageTable, in_flight, in_flight_filled
+from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import DistinctLayers, LayerBytes, layer_bytes
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
@@ -64,10 +64,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     )
     vpp = plans.vpp[stages.plan]
     num_micro = plans.num_micro[stages.plan]
-    if plans.schedule.fills_bubble:
-        chunks: FloatArray = in_flight_filled(layout.pp, num_micro).astype(np.float64)
-    else:
-        chunks = in_flight(stages.position, layout.pp, vpp, num_micro) / vpp
+    chunks = plans.schedule.in_flight(stages.position, layout.pp, vpp, num_micro)
     blocks = len(stages.layers)
     saved = np.sum(
         [kind.saved_bytes[row] * w for kind, w in zip(kinds[:blocks], weights[:blocks], strict=True)], axis=0

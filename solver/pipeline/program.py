@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from solver.plans.schedules import Kind, Schedule, Work, stage_orders
+from solver.schedules.registry import Schedule
+from solver.schedules.work import Kind, Work
 from spec.arrays import FloatArray
 
 
@@ -53,7 +54,7 @@ def program(
     Raises ValueError when the schedule waits for itself.
     """
     pp, vpp, _ = shape
-    orders = stage_orders(schedule, shape)
+    orders = schedule.orders(shape)
     leaving = [_leaving(order) if waited else {} for order in orders]
     index_of: dict[tuple[int, Work], int] = {}
     instructions: list[Instruction] = []

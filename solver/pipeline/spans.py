@@ -12,7 +12,7 @@ from solver.pipeline.program import ChunkTimes, program, run
 from solver.pipeline.replay_1f1b import StageTimes, replay_1f1b_s
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule
 from spec.arrays import FloatArray, IntArray
 
 SETTLED_ROUNDS = 4

@@ -230,22 +230,3 @@ def _split(layers: tuple[IntArray, ...], wanted: IntArray) -> tuple[IntArray, ..
         chosen.append(taken)
         wanted = wanted - taken
     return (*chosen, *(kind - taken for kind, taken in zip(layers, chosen, strict=True)))
-
-
-def in_flight_filled(pp: IntArray, num_micro: IntArray) -> IntArray:
-    """Micro-batches a stage of a schedule that fills the bubble may hold: 2 pp - 1 (arXiv 2401.10241
-    sec. 2.2)."""
-    held: IntArray = np.minimum(2 * pp - 1, num_micro)
-    return held
-
-
-def in_flight(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArray) -> IntArray:
-    """Chunk activations a stage holds at its peak, in chunks of 1/vpp of its layers.
-
-    1F1B: pp - position micro-batches. Interleaved: 2 (pp - position - 1) + (vpp - 1) pp + 1 chunks,
-    which for the first stage is pp vpp (1 + (pp - 1) / (pp vpp)) (arXiv 2205.05198 sec. 4.2.3).
-    """
-    plain = pp - position
-    interleaved = 2 * (pp - position - 1) + (vpp - 1) * pp + 1
-    chunks: IntArray = np.minimum(np.where(vpp > 1, interleaved, plain), num_micro * vpp)
-    return chunks

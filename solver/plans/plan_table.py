@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule
 from spec.arrays import IntArray, ints
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.recompute.layers import Recompute
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule
 from spec.arrays import BoolArray, IntArray, bools
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -154,8 +154,8 @@ def _activations_on_host(draft: Draft) -> BoolArray:
 
 def _zero_bubble(draft: Draft) -> BoolArray:
     """Zero-bubble schedules are defined for several stages of one chunk (arXiv 2401.10241 sec. 2)."""
-    plain = draft.schedule is Schedule.ONE_F_ONE_B
-    return bools(((draft["pp"] > 1) & (draft["vpp"] == 1)) | plain)
+    whole = not draft.schedule.splits_backward
+    return bools(((draft["pp"] > 1) & (draft["vpp"] == 1)) | whole)
 
 
 def _experts_folded(draft: Draft) -> BoolArray:

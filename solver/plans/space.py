@@ -9,7 +9,7 @@ from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES, Draft
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule, schedule_named
 from spec.arrays import IntArray, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -84,7 +84,7 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
         },
         strategies=job.preset.tensor_parallel.strategies,
         recomputes=recomputes,
-        schedules=tuple(Schedule(name) for name in job.preset.pipeline.schedules),
+        schedules=tuple(schedule_named(name) for name in job.preset.pipeline.schedules),
     )
 
 

@@ -86,7 +86,7 @@ class Pipeline:
     """How layers are dealt to stages, in which order stages compute and how they hand on."""
 
     schedules: tuple[str, ...] = ("1f1b",)
-    """Schedules it can run, by solver.plans.schedules' names."""
+    """Schedules it can run, by solver.schedules.registry' names."""
     interleaves: bool = False
     """A stage may hold several virtual chunks."""
     uneven_layers: bool = True

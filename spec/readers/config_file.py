@@ -15,7 +15,7 @@ class WrittenPlan:
     micro-batch and ``num_micro`` micro-batches per step; ``recompute`` is "none", "selective" or "full",
     of ``recompute_layers`` layers of every chunk of a stage where that is said, and ``recompute_modules``
     (JobSpec) beside it; ``schedule`` is a name of
-    solver.plans.schedules.
+    solver.schedules.registry.
     ``reduce_bucket_size`` counts elements of one gradient bucket. ``prefetch`` is the unit of weight
     prefetch ("module" or "layer"); ``preset`` names the framework preset that runs the plan;
     ``optimizer_offload`` and ``offloaded_layers`` as in JobSpec;

@@ -7,8 +7,8 @@ Python (pipeline stages, activation checkpointing) is returned as notes.
 
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Schedule
 from solver.question import Question
+from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from workload.settings.launch_error import refuse_unless, same_framework
 

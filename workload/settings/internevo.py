@@ -9,8 +9,8 @@ from pprint import pformat
 
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Schedule
 from solver.question import Question
+from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
 from spec.model import BlockSpec, ModelSpec, PositionKind

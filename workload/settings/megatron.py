@@ -8,8 +8,8 @@ are the user's.
 from ops.recompute.layers import Recompute
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Schedule
 from solver.question import Question
+from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.model import ModelSpec
 from workload.settings.launch_error import refuse_unless, same_framework

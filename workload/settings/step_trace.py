@@ -15,9 +15,9 @@ import numpy as np
 from solver.pipeline.program import program, starts_and_ends
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Kind
 from solver.price import Sized, StageSeconds, sized, stage_seconds
 from solver.question import Question
+from solver.schedules.work import Kind
 from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import ExportError
 

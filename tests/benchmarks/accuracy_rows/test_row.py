@@ -9,7 +9,7 @@ from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from ops.recompute.layers import Recompute
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule
 from spec.mixers.attention import AttentionKind
 from spec.model import NormKind, PositionKind
 from tests.benchmarks.made_up_rows import EXPERTS, ROOT, plans, predict, row

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.recompute.layers import Recompute
-from solver.pipeline.stages import in_flight, layers_per_stage, modules_per_stage, stage_table
+from solver.pipeline.stages import layers_per_stage, modules_per_stage, stage_table
 from solver.plans.plan_table import Plan, PlanTable
-from spec.arrays import ints
 from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT, small_model
 
@@ -81,17 +80,6 @@ def test_a_predicting_last_stage_is_spared_layers(stages: int, last: int) -> Non
     assert layers.sum() == 61
     assert layers[-1] == last
     assert layers[0] == (1 if stages == 32 else layers[1])
-
-
-@pytest.mark.published
-def test_micro_batches_in_flight() -> None:
-    """arXiv 2104.04473 sec. 2.2.1: at most p; 2205.05198 sec. 4.2.3: interleaving holds
-    1 + (p - 1)/(p v) times as much on the first stage."""
-    assert in_flight(ints([0, 3]), ints([4, 4]), ints([1, 1]), ints([16, 16])).tolist() == [4, 1]
-    assert in_flight(ints(0), ints(4), ints(1), ints(2))[0] == 2
-    pp, vpp = 8, 3
-    chunks = in_flight(ints(0), ints(pp), ints(vpp), ints(64))[0]
-    assert chunks / (pp * vpp) == pytest.approx(1 + (pp - 1) / (pp * vpp))
 
 
 def test_the_first_layers_of_each_chunk_are_recomputed() -> None:

@@ -9,7 +9,7 @@ from solver.pipeline.program import ChunkTimes, program, run
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats

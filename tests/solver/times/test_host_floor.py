@@ -7,7 +7,7 @@ from ops.layout import Layout
 from ops.op import MemoryBound, Phase
 from profdb.lookup.priced import Priced
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from solver.times.host_floor import host_shares
 from solver.times.op_times import Pricer, TimedOp

@@ -11,7 +11,7 @@ import simulation_train_formulaic as script
 from ops.recompute.layers import Recompute
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Schedule
+from solver.schedules.registry import Schedule
 from solver.typed_plan import plan_of
 from spec.errors import ExportError
 from spec.mixers.attention import AttentionKind

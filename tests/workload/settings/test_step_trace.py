@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Schedule
 from solver.question import Question
+from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.errors import ExportError
 from spec.presets.registry import PRESETS

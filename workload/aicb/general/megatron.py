@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ops.op import Axis, Phase
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Kind, Schedule, Work, stage_orders
+from solver.schedules.work import Kind, Work
 from spec.collectives import Collective
 from workload.aicb.general.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
 from workload.items import StageWork, WorkItem
@@ -54,7 +54,7 @@ def general_items(plan: Plan, work: StageWork, options: GeneralOptions) -> Itera
     """All rows of the first rank of the stage class, one by one."""
     yield from _init(plan)
     yield GeneralItem(comm_type=EPOCH_END)
-    order = stage_orders(plan.schedule, (plan.pp, plan.vpp, plan.num_micro))[work.position]
+    order = plan.schedule.orders((plan.pp, plan.vpp, plan.num_micro))[work.position]
     chunks = _chunks(plan, work)
     for _ in range(options.epochs):
         for part in order:
@@ -120,7 +120,7 @@ def _pass(
     options: GeneralOptions,
 ) -> Iterator[GeneralItem]:
     """One chunk of one micro-batch with the hops before and after it."""
-    split = plan.schedule is not Schedule.ONE_F_ONE_B
+    split = plan.schedule.splits_backward
     forward = part.kind is Kind.FORWARD
     stage = "forward" if forward else "backward"
     if part.kind is not Kind.WEIGHT:

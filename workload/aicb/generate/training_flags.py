@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from ops.recompute.layers import Recompute
 from profdb.curvebook import Book
 from solver.plans.plan_table import Plan
-from solver.plans.schedules import Schedule
 from solver.question import Question
 from solver.request import checked_world_size
+from solver.schedules.registry import Schedule
 from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules
 from spec.cluster.cluster import ClusterSpec

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from solver.pipeline.program import ChunkTimes, program, run
 from solver.pipeline.replay_1f1b import StageTimes, equal_stages_s, replay_1f1b_s
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.schedules import Kind, Schedule, Work, stage_orders
+from solver.schedules.registry import Schedule
+from solver.schedules.work import Kind, Work
 from solver.search import price_plan
 from spec.arrays import floats, ints
 from tests.solver.questions import question, small_model
@@ -61,13 +62,13 @@ def test_every_stage_does_all_its_work_once(schedule: Schedule, shape: tuple[int
     _, _, num_micro = shape
     kinds = [Kind.FORWARD, Kind.BACKWARD] + [Kind.WEIGHT] * schedule.splits_backward
     expected = sorted(Work(kind, 0, micro) for kind in kinds for micro in range(num_micro))
-    for order in stage_orders(schedule, shape):
+    for order in schedule.orders(shape):
         assert sorted(order) == expected
 
 
 def test_memory_limit_of_the_filled_schedule() -> None:
     """At most 2p - 1 forwards whose weight gradient has not run (arXiv 2401.10241 sec. 2.2)."""
-    for order in stage_orders(Schedule.ZB_2P, (4, 1, 40)):
+    for order in Schedule.ZB_2P.orders((4, 1, 40)):
         held = peak = 0
         for work in order:
             held += {Kind.FORWARD: 1, Kind.BACKWARD: 0, Kind.WEIGHT: -1}[work.kind]

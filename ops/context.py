@@ -29,6 +29,11 @@ class LayerContext:
         return bools((self.layout.tp > 1) & (self.linear_owner is Owner.WEIGHT))
 
     @property
+    def exchanges_context(self) -> bool:
+        """Whether context parallelism exchanges tokens for heads; else keys and values travel a ring."""
+        return self.job.context_parallel == "all_to_all"
+
+    @property
     def sequence(self) -> IntArray:
         """Tokens of one sequence on one rank: seq_len / cp."""
         return ceil_div(self.layout.constant(self.job.seq_len), self.layout.cp)

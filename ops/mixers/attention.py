@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.head_exchange import HeadTensor, HeadTensors
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.context_parallel import exchanges, ring_steps
+from ops.mixers.context_parallel import ring_steps
 from ops.mixers.mixer_row import MixerRow
+from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.op import Attention, Phase, Piece, sequence
 from ops.strategies.sharding import Sharding
@@ -17,70 +19,43 @@ from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import PositionKind
 
 
-def local_heads(sharding: Sharding, context: LayerContext, heads: int) -> IntArray:
-    """Heads whose projections one rank computes; fewer heads than ranks are replicated."""
-    shards = sharding.weight_shards(context.layout)
-    return np.maximum(ceil_div(context.layout.constant(heads), shards), 1)
+def _project(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+    """Queries, keys and values, normed and rotated."""
+    if attention.kind is AttentionKind.MLA:
+        return _mla_projections(context, sharding, attention)
+    return _projections(context, sharding, attention)
 
 
-def attention_operations(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
-    """From the projection of queries, keys and values to that of the output."""
-    layout = context.layout
-    gemm_rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
-    saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
-    heads = local_heads(sharding, context, attention.num_heads)
-    project = _mla_projections if attention.kind is AttentionKind.MLA else _projections
-    before, after = sharding.around_attention(context, attention)
-    cp_before, cp_after = exchanges(context, attention)
-    hidden = context.model.hidden
-    out_inputs = heads * attention.v_dim
-    out = Linear(
-        name="attention.out",
-        tokens=gemm_rows,
-        inputs=out_inputs,
-        outputs=layout.constant(hidden),
-        saved_bytes=context.activations(gemm_rows, out_inputs),
-        bias=attention.out_bias,
-    )
-    return sequence(
-        project(context, sharding, attention, (gemm_rows, saved_rows)),
-        before,
-        cp_before,
-        attention_core(context, attention),
-        cp_after,
-        after,
-        sharding.weights(context, out.name, out.inputs * out.outputs),
-        linear(context, out),
-        sharding.leave(context, out.name),
+def _output(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
+    """The product of the heads' outputs with the output matrix."""
+    inputs = projected_heads(context, sharding, attention.num_heads) * attention.v_dim
+    return out_of_mixer(context, sharding, "attention.out", inputs, bias=attention.out_bias)
+
+
+def _exchanged(attention: AttentionSpec) -> HeadTensors:
+    """Queries, keys and values, and the output."""
+    queries, keys = attention.num_heads, attention.num_kv_heads
+    return HeadTensors(
+        into=(
+            HeadTensor(name="attention.q", heads=queries, dim=attention.qk_dim),
+            HeadTensor(name="attention.k", heads=keys, dim=attention.qk_dim),
+            HeadTensor(name="attention.v", heads=keys, dim=attention.v_dim),
+        ),
+        out=(HeadTensor(name="attention.out", heads=queries, dim=attention.v_dim),),
     )
 
 
-def _projections(
-    context: LayerContext, sharding: Sharding, attention: AttentionSpec, rows: tuple[IntArray, IntArray]
-) -> Piece:
+def _projections(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
     """One fused query-key-value GEMM, q/k norms and rotary embedding."""
-    gemm_rows, saved_rows = rows
-    heads = local_heads(sharding, context, attention.num_heads)
-    kv_heads = local_heads(sharding, context, attention.num_kv_heads)
+    gemm_rows = ceil_div(context.tokens, sharding.gemm_shards(context.layout))
+    heads = projected_heads(context, sharding, attention.num_heads)
+    kv_heads = projected_heads(context, sharding, attention.num_kv_heads)
     q_width = heads * attention.qk_dim
     k_width = kv_heads * attention.qk_dim
-    hidden = context.model.hidden
-    qkv = Linear(
-        name="attention.qkv",
-        tokens=gemm_rows,
-        inputs=context.layout.constant(hidden),
-        outputs=q_width + k_width + kv_heads * attention.v_dim,
-        saved_bytes=context.activations(saved_rows, hidden),
-        bias=attention.qkv_bias,
-        after_norm=True,
-    )
-    pieces = [
-        sharding.enter(context, qkv.name, hidden),
-        sharding.weights(context, qkv.name, qkv.inputs * qkv.outputs),
-        linear(context, qkv),
-    ]
+    width = q_width + k_width + kv_heads * attention.v_dim
+    pieces = [into_mixer(context, sharding, "attention.qkv", width, bias=attention.qkv_bias)]
     if not context.job.flash_attention:
-        pieces.append(split_projection(context, attention, gemm_rows, qkv.outputs))
+        pieces.append(split_projection(context, attention, gemm_rows, width))
     if attention.qk_norm:
         pieces.append(_qk_norm(context, attention, gemm_rows, heads + kv_heads))
     if context.model.position is PositionKind.ROTARY:
@@ -117,18 +92,17 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     )
 
 
-def _mla_projections(
-    context: LayerContext, sharding: Sharding, attention: AttentionSpec, rows: tuple[IntArray, IntArray]
-) -> Piece:
+def _mla_projections(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
     """DeepSeek-V2's low-rank projections (arXiv 2405.04434 sec. 2.1.2, eq. 9-19).
 
     The down projections are small and every rank computes them for its own tokens; the up
     projections are cut over heads.
     """
-    gemm_rows, saved_rows = rows
     layout = context.layout
+    gemm_rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
+    saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
     own_rows = ceil_div(context.tokens, np.maximum(sharding.norm_shards(layout), 1))
-    heads = local_heads(sharding, context, attention.num_heads)
+    heads = projected_heads(context, sharding, attention.num_heads)
     nope = attention.qk_dim - attention.rope_dim
     hidden = context.model.hidden
     own_input = context.activations(own_rows, hidden)
@@ -184,7 +158,7 @@ def _mla_projections(
     return sequence(*pieces)
 
 
-def attention_core(context: LayerContext, attention: AttentionSpec) -> Piece:
+def _core(context: LayerContext, attention: AttentionSpec) -> Piece:
     """The attention kernel over this rank's heads and the keys of the whole sequence.
 
     Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135
@@ -192,13 +166,12 @@ def attention_core(context: LayerContext, attention: AttentionSpec) -> Piece:
     the dropped output.
     """
     layout, job = context.layout, context.job
-    exchanged = job.context_parallel == "all_to_all"
-    cut = layout.tp * layout.cp if exchanged else layout.tp
-    heads = np.maximum(ceil_div(layout.constant(attention.num_heads), cut), 1)
-    kv_heads = np.maximum(ceil_div(layout.constant(attention.num_kv_heads), cut), 1)
+    exchanged = context.exchanges_context
+    heads = core_heads(context, attention.num_heads)
+    kv_heads = core_heads(context, attention.num_kv_heads)
     if attention.kind is AttentionKind.MLA:
         kv_heads = heads
-    length = layout.constant(job.seq_len) if exchanged else context.sequence
+    length = core_length(context)
     rows = layout.micro_batch * length
     inputs = context.activations(
         rows, heads * attention.qk_dim + kv_heads * (attention.qk_dim + attention.v_dim)
@@ -242,4 +215,10 @@ def _with_backward(forward: Attention) -> Piece:
     return Piece(forward=(forward,), backward=(backward,))
 
 
-ATTENTION = MixerRow(operations=attention_operations, context_parallel=frozenset({"ring", "all_to_all"}))
+ATTENTION = MixerRow(
+    project=_project,
+    core=_core,
+    output=_output,
+    exchanged=_exchanged,
+    context_parallel=frozenset({"ring", "all_to_all"}),
+)

@@ -1,4 +1,4 @@
-"""Sequences longer than one rank: keys and values travel a ring, or tokens are exchanged for heads.
+"""Sequences longer than one rank: keys and values travel a ring.
 
 Ring attention (arXiv 2310.01889 sec. 3): every rank attends to one block of keys and values after
 another while the next one is on its way. Causal work is balanced by giving each rank a block from the
@@ -11,9 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.head_exchange import mirrored
 from ops.op import Attention, Axis, Comm, Lane, Phase, Piece
-from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.mixers.attention import AttentionSpec
 
@@ -56,30 +54,3 @@ def ring_steps(context: LayerContext, attention: AttentionSpec, first: Attention
         forward=(hop(Phase.FORWARD, 1), later),
         backward=(hop(Phase.INPUT_GRAD, 2), backward),
     )
-
-
-def exchanges(context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
-    """All-to-alls over cp around the attention kernel (arXiv 2309.14509 sec. 3): q, k and v go, the
-    output comes back; nothing for a ring."""
-    layout = context.layout
-    if context.job.context_parallel != "all_to_all" or not np.any(layout.cp > 1):
-        return Piece(), Piece()
-
-    def exchange(name: str, heads: int, dim: int) -> Comm:
-        local = np.maximum(ceil_div(layout.constant(heads), layout.tp), 1)
-        size: IntArray = (context.tokens * local * dim * context.activation_bytes).astype(np.int64)
-        return Comm(
-            name=f"attention.{name}_context",
-            phase=Phase.FORWARD,
-            collective=Collective.ALL_TO_ALL,
-            axis=Axis.CP,
-            size_bytes=size,
-            dtype=context.job.precision.activation,
-        )
-
-    into = (
-        exchange("q", attention.num_heads, attention.qk_dim),
-        exchange("k", attention.num_kv_heads, attention.qk_dim),
-        exchange("v", attention.num_kv_heads, attention.v_dim),
-    )
-    return mirrored(into), mirrored((exchange("out", attention.num_heads, attention.v_dim),))

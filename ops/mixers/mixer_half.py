@@ -1,6 +1,7 @@
 """The first half of a block: norm, what mixes its tokens, residual."""
 
 from ops.context import LayerContext
+from ops.head_exchange import exchanged_over_cp
 from ops.memory_bound import norm, residual
 from ops.mixers.registry import MIXERS
 from ops.op import Piece, sequence
@@ -12,9 +13,19 @@ from spec.model import BlockSpec
 def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
     """Everything from the first norm to the first residual add."""
     mixer = block.mixer
+    row = MIXERS[type(mixer)]
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
+    tensors = row.exchanged(mixer)
+    before, after = sharding.around_core(context, tensors)
+    cp_before, cp_after = exchanged_over_cp(context, tensors)
     return sequence(
         norm(context, f"{mixer.name}.norm", rows),
-        MIXERS[type(mixer)].operations(context, sharding, mixer),
+        row.project(context, sharding, mixer),
+        before,
+        cp_before,
+        row.core(context, mixer),
+        cp_after,
+        after,
+        row.output(context, sharding, mixer),
         residual(context, f"{mixer.name}.residual", rows),
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ops.context import LayerContext
+from ops.head_exchange import HeadTensors
 from ops.op import Piece
 from ops.strategies.sharding import Sharding
 
@@ -13,9 +14,16 @@ Spec = TypeVar("Spec")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixerRow(Generic[Spec]):
-    """``operations`` are all between the layer's first norm and its first residual add, with what each saves,
-    owns and moves; ``context_parallel`` names the ways (JobSpec.context_parallel) in which it can work on
-    a sequence cut over cp ranks, none where it cannot."""
+    """The operations between a layer's first norm and its first residual add, in three parts; each operation
+    says what it saves, owns and moves."""
 
-    operations: Callable[[LayerContext, Sharding, Spec], Piece]
+    project: Callable[[LayerContext, Sharding, Spec], Piece]
+    """From the normed hidden states to what the core reads, token by token."""
+    core: Callable[[LayerContext, Spec], Piece]
+    """What needs a whole sequence: over this rank's heads."""
+    output: Callable[[LayerContext, Sharding, Spec], Piece]
+    """From what the core gives back to hidden states, token by token."""
+    exchanged: Callable[[Spec], HeadTensors]
+    """What the core reads and gives: it travels where ranks hold tokens outside the core and heads inside."""
     context_parallel: frozenset[str] = frozenset()
+    """The ways (JobSpec.context_parallel) in which the core can work where sequences are cut over cp."""

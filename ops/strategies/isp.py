@@ -8,17 +8,13 @@ the forward and again in the backward, one layer ahead; their gradient is reduce
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ops.context import LayerContext, padded_to_ranks
-from ops.head_exchange import mirrored
+from ops.head_exchange import HeadTensors, exchanged_over_tp
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, Piece
-from ops.strategies.sharding import collective
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
-from spec.mixers.attention import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +47,9 @@ class ShardedWeights:
         """Nothing."""
         return Piece()
 
-    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
-        """q, k and v go from token shards to head shards and the output comes back; the gradients
-        take the same ways backward: four all-to-alls each. Fewer kv heads than ranks are repeated
-        first (InternEvo, expandKVPacked)."""
-
-        tp = context.layout.tp
-        kv_heads = np.maximum(attention.num_kv_heads, tp)
-
-        def exchange(name: str, channels: IntArray | int) -> Comm:
-            tokens = -(-context.tokens // tp)
-            size = (tokens * channels * context.activation_bytes).astype(np.int64)
-            return collective(context, name, Collective.ALL_TO_ALL, Axis.TP, size)
-
-        into = (
-            exchange("attention.q_exchange", attention.num_heads * attention.qk_dim),
-            exchange("attention.k_exchange", kv_heads * attention.qk_dim),
-            exchange("attention.v_exchange", kv_heads * attention.v_dim),
-        )
-        out = (exchange("attention.out_exchange", attention.num_heads * attention.v_dim),)
-        return mirrored(into), mirrored(out)
+    def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
+        """From token shards to head shards and back: around attention four all-to-alls in each pass."""
+        return exchanged_over_tp(context, tensors)
 
     def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
         """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""

@@ -7,12 +7,12 @@ linear runs beside its weight gradient (Megatron-LM, LinearWithGradAccumulationA
 from dataclasses import dataclass, replace
 
 from ops.context import LayerContext
+from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from spec.arrays import IntArray
 from spec.collectives import Collective
-from spec.mixers.attention import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class MegatronTensor:
         )
         return Piece(forward=(summed,))
 
-    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
+    def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Heads are cut already."""
         return Piece(), Piece()
 

@@ -9,12 +9,12 @@ beside the input-gradient GEMM (ibid. sec. 4.2.2), which is what Megatron-LM doe
 from dataclasses import dataclass, replace
 
 from ops.context import LayerContext
+from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from spec.arrays import IntArray
 from spec.collectives import Collective
-from spec.mixers.attention import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class SequenceParallel:
         gather = collective(context, f"{name}.leave", Collective.ALL_GATHER, Axis.TP, size)
         return Piece(forward=(scatter,), backward=(replace(gather, phase=Phase.INPUT_GRAD),))
 
-    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
+    def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Heads are cut already."""
         return Piece(), Piece()
 

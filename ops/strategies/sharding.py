@@ -5,11 +5,11 @@ from typing import Protocol
 import numpy as np
 
 from ops.context import LayerContext
+from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, Piece
 from spec.arrays import IntArray
 from spec.collectives import Collective
-from spec.mixers.attention import AttentionSpec
 
 
 class Sharding(Protocol):
@@ -44,8 +44,8 @@ class Sharding(Protocol):
         """Communication after the row-parallel linear ``name``."""
         ...
 
-    def around_attention(self, context: LayerContext, attention: AttentionSpec) -> tuple[Piece, Piece]:
-        """Communication just before and just after the attention kernel."""
+    def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
+        """Communication just before and just after the core of what mixes tokens."""
         ...
 
     def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:

@@ -1,0 +1,70 @@
+"""The linears in and out of a mixer, and the share of it that a rank holds."""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.linear import Linear, linear
+from ops.op import Piece, sequence
+from ops.strategies.sharding import Sharding
+from spec.arrays import IntArray, ceil_div
+
+
+def projected_heads(context: LayerContext, sharding: Sharding, heads: int) -> IntArray:
+    """Heads whose projections one rank computes; fewer heads than ranks are replicated."""
+    shards = sharding.weight_shards(context.layout)
+    return np.maximum(ceil_div(context.layout.constant(heads), shards), 1)
+
+
+def core_heads(context: LayerContext, heads: int) -> IntArray:
+    """Heads of the core on one rank: cut over tp, and over cp where context parallelism exchanges."""
+    layout = context.layout
+    cut = layout.tp * layout.cp if context.exchanges_context else layout.tp
+    return np.maximum(ceil_div(layout.constant(heads), cut), 1)
+
+
+def core_length(context: LayerContext) -> IntArray:
+    """Tokens of one sequence that the core of one rank holds at a time."""
+    return context.layout.constant(context.job.seq_len) if context.exchanges_context else context.sequence
+
+
+def into_mixer(
+    context: LayerContext, sharding: Sharding, name: str, outputs: IntArray, *, bias: bool = False
+) -> Piece:
+    """The linear from the normed hidden states, cut over tp by its ``outputs`` on one rank."""
+    layout, hidden = context.layout, context.model.hidden
+    saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
+    layer = Linear(
+        name=name,
+        tokens=ceil_div(context.tokens, sharding.gemm_shards(layout)),
+        inputs=layout.constant(hidden),
+        outputs=outputs,
+        saved_bytes=context.activations(saved_rows, hidden),
+        bias=bias,
+        after_norm=True,
+    )
+    return sequence(
+        sharding.enter(context, name, hidden),
+        sharding.weights(context, name, layer.inputs * layer.outputs),
+        linear(context, layer),
+    )
+
+
+def out_of_mixer(
+    context: LayerContext, sharding: Sharding, name: str, inputs: IntArray, *, bias: bool = False
+) -> Piece:
+    """The linear back to hidden states, cut over tp by its ``inputs`` on one rank."""
+    layout = context.layout
+    rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
+    layer = Linear(
+        name=name,
+        tokens=rows,
+        inputs=inputs,
+        outputs=layout.constant(context.model.hidden),
+        saved_bytes=context.activations(rows, inputs),
+        bias=bias,
+    )
+    return sequence(
+        sharding.weights(context, name, layer.inputs * layer.outputs),
+        linear(context, layer),
+        sharding.leave(context, name),
+    )

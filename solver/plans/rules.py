@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.mixers.registry import MIXERS
 from ops.recompute.layers import Recompute
 from solver.schedules.registry import Schedule
 from spec.arrays import BoolArray, IntArray, bools
@@ -85,6 +86,12 @@ def _kv_heads(draft: Draft) -> BoolArray:
         repeats = draft.job.preset.tensor_parallel.kv_replication or draft.strategy == "isp"
         keep &= (kv % draft["tp"] == 0) | (shared & repeats)
     return keep
+
+
+def _sequences_cut(draft: Draft) -> BoolArray:
+    """Where cp cuts sequences, every layer's core works in the job's way (ring or all-to-all)."""
+    rows = (MIXERS[type(run.block.mixer)] for run in draft.model.blocks)
+    return bools((draft["cp"] == 1) | all(draft.job.context_parallel in row.context_parallel for row in rows))
 
 
 def _ffn(draft: Draft) -> BoolArray:
@@ -199,6 +206,7 @@ RULES: tuple[Rule, ...] = (
         after="cp",
         keep=lambda d: bools((d["cp"] == 1) | d.job.preset.tensor_parallel.context_parallel),
     ),
+    Rule(reason="a layer of the model cannot cut sequences over cp so", after="cp", keep=_sequences_cut),
     Rule(
         reason="the framework has no such schedule",
         after="pp",

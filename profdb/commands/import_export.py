@@ -17,9 +17,7 @@ from profdb.cases import CollectiveCase
 from profdb.curvebook import CurveBook
 from profdb.exporters.vidur import VidurModel, write_compute, write_network
 from profdb.fitting import with_fits
-from profdb.importers.generic_csv import read_curves_csv
-from profdb.importers.nccl_tests import read_nccl_tests
-from profdb.importers.vidur import read_vidur_folder
+from profdb.importers.registry import IMPORTERS, Source
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import Difference, merge
@@ -38,7 +36,8 @@ def main(arguments: list[str]) -> int:
         for path in export_vidur(given.profile, given.config, given.to):
             print(f"wrote {path}")
         return 0
-    samples = _chosen(read(given.form, given.source, given.domain_ranks), given.of, given.source)
+    source = Source(path=given.source, domain_ranks=given.domain_ranks)
+    samples = _chosen(IMPORTERS[given.form](source), given.of, given.source)
     into: Path = given.into
     machine = MachineFacts(
         gpu=given.gpu,
@@ -75,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m profdb")
     verbs = parser.add_subparsers(dest="verb", required=True)
     take = verbs.add_parser("import", help="read another tool's measurements into a profile")
-    take.add_argument("form", choices=("csv", "nccl-tests", "vidur"))
+    take.add_argument("form", choices=tuple(IMPORTERS))
     take.add_argument("source", type=Path)
     take.add_argument("--gpu", required=True, help="GPU of the samples, as the profile names it")
     take.add_argument("--of", default="", help="which GPU of a file that holds several")
@@ -88,15 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     give.add_argument("--config", type=Path, help="model config for mlp.csv and attention.csv")
     give.add_argument("--to", type=Path, required=True)
     return parser
-
-
-def read(form: str, source: Path, domain_ranks: int = 0) -> dict[str, list[Sample]]:
-    """Samples by the GPU name that the source gives ("" where it gives none)."""
-    if form == "csv":
-        return read_curves_csv(source)
-    if form == "nccl-tests":
-        return read_nccl_tests(source, domain_ranks=domain_ranks)
-    return {"": read_vidur_folder(source)}
 
 
 def _ranks_per_domain(sample: Sample) -> int:

@@ -30,6 +30,7 @@ model = dict(
     dtype="torch.bfloat16",
     use_flash_attn=True,
     checkpoint=True,
+    apply_post_layer_norm=False,
     num_chunks=1,
 )
 

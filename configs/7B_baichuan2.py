@@ -26,6 +26,8 @@ model = dict(
     dtype="torch.bfloat16",
     use_flash_attn=True,
     checkpoint=False,
+    layer_norm_epsilon=1e-6,
+    apply_post_layer_norm=False,
     num_chunks=1,
 )
 

@@ -25,6 +25,7 @@ model = dict(
     dtype="torch.bfloat16",
     use_flash_attn=True,
     checkpoint=False,
+    apply_post_layer_norm=False,
     num_chunks=1,
 )
 

@@ -33,6 +33,7 @@ model = dict(
     use_sliding_window=False,
     rope_base=1000000,
     checkpoint=False,
+    apply_post_layer_norm=False,
     num_chunks=1,
     moe_type="Dropless",
     num_experts=8,

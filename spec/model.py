@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from spec.mixers.mixer import Mixer
+from spec.mixers.rope import RopeSpec
 
 
 class NormKind(StrEnum):
@@ -27,7 +28,11 @@ class PositionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpSpec:
-    """A dense feed-forward layer: three matrices when gated, else two."""
+    """A dense feed-forward layer: three matrices when gated, else two.
+
+    ``activation``, here and of experts, is "silu", "gelu", "gelu_tanh", "relu", "squared_relu" or another name as its config
+    writes it; all cost the same.
+    """
 
     ffn_hidden: int
     gated: bool
@@ -43,6 +48,9 @@ class MoeSpec:
     DeepSeek-V3's per-expert score correction (arXiv 2412.19437 sec. 2.1.2). ``capacity_factor``
     None means dropless. ``clamped`` limits gate and up before the activation (gpt-oss, swiglu_limit).
     A token's experts all lie in ``route_chosen_groups`` of ``route_groups`` (DeepSeek's n_group, topk_group).
+
+    Facts without a price: a token's weights are the ``score`` of its experts ("softmax" or "sigmoid"), divided by
+    their sum where ``normalized``, times ``route_scale`` (norm_topk_prob, routed_scaling_factor).
     """
 
     num_experts: int
@@ -57,6 +65,10 @@ class MoeSpec:
     route_groups: int = 1
     route_chosen_groups: int = 1
     capacity_factor: float | None = None
+    activation: str = "silu"
+    score: str = "softmax"
+    normalized: bool = True
+    route_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +102,11 @@ class BlockRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A whole model. ``vocab`` is raw; frameworks pad it to a multiple of
-    ``vocab_pad_multiple`` (times tp, by the framework's rule)."""
+    ``vocab_pad_multiple`` (times tp, by the framework's rule).
+
+    Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``; None where the config does not
+    say.
+    """
 
     name: str
     hidden: int
@@ -104,6 +120,8 @@ class ModelSpec:
     norm: NormKind = NormKind.RMS
     head_bias: bool = False
     embedding_norm: bool = False
+    rope: RopeSpec | None = None
+    norm_epsilon: float | None = None
 
     @property
     def num_layers(self) -> int:

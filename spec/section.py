@@ -63,6 +63,10 @@ class Section:
             self.fail(key, "a number above 0")
         return value
 
+    def number_or(self, key: str, default: float) -> float:
+        """A finite number above zero, or ``default`` when the key is absent."""
+        return float(self.number(key)) if self.has(key) else default
+
     def measure(self, key: str, low: float, high: float, unit: str = "") -> float:
         """A required number from ``low`` to ``high``: limits of what is believable in that unit."""
         allowed = f"a number from {low:g} to {high:g} {unit}".rstrip()

@@ -1,9 +1,9 @@
 """Hugging Face ``config.json`` files: what each model type says about the model.
 
 The keys read are those that fix the shapes of the layers, with the defaults of the transformers
-configuration class of that type. Everything else (initialisation, rotary base and scaling, token
-ids, generation, quantisation of the stored weights, versions) cannot change the cost of training
-and is passed over. Model types not in the table are refused.
+configuration class of that type, and what a launch needs besides (spec.readers.huggingface_facts).
+Everything else (initialisation, token ids, generation, quantisation of the stored weights, versions)
+cannot change the cost of training and is passed over. Model types not in the table are refused.
 """
 
 import json

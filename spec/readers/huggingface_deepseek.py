@@ -8,8 +8,8 @@ Source: ``configuration_deepseek.py`` and ``modeling_deepseek.py`` beside the we
 from dataclasses import replace
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
-from spec.readers.huggingface_dense import decoder, runs_of
+from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
+from spec.readers.huggingface_dense import decoder, read_mlp, runs_of
 from spec.readers.huggingface_moe import read_experts
 from spec.section import MAX_LAYERS, Section
 
@@ -22,7 +22,7 @@ def deepseek(top: Section, name: str) -> ModelSpec:
     """
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
     attention = _latent_attention(top)
-    dense = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True))
+    dense = BlockSpec(mixer=attention, mlp=read_mlp(top))
     first, every = top.integer_or("first_k_dense_replace", 0, minimum=0), top.integer_or("moe_layer_freq", 1)
     blocks = [dense] * layers
     if top.has("n_routed_experts"):
@@ -58,8 +58,8 @@ def _experts(top: Section) -> MoeSpec:
     experts that limit a token (``n_group``, ``topk_group``; a greedy top-k knows none)."""
     moe = read_experts(top, "n_routed_experts", "moe_intermediate_size")
     shared = top.integer_or("n_shared_experts", 0, minimum=0)
-    usual = "noaux_tc" if top.text("model_type") == "deepseek_v3" else "greedy"
-    method = top.text("topk_method", usual)
+    third = top.text("model_type") == "deepseek_v3"
+    method = top.text("topk_method", "noaux_tc" if third else "greedy")
     groups = top.integer_or("n_group", 1)
     chosen = top.integer_or("topk_group", groups)
     if chosen > groups or moe.num_experts % groups or moe.num_experts // groups * chosen < moe.topk:
@@ -71,4 +71,6 @@ def _experts(top: Section) -> MoeSpec:
         route_chosen_groups=chosen if limited else 1,
         shared_ffn_hidden=shared * moe.expert_ffn_hidden,
         router_bias=method == "noaux_tc",
+        score=top.choice("scoring_func", ("softmax", "sigmoid"), "sigmoid" if third else "softmax"),
+        route_scale=top.number_or("routed_scaling_factor", 2.5 if third else 1.0),
     )

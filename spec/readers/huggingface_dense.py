@@ -9,6 +9,7 @@ from itertools import groupby
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
+from spec.readers.huggingface_facts import activation, norm_epsilon, rope
 from spec.section import MAX_LAYERS, Section
 
 
@@ -57,6 +58,7 @@ def gpt2(top: Section, name: str) -> ModelSpec:
         position=PositionKind.LEARNED,
         max_positions=top.integer("n_positions"),
         norm=NormKind.LAYER,
+        norm_epsilon=norm_epsilon(top),
     )
 
 
@@ -95,6 +97,13 @@ def read_attention(
     )
 
 
+def read_mlp(top: Section, *, bias: bool = False) -> MlpSpec:
+    """The gated feed-forward layer of Llama and its kin."""
+    return MlpSpec(
+        ffn_hidden=top.integer("intermediate_size"), gated=True, bias=bias, activation=activation(top)
+    )
+
+
 def read_windows(top: Section, num_layers: int) -> list[int | None]:
     """Each layer's window: None, or ``sliding_window`` on layers from ``max_window_layers`` on."""
     if not top.flag("use_sliding_window", False):
@@ -120,17 +129,19 @@ def decoder(top: Section, name: str, runs: tuple[BlockRun, ...], norm: NormKind 
         tied_embeddings=top.flag("tie_word_embeddings", False),
         max_positions=top.integer_or("max_position_embeddings", 0),
         norm=norm,
+        rope=rope(top),
+        norm_epsilon=norm_epsilon(top),
     )
 
 
 def _gated(top: Section, name: str, attention: AttentionSpec, *, mlp_bias: bool = False) -> ModelSpec:
-    mlp = MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True, bias=mlp_bias)
+    mlp = read_mlp(top, bias=mlp_bias)
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
     return decoder(top, name, (BlockRun(block=BlockSpec(mixer=attention, mlp=mlp), count=layers),))
 
 
 def _windowed(top: Section, name: str, attention: AttentionSpec) -> ModelSpec:
-    mlp = MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True)
+    mlp = read_mlp(top)
     windows = read_windows(top, top.integer("num_hidden_layers", maximum=MAX_LAYERS))
     blocks = [BlockSpec(mixer=replace(attention, window=window), mlp=mlp) for window in windows]
     return decoder(top, name, runs_of(blocks))
@@ -150,5 +161,5 @@ def _biased_block(
         qkv_bias=attention_bias,
         out_bias=attention_bias,
     )
-    mlp = MlpSpec(ffn_hidden=ffn, gated=False, bias=True, activation="gelu")
+    mlp = MlpSpec(ffn_hidden=ffn, gated=False, bias=True, activation=activation(top))
     return BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)

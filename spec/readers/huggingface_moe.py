@@ -6,8 +6,9 @@ Source: transformers ``models/<type>/configuration_<type>.py`` and ``modeling_<t
 from dataclasses import replace
 
 from spec.mixers.attention import AttentionSpec
-from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec
-from spec.readers.huggingface_dense import decoder, read_attention, read_windows, runs_of
+from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
+from spec.readers.huggingface_dense import decoder, read_attention, read_mlp, read_windows, runs_of
+from spec.readers.huggingface_facts import activation
 from spec.section import MAX_LAYERS, Section
 
 
@@ -40,11 +41,18 @@ def qwen3_moe(top: Section, name: str) -> ModelSpec:
 
 
 def read_experts(top: Section, count_key: str, width_key: str) -> MoeSpec:
-    """The routed experts; top-k is at most their number."""
+    """The routed experts; top-k is at most their number. ``norm_topk_prob`` is False where a type has it and its
+    config does not say; Mixtral has none, and always divides."""
     count, topk = top.integer(count_key), top.integer("num_experts_per_tok")
     if topk > count:
         top.fail("num_experts_per_tok", f"at most {count_key} = {count}")
-    return MoeSpec(num_experts=count, topk=topk, expert_ffn_hidden=top.integer(width_key))
+    return MoeSpec(
+        num_experts=count,
+        topk=topk,
+        expert_ffn_hidden=top.integer(width_key),
+        activation=activation(top),
+        normalized=top.flag("norm_topk_prob", top.text("model_type") in ("mixtral", "deepseek_v3")),
+    )
 
 
 def _sparse(top: Section, name: str, attention: AttentionSpec, moe: MoeSpec) -> ModelSpec:
@@ -55,7 +63,7 @@ def _sparse(top: Section, name: str, attention: AttentionSpec, moe: MoeSpec) -> 
     if not isinstance(dense_layers, list) or not all(type(index) is int for index in dense_layers):
         top.fail("mlp_only_layers", "a list of layer numbers")
     routed = [index not in dense_layers and (index + 1) % step == 0 for index in range(layers)]
-    mlp = None if all(routed) else MlpSpec(ffn_hidden=top.integer("intermediate_size"), gated=True)
+    mlp = None if all(routed) else read_mlp(top)
     blocks = [
         BlockSpec(
             mixer=replace(attention, window=window),

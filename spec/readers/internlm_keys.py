@@ -34,18 +34,14 @@ TOP_LEVEL = frozenset(
     }
 )
 
-# initialisation, rotary base and layout, epsilons, gradient scale of the embedding, kernel fusion
-# that moves the same bytes and FLOPs
+# initialisation, layout of queries and keys, gradient scale of the embedding, kernel fusion that
+# moves the same bytes and FLOPs
 MODEL = frozenset(
     {
         "embed_split_hidden",
         "embed_grad_scale",
-        "layer_norm_epsilon",
         "qk_interleaved",
-        "rope_base",
         "rope_type",
-        "rope_scaling_factor",
-        "use_dynamic_ntk_rope",
         "rot_embed_HF_impl",
         "adapt_hf",
         "max_window_layers",
@@ -76,9 +72,6 @@ MOE = frozenset(
         "enable_token_rearrange_opt",
         "use_tutel",
         "aux_loss_by_layer",
-        "normalize_expert_weights",
-        "scoring_func",
-        "routed_scaling_factor",
     }
 )
 

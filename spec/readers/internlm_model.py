@@ -6,6 +6,7 @@ Layer by layer as InternEvo builds them (``internlm/model/modeling_*.py``, ``mod
 from dataclasses import dataclass
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.rope import RopeScaling, RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind
 from spec.readers.internlm_keys import MODEL, MOE
 from spec.section import MAX_LAYERS, Section
@@ -70,6 +71,8 @@ def read_internlm_model(
         tied_embeddings=model.flag("tie_embeddings_and_output_weights", False),
         max_positions=model.integer_or("max_position_embeddings", 0),
         norm=norm,
+        rope=_rope(model),
+        norm_epsilon=model.number_or("layer_norm_epsilon", 1e-5),
     )
     model.close(MODEL)
     moe.close(MOE)
@@ -82,6 +85,16 @@ def rounded_ffn(hidden: int, mlp_ratio: float, *, multiple_of: int) -> int:
     Source: InternEvo ``internlm/model/modules/mlp.py``, FeedForward.
     """
     return multiple_of * -(-int(hidden * mlp_ratio) // multiple_of)
+
+
+def _rope(model: Section) -> RopeSpec:
+    """Base 10,000 unless said; dynamic NTK is the one scaling InternEvo has."""
+    factor = model.number_or("rope_scaling_factor", 1.0)
+    dynamic = model.flag("use_dynamic_ntk_rope", False)
+    return RopeSpec(
+        base=model.number_or("rope_base", 10_000.0),
+        scaling=RopeScaling(kind="dynamic", factor=factor) if dynamic else None,
+    )
 
 
 def _refuse_unpriced(model: Section) -> None:
@@ -143,6 +156,10 @@ def _experts(model: Section, moe: Section, family: Family, ffn: int) -> MoeSpec 
     topk = _written_topk(model, moe)
     shared = model.integer_or("num_shared_experts", 0, minimum=0)
     capacity = _capacity(model, moe, kwargs, kind)
+    # GShard's top-1 gate keeps its probability, every other divides by the sum of the chosen
+    normalized = kwargs.flag("normalize_expert_weights", topk > 1 or kind in MOE_TYPES_DROPLESS)
+    score = kwargs.choice("scoring_func", ("softmax", "sigmoid"), "softmax")
+    route_scale = kwargs.number_or("routed_scaling_factor", 1.0)
     kwargs.close(MOE)
     if num_experts == 1:
         return None
@@ -155,6 +172,9 @@ def _experts(model: Section, moe: Section, family: Family, ffn: int) -> MoeSpec 
         shared_ffn_hidden=shared * ffn,
         shared_gate=family.shared_gate and shared > 0,
         capacity_factor=capacity,
+        normalized=normalized,
+        score=score,
+        route_scale=route_scale,
     )
 
 

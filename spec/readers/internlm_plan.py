@@ -9,10 +9,16 @@ from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
 from spec.readers.config_file import WrittenPlan
 from spec.readers.internlm_keys import HYBRID_ZERO, PIPELINE
-from spec.section import Section
+from spec.section import MAX_LAYERS, Section
 
 STRATEGIES = ("mtp", "msp", "fsp", "isp")
 PRICED_DTYPES = ("bf16", "fp16")
+
+
+def chunk_sizes(num_layers: int, pp: int) -> frozenset[int]:
+    """Layers of InternEvo's stages: the whole part of layers over stages, on some one more
+    (internlm/core/parallel/shard.py, partition_uniform)."""
+    return frozenset(size for size in (num_layers // pp, -(-num_layers // pp)) if size)
 
 
 def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: Section) -> WrittenPlan:
@@ -31,6 +37,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     _refuse_unpriced(parallel, strategy)
     if not model.flag("parallel_output", True) and tp > 1:
         model.fail("parallel_output", "True when tensor.size > 1: gathered logits are not priced")
+    recompute, recompute_layers = _recompute(model, pp)
     plan = WrittenPlan(
         strategy=strategy,
         tp=tp,
@@ -42,7 +49,8 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         zero_size=zero_size,
         micro_batch=data.maybe_integer("micro_bsz"),
         num_micro=data.maybe_integer("micro_num"),
-        recompute=_recompute(model),
+        recompute=recompute,
+        recompute_layers=recompute_layers,
         overlap_sync_grad=_overlap_sync_grad(zero),
         overlap_sync_param=zero.flag("overlap_sync_param", False),
         reduce_bucket_size=zero.maybe_integer("reduce_bucket_size"),
@@ -115,12 +123,22 @@ def _refuse_unpriced(parallel: Section, strategy: str) -> None:
     parallel.close()
 
 
-def _recompute(model: Section) -> str:
-    """checkpoint: a bool or a share of layers; only none and all are priced yet."""
+def _recompute(model: Section, pp: int) -> tuple[str, int | None]:
+    """``checkpoint``, a bool or the share of each stage's layers, as WrittenPlan's recompute and
+    recompute_layers: the first int(share x layers) of a stage run again (internlm/model/modeling_*.py,
+    checkpoint_layer_num)."""
     value = model.values.get("checkpoint") if model.has("checkpoint") else False
-    if not isinstance(value, (bool, int, float)) or value not in (0, 1):
-        model.fail("checkpoint", "True or False: recomputing a share of the layers is not priced yet")
-    return "full" if value else "none"
+    if not isinstance(value, (bool, int, float)) or not 0 <= value <= 1:
+        model.fail("checkpoint", "True, False or the share of layers to recompute, 0 to 1")
+    if value in (0, 1):
+        return ("full" if value else "none"), None
+    sizes = chunk_sizes(model.integer("num_layers", maximum=MAX_LAYERS), pp)
+    recomputed = {int(size * value) for size in sizes}
+    if len(recomputed) > 1:
+        counts = " or ".join(str(count) for count in sorted(recomputed))
+        model.fail("checkpoint", f"a share of equally many layers on every stage, not {counts} of them")
+    count = recomputed.pop()
+    return ("full", count) if count else ("none", None)
 
 
 def _overlap_sync_grad(zero: Section) -> bool:

@@ -17,7 +17,7 @@
     strategy = "mtp"
     tp = 8
 
-Keys are the field names of ModelSpec, BlockSpec, MlpSpec, MoeSpec and WrittenPlan, and of what mixes the
+Keys are the field names of ModelSpec, BlockSpec, MlpSpec, MoeSpec, RopeSpec and WrittenPlan, and of what mixes the
 block's tokens, whose own key is its name in spec.mixers.registry; any other key is refused.
 """
 
@@ -26,6 +26,7 @@ from pathlib import Path
 from spec.dtypes import canonical_dtype
 from spec.mixers.mixer import Mixer
 from spec.mixers.registry import MIXERS
+from spec.mixers.rope import RopeScaling, RopeSpec
 from spec.model import (
     BlockRun,
     BlockSpec,
@@ -41,6 +42,7 @@ from spec.section import MAX_LAYERS, Section
 from spec.text_file import read_toml
 
 MAX_RUNS = 1000
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "squared_relu")
 
 
 def read_toml_config(path: Path) -> ConfigFile:
@@ -74,11 +76,38 @@ def _model(section: Section, *, name: str, source: str) -> ModelSpec:
         norm=norm,
         head_bias=section.flag("head_bias", False),
         embedding_norm=section.flag("embedding_norm", False),
+        rope=_rope(section.section("rope")) if section.has("rope") else None,
+        norm_epsilon=section.number("norm_epsilon") if section.has("norm_epsilon") else None,
     )
+    if model.rope is not None and position is not PositionKind.ROTARY:
+        section.fail("rope", "rotary positions only")
     if position is PositionKind.LEARNED and not model.max_positions:
         section.fail("max_positions", "required with learned positions")
     section.close()
     return model
+
+
+def _rope(section: Section) -> RopeSpec:
+    """``rope = { base = 10000, share = 1.0, scaling = { kind = "yarn", factor = 40 } }``: RopeSpec, RopeScaling."""
+    scaling = None
+    if section.has("scaling"):
+        inside = section.section("scaling")
+        optional = ("slow", "fast", "mscale", "mscale_all_dim")
+        said = {key: float(inside.number(key, positive=False)) for key in optional if inside.has(key)}
+        scaling = RopeScaling(
+            kind=inside.text("kind"),
+            factor=inside.number_or("factor", 1.0),
+            original_positions=inside.integer_or("original_positions", 0),
+            **said,
+        )
+        inside.close()
+    rope = RopeSpec(
+        base=section.number_or("base", 10_000.0), share=section.number_or("share", 1.0), scaling=scaling
+    )
+    if rope.share > 1.0:
+        section.fail("share", "a share of a head's channels, above 0 to 1")
+    section.close()
+    return rope
 
 
 def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
@@ -114,19 +143,19 @@ def _mlp(section: Section) -> MlpSpec:
         ffn_hidden=section.integer("ffn_hidden"),
         gated=gated,
         bias=section.flag("bias", False),
-        activation=section.choice("activation", ("silu", "gelu", "relu"), "silu" if gated else "gelu"),
+        activation=section.choice("activation", ACTIVATIONS, "silu" if gated else "gelu"),
     )
     section.close()
     return mlp
 
 
 def _moe(section: Section) -> MoeSpec:
-    num_experts = section.integer("num_experts")
+    num_experts, gated = section.integer("num_experts"), section.flag("gated", True)
     moe = MoeSpec(
         num_experts=num_experts,
         topk=section.integer("topk", maximum=num_experts),
         expert_ffn_hidden=section.integer("expert_ffn_hidden"),
-        gated=section.flag("gated", True),
+        gated=gated,
         bias=section.flag("bias", False),
         shared_ffn_hidden=section.integer_or("shared_ffn_hidden", 0, minimum=0),
         shared_gate=section.flag("shared_gate", False),
@@ -135,6 +164,10 @@ def _moe(section: Section) -> MoeSpec:
         route_groups=section.integer_or("route_groups", 1),
         route_chosen_groups=section.integer_or("route_chosen_groups", 1),
         capacity_factor=section.number("capacity_factor") if section.has("capacity_factor") else None,
+        activation=section.choice("activation", ACTIVATIONS, "silu" if gated else "gelu"),
+        score=section.choice("score", ("softmax", "sigmoid"), "softmax"),
+        normalized=section.flag("normalized", True),
+        route_scale=section.number_or("route_scale", 1.0),
     )
     section.close()
     chosen, groups = moe.route_chosen_groups, moe.route_groups

@@ -101,6 +101,10 @@ def _model(question: Question, plan: Plan) -> tuple[str, Section]:
         else plan.recompute is Recompute.FULL,
         "num_chunks": plan.vpp,
     }
+    if model.rope is not None:
+        section["rope_base"] = model.rope.base
+    if model.norm_epsilon is not None:
+        section["layer_norm_epsilon"] = model.norm_epsilon
     if model.max_positions:
         section["max_position_embeddings"] = model.max_positions
     if model.tied_embeddings:

@@ -23,5 +23,7 @@ model = dict(
     dtype="torch.bfloat16",
     use_flash_attn=True,
     checkpoint=False,
+    rope_base=1000000,
+    apply_post_layer_norm=False,
     num_chunks=1,
 )

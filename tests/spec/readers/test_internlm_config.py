@@ -174,7 +174,7 @@ def test_mlp_widths_round_up() -> None:
 
 
 UNPRICED = {
-    "model.checkpoint": ("checkpoint=False", "checkpoint=0.5"),
+    "model.checkpoint": ("checkpoint=False", "checkpoint=1.5"),
     "model.num_chunks": ("num_chunks=1", "num_chunks=2"),
     "parallel.pipeline.mode": ("interleaved_overlap=True", 'interleaved_overlap=True, mode="zbh1"'),
     "parallel.pipeline.use_zeropp": ("interleaved_overlap=True", "use_zeropp=True"),

@@ -15,6 +15,7 @@ from solver.schedules.registry import Schedule
 from solver.typed_plan import plan_of
 from spec.errors import ExportError
 from spec.mixers.attention import AttentionKind
+from spec.mixers.rope import RopeSpec
 from spec.model import BlockRun, ModelSpec
 from spec.presets.registry import PRESETS
 from spec.readers.internlm_config import read_internlm_config
@@ -49,7 +50,7 @@ def as_internevo_has_it(model: ModelSpec) -> ModelSpec:
             attention = replace(attention, kind=AttentionKind.MHA)
         moe = run.block.moe and replace(run.block.moe, shared_ffn_hidden=2 * run.block.moe.expert_ffn_hidden)
         runs.append(replace(run, block=replace(run.block, mixer=attention, moe=moe)))
-    return replace(model, blocks=tuple(runs))
+    return replace(model, blocks=tuple(runs), rope=RopeSpec(base=500_000.0), norm_epsilon=1e-6)
 
 
 @settings(max_examples=150, deadline=None)

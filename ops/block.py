@@ -15,6 +15,7 @@ from ops.mlp_block import mlp_half
 from ops.op import Owner, Piece, sequence
 from ops.recompute.layers import Recompute, recomputed
 from ops.recompute.modules import modules_recomputed
+from ops.roles import Module, Role
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding
 from spec.arrays import ceil_div
@@ -42,7 +43,7 @@ def model_ops(
     context = LayerContext(model=model, job=job, layout=layout, linear_owner=owner)
     kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
     blocks = tuple(
-        sharded_over_data(context, block_ops(context, sharding, run.block, kind), "layer")
+        sharded_over_data(context, block_ops(context, sharding, run.block, kind), Module.LAYER)
         for kind in kinds
         for run in model.blocks
     )
@@ -56,8 +57,8 @@ def model_ops(
         last = recomputed(last, recompute, context.activations(rows, model.hidden))
     return ModelOps(
         blocks=blocks,
-        embedding=sharded_over_data(context, first, "embedding"),
-        head=sharded_over_data(context, sequence(last, loss(context, sharding)), "head"),
+        embedding=sharded_over_data(context, first, Module.EMBEDDING),
+        head=sharded_over_data(context, sequence(last, loss(context, sharding)), Module.HEAD),
     )
 
 
@@ -90,7 +91,8 @@ def _multi_token_prediction(context: LayerContext, sharding: Sharding, layer: Pi
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     hidden = context.model.hidden
     project = Linear(
-        name="mtp.project",
+        module=Module.MTP,
+        role=Role.PROJECTION,
         tokens=rows,
         inputs=context.layout.constant(2 * hidden),
         outputs=context.layout.constant(hidden),
@@ -98,11 +100,11 @@ def _multi_token_prediction(context: LayerContext, sharding: Sharding, layer: Pi
     )
     shared_head = without_parameters(sequence(head(context, sharding), loss(context, sharding)))
     return sequence(
-        norm(context, "mtp.hidden_norm", rows),
-        norm(context, "mtp.embedding_norm", rows),
+        norm(context, Module.MTP, rows, "mtp.hidden_norm"),
+        norm(context, Module.MTP, rows, "mtp.embedding_norm"),
         linear(context, project),
         layer,
-        norm(context, "mtp.head_norm", rows),
+        norm(context, Module.MTP, rows, "mtp.head_norm"),
         shared_head,
     )
 

@@ -7,7 +7,8 @@ import numpy as np
 from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm
-from ops.op import Axis, Comm, Ops, Phase, Piece, Position, sequence
+from ops.op import Axis, Comm, Ops, Phase, Piece, sequence
+from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
@@ -35,18 +36,18 @@ def embedding(context: LayerContext, sharding: Sharding) -> Piece:
     table = kernel(
         context,
         Kernel(
-            name="embedding.table",
+            module=Module.EMBEDDING,
+            role=Role.TABLE,
             kernel="embedding",
             rows=rows,
             width=model.hidden,
             saved_bytes=8.0 * context.tokens,
             parameters=parameters,
-            position=Position.EMBEDDING,
         ),
     )
     pieces = [table, _assemble(context, sharding)]
     if model.embedding_norm:
-        pieces.append(norm(context, "embedding.norm", rows, Position.EMBEDDING))
+        pieces.append(norm(context, Module.EMBEDDING, rows))
     return sequence(*pieces)
 
 
@@ -64,9 +65,9 @@ def _assemble(context: LayerContext, sharding: Sharding) -> Piece:
     if sharding.name == "isp":
         size = size // layout.tp
     forward = Comm(
-        name="embedding.assemble",
+        module=Module.EMBEDDING,
+        role=Role.ASSEMBLE,
         phase=Phase.FORWARD,
-        position=Position.EMBEDDING,
         collective=forward_kind,
         axis=Axis.TP,
         size_bytes=size,
@@ -90,7 +91,8 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
     vocab = padded_vocab(context)
     width = vocab if isp else ceil_div(vocab, layout.tp)
     layer = Linear(
-        name="head.logits",
+        module=Module.HEAD,
+        role=Role.LOGITS,
         tokens=ceil_div(context.tokens, sharding.gemm_shards(layout)),
         inputs=layout.constant(model.hidden),
         outputs=width,
@@ -98,14 +100,13 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
             ceil_div(context.tokens, sharding.saved_input_shards(layout)), model.hidden
         ),
         bias=model.head_bias,
-        position=Position.HEAD,
         # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns).
         dtype=context.job.precision.compute,
     )
     return sequence(
-        norm(context, "head.norm", norm_rows, Position.HEAD),
-        sharding.enter(context, layer.name, model.hidden),
-        sharding.weights(context, layer.name, layer.inputs * layer.outputs),
+        norm(context, Module.HEAD, norm_rows),
+        sharding.enter(context, layer.key, model.hidden),
+        sharding.weights(context, layer.key, layer.inputs * layer.outputs),
         _tied(context, linear(context, layer)),
         _gathered_logits(context, layer) if _gathers(context, sharding) else Piece(),
     )
@@ -122,9 +123,9 @@ def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
     rows = np.where(layout.tp > 1, projection.tokens, 0)
     whole = projection.outputs * layout.tp
     gather = Comm(
-        name="head.gather",
+        module=Module.HEAD,
+        role=Role.GATHER,
         phase=Phase.FORWARD,
-        position=Position.HEAD,
         collective=Collective.ALL_GATHER,
         axis=Axis.TP,
         size_bytes=context.activations(rows, whole).astype(np.int64),
@@ -135,12 +136,13 @@ def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
         return kernel(
             context,
             Kernel(
+                module=Module.HEAD,
+                role=Role.COPY,
                 name="head.join",
                 kernel="copy",
                 rows=rows,
                 width=width,
                 saved_bytes=0.0 * rows,
-                position=Position.HEAD,
             ),
         )
 
@@ -170,21 +172,21 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
     entropy = kernel(
         context,
         Kernel(
-            name="loss.cross_entropy",
+            module=Module.LOSS,
+            role=Role.CROSS_ENTROPY,
             kernel=name,
             rows=rows,
             width=width,
             saved_bytes=saved_bytes * rows * width,
             transient_bytes=transient_bytes * rows * width,
-            position=Position.LOSS,
         ),
     )
     if whole:
         return entropy
     reduced = Comm(
-        name="loss.reduce",
+        module=Module.LOSS,
+        role=Role.REDUCE,
         phase=Phase.FORWARD,
-        position=Position.LOSS,
         repeat=3,
         collective=Collective.ALL_REDUCE,
         axis=Axis.TP,

@@ -11,13 +11,14 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import Axis, Comm, Phase, Piece
+from ops.roles import Identity, Module, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTensor:
-    """An activation of ``dim`` channels for each of a layer's ``heads``; ``name`` begins with the mixer's."""
+    """An activation of ``dim`` channels for each of a layer's ``heads``."""
 
     name: str
     heads: int
@@ -26,8 +27,10 @@ class HeadTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTensors:
-    """What goes ``into`` the part of a mixer that needs the whole sequence of some heads, and comes ``out``."""
+    """What goes ``into`` the part of a mixer that needs the whole sequence of some heads, and comes ``out``;
+    ``module`` is the mixer's."""
 
+    module: Module
     into: tuple[HeadTensor, ...]
     out: tuple[HeadTensor, ...]
 
@@ -40,7 +43,8 @@ def exchanged_over_tp(context: LayerContext, tensors: HeadTensors) -> tuple[Piec
 
     def exchange(tensor: HeadTensor) -> Comm:
         heads = np.maximum(tensor.heads, tp)
-        return _all_to_all(context, f"{tensor.name}_exchange", Axis.TP, rows * heads * tensor.dim)
+        what = _exchange(tensors.module, f"{tensor.name}_exchange")
+        return _all_to_all(context, what, Axis.TP, rows * heads * tensor.dim)
 
     return _both_ways(tensors, exchange)
 
@@ -54,15 +58,22 @@ def exchanged_over_cp(context: LayerContext, tensors: HeadTensors) -> tuple[Piec
 
     def exchange(tensor: HeadTensor) -> Comm:
         heads = np.maximum(ceil_div(layout.constant(tensor.heads), layout.tp), 1)
-        return _all_to_all(context, f"{tensor.name}_context", Axis.CP, context.tokens * heads * tensor.dim)
+        what = _exchange(tensors.module, f"{tensor.name}_context")
+        return _all_to_all(context, what, Axis.CP, context.tokens * heads * tensor.dim)
 
     return _both_ways(tensors, exchange)
 
 
-def _all_to_all(context: LayerContext, name: str, axis: Axis, elements: IntArray) -> Comm:
+def _exchange(module: Module, name: str) -> Identity:
+    return Identity(module=module, role=Role.HEAD_EXCHANGE, name=f"{module}.{name}")
+
+
+def _all_to_all(context: LayerContext, what: Identity, axis: Axis, elements: IntArray) -> Comm:
     """``elements`` of one rank, as many before as after."""
     return Comm(
-        name=name,
+        module=what.module,
+        role=what.role,
+        name=what.name,
         phase=Phase.FORWARD,
         collective=Collective.ALL_TO_ALL,
         axis=axis,

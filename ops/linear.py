@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, Piece, Position
+from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, Piece
 from ops.quantize import Operands, casts, narrow_weight_bytes, recipe_of
+from ops.roles import Identity, Role
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class Linear(Identity):
     """``tokens`` x ``inputs`` times ``inputs`` x ``outputs`` on one rank.
 
     ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
@@ -20,13 +21,11 @@ class Linear:
     hands it its input.
     """
 
-    name: str
     tokens: IntArray
     inputs: IntArray
     outputs: IntArray
     saved_bytes: FloatArray
     bias: bool = False
-    position: Position = Position.BLOCK
     dtype: str = ""
     after_norm: bool = False
 
@@ -37,6 +36,8 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
     if recipe is None:
         return products(context, layer, layer.saved_bytes)
     operands = Operands(
+        module=layer.module,
+        role=layer.role,
         name=layer.name,
         tokens=layer.tokens,
         inputs=layer.inputs,
@@ -73,9 +74,10 @@ def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> P
         m, k, n = shape
         forward = phase is Phase.FORWARD
         return BatchedGemm(
+            module=layer.module,
+            role=layer.role,
             name=layer.name,
             phase=phase,
-            position=layer.position,
             batch=one,
             m=m,
             k=k,
@@ -98,9 +100,11 @@ def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> P
     if layer.bias:
         backward.append(
             MemoryBound(
+                module=layer.module,
+                role=Role.BIAS,
+                serves=layer.role,
                 name=f"{layer.name}.bias",
                 phase=Phase.WEIGHT_GRAD,
-                position=layer.position,
                 kernel="bias",
                 rows=t,
                 width=o,
@@ -116,9 +120,11 @@ def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[O
         return []
     return [
         MemoryBound(
+            module=layer.module,
+            role=Role.ACCUMULATE,
+            serves=layer.role,
             name=f"{layer.name}.accumulate",
             phase=Phase.WEIGHT_GRAD,
-            position=layer.position,
             kernel=context.job.preset.data_parallel.accumulation,
             rows=rows,
             width=layer.outputs,
@@ -135,6 +141,8 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
         m, k, n = shape
         forward = phase is Phase.FORWARD
         return GroupedGemm(
+            module=layer.module,
+            role=layer.role,
             name=layer.name,
             phase=phase,
             groups=groups,

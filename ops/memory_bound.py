@@ -5,24 +5,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import MemoryBound, Phase, Piece, Position, sequence
+from ops.op import MemoryBound, Phase, Piece, sequence
+from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
 from spec.model import NormKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class Kernel(Identity):
     """``kernel`` of ops.kernels over rows x width; ``saved_bytes`` kept for its backward and
     ``transient_bytes`` held beside them for a moment."""
 
-    name: str
     kernel: str
     rows: IntArray
     width: IntArray | int
     saved_bytes: FloatArray
     transient_bytes: FloatArray | float = 0.0
     parameters: int | IntArray = 0
-    position: Position = Position.BLOCK
     dtype: str = ""
 
 
@@ -34,9 +33,11 @@ def kernel(context: LayerContext, spec: Kernel) -> Piece:
     def op(phase: Phase) -> MemoryBound:
         forward = phase is Phase.FORWARD
         return MemoryBound(
+            module=spec.module,
+            role=spec.role,
+            serves=spec.serves,
             name=spec.name,
             phase=phase,
-            position=spec.position,
             kernel=spec.kernel,
             rows=spec.rows,
             width=width,
@@ -51,7 +52,7 @@ def kernel(context: LayerContext, spec: Kernel) -> Piece:
     return Piece(forward=(op(Phase.FORWARD),), backward=(op(Phase.INPUT_GRAD),))
 
 
-def norm(context: LayerContext, name: str, rows: IntArray, position: Position = Position.BLOCK) -> Piece:
+def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Piece:
     """The model's normalisation over ``rows`` tokens of the hidden size; it keeps its input."""
     hidden = context.model.hidden
     kind = context.model.norm
@@ -62,32 +63,41 @@ def norm(context: LayerContext, name: str, rows: IntArray, position: Position = 
     normed = kernel(
         context,
         Kernel(
+            module=module,
+            role=Role.NORM,
             name=name,
             kernel=f"{kind.value}_unfused" if unfused else kind.value,
             rows=rows,
             width=hidden,
             saved_bytes=kept_bytes * rows * hidden,
             parameters=hidden * (2 if kind is NormKind.LAYER else 1),
-            position=position,
             dtype="fp32" if wide else "",
         ),
     )
     if not wide:
         return normed
-    none = np.zeros(len(rows))
     cast = Kernel(
-        name=f"{name}.cast", kernel="cast", rows=rows, width=hidden, saved_bytes=none, position=position
+        module=module,
+        role=Role.CAST,
+        serves=Role.NORM,
+        name=f"{name}.cast" if name else "",
+        kernel="cast",
+        rows=rows,
+        width=hidden,
+        saved_bytes=np.zeros(len(rows)),
     )
     return sequence(kernel(context, cast), normed)
 
 
-def residual(context: LayerContext, name: str, rows: IntArray) -> Piece:
+def residual(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Piece:
     """Adding a branch to the residual stream; with dropout, a byte of mask per element is kept."""
     hidden = context.model.hidden
     dropout = context.job.dropout
     return kernel(
         context,
         Kernel(
+            module=module,
+            role=Role.RESIDUAL,
             name=name,
             kernel="bias_dropout_add" if dropout else "add",
             rows=rows,

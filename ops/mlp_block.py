@@ -6,6 +6,7 @@ from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.op import MemoryBound, Phase, Piece, sequence
+from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.model import BlockSpec, MlpSpec
@@ -30,13 +31,15 @@ def mlp_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
         saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)),
     )
     return sequence(
-        norm(context, "mlp.norm", norm_rows),
-        feed_forward(context, sharding, block.mlp, rows, "mlp"),
-        residual(context, "mlp.residual", norm_rows),
+        norm(context, Module.MLP, norm_rows),
+        feed_forward(context, sharding, block.mlp, rows, Module.MLP),
+        residual(context, Module.MLP, norm_rows),
     )
 
 
-def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: Rows, name: str) -> Piece:
+def feed_forward(
+    context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: Rows, module: Module
+) -> Piece:
     """Gate and up (as one GEMM or as two), activation, down, with the strategy's communication."""
     layout = context.layout
     hidden = layout.constant(context.model.hidden)
@@ -44,19 +47,21 @@ def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: 
     joined = mlp.gated and context.job.preset.layers.joined_gate
     inward = [
         Linear(
-            name=f"{name}.{part}",
+            module=module,
+            role=role,
             tokens=rows.gemm,
             inputs=hidden,
             outputs=width * (2 if joined else 1),
             # Two linears that read one input keep it once.
-            saved_bytes=context.activations(rows.saved, context.model.hidden) * (part == "up"),
+            saved_bytes=context.activations(rows.saved, context.model.hidden) * (role is Role.UP),
             bias=mlp.bias,
             after_norm=True,
         )
-        for part in (("up",) if joined or not mlp.gated else ("gate", "up"))
+        for role in ((Role.UP,) if joined or not mlp.gated else (Role.GATE, Role.UP))
     ]
     down = Linear(
-        name=f"{name}.down",
+        module=module,
+        role=Role.DOWN,
         tokens=rows.gemm,
         inputs=width,
         outputs=hidden,
@@ -65,10 +70,10 @@ def feed_forward(context: LayerContext, sharding: Sharding, mlp: MlpSpec, rows: 
     )
     return sequence(
         *(_entering(context, sharding, layer, first=layer is inward[0]) for layer in inward),
-        activation(context, mlp.gated, rows.gemm, width, f"{name}.activation"),
-        sharding.weights(context, down.name, down.inputs * down.outputs),
+        activation(context, mlp.gated, rows.gemm, width, module),
+        sharding.weights(context, down.key, down.inputs * down.outputs),
         linear(context, down),
-        sharding.leave(context, down.name),
+        sharding.leave(context, down.key),
     )
 
 
@@ -76,7 +81,7 @@ def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first
     """An entering linear. A second one finds its input gathered and adds its input gradient to the first
     one's: after both reduced theirs, or, where the gathered input is a tensor that both keep (msp), before
     the sum is reduced once."""
-    enter = sharding.enter(context, layer.name, context.model.hidden)
+    enter = sharding.enter(context, layer.key, context.model.hidden)
     if first:
         entered = enter
     elif sharding.name == "msp":
@@ -85,7 +90,7 @@ def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first
         entered = sequence(_summed_gradients(context, layer), Piece(backward=enter.backward))
     return sequence(
         entered,
-        sharding.weights(context, layer.name, layer.inputs * layer.outputs),
+        sharding.weights(context, layer.key, layer.inputs * layer.outputs),
         linear(context, layer),
     )
 
@@ -93,6 +98,9 @@ def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first
 def _summed_gradients(context: LayerContext, layer: Linear) -> Piece:
     """The input gradients of two linears with one input are added by a kernel of their own."""
     added = MemoryBound(
+        module=layer.module,
+        role=Role.ACCUMULATE,
+        serves=layer.role,
         name=f"{layer.name}.add_gradients",
         phase=Phase.INPUT_GRAD,
         kernel="accumulate",
@@ -103,12 +111,13 @@ def _summed_gradients(context: LayerContext, layer: Linear) -> Piece:
     return Piece(backward=(added,))
 
 
-def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, name: str) -> Piece:
+def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Piece:
     """The activation function; a gated one keeps gate and up, and unfused also silu(gate)."""
     return kernel(
         context,
         Kernel(
-            name=name,
+            module=module,
+            role=Role.ACTIVATION,
             kernel=_activation_kernel(context, gated),
             rows=rows,
             width=width,

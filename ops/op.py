@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from ops.kernels import bytes_moved_per_element
+from ops.roles import Identity, OpKey
 from ops.routing import Routing
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -25,15 +26,6 @@ class Phase(StrEnum):
     INPUT_GRAD = "input_grad"
     WEIGHT_GRAD = "weight_grad"
     STEP = "step"
-
-
-class Position(StrEnum):
-    """Where in the model it stands."""
-
-    EMBEDDING = "embedding"
-    BLOCK = "block"
-    HEAD = "head"
-    LOSS = "loss"
 
 
 class Per(StrEnum):
@@ -87,7 +79,7 @@ class Owner(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Op(Identity):
     """What every operation says.
 
     ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the
@@ -96,12 +88,10 @@ class Op:
     for the device before it can issue it.
     """
 
-    name: str
     phase: Phase
-    position: Position = Position.BLOCK
     per: Per = Per.MICRO_BATCH
     lane: Lane = Lane.MAIN
-    beside: str = ""
+    beside: OpKey | None = None
     beside_phase: Phase = Phase.FORWARD
     repeat: int | IntArray = 1
     synchronises: bool = False

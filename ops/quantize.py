@@ -22,6 +22,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.kernels import bytes_moved_per_element
 from ops.op import MemoryBound, Op, Phase
+from ops.roles import Identity, Role
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
@@ -119,10 +120,9 @@ def _one_copy(passes: Passes) -> Passes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operands:
+class Operands(Identity):
     """What one linear multiplies: rows of ``tokens``, a weight of ``inputs`` x ``outputs``."""
 
-    name: str
     tokens: IntArray
     inputs: IntArray
     outputs: IntArray
@@ -143,6 +143,9 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
         copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
         return MemoryBound(
+            module=operands.module,
+            role=Role.CAST,
+            serves=operands.role,
             name=f"{operands.name}.cast_{what}",
             phase=phase,
             kernel="copy",

@@ -11,6 +11,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import Axis, Comm, Phase
+from ops.roles import Module, Role
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import full_tokens_bytes
 from solver.memory.memory_cost import MemoryCost
@@ -194,6 +195,8 @@ def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) ->
     whole = STRATEGIES[table.plans.strategy].norm_shards(layout) == 1
     size = full_tokens_bytes(LayerContext(model=model, job=job, layout=layout))
     gather = Comm(
+        module=Module.OTHER,
+        role=Role.GATHER,
         name="hop.gather",
         phase=Phase.FORWARD,
         collective=Collective.ALL_GATHER,

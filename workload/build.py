@@ -88,9 +88,11 @@ def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
     timed = pricer.time(op, layout)
     if not isinstance(op, Comm):
         return WorkItem(
+            module=op.module,
+            role=op.role,
+            serves=op.serves,
             name=op.name,
             phase=op.phase,
-            position=op.position,
             seconds=float(timed.seconds[0]),
             count=_count(op),
             shape=_shape(op),
@@ -99,9 +101,11 @@ def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
         )
     ranks = int(group_of(op.axis, layout, pricer.domain_ranks).ranks[0])
     return WorkItem(
+        module=op.module,
+        role=op.role,
+        serves=op.serves,
         name=op.name,
         phase=op.phase,
-        position=op.position,
         seconds=float(timed.seconds[0]),
         collective=op.collective,
         axis=op.axis,

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from ops.op import Axis, Lane, Phase, Position
+from ops.op import Axis, Lane, Phase
+from ops.roles import Identity
 from spec.collectives import Collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkItem:
+class WorkItem(Identity):
     """One operation of one rank in plain numbers.
 
     Compute items have ``collective`` None and take ``seconds``; a collective moves ``size_bytes`` (whole
@@ -17,9 +18,7 @@ class WorkItem:
     and its host; other items have none.
     """
 
-    name: str
     phase: Phase
-    position: Position
     seconds: float
     collective: Collective | None = None
     axis: Axis | None = None

@@ -6,7 +6,7 @@ and prices them with the same book as the solver, so a custom model is generated
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -21,8 +21,10 @@ from ops.layout import Layout
 from ops.linear import Linear, linear
 from ops.memory_bound import norm, residual
 from ops.mixers.mixer_half import mixer_half
+from ops.mixers.registry import MIXERS
 from ops.mlp_block import Rows, feed_forward, mlp_half
-from ops.op import Op, Owner, Piece, sequence
+from ops.op import Op, Ops, Owner, Piece, sequence
+from ops.roles import Module, Role
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding
 from solver.optimizer_step import operations
@@ -132,9 +134,9 @@ class Workshop:
         """The tensor-parallel strategy of the plan."""
         return STRATEGIES[self.plan.strategy]
 
-    def leaf(self, name: str, piece: Piece) -> MockedOps:
+    def leaf(self, name: str, piece: Piece, module: Module = Module.OTHER) -> MockedOps:
         """Any operations as a module, its parameters gathered and reduced where ZeRO shards them."""
-        whole = sharded_over_data(self.context, piece, name)
+        whole = sharded_over_data(self.context, piece, module, name)
 
         def items(ops: tuple[Op, ...]) -> WorkItems:
             return tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
@@ -143,45 +145,52 @@ class Workshop:
 
     def embedding(self) -> MockedOps:
         """Token embedding with the strategy's collective."""
-        return self.leaf("embedding", embedding(self.context, self.sharding))
+        return self.leaf("embedding", embedding(self.context, self.sharding), Module.EMBEDDING)
 
     def head(self) -> MockedOps:
         """Final norm, vocabulary projection and loss."""
         tail = sequence(head(self.context, self.sharding), loss(self.context, self.sharding))
-        return self.leaf("head", tail)
+        return self.leaf("head", tail, Module.HEAD)
 
     def block(self, block: BlockSpec) -> MockedOps:
         """A whole transformer block, with the plan's recomputation."""
-        return self.leaf("block", block_ops(self.context, self.sharding, block, self.plan.recompute))
+        layer = block_ops(self.context, self.sharding, block, self.plan.recompute)
+        return self.leaf("block", layer, Module.LAYER)
 
     def mixer(self, block: BlockSpec) -> MockedOps:
         """Norm, what mixes the tokens, and residual of a block."""
-        return self.leaf(block.mixer.name, mixer_half(self.context, self.sharding, block))
+        half = mixer_half(self.context, self.sharding, block)
+        return self.leaf(block.mixer.name, half, MIXERS[type(block.mixer)].module)
 
     def feed_forward(self, block: BlockSpec) -> MockedOps:
         """Norm, MLP or experts, and residual of a block."""
         half = mlp_half if block.moe is None else moe_half
-        return self.leaf("feed_forward", half(self.context, self.sharding, block))
+        module = Module.MLP if block.moe is None else Module.MOE
+        return self.leaf("feed_forward", half(self.context, self.sharding, block), module)
 
     def mlp(self, name: str, mlp: MlpSpec) -> MockedOps:
         """A feed-forward network alone, without norm and residual."""
         shards = self.sharding.gemm_shards(self.layout), self.sharding.saved_input_shards(self.layout)
         gemm, saved = (ceil_div(self.context.tokens, each) for each in shards)
         rows = Rows(gemm=gemm, saved=saved)
-        return self.leaf(name, feed_forward(self.context, self.sharding, mlp, rows, name))
+        network = feed_forward(self.context, self.sharding, mlp, rows, Module.OTHER)
+        forward, backward = _labelled(network.forward, name), _labelled(network.backward, name)
+        return self.leaf(name, Piece(forward=forward, backward=backward))
 
     def norm(self, name: str) -> MockedOps:
         """The model's normalisation of the hidden state."""
-        return self.leaf(name, norm(self.context, name, self._rows()))
+        return self.leaf(name, norm(self.context, Module.OTHER, self._rows(), name))
 
     def residual(self, name: str) -> MockedOps:
         """A branch added to the residual stream."""
-        return self.leaf(name, residual(self.context, name, self._rows()))
+        return self.leaf(name, residual(self.context, Module.OTHER, self._rows(), name))
 
     def linear(self, name: str, inputs: int, outputs: int) -> MockedOps:
         """A whole matrix on every rank (not cut over tp) over the rank's own tokens."""
         rows = self._rows()
         layer = Linear(
+            module=Module.OTHER,
+            role=Role.PROJECTION,
             name=name,
             tokens=rows,
             inputs=self.layout.constant(inputs),
@@ -253,6 +262,11 @@ class MockedTransformer(MockedModel):
         kinds = [(workshop.block(run.block), run.count) for run in workshop.question.model.blocks]
         self.layers = [block for block, count in kinds for _ in range(count)]
         self.head = workshop.head()
+
+
+def _labelled(ops: Ops, name: str) -> Ops:
+    """The same operations under another module's label."""
+    return tuple(replace(op, name=name + op.name.removeprefix(op.module)) for op in ops)
 
 
 def _overridden(model: MockedModel) -> bool:

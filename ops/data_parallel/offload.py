@@ -17,6 +17,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import HostTransfer, HostUpdate, Lane, Op, Phase, Piece
+from ops.roles import Module, Role
 from spec.arrays import FloatArray, IntArray, ints
 from spec.dtypes import dtype_bytes
 from spec.model import ModelSpec
@@ -53,8 +54,18 @@ def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
     earlier = (_num_micro(context) - 1) * keeps_gradients_on_host(context)
     waiting = elements * dtype_bytes(context.job.precision.gradient)
     return [
-        _step("step.host_gradients_summed", 2.0 * waiting * (earlier > 0), np.maximum(earlier, 1)),
-        _step("step.host_gradients", elements * HOST_GRADIENT_BYTES, np.ones_like(earlier)),
+        _step(
+            Role.GRADIENTS_TO_HOST,
+            2.0 * waiting * (earlier > 0),
+            np.maximum(earlier, 1),
+            "step.host_gradients_summed",
+        ),
+        _step(
+            Role.GRADIENTS_TO_HOST,
+            elements * HOST_GRADIENT_BYTES,
+            np.ones_like(earlier),
+            "step.host_gradients",
+        ),
     ]
 
 
@@ -65,8 +76,8 @@ def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
     elements = offloaded_elements(context, owned)
     back = elements * dtype_bytes(context.job.precision.parameter)
     return [
-        HostUpdate(name="step.host_update", phase=Phase.STEP, elements=elements),
-        _step("step.host_parameters", back, np.ones_like(elements)),
+        HostUpdate(module=Module.STEP, role=Role.HOST_UPDATE, phase=Phase.STEP, elements=elements),
+        _step(Role.PARAMETERS_FROM_HOST, back, np.ones_like(elements), "step.host_parameters"),
     ]
 
 
@@ -75,9 +86,11 @@ def _num_micro(context: LayerContext) -> IntArray:
     return context.job.global_batch_sequences // (layout.dp * layout.micro_batch)
 
 
-def _step(name: str, size_bytes: FloatArray, repeat: IntArray) -> HostTransfer:
+def _step(role: Role, size_bytes: FloatArray, repeat: IntArray, name: str) -> HostTransfer:
     size = np.asarray(size_bytes, dtype=np.float64)
-    return HostTransfer(name=name, phase=Phase.STEP, size_bytes=size, repeat=repeat)
+    return HostTransfer(
+        module=Module.STEP, role=role, name=name, phase=Phase.STEP, size_bytes=size, repeat=repeat
+    )
 
 
 def offloaded_shares(model: ModelSpec, layers: int) -> tuple[float, ...]:
@@ -99,6 +112,8 @@ def activations_offloaded(piece: Piece, share: float) -> Piece:
         saved = saved + op.saved_bytes
     moved = saved * share
     away = HostTransfer(
+        module=Module.LAYER,
+        role=Role.ACTIVATIONS_TO_HOST,
         name="activations_to_host",
         phase=Phase.FORWARD,
         lane=Lane.COPY,
@@ -107,6 +122,11 @@ def activations_offloaded(piece: Piece, share: float) -> Piece:
         transient_bytes=saved,
     )
     back = HostTransfer(
-        name="activations_from_host", phase=Phase.INPUT_GRAD, lane=Lane.COPY, size_bytes=moved
+        module=Module.LAYER,
+        role=Role.ACTIVATIONS_FROM_HOST,
+        name="activations_from_host",
+        phase=Phase.INPUT_GRAD,
+        lane=Lane.COPY,
+        size_bytes=moved,
     )
     return Piece(forward=(*piece.forward, away), backward=(back, *piece.backward))

@@ -17,6 +17,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import MemoryBound, Ops, Phase
+from ops.roles import Module, Role
 from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
 
@@ -53,13 +54,16 @@ def optimizer_passes(context: LayerContext, held: IntArray, owned: IntArray) -> 
     before.append(("gradient_norm", "norm_reduce", owned, wide))
     before.append(("clip_gradients", "copy", owned, wide))
     after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
-    return tuple(_pass(*one) for one in before), tuple(_pass(*one) for one in after)
+    gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
+    return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
 
 
-def _pass(name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:
+def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:
     """One kernel of ops.kernels over ``elements`` as rows of width 1."""
     return MemoryBound(
-        name=f"step.{name}",
+        module=Module.STEP,
+        role=role,
+        name=f"{Module.STEP}.{name}",
         phase=Phase.STEP,
         kernel=kernel,
         rows=elements,

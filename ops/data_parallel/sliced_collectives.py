@@ -20,6 +20,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Phase, Piece
+from ops.roles import Module, Role
 from spec.arrays import FloatArray, IntArray
 
 # Host time of one tensor view over that of one launch. ``Assumption:`` 2 us for a view made and kept from
@@ -33,7 +34,7 @@ RETURNED_SLICE = 1.0 + 3 * VIEW
 
 
 def sliced(
-    context: LayerContext, piece: Piece, name: str, elements: IntArray
+    context: LayerContext, piece: Piece, module: Module, elements: IntArray
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """What slices cost before the forward and in the backward of a layer whose ``elements`` parameters are
     sharded (stage 3). Nothing where the preset's collectives take whole tensors.
@@ -47,11 +48,21 @@ def sliced(
     again = 1 + any(op.phase is Phase.RECOMPUTE and _is_matrix(op) for op in piece.backward)
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> HostWork:
-        return HostWork(name=f"{name}.{part}", phase=phase, lane=lane, launches=calls)
+        return HostWork(
+            module=module,
+            role=Role.SLICES,
+            name=f"{module}.{part}",
+            phase=phase,
+            lane=lane,
+            launches=calls,
+        )
 
     def device(part: str, kernel: str, phase: Phase, repeat: int) -> MemoryBound:
         return MemoryBound(
-            name=f"{name}.{part}",
+            module=module,
+            role=Role.COPY,
+            serves=Role.SLICES,
+            name=f"{module}.{part}",
             phase=phase,
             kernel=kernel,
             rows=np.where(layout.zero_stage >= 3, elements, 0),

@@ -11,7 +11,8 @@ import numpy as np
 from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
 from ops.data_parallel.optimizer_passes import optimizer_passes
-from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Position, Update
+from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Update
+from ops.roles import Identity, Module, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -80,7 +81,7 @@ def step_ops(context: LayerContext, held: HeldParameters, tied: IntArray) -> Ops
     if tied.any():
         dtype = context.job.precision.gradient
         size = (tied * dtype_bytes(dtype)).astype(np.int64)
-        ops.append(_comm("step.tied_gradient", Collective.ALL_REDUCE, Axis.EMBEDDING, size, dtype))
+        ops.append(_comm(_reduced("tied_gradient"), Collective.ALL_REDUCE, Axis.EMBEDDING, size, dtype))
     present = [owner for owner in Owner if held.of(owner).any()]
     for owner in present:
         ops += _reduction(context, owner, held.of(owner))
@@ -90,11 +91,16 @@ def step_ops(context: LayerContext, held: HeldParameters, tied: IntArray) -> Ops
     return tuple(ops)
 
 
-def _comm(name: str, kind: Collective, axis: Axis, size_bytes: IntArray, dtype: str) -> Comm:
+def _reduced(name: str) -> Identity:
+    return Identity(module=Module.STEP, role=Role.GRADIENT_REDUCTION, name=f"{Module.STEP}.{name}")
+
+
+def _comm(what: Identity, kind: Collective, axis: Axis, size_bytes: IntArray, dtype: str) -> Comm:
     return Comm(
-        name=name,
+        module=what.module,
+        role=what.role,
+        name=what.name,
         phase=Phase.STEP,
-        position=Position.BLOCK,
         collective=kind,
         axis=axis,
         size_bytes=size_bytes,
@@ -108,23 +114,24 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
     dtype = context.job.precision.reduce
     width = dtype_bytes(dtype)
     axis = COPY_AXIS[owner]
-    name = f"step.{owner.value}_gradient"
+    name = f"{owner.value}_gradient"
     # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding).
     elements = np.where(layout.zero_stage >= 2, 0, elements)
     whole = (elements * width).astype(np.int64)
     if preset.data_parallel.gradient_sync == "all_reduce":
-        return [_comm(name, Collective.ALL_REDUCE, axis, whole, dtype)]
+        return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype)]
     parts = shards(context, owner)
     padded = padded_to_ranks(elements, parts, width)
     shard_axis = SHARD_AXIS[owner]
     ops: list[Op] = [
-        _comm(name, Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype),
-        _comm(name, Collective.REDUCE_SCATTER, shard_axis, np.where(parts > 1, padded, 0), dtype),
+        _comm(_reduced(name), Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype),
+        _comm(_reduced(name), Collective.REDUCE_SCATTER, shard_axis, np.where(parts > 1, padded, 0), dtype),
     ]
     if owner is Owner.DENSE:
         replicas = (layout.dp * layout.cp) // parts
         shard = np.where((parts > 1) & (replicas > 1), padded // parts, 0)
-        ops.append(_comm(f"{name}_replicas", Collective.ALL_REDUCE, Axis.ZERO_REPLICATE, shard, dtype))
+        replicated = _reduced(f"{name}_replicas")
+        ops.append(_comm(replicated, Collective.ALL_REDUCE, Axis.ZERO_REPLICATE, shard, dtype))
     return ops
 
 
@@ -133,7 +140,7 @@ def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
     owned = owned_elements(context, held)
     here = owned - offloaded_elements(context, owned)
     before, after = optimizer_passes(context, held.total, here)
-    update = Update(name="step.update", phase=Phase.STEP, elements=here)
+    update = Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=here)
     return [*before, update, *host_updates(context, owned), *after]
 
 
@@ -148,7 +155,9 @@ def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
     )
     size = padded_to_ranks(elements, parts, dtype_bytes(dtype))
     size = np.where((parts > 1) & ~gathered_later, size, 0)
-    gathered = _comm(f"step.{owner.value}_parameters", Collective.ALL_GATHER, SHARD_AXIS[owner], size, dtype)
+    label = f"{Module.STEP}.{owner.value}_parameters"
+    what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)
+    gathered = _comm(what, Collective.ALL_GATHER, SHARD_AXIS[owner], size, dtype)
     if context.job.preset.data_parallel.parameter_sync == "all_gather":
         return gathered
     return replace(gathered, collective=Collective.BROADCAST, size_bytes=size // parts, repeat=parts)

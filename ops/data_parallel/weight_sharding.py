@@ -17,13 +17,15 @@ import numpy as np
 from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.sliced_collectives import sliced
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece
+from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
 
-def sharded_over_data(context: LayerContext, piece: Piece, name: str) -> Piece:
-    """``piece`` with the gathers of its parameters and the reduction of its gradients.
+def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name: str = "") -> Piece:
+    """``piece`` with the gathers of its parameters and the reduction of its gradients, all of ``module`` and
+    labelled with ``name`` (the module's).
 
     Nothing is added where no row is at stage 2 or above; rows below it move 0 bytes.
     """
@@ -38,21 +40,16 @@ def sharded_over_data(context: LayerContext, piece: Piece, name: str) -> Piece:
             continue
         ranks = layout.zero_size if owner is Owner.DENSE else layout.edp
         gathers = (layout.zero_stage >= 3) | context.job.preset.data_parallel.gathers_every_forward
-        label = f"{name}.{owner.value}"
-        gather = _moved(
-            context, f"{label}_parameters", shard_axis, np.where(gathers, elements, 0), ranks, Phase.FORWARD
-        )
-        again = _moved(
-            context,
-            f"{label}_parameters",
-            shard_axis,
-            np.where(layout.zero_stage >= 3, elements, 0),
-            ranks,
-            Phase.INPUT_GRAD,
-        )
+        label = f"{name or module}.{owner}"
+        what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
+        moved = np.where(gathers, elements, 0)
+        gather = _moved(context, what, shard_axis, moved, ranks, Phase.FORWARD)
+        moved = np.where(layout.zero_stage >= 3, elements, 0)
+        again = _moved(context, what, shard_axis, moved, ranks, Phase.INPUT_GRAD)
+        reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
         forward += [gather, *_copied(context, gather)]
-        backward += [again, *_copied(context, again), *_reduced(context, label, owner, elements)]
-    before, behind = sliced(context, piece, name, _elements(piece, Owner.DENSE, len(layout)))
+        backward += [again, *_copied(context, again), *_reduced(context, reduction, owner, elements)]
+    before, behind = sliced(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
     return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
 
@@ -65,11 +62,13 @@ def _elements(piece: Piece, owner: Owner, rows: int) -> IntArray:
 
 
 def _moved(
-    context: LayerContext, name: str, axis: Axis, elements: IntArray, ranks: IntArray, phase: Phase
+    context: LayerContext, what: Identity, axis: Axis, elements: IntArray, ranks: IntArray, phase: Phase
 ) -> Comm:
     dtype = context.job.precision.parameter_gather
     return Comm(
-        name=name,
+        module=what.module,
+        role=what.role,
+        name=what.name,
         phase=phase,
         lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
         collective=Collective.ALL_GATHER,
@@ -85,26 +84,35 @@ def _copied(context: LayerContext, gather: Comm) -> list[Op]:
     if not context.job.preset.data_parallel.copies_parameters:
         return []
     width = dtype_bytes(gather.dtype)
-    return [_pass(context, f"{gather.name}_copy", "copy", gather.phase, gather.size_bytes / width)]
+    copied = gather.key.served_by(Role.COPY, f"{gather.name}_copy")
+    return [_pass(context, copied, "copy", gather.phase, gather.size_bytes / width)]
 
 
-def _joined(context: LayerContext, label: str, elements: FloatArray) -> list[Op]:
+def _joined(context: LayerContext, reduction: Identity, elements: FloatArray) -> list[Op]:
     """What FSDP1 does to a unit's gradient before its reduce-scatter. ``Assumption:`` the cast and the division,
     on a stream of their own, slow the products beside them by what they take alone."""
     reduce = context.job.precision.reduce
-    name = f"{label}_gradient"
-    ops: list[Op] = [_pass(context, f"{name}_join", "copy", Phase.WEIGHT_GRAD, elements)]
+
+    def passed(role: Role, way: str, kernel: str) -> MemoryBound:
+        what = reduction.key.served_by(role, f"{reduction.name}_{way}")
+        return _pass(context, what, kernel, Phase.WEIGHT_GRAD, elements)
+
+    ops: list[Op] = [passed(Role.COPY, "join", "copy")]
     if reduce == "fp32":
-        ops.append(_pass(context, f"{name}_cast", "cast", Phase.WEIGHT_GRAD, elements))
-    divided = _pass(context, f"{name}_divide", "copy", Phase.WEIGHT_GRAD, elements)
-    ops.append(replace(divided, dtype=reduce))
+        ops.append(passed(Role.CAST, "cast", "cast"))
+    ops.append(replace(passed(Role.COPY, "divide", "copy"), dtype=reduce))
     return ops
 
 
-def _pass(context: LayerContext, name: str, kernel: str, phase: Phase, elements: FloatArray) -> MemoryBound:
+def _pass(
+    context: LayerContext, what: Identity, kernel: str, phase: Phase, elements: FloatArray
+) -> MemoryBound:
     rows = np.ceil(elements).astype(np.int64)
     return MemoryBound(
-        name=name,
+        module=what.module,
+        role=what.role,
+        serves=what.serves,
+        name=what.name,
         phase=phase,
         kernel=kernel,
         rows=rows,
@@ -113,7 +121,7 @@ def _pass(context: LayerContext, name: str, kernel: str, phase: Phase, elements:
     )
 
 
-def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray) -> list[Op]:
+def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:
     """Reduce-scatter over the shards, then for hybrid sharding an all-reduce over the replicas."""
     layout = context.layout
     dtype = context.job.precision.reduce
@@ -124,7 +132,9 @@ def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray
 
     def reduction(kind: Collective, over: Axis, size: IntArray) -> Comm:
         return Comm(
-            name=f"{label}_gradient",
+            module=what.module,
+            role=what.role,
+            name=what.name,
             phase=Phase.WEIGHT_GRAD,
             lane=Lane.PREFETCH,
             collective=kind,
@@ -137,11 +147,10 @@ def _reduced(context: LayerContext, label: str, owner: Owner, elements: IntArray
     if context.job.preset.data_parallel.copies_parameters:
         # foreach_reduce_scatter_copy_in, which also brings gradients to the format they travel in
         kernel = "cast" if dtype == "fp32" else "copy"
-        ops.append(
-            _pass(context, f"{label}_gradient_copy", kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype))
-        )
+        copied = what.key.served_by(Role.COPY, f"{what.name}_copy")
+        ops.append(_pass(context, copied, kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype)))
     if context.job.preset.data_parallel.joins_gradients:
-        ops.extend(_joined(context, label, whole / dtype_bytes(dtype)))
+        ops.extend(_joined(context, what, whole / dtype_bytes(dtype)))
     ops.append(reduction(Collective.REDUCE_SCATTER, axis, whole))
     if owner is Owner.DENSE:
         replicas = layout.dp * layout.cp // layout.zero_size

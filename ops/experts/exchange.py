@@ -13,6 +13,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.memory_bound import Kernel, kernel
 from ops.op import Axis, Comm, Lane, Phase, Piece, RoutedTokens, sequence
+from ops.roles import Module, OpKey, Role
 from ops.routing import Routing, places_visited
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -49,20 +50,20 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     sorted_rows = np.where(several, rows, 0)
     # Only this dispatcher overlaps (transformer_config.py: moe_shared_expert_overlap needs alltoall).
     hides = context.job.overlap_shared_experts and moe.shared_ffn_hidden > 0
-    first, second = ("shared.up", "shared.down") if hides else ("", "")
+    first, second = [OpKey(Module.SHARED_EXPERTS, role) if hides else None for role in (Role.UP, Role.DOWN)]
     copies = (rows * context.model.hidden).astype(np.float64)
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            _counted(moe, moved_rows(context, "moe.permute", own_rows, rows)),
-            _over_ranks(context, "moe.dispatch", copies, first),
+            _counted(moe, moved_rows(context, Role.PERMUTE, own_rows, rows)),
+            _over_ranks(context, Role.DISPATCH, copies, first),
             # Rows that arrive rank by rank, into the order of this rank's several experts.
-            moved_rows(context, "moe.sort", sorted_rows, sorted_rows),
+            moved_rows(context, Role.SORT, sorted_rows, sorted_rows),
         ),
         combine=sequence(
-            moved_rows(context, "moe.unsort", sorted_rows, sorted_rows),
-            _over_ranks(context, "moe.combine", copies, second),
-            moved_rows(context, "moe.unpermute", rows, own_rows),
+            moved_rows(context, Role.UNSORT, sorted_rows, sorted_rows),
+            _over_ranks(context, Role.COMBINE, copies, second),
+            moved_rows(context, Role.UNPERMUTE, rows, own_rows),
         ),
     )
 
@@ -79,12 +80,12 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            _over_ranks(context, "moe.dispatch", elements, routed=routed),
-            _counted(moe, moved_rows(context, "moe.permute", arriving, rows)),
+            _over_ranks(context, Role.DISPATCH, elements, routed=routed),
+            _counted(moe, moved_rows(context, Role.PERMUTE, arriving, rows)),
         ),
         combine=sequence(
-            moved_rows(context, "moe.unpermute", rows, arriving),
-            _over_ranks(context, "moe.combine", elements, routed=routed),
+            moved_rows(context, Role.UNPERMUTE, rows, arriving),
+            _over_ranks(context, Role.COMBINE, elements, routed=routed),
         ),
     )
 
@@ -98,7 +99,7 @@ def _counted(moe: MoeSpec, piece: Piece) -> Piece:
     )
 
 
-def moved_rows(context: LayerContext, name: str, before: IntArray, after: IntArray) -> Piece:
+def moved_rows(context: LayerContext, role: Role, before: IntArray, after: IntArray, name: str = "") -> Piece:
     """Rows of the hidden size read and written in another order or number, each once (fused permutation,
     Transformer Engine ``permutation.py``: a row is loaded once and stored for each of its experts).
 
@@ -107,6 +108,8 @@ def moved_rows(context: LayerContext, name: str, before: IntArray, after: IntArr
     return kernel(
         context,
         Kernel(
+            module=Module.MOE,
+            role=role,
             name=name,
             kernel="permute",
             rows=(before + after + 1) // 2,
@@ -118,21 +121,22 @@ def moved_rows(context: LayerContext, name: str, before: IntArray, after: IntArr
 
 def _over_ranks(
     context: LayerContext,
-    name: str,
+    role: Role,
     elements: FloatArray,
-    beside: str = "",
+    beside: OpKey | None = None,
     routed: RoutedTokens | None = None,
 ) -> Piece:
     """All-to-all of ``elements`` per rank over ep, mirrored in the backward.
 
-    ``beside`` names the shared experts' product that may hide it.
+    ``beside``: the shared experts' product that may hide it.
     """
     precision = context.job.precision
     lane = Lane.BESIDE if beside else Lane.MAIN
 
     def one_way(phase: Phase, dtype: str) -> Comm:
         return Comm(
-            name=name,
+            module=Module.MOE,
+            role=role,
             phase=phase,
             lane=Lane.PREFETCH if context.job.overlap_expert_a2a else lane,
             beside=beside,
@@ -144,21 +148,22 @@ def _over_ranks(
             routed=routed,
         )
 
-    forward_dtype = precision.moe_dispatch if name == "moe.dispatch" else precision.activation
+    forward_dtype = precision.moe_dispatch if role is Role.DISPATCH else precision.activation
     return Piece(
         forward=(one_way(Phase.FORWARD, forward_dtype),),
         backward=(one_way(Phase.INPUT_GRAD, precision.activation),),
     )
 
 
-def fold(context: LayerContext, name: str, rows: IntArray, *, entering: bool) -> Piece:
+def fold(context: LayerContext, rows: IntArray, *, entering: bool) -> Piece:
     """All-gather of rows over etp before the experts, reduce-scatter after; mirrored backward."""
     precision = context.job.precision
     size = (rows * context.layout.etp * context.model.hidden * context.activation_bytes).astype(np.int64)
 
     def over_etp(kind: Collective, phase: Phase) -> Comm:
         return Comm(
-            name=name,
+            module=Module.MOE,
+            role=Role.EXPERT_GATHER if entering else Role.EXPERT_SCATTER,
             phase=phase,
             collective=kind,
             axis=Axis.ETP,

@@ -15,6 +15,7 @@ from ops.linear import Linear, grouped_linear
 from ops.memory_bound import Kernel, kernel
 from ops.mlp_block import activation
 from ops.op import Piece, sequence
+from ops.roles import Module, Role
 from spec.arrays import IntArray, ceil_div
 from spec.model import MoeSpec
 
@@ -26,30 +27,31 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
     width = ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp)
     hidden = layout.constant(model.hidden)
     inward = width * (2 if moe.gated else 1)
-    up = _product(context, moe, "moe.up", rows, (hidden, inward))
-    down = _product(context, moe, "moe.down", rows, (width, hidden))
+    up = _product(context, moe, Role.UP, rows, (hidden, inward))
+    down = _product(context, moe, Role.DOWN, rows, (width, hidden))
     return sequence(
         padded(context, "moe.pad", rows),
-        cast_input(context, "moe.up.cast", rows, hidden),
+        cast_input(context, Role.UP, rows, hidden),
         grouped_linear(context, up, experts),
-        cast_gradient(context, "moe.up.cast", rows, inward),
+        cast_gradient(context, Role.UP, rows, inward),
         _clamp(context, rows, width) if moe.clamped else Piece(),
-        activation(context, moe.gated, rows, width, "moe.activation"),
-        cast_input(context, "moe.down.cast", rows, width),
+        activation(context, moe.gated, rows, width, Module.MOE),
+        cast_input(context, Role.DOWN, rows, width),
         grouped_linear(context, down, experts),
-        cast_gradient(context, "moe.down.cast", rows, hidden),
+        cast_gradient(context, Role.DOWN, rows, hidden),
         _bias_by_probability(context, rows, experts) if moe.bias else Piece(),
         padded(context, "moe.unpad", rows),
     )
 
 
 def _product(
-    context: LayerContext, moe: MoeSpec, name: str, rows: IntArray, sizes: tuple[IntArray, IntArray]
+    context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray, sizes: tuple[IntArray, IntArray]
 ) -> Linear:
     """A product of ``sizes`` in and out that keeps its input, in the format it runs in."""
     inputs, outputs = sizes
     return Linear(
-        name=name,
+        module=Module.MOE,
+        role=role,
         tokens=rows,
         inputs=inputs,
         outputs=outputs,
@@ -63,7 +65,8 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     return kernel(
         context,
         Kernel(
-            name="moe.clamp",
+            module=Module.MOE,
+            role=Role.CLAMP,
             kernel="clamp_glu_unfused",
             rows=rows,
             width=width,
@@ -79,7 +82,8 @@ def _bias_by_probability(context: LayerContext, rows: IntArray, experts: IntArra
     one = kernel(
         context,
         Kernel(
-            name="moe.bias",
+            module=Module.MOE,
+            role=Role.BIAS,
             kernel="expert_bias_fp32_unfused" if wide else "expert_bias_unfused",
             rows=ceil_div(rows, experts),
             width=context.model.hidden,

@@ -13,6 +13,7 @@ from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mlp_block import Rows, feed_forward
 from ops.op import Piece, sequence
+from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 from spec.model import BlockSpec, MlpSpec, MoeSpec
@@ -26,17 +27,17 @@ def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
     layout = context.layout
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
     own_rows = ceil_div(context.tokens, layout.tp)
-    pieces = [norm(context, "mlp.norm", norm_rows), _router(context, moe, own_rows)]
+    pieces = [norm(context, Module.MLP, norm_rows), _router(context, moe, own_rows)]
     if moe.shared_ffn_hidden:
         shared = MlpSpec(ffn_hidden=moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
         rows = Rows(
             gemm=ceil_div(context.tokens, sharding.gemm_shards(layout)),
             saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)),
         )
-        pieces.append(feed_forward(context, sharding, shared, rows, "shared"))
+        pieces.append(feed_forward(context, sharding, shared, rows, Module.SHARED_EXPERTS))
         if moe.shared_gate:
             pieces.append(_shared_gate(context, own_rows))
-    pieces += [_experts(context, moe, own_rows), residual(context, "mlp.residual", norm_rows)]
+    pieces += [_experts(context, moe, own_rows), residual(context, Module.MLP, norm_rows)]
     return sequence(*pieces)
 
 
@@ -48,7 +49,8 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
     anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion), and keeps the scores.
     """
     layer = Linear(
-        name="moe.router",
+        module=Module.MOE,
+        role=Role.ROUTER,
         tokens=rows,
         inputs=context.layout.constant(context.model.hidden),
         outputs=context.layout.constant(moe.num_experts),
@@ -56,7 +58,8 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
         dtype=context.job.precision.compute,
     )
     best = Kernel(
-        name="moe.topk",
+        module=Module.MOE,
+        role=Role.TOP_K,
         kernel="masked_softmax",
         rows=rows,
         width=moe.num_experts,
@@ -69,7 +72,8 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
 def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:
     """A one-column gate on the shared experts' output (Qwen2-MoE)."""
     layer = Linear(
-        name="moe.shared_gate",
+        module=Module.MOE,
+        role=Role.SHARED_GATE,
         tokens=rows,
         inputs=context.layout.constant(context.model.hidden),
         outputs=context.layout.constant(1),
@@ -84,8 +88,8 @@ def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
     around = exchange(context, moe, own_rows)
     return sequence(
         around.dispatch,
-        fold(context, "moe.expert_gather", around.rows, entering=True),
+        fold(context, around.rows, entering=True),
         expert_mlp(context, moe, around.rows * context.layout.etp),
-        fold(context, "moe.expert_scatter", around.rows, entering=False),
+        fold(context, around.rows, entering=False),
         around.combine,
     )

@@ -14,6 +14,7 @@ from ops.kernels import bytes_moved_per_element
 from ops.memory_bound import Kernel, kernel
 from ops.op import Piece
 from ops.quantize import Passes, recipe_of
+from ops.roles import Module, Role
 from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
 
@@ -25,19 +26,21 @@ def kept_bytes(context: LayerContext) -> float:
     return dtype_bytes(precision.linear if narrow else precision.activation)
 
 
-def cast_input(context: LayerContext, name: str, rows: IntArray, width: IntArray) -> Piece:
+def cast_input(context: LayerContext, product: Role, rows: IntArray, width: IntArray) -> Piece:
     """The pass over a product's input, forward alone; nothing where products run in the activations' format."""
     recipe = recipe_of(context)
-    return Piece(forward=_cast(context, name, rows, width, recipe.input).forward) if recipe else Piece()
+    return Piece(forward=_cast(context, product, rows, width, recipe.input).forward) if recipe else Piece()
 
 
-def cast_gradient(context: LayerContext, name: str, rows: IntArray, width: IntArray) -> Piece:
+def cast_gradient(context: LayerContext, product: Role, rows: IntArray, width: IntArray) -> Piece:
     """The pass over a product's output gradient, backward alone."""
     recipe = recipe_of(context)
-    return Piece(backward=_cast(context, name, rows, width, recipe.gradient).backward) if recipe else Piece()
+    return (
+        Piece(backward=_cast(context, product, rows, width, recipe.gradient).backward) if recipe else Piece()
+    )
 
 
-def _cast(context: LayerContext, name: str, rows: IntArray, width: IntArray, passes: Passes) -> Piece:
+def _cast(context: LayerContext, product: Role, rows: IntArray, width: IntArray, passes: Passes) -> Piece:
     """A copy of as many rows as move the same bytes."""
     precision = context.job.precision
     moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
@@ -45,7 +48,9 @@ def _cast(context: LayerContext, name: str, rows: IntArray, width: IntArray, pas
     return kernel(
         context,
         Kernel(
-            name=name,
+            module=Module.MOE,
+            role=Role.CAST,
+            serves=product,
             kernel="copy",
             rows=np.ceil(rows * moved / copied).astype(np.int64),
             width=width,
@@ -58,4 +63,4 @@ def padded(context: LayerContext, name: str, rows: IntArray) -> Piece:
     """Rows copied to or from their padded places, where the dispatcher leaves that to the experts."""
     if recipe_of(context) is None or context.job.moe_dispatcher == "deduplicated":
         return Piece()
-    return moved_rows(context, name, rows, rows)
+    return moved_rows(context, Role.PAD, rows, rows, name)

@@ -13,10 +13,14 @@ from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.op import Attention, Phase, Piece, sequence
+from ops.roles import Module, OpKey, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import PositionKind
+
+# MLA's latents: the product that makes one and the product that reads it.
+LATENTS = {"q": (Role.Q_DOWN, Role.Q_UP), "kv": (Role.KV_DOWN, Role.KV_UP)}
 
 
 def _project(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
@@ -29,19 +33,20 @@ def _project(context: LayerContext, sharding: Sharding, attention: AttentionSpec
 def _output(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
     """The product of the heads' outputs with the output matrix."""
     inputs = projected_heads(context, sharding, attention.num_heads) * attention.v_dim
-    return out_of_mixer(context, sharding, "attention.out", inputs, bias=attention.out_bias)
+    return out_of_mixer(context, sharding, OpKey(Module.ATTENTION, Role.OUT), inputs, bias=attention.out_bias)
 
 
 def _exchanged(attention: AttentionSpec) -> HeadTensors:
     """Queries, keys and values, and the output."""
     queries, keys = attention.num_heads, attention.num_kv_heads
     return HeadTensors(
+        module=Module.ATTENTION,
         into=(
-            HeadTensor(name="attention.q", heads=queries, dim=attention.qk_dim),
-            HeadTensor(name="attention.k", heads=keys, dim=attention.qk_dim),
-            HeadTensor(name="attention.v", heads=keys, dim=attention.v_dim),
+            HeadTensor(name="q", heads=queries, dim=attention.qk_dim),
+            HeadTensor(name="k", heads=keys, dim=attention.qk_dim),
+            HeadTensor(name="v", heads=keys, dim=attention.v_dim),
         ),
-        out=(HeadTensor(name="attention.out", heads=queries, dim=attention.v_dim),),
+        out=(HeadTensor(name="out", heads=queries, dim=attention.v_dim),),
     )
 
 
@@ -53,7 +58,8 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
     q_width = heads * attention.qk_dim
     k_width = kv_heads * attention.qk_dim
     width = q_width + k_width + kv_heads * attention.v_dim
-    pieces = [into_mixer(context, sharding, "attention.qkv", width, bias=attention.qkv_bias)]
+    qkv = OpKey(Module.ATTENTION, Role.QKV)
+    pieces = [into_mixer(context, sharding, qkv, width, bias=attention.qkv_bias)]
     if not context.job.flash_attention:
         pieces.append(split_projection(context, attention, gemm_rows, width))
     if attention.qk_norm:
@@ -68,6 +74,9 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
     return kernel(
         context,
         Kernel(
+            module=Module.ATTENTION,
+            role=Role.NORM,
+            serves=Role.QKV,
             name="attention.qk_norm",
             kernel=context.model.norm.value,
             rows=rows * heads,
@@ -83,7 +92,8 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     return kernel(
         context,
         Kernel(
-            name="attention.rotary",
+            module=Module.ATTENTION,
+            role=Role.ROTARY,
             kernel="rotary_unfused" if "rotary" in context.job.unfused else "rotary",
             rows=rows,
             width=width,
@@ -109,15 +119,20 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
     pieces: list[Piece] = []
 
     def down(name: str, rank: int, extra: int, saved: FloatArray) -> list[Piece]:
+        role, next_role = LATENTS[name]
         layer = Linear(
-            name=f"attention.{name}_down",
+            module=Module.ATTENTION,
+            role=role,
             tokens=own_rows,
             inputs=layout.constant(hidden),
             outputs=layout.constant(rank + extra),
             saved_bytes=saved,
         )
         latent_norm = Kernel(
-            name=f"attention.{name}_norm",
+            module=Module.ATTENTION,
+            role=Role.NORM,
+            serves=next_role,
+            name=f"{Module.ATTENTION}.{name}_norm",
             kernel=context.model.norm.value,
             rows=own_rows,
             width=rank,
@@ -125,35 +140,36 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
             parameters=rank,
         )
         return [
-            sharding.weights(context, layer.name, layer.inputs * layer.outputs),
+            sharding.weights(context, layer.key, layer.inputs * layer.outputs),
             linear(context, layer),
             kernel(context, latent_norm),
         ]
 
-    def up(name: str, inputs: int, outputs: IntArray, entering: int = 0) -> list[Piece]:
+    def up(role: Role, inputs: int, outputs: IntArray, entering: int = 0) -> list[Piece]:
         layer = Linear(
-            name=f"attention.{name}_up",
+            module=Module.ATTENTION,
+            role=role,
             tokens=gemm_rows,
             inputs=layout.constant(inputs),
             outputs=outputs,
             saved_bytes=context.activations(saved_rows, inputs),
         )
         return [
-            sharding.enter(context, layer.name, entering or inputs),
-            sharding.weights(context, layer.name, layer.inputs * layer.outputs),
+            sharding.enter(context, layer.key, entering or inputs),
+            sharding.weights(context, layer.key, layer.inputs * layer.outputs),
             linear(context, layer),
         ]
 
     q_width = heads * attention.qk_dim
     if attention.q_lora_rank:
         pieces += down("q", attention.q_lora_rank, 0, own_input)
-        pieces += up("q", attention.q_lora_rank, q_width)
+        pieces += up(Role.Q_UP, attention.q_lora_rank, q_width)
     else:
-        pieces += up("q", hidden, q_width)
+        pieces += up(Role.Q_UP, hidden, q_width)
     shared_input = 0.0 * own_input if attention.q_lora_rank else own_input
     pieces += down("kv", attention.kv_lora_rank, attention.rope_dim, shared_input)
     kv_entering = attention.kv_lora_rank + attention.rope_dim
-    pieces += up("kv", attention.kv_lora_rank, heads * (nope + attention.v_dim), kv_entering)
+    pieces += up(Role.KV_UP, attention.kv_lora_rank, heads * (nope + attention.v_dim), kv_entering)
     pieces.append(_rotary(context, gemm_rows, (heads + 1) * attention.rope_dim))
     return sequence(*pieces)
 
@@ -183,7 +199,8 @@ def _core(context: LayerContext, attention: AttentionSpec) -> Piece:
     if not job.flash_attention:
         saved = inputs + own_output + score_saved_bytes(job) * (rows * heads * kv_len).astype(np.float64)
     forward = Attention(
-        name="attention.core",
+        module=Module.ATTENTION,
+        role=Role.CORE,
         phase=Phase.FORWARD,
         batch=layout.micro_batch,
         q_len=length,
@@ -216,6 +233,7 @@ def _with_backward(forward: Attention) -> Piece:
 
 
 ATTENTION = MixerRow(
+    module=Module.ATTENTION,
     project=_project,
     core=_core,
     output=_output,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import Attention, Axis, Comm, Lane, Phase, Piece
+from ops.roles import Module, OpKey, Role
 from spec.collectives import Collective
 from spec.mixers.attention import AttentionSpec
 
@@ -25,7 +26,8 @@ def ring_steps(context: LayerContext, attention: AttentionSpec, first: Attention
     steps = layout.cp - 1
     later = replace(
         first,
-        name="attention.ring",
+        role=Role.RING,
+        name="",
         mask="full",
         kv_len=np.maximum(first.kv_len // 2, 1),
         repeat=steps,
@@ -37,10 +39,11 @@ def ring_steps(context: LayerContext, attention: AttentionSpec, first: Attention
 
     def hop(phase: Phase, blocks: int) -> Comm:
         return Comm(
-            name="attention.ring_hop",
+            module=Module.ATTENTION,
+            role=Role.RING_HOP,
             phase=phase,
             lane=Lane.BESIDE,
-            beside="attention.ring",
+            beside=OpKey(Module.ATTENTION, Role.RING),
             beside_phase=phase,
             repeat=steps,
             collective=Collective.P2P,

@@ -19,7 +19,7 @@ def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> P
     before, after = sharding.around_core(context, tensors)
     cp_before, cp_after = exchanged_over_cp(context, tensors)
     return sequence(
-        norm(context, f"{mixer.name}.norm", rows),
+        norm(context, row.module, rows),
         row.project(context, sharding, mixer),
         before,
         cp_before,
@@ -27,5 +27,5 @@ def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> P
         cp_after,
         after,
         row.output(context, sharding, mixer),
-        residual(context, f"{mixer.name}.residual", rows),
+        residual(context, row.module, rows),
     )

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from ops.context import LayerContext
 from ops.head_exchange import HeadTensors
 from ops.op import Piece
+from ops.roles import Module
 from ops.strategies.sharding import Sharding
 
 Spec = TypeVar("Spec")
@@ -17,6 +18,8 @@ class MixerRow(Generic[Spec]):
     """The operations between a layer's first norm and its first residual add, in three parts; each operation
     says what it saves, owns and moves."""
 
+    module: Module
+    """What they belong to, and the norm and the residual add around them too."""
     project: Callable[[LayerContext, Sharding, Spec], Piece]
     """From the normed hidden states to what the core reads, token by token."""
     core: Callable[[LayerContext, Spec], Piece]

@@ -5,6 +5,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.op import Piece, sequence
+from ops.roles import OpKey
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 
@@ -28,13 +29,14 @@ def core_length(context: LayerContext) -> IntArray:
 
 
 def into_mixer(
-    context: LayerContext, sharding: Sharding, name: str, outputs: IntArray, *, bias: bool = False
+    context: LayerContext, sharding: Sharding, key: OpKey, outputs: IntArray, *, bias: bool = False
 ) -> Piece:
     """The linear from the normed hidden states, cut over tp by its ``outputs`` on one rank."""
     layout, hidden = context.layout, context.model.hidden
     saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
     layer = Linear(
-        name=name,
+        module=key.module,
+        role=key.role,
         tokens=ceil_div(context.tokens, sharding.gemm_shards(layout)),
         inputs=layout.constant(hidden),
         outputs=outputs,
@@ -43,20 +45,21 @@ def into_mixer(
         after_norm=True,
     )
     return sequence(
-        sharding.enter(context, name, hidden),
-        sharding.weights(context, name, layer.inputs * layer.outputs),
+        sharding.enter(context, key, hidden),
+        sharding.weights(context, key, layer.inputs * layer.outputs),
         linear(context, layer),
     )
 
 
 def out_of_mixer(
-    context: LayerContext, sharding: Sharding, name: str, inputs: IntArray, *, bias: bool = False
+    context: LayerContext, sharding: Sharding, key: OpKey, inputs: IntArray, *, bias: bool = False
 ) -> Piece:
     """The linear back to hidden states, cut over tp by its ``inputs`` on one rank."""
     layout = context.layout
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     layer = Linear(
-        name=name,
+        module=key.module,
+        role=key.role,
         tokens=rows,
         inputs=inputs,
         outputs=layout.constant(context.model.hidden),
@@ -64,7 +67,7 @@ def out_of_mixer(
         bias=bias,
     )
     return sequence(
-        sharding.weights(context, name, layer.inputs * layer.outputs),
+        sharding.weights(context, key, layer.inputs * layer.outputs),
         linear(context, layer),
-        sharding.leave(context, name),
+        sharding.leave(context, key),
     )

@@ -10,20 +10,34 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.memory_bound import Kernel, kernel
-from ops.op import Attention, MemoryBound, Op, Piece, sequence
+from ops.op import Op, Piece, sequence
+from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import IntArray
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionSpec
 
-SCORE_KERNELS = ("masked_softmax", "masked_softmax_unfused", "dropout")
-JOINED_HEADS = "attention.join_heads"
+# The router's top-k over its scores is repeated as the softmax over those of attention is.
+SCORES = frozenset(
+    {
+        Role.CORE,
+        Role.RING,
+        Role.RING_HOP,
+        Role.SOFTMAX,
+        Role.DROPOUT,
+        Role.JOINED_HEADS,
+        Role.TOP_K,
+    }
+)
+QKV = OpKey(Module.ATTENTION, Role.QKV)
 
 
 def score_kernels(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     """Scale, mask and softmax over the score matrix, as one kernel or one after another, and dropout."""
     softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
-    names = (softmax, "dropout") if context.job.dropout else (softmax,)
-    return sequence(*(_kernel(context, f"attention.{name}", name, rows, width) for name in names))
+    pieces = [_kernel(context, _of(Role.SOFTMAX, softmax), softmax, rows, width)]
+    if context.job.dropout:
+        pieces.append(_kernel(context, _of(Role.DROPOUT), "dropout", rows, width))
+    return sequence(*pieces)
 
 
 def score_saved_bytes(job: JobSpec) -> float:
@@ -36,7 +50,7 @@ def score_saved_bytes(job: JobSpec) -> float:
 
 def joined_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     """The output copied from heads x tokens to tokens x heads; backward its gradient is a view."""
-    return Piece(forward=_kernel(context, JOINED_HEADS, "copy", rows, width).forward)
+    return Piece(forward=_kernel(context, _of(Role.JOINED_HEADS), "copy", rows, width).forward)
 
 
 def split_projection(
@@ -44,22 +58,36 @@ def split_projection(
 ) -> Piece:
     """Bias added by a kernel of its own forward (its gradient belongs to the linear), and backward the
     gradients of the three views written into one array."""
-    joined = _kernel(context, "attention.qkv.join", "copy", rows, width).backward
+    joining = QKV.served_by(Role.COPY, "attention.qkv.join")
+    joined = _kernel(context, joining, "copy", rows, width).backward
     if not attention.qkv_bias:
         return Piece(backward=joined)
-    added = _kernel(context, "attention.qkv.add_bias", "bias", rows, width).forward
+    adding = QKV.served_by(Role.BIAS, "attention.qkv.add_bias")
+    added = _kernel(context, adding, "bias", rows, width).forward
     return Piece(forward=added, backward=joined)
 
 
 def is_score_kernel(op: Op) -> bool:
     """Whether an operation belongs to the attention core that selective recomputation repeats."""
-    if isinstance(op, Attention) or op.name in ("attention.ring_hop", JOINED_HEADS):
-        return True
-    return isinstance(op, MemoryBound) and op.kernel in SCORE_KERNELS
+    return op.role in SCORES
 
 
-def _kernel(context: LayerContext, name: str, word: str, rows: IntArray, width: IntArray) -> Piece:
+def _of(role: Role, label: str = "") -> Identity:
+    return Identity(module=Module.ATTENTION, role=role, name=f"{Module.ATTENTION}.{label}" if label else "")
+
+
+def _kernel(context: LayerContext, what: Identity, word: str, rows: IntArray, width: IntArray) -> Piece:
     """A kernel that keeps nothing of its own."""
     return kernel(
-        context, Kernel(name=name, kernel=word, rows=rows, width=width, saved_bytes=np.zeros(len(rows)))
+        context,
+        Kernel(
+            module=what.module,
+            role=what.role,
+            serves=what.serves,
+            name=what.name,
+            kernel=word,
+            rows=rows,
+            width=width,
+            saved_bytes=np.zeros(len(rows)),
+        ),
     )

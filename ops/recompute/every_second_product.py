@@ -50,7 +50,7 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
 
 def _feeds(op: Comm, cores: list[Attention]) -> bool:
     """Whether a message is part of the attention whose outputs are kept: the hops of a ring."""
-    return any(op.beside == core.name for core in cores)
+    return any(op.beside == core.key for core in cores)
 
 
 def _is_gated(op: Op) -> bool:

@@ -12,6 +12,7 @@ from ops.context import LayerContext, padded_to_ranks
 from ops.head_exchange import HeadTensors, exchanged_over_tp
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, Piece
+from ops.roles import OpKey, Role
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -39,11 +40,11 @@ class ShardedWeights:
         """Inputs are shards from the start."""
         return layout.tp
 
-    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
+    def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
         """Nothing: the tokens a rank holds are the tokens it multiplies."""
         return Piece()
 
-    def leave(self, context: LayerContext, name: str) -> Piece:
+    def leave(self, context: LayerContext, linear: OpKey) -> Piece:
         """Nothing."""
         return Piece()
 
@@ -51,14 +52,17 @@ class ShardedWeights:
         """From token shards to head shards and back: around attention four all-to-alls in each pass."""
         return exchanged_over_tp(context, tensors)
 
-    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
+    def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""
         precision = context.job.precision
         wp = context.layout.wp
 
-        def moved(kind: Collective, dtype: str, phase: Phase) -> Comm:
+        def moved(role: Role, kind: Collective, dtype: str, phase: Phase) -> Comm:
             return Comm(
-                name=f"{name}.weight",
+                module=linear.module,
+                role=role,
+                serves=linear.role,
+                name=f"{linear.module}.{linear.role}.weight",
                 phase=phase,
                 lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
                 collective=kind,
@@ -67,8 +71,10 @@ class ShardedWeights:
                 dtype=dtype,
             )
 
-        gather = moved(Collective.ALL_GATHER, precision.parameter_gather, Phase.FORWARD)
-        scatter = moved(Collective.REDUCE_SCATTER, precision.reduce, Phase.WEIGHT_GRAD)
+        gather = moved(Role.WEIGHT_GATHER, Collective.ALL_GATHER, precision.parameter_gather, Phase.FORWARD)
+        scatter = moved(
+            Role.GRADIENT_REDUCTION, Collective.REDUCE_SCATTER, precision.reduce, Phase.WEIGHT_GRAD
+        )
         return Piece(
             forward=(gather,),
             backward=(replace(gather, phase=Phase.INPUT_GRAD), scatter),

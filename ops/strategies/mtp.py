@@ -10,6 +10,7 @@ from ops.context import LayerContext
 from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
+from ops.roles import OpKey, Role
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from spec.arrays import IntArray
 from spec.collectives import Collective
@@ -37,28 +38,26 @@ class MegatronTensor:
         """The whole input is kept."""
         return layout.constant(1)
 
-    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
+    def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
         """Nothing forward; the input gradient is summed over the ranks."""
-        summed = collective(
-            context, f"{name}.enter", Collective.ALL_REDUCE, Axis.TP, full_tokens_bytes(context, width)
-        )
+        size = full_tokens_bytes(context, width)
+        summed = collective(context, linear.served_by(Role.ENTER), Collective.ALL_REDUCE, Axis.TP, size)
         lane = backward_lane(context)
         backward = replace(
-            summed, phase=Phase.INPUT_GRAD, lane=lane, beside=name, beside_phase=Phase.WEIGHT_GRAD
+            summed, phase=Phase.INPUT_GRAD, lane=lane, beside=linear, beside_phase=Phase.WEIGHT_GRAD
         )
         return Piece(backward=(backward,))
 
-    def leave(self, context: LayerContext, name: str) -> Piece:
+    def leave(self, context: LayerContext, linear: OpKey) -> Piece:
         """The partial outputs are summed over the ranks."""
-        summed = collective(
-            context, f"{name}.leave", Collective.ALL_REDUCE, Axis.TP, full_tokens_bytes(context)
-        )
+        size = full_tokens_bytes(context)
+        summed = collective(context, linear.served_by(Role.LEAVE), Collective.ALL_REDUCE, Axis.TP, size)
         return Piece(forward=(summed,))
 
     def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Heads are cut already."""
         return Piece(), Piece()
 
-    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
+    def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """Weights stay where they are."""
         return Piece()

@@ -12,6 +12,7 @@ from ops.context import LayerContext
 from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
+from ops.roles import OpKey, Role
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from spec.arrays import IntArray
 from spec.collectives import Collective
@@ -47,40 +48,41 @@ class SequenceParallel:
         """The gathered input (msp) or the shard (fsp) is kept."""
         return layout.tp if self.regather else layout.constant(1)
 
-    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
+    def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
         """All-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
         and, for fsp, the gather again beside the input gradient."""
         size = full_tokens_bytes(context, width)
         lane = backward_lane(context)
-        gather = collective(context, f"{name}.enter", Collective.ALL_GATHER, Axis.TP, size)
-        scatter = collective(context, f"{name}.enter", Collective.REDUCE_SCATTER, Axis.TP, size)
+        entering, again = linear.served_by(Role.ENTER), linear.served_by(Role.REGATHER)
+        gather = collective(context, entering, Collective.ALL_GATHER, Axis.TP, size)
+        scatter = collective(context, entering, Collective.REDUCE_SCATTER, Axis.TP, size)
         scattered = replace(
-            scatter, phase=Phase.INPUT_GRAD, lane=lane, beside=name, beside_phase=Phase.WEIGHT_GRAD
+            scatter, phase=Phase.INPUT_GRAD, lane=lane, beside=linear, beside_phase=Phase.WEIGHT_GRAD
         )
         backward = [scattered]
         if self.regather:
-            again = replace(
-                gather,
-                name=f"{name}.regather",
+            regather = replace(
+                collective(context, again, Collective.ALL_GATHER, Axis.TP, size),
                 phase=Phase.WEIGHT_GRAD,
                 lane=lane,
-                beside=name,
+                beside=linear,
                 beside_phase=Phase.INPUT_GRAD,
             )
-            backward.insert(0, again)
+            backward.insert(0, regather)
         return Piece(forward=(gather,), backward=tuple(backward))
 
-    def leave(self, context: LayerContext, name: str) -> Piece:
+    def leave(self, context: LayerContext, linear: OpKey) -> Piece:
         """Reduce-scatter out; backward: all-gather of the output gradient."""
         size = full_tokens_bytes(context)
-        scatter = collective(context, f"{name}.leave", Collective.REDUCE_SCATTER, Axis.TP, size)
-        gather = collective(context, f"{name}.leave", Collective.ALL_GATHER, Axis.TP, size)
+        leaving = linear.served_by(Role.LEAVE)
+        scatter = collective(context, leaving, Collective.REDUCE_SCATTER, Axis.TP, size)
+        gather = collective(context, leaving, Collective.ALL_GATHER, Axis.TP, size)
         return Piece(forward=(scatter,), backward=(replace(gather, phase=Phase.INPUT_GRAD),))
 
     def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Heads are cut already."""
         return Piece(), Piece()
 
-    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
+    def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """Weights stay where they are."""
         return Piece()

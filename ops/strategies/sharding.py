@@ -8,6 +8,7 @@ from ops.context import LayerContext
 from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, Piece
+from ops.roles import Identity, OpKey
 from spec.arrays import IntArray
 from spec.collectives import Collective
 
@@ -36,27 +37,32 @@ class Sharding(Protocol):
         """Parts the saved input of an entering linear is cut into."""
         ...
 
-    def enter(self, context: LayerContext, name: str, width: int) -> Piece:
-        """Communication before the column-parallel linear ``name`` of ``width`` inputs."""
+    def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
+        """Communication before the column-parallel ``linear`` of ``width`` inputs."""
         ...
 
-    def leave(self, context: LayerContext, name: str) -> Piece:
-        """Communication after the row-parallel linear ``name``."""
+    def leave(self, context: LayerContext, linear: OpKey) -> Piece:
+        """Communication after the row-parallel ``linear``."""
         ...
 
     def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Communication just before and just after the core of what mixes tokens."""
         ...
 
-    def weights(self, context: LayerContext, name: str, elements: IntArray) -> Piece:
-        """Gathering the weights of the linear ``name`` and reducing their gradient."""
+    def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
+        """Gathering the weights of ``linear`` and reducing their gradient."""
         ...
 
 
-def collective(context: LayerContext, name: str, kind: Collective, axis: Axis, size_bytes: IntArray) -> Comm:
+def collective(
+    context: LayerContext, what: Identity, kind: Collective, axis: Axis, size_bytes: IntArray
+) -> Comm:
     """A forward collective of activations on the main lane."""
     return Comm(
-        name=name,
+        module=what.module,
+        role=what.role,
+        serves=what.serves,
+        name=what.name,
         phase=Phase.FORWARD,
         collective=kind,
         axis=axis,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ops.op import Lane, Phase
+from ops.roles import OpKey
 from solver.times.op_times import TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray
@@ -29,8 +30,8 @@ def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
     (arXiv 2401.09149 sec. 3.3); ``sm_share`` is the share of multiprocessors that collectives occupy.
     """
     rows = len(pass_ops[0].seconds) if pass_ops else 1
-    partners: dict[tuple[str, Phase], FloatArray] = {
-        (timed.op.name, timed.op.phase): timed.seconds
+    partners: dict[tuple[OpKey | None, Phase], FloatArray] = {
+        (timed.op.key, timed.op.phase): timed.seconds
         for timed in pass_ops
         if timed.part in ("gemm", "attention")
     }

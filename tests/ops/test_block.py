@@ -227,7 +227,7 @@ def test_context_parallel_layers_can_be_recomputed(recompute: str, kind: str) ->
     asked = job(world_size=4, seq_len=2048, context_parallel=kind)
     block = written(gpt(), asked, "fsp", Layout.of(4, cp=4), recompute).blocks[0]
     for ops in (block.forward, block.backward):
-        present = {(op.name, op.phase) for op in ops}
+        present = {(op.key, op.phase) for op in ops}
         beside = [op for op in ops if op.lane is Lane.BESIDE]
         assert all((op.beside, op.beside_phase) in present for op in beside)
 

@@ -7,6 +7,7 @@ import pytest
 
 from ops.host_work import CALLS, FP8_CALLS_RATIO, REPLAY_CALLS, host_work
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Phase
+from ops.roles import Module, OpKey, Role
 from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.presets.registry import PRESETS
@@ -15,13 +16,29 @@ from tests.ops.layouts import job
 ONE = np.ones(1, dtype=np.int64)
 
 
-def gemm(name: str = "mlp.up", phase: Phase = Phase.FORWARD, recipe: str = "") -> BatchedGemm:
-    return BatchedGemm(name=name, phase=phase, batch=ONE, m=ONE, k=ONE, n=ONE, scale_recipe=recipe)
+UP = OpKey(Module.MLP, Role.UP)
+
+
+def gemm(key: OpKey = UP, phase: Phase = Phase.FORWARD, recipe: str = "") -> BatchedGemm:
+    return BatchedGemm(
+        module=key.module, role=key.role, phase=phase, batch=ONE, m=ONE, k=ONE, n=ONE, scale_recipe=recipe
+    )
+
+
+def kernel(key: OpKey, word: str, phase: Phase = Phase.FORWARD) -> MemoryBound:
+    return MemoryBound(module=key.module, role=key.role, phase=phase, kernel=word, rows=ONE, width=ONE)
 
 
 def grouped(experts: int, phase: Phase = Phase.FORWARD, recipe: str = "") -> GroupedGemm:
     return GroupedGemm(
-        name="moe.up", phase=phase, groups=experts * ONE, m=ONE, k=ONE, n=ONE, scale_recipe=recipe
+        module=Module.MOE,
+        role=Role.UP,
+        phase=phase,
+        groups=experts * ONE,
+        m=ONE,
+        k=ONE,
+        n=ONE,
+        scale_recipe=recipe,
     )
 
 
@@ -50,7 +67,8 @@ def test_every_expert_is_a_product_of_its_own(phase: Phase) -> None:
 
 def test_repeats_and_rows_are_each_counted() -> None:
     broadcast = Comm(
-        name="step.parameters",
+        module=Module.STEP,
+        role=Role.PARAMETER_GATHER,
         phase=Phase.STEP,
         collective=Collective.BROADCAST,
         axis=Axis.DP,
@@ -66,7 +84,7 @@ def graphed(*scopes: str) -> JobSpec:
 
 
 def test_graphs_replay_what_they_hold_and_nothing_else() -> None:
-    router, up = gemm("moe.router"), grouped(16)
+    router, up = gemm(OpKey(Module.MOE, Role.ROUTER)), grouped(16)
     eager = host_work(router, job())
     assert eager.calls[0] * 13 + eager.launches[0] * 5 > 100
     replay = host_work(router, graphed("moe_router"))
@@ -78,7 +96,7 @@ def test_graphs_replay_what_they_hold_and_nothing_else() -> None:
 
 def test_compiled_code_launches_and_calls_nothing() -> None:
     compiled = job(preset=PRESETS["fsdp"].changed({"host.code": "compiled"}))
-    norm = MemoryBound(name="mlp.norm", phase=Phase.FORWARD, kernel="rmsnorm", rows=ONE, width=ONE)
+    norm = kernel(OpKey(Module.MLP, Role.NORM), "rmsnorm")
     for one in (gemm(), norm, grouped(4)):
         work = host_work(one, compiled)
         assert work.calls[0] == 0
@@ -86,20 +104,20 @@ def test_compiled_code_launches_and_calls_nothing() -> None:
 
 
 def test_reading_token_counts_takes_calls_of_its_own() -> None:
-    permute = MemoryBound(name="moe.permute", phase=Phase.FORWARD, kernel="permute", rows=ONE, width=ONE)
+    permute = kernel(OpKey(Module.MOE, Role.PERMUTE), "permute")
     padded, counted = host_work(permute, job()), host_work(replace(permute, synchronises=True), job())
     assert counted.calls[0] - padded.calls[0] == CALLS["modules"]["token_counts"]
 
 
 def test_host_time_that_is_an_operation_itself_is_not_counted_again() -> None:
-    work = host_work(HostWork(name="slices", phase=Phase.FORWARD, launches=np.asarray([30.0])), job())
+    slices = HostWork(module=Module.LAYER, role=Role.SLICES, phase=Phase.FORWARD, launches=np.asarray([30.0]))
+    work = host_work(slices, job())
     assert (work.calls[0], work.launches[0]) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(("kernel", "launches"), [("accumulate_fp32", 0.0), ("accumulate", 1.0)])
+@pytest.mark.parametrize(("word", "launches"), [("accumulate_fp32", 0.0), ("accumulate", 1.0)])
 def test_a_product_accumulates_into_fp32_itself_and_a_kernel_does_in_16_bits(
-    kernel: str, launches: float
+    word: str, launches: float
 ) -> None:
-    op = MemoryBound(name="mlp.up.accumulate", phase=Phase.WEIGHT_GRAD, kernel=kernel, rows=ONE, width=ONE)
-    work = host_work(op, job())
+    work = host_work(kernel(OpKey(Module.MLP, Role.ACCUMULATE), word, Phase.WEIGHT_GRAD), job())
     assert (float(np.sum(work.calls)), float(np.sum(work.launches))) == (0.0, launches)

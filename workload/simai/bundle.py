@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.op import Comm, Phase
+from ops.roles import Module, Role
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.times.op_times import Pricer
@@ -132,6 +133,8 @@ def busbw_of(header: SimaiHeader, pricer: Pricer | None, name: str) -> BusBandwi
             if kind is Collective.ALL_TO_ALL and group is not SimaiGroup.EP:
                 continue
             op = Comm(
+                module=Module.OTHER,
+                role=Role.MESSAGE,
                 name=kind.value,
                 phase=Phase.FORWARD,
                 collective=kind,

@@ -12,6 +12,7 @@ import numpy as np
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
 from ops.recompute.layers import Recompute
+from ops.roles import Module, Role
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import ChunkTable, StageTable
 from solver.plans.plan_table import Plan, PlanTable
@@ -126,6 +127,8 @@ class _Prices:
         # Experts' groups exist only beside ep > 1; with one expert group they are the data-parallel ones.
         axis = Axis.DP_CP if group is SimaiGroup.DP_EP and self.header.ep == 1 else AXES[group]
         op = Comm(
+            module=Module.OTHER,
+            role=Role.MESSAGE,
             name=token,
             phase=Phase.FORWARD,
             collective=collective,

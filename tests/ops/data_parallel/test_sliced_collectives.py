@@ -7,7 +7,8 @@ import pytest
 
 from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE
 from ops.layout import Layout
-from ops.op import HostWork, Lane, MemoryBound
+from ops.op import HostWork, Lane, MemoryBound, Phase
+from ops.roles import Module, Role
 from profdb.modelled.book import ModelledBook
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
@@ -65,7 +66,13 @@ def test_the_device_fills_and_copies_what_it_gathers() -> None:
 
 
 def test_host_work_is_priced_by_the_launch() -> None:
-    work = HostWork(name="slices", phase="forward", lane=Lane.MAIN, launches=np.asarray([30.0]))
+    work = HostWork(
+        module=Module.LAYER,
+        role=Role.SLICES,
+        phase=Phase.FORWARD,
+        lane=Lane.MAIN,
+        launches=np.asarray([30.0]),
+    )
     book = ModelledBook(cluster=read_cluster("h100-sxm", root=ROOT))
     timed = Pricer(book=book, domain_ranks=8).time(work, Layout.of(8))
     assert timed.part == "host"

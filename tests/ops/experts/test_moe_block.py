@@ -7,6 +7,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
+from ops.roles import Module, OpKey, Role
 from ops.routing import Routing, places_visited
 from spec.arrays import ints
 from spec.job import JobSpec
@@ -99,11 +100,12 @@ def test_shared_experts_hide_exchanges_where_asked() -> None:
     """Dispatch beside their first product, combine beside their second, in both directions."""
     asked = job(seq_len=SEQ, overlap_shared_experts=True)
     found = exchanges(layer(asked, shared_ffn_hidden=WIDTH))
-    assert [(op.name, op.beside, op.beside_phase) for op in found] == [
-        ("moe.dispatch", "shared.up", Phase.FORWARD),
-        ("moe.combine", "shared.down", Phase.FORWARD),
-        ("moe.combine", "shared.down", Phase.INPUT_GRAD),
-        ("moe.dispatch", "shared.up", Phase.INPUT_GRAD),
+    up, down = (OpKey(Module.SHARED_EXPERTS, role) for role in (Role.UP, Role.DOWN))
+    assert [(op.role, op.beside, op.beside_phase) for op in found] == [
+        (Role.DISPATCH, up, Phase.FORWARD),
+        (Role.COMBINE, down, Phase.FORWARD),
+        (Role.COMBINE, down, Phase.INPUT_GRAD),
+        (Role.DISPATCH, up, Phase.INPUT_GRAD),
     ]
     assert all(op.lane is Lane.BESIDE for op in found)
     assert all(op.lane is Lane.MAIN for op in exchanges(layer(asked)))

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Phase, Update
+from ops.roles import Module, Role
 from profdb.lookup.op_queries import own_s
 from profdb.lookup.queries import Query
 from spec.arrays import ints
 from spec.collectives import Collective
 
-NUMBER = {"phase": Phase.INPUT_GRAD, "name": "one"}
+NUMBER = {"phase": Phase.INPUT_GRAD, "module": Module.OTHER, "role": Role.PROJECTION}
 PRODUCT = {"m": ints([2]), "k": ints([3]), "n": ints([5]), "layout": "TN", "dtype": "fp8"}
 CALL = {name: ints([size]) for name, size in zip(("batch", "q_len", "kv_len"), (2, 3, 5), strict=True)}
 HEADS = {"heads": ints([8]), "kv_heads": ints([4]), "qk_dim": 192, "v_dim": 128}
@@ -54,7 +55,15 @@ def test_no_field_is_lost(op: Op, method: str) -> None:
     [(Phase.FORWARD, "forward"), (Phase.RECOMPUTE, "forward"), (Phase.WEIGHT_GRAD, "backward")],
 )
 def test_the_phase_of_a_kernel_is_its_direction(phase: Phase, direction: str) -> None:
-    op = MemoryBound(name="one", phase=phase, kernel="swiglu", rows=ints([3]), width=ints([5]), dtype="fp16")
+    op = MemoryBound(
+        module=Module.MLP,
+        role=Role.ACTIVATION,
+        phase=phase,
+        kernel="swiglu",
+        rows=ints([3]),
+        width=ints([5]),
+        dtype="fp16",
+    )
     _, query = own_s(Listener(), op)  # type: ignore[misc, arg-type]
     assert (query.kernel, query.direction, query.dtype) == ("swiglu", direction, "fp16")
     assert (query.rows.tolist(), query.width.tolist()) == ([3], [5])

@@ -7,6 +7,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Attention, Phase
+from ops.roles import Module, Role
 from profdb.lookup.op_queries import attention_query
 from profdb.modelled.attention import Heads
 from profdb.modelled.flash_generations import generation_seconds, published
@@ -86,7 +87,8 @@ def test_unpublished_pairs_are_restated_by_the_book() -> None:
     assert not published("flash2", "blackwell")
     assert not published("flash", "hopper")
     op = Attention(
-        name="attention.core",
+        module=Module.ATTENTION,
+        role=Role.CORE,
         phase=Phase.FORWARD,
         batch=ints(1),
         q_len=ints(4096),
@@ -146,7 +148,8 @@ def test_calls_of_few_heads_on_a100_run_as_measured(direction: str, heads: int, 
 
 def test_a100_keeps_published_rates_in_a_step_and_h100_its_ratio() -> None:
     op = Attention(
-        name="attention.core",
+        module=Module.ATTENTION,
+        role=Role.CORE,
         phase=Phase.FORWARD,
         batch=ints(1),
         q_len=ints(4096),

@@ -7,6 +7,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
+from ops.roles import Module, Role
 from ops.routing import Routing, places_visited
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.overlap import exposed
@@ -20,7 +21,8 @@ ROUTING, ELEMENTS = Routing(num_experts=64, topk=8), 1_000_000
 def exchange(ep: int) -> Comm:
     visits = places_visited(ints(ep), ROUTING)[0]
     return Comm(
-        name="moe.dispatch",
+        module=Module.MOE,
+        role=Role.DISPATCH,
         phase=Phase.FORWARD,
         collective=Collective.ALL_TO_ALL,
         axis=Axis.EP,

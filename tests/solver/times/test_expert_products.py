@@ -7,6 +7,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import GroupedGemm, Phase
+from ops.roles import Module, Role
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import GroupedLinearQuery
 from solver.times.expert_products import products_apart_s
@@ -22,7 +23,8 @@ SMS = 128
 def experts(*, groups: int, rows: int, k: int = 1024, n: int = 2048, layout: str = "NT") -> GroupedGemm:
     size: IntArray = ints(groups * rows)
     return GroupedGemm(
-        name="moe.up",
+        module=Module.MOE,
+        role=Role.UP,
         phase=Phase.FORWARD,
         groups=ints(groups),
         m=size,

@@ -5,6 +5,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import MemoryBound, Phase
+from ops.roles import Module, Role
 from profdb.lookup.priced import Priced
 from solver.plans.plan_table import Plan, PlanTable
 from solver.schedules.registry import Schedule
@@ -37,7 +38,13 @@ def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False):
         # The operation that waits takes no time itself.
         waiting = index == count
         op = MemoryBound(
-            name="mlp.norm", phase=phase, kernel="rmsnorm", rows=one, width=one, synchronises=waiting
+            module=Module.MLP,
+            role=Role.NORM,
+            phase=phase,
+            kernel="rmsnorm",
+            rows=one,
+            width=one,
+            synchronises=waiting,
         )
         seconds = floats(0.0 if waiting else device_s / count)
         rest = {"family": "memory_bound", "relative_std": floats(0.1), "origin": one}

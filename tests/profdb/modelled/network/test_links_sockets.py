@@ -8,6 +8,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
+from ops.roles import Module, Role
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.network.all_to_all import LONG_SHARE as ALL_TO_ALL_SHARE
 from profdb.modelled.network.links import Shape, network_rate
@@ -28,7 +29,8 @@ AMD_LINK = 16e9
 def seconds(axis: Axis, layout: Layout, cluster: ClusterSpec = PCIE) -> float:
     pricer = Pricer.on(cluster, ModelledBook(cluster=cluster))
     comm = Comm(
-        name="gather",
+        module=Module.STEP,
+        role=Role.PARAMETER_GATHER,
         phase=Phase.STEP,
         collective=Collective.ALL_GATHER,
         axis=axis,
@@ -91,7 +93,8 @@ def test_all_to_all_sends_half_of_it_over_the_link() -> None:
     layout = Layout.of(8, ep=8)
     pricer = Pricer.on(PCIE, ModelledBook(cluster=PCIE))
     comm = Comm(
-        name="dispatch",
+        module=Module.MOE,
+        role=Role.DISPATCH,
         phase=Phase.FORWARD,
         collective=Collective.ALL_TO_ALL,
         axis=Axis.EP,

@@ -1,0 +1,141 @@
+"""What an operation is: its module and its role there. A label is for people; nothing looks into it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Module(StrEnum):
+    """The part of a model, or of its step, that an operation belongs to.
+
+    MLP: a dense feed-forward network, and the norm and the residual add around any second half of a block. LAYER: a
+    whole layer (its sharded parameters, what it offloads). MTP: what a multi-token-prediction block has beyond
+    a block and a head. OTHER: of none, such as a message between stages or a custom model's own operation.
+    """
+
+    EMBEDDING = "embedding"
+    ATTENTION = "attention"
+    MLP = "mlp"
+    MOE = "moe"
+    SHARED_EXPERTS = "shared"
+    LAYER = "layer"
+    MTP = "mtp"
+    HEAD = "head"
+    LOSS = "loss"
+    STEP = "step"
+    OTHER = "other"
+
+
+class Role(StrEnum):
+    """What an operation does in its module."""
+
+    # products, each with the casts, gathers and accumulations that serve it
+    QKV = "qkv"
+    Q_DOWN = "q_down"
+    Q_UP = "q_up"
+    KV_DOWN = "kv_down"
+    KV_UP = "kv_up"
+    OUT = "out"
+    GATE = "gate"
+    UP = "up"
+    DOWN = "down"
+    ROUTER = "router"
+    SHARED_GATE = "shared_gate"
+    LOGITS = "logits"
+    PROJECTION = "project"
+    # attention: one kernel, or its later steps over a ring; unfused the kernels around two products
+    CORE = "core"
+    RING = "ring"
+    SOFTMAX = "softmax"
+    DROPOUT = "dropout"
+    JOINED_HEADS = "join_heads"
+    # other kernels
+    TABLE = "table"
+    NORM = "norm"
+    ROTARY = "rotary"
+    ACTIVATION = "activation"
+    RESIDUAL = "residual"
+    TOP_K = "topk"
+    PERMUTE = "permute"
+    UNPERMUTE = "unpermute"
+    SORT = "sort"
+    UNSORT = "unsort"
+    CLAMP = "clamp"
+    BIAS = "bias"
+    CROSS_ENTROPY = "cross_entropy"
+    CAST = "cast"
+    COPY = "copy"
+    PAD = "pad"
+    ACCUMULATE = "accumulate"
+    # messages of activations
+    MESSAGE = "message"
+    ENTER = "enter"
+    LEAVE = "leave"
+    REGATHER = "regather"
+    ASSEMBLE = "assemble"
+    GATHER = "gather"
+    REDUCE = "reduce"
+    HEAD_EXCHANGE = "head_exchange"
+    RING_HOP = "ring_hop"
+    DISPATCH = "dispatch"
+    COMBINE = "combine"
+    EXPERT_GATHER = "expert_gather"
+    EXPERT_SCATTER = "expert_scatter"
+    # parameters and gradients
+    WEIGHT_GATHER = "weight_gather"
+    PARAMETER_GATHER = "parameter_gather"
+    GRADIENT_REDUCTION = "gradient_reduction"
+    GRADIENT_PASS = "gradient_pass"
+    PARAMETER_PASS = "parameter_pass"
+    SLICES = "slices"
+    UPDATE = "update"
+    # to the host and back
+    ACTIVATIONS_TO_HOST = "activations_to_host"
+    ACTIVATIONS_FROM_HOST = "activations_from_host"
+    GRADIENTS_TO_HOST = "gradients_to_host"
+    PARAMETERS_FROM_HOST = "parameters_from_host"
+    HOST_UPDATE = "host_update"
+
+
+class OpKey(NamedTuple):
+    """Which operation of a layer: the one with this role in this module."""
+
+    module: Module
+    role: Role
+
+    def served_by(self, role: Role, name: str = "") -> "Identity":
+        """What an operation is that helps this one."""
+        return Identity(module=self.module, role=role, serves=self.role, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """``role`` in ``module``; ``serves`` is the role of the operation of that module which this one helps
+    (a product's casts, accumulation and collectives), None for one that stands for itself. ``name`` is the
+    label that people read, by default made of these.
+    """
+
+    module: Module
+    role: Role
+    serves: Role | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            words = (self.module, self.serves, self.role)
+            object.__setattr__(self, "name", ".".join(word.value for word in words if word))
+
+    @property
+    def key(self) -> OpKey:
+        """Itself."""
+        return OpKey(self.module, self.role)
+
+    @property
+    def served(self) -> OpKey:
+        """The operation it stands with: the one it serves, or itself."""
+        return OpKey(self.module, self.serves or self.role)
+
+    def is_within(self, parts: Collection[Module | OpKey]) -> bool:
+        """Whether it belongs to one of ``parts``: a whole module, or an operation with all that serves it."""
+        return self.module in parts or self.served in parts

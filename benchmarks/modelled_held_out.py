@@ -25,8 +25,9 @@ from benchmarks.measured_curves import frame, read_folder  # noqa: E402
 from benchmarks.modelled_accuracy import price_collectives, price_gemm, sheet_of  # noqa: E402
 from profdb.cases import Family  # noqa: E402
 from profdb.lookup.priced import Priced  # noqa: E402
-from profdb.modelled import all_to_all, collective_ring_tree, gemm  # noqa: E402
+from profdb.modelled import gemm  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.modelled.network import all_to_all, ring_tree  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 
 FIT_POINTS = 1000
@@ -53,9 +54,9 @@ GEMM_CONSTANTS = (
     Constant(module=gemm, name="SPLIT_S", low=0.0, high=4e-6),
 )
 NCCL_CONSTANTS = (
-    Constant(module=collective_ring_tree, name="LONG_SHARE", low=0.8, high=1.0),
-    Constant(module=collective_ring_tree, name="OWN_CHUNK", low=0.0, high=1.0),
-    Constant(module=collective_ring_tree, name="NVLS_SHARE", low=0.6, high=1.0),
+    Constant(module=ring_tree, name="LONG_SHARE", low=0.8, high=1.0),
+    Constant(module=ring_tree, name="OWN_CHUNK", low=0.0, high=1.0),
+    Constant(module=ring_tree, name="NVLS_SHARE", low=0.6, high=1.0),
     Constant(module=all_to_all, name="LONG_SHARE", low=0.7, high=1.0),
 )
 

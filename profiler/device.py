@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from spec.cluster.architecture import ArchitectureSpec
 from spec.errors import ConfigError
 
 SECONDS_FOR_NVIDIA_SMI = 20
@@ -14,10 +15,12 @@ SECONDS_FOR_NVIDIA_SMI = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """``kind`` cuda or cpu; ``index`` of the GPU on this node."""
+    """``kind`` cuda or cpu; ``index`` of the GPU on this node; ``architecture`` None where no sheet
+    says it."""
 
     kind: str
     index: int = 0
+    architecture: ArchitectureSpec | None = None
 
     @property
     def torch_device(self) -> torch.device:

@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from profdb.cases import Case
@@ -14,15 +15,19 @@ from profiler.rank_layout import RankLayout
 from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from profiler.world import World
+from spec.cluster.architecture import ArchitectureSpec
 
 
-def case_measurer(device: str = "auto", *, compiled: bool = False) -> Callable[[Case], Sample]:
-    """A function that measures one compute case on this process's device, cuda, cpu or auto.
+def case_measurer(
+    device: str = "auto", *, architecture: ArchitectureSpec | None = None, compiled: bool = False
+) -> Callable[[Case], Sample]:
+    """A function that measures one compute case on this process's device, cuda, cpu or auto, of an
+    ``architecture`` where that is known.
 
     A case that does not fit or cannot run here comes back with status oom or failed, as a collective
     does: one process has nobody to talk to. Raises ConfigError when cuda is wanted and absent.
     """
-    chosen = choose_device(device, 0)
+    chosen = replace(choose_device(device, 0), architecture=architecture)
     world = World(layout=RankLayout(), device=chosen)
     bench = Bench(world=world, launcher=TorchLauncher(world=world, compiled=compiled))
     raise_clocks(chosen)
@@ -40,6 +45,9 @@ def measuring_device(device: str, root: Path, allowed_s: float) -> MeasuringDevi
     world = World(layout=RankLayout(), device=chosen)
     sheet = matching_sheet(chosen.name, chosen.kind, root)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    architecture = sheet.cluster.gpu.architecture if sheet else None
     return MeasuringDevice(
-        machine=machine_facts(world, sheet, today), measure=case_measurer(device), allowed_s=allowed_s
+        machine=machine_facts(world, sheet, today),
+        measure=case_measurer(device, architecture=architecture),
+        allowed_s=allowed_s,
     )

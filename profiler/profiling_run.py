@@ -3,7 +3,7 @@
 import datetime
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profdb.cases import Case
@@ -87,6 +87,7 @@ def run_profiling(
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
     device = choose_device(options.device, layout.local_rank)
     sheet = matching_sheet(device.name, device.kind, options.root)
+    device = replace(device, architecture=sheet.cluster.gpu.architecture if sheet else None)
     domain = options.domain_ranks or sheet_domain(sheet, layout.local_size)
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     cases = options.cases

@@ -217,7 +217,7 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
         recompute_modules=_modules(request.recompute_modules or written.recompute_modules, config.path),
         optimizer_offload=optimizer_offload,
         offloaded_layers=offloaded_layers,
-    )
+    ).on(cluster.gpu.architecture)
 
 
 def _modules(names: tuple[str, ...], where: str) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from spec.cluster.architecture import ArchitectureSpec
 from spec.presets.preset import FrameworkPreset
 
 
@@ -13,7 +14,7 @@ class Precision:
     ``parameter_gather`` the one sharded parameters travel in; ``master`` and ``moments`` are
     optimizer state (master "" = no separate copy). ``scale_recipe`` names the products' scales ("tensor",
     "block"), ``scaling`` how a framework finds them and casts (ops.quantize.RECIPES; "" by the scales).
-    ``transposed_copies``: products want both operands along k, so tensors are cast in both orders (Hopper);
+    ``transposed_copies``: products want both operands along k, so tensors are cast in both orders (JobSpec.on);
     ``casts_every_forward``: weights are cast anew in every forward instead of once a step.
     """
 
@@ -85,6 +86,13 @@ class JobSpec:
     def with_preset(self, preset: FrameworkPreset) -> "JobSpec":
         """The same job under another framework preset."""
         return replace(self, preset=preset)
+
+    def on(self, architecture: ArchitectureSpec) -> "JobSpec":
+        """The same job on GPUs of an architecture, whose fp8 products say in which orders tensors are cast."""
+        fp8 = architecture.fp8
+        if fp8 is None:
+            return self
+        return replace(self, precision=replace(self.precision, transposed_copies=fp8.transposed_copies))
 
 
 def precision_of(preset: FrameworkPreset, compute: str = "bf16") -> Precision:

@@ -31,6 +31,9 @@ MAX_PARAMETERS = 6
 VAGUE_NAMES = frozenset(
     {"util", "utils", "common", "helper", "helpers", "misc", "base", "manager", "managers"}
 )
+# "cpu" is torch's name of a device as well.
+ARCHITECTURE_FILES = (Path(__file__).resolve().parents[1] / "configs" / "architectures").glob("*.toml")
+GPU_ARCHITECTURES = frozenset(path.stem for path in ARCHITECTURE_FILES) - {"cpu"}
 EMPTY_CONTAINERS = frozenset({"dict", "list", "set", "defaultdict", "deque", "OrderedDict", "Counter"})
 
 # A home, scratch or working folder of somebody's machine, at the start of a path.
@@ -238,6 +241,22 @@ def modules_hold_no_state(source: Source) -> Iterator[str]:
             yield source.at(node, "an empty container at module level can only be filled later: global state")
 
 
+def architectures_are_files(source: Source) -> Iterator[str]:
+    """What belongs to a GPU architecture is a file under configs/architectures: code asks for its facts."""
+    if source.owner == "tests":
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Constant) and str(node.value).lower() in GPU_ARCHITECTURES:
+            yield source.at(node, f"names the architecture {node.value!r}; ask for a fact of its file")
+        for name in (getattr(node, field, None) for field in ("id", "attr", "arg", "name")):
+            if isinstance(name, str) and GPU_ARCHITECTURES.intersection(name.lower().split("_")):
+                yield source.at(node, f"{name} belongs to one architecture; make it a fact of its file")
+        if isinstance(node, ast.Compare) and "architecture.name" in ast.unparse(node):
+            sides = (node.left, *node.comparators)
+            if any(isinstance(part, ast.Constant) for side in sides for part in ast.walk(side)):
+                yield source.at(node, "compares an architecture's name; ask for a fact of its file")
+
+
 RULES: tuple[Rule, ...] = (
     imports_point_one_way,
     torch_is_imported_late,
@@ -249,6 +268,7 @@ RULES: tuple[Rule, ...] = (
     errors_are_named,
     modules_are_described,
     modules_hold_no_state,
+    architectures_are_files,
 )
 
 

@@ -45,6 +45,12 @@ BAD = [
     ("errors_are_named", "spec/job.py", "try:\n    x = 1\nexcept BaseException:\n    x = 2\n"),
     ("modules_are_described", "spec/job.py", "x = 1\n"),
     ("modules_are_described", "spec/__init__.py", ""),
+    ("architectures_are_files", "profdb/modelled/gemm.py", "wide = gpu.architecture.name == 'cpu'\n"),
+    ("architectures_are_files", "profdb/modelled/gemm.py", "TILES = {'blackwell': (256, 256)}\n"),
+    ("architectures_are_files", "ops/quantize.py", "def f(a):\n    return a in ('volta', x)\n"),
+    ("architectures_are_files", "solver/price.py", "match a:\n    case 'Hopper':\n        x = 1\n"),
+    ("architectures_are_files", "profiler/device.py", "PLATEAU_VOLTA = 1.9\n"),
+    ("architectures_are_files", "benchmarks/accuracy_rows/job.py", "def f(is_ampere): ...\n"),
     ("modules_hold_no_state", "spec/job.py", "x = 1\ndef f():\n    global x\n    x = 2\n"),
     ("modules_hold_no_state", "spec/job.py", "CACHE = {}\n"),
     ("modules_hold_no_state", "spec/job.py", "import collections\nSEEN: object = collections.defaultdict(list)\n"),
@@ -69,6 +75,11 @@ GOOD = [
     ("spec/job.py", '"""Doc."""\nclass A:\n    """Doc."""\n    def f(self, a, b, c, d, e, g): ...\n'),
     ("spec/store.py", '"""Doc."""\ntry:\n    x = 1\nexcept BaseException:\n    x = 2\n    raise\n'),
     ("profdb/database.py", '"""Doc."""\n' + "# line\n" * 299),
+    (
+        "profdb/modelled/gemm.py",
+        '"""Faster on Hopper."""\nwide = one.architecture.name == other.architecture.name\ncanada = "cpu"\n',
+    ),
+    ("tests/spec/test_gpu.py", "HOPPER = read_architecture('hopper')\n"),
     ("tests/spec/test_job.py", "def test_x(a, b, c, d, e, f, g): ...\n"),
 ]
 

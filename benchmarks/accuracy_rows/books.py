@@ -45,7 +45,9 @@ class Books:
     def _lender(self, cluster: ClusterSpec) -> ClusterSpec | None:
         names = sorted(self.measured, key=lambda name: (name not in FIRST_LENDERS, name))
         sheets = [sheet_cluster(name, self.root) for name in names]
-        return next((one for one in sheets if one.gpu.architecture == cluster.gpu.architecture), None)
+        return next(
+            (one for one in sheets if one.gpu.architecture.name == cluster.gpu.architecture.name), None
+        )
 
     def _curves(self, name: str, modelled: ModelledBook) -> CurveBook:
         if name not in self.fitted:

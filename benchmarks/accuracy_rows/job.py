@@ -205,7 +205,6 @@ def _fp8_scaling(row: Row, word: str) -> dict[str, str | bool]:
         "scaling": "delayed" if delayed else "current",
         # only Megatron says which micro-batch is a step's first
         "casts_every_forward": "llm-foundry" in framework,
-        "transposed_copies": row.text("gpu").startswith("H"),
     }
 
 

@@ -111,7 +111,12 @@ class Pricing:
         key = f"{cluster.name} {cluster.domains[-1].bandwidth} {cluster.nics_per_node}"
         return Prepared(
             row=row,
-            question=Question(model=model, job=job, cluster=cluster, pricer=self._pricer(key, cluster)),
+            question=Question(
+                model=model,
+                job=job.on(cluster.gpu.architecture),
+                cluster=cluster,
+                pricer=self._pricer(key, cluster),
+            ),
             cluster_key=key,
             candidates=tuple(candidates),
             gaps=(*model_gaps, *job_gaps, *plan_gaps),

@@ -18,7 +18,6 @@ from profdb.modelled.gemm import (
     FILL_CYCLES,
     LAUNCH_S,
     MMA_EFFICIENCY,
-    REGISTER_OPERANDS,
     gemm_seconds,
 )
 from profdb.modelled.memory_bound import streaming_seconds
@@ -42,7 +41,7 @@ PLAIN_PER_CLOCK = 128.0
 PLAIN_PER_PAIR = 6.0
 
 # Part of the shorter of tensor and other work that is not hidden. All of it where the same warps do
-# both; from Hopper on the tensor cores run asynchronously and part of the softmax hides behind them.
+# both; where the tensor cores run asynchronously part of the softmax hides behind them.
 # Fitted: to the forward rates published for causal heads of 128 at 16k tokens, 189 TFLOP/s on A100
 # (FlashAttention-2, figure 5) and about 640 on H100 (FlashAttention-3, figure 5).
 OVERLAP_LOSS_SYNCHRONOUS = 1.0
@@ -112,8 +111,8 @@ def flash_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> Flo
     width = sum(np.ceil(size / HEAD_STEP) * HEAD_STEP for size in (heads.qk_dim, heads.v_dim))
     tensor_s = 2.0 * width / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
     other_s = (1.0 / EXPONENTIALS_PER_CLOCK + PLAIN_PER_PAIR / PLAIN_PER_CLOCK) / clock
-    synchronous = gpu.architecture in REGISTER_OPERANDS
-    loss = OVERLAP_LOSS_SYNCHRONOUS if synchronous else OVERLAP_LOSS_ASYNCHRONOUS
+    asynchronous = gpu.architecture.asynchronous_products
+    loss = OVERLAP_LOSS_ASYNCHRONOUS if asynchronous else OVERLAP_LOSS_SYNCHRONOUS
     pair_s = np.maximum(tensor_s, other_s) + loss * np.minimum(tensor_s, other_s)
     blocks = heads.batch * heads.heads * np.ceil(heads.q_len / QUERY_BLOCK)
     pairs = heads.pairs(KEY_BLOCK)

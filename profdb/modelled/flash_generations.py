@@ -1,10 +1,9 @@
 """Flash attention of a named generation, from the rates its authors published.
 
 FlashAttention-2 on H100 SXM5: arXiv 2407.08608, figure 5 (forward; causal and not; heads of 64, 128, 256) and
-figure 6 (backward, not causal; heads of 64, 128), TFLOP/s at 512 to 16k tokens, 16k tokens a call.
-On A100: the same kernel reaches 73 % of the tensor peak forward and 63 % backward (arXiv 2307.08691
-sec. 4.1) and 189 TFLOP/s forward with causal heads of 128 at 16k tokens (figure 5); ``Assumption:`` with the
-shares of its H100 rates at other lengths and widths.
+figure 6 (backward, not causal; heads of 64, 128), TFLOP/s at 512 to 16k tokens, 16k tokens a call. An
+architecture says what the same kernel reaches on it with heads of 128 at 16k tokens (spec.cluster.architecture:
+Flash2Rates); ``Assumption:`` with the shares of the H100 rates at other lengths and widths.
 Older kernels take their published multiple of its time (spec.cluster.attention_generations).
 ``Assumption:`` a causal backward loses what a causal forward of the same length and width does; heads of another
 width run at the rate of the next published one, padded to a multiple of 32.
@@ -12,11 +11,6 @@ width run at the rate of the next published one, padded to a multiple of 32.
 The published calls fill the GPU: 16k tokens and 2048 channels. A call of fewer heads ends with multiprocessors that
 wait for the longest block (a block of queries, in the backward of keys, walks its head alone: 2307.08691 sec. 3.2):
 half such a block, on average, comes on top, in the published calls too.
-
-On Ampere rates follow the tensor peak and hold in a training step: an A100 PCIe of 300 W reaches 185 TFLOP/s
-forward and 157 backward in a loop of hundreds (causal, 64 heads of 128, 4096 tokens: SimuMax,
-configs/system/a100_pcie.json, sdp_fwd and sdp_bwd, which count the whole matrix), no less than 400 W are published
-to reach.
 """
 
 import numpy as np
@@ -27,6 +21,7 @@ from profdb.modelled.attention import Heads
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import FloatArray, IntArray
+from spec.cluster.architecture import ArchitectureSpec, Flash2Rates
 from spec.cluster.attention_generations import OVER_FLASH2
 from spec.cluster.cluster import GpuSpec
 from spec.origin import Origin
@@ -49,42 +44,34 @@ BACKWARD_FULL = {
     64: (198, 238, 264, 279, 287, 291),
     128: (214, 260, 291, 310, 318, 322),
 }
-# FLOP/s in 16 bits and multiprocessors of the GPUs that the rates hold for: what long products sustain on an H100
-# SXM5, the tensor peak of A100 (configs/clusters/h100-sxm.toml, a100-sxm-80g.toml).
-REFERENCE = {"hopper": (794.5e12, 132), "ampere": (312e12, 108)}
 # The published calls: tokens of all sequences, channels of all heads (2307.08691 sec. 4.1).
 PUBLISHED_TOKENS, PUBLISHED_CHANNELS = 16384, 2048
 BLOCK = 128  # queries, or keys in the backward, of a block (2307.08691 sec. 3.3)
-# A100 over H100: forward not causal, forward causal; backward likewise.
-AMPERE_FULL = 0.73 * 312.0 / 370.0
-AMPERE_CAUSAL = 189.0 / 335.0
-AMPERE_BACKWARD = 0.63 * 312.0 / 322.0
+# The entry of the tables that an architecture states its own figures for.
+STATED_WIDTH = 128
 
 HEAD_STEP = 32  # flash-attn compiles its kernels for multiples of 32
 
 
-def published(kernel: str, architecture: str) -> bool:
-    """Whether the kernel's rates on GPUs of that architecture follow from published ones."""
-    return kernel in OVER_FLASH2 and architecture in REFERENCE
-
-
-def holds_under_load(architecture: str) -> bool:
-    """Whether these kernels keep their rate where power limits what long products sustain."""
-    return architecture == "ampere"
+def published(kernel: str, architecture: ArchitectureSpec) -> Flash2Rates | None:
+    """The rates that the kernel's on GPUs of that architecture follow from; None where none are published."""
+    return architecture.flash2 if kernel in OVER_FLASH2 else None
 
 
 def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, kernel: str) -> FloatArray:
     """Seconds of one call of ``kernel`` on ``gpu``, forward or backward; 0 where there is nothing to do.
 
-    Pairs of query and key that the mask leaves out are not counted, as in the papers. Raises KeyError for a
+    Pairs of query and key that the mask leaves out are not counted, as in the papers. Raises ValueError for a
     kernel or architecture without published rates.
     """
+    stated = published(kernel, gpu.architecture)
+    if stated is None:
+        raise ValueError(f"no published rates of {kernel} on {gpu.architecture.name}")
     backward = direction == "backward"
     widths = np.maximum(heads.qk_dim, heads.v_dim)
-    rate = published_flops(heads.kv_len, widths, direction, heads.mask, gpu.architecture)
-    reference, num_sms = REFERENCE[gpu.architecture]
+    rate = published_flops(heads.kv_len, widths, direction, heads.mask, stated)
     rates = flops_rates(gpu, dtype)
-    rate = rate * (rates.peak if holds_under_load(gpu.architecture) else rates.sustained) / reference
+    rate = rate * (rates.peak if stated.holds_under_load else rates.sustained) / stated.gpu_flops
     width = np.ceil(widths / HEAD_STEP) * HEAD_STEP
     per_pair = 4.0 * width * (2.5 if backward else 1.0)
     pairs = heads.pairs()
@@ -92,7 +79,7 @@ def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, k
     per_sequence = np.maximum(pairs * PUBLISHED_CHANNELS / np.maximum(widths, 1), 1.0)
     sequences = np.maximum(PUBLISHED_TOKENS / np.maximum(heads.kv_len, 1), 1.0)
     tail_pairs = BLOCK / 2.0 * np.minimum(heads.kv_len, pairs)
-    full_rate = rate * (1.0 + tail_pairs * num_sms / (per_sequence * sequences))
+    full_rate = rate * (1.0 + tail_pairs * stated.num_sms / (per_sequence * sequences))
     calls = heads.batch * heads.heads * pairs + tail_pairs * gpu.num_sms
     seconds = per_pair * calls / full_rate * OVER_FLASH2[kernel][direction]
     memory = streaming_seconds(gpu, heads.moved_bytes(dtype) * (2.0 if backward else 1.0))
@@ -100,7 +87,7 @@ def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, k
 
 
 def published_flops(
-    lengths: IntArray, widths: IntArray, direction: str, mask: str, architecture: str
+    lengths: IntArray, widths: IntArray, direction: str, mask: str, stated: Flash2Rates
 ) -> FloatArray:
     """FLOP/s of FlashAttention-2 by keys and head width (1-D arrays), between published lengths by the
     logarithm of the length and beyond them as at the nearest."""
@@ -111,7 +98,7 @@ def published_flops(
         per_length = _rates(width, direction, causal=mask != "full")
         here = np.interp(np.log2(np.maximum(lengths, 1)), np.log2(LENGTHS), per_length)
         rates = np.where(padded == width, here, rates)
-    return rates * 1e12 * _architecture_share(architecture, direction, causal=mask != "full")
+    return rates * 1e12 * _share(stated, direction, causal=mask != "full")
 
 
 def _rates(width: int, direction: str, *, causal: bool) -> FloatArray:
@@ -124,12 +111,14 @@ def _rates(width: int, direction: str, *, causal: bool) -> FloatArray:
     return np.asarray(backward * (masked / full if causal else 1.0), dtype=np.float64)
 
 
-def _architecture_share(architecture: str, direction: str, *, causal: bool) -> float:
-    if architecture == "hopper":
-        return 1.0
+def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
+    """FLOP/s on the architecture over those of the tables, at the entry that both state."""
+    full = stated.forward / (FORWARD_FULL[STATED_WIDTH][-1] * 1e12)
+    masked = stated.causal_forward / (FORWARD_CAUSAL[STATED_WIDTH][-1] * 1e12)
     if direction == "forward":
-        return AMPERE_CAUSAL if causal else AMPERE_FULL
-    return AMPERE_BACKWARD * (AMPERE_CAUSAL / AMPERE_FULL if causal else 1.0)
+        return masked if causal else full
+    backward = stated.backward / (BACKWARD_FULL[STATED_WIDTH][-1] * 1e12)
+    return backward * (masked / full if causal else 1.0)
 
 
 def generation_price(gpu: GpuSpec, query: AttentionQuery) -> Priced:

@@ -24,12 +24,14 @@ import numpy as np
 
 from profdb.modelled.rates import flops_rates
 from spec.arrays import BoolArray, FloatArray, IntArray
+from spec.cluster.architecture import OperandReads
 from spec.cluster.cluster import GpuSpec
 from spec.dtypes import dtype_bytes
 
 RELATIVE_STD = 0.12  # Fitted: residuals of the same timings
 
-# Tile sizes that cuBLAS and CUTLASS ship (CUTLASS, "Efficient GEMM in CUDA": threadblock tiles).
+# Tile sizes that cuBLAS and CUTLASS ship (CUTLASS, "Efficient GEMM in CUDA": threadblock tiles) for every
+# GPU; an architecture may have wider ones.
 TILES = (
     (256, 128),
     (128, 256),
@@ -47,17 +49,12 @@ TILES = (
     (16, 128),
     (16, 64),
 )
-# 256 x 256 needs the accumulators in tensor memory (Blackwell: PTX ISA, tcgen05, 2-SM tiles).
-WIDE_TILES = {"blackwell": ((256, 256),)}
 K_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 K_STEP = 64
 
 # Bytes per clock and SM of shared memory: CUDA C++ Programming Guide, shared memory: 32 banks of 4.
 SHARED_BYTES_PER_CLOCK = 128.0
-# Until Ada the operands go through registers, a warp reading them for at most 64 x 64 of the tile
-# (PTX ISA, mma.sync); from Hopper on a warp group reads them for 64 x n (wgmma); Blackwell's tensor
-# cores read each operand once (tcgen05).
-REGISTER_OPERANDS = ("volta", "ampere", "ada")
+# A warp reads operands for at most 64 x 64 of the tile (PTX ISA, mma.sync), a warp group for 64 x n (wgmma).
 WARP_TILE = 64
 
 LAUNCH_S = 1.3e-6  # Fitted
@@ -115,9 +112,9 @@ def gemm_seconds(
     shapes = Shapes(*(np.asarray(size, dtype=np.float64) for size in (batch, m, k, n)))
     best = np.full(shapes.m.shape, np.inf)
     shared_rate = SHARED_BYTES_PER_CLOCK * gpu.boost_clock_hz
-    for rows, columns in (*WIDE_TILES.get(gpu.architecture, ()), *TILES):
+    for rows, columns in (*gpu.architecture.wide_tiles, *TILES):
         mma_s = 2.0 * rows * columns / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
-        shared_s = operand_elements(gpu.architecture, rows, columns) * width / shared_rate
+        shared_s = operand_elements(gpu.architecture.operand_reads, rows, columns) * width / shared_rate
         tile = Tile(rows=rows, columns=columns, step_s=max(mma_s, shared_s))
         traffic = dram_bytes(gpu, shapes, tile, width)
         for splits in K_SPLITS:
@@ -125,15 +122,15 @@ def gemm_seconds(
     return np.where(shapes.empty, 0.0, best)
 
 
-def operand_elements(architecture: str, tile_m: int, tile_n: int) -> float:
+def operand_elements(reads: OperandReads, tile_m: int, tile_n: int) -> float:
     """Operand elements of a tile that pass through shared memory per step of k: once in, and out as
     often as the tensor cores read them."""
     once = tile_m + tile_n
-    if architecture in REGISTER_OPERANDS:
+    if reads is OperandReads.WARP:
         warp_m = min(max(tile_m // 2, 16), WARP_TILE)
         warp_n = min(max(tile_n // 2, 8), WARP_TILE)
         return once + (tile_m / warp_m) * (tile_n / warp_n) * (warp_m + warp_n)
-    if architecture == "hopper":
+    if reads is OperandReads.WARP_GROUP:
         return once + max(tile_m / WARP_TILE, 1.0) * (WARP_TILE + tile_n)
     return once
 

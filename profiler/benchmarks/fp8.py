@@ -6,7 +6,7 @@ for 1 x 128 of A and 128 x 128 of B (DeepSeek-V3, arXiv 2412.19437, section 3.3.
 
 All run in layout NT only: frameworks transpose copies for the gradients, so that their products are NT as
 well (cuBLASLt documentation, "cublasLtMatmul", table of FP8 kernels: A transposed, B not transposed in
-column-major terms). Source of shapes, strides and devices: PyTorch, aten/src/ATen/native/cuda/ScaledBlas.cpp
+column-major terms). Source of shapes and strides: PyTorch, aten/src/ATen/native/cuda/ScaledBlas.cpp
 and GroupedBlas.cpp.
 """
 
@@ -47,20 +47,27 @@ def try_once(call: Call) -> None:
 
 def check_fp8(case: GemmCase, device: Device) -> None:
     """UnsupportedCaseError with the reason why a case cannot run."""
-    if device.capability < (8, 9):
-        raise UnsupportedCaseError("fp8 products need compute capability 8.9")
     if case.scale_recipe not in SCALES:
         raise UnsupportedCaseError(f"fp8 products are scaled by one of {', '.join(SCALES)}")
-    if case.scale_recipe == "row" and device.capability < (9, 0):
-        raise UnsupportedCaseError("fp8 products scaled by row need compute capability 9.0")
-    if case.scale_recipe == "block" and device.capability != (9, 0):
-        raise UnsupportedCaseError("fp8 products scaled by blocks of 128 run on compute capability 9.0")
-    if case.scale_recipe == "mx" and device.capability < (10, 0):
-        raise UnsupportedCaseError("MXFP8 products need compute capability 10.0")
+    if case.scale_recipe not in offered_scales(device):
+        raise UnsupportedCaseError(f"no fp8 products scaled by {case.scale_recipe} on this architecture")
     if case.layout != "NT" or case.batch != 1 or case.bias:
         raise UnsupportedCaseError("fp8 products run as NT, one at a time, without bias")
     if case.k % 16 or case.n % 16 or (case.scale_recipe == "mx" and case.k % 32):
         raise UnsupportedCaseError("fp8 products need k and n to be multiples of 16 (mx: k of 32)")
+
+
+def offered_scales(device: Device, *, grouped: bool = False) -> tuple[str, ...]:
+    """Recipes that the device's architecture has products for; where no sheet says what it is, all, and
+    torch says which it lacks."""
+    if device.kind != "cuda":
+        return ()
+    if device.architecture is None:
+        return tuple(SCALES)
+    fp8 = device.architecture.fp8
+    if fp8 is None:
+        return ()
+    return fp8.grouped_scales if grouped else fp8.scales
 
 
 def fp8_call(case: GemmCase, where: torch.device) -> Call:
@@ -113,8 +120,8 @@ SCALES: dict[str, Callable[[int, int, int, torch.device], Scales]] = {
 def launch_grouped_fp8(case: GroupedGemmCase, device: Device) -> Launched:
     """The experts' products in one launch, scaled by row: what torch's grouped kernel takes."""
     rows = case.m // case.groups
-    if device.capability != (9, 0):
-        raise UnsupportedCaseError("grouped fp8 products run on compute capability 9.0")
+    if case.scale_recipe not in offered_scales(device, grouped=True):
+        raise UnsupportedCaseError("no such grouped fp8 products on this architecture")
     if case.layout != "NT" or case.scale_recipe != "row" or case.dtype_out != "bf16":
         raise UnsupportedCaseError("grouped fp8 products run as NT, scaled by row, into bf16")
     if rows % 16 or case.k % 16 or case.n % 16:

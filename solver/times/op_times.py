@@ -22,7 +22,7 @@ from profdb.curvebook import Book
 from profdb.lookup.op_queries import attention_query, own_s
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
-from profdb.modelled.flash_generations import generation_price, holds_under_load, published
+from profdb.modelled.flash_generations import generation_price, published
 from profdb.modelled.host_side import host_transfer_s, host_update_s
 from solver.times.expert_exchange import exchanged
 from solver.times.expert_products import products_apart_s
@@ -96,13 +96,11 @@ class Pricer:
     def _slower(self, op: Op, world_size: int) -> float:
         """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one."""
         waits = slowest_of(world_size) if self.gpu else 1.0
-        if self.gpu and isinstance(op, Attention) and self._is_published(op):
-            return waits if holds_under_load(self.gpu.architecture) else waits / self.training_rate_ratio
+        if self.gpu and isinstance(op, Attention):
+            rates = published(op.kernel, self.gpu.architecture)
+            if rates is not None and rates.holds_under_load:
+                return waits
         return waits / self.training_rate_ratio
-
-    def _is_published(self, op: Attention) -> bool:
-        """Whether a flash kernel runs at published rates."""
-        return self.gpu is not None and published(op.kernel, self.gpu.architecture)
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
         """One activation from a pipeline stage to the next."""
@@ -172,9 +170,9 @@ class Pricer:
         restated by the published ratio of the two."""
         if op.kernel not in GENERATIONS[1:]:
             return self.book.attention_s(attention_query(op))
-        if self.gpu and self._is_published(op):
+        if self.gpu and published(op.kernel, self.gpu.architecture):
             return generation_price(self.gpu, attention_query(op))
-        ratio = slowdown(op.kernel, op.direction, self.gpu.architecture if self.gpu else "")
+        ratio = slowdown(op.kernel, op.direction, self.gpu.architecture if self.gpu else None)
         best = self.book.attention_s(attention_query(replace(op, kernel=GENERATIONS[0])))
         origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
         return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)

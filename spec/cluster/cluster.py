@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from spec.cluster.architecture import ArchitectureSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
@@ -12,11 +14,11 @@ class GpuSpec:
     clocks the power limit allows; a format without a figure there has none stated.
     ``training_rate_ratio`` is the rate compute-bound kernels keep in a training step, where every
     kernel before them has drawn power too, over the rate of a benchmark that runs them alone.
-    ``architecture`` picks the constants of the modelled curves; ``device_names`` are the names a
-    driver reports for this GPU (as torch.cuda.get_device_name).
+    ``device_names`` are the names a driver reports for this GPU (as torch.cuda.get_device_name).
     """
 
     name: str
+    architecture: ArchitectureSpec
     peak_flops: dict[str, float]
     memory_bytes: float
     memory_bandwidth: float
@@ -25,7 +27,6 @@ class GpuSpec:
     boost_clock_hz: float = 0.0
     l2_bytes: float = 0.0
     power_w: float = 0.0
-    architecture: str = ""
     training_rate_ratio: float = 1.0
     device_names: tuple[str, ...] = ()
 

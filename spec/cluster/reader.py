@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from spec.cluster.architecture import ArchitectureSpec
+from spec.cluster.architecture_reader import known_architectures, read_architecture
 from spec.cluster.cluster import ClusterSpec, GpuSpec, HostSpec, NetworkDomain
 from spec.cluster.sources import check_sources, figures_of, read_sources
 from spec.dtypes import DTYPE_BYTES
@@ -16,7 +18,6 @@ from spec.text_file import read_toml
 
 CLUSTER_FOLDER = Path("configs") / "clusters"
 
-ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
 LINKS = ("nvlink", "pcie", "socket", "network", "memory")
 MAX_DOMAINS = 3
 MAX_RANKS = 10**7
@@ -40,7 +41,8 @@ def known_clusters(root: Path) -> tuple[str, ...]:
 
 
 def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
-    """The cluster of a sheet, by name (stem under ``root``/configs/clusters) or by path.
+    """The cluster of a sheet, by name (stem under ``root``/configs/clusters) or by path; its architecture
+    is a file under ``root``/configs/architectures.
 
     Raises ConfigError for an unknown name (listing the known ones), an unreadable file, a missing or
     unknown key, a wrong type, a negative or non-finite number, an unknown GPU, or a figure without a
@@ -86,22 +88,22 @@ def _sheet_path(name_or_path: str, root: Path) -> Path:
 def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:
     """The GPU and the sources of its figures; ``gpu = "<sheet>"`` borrows another sheet's GPU."""
     if not isinstance(top.values.get("gpu"), str):
-        return _read_gpu(top.section("gpu")), {}
+        return _read_gpu(top.section("gpu"), root), {}
     lender = top.text("gpu")
     lenders = {name: root / CLUSTER_FOLDER / f"{name}.toml" for name in known_clusters(root)}
     other = read_toml(lenders[lender]) if lender in lenders else None
     if other is None or not isinstance(other.values.get("gpu"), dict):
         top.fail("gpu", f"a [gpu] table or the name of a sheet that has one: {', '.join(lenders)}")
     # Only the sheet that has the table is recognised by its driver's name: several sites lend one GPU.
-    gpu = replace(_read_gpu(other.section("gpu")), device_names=())
+    gpu = replace(_read_gpu(other.section("gpu"), root), device_names=())
     lent = {key: text for key, text in read_sources(other).items() if key.split(".")[0] == "gpu"}
     return gpu, lent
 
 
-def _read_gpu(table: Section) -> GpuSpec:
+def _read_gpu(table: Section, root: Path) -> GpuSpec:
     gpu = GpuSpec(
         name=table.text("name"),
-        architecture=table.choice("architecture", ARCHITECTURES),
+        architecture=_architecture(table, root),
         device_names=table.texts("device_names"),
         peak_flops=_rates(table, "peak_flops"),
         sustained_flops=_rates(table, "sustained_flops") if table.has("sustained_flops") else {},
@@ -117,6 +119,10 @@ def _read_gpu(table: Section) -> GpuSpec:
     )
     table.close()
     return gpu
+
+
+def _architecture(table: Section, root: Path) -> ArchitectureSpec:
+    return read_architecture(table.choice("architecture", known_architectures(root)), root=root)
 
 
 def _rates(table: Section, key: str) -> dict[str, float]:

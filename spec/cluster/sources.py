@@ -1,6 +1,6 @@
 """Each figure of a sheet has a source, and each source a figure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from spec.errors import ConfigError
 from spec.section import Section
@@ -36,23 +36,28 @@ def is_sourced(figure: str, sources: Mapping[str, str]) -> bool:
     return any(".".join(parts[:length]) in sources for length in range(1, len(parts) + 1))
 
 
-def figures_of(values: Mapping[str, object], path: str = "") -> tuple[str, ...]:
-    """Dotted paths of all numbers in a table, in the lists and in the tables inside it; the tables of a
-    list go by their name."""
-    found: list[str] = []
+def facts_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Dotted paths of all numbers, words, flags and lists in a table and in the tables inside it; the tables
+    of a list go by their name."""
+    return tuple(path for path, _ in _leaves(values))
+
+
+def figures_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Those of facts_of that are numbers."""
+    return tuple(
+        path
+        for path, value in _leaves(values)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    )
+
+
+def _leaves(values: Mapping[str, object], around: str = "") -> Iterator[tuple[str, object]]:
     for key, value in values.items():
-        here = f"{path}.{key}" if path else key
+        path = f"{around}.{key}" if around else key
         if isinstance(value, dict):
-            found.extend(figures_of(value, here))
+            yield from _leaves(value, path)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for table in value:
-                found.extend(figures_of(table, f"{here}.{table['name']}"))
-        elif _holds_number(value):
-            found.append(here)
-    return tuple(found)
-
-
-def _holds_number(value: object) -> bool:
-    if isinstance(value, list):
-        return any(_holds_number(item) for item in value)
-    return isinstance(value, int | float) and not isinstance(value, bool)
+                yield from _leaves(table, f"{path}.{table['name']}")
+        else:
+            yield path, value

@@ -2,6 +2,7 @@
 tensors without data check layouts and formats, and a fake CUDA tells the order of a trial."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.benchmarks.torch_dtypes import operand_copies
 from profiler.device import Device, choose_device
+from spec.cluster.architecture_reader import read_architecture
 from spec.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 META = torch.device("meta")
 
 
@@ -37,6 +40,10 @@ class Hopper(Device):
     @property
     def torch_device(self) -> torch.device:
         return META
+
+
+def of(architecture: str) -> Hopper:
+    return Hopper(kind="cuda", architecture=read_architecture(architecture, root=ROOT))
 
 
 def test_fp8_products_pass_torchs_checks_of_layout_and_format() -> None:
@@ -58,7 +65,7 @@ def test_fp8_products_pass_torchs_checks_of_layout_and_format() -> None:
 )
 def test_fp8_products_that_the_kernel_does_not_have_are_refused(case: GemmCase) -> None:
     with pytest.raises(UnsupportedCaseError):
-        launch_fp8(case, Hopper(kind="cuda"))
+        launch_fp8(case, of("hopper"))
 
 
 @pytest.mark.parametrize(("layout", "shape"), [("NT", (64, 48)), ("NN", (64, 48)), ("TN", (4, 32, 48))])
@@ -199,9 +206,7 @@ def test_fp8_products_are_launched_with_the_scales_of_their_recipe(
     assert (tuple(passed.shape), passed.dtype) == ((256, 384), torch.bfloat16)
     seen = Seen()
     monkeypatch.setattr(torch, "_scaled_mm", seen)
-    capability = (10, 0) if recipe == "mx" else (9, 0)
-    monkeypatch.setattr(Hopper, "capability", capability)
-    launched = launch_fp8(case, Hopper(kind="cuda"))
+    launched = launch_fp8(case, of("blackwell" if recipe == "mx" else "hopper"))
     assert launched.case == case
     assert recipe in launched.implementation
     launched.calls[0]()
@@ -216,13 +221,22 @@ def test_fp8_products_are_launched_with_the_scales_of_their_recipe(
     assert seen.words["use_fast_accum"] is (recipe in ("tensor", "row"))
 
 
-@pytest.mark.parametrize(("recipe", "capability"), [("row", (8, 9)), ("block", (10, 0)), ("mx", (9, 0))])
-def test_a_recipe_the_device_has_no_kernel_for_is_refused(
-    recipe: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Hopper, "capability", capability)
-    with pytest.raises(UnsupportedCaseError, match="capability"):
-        launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe=recipe), Hopper(kind="cuda"))
+@pytest.mark.parametrize(
+    ("recipe", "architecture"),
+    [("tensor", "ampere"), ("row", "ada"), ("block", "blackwell"), ("mx", "hopper")],
+)
+def test_a_recipe_the_architecture_has_no_kernel_for_is_refused(recipe: str, architecture: str) -> None:
+    with pytest.raises(UnsupportedCaseError, match=f"scaled by {recipe} on this architecture"):
+        launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe=recipe), of(architecture))
+
+
+def test_where_no_sheet_names_the_architecture_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Seen()
+    monkeypatch.setattr(torch, "_scaled_mm", asked)
+    launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="row"), Hopper(kind="cuda"))
+    assert tuple(asked.args[0].shape) == (128, 128)
+    with pytest.raises(UnsupportedCaseError, match="on this architecture"):
+        launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="row"), Device(kind="cpu"))
 
 
 GROUPED_FP8 = GroupedGemmCase(groups=4, m=64, k=32, n=48, dtype_in="fp8", scale_recipe="row")
@@ -234,7 +248,9 @@ def test_grouped_fp8_products_are_launched_as_their_case_says(monkeypatch: pytes
     assert (tuple(passed.shape), passed.dtype) == ((64, 48), torch.bfloat16)
     seen = Seen()
     monkeypatch.setattr(torch, "_scaled_grouped_mm", seen)
-    launched = launch_grouped_gemm(GROUPED_FP8, Hopper(kind="cuda"))
+    with pytest.raises(UnsupportedCaseError, match="on this architecture"):
+        launch_grouped_gemm(GROUPED_FP8, of("blackwell"))
+    launched = launch_grouped_gemm(GROUPED_FP8, of("hopper"))
     assert launched.case == GROUPED_FP8
     launched.calls[0]()
     left, right, scale_a, scale_b = seen.args
@@ -249,7 +265,7 @@ def test_grouped_fp8_products_are_launched_as_their_case_says(monkeypatch: pytes
 )
 def test_grouped_fp8_products_that_torch_does_not_have_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedCaseError):
-        launch_grouped_fp8(replace(GROUPED_FP8, **changed), Hopper(kind="cuda"))
+        launch_grouped_fp8(replace(GROUPED_FP8, **changed), of("hopper"))
 
 
 def test_what_this_torch_has_no_kernel_for_is_a_refusal_with_its_reason(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from solver.question import Question
 from solver.times.op_times import Pricer
+from spec.cluster.architecture_reader import read_architecture
 from spec.cluster.cluster import ClusterSpec, GpuSpec, NetworkDomain
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -40,6 +41,7 @@ def cluster(*, memory_gib: float = 80.0, gpus_per_node: int = 8) -> ClusterSpec:
         name="flat",
         gpu=GpuSpec(
             name="flat",
+            architecture=read_architecture("cpu", root=ROOT),
             peak_flops={"bf16": 100e12},
             memory_bytes=memory_gib * 2**30,
             memory_bandwidth=1e12,

@@ -11,7 +11,6 @@ import numpy as np
 
 from profdb.modelled.network.nccl_constants import (
     HOPS,
-    NVLINK_EFFICIENCY,
     PCIE_EFFICIENCY,
     Protocol,
 )
@@ -106,14 +105,15 @@ def scale_up_rate(cluster: ClusterSpec) -> float:
     """Payload bytes/s per GPU, one way, inside the scale-up domain."""
     domain = cluster.domains[0]
     if domain.link == "nvlink":
-        if cluster.gpu.architecture not in NVLINK_EFFICIENCY:
+        nccl = cluster.gpu.architecture.nccl
+        if nccl is None:
             raise ConfigError(
                 where=cluster.name,
                 key="gpu.architecture",
-                value=cluster.gpu.architecture,
-                allowed=f"for an NVLink domain one of {', '.join(NVLINK_EFFICIENCY)}",
+                value=cluster.gpu.architecture.name,
+                allowed="for an NVLink domain an architecture with an [nccl] table",
             )
-        return domain.bandwidth * NVLINK_EFFICIENCY[cluster.gpu.architecture]
+        return domain.bandwidth * nccl.nvlink_share
     if domain.link == "pcie":
         return domain.bandwidth * PCIE_EFFICIENCY
     return domain.bandwidth

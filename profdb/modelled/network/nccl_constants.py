@@ -1,4 +1,6 @@
-"""The constants of NCCL's own cost model, as facts.
+"""The constants of NCCL's own cost model that no architecture changes, as facts.
+
+Those by architecture are in configs/architectures.
 
 Source: NVIDIA/nccl, src/graph/tuning.cc (2.27) and src/tuning/cost_model.cc, ring.cc, tree.cc,
 nvls.cc, pat.cc (2.30), ``ncclTunerConstantsDefaults``; src/graph/topo.h for link rates. Latencies
@@ -51,26 +53,10 @@ PAT_RATE = 0.75
 # getNetOverhead: posting one network step from an Intel host; Simple posts three times.
 NET_OVERHEAD_S = (1.0e-6, 1.0e-6, 3.0e-6)
 
-# llMaxBws, column of one node, by architecture (Ada counts as Ampere: compute capability 8.x); the
-# columns of 2 and of 4 or more nodes follow the host CPU there: the Intel row.
-LL_MAX_RATE: dict[str, float] = {
-    "volta": 39.0e9,
-    "ampere": 87.7e9,
-    "ada": 87.7e9,
-    "hopper": 141.0e9,
-    "blackwell": 282.0e9,
-}
+# llMaxBws, columns of 2 and of 4 or more nodes: they follow the host CPU, the Intel row.
 LL_MAX_RATE_NODES = (39.0e9, 20.4e9)
 
-# Payload rate over raw rate of a link: SM70/80/90/100_NVLINK_BW = 20.0, 20.0, 20.6, 40.1 GB/s of
-# 25, 25, 25, 50; PCI_BW = 12 GB/s of a gen3 x16 slot's 16.
-NVLINK_EFFICIENCY: dict[str, float] = {
-    "volta": 20.0 / 25.0,
-    "ampere": 20.0 / 25.0,
-    "ada": 20.0 / 25.0,
-    "hopper": 20.6 / 25.0,
-    "blackwell": 40.1 / 50.0,
-}
+# Payload rate over raw rate of a link: PCI_BW = 12 GB/s of a gen3 x16 slot's 16.
 PCIE_EFFICIENCY = 12.0 / 16.0
 
 # Share of the rate that carries data: LL half; LL128 120 of 128 bytes, which ring.cc takes as 0.92.
@@ -80,14 +66,10 @@ TREE_SHARE = 0.92
 TREE_LL_SHARE = 1.0 / 3.8
 TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)
 
-# nvlsEfficiency.
-NVLS_EFFICIENCY: dict[str, float] = {"hopper": 0.85, "blackwell": 0.74}
 NVLS_MAX_RANKS = 32
 
-# "Plateau effect of ring": factor on the latency of Ring/Simple, and its condition in bytes per
-# channel and rank; 16 channels (Assumption: what DGX-class systems use).
-PLATEAU = 1.4
-PLATEAU_VOLTA = 1.9
+# "Plateau effect of ring": its condition in bytes per channel and rank; 16 channels (Assumption: what
+# DGX-class systems use).
 PLATEAU_BYTES = 64 * 16
 
 # treeCorrectionFactor[protocol][log2(bytes / 64)], 64 bytes to 512 MiB.

@@ -19,10 +19,8 @@ from profdb.modelled.network.links import (
     scale_up_rate,
 )
 from profdb.modelled.network.nccl_constants import (
-    LL_MAX_RATE,
     LL_MAX_RATE_NODES,
     NET_OVERHEAD_S,
-    NVLS_EFFICIENCY,
     NVLS_HOP_S,
     NVLS_MAX_RANKS,
     NVLS_TREE_NET_HOP_S,
@@ -30,9 +28,7 @@ from profdb.modelled.network.nccl_constants import (
     PAT_NET_HOP_S,
     PAT_RANK_S,
     PAT_RATE,
-    PLATEAU,
     PLATEAU_BYTES,
-    PLATEAU_VOLTA,
     RING_BASE_S,
     RING_LL128_SHARE,
     RING_LL_SHARE,
@@ -103,7 +99,8 @@ def ring_rate(cluster: ClusterSpec, shape: Shape, protocol: Protocol) -> FloatAr
 
 def ll_cap(cluster: ClusterSpec, shape: Shape) -> FloatArray:
     """NCCL's cap on LL, by architecture in one server and by node count beyond."""
-    alone = LL_MAX_RATE.get(cluster.gpu.architecture, np.inf)
+    nccl = cluster.gpu.architecture.nccl
+    alone = nccl.ll_max_rate if nccl else np.inf
     two, more = LL_MAX_RATE_NODES
     return np.where(~outside_server(cluster, shape), alone, np.where(shape.inter == 2, two, more))
 
@@ -127,12 +124,12 @@ def _ring(
     ranks = np.maximum(shape.ranks, 1.0)
     steps = ring_steps(kind, ranks)
     latency = ring_latency(cluster, kind, shape, protocol)
-    if protocol is Protocol.SIMPLE and cluster.domains[0].link != "memory":
-        blackwell = cluster.gpu.architecture == "blackwell" and kind in GATHERED
+    nccl = cluster.gpu.architecture.nccl
+    if protocol is Protocol.SIMPLE and nccl and cluster.domains[0].link != "memory":
         across = outside_server(cluster, shape)
-        held = across if kind is Collective.ALL_REDUCE else ~across & blackwell
-        factor = PLATEAU_VOLTA if cluster.gpu.architecture == "volta" else PLATEAU
-        latency = np.where(held & (size >= PLATEAU_BYTES * ranks), latency * factor, latency)
+        gathered = nccl.gathers_plateau and kind in GATHERED
+        held = across if kind is Collective.ALL_REDUCE else ~across & gathered
+        latency = np.where(held & (size >= PLATEAU_BYTES * ranks), latency * nccl.ring_plateau, latency)
     rate = ring_rate(cluster, shape, protocol)
     seconds = latency + size / ranks * (steps / rate + own_chunk(cluster, shape, rate))
     return np.asarray(seconds, dtype=np.float64)
@@ -175,9 +172,10 @@ def _nvls(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape: Shape
     and the same the other way round: 1 + 1/n of the buffer one way.
     """
     ranks = np.maximum(shape.ranks, 1.0)
-    link = scale_up_rate(cluster) * NVLS_EFFICIENCY.get(cluster.gpu.architecture, 0.0) * NVLS_SHARE
-    if link == 0.0:
+    nccl = cluster.gpu.architecture.nccl
+    if nccl is None or nccl.nvls_share == 0.0:
         return np.full(size.shape, np.inf)
+    link = scale_up_rate(cluster) * nccl.nvls_share * NVLS_SHARE
     if kind is not Collective.ALL_REDUCE:
         usable = (shape.inter == 1) & (shape.intra <= NVLS_MAX_RANKS)
         return np.where(usable, NVLS_HOP_S + size * (ranks - 1.0) / ranks / link, np.inf)

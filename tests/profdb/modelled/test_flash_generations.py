@@ -84,8 +84,8 @@ def test_older_kernels_take_their_multiple(kernel: str, forward: float, backward
 
 
 def test_unpublished_pairs_are_restated_by_the_book() -> None:
-    assert not published("flash2", "blackwell")
-    assert not published("flash", "hopper")
+    assert not published("flash2", cluster("b200").gpu.architecture)
+    assert not published("flash", cluster("h100-sxm").gpu.architecture)
     op = Attention(
         module=Module.ATTENTION,
         role=Role.CORE,

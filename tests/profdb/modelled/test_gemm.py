@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from profdb.modelled import gemm
 from profdb.modelled.gemm import gemm_seconds, operand_elements
 from spec.arrays import ints
+from spec.cluster.architecture import OperandReads
 from spec.cluster.cluster import GpuSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -66,9 +67,9 @@ def test_fp8_is_faster_than_bf16_by_at_most_the_ratio_of_peaks() -> None:
 
 def test_operands_pass_shared_memory_as_often_as_the_tensor_cores_read_them() -> None:
     # 128 x 128 on A100: 256 in, and 4 warps of 64 x 64 read 128 each; Blackwell reads from it directly
-    assert operand_elements("ampere", 128, 128) == 256 + 4 * 128
-    assert operand_elements("hopper", 128, 256) == 384 + 2 * (64 + 256)
-    assert operand_elements("blackwell", 256, 256) == 512
+    assert operand_elements(OperandReads.WARP, 128, 128) == 256 + 4 * 128
+    assert operand_elements(OperandReads.WARP_GROUP, 128, 256) == 384 + 2 * (64 + 256)
+    assert operand_elements(OperandReads.ONCE, 256, 256) == 512
 
 
 def test_a_format_the_gpu_lacks_is_refused() -> None:

@@ -73,7 +73,7 @@ def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Bo
         preset=preset,
         precision=precision_of(preset),
         flash_attention=flags.flash_attention,
-    )
+    ).on(cluster.gpu.architecture)
     plan = _plan(flags, model, preset, (dp, batch // (dp * flags.micro_batch)))
     # A fixed time is what was asked for: no clock under load changes it.
     fixed = isinstance(book, FixedBook)

@@ -1,0 +1,197 @@
+"""Reading architectures: the shipped files, every way to get one wrong, and one that somebody adds."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
+from profdb.modelled.book import ModelledBook
+from profdb.modelled.network.ring_tree import OWN_CHUNK
+from spec.arrays import ints
+from spec.cluster.architecture import OperandReads
+from spec.cluster.architecture_reader import ARCHITECTURE_FOLDER, known_architectures, read_architecture
+from spec.cluster.reader import CLUSTER_FOLDER, read_cluster
+from spec.collectives import Collective
+from spec.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+HOPPER = (ROOT / ARCHITECTURE_FOLDER / "hopper.toml").read_text(encoding="utf-8")
+
+
+def project(tmp_path: Path, hopper: str) -> Path:
+    """A project folder somewhere else, with the sheets and an architecture "made_up" in place of H100's."""
+    for folder in (CLUSTER_FOLDER, ARCHITECTURE_FOLDER):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / ARCHITECTURE_FOLDER / "made_up.toml").write_text(hopper, encoding="utf-8")
+    sheet = tmp_path / CLUSTER_FOLDER / "h100-sxm.toml"
+    sheet.write_text(sheet.read_text().replace('architecture = "hopper"', 'architecture = "made_up"'))
+    return tmp_path
+
+
+def test_the_shipped_files_say_what_the_vendor_and_nccl_say() -> None:
+    assert {"volta", "ampere", "ada", "hopper", "blackwell", "cpu"} <= set(known_architectures(ROOT))
+    hopper, blackwell = (read_architecture(name, root=ROOT) for name in ("hopper", "blackwell"))
+    # NVIDIA/nccl: src/graph/topo.h 20.6 of 25 and 40.1 of 50 GB/s; nvlsEfficiency 0.85 and 0.74
+    assert hopper.nccl is not None
+    assert blackwell.nccl is not None
+    assert (hopper.nccl.nvlink_share, blackwell.nccl.nvlink_share) == pytest.approx((20.6 / 25, 40.1 / 50))
+    assert (hopper.nccl.nvls_share, blackwell.nccl.nvls_share) == (0.85, 0.74)
+    assert (hopper.nccl.gathers_plateau, blackwell.nccl.gathers_plateau) == (False, True)
+    # Transformer Engine, nvte_is_non_tn_fp8_gemm_supported
+    assert hopper.fp8 is not None
+    assert blackwell.fp8 is not None
+    assert (hopper.fp8.transposed_copies, blackwell.fp8.transposed_copies) == (True, False)
+    assert (hopper.wide_tiles, blackwell.wide_tiles) == ((), ((256, 256),))
+    ampere = read_architecture("ampere", root=ROOT)
+    assert (ampere.operand_reads, ampere.asynchronous_products, ampere.fp8) == (
+        OperandReads.WARP,
+        False,
+        None,
+    )
+    # arXiv 2307.08691 sec. 4.1: 73 % and 63 % of 312 TFLOP/s
+    assert ampere.flash2 is not None
+    assert ampere.flash2.forward == pytest.approx(0.73 * 312e12)
+    assert ampere.flash2.backward == pytest.approx(0.63 * 312e12)
+    assert read_architecture("cpu", root=ROOT).nccl is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('operand_reads = "warp_group"', 'operand_reads = "thread"', "tensor_cores.operand_reads = 'thread': one of"),
+        ('operand_reads = "warp_group"', "", "tensor_cores.operand_reads = None: required"),
+        ("asynchronous = true", "asynchronous = 1", "tensor_cores.asynchronous = 1: True or False"),
+        ("asynchronous = true", "", "tensor_cores.asynchronous = None: required: True or False"),
+        ("asynchronous = true", "asynchronous = true\nwide_tiles = [[256, 100]]", "tensor_cores.wide_tiles"),
+        ("asynchronous = true", "asynchronous = true\nwide_tiles = [256]", "tensor_cores.wide_tiles"),
+        ("asynchronous = true", "asynchronous = true\ntiles = []", "tensor_cores.tiles = "),
+        ('"block"]', '"bricks"]', "fp8.scales = '<list of 3>': a list of tensor, row, block, mx"),
+        ("transposed_copies = true", "", "fp8.transposed_copies = None: required"),
+        ("forward = 1.75", "forward = 0.5", "flash_attention.best_over_flash2.forward = 0.5: a number from 1 to 10"),
+        ("forward = 370e12", "forward = 370", "flash_attention.flash2.forward = 370: a number from 1e+12"),
+        ("num_sms = 132", "num_sms = 0", "flash_attention.flash2.num_sms = 0: a whole number"),
+        ("nvlink_share = 0.824", "nvlink_share = 20.6", "nccl.nvlink_share = 20.6: a number from 0.1 to 1"),
+        ("ll_max_rate = 141.0e9", "ll_max_rate = 141", "nccl.ll_max_rate = 141: a number from 1e+09"),
+        ("ring_plateau = 1.4", "", "nccl.ring_plateau = None: required"),
+        ("gathers_plateau = false", "gathers_plateau = false\nspeed = 1", "nccl.speed = 1: unknown key"),
+        ("[nccl]", "[ncc]", "ncc = '<dict of 5>': unknown key"),
+        ('"tensor_cores.asynchronous" =', '"tensor_cores" =', "nothing"),
+        ('"fp8" =', '"fp9" =', "sources.'fp8.scales' = None: where this figure comes from"),
+        ('"fp8" =', '"fp9" = "x"\n"fp8" =', "sources.'fp9' = 'fp9': the key of a figure"),
+        ('"fp8" =', '"sources" = "x"\n"fp8" =', "sources.'sources' = 'sources': the key of a figure"),
+        ("[sources]", "[sources", "TOML (Expected"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_one_clear_error(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in HOPPER
+    root = project(tmp_path, HOPPER.replace(old, new, 1))
+    if says == "nothing":  # a source for the table around it
+        assert read_architecture("made_up", root=root).asynchronous_products
+        return
+    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+        read_cluster("h100-sxm", root=root)
+    assert "made_up.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
+    root = project(tmp_path, HOPPER)
+    (root / ARCHITECTURE_FOLDER / "made_up.toml").unlink()
+    with pytest.raises(
+        ConfigError, match=r"gpu.architecture = 'made_up': one of ada, ampere, blackwell, cpu, hopper, volta"
+    ):
+        read_cluster("h100-sxm", root=root)
+    with pytest.raises(ConfigError, match=r"architecture: name = 'kepler': one of ada"):
+        read_architecture("kepler", root=root)
+    with pytest.raises(ConfigError, match="a file under"):
+        read_architecture("kepler", root=tmp_path / "configs")
+
+
+Price = Callable[[ModelledBook], float]
+
+
+def gathered(size_bytes: float) -> Price:
+    query = CollectiveQuery(
+        collective=Collective.ALL_GATHER,
+        size_bytes=ints(size_bytes),
+        intra=ints(8),
+        inter=ints(1),
+        siblings=ints(1),
+    )
+    return lambda book: float(book.collective_s(query).seconds[0])
+
+
+def price_on(cluster: str, price: Price, root: Path) -> float:
+    return price(ModelledBook(cluster=read_cluster(cluster, root=root)))
+
+
+def product(book: ModelledBook) -> float:
+    return float(book.linear_s(LinearQuery(m=ints(8192), k=ints(8192), n=ints(8192))).seconds[0])
+
+
+def attention(book: ModelledBook) -> float:
+    sizes = {
+        "batch": 1,
+        "q_len": 4096,
+        "kv_len": 4096,
+        "heads": 32,
+        "kv_heads": 32,
+        "qk_dim": 128,
+        "v_dim": 128,
+    }
+    query = AttentionQuery(**{name: ints(size) for name, size in sizes.items()})
+    return float(book.attention_s(query).seconds[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "price", "expected"),
+    [
+        # Ring/Simple: all but the latency of a base and seven hops (8.4 + 7 x 3.4 us) goes with the links' rate.
+        ("nvlink_share = 0.824", "nvlink_share = 0.412", gathered(2**30), lambda before: 2.0 * before - 32.2e-6),
+        # Ring/LL: seven steps of an eighth and the own chunk, at the cap.
+        (
+            "ll_max_rate = 141.0e9",
+            "ll_max_rate = 10e9",
+            gathered(2**14),
+            lambda before: before + 2**14 / 8 * (7 + OWN_CHUNK) * (1 / 10e9 - 1 / 141e9),
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_somebody_adds_prices_as_it_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    price: Price,
+    expected: Callable[[float], float],
+) -> None:
+    monkeypatch.chdir("/")
+    before = price_on("h100-sxm", price, ROOT)
+    assert price_on("h100-sxm", price, project(tmp_path / "same", HOPPER)) == before
+    root = project(tmp_path / "changed", HOPPER.replace(old, new, 1))
+    assert price_on("h100-sxm", price, root) == pytest.approx(expected(before), rel=1e-9)
+    # A site that borrows the GPU borrows its architecture.
+    assert price_on("aws-p5", price, root) != price_on("aws-p5", price, ROOT)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "price"),
+    [
+        ('operand_reads = "warp_group"', 'operand_reads = "warp"', product),
+        ("asynchronous = true", "asynchronous = false", attention),
+    ],
+)
+def test_tensor_cores_that_wait_or_read_more_are_slower(
+    tmp_path: Path, old: str, new: str, price: Price
+) -> None:
+    root = project(tmp_path, HOPPER.replace(old, new, 1))
+    assert 1.05 < price_on("h100-sxm", price, root) / price_on("h100-sxm", price, ROOT) < 2.0
+
+
+def test_wider_tiles_make_large_products_faster(tmp_path: Path) -> None:
+    wide = HOPPER.replace("asynchronous = true", "asynchronous = true\nwide_tiles = [[256, 256]]")
+    root = project(tmp_path, wide.replace("[sources]", '[sources]\n"tensor_cores.wide_tiles" = "made up"'))
+    assert price_on("h100-sxm", product, root) < price_on("h100-sxm", product, ROOT)

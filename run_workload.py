@@ -143,7 +143,7 @@ def check(options: argparse.Namespace) -> int:
     """Name the defects of a SimAI workload file."""
     file = read_simai(options.file)
     findings = check_simai(file)
-    print(f"{file.name}: {len(file.rows)} rows, policy {file.header.policy or 'none'}")
+    print(f"{file.name}: {file.num_rows} rows, policy {file.header.policy or 'none'}")
     for line in finding_lines(findings, everything=options.all):
         print(line)
     return int(any(each.severity is not Severity.NOTE for each in findings))

@@ -29,10 +29,24 @@ def check_simai(file: SimaiFile) -> list[Finding]:
 
 
 def _segment_findings(file: SimaiFile) -> Iterator[Finding]:
-    for key, entries in file.header.lists.items():
-        for entry in entries:
-            if not 0 <= entry < len(file.rows):
-                message = f"{key} names row {entry}; rows are 0 to {len(file.rows) - 1}"
+    """Rows to recompute from: SimAI walks back from the initiating row to the checkpoint before it, and off
+    the file's first row where there is none; from a checkpoint at that very row it runs off the last."""
+    header, rows = file.header, range(file.num_rows)
+    starts = [row for row in header.lists.get("checkpoints", ()) if row in rows]
+    crashes = False
+    for row in header.lists.get("checkpoint_initiates", ()):
+        if (
+            row in rows
+            and not any(start < row for start in starts)
+            and "checkpoints" not in header.unreadable
+        ):
+            crashes = True
+            message = f"checkpoint_initiates names row {row}, and checkpoints no row before it; SimAI dies"
+            yield Finding(line=1, severity=Severity.STOPS, code="segment", message=message)
+    for key, entries in header.lists.items():
+        for row in entries:
+            if row not in rows and not crashes:
+                message = f"{key} names row {row}; rows are 0 to {len(rows) - 1}"
                 yield Finding(line=1, severity=Severity.WRONG, code="list", message=message)
 
 

@@ -6,7 +6,7 @@ last of two wins, unknown words are passed over.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workload.findings import Finding, Severity
 from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader
@@ -42,11 +42,13 @@ _STOI = re.compile(rb"([+-]?)0*([0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawHeader:
-    """What line 1 says; a degree that is not there is not in ``values``."""
+    """What line 1 says; a degree that is not there is not in ``values``, a key whose value SimAI cannot read
+    is in ``unreadable`` alone."""
 
     policy: str
     values: dict[str, int]
     lists: dict[str, tuple[int, ...]]
+    unreadable: frozenset[str] = frozenset()
 
     @property
     def fields_per_row(self) -> int:
@@ -109,18 +111,29 @@ def parse_header(line: bytes) -> tuple[RawHeader, list[Finding]]:
                 Severity.STOPS, "policy", f"policy {policy}: SimAI-Analytical never learns tp and pp and dies"
             )
         )
-    values, lists = _read_keys(words, policy, found)
-    _check_unread(words, found)
+    keys = _Keys()
+    _read_keys(words, policy, keys, found)
+    unread = _unread(words, keys.places)
     if policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE):
-        _check_degrees(values, found)
-    return RawHeader(policy=policy, values=values, lists=lists), found
+        _check_degrees(keys, unread, found)
+    found += [_unread_finding(word, key) for word, key in unread.items()]
+    header = RawHeader(
+        policy=policy, values=keys.values, lists=keys.lists, unreadable=frozenset(keys.unreadable)
+    )
+    return header, found
 
 
-def _read_keys(
-    words: list[bytes], policy: str, found: list[Finding]
-) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    values: dict[str, int] = {}
-    lists: dict[str, tuple[int, ...]] = {}
+@dataclass(slots=True)
+class _Keys:
+    """What the keys of line 1 hold, and the places of the words that were read."""
+
+    values: dict[str, int] = field(default_factory=dict)
+    lists: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    places: set[int] = field(default_factory=set)
+
+
+def _read_keys(words: list[bytes], policy: str, keys: _Keys, found: list[Finding]) -> None:
     transformer = policy in (TRANSFORMER, TRANSFORMER_RECOMPUTE)
     degrees = {f"{key}:".encode(): key for key in DEGREES} if transformer else {}
     hops = {PP_COMM.encode(): PP_COMM, f"{PP_COMM}:".encode(): PP_COMM}
@@ -129,16 +142,20 @@ def _read_keys(
         key = degrees.get(word) or hops.get(word) or segments.get(word)
         if key is None:
             continue
-        if key in values or key in lists:
-            found.append(_finding(Severity.WRONG, "twice", f"{key} is given twice; the last one wins"))
         value = _value(words, place + 1, key, found)
-        if value is None:
+        keys.places |= {place, place + 1, *([place + 2] if key in LISTS and value else [])}
+        entries = (
+            _read_list(words, place + 2, key, value, found) if key in LISTS and value is not None else ()
+        )
+        if value is None or entries is None:
+            keys.unreadable.add(key)
             continue
+        if key in keys.values or key in keys.lists:
+            found.append(_finding(Severity.WRONG, "twice", f"{key} is given twice; the last one wins"))
         if key in LISTS:
-            lists[key] = _read_list(words, place + 2, key, value, found)
+            keys.lists[key] = entries
         else:
-            values[key] = value
-    return values, lists
+            keys.values[key] = value
 
 
 def _value(words: list[bytes], place: int, key: str, found: list[Finding]) -> int | None:
@@ -160,7 +177,8 @@ def _value(words: list[bytes], place: int, key: str, found: list[Finding]) -> in
 
 def _read_list(
     words: list[bytes], place: int, key: str, length: int, found: list[Finding]
-) -> tuple[int, ...]:
+) -> tuple[int, ...] | None:
+    """The one entry that SimAI takes of a list; None, with a finding, when it would abort there."""
     if length <= 0:
         if length < 0:
             found.append(_finding(Severity.WRONG, "list", f"{key} = {length}: a length is not negative"))
@@ -169,25 +187,33 @@ def _read_list(
         message = f"{key} lists {length} rows; SimAI takes the first entry {length} times"
         found.append(_finding(Severity.WRONG, "list", message))
     first = _value(words, place, key, found)
-    return () if first is None else (first,)
+    return None if first is None else (first,)
 
 
-def _check_unread(words: list[bytes], found: list[Finding]) -> None:
+def _unread(words: list[bytes], read: set[int]) -> dict[str, str | None]:
+    """Words that SimAI passes over and that look as if they meant something, with the key that they miss."""
     known = {f"{key}:".encode() for key in (*DEGREES, *LISTS, PP_COMM, "DLRM_LAST_BOTTOM_LAYER")}
-    folded = {key.lower().rstrip(b":"): key for key in known}
-    for word in words[1:]:
-        name = word.rstrip(b":")
-        if word in known or name == PP_COMM.encode() or word.decode("latin-1") in HARMLESS:
+    folded = {key.lower().rstrip(b":"): key.decode() for key in known}
+    passed: dict[str, str | None] = {}
+    for place, word in enumerate(words[1:], start=1):
+        if place in read or word in known or word.decode("latin-1") in HARMLESS:
             continue
-        if name.lower() in folded:
-            near = folded[name.lower()].decode()
-            found.append(_finding(Severity.WRONG, "unread", f"{text(word)} is not read; the key is {near!r}"))
-        elif word.endswith(b":") or not _STOI.match(word):
-            found.append(_finding(Severity.NOTE, "unread", f"{text(word)} is not read"))
+        near = folded.get(word.rstrip(b":").lower())
+        if near or word.endswith(b":") or not _STOI.match(word):
+            passed[text(word)] = near
+    return passed
 
 
-def _check_degrees(values: dict[str, int], found: list[Finding]) -> None:
-    missing = [key for key in DEGREES if key not in values]
+def _unread_finding(word: str, near: str | None) -> Finding:
+    if near:
+        return _finding(Severity.WRONG, "unread", f"{word} is not read; the key is {near!r}")
+    return _finding(Severity.NOTE, "unread", f"{word} is not read")
+
+
+def _check_degrees(keys: _Keys, unread: dict[str, str | None], found: list[Finding]) -> None:
+    """Degrees that are missing, which takes the words that miss their key out of ``unread``, and that do not fit."""
+    values = keys.values
+    missing = [key for key in DEGREES if key not in values and key not in keys.unreadable]
     if missing == [key for key in DEGREES if key != "model_parallel_NPU_group"]:
         message = f"short header of 2024: no {', '.join(missing)}; SimAI dies of a division by zero"
         found.append(_finding(Severity.BROKEN, "short-header", message))
@@ -195,11 +221,16 @@ def _check_degrees(values: dict[str, int], found: list[Finding]) -> None:
     for key in missing:
         without_effect = key in ("vpp", "ga") and values.get("pp") == 1
         severity = Severity.STOPS if without_effect else Severity.BROKEN
-        found.append(_finding(severity, "missing", f"no {key}: {_MISSING[key]}"))
+        meant = [word for word, near in unread.items() if near == f"{key}:"]
+        hint = f" ({meant[0]} is not read; the key is '{key}:')" if meant else ""
+        for word in meant:
+            del unread[word]
+        found.append(_finding(severity, "missing", f"no {key}{hint}: {_MISSING[key]}"))
     for key, value in values.items():
         if key != PP_COMM and value < 1:
             found.append(_finding(Severity.BROKEN, "not-positive", f"{key} = {value}: must be at least 1"))
-    _check_fit(values, found)
+    if not keys.unreadable:
+        _check_fit(values, found)
 
 
 def _check_fit(values: dict[str, int], found: list[Finding]) -> None:

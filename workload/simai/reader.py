@@ -46,12 +46,14 @@ class PlacedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiFile:
-    """What a file holds: its header, the number of rows it announces, the rows found, and what is wrong."""
+    """What a file holds: its header, the number of rows it announces, the rows found, and what is wrong.
+    ``num_rows`` counts damaged rows too, ``rows`` holds the others."""
 
     name: str
     header: RawHeader
     announced: int | None
     rows: tuple[PlacedRow, ...]
+    num_rows: int
     findings: tuple[Finding, ...]
 
 
@@ -80,14 +82,16 @@ def parse_simai(content: bytes, *, name: str = "workload") -> SimaiFile:
     lines = content.split(b"\n")
     header, findings = parse_header(lines[0])
     announced = _count(lines[1] if len(lines) > 1 else b"", findings)
-    rows = _rows(lines, header.fields_per_row, findings)
+    rows, damaged = _rows(lines, header.fields_per_row, findings)
+    num_rows = len(rows) + damaged
     if announced is not None:
-        _check_count(announced, rows, findings)
+        _check_count(announced, num_rows, findings)
     return SimaiFile(
         name=name,
         header=header,
         announced=announced,
         rows=tuple(rows),
+        num_rows=num_rows,
         findings=tuple(findings),
     )
 
@@ -120,22 +124,24 @@ def _count(line: bytes, findings: list[Finding]) -> int | None:
     return value
 
 
-def _check_count(announced: int, rows: list[PlacedRow], findings: list[Finding]) -> None:
+def _check_count(announced: int, num_rows: int, findings: list[Finding]) -> None:
     severity, effect = Severity.WRONG, ""
     if announced == 0:
         effect = "SimAI replays nothing"
-    elif announced > len(rows):
+    elif announced > num_rows:
         severity, effect = Severity.BROKEN, "SimAI repeats the numbers of the last row"
-    elif announced < len(rows):
+    elif announced < num_rows:
         effect = "SimAI ignores the rest"
     if effect:
-        message = f"{announced} rows announced, {len(rows)} found; {effect}"
+        message = f"{announced} rows announced, {num_rows} found; {effect}"
         findings.append(Finding(line=2, severity=severity, code="count", message=message))
 
 
-def _rows(lines: list[bytes], width: int, findings: list[Finding]) -> list[PlacedRow]:
-    """Rows of ``width`` words; where they stop making sense, a finding and a fresh start on the next line."""
+def _rows(lines: list[bytes], width: int, findings: list[Finding]) -> tuple[list[PlacedRow], int]:
+    """Rows of ``width`` words, and the number of damaged ones. Where they stop making sense, a finding and a
+    fresh start on the next line; what is left over of a row's line is no row of its own."""
     rows: list[PlacedRow] = []
+    damaged, last = 0, 0
     pending: deque[tuple[bytes, int]] = deque()
     for number, line in enumerate(lines[2:], start=3):
         pending.extend((word, number) for word in line.split())
@@ -144,21 +150,26 @@ def _rows(lines: list[bytes], width: int, findings: list[Finding]) -> list[Place
             words = [word for word, _ in row_words]
             start = row_words[0][1]
             if not _in_place(words):
+                damaged += start != last
                 _drop_line(lines, pending, width, findings)
                 continue
-            if row_words[-1][1] != start:
+            last = row_words[-1][1]
+            if last != start:
                 message = "a row goes on over a line break; SimAI does not mind"
                 findings.append(
                     Finding(line=start, severity=Severity.NOTE, code="line-break", message=message)
                 )
             row = _row(words, start, findings)
-            if row is not None:
+            if row is None:
+                damaged += 1
+            else:
                 rows.append(PlacedRow(line=start, row=row))
             for _ in range(width):
                 pending.popleft()
     while pending:
+        damaged += pending[0][1] != last
         _drop_line(lines, pending, width, findings)
-    return rows
+    return rows, damaged
 
 
 def _in_place(words: list[bytes]) -> bool:

@@ -69,9 +69,9 @@ def _check_lists(header: SimaiHeader) -> None:
             raise ExportError(f"header: {key} is read only under policy {TRANSFORMER_RECOMPUTE}")
     if len(header.checkpoints) != len(header.checkpoint_initiates):
         raise ExportError("header: checkpoints and checkpoint_initiates come together or not at all")
-    if header.checkpoints and header.checkpoints[0] > header.checkpoint_initiates[0]:
+    if header.checkpoints and header.checkpoints[0] >= header.checkpoint_initiates[0]:
         raise ExportError(
-            f"header: checkpoint_initiates = {header.checkpoint_initiates[0]} lies before "
+            f"header: checkpoint_initiates = {header.checkpoint_initiates[0]} does not lie behind "
             f"checkpoints = {header.checkpoints[0]}: the simulator walks back from it"
         )
 

@@ -1,7 +1,10 @@
 """The header says the plan's degrees, the side file's figures count every micro-batch, groups have their names."""
 
+from dataclasses import replace
+
 import pytest
 
+from spec.errors import ExportError
 from tests.workload.generating import made
 from workload.simai.export import beyond_of, header_of
 from workload.simai.format import SimaiHeader
@@ -31,19 +34,12 @@ def test_transfers_between_stages_count_every_micro_batch() -> None:
         assert hops.seconds == pytest.approx(hops.count * work.hop_s)
 
 
-def test_a_segment_of_one_row_is_allowed() -> None:
-    header = SimaiHeader(
-        tp=1,
-        ep=1,
-        pp=1,
-        vpp=1,
-        ga=1,
-        all_gpus=1,
-        pp_comm_bytes=0,
-        checkpoints=(3,),
-        checkpoint_initiates=(3,),
-    )
-    check_header(header)
+def test_a_segment_ends_behind_its_first_row() -> None:
+    one = SimaiHeader(tp=1, all_gpus=1, checkpoints=(3,), checkpoint_initiates=(4,))
+    check_header(one)
+    # the binary runs past its last row when the row that initiates is the checkpoint itself
+    with pytest.raises(ExportError, match="does not lie behind"):
+        check_header(replace(one, checkpoint_initiates=(3,)))
 
 
 def test_expert_groups_with_tensor_parallelism_hold_both_axes() -> None:

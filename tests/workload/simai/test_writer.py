@@ -114,7 +114,7 @@ def test_a_group_of_one_moves_nothing(change: dict[str, int], column: str) -> No
         ({"checkpoints": (0, 1), "checkpoint_initiates": (0, 1)}, "repeats the first"),
         ({"checkpoints": (0,)}, "together"),
         ({"checkpoints": (0,), "checkpoint_initiates": (1,)}, "rows are 0 to 0"),
-        ({"checkpoints": (1,), "checkpoint_initiates": (0,)}, "before"),
+        ({"checkpoints": (1,), "checkpoint_initiates": (0,)}, "behind"),
         ({"checkpoints": (0,), "checkpoint_initiates": (0,), "policy": TRANSFORMER}, "only under"),
     ],
 )

@@ -23,7 +23,7 @@ from solver.request import Opened, Request, open_question
 from solver.search import SearchResult, price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, UserError
-from spec.readers.config_file import WrittenPlan
+from spec.settings.plan import WrittenPlan
 from spec.units import bytes_to_gib
 
 NOT_FEASIBLE = 3

@@ -19,8 +19,9 @@ from spec.job import JobSpec, precision_of
 from spec.model_size import check_model_size, config_for_size
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import preset_named
-from spec.readers.config_file import ConfigFile, WrittenPlan
+from spec.readers.config_file import ConfigFile, WrittenJob
 from spec.readers.read_config import read_config
+from spec.settings.plan import WrittenPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def open_question(request: Request) -> Opened:
     profile = load_profile(request.profile)
     cluster = _cluster(request, profile)
     written = config.plan or WrittenPlan()
-    preset = as_written(preset_named(request.framework or written.preset or "internevo"), written)
+    preset = as_written(preset_named(request.framework or written.preset or "internevo"), config.job)
     job = _job(request, config, cluster, preset)
     on_demand = request.device.on_demand(profile, str(request.profile)) if request.device else None
     book = CurveBook(
@@ -89,7 +90,7 @@ def open_question(request: Request) -> Opened:
     )
 
 
-def as_written(preset: FrameworkPreset, written: WrittenPlan) -> FrameworkPreset:
+def as_written(preset: FrameworkPreset, written: WrittenJob) -> FrameworkPreset:
     """The preset with the overlaps and the bucket size that a config sets itself."""
     changes: dict[str, bool | int] = {}
     if written.overlap_sync_grad is not None:
@@ -212,8 +213,8 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
         seq_len=seq_len,
         global_batch_tokens=tokens,
         preset=preset,
-        precision=precision_of(preset, written.dtype or "bf16"),
-        flash_attention=written.use_flash_attn is not False,
+        precision=precision_of(preset, config.job.dtype or "bf16"),
+        flash_attention=config.job.use_flash_attn is not False,
         recompute_modules=_modules(request.recompute_modules or written.recompute_modules, config.path),
         optimizer_offload=optimizer_offload,
         offloaded_layers=offloaded_layers,

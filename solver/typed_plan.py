@@ -6,115 +6,23 @@ from math import gcd
 import numpy as np
 
 from ops.recompute.layers import Recompute
-from ops.recompute.modules import MODULES
-from ops.strategies.registry import STRATEGIES, strategy_named
+from ops.strategies.registry import strategy_named
 from solver.plans.plan_table import Plan
 from solver.plans.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
 from solver.question import Question
 from solver.schedules.registry import Schedule, schedule_named
 from spec.arrays import ints
 from spec.errors import ConfigError
-from spec.readers.config_file import WrittenPlan
-
-PLAN_KEYS: dict[str, str] = {
-    "strategy": f"one of {', '.join(STRATEGIES)}",
-    "tp": "ranks",
-    "pp": "ranks",
-    "wp": "ranks",
-    "ep": "ranks",
-    "etp": "ranks, 1 unless said",
-    "cp": "ranks",
-    "vpp": "virtual chunks of a stage",
-    "zero_stage": "0, 1, 2 or 3",
-    "zero_size": "ranks, 0 for the whole data-parallel group",
-    "micro_batch": "sequences",
-    "recompute": "none, selective or full",
-    "layout": "what each stage holds, such as Ett|tt|tL",
-    "recompute_layers": "layers of every chunk of a stage, with recompute=full; all unless said",
-    "recompute_modules": f"{', '.join(MODULES)}, joined by +",
-    "optimizer_offload": "share of the optimizer on the host, 0 to 1",
-    "offloaded_layers": "layers whose activations wait on the host",
-    "schedule": "1f1b, zb-h1, zb-h2, zb-1p or zb-2p",
-}
-# 0 stands for a choice (ep, zero_size) or for no sharding (zero_stage); a degree of 0 means nothing.
-ZERO_ALLOWED = frozenset({"ep", "zero_stage", "zero_size"})
+from spec.settings.plan import WrittenPlan, typed_plan_settings
+from spec.settings.setting import typed_values
 
 
 def parse_plan(text: str) -> WrittenPlan:
     """``strategy=msp,tp=8,pp=2,micro_batch=1`` as a plan; keys left out are not set.
 
-    Raises ConfigError for an empty plan, an unknown or repeated key, or a value that is no number or too small.
+    Raises ConfigError for an empty plan, an unknown or repeated key, or a value that the key does not take.
     """
-    if not text.strip(" ,"):
-        raise ConfigError(
-            where="--plan",
-            key="plan",
-            value=text,
-            allowed=f"key=value,... with keys of {', '.join(PLAN_KEYS)}",
-        )
-    numbers: dict[str, int] = {}
-    words: dict[str, str] = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        key, _, value = entry.partition("=")
-        key, value = key.strip(), value.strip()
-        if key not in PLAN_KEYS or not value:
-            raise ConfigError(
-                where="--plan",
-                key=key,
-                value=value,
-                allowed=f"key=value with a key of {', '.join(PLAN_KEYS)}",
-            )
-        if key in words or key in numbers:
-            raise ConfigError(where="--plan", key=key, value=value, allowed="each key once")
-        if key in ("strategy", "recompute", "recompute_modules", "schedule", "layout", "optimizer_offload"):
-            words[key] = value
-        elif value.isdecimal() and (int(value) or key in ZERO_ALLOWED):
-            numbers[key] = int(value)
-        else:
-            least = 0 if key in ZERO_ALLOWED else 1
-            allowed = f"a whole number of at least {least}: {PLAN_KEYS[key]}"
-            raise ConfigError(where="--plan", key=key, value=value, allowed=allowed)
-    return WrittenPlan(
-        strategy=words.get("strategy"),
-        recompute=words.get("recompute"),
-        tp=numbers.get("tp"),
-        pp=numbers.get("pp"),
-        wp=numbers.get("wp"),
-        ep=numbers.get("ep"),
-        zero_size=numbers.get("zero_size"),
-        micro_batch=numbers.get("micro_batch"),
-        cp=numbers.get("cp", 1),
-        vpp=numbers.get("vpp", 1),
-        zero_stage=numbers.get("zero_stage"),
-        stage_layout=words.get("layout", ""),
-        etp=numbers.get("etp"),
-        recompute_layers=numbers.get("recompute_layers"),
-        recompute_modules=_modules(words.get("recompute_modules")),
-        schedule=words.get("schedule"),
-        optimizer_offload=_share(words.get("optimizer_offload", "0")),
-        offloaded_layers=numbers.get("offloaded_layers", 0),
-    )
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share <= 1.0:
-        allowed = PLAN_KEYS["optimizer_offload"]
-        raise ConfigError(where="--plan", key="optimizer_offload", value=text, allowed=allowed)
-    return share
-
-
-def _modules(text: str | None) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split("+")) if text is not None else ()
-    for name in names:
-        if name not in MODULES:
-            raise ConfigError(
-                where="--plan", key="recompute_modules", value=name, allowed=PLAN_KEYS["recompute_modules"]
-            )
-    return names
+    return WrittenPlan(**typed_values(text, typed_plan_settings(), "--plan"))
 
 
 def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
@@ -162,7 +70,7 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
         zero_size=zero_size,
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
-        stage_layout=written.stage_layout,
+        stage_layout=written.layout or "",
     )
 
 
@@ -195,8 +103,6 @@ def _sharding(written: WrittenPlan, whole: int) -> tuple[int, int]:
 
 def _recompute(written: WrittenPlan, where: str) -> Recompute:
     name = written.recompute or ("full" if written.recompute_layers else "none")
-    if name not in ("none", "selective", "full"):
-        raise ConfigError(where=where, key="recompute", value=name, allowed=PLAN_KEYS["recompute"])
     if not written.recompute_layers:
         return Recompute(name)
     if name != "full":
@@ -208,7 +114,7 @@ def _recompute(written: WrittenPlan, where: str) -> Recompute:
 
 def _schedule(name: str, where: str) -> Schedule:
     if name not in set(Schedule):
-        raise ConfigError(where=where, key="schedule", value=name, allowed=PLAN_KEYS["schedule"])
+        raise ConfigError(where=where, key="schedule", value=name, allowed=f"one of {', '.join(Schedule)}")
     return schedule_named(name)
 
 

@@ -60,15 +60,14 @@ def operations(config: ConfigFile, tp: int, strategy: str) -> list[Op]:
         raise ConfigError(
             where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
         )
-    plan = config.plan
     preset = INTERNEVO if strategy == "isp" else MEGATRON
     job = JobSpec(
         world_size=tp,
         seq_len=config.seq_len,
         global_batch_tokens=config.seq_len,
         preset=preset,
-        precision=precision_of(preset, (plan.dtype if plan else None) or "bf16"),
-        flash_attention=plan is None or plan.use_flash_attn is not False,
+        precision=precision_of(preset, config.job.dtype or "bf16"),
+        flash_attention=config.job.use_flash_attn is not False,
     )
     layout = Layout.of(tp, tp=tp, micro_batch=ints(MICRO_BATCHES))
     made: ModelOps = model_ops(config.model, job, layout, strategy, Recompute.NONE)

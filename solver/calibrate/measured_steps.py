@@ -17,11 +17,12 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.price import price, sized
 from solver.question import Question
 from solver.request import Request, open_question
-from solver.typed_plan import PLAN_KEYS, parse_plan, plan_of
+from solver.typed_plan import parse_plan, plan_of
 from spec.errors import ConfigError
-from spec.readers.config_file import WrittenPlan
+from spec.settings.plan import WrittenPlan, typed_plan_settings
 
 REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
+PLAN_KEYS = tuple(typed_plan_settings())
 ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework")
 
 

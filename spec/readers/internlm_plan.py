@@ -5,11 +5,14 @@ InternEvo's own defaults apply where it has one (``internlm/initialize/launch.py
 args_sanity_check): zero1 over the whole data-parallel group, tensor, pipeline and weight 1, mtp.
 """
 
+from typing import Literal
+
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
-from spec.readers.config_file import WrittenPlan
+from spec.readers.config_file import WrittenJob
 from spec.readers.internlm_keys import HYBRID_ZERO, PIPELINE
 from spec.section import MAX_LAYERS, Section
+from spec.settings.plan import WrittenPlan
 
 STRATEGIES = ("mtp", "msp", "fsp", "isp")
 PRICED_DTYPES = ("bf16", "fp16")
@@ -21,8 +24,10 @@ def chunk_sizes(num_layers: int, pp: int) -> frozenset[int]:
     return frozenset(size for size in (num_layers // pp, -(-num_layers // pp)) if size)
 
 
-def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: Section) -> WrittenPlan:
-    """The written plan; raises ConfigError for settings that are wrong or not priced yet."""
+def read_internlm_plan(
+    parallel: Section, data: Section, model: Section, zero: Section
+) -> tuple[WrittenPlan, WrittenJob]:
+    """The written plan and job; raises ConfigError for settings that are wrong or not priced yet."""
     tensor = _entry(parallel, "tensor")
     tp = tensor.integer_or("size", 1)
     strategy = tensor.choice("mode", STRATEGIES, "mtp")
@@ -51,20 +56,22 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         num_micro=data.maybe_integer("micro_num"),
         recompute=recompute,
         recompute_layers=recompute_layers,
+        preset="internevo",
+    )
+    job = WrittenJob(
         overlap_sync_grad=_overlap_sync_grad(zero),
         overlap_sync_param=zero.flag("overlap_sync_param", False),
         reduce_bucket_size=zero.maybe_integer("reduce_bucket_size"),
         weight_overlap=weight.flag("overlap", False),
-        memory_pool=weight.flag("memory_pool", False),
-        prefetch=weight.choice("forward_overlap_per", ("layer", "module"), "layer"),
         use_flash_attn=model.flag("use_flash_attn", True),
         dtype=_dtype(model),
-        preset="internevo",
     )
+    weight.flag("memory_pool", False)
+    weight.choice("forward_overlap_per", ("layer", "module"), "layer")
     weight.only("launch_allgather_before", ("wo",), "another prefetch point is not priced")
     weight.close()
     zero.close(HYBRID_ZERO)
-    return plan
+    return plan, job
 
 
 def _entry(parallel: Section, key: str) -> Section:
@@ -123,7 +130,7 @@ def _refuse_unpriced(parallel: Section, strategy: str) -> None:
     parallel.close()
 
 
-def _recompute(model: Section, pp: int) -> tuple[str, int | None]:
+def _recompute(model: Section, pp: int) -> tuple[Literal["none", "full"], int | None]:
     """``checkpoint``, a bool or the share of each stage's layers, as WrittenPlan's recompute and
     recompute_layers: the first int(share x layers) of a stage run again (internlm/model/modeling_*.py,
     checkpoint_layer_num)."""

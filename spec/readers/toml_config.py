@@ -13,7 +13,7 @@
     mlp = { ffn_hidden = 49152, gated = false, bias = true }
     [data]
     seq_len = 2048
-    [plan]                      # optional: the keys of WrittenPlan
+    [plan]                      # optional: the keys of spec.settings.plan
     strategy = "mtp"
     tp = 8
 
@@ -36,9 +36,10 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-from spec.presets.registry import preset_named
-from spec.readers.config_file import ConfigFile, WrittenPlan
+from spec.readers.config_file import ConfigFile, WrittenJob
 from spec.section import MAX_LAYERS, Section
+from spec.settings.plan import WrittenPlan, plan_settings
+from spec.settings.setting import section_values
 from spec.text_file import read_toml
 
 MAX_RUNS = 1000
@@ -52,9 +53,9 @@ def read_toml_config(path: Path) -> ConfigFile:
     data = top.section("data")
     seq_len = data.maybe_integer("seq_len")
     data.close()
-    plan = _plan(top.section("plan")) if top.has("plan") else None
+    plan, job = _plan(top.section("plan")) if top.has("plan") else (None, WrittenJob())
     top.close()
-    return ConfigFile(path=top.where, format="toml", model=model, seq_len=seq_len, plan=plan)
+    return ConfigFile(path=top.where, format="toml", model=model, seq_len=seq_len, plan=plan, job=job)
 
 
 def _model(section: Section, *, name: str, source: str) -> ModelSpec:
@@ -176,47 +177,16 @@ def _moe(section: Section) -> MoeSpec:
     return moe
 
 
-def _plan(section: Section) -> WrittenPlan:
-    recompute = section.choice("recompute", ("none", "selective", "full"), "none")
+def _plan(section: Section) -> tuple[WrittenPlan, WrittenJob]:
+    plan = WrittenPlan(**section_values(section, plan_settings().values()))
     dtype = section.text("dtype") if section.has("dtype") else None
-    preset = section.text("preset") if section.has("preset") else None
-    plan = WrittenPlan(
-        strategy=section.choice("strategy", ("mtp", "msp", "fsp", "isp"))
-        if section.has("strategy")
-        else None,
-        tp=section.maybe_integer("tp"),
-        pp=section.maybe_integer("pp"),
-        wp=section.maybe_integer("wp"),
-        cp=section.integer_or("cp", 1),
-        vpp=section.integer_or("vpp", 1),
-        ep=section.maybe_integer("ep", minimum=0),
-        etp=section.maybe_integer("etp"),
-        zero_stage=section.integer("zero_stage", minimum=0, maximum=3) if section.has("zero_stage") else None,
-        zero_size=section.maybe_integer("zero_size", minimum=0),
-        micro_batch=section.maybe_integer("micro_batch"),
-        num_micro=section.maybe_integer("num_micro"),
-        recompute=recompute if section.has("recompute") else None,
-        recompute_layers=section.maybe_integer("recompute_layers"),
-        recompute_modules=tuple(section.text("recompute_modules").split("+"))
-        if section.has("recompute_modules")
-        else (),
-        schedule=section.text("schedule") if section.has("schedule") else None,
+    job = WrittenJob(
         overlap_sync_grad=section.maybe_flag("overlap_sync_grad"),
         overlap_sync_param=section.maybe_flag("overlap_sync_param"),
-        reduce_bucket_size=section.maybe_integer("reduce_bucket_size"),
         weight_overlap=section.maybe_flag("weight_overlap"),
-        memory_pool=section.maybe_flag("memory_pool"),
-        prefetch=section.choice("prefetch", ("module", "layer")) if section.has("prefetch") else None,
+        reduce_bucket_size=section.maybe_integer("reduce_bucket_size"),
         use_flash_attn=section.maybe_flag("use_flash_attn"),
         dtype=canonical_dtype(dtype, where=section.where, key="plan.dtype") if dtype is not None else None,
-        preset=preset_named(preset, where=section.where).name if preset is not None else None,
-        stage_layout=section.text("layout") if section.has("layout") else "",
-        optimizer_offload=section.number("optimizer_offload", positive=False)
-        if section.has("optimizer_offload")
-        else 0.0,
-        offloaded_layers=section.integer_or("offloaded_layers", 0, minimum=0),
     )
-    if not 0.0 <= plan.optimizer_offload <= 1.0:
-        section.fail("optimizer_offload", "a share of the optimizer, 0 to 1")
     section.close()
-    return plan
+    return plan, job

@@ -15,7 +15,7 @@ from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.presets.registry import PRESETS
-from spec.readers.config_file import WrittenPlan
+from spec.settings.plan import WrittenPlan
 from tests.solver.questions import question, small_model
 
 

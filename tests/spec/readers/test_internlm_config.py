@@ -124,10 +124,10 @@ def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
     assert (plan.strategy, plan.tp, plan.pp, plan.wp) == ("isp", 2, 1, 4)
     assert (plan.zero_stage, plan.zero_size) == (1, 0)
     assert (plan.micro_batch, plan.num_micro) == (2, 4)
-    assert (plan.recompute, plan.dtype, plan.use_flash_attn) == ("none", "bf16", True)
-    assert (plan.overlap_sync_grad, plan.overlap_sync_param) == (True, False)
-    assert plan.reduce_bucket_size == 2**29
-    assert (plan.weight_overlap, plan.memory_pool, plan.prefetch) == (True, True, "layer")
+    assert (plan.recompute, config.job.dtype, config.job.use_flash_attn) == ("none", "bf16", True)
+    assert (config.job.overlap_sync_grad, config.job.overlap_sync_param) == (True, False)
+    assert config.job.reduce_bucket_size == 2**29
+    assert config.job.weight_overlap is True
     assert plan.preset == "internevo"
     block = config.model.blocks[0].block
     assert config.model.num_layers == 32

@@ -53,7 +53,7 @@ def test_mixed_blocks_and_plan(tmp_path: Path) -> None:
     assert second.mixer.kind is AttentionKind.MLA
     assert config.plan is not None
     assert (config.plan.strategy, config.plan.tp, config.plan.wp) == ("fsp", 4, None)
-    assert (config.plan.recompute, config.plan.dtype, config.plan.memory_pool) == ("full", "bf16", None)
+    assert (config.plan.recompute, config.job.dtype) == ("full", "bf16")
     # by hand: embedding, final norm, two dense blocks, six routed blocks
     h = 1024
     dense = h * (16 + 2 * 4) * 64 + h * h + 16 + 3 * h * 4096 + 2 * h
@@ -87,7 +87,7 @@ BAD = {
     "plan.strategy": ('strategy = "fsp"', 'strategy = "sp"'),
     "plan.zero_stage": ("zero_stage = 1", "zero_stage = 4"),
     "plan.dtype": ('dtype = "bfloat16"', 'dtype = "bf17"'),
-    "framework": ('preset = "megatron"', 'preset = "ours"'),
+    "plan.preset": ('preset = "megatron"', 'preset = "ours"'),
     "plan.dp": ("tp = 4", "dp = 4"),
     "source": ('source = "made for this test"', ""),
     "config": ("[model]", "[model"),

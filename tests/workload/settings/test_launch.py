@@ -75,7 +75,7 @@ def test_an_internevo_config_reads_back_as_the_plan(
     read = read_internlm_config(path)
     assert read.plan is not None
     assert (read.seq_len, read.plan.num_micro) == (case.question.job.seq_len, case.plan.num_micro)
-    assert read.plan.reduce_bucket_size == case.question.job.preset.data_parallel.bucket_elements
+    assert read.job.reduce_bucket_size == case.question.job.preset.data_parallel.bucket_elements
     assert replace(plan_of(read.plan, case.question, "config"), etp=read.plan.etp or 1) == case.plan
     assert replace(read.model, source="") == replace(case.question.model, source="")
 

@@ -1,0 +1,70 @@
+"""The keys of a parallel plan as a user writes it: the one table that --plan, [plan], CSV columns, rules, result files
+and launch settings read."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from spec.presets.registry import PRESETS
+from spec.settings.kinds import Number, Text, Whole, Word
+from spec.settings.setting import Column, Settings, settings_of
+
+STRATEGIES = tuple(dict.fromkeys(name for one in PRESETS.values() for name in one.tensor_parallel.strategies))
+Module = Literal["moe_act", "layernorm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"]
+# Said by options of their own on a command line.
+IN_FILES_ONLY = frozenset({"num_micro", "preset"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPlan:
+    """A plan as written; None means that it does not say."""
+
+    strategy: Annotated[str | None, Word(STRATEGIES)] = None
+    """How a layer's weights and tokens are cut."""
+    tp: Annotated[int | None, Whole(), Column()] = None
+    """Tensor-parallel ranks."""
+    pp: Annotated[int | None, Whole(), Column()] = None
+    """Pipeline stages."""
+    wp: Annotated[int | None, Whole(), Column()] = None
+    """Ranks that share the weights, under isp."""
+    ep: Annotated[int | None, Whole(least=0), Column()] = None
+    """Expert-parallel ranks; 0 for as many as experts and ranks allow."""
+    etp: Annotated[int | None, Whole(), Column()] = None
+    """Tensor-parallel ranks of an expert, 1 unless said."""
+    cp: Annotated[int, Whole(), Column()] = 1
+    """Context-parallel ranks."""
+    vpp: Annotated[int, Whole(), Column()] = 1
+    """Virtual chunks of a stage."""
+    zero_stage: Annotated[int | None, Whole(least=0, most=3), Column()] = None
+    """What is sharded over data-parallel ranks: optimizer state (1), gradients (2), parameters (3)."""
+    zero_size: Annotated[int | None, Whole(least=0), Column()] = None
+    """Ranks that share one copy of it; 0 for the whole data-parallel group."""
+    micro_batch: Annotated[int | None, Whole(), Column()] = None
+    """Sequences of a micro-batch."""
+    recompute: Literal["none", "selective", "full"] | None = None
+    """What of a layer runs again in the backward."""
+    recompute_layers: Annotated[int | None, Whole(), Column()] = None
+    """Layers of every chunk of a stage that do so, with recompute=full; all unless said."""
+    recompute_modules: tuple[Module, ...] = ()
+    """Parts of layers that run again beside it."""
+    schedule: Annotated[str | None, Text(means="a schedule such as zb-h1")] = None
+    """Order of work in the pipeline (solver.schedules.registry)."""
+    layout: Annotated[str | None, Text(means="stages such as Ett|tt|tL")] = None
+    """What each stage holds (spec.pipeline_layout); layers are dealt evenly unless said."""
+    optimizer_offload: Annotated[float, Number(least=0, most=1), Column()] = 0.0
+    """Share of the optimizer that lives and runs on the host."""
+    offloaded_layers: Annotated[int, Whole(least=0), Column()] = 0
+    """Layers whose saved activations wait on the host."""
+    num_micro: Annotated[int | None, Whole(), Column()] = None
+    """Micro-batches of a step: the batch of the plan where nobody gives one."""
+    preset: Annotated[str | None, Word(tuple(PRESETS))] = None
+    """The framework that runs the plan."""
+
+
+def plan_settings() -> Settings:
+    """Every key of a plan, as it may stand in a file."""
+    return settings_of(WrittenPlan)
+
+
+def typed_plan_settings() -> Settings:
+    """Every key that --plan takes."""
+    return {key: one for key, one in plan_settings().items() if key not in IN_FILES_ONLY}

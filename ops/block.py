@@ -12,12 +12,12 @@ from ops.linear import Linear, linear
 from ops.memory_bound import norm
 from ops.mixers.mixer_half import mixer_half
 from ops.mlp_block import mlp_half
-from ops.op import Owner, Piece, sequence
+from ops.op import Piece, sequence
 from ops.recompute.layers import Recompute, recomputed
 from ops.recompute.modules import modules_recomputed
 from ops.roles import Module, Role
 from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import Sharding
+from ops.strategies.sharding import Sharding, layer_context
 from spec.arrays import ceil_div
 from spec.job import JobSpec
 from spec.model import BlockSpec, ModelSpec
@@ -39,8 +39,7 @@ def model_ops(
 ) -> ModelOps:
     """Every operation a rank may run for N layouts under one strategy and recompute mode."""
     sharding = STRATEGIES[strategy]
-    owner = Owner.WEIGHT if strategy == "isp" else Owner.DENSE
-    context = LayerContext(model=model, job=job, layout=layout, linear_owner=owner)
+    context = layer_context(sharding, model, job, layout)
     kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
     blocks = tuple(
         sharded_over_data(context, block_ops(context, sharding, run.block, kind), Module.LAYER)

@@ -1,9 +1,9 @@
 """What every strategy needs to write down a layer: model, job, and the degrees as columns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ops.layout import Layout
-from ops.op import Owner
+from ops.strategies.traits import Traits
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
@@ -15,18 +15,18 @@ class LayerContext:
     """One model and job under N layouts.
 
     ``tokens`` of one micro-batch on one rank after the context-parallel split and before any
-    tensor-parallel one. ``linear_owner`` says whose copies the linears' weights are.
+    tensor-parallel one. ``traits`` are the strategy's.
     """
 
     model: ModelSpec
     job: JobSpec
     layout: Layout
-    linear_owner: Owner = Owner.DENSE
+    traits: Traits = field(default_factory=Traits)
 
     @property
     def exchanges_heads(self) -> BoolArray:
-        """Rows of isp whose tokens are exchanged for heads around the attention kernel."""
-        return bools((self.layout.tp > 1) & (self.linear_owner is Owner.WEIGHT))
+        """Rows whose tokens are exchanged for heads over tp around the core of what mixes them."""
+        return bools((self.layout.tp > 1) & self.traits.exchanges_heads)
 
     @property
     def exchanges_context(self) -> bool:

@@ -24,13 +24,18 @@ def padded_vocab(context: LayerContext) -> IntArray:
     return ceil_div(context.layout.constant(model.vocab), unit) * unit
 
 
+def embedding_elements(context: LayerContext, sharding: Sharding) -> IntArray:
+    """Parameters of the token embedding that a rank holds."""
+    whole = padded_vocab(context) * context.model.hidden
+    return ceil_div(whole, sharding.embedding_shards(context.layout))
+
+
 def embedding(context: LayerContext, sharding: Sharding) -> Piece:
-    """Token embedding cut over the vocabulary (isp: over the hidden size), learned positions, and the
-    collective that assembles its output."""
+    """Token embedding, cut over the vocabulary or the hidden size where the strategy cuts it, learned
+    positions, and the collective that assembles its output."""
     layout, model = context.layout, context.model
-    isp = sharding.name == "isp"
-    rows = ceil_div(context.tokens, sharding.norm_shards(layout)) if isp else context.tokens
-    parameters = ceil_div(padded_vocab(context) * model.hidden, layout.tp)
+    rows = ceil_div(context.tokens, sharding.lookup_shards(layout))
+    parameters = embedding_elements(context, sharding)
     if model.position is PositionKind.LEARNED:
         parameters = parameters + model.max_positions * model.hidden
     table = kernel(
@@ -52,44 +57,39 @@ def embedding(context: LayerContext, sharding: Sharding) -> Piece:
 
 
 def _assemble(context: LayerContext, sharding: Sharding) -> Piece:
-    """mtp sums the partial embeddings, msp and fsp scatter the sum, isp gathers hidden slices."""
+    """Partial embeddings summed, or summed and scattered, or slices of them exchanged."""
     layout = context.layout
-    tokens = ceil_div(context.tokens, layout.tp) * layout.tp
+    tokens = ceil_div(context.tokens, layout.tp) * layout.tp // sharding.lookup_shards(layout)
     size = (tokens * context.model.hidden * context.activation_bytes).astype(np.int64)
-    forward_kind, backward_kind = {
-        "mtp": (Collective.ALL_REDUCE, None),
-        "msp": (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
-        "fsp": (Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
-        "isp": (Collective.ALL_TO_ALL, Collective.ALL_TO_ALL),
-    }[sharding.name]
-    if sharding.name == "isp":
-        size = size // layout.tp
-    forward = Comm(
-        module=Module.EMBEDDING,
-        role=Role.ASSEMBLE,
-        phase=Phase.FORWARD,
-        collective=forward_kind,
-        axis=Axis.TP,
-        size_bytes=size,
-        dtype=context.job.precision.activation,
+
+    def moved(kind: Collective, phase: Phase) -> Comm:
+        return Comm(
+            module=Module.EMBEDDING,
+            role=Role.ASSEMBLE,
+            phase=phase,
+            collective=kind,
+            axis=Axis.TP,
+            size_bytes=size,
+            dtype=context.job.precision.activation,
+        )
+
+    ahead, back = sharding.traits.assembles
+    return Piece(
+        forward=(moved(ahead, Phase.FORWARD),) if ahead else (),
+        backward=(moved(back, Phase.INPUT_GRAD),) if back else (),
     )
-    if backward_kind is None:
-        return Piece(forward=(forward,))
-    backward = replace(forward, phase=Phase.INPUT_GRAD, collective=backward_kind)
-    return Piece(forward=(forward,), backward=(backward,))
 
 
 def head(context: LayerContext, sharding: Sharding) -> Piece:
-    """Final norm and the vocabulary projection, cut over tp.
+    """Final norm and the vocabulary projection.
 
     Tied to the embedding it owns no weights of its own, unless the two stand on different stages: then
     each keeps a copy.
     """
     layout, model = context.layout, context.model
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
-    isp = sharding.name == "isp"
     vocab = padded_vocab(context)
-    width = vocab if isp else ceil_div(vocab, layout.tp)
+    width = ceil_div(vocab, layout.tp) if sharding.traits.cuts_vocabulary else vocab
     layer = Linear(
         module=Module.HEAD,
         role=Role.LOGITS,
@@ -113,7 +113,7 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
 
 
 def _gathers(context: LayerContext, sharding: Sharding) -> bool:
-    return context.job.preset.loss.gathers_logits and sharding.name != "isp"
+    return context.job.preset.loss.gathers_logits and sharding.traits.cuts_vocabulary
 
 
 def _gathered_logits(context: LayerContext, projection: Linear) -> Piece:
@@ -165,7 +165,7 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
     exponentials; Megatron-LM, ``vocab_parallel_cross_entropy``).
     """
     layout = context.layout
-    whole = sharding.name == "isp" or _gathers(context, sharding)
+    whole = not sharding.traits.cuts_vocabulary or _gathers(context, sharding)
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     width = padded_vocab(context) if whole else ceil_div(padded_vocab(context), layout.tp)
     name, saved_bytes, transient_bytes = _loss_kernel(context)

@@ -5,6 +5,7 @@ number of ranks at a stride. The expert grid is etp, ep, edp, pp over the same r
 (arXiv 2504.14960 sec. 3.2).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,29 +32,31 @@ class Group:
     uneven: BoolArray
 
 
-def ranks_and_stride(axis: Axis, layout: Layout) -> tuple[IntArray, IntArray]:
+RanksAndStride = tuple[IntArray, IntArray]
+
+PLACES: dict[Axis, Callable[[Layout], RanksAndStride]] = {
+    Axis.TP: lambda one: (one.tp, one.constant(1)),
+    Axis.CP: lambda one: (one.cp, one.tp),
+    Axis.DP: lambda one: (one.dp, one.tp * one.cp),
+    Axis.DP_CP: lambda one: (one.dp * one.cp, one.tp),
+    Axis.PP: lambda one: (one.pp, one.tp * one.cp * one.dp),
+    Axis.ETP: lambda one: (one.etp, one.constant(1)),
+    Axis.EP: lambda one: (one.ep, one.etp),
+    Axis.EDP: lambda one: (one.edp, one.etp * one.ep),
+    Axis.WP: lambda one: (one.wp, one.constant(1)),
+    Axis.WDP: lambda one: (one.wdp, one.wp),
+    Axis.ZERO_SHARD: lambda one: (one.zero_size, one.tp),
+    Axis.ZERO_REPLICATE: lambda one: (one.dp * one.cp // one.zero_size, one.tp * one.zero_size),
+    Axis.EMBEDDING: lambda one: (
+        np.minimum(one.pp, 2),
+        one.tp * one.cp * one.dp * np.maximum(one.pp - 1, 1),
+    ),
+}
+
+
+def ranks_and_stride(axis: Axis, layout: Layout) -> RanksAndStride:
     """Members of a group of ``axis`` and the distance between neighbours in rank order."""
-    one = layout.constant(1)
-    dense = layout.tp * layout.cp
-    table: dict[Axis, tuple[IntArray, IntArray]] = {
-        Axis.TP: (layout.tp, one),
-        Axis.CP: (layout.cp, layout.tp),
-        Axis.DP: (layout.dp, dense),
-        Axis.DP_CP: (layout.dp * layout.cp, layout.tp),
-        Axis.PP: (layout.pp, dense * layout.dp),
-        Axis.ETP: (layout.etp, one),
-        Axis.EP: (layout.ep, layout.etp),
-        Axis.EDP: (layout.edp, layout.etp * layout.ep),
-        Axis.WP: (layout.wp, one),
-        Axis.WDP: (layout.wdp, layout.wp),
-        Axis.ZERO_SHARD: (layout.zero_size, layout.tp),
-        Axis.ZERO_REPLICATE: (
-            layout.dp * layout.cp // layout.zero_size,
-            layout.tp * layout.zero_size,
-        ),
-        Axis.EMBEDDING: (np.minimum(layout.pp, 2), dense * layout.dp * np.maximum(layout.pp - 1, 1)),
-    }
-    return table[axis]
+    return PLACES[axis](layout)
 
 
 def place(ranks: IntArray, stride: IntArray, world_size: int, domain_ranks: int) -> Group:

@@ -88,7 +88,7 @@ def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> P
             bias=layer.bias and forward,
             saved_bytes=saved_bytes if forward else 0.0 * saved_bytes,
             parameters=held if forward else 0 * one,
-            owner=context.linear_owner,
+            owner=context.traits.copies.linear_owner,
         )
 
     t, i, o = layer.tokens, layer.inputs, layer.outputs

@@ -84,7 +84,7 @@ def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first
     enter = sharding.enter(context, layer.key, context.model.hidden)
     if first:
         entered = enter
-    elif sharding.name == "msp":
+    elif sharding.traits.shares_gathered_input:
         entered = _summed_gradients(context, layer)
     else:
         entered = sequence(_summed_gradients(context, layer), Piece(backward=enter.backward))

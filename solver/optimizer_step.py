@@ -7,16 +7,16 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.data_parallel.step import HeldParameters, step_ops
-from ops.embedding_and_head import padded_vocab
+from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
 from ops.op import Comm, HostTransfer, HostUpdate, Op, Ops, Update
+from ops.strategies.sharding import Sharding
 from solver.pipeline.spans import PassTimes
 from solver.times.op_times import Pricer
 from solver.times.overlap import bucketed
 from solver.times.step_parts import Share, SumByPart, sum_by_part
-from spec.arrays import BoolArray, FloatArray, ceil_div
+from spec.arrays import BoolArray, FloatArray
 from spec.job import JobSpec
-from spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,10 @@ class StepTimes:
     gather: SumByPart
 
 
-def operations(
-    model: ModelSpec, job: JobSpec, layout: Layout, held: HeldParameters, tied_here: BoolArray
-) -> Ops:
+def operations(context: LayerContext, sharding: Sharding, held: HeldParameters, tied_here: BoolArray) -> Ops:
     """The step's operations for every stage row; ``tied_here`` marks rows whose embedding or head is
     tied to another stage's."""
-    context = LayerContext(model=model, job=job, layout=layout)
-    elements = ceil_div(padded_vocab(context) * model.hidden, layout.tp)
-    return step_ops(context, held, np.where(tied_here, elements, 0))
+    return step_ops(context, held, np.where(tied_here, embedding_elements(context, sharding), 0))
 
 
 def step_times(

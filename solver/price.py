@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.context import LayerContext
 from ops.op import Axis, Comm, Phase
 from ops.roles import Module, Role
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import full_tokens_bytes
+from ops.strategies.sharding import full_tokens_bytes, layer_context
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
@@ -111,11 +109,12 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     forward = _stage_sum(table, [time.forward for time in times])
     backward = _stage_sum(table, [time.backward for time in times])
     row_layout = plans.layout.take(stages.plan)
+    context = layer_context(plans.sharding, model, job, row_layout)
     step = step_times(
         pricer,
         job,
         row_layout,
-        operations(model, job, row_layout, table.bytes.held, stages.tied(model, row_layout.pp)),
+        operations(context, plans.sharding, table.bytes.held, stages.tied(model, row_layout.pp)),
         table.bytes.held,
         _pass_times(table, times, stages, stages.plan),
     )
@@ -180,8 +179,8 @@ def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:
     """Bytes one rank sends to the next stage: a token shard where the strategy keeps shards or the
     framework cuts what it sends."""
     layout = table.plans.layout
-    context = LayerContext(model=model, job=job, layout=layout)
-    sharding = STRATEGIES[table.plans.strategy]
+    sharding = table.plans.sharding
+    context = layer_context(sharding, model, job, layout)
     shards = layout.tp if job.preset.pipeline.scattered_hops else sharding.norm_shards(layout)
     return full_tokens_bytes(context) // shards
 
@@ -192,8 +191,9 @@ def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) ->
     seconds = pricer.hop(layout, hop_bytes(model, job, table)).seconds
     if not job.preset.pipeline.scattered_hops:
         return seconds
-    whole = STRATEGIES[table.plans.strategy].norm_shards(layout) == 1
-    size = full_tokens_bytes(LayerContext(model=model, job=job, layout=layout))
+    sharding = table.plans.sharding
+    whole = sharding.norm_shards(layout) == 1
+    size = full_tokens_bytes(layer_context(sharding, model, job, layout))
     gather = Comm(
         module=Module.OTHER,
         role=Role.GATHER,

@@ -12,6 +12,7 @@ from profdb.store.data_file import load_profile
 from solver.calibration_file import read_calibration
 from solver.question import Question
 from solver.times.op_times import HOST_NEEDED, Pricer
+from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -124,6 +125,8 @@ def _config(request: Request) -> ConfigFile:
     if path is None:
         path = config_for_size(str(request.model_size), request.root / "configs")
     config = read_config(path)
+    if config.plan:
+        strategy_of(config.plan, config.path, sequence_parallel=config.job.sequence_parallel)
     if request.config is not None and request.model_size is not None:
         check_model_size(config.model, request.model_size)
     return config

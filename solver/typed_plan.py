@@ -5,10 +5,14 @@ from math import gcd
 
 import numpy as np
 
+from ops.groups import ranks_and_stride
+from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import strategy_named
+from ops.strategies.sharding import Sharding
+from solver.plans.draft import Draft
 from solver.plans.plan_table import Plan
-from solver.plans.rules import RULES, UNEVEN_CHUNKS, UNEVEN_LAYERS, Draft
+from solver.plans.rules import RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS
 from solver.question import Question
 from solver.schedules.registry import Schedule, schedule_named
 from spec.arrays import ints
@@ -50,10 +54,11 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
             allowed=f"the global batch of {job.global_batch_sequences} sequences must be a multiple of "
             f"dp {dp} x micro_batch {micro_batch}",
         )
-    whole = job.world_size // (pp * (written.wp or 1)) if written.strategy == "isp" else dp * cp
-    zero_stage, zero_size = _sharding(written, whole)
+    sharding = strategy_of(written, where)
+    layout = Layout.of(job.world_size, tp=tp, pp=pp, cp=cp, wp=written.wp or 1)
+    zero_stage, zero_size = _sharding(written, _copies(sharding, layout))
     return Plan(
-        strategy=strategy_named(written.strategy or "mtp", where=where).name,
+        strategy=sharding.name,
         preset=job.preset.name,
         recompute=_recompute(written, where),
         num_recompute_layers=written.recompute_layers or 0,
@@ -74,6 +79,28 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
     )
 
 
+def _copies(sharding: Sharding, layout: Layout) -> int:
+    """Ranks that hold the same weights of linears."""
+    copies = sharding.traits.copies
+    ranks, _ = ranks_and_stride(copies.copy_axis(copies.linear_owner), layout)
+    return int(ranks[0])
+
+
+def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = False) -> Sharding:
+    """The strategy as written; ``sequence_parallel`` says that it is to cut the tokens between the linears.
+
+    Raises ConfigError for one that nobody knows, and for weight groups or a cut sequence that it does not have.
+    """
+    sharding = strategy_named(written.strategy or "mtp", where=where)
+    groups, tp = written.wp or 1, written.tp or 1
+    if groups > 1 and not sharding.traits.copies.has_weight_groups:
+        raise ConfigError(where=where, key="wp", value=groups, allowed=f"1 with strategy {sharding.name}")
+    if sequence_parallel and np.any(sharding.norm_shards(Layout.of(tp, tp=tp)) < tp):
+        allowed = f"False with strategy {sharding.name}, which leaves the sequence whole"
+        raise ConfigError(where=where, key="sequence_parallel", value=True, allowed=allowed)
+    return sharding
+
+
 def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int, where: str) -> int:
     """ep as written; 0 means as many ranks as experts and a stage's ranks allow.
 
@@ -90,8 +117,7 @@ def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int, wh
 
 
 def _sharding(written: WrittenPlan, whole: int) -> tuple[int, int]:
-    """ZeRO stage and size as written. Size 0 is the ``whole`` group that holds the same weights (for isp the
-    weight data-parallel ranks); a stage alone shards over all of it, a size alone is stage 1. Where the
+    """ZeRO stage and size as written. Size 0 is the ``whole`` group that holds the same weights of linears; a stage alone shards over all of it, a size alone is stage 1. Where the
     whole group is one rank there is nothing to shard."""
     size = written.zero_size
     if size is None:
@@ -134,7 +160,7 @@ def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
         recompute=plan.recompute,
         schedule=plan.schedule,
     )
-    passed_over = {"the same plan as mtp when nothing is cut"}
+    passed_over = {UNCUT}
     if plan.stage_layout:
         passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}
     broken = [

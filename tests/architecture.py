@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from ops.strategies.registry import STRATEGIES
+
 SCRIPTS = frozenset({"gen_profiler_data", "simulation_train_formulaic", "run_workload"})
 
 # spec <- ops <- profdb <- solver <- workload <- runner; profiler beside solver, neither sees the other
@@ -257,6 +259,27 @@ def architectures_are_files(source: Source) -> Iterator[str]:
                 yield source.at(node, "compares an architecture's name; ask for a fact of its file")
 
 
+def names_a_strategy(node: ast.expr) -> bool:
+    """A literal that is a strategy's name, or a literal collection that holds one."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(names_a_strategy(element) for element in node.elts)
+    return isinstance(node, ast.Constant) and node.value in STRATEGIES
+
+
+def strategies_are_asked(source: Source) -> Iterator[str]:
+    """Outside ops/strategies nothing is chosen by a strategy's name: Sharding and its traits answer."""
+    if source.owner == "tests" or source.path.parts[:2] == ("ops", "strategies"):
+        return
+    for node in ast.walk(source.tree):
+        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        keys = [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else []
+        cases = [node.value] if isinstance(node, ast.MatchValue) else []
+        if any(names_a_strategy(one) for one in (*compared, *keys, *cases)):
+            yield source.at(
+                node, "chooses by a strategy's name; ask its Sharding (ops/strategies/sharding.py)"
+            )
+
+
 RULES: tuple[Rule, ...] = (
     imports_point_one_way,
     torch_is_imported_late,
@@ -269,6 +292,7 @@ RULES: tuple[Rule, ...] = (
     modules_are_described,
     modules_hold_no_state,
     architectures_are_files,
+    strategies_are_asked,
 )
 
 

@@ -54,6 +54,12 @@ BAD = [
     ("modules_hold_no_state", "spec/job.py", "x = 1\ndef f():\n    global x\n    x = 2\n"),
     ("modules_hold_no_state", "spec/job.py", "CACHE = {}\n"),
     ("modules_hold_no_state", "spec/job.py", "import collections\nSEEN: object = collections.defaultdict(list)\n"),
+    ("strategies_are_asked", "solver/plans/rules.py", "x = 1 if plan.strategy == 'isp' else 2\n"),
+    ("strategies_are_asked", "ops/block.py", "x = sharding.name is not 'mtp'\n"),
+    ("strategies_are_asked", "workload/settings/megatron.py", "x = plan.strategy in ('mtp', 'fsp')\n"),
+    ("strategies_are_asked", "ops/embedding_and_head.py", "x = {'mtp': 1, 'msp': 2}[sharding.name]\n"),
+    ("strategies_are_asked", "benchmarks/speed.py", "x = 'msp' in preset.strategies\n"),
+    ("strategies_are_asked", "workload/build.py", "match name:\n    case 'isp':\n        x = 1\n"),
 ]  # fmt: skip
 
 # What lies beside the forbidden and is allowed: no rule may report any of it.
@@ -80,6 +86,11 @@ GOOD = [
         '"""Faster on Hopper."""\nwide = one.architecture.name == other.architecture.name\ncanada = "cpu"\n',
     ),
     ("tests/spec/test_gpu.py", "HOPPER = read_architecture('hopper')\n"),
+    ("ops/strategies/sequence_parallel.py", '"""Doc."""\nx = {"msp": 1}\ny = name == "fsp"\n'),
+    (
+        "solver/answer/mfu.py",
+        '"""Doc."""\nx = Plan(strategy="mtp")\ny = plan.strategy in preset.strategies\nz = ("mtp", "fsp")\n',
+    ),
     ("tests/spec/test_job.py", "def test_x(a, b, c, d, e, f, g): ...\n"),
 ]
 

@@ -5,6 +5,7 @@ import numpy as np
 from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import BatchedGemm, Comm, GroupedGemm, HostTransfer, Op, Ops
+from ops.strategies.sharding import layer_context
 from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import Sized, hop_bytes, sized
@@ -78,7 +79,9 @@ def _step(question: Question, table: Sized, row: int) -> tuple[WorkItem, ...]:
     held = table.bytes.held.take(one)
     layout = table.plans.layout.take(table.stages.plan[one])
     tied = table.stages.tied(question.model, table.plans.layout.pp[table.stages.plan])[one]
-    ops = operations(question.model, question.job, layout, held, tied)
+    sharding = table.plans.sharding
+    context = layer_context(sharding, question.model, question.job, layout)
+    ops = operations(context, sharding, held, tied)
     items = tuple(work_item(question.pricer, layout, op) for op in ops)
     return tuple(item for item in items if item.collective is None or item.size_bytes)
 

@@ -25,8 +25,7 @@ from ops.mixers.registry import MIXERS
 from ops.mlp_block import Rows, feed_forward, mlp_half
 from ops.op import Op, Ops, Owner, Piece, sequence
 from ops.roles import Module, Role
-from ops.strategies.registry import STRATEGIES
-from ops.strategies.sharding import Sharding
+from ops.strategies.sharding import Sharding, layer_context
 from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
@@ -122,17 +121,14 @@ class Workshop:
 
     def __post_init__(self) -> None:
         layout = PlanTable.of(self.plan).layout
-        owner = Owner.WEIGHT if self.plan.strategy == "isp" else Owner.DENSE
         object.__setattr__(self, "layout", layout)
-        context = LayerContext(
-            model=self.question.model, job=self.question.job, layout=layout, linear_owner=owner
-        )
+        context = layer_context(self.plan.sharding, self.question.model, self.question.job, layout)
         object.__setattr__(self, "context", context)
 
     @property
     def sharding(self) -> Sharding:
         """The tensor-parallel strategy of the plan."""
-        return STRATEGIES[self.plan.strategy]
+        return self.plan.sharding
 
     def leaf(self, name: str, piece: Piece, module: Module = Module.OTHER) -> MockedOps:
         """Any operations as a module, its parameters gathered and reduced where ZeRO shards them."""
@@ -205,7 +201,7 @@ class Workshop:
         A plan with pp > 1 takes the model for one of its equal stages.
         """
         held = self._held(model)
-        ops = operations(self.question.model, self.question.job, self.layout, held, bools([False]))
+        ops = operations(self.context, self.sharding, held, bools([False]))
         step = tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
         # One piece a child, so that the rows of a file keep the order of the model.
         pieces = tuple(

@@ -12,8 +12,10 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row, RowError
+from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.recompute.modules import MODULES
+from ops.strategies.registry import STRATEGIES
 from solver.plans.plan_table import Plan
 from solver.schedules.registry import Schedule, schedule_named
 from spec.errors import ConfigError
@@ -130,7 +132,12 @@ def _strategy(row: Row, job: JobSpec, tp: int) -> str:
     with_sp = row.text("sp") == "1" if row.known("sp") else True
     if not with_sp or tp == 1:
         return "mtp"
-    return "msp" if "msp" in job.preset.tensor_parallel.strategies else "fsp"
+    layout = Layout.of(tp, tp=tp)
+    for name in job.preset.tensor_parallel.strategies:
+        one = STRATEGIES[name]
+        if one.weight_shards(layout) == one.norm_shards(layout) == tp:
+            return name
+    return "fsp"
 
 
 def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:

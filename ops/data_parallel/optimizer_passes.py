@@ -16,6 +16,7 @@ InternEvo averages inside its all-reduce and copies gradients into a flat bucket
 import numpy as np
 
 from ops.context import LayerContext
+from ops.groups import ranks_and_stride
 from ops.op import MemoryBound, Ops, Phase
 from ops.roles import Module, Role
 from spec.arrays import IntArray
@@ -35,7 +36,7 @@ def optimizer_passes(context: LayerContext, held: IntArray, owned: IntArray) -> 
     )
     narrow_parameter = bool(precision.master) and precision.parameter != precision.master
     wide = precision.master or precision.gradient
-    copies = layout.dp * layout.cp
+    copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
     divided = np.where((copies > 1) & (layout.zero_stage < 2), held, 0)
     before = [("divide_gradients", "copy", divided, precision.gradient)]
     if preset.host.checks_numbers:

@@ -11,6 +11,7 @@ import numpy as np
 from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
 from ops.data_parallel.optimizer_passes import optimizer_passes
+from ops.groups import ranks_and_stride
 from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Update
 from ops.roles import Identity, Module, Role
 from spec.arrays import IntArray, ceil_div
@@ -38,14 +39,6 @@ class HeldParameters:
     def of(self, owner: Owner) -> IntArray:
         """The elements of one owner."""
         return {Owner.DENSE: self.dense, Owner.WEIGHT: self.weight, Owner.EXPERT: self.expert}[owner]
-
-
-SHARD_AXIS: dict[Owner, Axis] = {
-    Owner.DENSE: Axis.ZERO_SHARD,
-    Owner.WEIGHT: Axis.WDP,
-    Owner.EXPERT: Axis.EDP,
-}
-COPY_AXIS: dict[Owner, Axis] = {Owner.DENSE: Axis.DP_CP, Owner.WEIGHT: Axis.WDP, Owner.EXPERT: Axis.EDP}
 
 
 def shards(context: LayerContext, owner: Owner) -> IntArray:
@@ -113,7 +106,7 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
     layout, preset = context.layout, context.job.preset
     dtype = context.job.precision.reduce
     width = dtype_bytes(dtype)
-    axis = COPY_AXIS[owner]
+    axis = context.traits.copies.copy_axis(owner)
     name = f"{owner.value}_gradient"
     # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding).
     elements = np.where(layout.zero_stage >= 2, 0, elements)
@@ -122,16 +115,17 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
         return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype)]
     parts = shards(context, owner)
     padded = padded_to_ranks(elements, parts, width)
-    shard_axis = SHARD_AXIS[owner]
+    shard_axis = context.traits.copies.shard_axis(owner)
     ops: list[Op] = [
         _comm(_reduced(name), Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype),
         _comm(_reduced(name), Collective.REDUCE_SCATTER, shard_axis, np.where(parts > 1, padded, 0), dtype),
     ]
     if owner is Owner.DENSE:
-        replicas = (layout.dp * layout.cp) // parts
+        replicate_axis = context.traits.copies.zero_replicate
+        replicas, _ = ranks_and_stride(replicate_axis, layout)
         shard = np.where((parts > 1) & (replicas > 1), padded // parts, 0)
         replicated = _reduced(f"{name}_replicas")
-        ops.append(_comm(replicated, Collective.ALL_REDUCE, Axis.ZERO_REPLICATE, shard, dtype))
+        ops.append(_comm(replicated, Collective.ALL_REDUCE, replicate_axis, shard, dtype))
     return ops
 
 
@@ -157,7 +151,8 @@ def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
     size = np.where((parts > 1) & ~gathered_later, size, 0)
     label = f"{Module.STEP}.{owner.value}_parameters"
     what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)
-    gathered = _comm(what, Collective.ALL_GATHER, SHARD_AXIS[owner], size, dtype)
+    axis = context.traits.copies.shard_axis(owner)
+    gathered = _comm(what, Collective.ALL_GATHER, axis, size, dtype)
     if context.job.preset.data_parallel.parameter_sync == "all_gather":
         return gathered
     return replace(gathered, collective=Collective.BROADCAST, size_bytes=size // parts, repeat=parts)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.sliced_collectives import sliced
+from ops.groups import ranks_and_stride
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece
 from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
@@ -34,11 +35,12 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
         return piece
     forward: list[Op] = []
     backward: list[Op] = []
-    for owner, shard_axis in ((Owner.DENSE, Axis.ZERO_SHARD), (Owner.EXPERT, Axis.EDP)):
+    for owner in (Owner.DENSE, Owner.EXPERT):
+        shard_axis = context.traits.copies.shard_axis(owner)
         elements = _elements(piece, owner, len(layout))
         if not elements.any():
             continue
-        ranks = layout.zero_size if owner is Owner.DENSE else layout.edp
+        ranks, _ = ranks_and_stride(shard_axis, layout)
         gathers = (layout.zero_stage >= 3) | context.job.preset.data_parallel.gathers_every_forward
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
@@ -125,10 +127,10 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
     """Reduce-scatter over the shards, then for hybrid sharding an all-reduce over the replicas."""
     layout = context.layout
     dtype = context.job.precision.reduce
-    ranks = layout.zero_size if owner is Owner.DENSE else layout.edp
+    axis = context.traits.copies.shard_axis(owner)
+    ranks, _ = ranks_and_stride(axis, layout)
     sharded = np.where(layout.zero_stage >= 2, elements, 0)
     whole = padded_to_ranks(sharded, ranks, dtype_bytes(dtype))
-    axis = Axis.ZERO_SHARD if owner is Owner.DENSE else Axis.EDP
 
     def reduction(kind: Collective, over: Axis, size: IntArray) -> Comm:
         return Comm(
@@ -153,7 +155,7 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
         ops.extend(_joined(context, what, whole / dtype_bytes(dtype)))
     ops.append(reduction(Collective.REDUCE_SCATTER, axis, whole))
     if owner is Owner.DENSE:
-        replicas = layout.dp * layout.cp // layout.zero_size
+        replicas, _ = ranks_and_stride(context.traits.copies.zero_replicate, layout)
         shard = np.where(replicas > 1, whole // ranks, 0)
-        ops.append(reduction(Collective.ALL_REDUCE, Axis.ZERO_REPLICATE, shard))
+        ops.append(reduction(Collective.ALL_REDUCE, context.traits.copies.zero_replicate, shard))
     return ops

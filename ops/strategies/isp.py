@@ -11,11 +11,22 @@ from dataclasses import dataclass, replace
 from ops.context import LayerContext, padded_to_ranks
 from ops.head_exchange import HeadTensors, exchanged_over_tp
 from ops.layout import Layout
-from ops.op import Axis, Comm, Lane, Phase, Piece
+from ops.op import Axis, Comm, Lane, Owner, Phase, Piece
 from ops.roles import OpKey, Role
+from ops.strategies.launch import Launch
+from ops.strategies.traits import Traits
+from ops.weight_copies import WeightCopies
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
+
+TRAITS = Traits(
+    copies=WeightCopies(linear_owner=Owner.WEIGHT),
+    assembles=(Collective.ALL_TO_ALL, Collective.ALL_TO_ALL),
+    cuts_vocabulary=False,
+    exchanges_heads=True,
+    repeats_kv_heads=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +34,7 @@ class ShardedWeights:
     """Tokens cut over tp, whole weights gathered from wp ranks."""
 
     name: str = "isp"
+    traits: Traits = TRAITS
 
     def weight_shards(self, layout: Layout) -> IntArray:
         """Matrices are computed whole."""
@@ -38,6 +50,14 @@ class ShardedWeights:
 
     def saved_input_shards(self, layout: Layout) -> IntArray:
         """Inputs are shards from the start."""
+        return layout.tp
+
+    def embedding_shards(self, layout: Layout) -> IntArray:
+        """The table is cut over the hidden size."""
+        return layout.tp
+
+    def lookup_shards(self, layout: Layout) -> IntArray:
+        """A rank's own tokens."""
         return layout.tp
 
     def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
@@ -79,3 +99,8 @@ class ShardedWeights:
             forward=(gather,),
             backward=(replace(gather, phase=Phase.INPUT_GRAD), scatter),
         )
+
+    def launch(self, framework: str, tp: int) -> Launch | None:
+        """InternEvo's mode; wp stands in its own section."""
+        own = framework == "internevo"
+        return Launch(settings={"size": tp, "mode": self.name}) if own else None

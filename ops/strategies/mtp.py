@@ -5,15 +5,20 @@ linear runs beside its weight gradient (Megatron-LM, LinearWithGradAccumulationA
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ops.context import LayerContext
 from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
 from ops.roles import OpKey, Role
+from ops.strategies.launch import Launch
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
+from ops.strategies.traits import Traits
 from spec.arrays import IntArray
 from spec.collectives import Collective
+
+TRAITS = Traits(uncut=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,7 @@ class MegatronTensor:
     """Weights cut over tp; every rank sees all tokens."""
 
     name: str = "mtp"
+    traits: Traits = TRAITS
 
     def weight_shards(self, layout: Layout) -> IntArray:
         """tp."""
@@ -36,6 +42,14 @@ class MegatronTensor:
 
     def saved_input_shards(self, layout: Layout) -> IntArray:
         """The whole input is kept."""
+        return layout.constant(1)
+
+    def embedding_shards(self, layout: Layout) -> IntArray:
+        """The table is cut over the vocabulary."""
+        return layout.tp
+
+    def lookup_shards(self, layout: Layout) -> IntArray:
+        """Every rank looks up all tokens and finds those of its part."""
         return layout.constant(1)
 
     def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
@@ -61,3 +75,12 @@ class MegatronTensor:
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """Weights stay where they are."""
         return Piece()
+
+    def launch(self, framework: str, tp: int) -> Launch | None:
+        """Megatron-LM's, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py) and InternEvo's mode."""
+        told: dict[str, dict[str, Any]] = {
+            "megatron": {"--tensor-model-parallel-size": tp},
+            "deepspeed": {"tensor_parallel": {"autotp_size": tp}} if tp > 1 else {},
+            "internevo": {"size": tp, "mode": self.name},
+        }
+        return Launch(settings=told[framework]) if framework in told else None

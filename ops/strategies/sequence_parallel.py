@@ -7,13 +7,16 @@ beside the input-gradient GEMM (ibid. sec. 4.2.2), which is what Megatron-LM doe
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ops.context import LayerContext
 from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
 from ops.roles import OpKey, Role
+from ops.strategies.launch import Launch
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
+from ops.strategies.traits import Traits
 from spec.arrays import IntArray
 from spec.collectives import Collective
 
@@ -32,6 +35,14 @@ class SequenceParallel:
         """fsp gathers again, msp does not."""
         return "fsp" if self.regather else "msp"
 
+    @property
+    def traits(self) -> Traits:
+        """The embedding's partial outputs are summed and scattered at once."""
+        return Traits(
+            assembles=(Collective.REDUCE_SCATTER, Collective.ALL_GATHER),
+            shares_gathered_input=not self.regather,
+        )
+
     def weight_shards(self, layout: Layout) -> IntArray:
         """tp."""
         return layout.tp
@@ -47,6 +58,14 @@ class SequenceParallel:
     def saved_input_shards(self, layout: Layout) -> IntArray:
         """The gathered input (msp) or the shard (fsp) is kept."""
         return layout.tp if self.regather else layout.constant(1)
+
+    def embedding_shards(self, layout: Layout) -> IntArray:
+        """The table is cut over the vocabulary."""
+        return layout.tp
+
+    def lookup_shards(self, layout: Layout) -> IntArray:
+        """Every rank looks up all tokens and finds those of its part."""
+        return layout.constant(1)
 
     def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
         """All-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
@@ -86,3 +105,11 @@ class SequenceParallel:
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """Weights stay where they are."""
         return Piece()
+
+    def launch(self, framework: str, tp: int) -> Launch | None:
+        """InternEvo has a mode for each; Megatron-LM's is fsp."""
+        told: dict[str, dict[str, Any]] = {"internevo": {"size": tp, "mode": self.name}}
+        if self.regather:
+            cut: dict[str, Any] = {"--sequence-parallel": None} if tp > 1 else {}
+            told["megatron"] = {"--tensor-model-parallel-size": tp} | cut
+        return Launch(settings=told[framework]) if framework in told else None

@@ -9,16 +9,28 @@ from ops.head_exchange import HeadTensors
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, Piece
 from ops.roles import Identity, OpKey
+from ops.strategies.launch import Launch
+from ops.strategies.traits import Traits
 from spec.arrays import IntArray
 from spec.collectives import Collective
+from spec.job import JobSpec
+from spec.model import ModelSpec
 
 
 class Sharding(Protocol):
-    """How one strategy cuts weights and tokens, and what it communicates."""
+    """How one strategy cuts weights and tokens, and what it communicates.
+
+    Nobody asks a strategy for its name to know what it does: what is asked stands here or in its ``traits``.
+    """
 
     @property
     def name(self) -> str:
-        """Its name in plans and reports."""
+        """Its name in plans, files and reports."""
+        ...
+
+    @property
+    def traits(self) -> Traits:
+        """What does not depend on the degrees."""
         ...
 
     def weight_shards(self, layout: Layout) -> IntArray:
@@ -37,6 +49,14 @@ class Sharding(Protocol):
         """Parts the saved input of an entering linear is cut into."""
         ...
 
+    def embedding_shards(self, layout: Layout) -> IntArray:
+        """Parts the embedding's table is cut into."""
+        ...
+
+    def lookup_shards(self, layout: Layout) -> IntArray:
+        """Parts the tokens are cut into that a rank looks up in its table."""
+        ...
+
     def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
         """Communication before the column-parallel ``linear`` of ``width`` inputs."""
         ...
@@ -52,6 +72,15 @@ class Sharding(Protocol):
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """Gathering the weights of ``linear`` and reducing their gradient."""
         ...
+
+    def launch(self, framework: str, tp: int) -> Launch | None:
+        """What ``framework`` (a preset's name) is told to run it over ``tp`` ranks; None where it cannot."""
+        ...
+
+
+def layer_context(sharding: Sharding, model: ModelSpec, job: JobSpec, layout: Layout) -> LayerContext:
+    """What a layer under the strategy is written from."""
+    return LayerContext(model=model, job=job, layout=layout, traits=sharding.traits)
 
 
 def collective(

@@ -18,6 +18,7 @@ from spec.errors import ConfigError
 from spec.job import JobSpec, precision_of
 from spec.presets.internevo import INTERNEVO
 from spec.presets.megatron import MEGATRON
+from spec.presets.preset import FrameworkPreset
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 
@@ -25,8 +26,8 @@ BEFORE_ALL = -1
 """Tier of a model's own shapes: the user asked for them by name."""
 
 MICRO_BATCHES = (1, 2, 4)
-STRATEGIES = ("fsp", "isp")
-"""fsp cuts the weights over tp (as mtp and msp do), isp the tokens."""
+RUNS = (("fsp", MEGATRON), ("isp", INTERNEVO))
+"""fsp cuts the weights over tp (as mtp and msp do), isp the tokens (as ulysses does)."""
 
 
 def model_cases(path: Path, ranks: Sequence[int]) -> list[Planned]:
@@ -47,20 +48,19 @@ def model_cases(path: Path, ranks: Sequence[int]) -> list[Planned]:
         )
     cases: dict[Case, None] = {}
     for tp in degrees:
-        for strategy in STRATEGIES:
-            for op in operations(config, tp, strategy):
+        for strategy, preset in RUNS:
+            for op in operations(config, tp, strategy, preset):
                 cases.update(dict.fromkeys(cases_of(op)))
     return planned(BEFORE_ALL, cases)
 
 
-def operations(config: ConfigFile, tp: int, strategy: str) -> list[Op]:
+def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPreset) -> list[Op]:
     """The op list of one rank out of ``tp``, for a few micro-batch sizes, with experts spread over the
     ranks as well."""
     if config.seq_len is None:
         raise ConfigError(
             where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
         )
-    preset = INTERNEVO if strategy == "isp" else MEGATRON
     job = JobSpec(
         world_size=tp,
         seq_len=config.seq_len,

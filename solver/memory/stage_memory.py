@@ -13,7 +13,7 @@ from ops.context import LayerContext
 from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
 from ops.data_parallel.step import HeldParameters, owned_elements
 from ops.op import HostTransfer, Owner
-from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import layer_context
 from solver.memory.device_memory import communicator_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.pipeline.stages import StageTable
@@ -49,7 +49,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     """Memory of every stage row of every plan."""
     plans, layers, stages = tables.plans, tables.layers, tables.stages
     layout = plans.layout.take(stages.plan)
-    context = LayerContext(model=model, job=job, layout=layout)
+    context = layer_context(plans.sharding, model, job, layout)
     row = layers.row[stages.plan]
     count = len(layers.layout)
     kinds = [layer_bytes(piece, count) for piece in layers.pieces]
@@ -126,7 +126,7 @@ def _kept_outputs(
     pipe_recv_buf, grad_layer). Megatron-LM frees outputs once sent (2205.05198 app. B)."""
     if not context.job.preset.pipeline.keeps_stage_outputs:
         return np.zeros(len(chunks))
-    rows = context.tokens // STRATEGIES[plans.strategy].norm_shards(context.layout)
+    rows = context.tokens // plans.sharding.norm_shards(context.layout)
     hidden = context.activations(rows, context.model.hidden)
     return np.where(context.layout.pp > 1, hidden * (chunks * ~stages.head + 2.0), 0.0)
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, fields
 
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
+from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import Sharding
 from solver.schedules.registry import Schedule
 from spec.arrays import IntArray, ints
 
@@ -33,6 +35,11 @@ class Plan:
     num_micro: int = 1
     num_recompute_layers: int = 0
     stage_layout: str = ""
+
+    @property
+    def sharding(self) -> Sharding:
+        """The strategy that ``strategy`` names."""
+        return STRATEGIES[self.strategy]
 
     @property
     def world_size(self) -> int:
@@ -87,6 +94,11 @@ class PlanTable:
 
     def __len__(self) -> int:
         return len(self.layout)
+
+    @property
+    def sharding(self) -> Sharding:
+        """The strategy that ``strategy`` names."""
+        return STRATEGIES[self.strategy]
 
     def take(self, rows: IntArray) -> "PlanTable":
         """The rows asked for, in that order."""

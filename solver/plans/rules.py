@@ -9,43 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.mixers.registry import MIXERS
+from ops.op import Owner
 from ops.recompute.layers import Recompute
-from solver.schedules.registry import Schedule
-from spec.arrays import BoolArray, IntArray, bools
-from spec.cluster.cluster import ClusterSpec
-from spec.job import JobSpec
-from spec.model import ModelSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """Plans in the making: the columns chosen so far, each of length N."""
-
-    model: ModelSpec
-    job: JobSpec
-    cluster: ClusterSpec
-    strategy: str
-    columns: dict[str, IntArray]
-    recompute: Recompute = Recompute.NONE
-    schedule: Schedule = Schedule.ONE_F_ONE_B
-
-    def __getitem__(self, name: str) -> IntArray:
-        return self.columns[name]
-
-    @property
-    def dp(self) -> IntArray:
-        """What tp, cp and pp leave of the world."""
-        return self.job.world_size // (self["tp"] * self["cp"] * self["pp"])
-
-    @property
-    def sequences_per_rank(self) -> IntArray:
-        """Sequences of one data-parallel rank in one step (rounded down)."""
-        return self.job.global_batch_sequences // self.dp
-
-    @property
-    def experts(self) -> int:
-        """Routed experts of the model's largest expert block, 0 for a dense model."""
-        return max((run.block.moe.num_experts for run in self.model.blocks if run.block.moe), default=0)
+from solver.plans.draft import Draft
+from spec.arrays import BoolArray, bools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +28,16 @@ def _always(draft: Draft, value: bool) -> BoolArray:
     return np.full(len(next(iter(draft.columns.values()))), value, dtype=np.bool_)
 
 
-def _token_shards(draft: Draft) -> IntArray | int:
-    return 1 if draft.strategy == "mtp" else draft["tp"]
+def _sequence(draft: Draft) -> BoolArray:
+    pieces = draft.sharding.norm_shards(draft.layout) * draft["cp"]
+    return bools(draft.job.seq_len % pieces == 0)
 
 
 def _weight_shards(draft: Draft) -> BoolArray:
-    if draft.strategy != "isp":
+    copies = draft.sharding.traits.copies
+    if not copies.has_weight_groups:
         return _always(draft, True)
-    groups = draft.job.world_size // (draft["pp"] * draft["wp"])
-    return bools(groups % draft["zero_size"] == 0)
+    return bools(draft.copies(copies.linear_owner) % draft["zero_size"] == 0)
 
 
 def _heads(draft: Draft) -> BoolArray:
@@ -83,7 +51,7 @@ def _kv_heads(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
     for kv in draft.model.repeatable_heads:
         shared = (draft["tp"] % kv == 0) & (draft["tp"] > kv)
-        repeats = draft.job.preset.tensor_parallel.kv_replication or draft.strategy == "isp"
+        repeats = draft.job.preset.tensor_parallel.kv_replication or draft.sharding.traits.repeats_kv_heads
         keep &= (kv % draft["tp"] == 0) | (shared & repeats)
     return keep
 
@@ -96,18 +64,15 @@ def _sequences_cut(draft: Draft) -> BoolArray:
 
 def _ffn(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
-    if draft.strategy == "isp":
-        return keep
+    shards = draft.sharding.weight_shards(draft.layout)
     for run in draft.model.blocks:
         if run.block.mlp is not None:
-            keep &= run.block.mlp.ffn_hidden % draft["tp"] == 0
+            keep &= run.block.mlp.ffn_hidden % shards == 0
     return keep
 
 
 def _distinct(draft: Draft) -> BoolArray:
-    if draft.strategy == "mtp":
-        return _always(draft, True)
-    return bools((draft["tp"] > 1) | (draft["wp"] > 1))
+    return bools((draft["tp"] > 1) | (draft["wp"] > 1) | draft.sharding.traits.uncut)
 
 
 def _experts_cut(draft: Draft) -> BoolArray:
@@ -121,12 +86,12 @@ def _experts_placed(draft: Draft) -> BoolArray:
 
 
 def _moe_tokens(draft: Draft) -> BoolArray:
-    whole = draft.strategy == "mtp" and draft.experts > 0
-    return bools((draft["tp"] == 1) | (not whole))
+    cut = draft.sharding.norm_shards(draft.layout) == draft["tp"]
+    return bools(cut | (draft.experts == 0))
 
 
 def _hybrid(draft: Draft) -> BoolArray:
-    whole = draft["zero_size"] == draft.dp * draft["cp"]
+    whole = draft["zero_size"] == draft.copies(Owner.DENSE)
     return bools(whole | (draft["zero_size"] == 1) | draft.job.preset.data_parallel.hybrid_zero)
 
 
@@ -139,8 +104,8 @@ def _stage_accepted(draft: Draft) -> BoolArray:
 
 
 def _parameters_shardable(draft: Draft) -> BoolArray:
-    whole = draft.strategy != "isp"
-    return bools((draft["zero_stage"] < 2) | (whole & (draft["pp"] == 1)))
+    cut_already = draft.sharding.traits.copies.has_weight_groups
+    return bools((draft["zero_stage"] < 2) | ((draft["pp"] == 1) & (not cut_already)))
 
 
 def _optimizer_on_host(draft: Draft) -> BoolArray:
@@ -199,6 +164,8 @@ UNEVEN_CHUNKS = (
     "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
 )
 
+UNCUT = "the same plan as mtp when nothing is cut"
+
 RULES: tuple[Rule, ...] = (
     Rule(reason="the framework has no such recomputation", after="pp", keep=_recomputes),
     Rule(
@@ -233,7 +200,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="sequence does not divide by tp x cp",
         after="tp",
-        keep=lambda d: d.job.seq_len % (_token_shards(d) * d["cp"]) == 0,
+        keep=_sequence,
     ),
     Rule(reason="experts with tp need sequence parallelism", after="tp", keep=_moe_tokens),
     Rule(
@@ -241,7 +208,7 @@ RULES: tuple[Rule, ...] = (
         after="wp",
         keep=lambda d: (d.job.world_size // d["pp"]) % d["wp"] == 0,
     ),
-    Rule(reason="the same plan as mtp when nothing is cut", after="wp", keep=_distinct),
+    Rule(reason=UNCUT, after="wp", keep=_distinct),
     Rule(reason="experts do not divide by ep", after="ep", keep=_experts_cut),
     Rule(reason="ep does not divide the stage's ranks", after="ep", keep=_experts_placed),
     Rule(
@@ -253,7 +220,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="zero_size does not divide the data-parallel ranks",
         after="zero_size",
-        keep=lambda d: (d.dp * d["cp"]) % d["zero_size"] == 0,
+        keep=lambda d: bools(d.copies(Owner.DENSE) % d["zero_size"] == 0),
     ),
     Rule(
         reason="zero_size does not divide the weight data-parallel ranks",

@@ -7,8 +7,10 @@ import numpy as np
 
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
+from ops.strategies.registry import STRATEGIES
+from solver.plans.draft import Draft
 from solver.plans.plan_table import PlanTable
-from solver.plans.rules import RULES, Draft
+from solver.plans.rules import RULES
 from solver.schedules.registry import Schedule, schedule_named
 from spec.arrays import IntArray, ints
 from spec.cluster.cluster import ClusterSpec
@@ -111,7 +113,7 @@ def enumerate_block(
     prefix that falls takes every plan it would have grown into with it, and they are counted."""
     strategy, recompute, schedule = block
     degrees = dict(space.degrees)
-    if strategy != "isp":
+    if not STRATEGIES[strategy].traits.copies.has_weight_groups:
         degrees["wp"] = (1,)
     names = list(degrees)
     sizes = [len(degrees[name]) for name in names]

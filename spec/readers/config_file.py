@@ -15,6 +15,8 @@ class WrittenJob:
     weight_overlap: bool | None = None
     reduce_bucket_size: int | None = None
     """Elements of one gradient bucket."""
+    sequence_parallel: bool = False
+    """The plan's strategy cuts the tokens between the linears."""
     use_flash_attn: bool | None = None
     dtype: str | None = None
 

@@ -9,12 +9,12 @@ from typing import Literal
 
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
+from spec.presets.internevo import INTERNEVO
 from spec.readers.config_file import WrittenJob
 from spec.readers.internlm_keys import HYBRID_ZERO, PIPELINE
 from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import WrittenPlan
 
-STRATEGIES = ("mtp", "msp", "fsp", "isp")
 PRICED_DTYPES = ("bf16", "fp16")
 
 
@@ -30,16 +30,16 @@ def read_internlm_plan(
     """The written plan and job; raises ConfigError for settings that are wrong or not priced yet."""
     tensor = _entry(parallel, "tensor")
     tp = tensor.integer_or("size", 1)
-    strategy = tensor.choice("mode", STRATEGIES, "mtp")
+    strategy = tensor.choice("mode", INTERNEVO.tensor_parallel.strategies, "mtp")
     tensor.close()
     pp = _pipeline(parallel)
     weight = _entry(parallel, "weight")
     wp = weight.integer_or("size", 1)
-    if wp > 1 and strategy != "isp":
-        weight.fail("size", "1 unless tensor.mode is 'isp'")
     zero_stage, zero_size = _zero(parallel)
     ep, etp = _experts(parallel, tp)
-    _refuse_unpriced(parallel, strategy)
+    _refuse_unpriced(parallel)
+    sequence_parallel = parallel.flag("sequence_parallel", False)
+    parallel.close()
     if not model.flag("parallel_output", True) and tp > 1:
         model.fail("parallel_output", "True when tensor.size > 1: gathered logits are not priced")
     recompute, recompute_layers = _recompute(model, pp)
@@ -59,6 +59,7 @@ def read_internlm_plan(
         preset="internevo",
     )
     job = WrittenJob(
+        sequence_parallel=sequence_parallel,
         overlap_sync_grad=_overlap_sync_grad(zero),
         overlap_sync_param=zero.flag("overlap_sync_param", False),
         reduce_bucket_size=zero.maybe_integer("reduce_bucket_size"),
@@ -121,13 +122,10 @@ def _experts(parallel: Section, tp: int) -> tuple[int | None, int | None]:
     return ep, etp
 
 
-def _refuse_unpriced(parallel: Section, strategy: str) -> None:
+def _refuse_unpriced(parallel: Section) -> None:
     sequence_2d = parallel.section("sequence_2D")
     sequence_2d.only("enable", (False,), "2D sequence parallelism is not priced yet")
     sequence_2d.close(("head_size", "context_size", "window_size", "device_placement_strategy"))
-    if parallel.flag("sequence_parallel", False) and strategy == "mtp":
-        parallel.fail("sequence_parallel", "False with mode 'mtp'; write tensor=dict(size=n, mode='msp')")
-    parallel.close()
 
 
 def _recompute(model: Section, pp: int) -> tuple[Literal["none", "full"], int | None]:

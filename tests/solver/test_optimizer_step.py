@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ops.strategies.sharding import layer_context
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.spans import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
@@ -21,7 +22,9 @@ def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepT
     asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
     table = sized(asked.model, asked.job, PlanTable.of(plan))
     layout = table.plans.layout.take(table.stages.plan)
-    ops = operations(asked.model, asked.job, layout, table.bytes.held, np.zeros(len(layout), dtype=bool))
+    sharding = table.plans.sharding
+    context = layer_context(sharding, asked.model, asked.job, layout)
+    ops = operations(context, sharding, table.bytes.held, np.zeros(len(layout), dtype=bool))
     passes = PassTimes(forward_s=floats(forward_s), backward_s=floats(backward_s), weight_s=floats(0.0))
     return step_times(asked.pricer, asked.job, layout, ops, table.bytes.held, passes)
 

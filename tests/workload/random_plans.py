@@ -10,6 +10,7 @@ from ops.groups import group_of
 from ops.op import Comm
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import layer_context
 from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
@@ -123,6 +124,7 @@ def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
     one = table.stages.plan[[row]]
     layout = table.plans.layout.take(one)
     tied = table.stages.tied(asked.model, table.plans.layout.pp[table.stages.plan])[[row]]
-    for op in operations(asked.model, asked.job, layout, table.bytes.held.take(one * 0 + row), tied):
+    context = layer_context(plan.sharding, asked.model, asked.job, layout)
+    for op in operations(context, plan.sharding, table.bytes.held.take(one * 0 + row), tied):
         add(op, layout, 1)
     return {kind: size for kind, size in total.items() if size}

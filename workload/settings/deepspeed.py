@@ -10,7 +10,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.registry import Schedule
 from spec.errors import ExportError
-from workload.settings.launch_error import refuse_unless, same_framework
+from workload.settings.launch_error import refuse_unless, same_framework, told_of_strategy
 
 Settings = dict[str, object]
 
@@ -22,7 +22,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     """
     job = question.job
     same_framework("deepspeed", plan)
-    refuse_unless(plan.strategy == "mtp", "DeepSpeed", f"{plan.strategy} sharding")
+    told = told_of_strategy("deepspeed", plan, "DeepSpeed")
     refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
     refuse_unless(not question.job.recompute_modules, "DeepSpeed", "running parts of a layer again")
     refuse_unless(not job.offloaded_layers, "DeepSpeed", "keeping layers' activations on the host")
@@ -48,9 +48,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
         **_precision(job.precision.compute),
         "zero_optimization": _zero(question, plan),
     }
-    if plan.tp > 1:
-        settings["tensor_parallel"] = {"autotp_size": plan.tp}
-    return settings, tuple(_notes(plan))
+    return settings | told.settings, (*told.in_script, *_notes(plan))
 
 
 def _precision(compute: str) -> Settings:

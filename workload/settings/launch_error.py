@@ -1,5 +1,6 @@
 """What a framework cannot be told about a plan."""
 
+from ops.strategies.launch import Launch
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 
@@ -16,3 +17,11 @@ def same_framework(name: str, plan: Plan) -> None:
         raise ExportError(
             f"the plan is one of {plan.preset}: price it with --framework {name} to launch it there"
         )
+
+
+def told_of_strategy(framework: str, plan: Plan, title: str) -> Launch:
+    """What ``framework`` is told of the plan's strategy; raises ExportError where it has no words for it."""
+    told = plan.sharding.launch(framework, plan.tp)
+    if told is None:
+        raise ExportError(f"{title} has no setting for {plan.strategy} sharding")
+    return told

@@ -12,7 +12,7 @@ from solver.question import Question
 from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.model import ModelSpec
-from workload.settings.launch_error import refuse_unless, same_framework
+from workload.settings.launch_error import refuse_unless, same_framework, told_of_strategy
 from workload.settings.megatron_model import NAME, model_flags
 
 Flags = dict[str, str | int | None]
@@ -21,11 +21,11 @@ Flags = dict[str, str | int | None]
 def megatron_settings(question: Question, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
-    refuse_unless(plan.strategy in ("mtp", "fsp"), NAME, plan.strategy)
+    told = told_of_strategy("megatron", plan, NAME)
     refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, NAME, f"schedule {plan.schedule.value}")
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     flags: Flags = {
-        "--tensor-model-parallel-size": plan.tp,
+        **told.settings,
         "--pipeline-model-parallel-size": plan.pp,
         "--context-parallel-size": plan.cp,
     }
@@ -34,8 +34,6 @@ def megatron_settings(question: Question, plan: Plan) -> Flags:
         flags["--cp-comm-type"] = kinds[question.job.context_parallel]
     if any(run.block.moe for run in question.model.blocks):
         flags |= {"--expert-model-parallel-size": plan.ep, "--expert-tensor-parallel-size": plan.etp}
-    if plan.strategy == "fsp" and plan.tp > 1:
-        flags["--sequence-parallel"] = None
     flags |= _split(question.model, plan)
     flags |= _data_parallel(question, plan)
     flags |= {

@@ -7,6 +7,7 @@ import pytest
 
 from ops.op import HostTransfer, HostUpdate
 from ops.recompute.layers import Recompute
+from ops.strategies.sharding import layer_context
 from profdb.modelled.host_side import ADAM_SHARE, LINK_SHARE
 from solver.memory.memory_cost import MemoryCost
 from solver.optimizer_step import operations
@@ -61,7 +62,9 @@ def owned(table: Sized) -> int:
 def transfers(case: tuple[Question, Plan]) -> dict[str, float]:
     """Bytes of every transfer of the step, all launches."""
     table = laid_out(case)
-    ops = operations(case[0].model, case[0].job, table.plans.layout, table.bytes.held, np.zeros(1, bool))
+    sharding = table.plans.sharding
+    context = layer_context(sharding, case[0].model, case[0].job, table.plans.layout)
+    ops = operations(context, sharding, table.bytes.held, np.zeros(1, bool))
     return {op.name: float((op.size_bytes * op.repeat)[0]) for op in ops if isinstance(op, HostTransfer)}
 
 
@@ -136,7 +139,9 @@ def test_the_devices_part_of_the_update_runs_beside_the_hosts() -> None:
     case = asked("megatron", optimizer=0.5)
     step = stage_seconds(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
     table = laid_out(case)
-    ops = operations(case[0].model, case[0].job, table.plans.layout, table.bytes.held, np.zeros(1, bool))
+    sharding = table.plans.sharding
+    context = layer_context(sharding, case[0].model, case[0].job, table.plans.layout)
+    ops = operations(context, sharding, table.bytes.held, np.zeros(1, bool))
     host = next(op for op in ops if isinstance(op, HostUpdate))
     assert case[0].pricer.time(host, table.plans.layout).seconds[0] > 0.0
     kernels_s = sum(

@@ -182,7 +182,6 @@ UNPRICED = {
     "parallel.expert_weight.size": ("sequence_2D=", "expert_weight=dict(size=2), sequence_2D="),
     "parallel.zero1.fsdp": ("fsdp=False", "fsdp=True"),
     "parallel.tensor.mode": ('mode="isp"', 'mode="usp"'),
-    "parallel.weight.size": ('mode="isp"', 'mode="msp"'),
     "parallel.weight.launch_allgather_before": ('"wo"', '"w1"'),
     "parallel.context": ("sequence_2D=", "context=dict(size=2), sequence_2D="),
     "model.dtype": ('"torch.bfloat16"', '"torch.float32"'),

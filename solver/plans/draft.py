@@ -1,0 +1,66 @@
+"""Plans in the making: what a rule may ask while columns are still being added."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ops.groups import ranks_and_stride
+from ops.layout import Layout
+from ops.op import Owner
+from ops.recompute.layers import Recompute
+from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import Sharding
+from solver.schedules.registry import Schedule
+from spec.arrays import IntArray
+from spec.cluster.cluster import ClusterSpec
+from spec.job import JobSpec
+from spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Plans in the making: the columns chosen so far, each of length N."""
+
+    model: ModelSpec
+    job: JobSpec
+    cluster: ClusterSpec
+    strategy: str
+    columns: dict[str, IntArray]
+    recompute: Recompute = Recompute.NONE
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+
+    def __getitem__(self, name: str) -> IntArray:
+        return self.columns[name]
+
+    @property
+    def dp(self) -> IntArray:
+        """What tp, cp and pp leave of the world."""
+        return self.job.world_size // (self["tp"] * self["cp"] * self["pp"])
+
+    @property
+    def sharding(self) -> Sharding:
+        """The strategy, to be asked what it needs."""
+        return STRATEGIES[self.strategy]
+
+    @property
+    def layout(self) -> Layout:
+        """The columns chosen so far; those to come are 1 (also the stage, which no group depends on)."""
+        to_come = np.broadcast_to(np.int64(1), self["tp"].shape)
+        names = [field.name for field in fields(Layout) if field.name not in ("world_size", "dp")]
+        columns = {name: self.columns.get(name, to_come) for name in names}
+        return Layout(world_size=self.job.world_size, dp=self.dp, **columns)
+
+    def copies(self, owner: Owner) -> IntArray:
+        """Ranks that hold the same weights of ``owner``."""
+        ranks, _ = ranks_and_stride(self.sharding.traits.copies.copy_axis(owner), self.layout)
+        return ranks
+
+    @property
+    def sequences_per_rank(self) -> IntArray:
+        """Sequences of one data-parallel rank in one step (rounded down)."""
+        return self.job.global_batch_sequences // self.dp
+
+    @property
+    def experts(self) -> int:
+        """Routed experts of the model's largest expert block, 0 for a dense model."""
+        return max((run.block.moe.num_experts for run in self.model.blocks if run.block.moe), default=0)

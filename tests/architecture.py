@@ -275,9 +275,7 @@ def strategies_are_asked(source: Source) -> Iterator[str]:
         keys = [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else []
         cases = [node.value] if isinstance(node, ast.MatchValue) else []
         if any(names_a_strategy(one) for one in (*compared, *keys, *cases)):
-            yield source.at(
-                node, "chooses by a strategy's name; ask its Sharding (ops/strategies/sharding.py)"
-            )
+            yield source.at(node, "chooses by a strategy's name; ask its Sharding")
 
 
 RULES: tuple[Rule, ...] = (

@@ -15,7 +15,7 @@ from ops.op import Axis, Comm, Lane, Owner, Phase, Piece
 from ops.roles import OpKey, Role
 from ops.strategies.launch import Launch
 from ops.strategies.traits import Traits
-from ops.weight_copies import WeightCopies
+from ops.strategies.weight_copies import WeightCopies
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ops.weight_copies import WeightCopies
+from ops.strategies.weight_copies import WeightCopies
 from spec.collectives import Collective
 
 

@@ -19,13 +19,13 @@ from spec.mixers.attention import AttentionSpec
 # The router's top-k over its scores is repeated as the softmax over those of attention is.
 SCORES = frozenset(
     {
-        Role.CORE,
-        Role.RING,
-        Role.RING_HOP,
-        Role.SOFTMAX,
-        Role.DROPOUT,
-        Role.JOINED_HEADS,
-        Role.TOP_K,
+        OpKey(Module.ATTENTION, Role.CORE),
+        OpKey(Module.ATTENTION, Role.RING),
+        OpKey(Module.ATTENTION, Role.RING_HOP),
+        OpKey(Module.ATTENTION, Role.SOFTMAX),
+        OpKey(Module.ATTENTION, Role.DROPOUT),
+        OpKey(Module.ATTENTION, Role.JOINED_HEADS),
+        OpKey(Module.MOE, Role.TOP_K),
     }
 )
 QKV = OpKey(Module.ATTENTION, Role.QKV)
@@ -69,7 +69,7 @@ def split_projection(
 
 def is_score_kernel(op: Op) -> bool:
     """Whether an operation belongs to the attention core that selective recomputation repeats."""
-    return op.role in SCORES
+    return op.key in SCORES
 
 
 def _of(role: Role, label: str = "") -> Identity:

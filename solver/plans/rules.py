@@ -194,7 +194,7 @@ RULES: tuple[Rule, ...] = (
         after="tp",
         keep=lambda d: d.job.world_size % (d["tp"] * d["cp"] * d["pp"]) == 0,
     ),
-    Rule(reason="attention heads do not divide by tp", after="tp", keep=_heads),
+    Rule(reason="heads do not divide by tp", after="tp", keep=_heads),
     Rule(reason="kv heads do not divide by tp", after="tp", keep=_kv_heads),
     Rule(reason="feed-forward width does not divide by tp", after="tp", keep=_ffn),
     Rule(

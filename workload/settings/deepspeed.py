@@ -10,6 +10,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.registry import Schedule
 from spec.errors import ExportError
+from spec.mixers.attention import attention_of
 from workload.settings.launch_error import refuse_unless, same_framework, told_of_strategy
 
 Settings = dict[str, object]
@@ -39,6 +40,9 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
         share == 0.0 or (plan.zero_stage > 0 and whole), "DeepSpeed", f"{share:g} of the optimizer offloaded"
     )
     refuse_unless(plan.tp == 1 or plan.zero_stage < 3, "DeepSpeed", "AutoTP beside ZeRO-3")
+    if plan.tp > 1:
+        for run in question.model.blocks:
+            attention_of(run.block.mixer, "DeepSpeed's AutoTP")
     refuse_unless(plan.etp in (1, plan.tp), "DeepSpeed", f"experts over tp {plan.etp} beside tp {plan.tp}")
     sequences = plan.micro_batch * plan.num_micro * plan.dp
     settings: Settings = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
 from solver.question import Question
+from spec.mixers.attention import attention_of
 from workload.aicb.aiob.text import aiob_times_ns, read_aiob
 from workload.aicb.aiob.times import with_aiob_times
 from workload.aicb.generate.model_shape import model_of
@@ -46,6 +47,8 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
     works = chosen_stages(stage_works(ask.question, ask.plan), _pipeline_stage(options))
     if options.comp_filepath is not None:
         # The op list already runs what is recomputed again, so no time is doubled inside the file's sums.
+        for run in model.blocks:
+            attention_of(run.block.mixer, f"{options.comp_filepath}: AICB's times")
         times_ns = aiob_times_ns(read_aiob(options.comp_filepath))
         works = tuple(with_aiob_times(work, times_ns) for work in works)
     return Generated(

@@ -1,5 +1,10 @@
 """Measure this cluster: torchrun --nproc-per-node=8 gen_profiler_data.py -> prof_data/data.pt."""
 
+# ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
+from spec.program.ending import exit_status, quiet_interrupts
+
+quiet_interrupts()
+
 import argparse
 import os
 import re
@@ -7,7 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec.errors import ConfigError, UserError
+from spec.errors import ConfigError
+from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES
+from spec.program.parser import OneLineParser, decimal, whole
 
 if TYPE_CHECKING:
     from profdb.sample import ProfileDatabase
@@ -15,39 +22,23 @@ if TYPE_CHECKING:
     from profiler.rank_layout import RankLayout
 
 ROOT = Path(__file__).resolve().parent
+MOST_SECONDS = 1e6
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def byte_count(text: str) -> int:
     """``64MiB``, ``1G``, ``4096`` as bytes."""
-    match = re.fullmatch(r"(\d{1,12})\s*([kmg]?)(?:i?b)?", text.strip().lower())
-    if match is None or int(match.group(1)) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size (allowed: 4096, 64KiB, 16MiB, 1GiB)")
-    return int(match.group(1)) * UNITS[match.group(2)]
-
-
-def duration(text: str) -> float:
-    """A number above zero, of minutes or seconds."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.0 < number < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return number
-
-
-def rank_count(text: str) -> int:
-    """A whole number above zero."""
-    if not re.fullmatch(r"[1-9]\d{0,6}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
+    match = re.fullmatch(r"([0-9]{1,16})\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    size = int(match.group(1)) * UNITS[match.group(2)] if match else 0
+    if not 0 < size <= MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size (allowed: 4096, 64KiB, 16MiB, 1GiB)")
+    return size
 
 
 def number_list(text: str) -> tuple[int, ...]:
     """``1,2,4,8`` as numbers."""
-    if not re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers above 0 (1,2,4,8)")
+    if not re.fullmatch(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4}){0,31}", text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no list of whole numbers above 0 (1,2,4,8)")
     return tuple(int(part) for part in text.split(","))
 
 
@@ -56,30 +47,37 @@ def word_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the flags and exits with status 2."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """One line instead of the usage."""
-        self.exit(2, f"{self.prog}: {message} (see --help)\n")
-
-
 def arguments() -> argparse.ArgumentParser:
     """The flags."""
-    parser = OneLineParser(prog="gen_profiler_data.py", description=__doc__, allow_abbrev=False)
+    parser = OneLineParser(prog="gen_profiler_data.py", description=__doc__)
     add = parser.add_argument
     add("--output", type=Path, default=Path("prof_data/data.pt"), help="profile to merge into")
     add("--from_cluster", metavar="SHEET", help="model the profile from configs/clusters/SHEET.toml")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
     add("--only", type=word_list, default=(), help="benchmarks, e.g. linear,attention,all_reduce or comm")
-    add("--budget_minutes", type=duration, default=0.0, help="stop measuring after this long")
+    add(
+        "--budget_minutes",
+        type=decimal(1e-3, MOST_MINUTES),
+        default=0.0,
+        help="stop measuring after this long",
+    )
     add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
     add("--model", type=Path, help="measure the shapes of this model config as well, before all else")
     add("--tp", type=number_list, default=(1, 2, 4, 8), help="tensor-parallel degrees of --model")
     add("--compile", action="store_true", help="fuse memory-bound kernels by torch.compile")
-    add("--ranks_per_domain", type=rank_count, default=0, help="GPUs that NVLink joins (default: of a node)")
-    add("--timeout_s", type=duration, default=120.0, help="longest wait of one rank for another")
+    add(
+        "--ranks_per_domain",
+        type=whole(1, MOST_GPUS),
+        default=0,
+        help="GPUs that NVLink joins (default: of a node)",
+    )
+    add(
+        "--timeout_s",
+        type=decimal(1e-3, MOST_SECONDS),
+        default=120.0,
+        help="longest wait of one rank for another",
+    )
     pictures = parser.add_mutually_exclusive_group()
     pictures.add_argument("--pics", dest="pics", action="store_true", default=True, help="draw (default)")
     pictures.add_argument("--no_pics", dest="pics", action="store_false", help="draw nothing")
@@ -128,50 +126,49 @@ def draw_pictures(given: argparse.Namespace, profile: "ProfileDatabase") -> None
 
 
 def run(given: argparse.Namespace, layout: "RankLayout") -> int:
-    """The exit status; one line on stderr, of rank 0 unless it concerns another rank's environment."""
-    try:
-        if given.from_cluster:
-            from profiler.modelled_run import model_profile
+    """The exit status."""
+    if given.from_cluster:
+        from profiler.modelled_run import model_profile
 
-            profile, said = model_profile(given.from_cluster, given.output, root=ROOT)
-            print(said)
-            draw_pictures(given, profile)
-        else:
-            measure(given, layout)
-    except UserError as error:
-        if layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment"):
-            complain(str(error))
-        return 2
-    except KeyboardInterrupt:
-        if given.from_cluster:
-            complain(f"interrupted; {given.output} is as it was, or complete")
-        elif layout.rank == 0:
-            complain(f"interrupted; what was measured is in {given.output}.journal, go on with --resume")
-        return 130
+        profile, said = model_profile(given.from_cluster, given.output, root=ROOT)
+        print(said)
+        draw_pictures(given, profile)
+    else:
+        measure(given, layout)
     return 0
 
 
-def complain(text: str) -> None:
-    """One line on stderr."""
-    print(f"gen_profiler_data.py: {text}", file=sys.stderr)
+def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
+    """What is left behind after Ctrl-C, said by rank 0."""
+    if layout.rank:
+        return ""
+    if given.from_cluster:
+        return f"interrupted; {given.output} is as it was, or complete"
+    return f"interrupted; what was measured is in {given.output}.journal, go on with --resume"
 
 
-def main() -> int:
-    """Parse, call, print; the exit status."""
-    given = arguments().parse_args()
-    try:
-        from profiler.rank_layout import read_rank_layout
-        from profiler.world import leaving_on_failure
+def in_layout(given: argparse.Namespace) -> int:
+    """The exit status of this rank; of an error that all ranks meet, rank 0 speaks alone."""
+    from profiler.rank_layout import read_rank_layout
+    from profiler.world import leaving_on_failure
 
-        layout = read_rank_layout(os.environ)
-    except UserError as error:
-        complain(str(error))
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    layout = read_rank_layout(os.environ)
     with leaving_on_failure(layout) as leave:
-        return leave(run(given, layout))
+        return leave(
+            exit_status(
+                lambda: run(given, layout),
+                interrupted=lambda: interrupted(given, layout),
+                speaks=lambda error: (
+                    layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment")
+                ),
+            )
+        )
+
+
+def main(words: list[str]) -> int:
+    """Parse, call, print; the exit status."""
+    return exit_status(lambda: in_layout(arguments().parse_args(words)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

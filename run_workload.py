@@ -1,7 +1,11 @@
 """What a training step runs: check and price SimAI workloads, lay out groups, traffic and topologies."""
 
+# ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
+from spec.program.ending import exit_status, quiet_interrupts
+
+quiet_interrupts()
+
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -9,7 +13,7 @@ from pathlib import Path
 
 from solver.report.result_files import write_json
 from spec.collectives import Collective
-from spec.errors import ConfigError, UserError
+from spec.errors import ConfigError
 from workload.aicb.aiob.export import aiob_of
 from workload.aicb.aiob.importer import import_aiob
 from workload.aicb.aiob.text import write_aiob
@@ -63,31 +67,22 @@ ROOT = Path(__file__).resolve().parent
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code (1: the file checked has defects)."""
-    try:
-        options = parser().parse_args(arguments)
-        verbs: dict[str, Callable[[argparse.Namespace], int]] = {
-            GENERATE: generate,
-            CHECK: check,
-            SIMULATE: simulate,
-            TOPOLOGY: topology,
-            GROUPS: groups,
-            TRAFFIC: traffic,
-            IMPORT_AIOB: take_aiob,
-        }
-        code = verbs[options.verb](options)
-        sys.stdout.flush()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+    """Run one command line; the exit status (1: the file checked has defects)."""
+    return exit_status(lambda: run(parser().parse_args(arguments)))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Hand the options to their verb."""
+    verbs: dict[str, Callable[[argparse.Namespace], int]] = {
+        GENERATE: generate,
+        CHECK: check,
+        SIMULATE: simulate,
+        TOPOLOGY: topology,
+        GROUPS: groups,
+        TRAFFIC: traffic,
+        IMPORT_AIOB: take_aiob,
+    }
+    return verbs[options.verb](options)
 
 
 def generate(options: argparse.Namespace) -> int:

@@ -3,6 +3,11 @@
 Searches every plan on a CPU (--run_all_solu) or prices one, from a profile of the cluster.
 """
 
+# ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
+from spec.program.ending import exit_status, quiet_interrupts
+
+quiet_interrupts()
+
 import argparse
 import sys
 from pathlib import Path
@@ -22,7 +27,7 @@ from solver.report.result_files import answer_record, question_record, search_re
 from solver.request import Opened, Request, open_question
 from solver.search import SearchResult, price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
-from spec.errors import ConfigError, UserError
+from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan
 from spec.units import bytes_to_gib
 
@@ -34,22 +39,12 @@ LAUNCHES = ("megatron", "deepspeed", "internevo", "trace")
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code."""
-    try:
-        options = parser().parse_args(arguments)
-        return run(options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    """Run one command line; the exit status."""
+    return exit_status(lambda: run(parser().parse_args(arguments)))
 
 
 def run(options: argparse.Namespace) -> int:
     """Search or price, print, and write what was asked for; NOT_FEASIBLE for a priced plan that cannot run."""
-    if options.top_k < 1:
-        raise ConfigError(where="--top_k", key="top_k", value=options.top_k, allowed="1 or more")
     if options.run_all_solu and options.plan is not None:
         raise ConfigError(
             where="--plan",

@@ -8,14 +8,23 @@ python -m profdb export vidur FILE [--config CONFIG] --to FOLDER
 Without a verb it shows.
 """
 
+# ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
+from spec.program.ending import exit_status, quiet_interrupts
+
+quiet_interrupts()
+
 import sys
 
 from profdb.commands import import_export, merge_files, show
-from spec.errors import UserError
 
 
 def main(arguments: list[str]) -> int:
-    """Hand the arguments to their verb; 0."""
+    """Hand the arguments to their verb; the exit status."""
+    return exit_status(lambda: run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Hand the arguments to their verb; 0. Raises UserError for what the user can mend."""
     verb = arguments[0] if arguments else ""
     if verb in ("import", "export"):
         return import_export.main(arguments)
@@ -27,16 +36,5 @@ def main(arguments: list[str]) -> int:
     return show.main(arguments[1:] if verb == "show" else arguments)
 
 
-def exit_code(arguments: list[str]) -> int:
-    """As ``main``, with 2 and one line for what the user can mend."""
-    try:
-        return main(arguments)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        return 0
-
-
 if __name__ == "__main__":
-    sys.exit(exit_code(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

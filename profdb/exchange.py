@@ -2,7 +2,7 @@
 
 import sys
 
-from profdb.__main__ import exit_code
+from profdb.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(exit_code(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

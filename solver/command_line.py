@@ -3,34 +3,8 @@
 import argparse
 from pathlib import Path
 
-from spec.errors import ConfigError
-
-
-def whole(text: str) -> int:
-    """A whole number, for argparse; digits may be grouped with underscores or commas."""
-    try:
-        return int(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
-def minutes(text: str) -> float:
-    """A positive number of minutes, for argparse."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes")
-    return number
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose complaints are ConfigErrors, printed like every other."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """Raise instead of printing the usage."""
-        raise ConfigError(where=self.prog, key="arguments", value=message, allowed="see --help")
+from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
+from spec.program.parser import OneLineParser, decimal, whole
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,9 +20,13 @@ def parser() -> argparse.ArgumentParser:
         "--config", type=Path, help="model config: InternLM-style .py, Hugging Face .json, .toml"
     )
     what.add_argument("--model_size", help="billions of parameters: picks a preset, or checks --config")
-    what.add_argument("--world_size", type=whole, required=True, help="GPUs")
-    what.add_argument("--global_batch_size", type=whole, help="tokens per optimizer step")
-    what.add_argument("--seq_len", type=whole, help="tokens per sequence (default: the config's)")
+    what.add_argument("--world_size", type=whole(1, MOST_GPUS), required=True, help="GPUs")
+    what.add_argument(
+        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens per optimizer step"
+    )
+    what.add_argument(
+        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
+    )
     what.add_argument(
         "--framework", help="megatron, zero-bubble, internevo, deepspeed or fsdp (default: the config's)"
     )
@@ -73,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     where.add_argument(
         "--measure_minutes",
-        type=minutes,
+        type=decimal(1e-3, MOST_MINUTES),
         default=10.0,
         help="with --measure_missing: start no measurement after so many minutes of them (default 10)",
     )
@@ -86,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     task = parser.add_argument_group("task")
     task.add_argument("--run_all_solu", action="store_true", help="search every plan")
     task.add_argument("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
-    task.add_argument("--top_k", type=whole, default=10, help="plans to show (default 10)")
+    task.add_argument("--top_k", type=whole(1, MOST_SHOWN), default=10, help="plans to show (default 10)")
     out = parser.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
     out.add_argument("--csv", type=Path, help="write the plans shown to this file")
@@ -104,7 +82,9 @@ def parser() -> argparse.ArgumentParser:
         ("trace", "step by step as a Chrome trace"),
     ):
         out.add_argument(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
-    out.add_argument("--rank", type=whole, default=1, help="which of the ranked plans to export (default 1)")
+    out.add_argument(
+        "--rank", type=whole(1, MOST_SHOWN), default=1, help="which of the ranked plans to export (default 1)"
+    )
     out.add_argument(
         "--strict_export", action="store_true", help="refuse to export what the format cannot say"
     )

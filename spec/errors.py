@@ -25,6 +25,10 @@ class ConfigError(UserError):
         super().__init__(f"{where}: {key} = {shown}: {allowed}")
 
 
+class CommandLineError(UserError):
+    """Options that a program does not have, or that lack what they need; the message names the program."""
+
+
 class MissingCurveError(UserError):
     """No measurement answers the question; the message names the command that would measure it."""
 

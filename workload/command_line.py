@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
-from solver.command_line import OneLineParser, whole
 from spec.collectives import TRAINING_COLLECTIVES
+from spec.program.limits import MOST_BYTES, MOST_GPUS
+from spec.program.parser import OneLineParser, decimal, whole
 from workload.aicb.aiob.importer import add_import_aiob
 from workload.aicb.generate.flags import add_generate
 from workload.simai.network import NIC_GIB, NVLINK_GIB
@@ -21,6 +22,9 @@ TOPOLOGY = "topology"
 GROUPS = "groups"
 IMPORT_AIOB = "import-aiob"
 TRAFFIC = "traffic"
+
+GIB_PER_S = (1e-3, 1e6)
+"""Slowest and fastest link that anybody means."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,11 +65,17 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
         "--missing", choices=("error", "modelled"), default="error", help="what a missing curve is"
     )
     world = verb.add_argument_group("as SimAI_analytical has them")
-    world.add_argument("-g", "--gpus", type=whole, help="world size (default: the header's all_gpus)")
-    world.add_argument("-g_p_s", "--gpus-per-server", type=whole, help="scale-up size")
-    world.add_argument("-n_p_s", "--nic_per_server", type=whole, help="NICs per server")
-    world.add_argument("-nv", "--nvlink", type=float, help="NVLink GiB/s per GPU (default: by -g_type)")
-    world.add_argument("-nic", "--nic_busbw", type=float, help="GiB/s per NIC (default: by -nic_t)")
+    world.add_argument(
+        "-g", "--gpus", type=whole(1, MOST_GPUS), help="world size (default: the header's all_gpus)"
+    )
+    world.add_argument("-g_p_s", "--gpus-per-server", type=whole(1, MOST_GPUS), help="scale-up size")
+    world.add_argument("-n_p_s", "--nic_per_server", type=whole(1, MOST_GPUS), help="NICs per server")
+    world.add_argument(
+        "-nv", "--nvlink", type=decimal(*GIB_PER_S), help="NVLink GiB/s per GPU (default: by -g_type)"
+    )
+    world.add_argument(
+        "-nic", "--nic_busbw", type=decimal(*GIB_PER_S), help="GiB/s per NIC (default: by -nic_t)"
+    )
     world.add_argument("-g_type", help=f"GPU: {', '.join(NVLINK_GIB)}")
     world.add_argument("-nic_t", default="cx7", help=f"NIC: {', '.join(NIC_GIB)} (default cx7)")
     for flag, what, default in (
@@ -74,7 +84,9 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
         ("-ep_o", "expert-parallel", 0.0),
         ("-pp_o", "pipeline", 1.0),
     ):
-        world.add_argument(flag, type=float, default=default, help=f"hidden share of {what} time ({default})")
+        world.add_argument(
+            flag, type=decimal(0.0, 1.0), default=default, help=f"hidden share of {what} time ({default})"
+        )
     world.add_argument("-busbw", type=Path, help="bus bandwidths by group, small yaml")
     verb.add_argument(
         "--ratio_dir",
@@ -101,7 +113,7 @@ def _topology(verb: argparse.ArgumentParser) -> None:
         (("-psn", "--psw_switch_num"), "num_psw", "PSWs"),
         (("-app", "--asw_per_psw"), "asw_per_psw", "ASWs one PSW can take"),
     ):
-        verb.add_argument(*flags, dest=name, type=whole, help=what)
+        verb.add_argument(*flags, dest=name, type=whole(0, MOST_GPUS), help=what)
     for flags, name, what in (
         (("-gt", "--gpu_type"), "gpu_type", "GPU type, one word"),
         (("-nvbw", "--nvlink_bw"), "nvlink_bandwidth", "GPU to NV switch, such as 2880Gbps"),
@@ -123,7 +135,7 @@ def _topology(verb: argparse.ArgumentParser) -> None:
 
 def _degrees(verb: argparse.ArgumentParser) -> None:
     for axis in ("tp", "cp", "ep", "dp", "pp"):
-        verb.add_argument(f"--{axis}", type=whole, default=1, help="ranks (default 1)")
+        verb.add_argument(f"--{axis}", type=whole(1, MOST_GPUS), default=1, help="ranks (default 1)")
     verb.add_argument("--order", default=DEFAULT_ORDER, help=f"fastest first (default {DEFAULT_ORDER})")
 
 
@@ -143,10 +155,12 @@ def _traffic(verb: argparse.ArgumentParser) -> None:
         choices=[kind.value for kind in TRAINING_COLLECTIVES],
         help="what they run",
     )
-    verb.add_argument("--size_bytes", required=True, type=whole, help="whole array on one rank")
+    verb.add_argument(
+        "--size_bytes", required=True, type=whole(1, MOST_BYTES), help="whole array on one rank"
+    )
     verb.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="default ring")
     verb.add_argument(
-        "--domain_ranks", type=whole, default=0, help="GPUs of a scale-up domain (hierarchical)"
+        "--domain_ranks", type=whole(0, MOST_GPUS), default=0, help="GPUs of a scale-up domain (hierarchical)"
     )
     verb.add_argument("--csv", type=Path, help="write the flows")
     verb.add_argument("--picture", type=Path, help="draw the rank matrix")

@@ -23,6 +23,8 @@ from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import Difference, merge
 from spec.errors import ExportError, MissingCurveError, ProfileError
 from spec.mixers.attention import attention_of
+from spec.program.limits import MOST_GPUS
+from spec.program.parser import OneLineParser, whole
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 
@@ -71,7 +73,7 @@ def difference_lines(differences: Sequence[Difference]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m profdb")
+    parser = OneLineParser(prog="python -m profdb")
     verbs = parser.add_subparsers(dest="verb", required=True)
     take = verbs.add_parser("import", help="read another tool's measurements into a profile")
     take.add_argument("form", choices=tuple(IMPORTERS))
@@ -79,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     take.add_argument("--gpu", required=True, help="GPU of the samples, as the profile names it")
     take.add_argument("--of", default="", help="which GPU of a file that holds several")
     take.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
-    take.add_argument("--domain_ranks", type=int, default=0, help="GPUs of a scale-up domain (nccl-tests)")
+    take.add_argument(
+        "--domain_ranks", type=whole(0, MOST_GPUS), default=0, help="GPUs of a scale-up domain (nccl-tests)"
+    )
     take.add_argument("--into", type=Path, required=True)
     give = verbs.add_parser("export", help="write a profile's measurements for another tool")
     give.add_argument("form", choices=("vidur",))

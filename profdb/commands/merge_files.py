@@ -1,12 +1,12 @@
 """Two or more profiles of one GPU into one file: python -m profdb merge A B [...] --into C."""
 
-import argparse
 from pathlib import Path
 
 from profdb.commands.import_export import difference_lines
 from profdb.fitting import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import Difference, merge
+from spec.program.parser import OneLineParser
 
 
 def main(arguments: list[str]) -> int:
@@ -14,9 +14,7 @@ def main(arguments: list[str]) -> int:
 
     Raises ProfileError for a file that is no profile, or of another GPU.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m profdb merge", description="profiles of one GPU into one"
-    )
+    parser = OneLineParser(prog="python -m profdb merge", description="profiles of one GPU into one")
     parser.add_argument("first", type=Path, help="a profile")
     parser.add_argument("others", type=Path, nargs="+", help="more profiles of the same GPU")
     parser.add_argument("--into", type=Path, required=True, help="the file to write")

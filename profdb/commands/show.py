@@ -5,7 +5,6 @@ answer each operation of that model, and what would measure the missing ones; --
 the present methods, so that later runs need not fit.
 """
 
-import argparse
 import json
 from collections import Counter
 from dataclasses import asdict
@@ -16,12 +15,13 @@ from profdb.coverage import missing_lines, needs_of
 from profdb.curvebook import CurveBook
 from profdb.fitting import with_fits
 from profdb.store.data_file import load_profile, save_profile
+from spec.program.parser import OneLineParser
 from spec.readers.read_config import read_config
 
 
 def main(arguments: list[str]) -> int:
     """Parse, load, print; 0."""
-    parser = argparse.ArgumentParser(prog="python -m profdb show", description="show what a profile holds")
+    parser = OneLineParser(prog="python -m profdb show", description="show what a profile holds")
     parser.add_argument("file", type=Path, help="a profile (data.pt)")
     parser.add_argument("--config", type=Path, help="a model config: what does the profile lack for it?")
     parser.add_argument("--refit", action="store_true", help="renew the stored curves where they are stale")

@@ -1,5 +1,10 @@
 """The command that makes a calibration: python -m solver.calibrate."""
 
+# ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
+from spec.program.ending import exit_status, quiet_interrupts
+
+quiet_interrupts()
+
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -10,26 +15,21 @@ from solver.calibrate.fit import fit
 from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
 from solver.calibration import Calibration, Fit
 from solver.calibration_file import beside, write_calibration
-from solver.command_line import OneLineParser
 from solver.report.tables import table
 from solver.request import Request
-from spec.errors import ConfigError, UserError
+from spec.errors import ConfigError
+from spec.program.parser import OneLineParser
 from spec.units import seconds_to_ms
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fit, print and write; the exit code is 2 for anything the user can mend."""
-    try:
-        run(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Fit, print and write; the exit status."""
+    return exit_status(lambda: run(arguments))
 
 
-def run(arguments: Sequence[str]) -> None:
+def run(arguments: Sequence[str]) -> int:
     """Read the measured steps, fit, print the errors and write the file."""
     parser = OneLineParser(
         prog="python -m solver.calibrate",
@@ -66,6 +66,7 @@ def run(arguments: Sequence[str]) -> None:
     out = asked.out or beside(profile)
     write_calibration(out, found, measured[0].question.cluster)
     print(f"wrote {out}; use it with --calibration {out}")
+    return 0
 
 
 def report_lines(

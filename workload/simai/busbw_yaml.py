@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
+from spec.program.numbers import plain_number
 from spec.replaced_file import replaced_file
-from workload.plain_number import plain_number
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 

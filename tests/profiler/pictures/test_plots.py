@@ -71,8 +71,7 @@ def test_a_modelled_profile_is_drawn_too(
     samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,), origin=Origin.MODELLED),)
     profile = ProfileDatabase(machine=MACHINE, samples=samples)
     monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: (profile, "modelled"))
-    monkeypatch.setattr("sys.argv", ["x", "--from_cluster", "b200", "--output", str(tmp_path / name)])
-    assert gen_profiler_data.main() == 0
+    assert gen_profiler_data.main(["--from_cluster", "b200", "--output", str(tmp_path / name)]) == 0
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")] == [f"{folder}/overview.jpg"]
 
 

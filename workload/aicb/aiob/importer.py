@@ -10,7 +10,8 @@ from pathlib import Path
 from profdb.commands.import_export import merged_into
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
-from solver.command_line import whole
+from spec.program.limits import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS
+from spec.program.parser import whole
 from spec.readers.read_config import read_config
 from workload.aicb.aiob.text import read_aiob
 from workload.workload_error import WorkloadError
@@ -22,9 +23,13 @@ def add_import_aiob(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--config", type=Path, required=True, help="model that was timed")
     verb.add_argument("--gpu", required=True, help="GPU of the times, as the profile names it")
     verb.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
-    verb.add_argument("--tp", type=whole, required=True, help="tensor-parallel ranks")
-    verb.add_argument("--micro_batch", type=whole, required=True, help="sequences a micro-batch")
-    verb.add_argument("--seq_len", type=whole, required=True, help="tokens a sequence")
+    verb.add_argument("--tp", type=whole(1, MOST_GPUS), required=True, help="tensor-parallel ranks")
+    verb.add_argument(
+        "--micro_batch", type=whole(1, MOST_COUNT), required=True, help="sequences a micro-batch"
+    )
+    verb.add_argument(
+        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), required=True, help="tokens a sequence"
+    )
     verb.add_argument("--into", type=Path, required=True, help="profile to merge into, made when absent")
 
 

@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec.program.numbers import plain_number
 from spec.replaced_file import replaced_file
-from workload.plain_number import plain_number
 from workload.workload_error import WorkloadError
 
 MAX_FILE_BYTES = 2**22

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spec.program.numbers import plain_number
 from spec.replaced_file import replaced_file
-from workload.plain_number import plain_number
 from workload.workload_error import WorkloadError
 
 COLUMNS = (

@@ -6,7 +6,14 @@ Every option may be written with dashes or underscores.
 import argparse
 from pathlib import Path
 
-from solver.command_line import whole
+from spec.program.limits import (
+    MOST_BYTES,
+    MOST_COUNT,
+    MOST_EPOCHS,
+    MOST_GPUS,
+    MOST_SEQUENCE_TOKENS,
+)
+from spec.program.parser import decimal, whole
 from workload.aicb.generate.comm_test import COLLECTIVES
 from workload.aicb.generate.shape_flags import FRAMES
 
@@ -30,9 +37,9 @@ class Options:
         )
         self.group.add_argument(*spellings, dest=names[0], help=help_text, **settings)  # type: ignore[arg-type]
 
-    def whole(self, *names: str, help_text: str, default: int | None = None) -> None:
-        """A whole number."""
-        self.add(*names, help_text=help_text, type=whole, default=default)
+    def whole(self, *names: str, help_text: str, default: int | None = None, most: int = MOST_COUNT) -> None:
+        """A whole number up to ``most``."""
+        self.add(*names, help_text=help_text, type=whole(0, most), default=default)
 
     def switch(self, *names: str, help_text: str) -> None:
         """On when given."""
@@ -66,7 +73,9 @@ def _what(out: Options) -> None:
     out.add(
         "bundle", "export_bundle", help_text="folder for workload, topology, busbw.yaml, commands", type=Path
     )
-    out.whole("epoch_num", help_text="iterations in a general workload (default 1)", default=1)
+    out.whole(
+        "epoch_num", help_text="iterations in a general workload (default 1)", default=1, most=MOST_EPOCHS
+    )
     out.switch("computation_enable", help_text="matrix products as rows of a general workload")
     out.switch("show_groups", help_text="print the ranks of each parallel group")
     out.add("gpu_type", help_text="word in front of AICB's file name")
@@ -104,7 +113,7 @@ def _model(out: Options) -> None:
 
 
 def _training(out: Options) -> None:
-    out.whole("world_size", help_text="GPUs")
+    out.whole("world_size", help_text="GPUs", most=MOST_GPUS)
     for names, text in (
         (("tensor_model_parallel_size", "tp_num", "tp"), "tensor-parallel ranks"),
         (("pipeline_model_parallel", "pipeline_model_parallel_size", "pp_num", "pp"), "pipeline stages"),
@@ -113,10 +122,12 @@ def _training(out: Options) -> None:
         (("virtual_pipeline_model_parallel_size",), "virtual chunks of a stage"),
         (("micro_batch", "micro_batch_size"), "sequences in a micro-batch"),
     ):
-        out.whole(*names, help_text=f"{text} (default 1)", default=1)
-    out.whole("expert_tensor_parallel_size", help_text="ranks of one expert (default: tp)")
+        out.whole(*names, help_text=f"{text} (default 1)", default=1, most=MOST_GPUS)
+    out.whole("expert_tensor_parallel_size", help_text="ranks of one expert (default: tp)", most=MOST_GPUS)
     out.whole("global_batch", help_text="sequences per step (default: dp x micro_batch)")
-    out.whole("seq_length", "seq_len", help_text="tokens per sequence (default 2048)")
+    out.whole(
+        "seq_length", "seq_len", help_text="tokens per sequence (default 2048)", most=MOST_SEQUENCE_TOKENS
+    )
     out.switch("enable_sequence_parallel", "sp", "sp_enable", help_text="sequence parallelism")
     out.add(
         "dtype",
@@ -133,7 +144,7 @@ def _training(out: Options) -> None:
 
 
 def _deepspeed(out: Options) -> None:
-    out.whole("zero_stage", help_text="ZeRO stage, as --stage")
+    out.whole("zero_stage", help_text="ZeRO stage, as --stage", most=3)
     out.whole(
         "allgather_bucket_size",
         help_text="elements of one parameter all-gather, stages 1 and 2 (default: all)",
@@ -146,7 +157,7 @@ def _deepspeed(out: Options) -> None:
         ("max_live_parameters", 1_000_000_000),
         ("max_reuse_distance", 1_000_000_000),
     ):
-        out.whole(name, help_text=f"DeepSpeed's default {default}")
+        out.whole(name, help_text=f"DeepSpeed's default {default}", most=2**63 - 1)
     out.switch("contiguous_gradients", help_text="DeepSpeed's default: one buffer, the same traffic")
     out.add(
         "use_multi_rank_bucket_allreduce",
@@ -169,10 +180,10 @@ def _times(out: Options) -> None:
     out.add("comp_filepath", help_text="times from this AIOB file", type=Path)
     out.switch("aiob_enable", "aiob", help_text="times from prof_data/data.pt, or the AIOB file when given")
     out.add("write_aiob", help_text="also write the forward times to this AIOB file", type=Path)
-    out.add("fixed_time_us", help_text="every operation takes this long", type=float)
+    out.add("fixed_time_us", help_text="every operation takes this long", type=decimal(0.0, 1e9))
 
 
 def _tests(out: Options) -> None:
     out.add("test_comm", help_text="sweep one collective", choices=tuple(COLLECTIVES))
-    out.whole("begin_size", help_text="smallest size (default 1 MiB)", default=2**20)
-    out.whole("end_size", help_text="largest size (default: begin_size)")
+    out.whole("begin_size", help_text="smallest size (default 1 MiB)", default=2**20, most=MOST_BYTES)
+    out.whole("end_size", help_text="largest size (default: begin_size)", most=MOST_BYTES)

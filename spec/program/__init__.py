@@ -1,0 +1,1 @@
+"""What every command has in common: how it reads its options and how it ends."""

@@ -1,0 +1,136 @@
+"""What every program does alike: full disks, readers that leave, Ctrl-C, options that are no numbers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PROGRAMS: dict[str, list[str]] = {
+    "search": ["simulation_train_formulaic.py"],
+    "profile": ["gen_profiler_data.py"],
+    "workload": ["run_workload.py"],
+    "profdb": ["-m", "profdb", "show"],
+    "merge": ["-m", "profdb", "merge"],
+    "import": ["-m", "profdb", "import"],
+    "calibrate": ["-m", "solver.calibrate"],
+}
+
+# Runs a program whose import of numpy (torch's, scipy's, ... first) is interrupted.
+INTERRUPTED = """
+import runpy, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+words = sys.argv[1:]
+if words[0] == "-m":
+    sys.argv = words[1:]
+    runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+else:
+    sys.argv = words
+    runpy.run_path(words[0], run_name="__main__")
+"""
+
+
+def ran(*words: str, stdout: object = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        [sys.executable, *words],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def one_line(result: subprocess.CompletedProcess[str]) -> str:
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line_and_2(name: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        result = ran(*PROGRAMS[name], "--help", stdout=full)
+    assert (one_line(result), result.returncode) == (
+        "error: stdout: cannot be written: No space left on device",
+        2,
+    )
+
+
+def test_an_answer_cut_short_by_its_reader_is_one_line_and_2() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    result = ran("run_workload.py", "groups", "--tp", "8", "--dp", "1024", stdout=write)
+    os.close(write)
+    assert (one_line(result), result.returncode) == ("error: stdout: cannot be written: Broken pipe", 2)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ctrl_c_while_importing_is_one_line_and_130(name: str) -> None:
+    result = ran("-c", INTERRUPTED, *PROGRAMS[name])
+    assert (one_line(result), result.returncode) == ("interrupted", 130)
+
+
+BAD_NUMBERS = {
+    "comma": "64,128",
+    "5,000 digits": "9" * 5000,
+    "another script's digits": "٦٤",
+    "two dashes": "--",
+    "none": "",
+    "NaN": "nan",
+    "beyond 64 bits": str(2**63),
+    "negative": "-8",
+}
+
+NUMBERS: dict[str, list[str]] = {
+    "search world": ["simulation_train_formulaic.py", "--model_size", "7", "--world_size="],
+    "search batch": ["simulation_train_formulaic.py", "--world_size", "8", "--global_batch_size="],
+    "search rank": ["simulation_train_formulaic.py", "--world_size", "8", "--rank="],
+    "search minutes": ["simulation_train_formulaic.py", "--world_size", "8", "--measure_minutes="],
+    "profile size": ["gen_profiler_data.py", "--max_size="],
+    "profile minutes": ["gen_profiler_data.py", "--budget_minutes="],
+    "workload gpus": ["run_workload.py", "topology", "-topo", "Spectrum-X", "--gpu="],
+    "workload traffic": ["run_workload.py", "traffic", "--group", "tp", "--size_bytes="],
+    "generate world": ["run_workload.py", "generate", "--world_size="],
+    "generate layers": ["run_workload.py", "generate", "--num_layers="],
+    "import domain": ["-m", "profdb", "import", "nccl-tests", "x", "--domain_ranks="],
+}
+
+
+@pytest.mark.parametrize("kind", BAD_NUMBERS)
+def test_a_number_that_is_none_is_one_line_and_2(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import gen_profiler_data
+    import run_workload
+    import simulation_train_formulaic
+    from profdb.__main__ import main as profdb
+
+    mains = {
+        "simulation_train_formulaic.py": simulation_train_formulaic.main,
+        "gen_profiler_data.py": gen_profiler_data.main,
+        "run_workload.py": run_workload.main,
+        "-m": lambda words: profdb(words[1:]),
+    }
+    for program, *words in NUMBERS.values():
+        flag = words.pop()
+        assert mains[program]([*words, flag + BAD_NUMBERS[kind]]) == 2, flag
+        (line,) = capsys.readouterr().err.splitlines()
+        assert flag.rstrip("=") in line
+        assert len(line) < 300
+
+
+def test_digits_may_be_grouped_by_underscores(capsys: pytest.CaptureFixture[str]) -> None:
+    import run_workload
+
+    assert run_workload.main(["groups", "--tp", "1_6", "--group", "tp"]) == 0
+    assert "groups of 16" in capsys.readouterr().out

@@ -27,7 +27,7 @@ from profdb.cases import Family  # noqa: E402
 from profdb.lookup.priced import Priced  # noqa: E402
 from profdb.modelled import gemm  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
-from profdb.modelled.network import all_to_all, ring_tree  # noqa: E402
+from profdb.modelled.network import all_to_all, shares  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 
 FIT_POINTS = 1000
@@ -54,9 +54,9 @@ GEMM_CONSTANTS = (
     Constant(module=gemm, name="SPLIT_S", low=0.0, high=4e-6),
 )
 NCCL_CONSTANTS = (
-    Constant(module=ring_tree, name="LONG_SHARE", low=0.8, high=1.0),
-    Constant(module=ring_tree, name="OWN_CHUNK", low=0.0, high=1.0),
-    Constant(module=ring_tree, name="NVLS_SHARE", low=0.6, high=1.0),
+    Constant(module=shares, name="LONG_SHARE", low=0.8, high=1.0),
+    Constant(module=shares, name="OWN_CHUNK", low=0.0, high=1.0),
+    Constant(module=shares, name="NVLS_SHARE", low=0.6, high=1.0),
     Constant(module=all_to_all, name="LONG_SHARE", low=0.7, high=1.0),
 )
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPES = recipes_of((ROOT / "docs" / "adding.md").read_text(encoding="utf-8"))
 KINDS = (
     "kernel",
+    "collective algorithm",
     "GPU",
     "architecture",
     "preset",

@@ -16,7 +16,7 @@ from profdb.lookup.queries import (
     P2PQuery,
 )
 from profdb.modelled import attention, gemm, host, memory_bound, optimizer
-from profdb.modelled.network import all_to_all, p2p, ring_tree
+from profdb.modelled.network import algorithms, all_to_all, p2p
 from profdb.modelled.network.links import Shape
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.cluster.cluster import ClusterSpec
@@ -80,8 +80,8 @@ class ModelledBook:
         if query.collective is Collective.ALL_TO_ALL:
             seconds = all_to_all.all_to_all_seconds(self.cluster, size, shape)
             return _modelled(seconds, all_to_all.RELATIVE_STD)
-        seconds = ring_tree.ring_tree_seconds(self.cluster, query.collective, size, shape)
-        return _modelled(seconds, ring_tree.RELATIVE_STD)
+        seconds = algorithms.collective_seconds(self.cluster, query.collective, size, shape)
+        return _modelled(seconds, algorithms.RELATIVE_STD)
 
     def p2p_s(self, query: P2PQuery) -> Priced:
         """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""

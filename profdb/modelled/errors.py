@@ -2,7 +2,7 @@
 
 from profdb.cases import Family
 from profdb.modelled import attention, gemm, host, memory_bound, optimizer
-from profdb.modelled.network import ring_tree
+from profdb.modelled.network import algorithms
 
 MODEL_ERROR: dict[Family, float] = {
     Family.GEMM: gemm.RELATIVE_STD,
@@ -10,6 +10,6 @@ MODEL_ERROR: dict[Family, float] = {
     Family.ATTENTION: attention.RELATIVE_STD,
     Family.MEMORY_BOUND: memory_bound.RELATIVE_STD,
     Family.OPTIMIZER: optimizer.RELATIVE_STD,
-    Family.COLLECTIVE: ring_tree.RELATIVE_STD,
+    Family.COLLECTIVE: algorithms.RELATIVE_STD,
     Family.HOST: host.RELATIVE_STD,
 }

@@ -6,6 +6,8 @@ its share of every way out between them, all at once, so the slowest counts. Its
 
 import numpy as np
 
+from profdb.modelled.network import shares
+from profdb.modelled.network.bus import ll_cap
 from profdb.modelled.network.links import (
     Shape,
     hop_seconds,
@@ -15,7 +17,6 @@ from profdb.modelled.network.links import (
     ways_out,
 )
 from profdb.modelled.network.nccl_constants import NET_OVERHEAD_S, RING_BASE_S, RING_LL_SHARE, Protocol
-from profdb.modelled.network.ring_tree import OWN_CHUNK, ll_cap
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec
 
@@ -34,7 +35,7 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shap
     size = np.asarray(size_bytes, dtype=np.float64)
     ranks = np.maximum(shape.ranks, 1.0)
     outer_peers = ranks - shape.intra
-    inner_bytes = size * (shape.intra - 1.0 + OWN_CHUNK) / ranks
+    inner_bytes = size * (shape.intra - 1.0 + shares.OWN_CHUNK) / ranks
     across = outside_server(cluster, shape)
     ways = ways_out(cluster, shape)
     best = np.full(size.shape, np.inf)

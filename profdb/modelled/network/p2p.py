@@ -5,6 +5,8 @@ Base and hop latency of NCCL's ring protocols (a send is one step of it), payloa
 
 import numpy as np
 
+from profdb.modelled.network import shares
+from profdb.modelled.network.bus import ll_cap
 from profdb.modelled.network.links import (
     Shape,
     hop_seconds,
@@ -14,7 +16,6 @@ from profdb.modelled.network.links import (
     scale_up_rate,
 )
 from profdb.modelled.network.nccl_constants import RING_BASE_S, RING_LL_SHARE, Protocol
-from profdb.modelled.network.ring_tree import LONG_SHARE, ll_cap
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec
 
@@ -37,9 +38,9 @@ def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> F
         outer_intra=shape.outer_intra,
         outer_siblings=shape.outer_siblings,
     )
-    stream = np.where(outside_server(cluster, shape), NIC_STREAM_SHARE, LONG_SHARE)
+    stream = np.where(outside_server(cluster, shape), NIC_STREAM_SHARE, shares.LONG_SHARE)
     outside = network_rate(cluster, one) * stream
-    inside = scale_up_rate(cluster) * LONG_SHARE
+    inside = scale_up_rate(cluster) * shares.LONG_SHARE
     rate = np.where(across, outside, inside)
     best = np.full(size.shape, np.inf)
     for protocol in (Protocol.LL, Protocol.SIMPLE):

@@ -9,7 +9,7 @@ import pytest
 
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.modelled.book import ModelledBook
-from profdb.modelled.network.ring_tree import OWN_CHUNK
+from profdb.modelled.network.shares import OWN_CHUNK
 from spec.arrays import ints
 from spec.cluster.architecture import OperandReads
 from spec.cluster.architecture_reader import ARCHITECTURE_FOLDER, known_architectures, read_architecture

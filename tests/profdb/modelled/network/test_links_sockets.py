@@ -12,7 +12,7 @@ from ops.roles import Module, Role
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.network.all_to_all import LONG_SHARE as ALL_TO_ALL_SHARE
 from profdb.modelled.network.links import Shape, network_rate
-from profdb.modelled.network.ring_tree import LONG_SHARE
+from profdb.modelled.network.shares import LONG_SHARE
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec

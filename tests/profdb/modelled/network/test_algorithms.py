@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profdb.modelled.network.algorithms import collective_seconds
 from profdb.modelled.network.all_to_all import all_to_all_seconds
+from profdb.modelled.network.bus import bus_rate
 from profdb.modelled.network.links import NIC_EFFICIENCY, Shape, network_rate
 from profdb.modelled.network.p2p import p2p_seconds
-from profdb.modelled.network.ring_tree import LONG_SHARE, OWN_CHUNK, bus_rate, ring_tree_seconds
+from profdb.modelled.network.shares import LONG_SHARE, OWN_CHUNK
 from spec.arrays import floats, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -30,7 +32,7 @@ def shape(intra: int, inter: int, siblings: int = 1) -> Shape:
 def seconds(cluster: ClusterSpec, kind: Collective, size: float, group: Shape) -> float:
     if kind is Collective.ALL_TO_ALL:
         return float(all_to_all_seconds(cluster, floats(size), group)[0])
-    return float(ring_tree_seconds(cluster, kind, floats(size), group)[0])
+    return float(collective_seconds(cluster, kind, floats(size), group)[0])
 
 
 def test_long_ring_all_reduce_moves_two_n_minus_one_over_n() -> None:

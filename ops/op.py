@@ -9,9 +9,9 @@ from enum import StrEnum
 
 import numpy as np
 
+from ops.experts.routing import Routing
 from ops.kernels import bytes_moved_per_element
 from ops.roles import Identity, OpKey
-from ops.routing import Routing
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 

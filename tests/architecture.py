@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from ops.strategies.registry import STRATEGIES
-
 SCRIPTS = frozenset({"gen_profiler_data", "simulation_train_formulaic", "run_workload"})
 
 # spec <- ops <- profdb <- solver <- workload <- runner; profiler beside solver, neither sees the other
@@ -34,8 +32,6 @@ VAGUE_NAMES = frozenset(
     {"util", "utils", "common", "helper", "helpers", "misc", "base", "manager", "managers"}
 )
 # "cpu" is torch's name of a device as well.
-ARCHITECTURE_FILES = (Path(__file__).resolve().parents[1] / "configs" / "architectures").glob("*.toml")
-GPU_ARCHITECTURES = frozenset(path.stem for path in ARCHITECTURE_FILES) - {"cpu"}
 EMPTY_CONTAINERS = frozenset({"dict", "list", "set", "defaultdict", "deque", "OrderedDict", "Counter"})
 
 # A home, scratch or working folder of somebody's machine, at the start of a path.
@@ -243,41 +239,6 @@ def modules_hold_no_state(source: Source) -> Iterator[str]:
             yield source.at(node, "an empty container at module level can only be filled later: global state")
 
 
-def architectures_are_files(source: Source) -> Iterator[str]:
-    """What belongs to a GPU architecture is a file under configs/architectures: code asks for its facts."""
-    if source.owner == "tests":
-        return
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Constant) and str(node.value).lower() in GPU_ARCHITECTURES:
-            yield source.at(node, f"names the architecture {node.value!r}; ask for a fact of its file")
-        for name in (getattr(node, field, None) for field in ("id", "attr", "arg", "name")):
-            if isinstance(name, str) and GPU_ARCHITECTURES.intersection(name.lower().split("_")):
-                yield source.at(node, f"{name} belongs to one architecture; make it a fact of its file")
-        if isinstance(node, ast.Compare) and "architecture.name" in ast.unparse(node):
-            sides = (node.left, *node.comparators)
-            if any(isinstance(part, ast.Constant) for side in sides for part in ast.walk(side)):
-                yield source.at(node, "compares an architecture's name; ask for a fact of its file")
-
-
-def names_a_strategy(node: ast.expr) -> bool:
-    """A literal that is a strategy's name, or a literal collection that holds one."""
-    if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return any(names_a_strategy(element) for element in node.elts)
-    return isinstance(node, ast.Constant) and node.value in STRATEGIES
-
-
-def strategies_are_asked(source: Source) -> Iterator[str]:
-    """Outside ops/strategies nothing is chosen by a strategy's name: Sharding and its traits answer."""
-    if source.owner == "tests" or source.path.parts[:2] == ("ops", "strategies"):
-        return
-    for node in ast.walk(source.tree):
-        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        keys = [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else []
-        cases = [node.value] if isinstance(node, ast.MatchValue) else []
-        if any(names_a_strategy(one) for one in (*compared, *keys, *cases)):
-            yield source.at(node, "chooses by a strategy's name; ask its Sharding")
-
-
 RULES: tuple[Rule, ...] = (
     imports_point_one_way,
     torch_is_imported_late,
@@ -289,8 +250,6 @@ RULES: tuple[Rule, ...] = (
     errors_are_named,
     modules_are_described,
     modules_hold_no_state,
-    architectures_are_files,
-    strategies_are_asked,
 )
 
 

@@ -4,11 +4,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests import architecture, rooms
-from tests.architecture import RULES, Rule, Source, local_paths, project_files, python_sources
+from tests import rooms
+from tests.architecture import RULES as FILE_RULES
+from tests.architecture import Rule, Source, local_paths, project_files, python_sources
 from tests.rooms import PROJECT_RULES, ProjectRule
+from tests.seams import SEAM_RULES
 
 ROOT = Path(__file__).resolve().parents[1]
+RULES = (*FILE_RULES, *SEAM_RULES)
 SLASH = "/"  # so that the examples below are no local paths themselves
 
 LONG_BODY = "".join(f"    x{i} = {i}\n" for i in range(41))
@@ -195,7 +198,8 @@ def written(folder: Path, place: str, text: str) -> Source:
 
 @pytest.mark.parametrize(("rule", "place", "text"), BAD)
 def test_rule_reports_what_it_forbids(rule: str, place: str, text: str, tmp_path: Path) -> None:
-    reported = list(getattr(architecture, rule)(written(tmp_path, place, text)))
+    (found,) = (one for one in RULES if one.__name__ == rule)
+    reported = list(found(written(tmp_path, place, text)))
     assert len(reported) == 1
     assert reported[0].startswith(f"{place}:")
 

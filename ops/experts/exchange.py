@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.experts.routing import Routing, places_visited
 from ops.memory_bound import Kernel, kernel
 from ops.op import Axis, Comm, Lane, Phase, Piece, RoutedTokens, sequence
 from ops.roles import Module, OpKey, Role
-from ops.routing import Routing, places_visited
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes

@@ -7,9 +7,9 @@ wants it; both run at the same time, in one kernel.
 
 import numpy as np
 
+from ops.experts.routing import places_visited
 from ops.groups import Group
 from ops.op import Comm
-from ops.routing import places_visited
 from profdb.curvebook import Book
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery

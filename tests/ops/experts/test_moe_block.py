@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ops.experts.routing import Routing, places_visited
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Module, OpKey, Role
-from ops.routing import Routing, places_visited
 from spec.arrays import ints
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec

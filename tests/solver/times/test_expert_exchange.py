@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ops.experts.routing import Routing, places_visited
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
 from ops.roles import Module, Role
-from ops.routing import Routing, places_visited
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.overlap import exposed
 from spec.arrays import ints

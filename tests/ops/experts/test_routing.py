@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.routing import Routing, places_visited
+from ops.experts.routing import Routing, places_visited
 from spec.arrays import ints
 
 

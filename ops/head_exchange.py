@@ -4,14 +4,13 @@ A rank that holds a part of the tokens, with all heads, hands each other rank it
 with all tokens of its own heads.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.context import LayerContext
 from ops.op import Axis, Comm, Phase, Piece
-from ops.roles import Identity, Module, Role
+from ops.roles import Module, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 
@@ -35,55 +34,50 @@ class HeadTensors:
     out: tuple[HeadTensor, ...]
 
 
-def exchanged_over_tp(context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
-    """Before and after, where tokens are cut over tp; fewer heads than ranks are repeated first (InternEvo,
-    expandKVPacked)."""
-    tp = context.layout.tp
-    rows = ceil_div(context.tokens, tp)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Over ``axis``: a rank holds ``tokens`` with one of ``cut`` parts of their heads, repeated where they are
+    fewer than ``least``. ``label`` tells the messages of two exchanges apart."""
 
-    def exchange(tensor: HeadTensor) -> Comm:
-        heads = np.maximum(tensor.heads, tp)
-        what = _exchange(tensors.module, f"{tensor.name}_exchange")
-        return _all_to_all(context, what, Axis.TP, rows * heads * tensor.dim)
-
-    return _both_ways(tensors, exchange)
+    axis: Axis
+    tokens: IntArray
+    cut: IntArray
+    least: IntArray
+    label: str
 
 
-def exchanged_over_cp(context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
-    """Before and after, where all-to-all context parallelism cuts the tokens over cp and tp the heads; nothing
-    for a ring."""
+def over_tp(context: LayerContext) -> Exchange:
+    """Where a strategy cuts tokens over tp and leaves heads whole; fewer heads than ranks are repeated
+    (InternEvo, expandKVPacked; DeepSpeed, runtime/sequence_parallel/ulysses_sp.py, kv_replication_factor)."""
+    tp, whole = context.layout.tp, context.layout.constant(1)
+    return Exchange(axis=Axis.TP, tokens=ceil_div(context.tokens, tp), cut=whole, least=tp, label="exchange")
+
+
+def over_cp(context: LayerContext) -> Exchange:
+    """Where all-to-all context parallelism cuts tokens over cp, and tp the heads. ``Assumption:`` heads suffice
+    for all ranks (Transformer Engine refuses fewer)."""
     layout = context.layout
-    if not context.exchanges_context or not np.any(layout.cp > 1):
-        return Piece(), Piece()
+    one = layout.constant(1)
+    return Exchange(axis=Axis.CP, tokens=context.tokens, cut=layout.tp, least=one, label="context")
+
+
+def exchanged(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tuple[Piece, Piece]:
+    """Before and after: all-to-alls whose array is ``tokens`` x the heads of a rank's part x ``dim``, as large
+    before as after. Gradients take the same ways backward, last first."""
 
     def exchange(tensor: HeadTensor) -> Comm:
-        heads = np.maximum(ceil_div(layout.constant(tensor.heads), layout.tp), 1)
-        what = _exchange(tensors.module, f"{tensor.name}_context")
-        return _all_to_all(context, what, Axis.CP, context.tokens * heads * tensor.dim)
-
-    return _both_ways(tensors, exchange)
-
-
-def _exchange(module: Module, name: str) -> Identity:
-    return Identity(module=module, role=Role.HEAD_EXCHANGE, name=f"{module}.{name}")
-
-
-def _all_to_all(context: LayerContext, what: Identity, axis: Axis, elements: IntArray) -> Comm:
-    """``elements`` of one rank, as many before as after."""
-    return Comm(
-        module=what.module,
-        role=what.role,
-        name=what.name,
-        phase=Phase.FORWARD,
-        collective=Collective.ALL_TO_ALL,
-        axis=axis,
-        size_bytes=(elements * context.activation_bytes).astype(np.int64),
-        dtype=context.job.precision.activation,
-    )
-
-
-def _both_ways(tensors: HeadTensors, exchange: Callable[[HeadTensor], Comm]) -> tuple[Piece, Piece]:
-    """Gradients take the same ways backward, last first."""
+        heads = np.maximum(ceil_div(context.layout.constant(tensor.heads), over.cut), over.least)
+        elements = over.tokens * heads * tensor.dim
+        return Comm(
+            module=tensors.module,
+            role=Role.HEAD_EXCHANGE,
+            name=f"{tensors.module}.{tensor.name}_{over.label}",
+            phase=Phase.FORWARD,
+            collective=Collective.ALL_TO_ALL,
+            axis=over.axis,
+            size_bytes=(elements * context.activation_bytes).astype(np.int64),
+            dtype=context.job.precision.activation,
+        )
 
     def mirrored(side: tuple[HeadTensor, ...]) -> Piece:
         forward = tuple(exchange(tensor) for tensor in side)

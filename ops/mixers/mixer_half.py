@@ -1,7 +1,9 @@
 """The first half of a block: norm, what mixes its tokens, residual."""
 
+import numpy as np
+
 from ops.context import LayerContext
-from ops.head_exchange import exchanged_over_cp
+from ops.head_exchange import HeadTensors, exchanged, over_cp
 from ops.memory_bound import norm, residual
 from ops.mixers.registry import MIXERS
 from ops.op import Piece, sequence
@@ -17,7 +19,7 @@ def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> P
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     tensors = row.exchanged(mixer)
     before, after = sharding.around_core(context, tensors)
-    cp_before, cp_after = exchanged_over_cp(context, tensors)
+    cp_before, cp_after = _around_core(context, tensors)
     return sequence(
         norm(context, row.module, rows),
         row.project(context, sharding, mixer),
@@ -29,3 +31,10 @@ def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> P
         row.output(context, sharding, mixer),
         residual(context, row.module, rows),
     )
+
+
+def _around_core(context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
+    """All-to-alls of context parallelism; a ring's messages stand beside its core's steps."""
+    if not context.exchanges_context or not np.any(context.layout.cp > 1):
+        return Piece(), Piece()
+    return exchanged(context, tensors, over_cp(context))

@@ -9,7 +9,7 @@ the forward and again in the backward, one layer ahead; their gradient is reduce
 from dataclasses import dataclass, replace
 
 from ops.context import LayerContext, padded_to_ranks
-from ops.head_exchange import HeadTensors, exchanged_over_tp
+from ops.head_exchange import HeadTensors, exchanged, over_tp
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Owner, Phase, Piece
 from ops.roles import OpKey, Role
@@ -70,7 +70,7 @@ class ShardedWeights:
 
     def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """From token shards to head shards and back: around attention four all-to-alls in each pass."""
-        return exchanged_over_tp(context, tensors)
+        return exchanged(context, tensors, over_tp(context))
 
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""

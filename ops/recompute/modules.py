@@ -11,64 +11,71 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.op import Attention, Op, Phase, Piece
+from ops.roles import Module, OpKey, Role
+
+
+def _in(module: Module, *roles: Role) -> frozenset[OpKey]:
+    return frozenset(OpKey(module, role) for role in roles)
+
+
+ROUTER, DENSE_UP = OpKey(Module.MOE, Role.ROUTER), OpKey(Module.MLP, Role.UP)
+LATENT = OpKey(Module.ATTENTION, Role.KV_DOWN)
+SHARED_INNER = _in(Module.SHARED_EXPERTS, Role.ACTIVATION, Role.DOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
-    """``again`` are starts of names of operations that run again, ``drops`` names of those that need not
-    keep what they saved (the attention core: its inputs); only where an operation ``where`` is in the layer.
+class RecomputedModule:
+    """``again`` are the operations, or the modules whole, that run again with all that serves them; ``drops``
+    those that need not keep what they saved (the attention core: its inputs); only where an operation ``where``
+    is in the layer.
     """
 
-    again: tuple[str, ...]
-    drops: tuple[str, ...]
-    where: str = ""
+    again: frozenset[Module | OpKey]
+    drops: frozenset[OpKey]
+    where: OpKey | None = None
 
 
 # By the name of the module; "layernorm" is two, before experts and before MLA's projections.
-MODULES: dict[str, tuple[Module, ...]] = {
-    "moe_act": (Module(again=("moe.clamp", "moe.activation"), drops=("moe.clamp", "moe.down")),),
+MODULES: dict[str, tuple[RecomputedModule, ...]] = {
+    "moe_act": (
+        RecomputedModule(
+            again=_in(Module.MOE, Role.CLAMP, Role.ACTIVATION), drops=_in(Module.MOE, Role.CLAMP, Role.DOWN)
+        ),
+    ),
     "layernorm": (
-        Module(again=("mlp.norm",), drops=("moe.router",), where="moe.router"),
-        Module(again=("attention.norm",), drops=("attention.q_down",), where="attention.kv_down"),
+        RecomputedModule(again=_in(Module.MLP, Role.NORM), drops=frozenset({ROUTER}), where=ROUTER),
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.NORM), drops=_in(Module.ATTENTION, Role.Q_DOWN), where=LATENT
+        ),
     ),
     # InternEvo's dropout_selective_checkpoint (internlm/model/modeling_internlm.py): residual add and norm.
     "dropout_norm": (
-        Module(again=("attention.norm", "attention.residual", "mlp.norm"), drops=(), where="mlp.up"),
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.NORM, Role.RESIDUAL) | _in(Module.MLP, Role.NORM),
+            drops=frozenset(),
+            where=DENSE_UP,
+        ),
     ),
     "mla_up_proj": (
-        Module(
-            again=(
-                "attention.q_norm",
-                "attention.kv_norm",
-                "attention.q_up",
-                "attention.kv_up",
-                "attention.rotary",
-            ),
-            drops=("attention.q_up", "attention.kv_up", "attention.core"),
-            where="attention.kv_down",
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.Q_UP, Role.KV_UP, Role.ROTARY),
+            drops=_in(Module.ATTENTION, Role.Q_UP, Role.KV_UP, Role.CORE),
+            where=LATENT,
         ),
     ),
     "mlp": (
-        Module(
-            again=("mlp.norm", "mlp.gate", "mlp.up", "mlp.activation", "mlp.down"),
-            drops=("mlp.up", "mlp.activation", "mlp.down"),
-            where="mlp.up",
+        RecomputedModule(
+            again=_in(Module.MLP, Role.NORM, Role.GATE, Role.UP, Role.ACTIVATION, Role.DOWN),
+            drops=_in(Module.MLP, Role.UP, Role.ACTIVATION, Role.DOWN),
+            where=DENSE_UP,
         ),
     ),
-    "shared_experts": (Module(again=("shared.",), drops=("shared.activation", "shared.down")),),
+    "shared_experts": (RecomputedModule(again=frozenset({Module.SHARED_EXPERTS}), drops=SHARED_INNER),),
     "moe": (
-        Module(
-            again=("moe.", "shared."),
-            drops=(
-                "moe.topk",
-                "moe.up",
-                "moe.clamp",
-                "moe.activation",
-                "moe.down",
-                "shared.activation",
-                "shared.down",
-            ),
-            where="moe.router",
+        RecomputedModule(
+            again=frozenset({Module.MOE, Module.SHARED_EXPERTS}),
+            drops=SHARED_INNER | _in(Module.MOE, Role.TOP_K, Role.UP, Role.CLAMP, Role.ACTIVATION, Role.DOWN),
+            where=ROUTER,
         ),
     ),
 }
@@ -76,16 +83,16 @@ MODULES: dict[str, tuple[Module, ...]] = {
 
 def modules_recomputed(block: Piece, names: Iterable[str]) -> Piece:
     """``block`` with the named modules run again; KeyError for an unknown name."""
-    present = {op.name for op in block.forward}
+    present = {op.key for op in block.forward}
     modules = [
         module
         for name in sorted(names)
         for module in MODULES[name]
-        if not module.where or module.where in present
+        if module.where is None or module.where in present
     ]
-    again = tuple(run_again(op) for op in block.forward if any(op.name.startswith(m.again) for m in modules))
-    dropped = {name for module in modules for name in module.drops}
-    forward = tuple(_without_saved(op) if op.name in dropped else op for op in block.forward)
+    again = tuple(run_again(op) for op in block.forward if any(op.is_within(m.again) for m in modules))
+    dropped = {key for module in modules for key in module.drops}
+    forward = tuple(_without_saved(op) if op.key in dropped else op for op in block.forward)
     return Piece(forward=forward, backward=again + block.backward)
 
 

@@ -6,6 +6,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import Op, Phase, Piece
 from ops.recompute.modules import MODULES
+from ops.roles import Module, OpKey, Role
 from spec.model import ModelSpec
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -89,10 +90,12 @@ def test_full_recomputation_repeats_everything_once() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_names_operations_that_exist(name: str) -> None:
     ops: list[Op] = [op for which in (DENSE, EXPERTS) for op in block(which).forward]
-    names = {op.name for op in ops} | {"moe.clamp", "mlp.gate"}  # gpt-oss's, and unjoined gates
+    # gpt-oss's, and unjoined gates
+    elsewhere = {OpKey(Module.MOE, Role.CLAMP), OpKey(Module.MLP, Role.GATE)}
+    keys = {op.key for op in ops} | elsewhere
     for module in MODULES[name]:
-        assert set(module.drops) <= names
-        assert all(any(other.startswith(start) for other in names) for start in module.again)
+        assert module.drops <= keys
+        assert module.again <= keys | {op.module for op in ops}
 
 
 def test_what_is_let_go_is_held_while_the_layer_runs() -> None:

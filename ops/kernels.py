@@ -12,7 +12,8 @@ from spec.dtypes import dtype_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTraffic:
-    """Activation-sized tensors read and written, forward and backward; fp32 ones apart."""
+    """Activation-sized tensors read and written, forward and backward; fp32 ones apart. What else follows from
+    the kernel: ``gated``, it multiplies by a function of a second input; ``vectors`` of weights that it reads."""
 
     forward_reads: float
     forward_writes: float
@@ -20,17 +21,25 @@ class KernelTraffic:
     backward_writes: float
     fp32_forward: float = 0.0
     fp32_backward: float = 0.0
+    gated: bool = False
+    vectors: int = 0
 
 
 KERNELS: dict[str, KernelTraffic] = {
     # width = hidden; backward reads the input and the output gradient, writes the input gradient
-    "rmsnorm": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    "rmsnorm": KernelTraffic(
+        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, vectors=1
+    ),
     # weight and bias gradients are a second pass over input and output gradient (PyTorch, apex)
-    "layernorm": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=4, backward_writes=1),
+    "layernorm": KernelTraffic(
+        forward_reads=1, forward_writes=1, backward_reads=4, backward_writes=1, vectors=2
+    ),
     # width = rotated channels of q and k; in place would move the same bytes
     "rotary": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
     # width = ffn_hidden of the output: gate and up are read, one product written
-    "swiglu": KernelTraffic(forward_reads=2, forward_writes=1, backward_reads=3, backward_writes=2),
+    "swiglu": KernelTraffic(
+        forward_reads=2, forward_writes=1, backward_reads=3, backward_writes=2, gated=True
+    ),
     "gelu": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
     # residual add: two in, one out; its backward passes the gradient on and adds two branches
     "add": KernelTraffic(forward_reads=2, forward_writes=1, backward_reads=2, backward_writes=1),
@@ -88,6 +97,7 @@ KERNELS: dict[str, KernelTraffic] = {
         backward_writes=3,
         fp32_forward=7,
         fp32_backward=19,
+        vectors=1,
     ),
     # x cos + rotate_half(x) sin: two products, a negated half, a concatenation, a sum; backward each half
     # is set into zeros, and three gradients are added
@@ -95,7 +105,9 @@ KERNELS: dict[str, KernelTraffic] = {
         forward_reads=5.5, forward_writes=4.5, backward_reads=7.5, backward_writes=7.5
     ),
     # silu(gate), then the product; backward three two-operand kernels
-    "swiglu_unfused": KernelTraffic(forward_reads=3, forward_writes=2, backward_reads=6, backward_writes=3),
+    "swiglu_unfused": KernelTraffic(
+        forward_reads=3, forward_writes=2, backward_reads=6, backward_writes=3, gated=True
+    ),
     # scale, mask, to fp32, softmax, back
     "masked_softmax_unfused": KernelTraffic(
         forward_reads=3,

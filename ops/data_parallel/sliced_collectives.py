@@ -19,6 +19,7 @@ to or from a flat buffer, one kernel launch each (``ProcessGroupNCCL::allgather`
 import numpy as np
 
 from ops.context import LayerContext
+from ops.kernels import KERNELS
 from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Module, Role
 from spec.arrays import FloatArray, IntArray
@@ -98,13 +99,13 @@ def _returned(context: LayerContext, vectors: int, ranks: IntArray) -> FloatArra
 
 
 def _is_matrix(op: Op) -> bool:
-    return isinstance(op, BatchedGemm | GroupedGemm) or op.name == "embedding.table"
+    return isinstance(op, BatchedGemm | GroupedGemm) or op.role is Role.TABLE
 
 
 def _vectors(op: Op) -> int:
     """Vectors an operation owns: a product's bias, a norm's scale and shift."""
     if isinstance(op, BatchedGemm):
         return int(op.bias and bool(op.parameters.any()))
-    if isinstance(op, MemoryBound) and "norm" in op.kernel and op.parameters.any():
-        return 2 if op.kernel.startswith("layernorm") else 1
+    if isinstance(op, MemoryBound) and op.parameters.any():
+        return KERNELS[op.kernel].vectors
     return 0

@@ -10,21 +10,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.op import Attention, BatchedGemm, Comm, Op, Piece
+from ops.kernels import KERNELS
+from ops.op import Attention, BatchedGemm, Comm, MemoryBound, Op, Piece
 from ops.recompute.modules import run_again
+from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
 EVERY_SECOND_PRODUCT = "every_second_product"
+ATTENTION_OUT = OpKey(Module.ATTENTION, Role.OUT)
 
 
 def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
     """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept."""
     cores = [op for op in block.forward if isinstance(op, Attention)]
     core = cores[0] if cores else None
-    gated = any(op.name.endswith(".activation") and _is_gated(op) for op in block.forward)
-    apart = any(op.name.endswith(".gate") for op in block.forward)
+    gated = any(isinstance(op, MemoryBound) and KERNELS[op.kernel].gated for op in block.forward)
+    apart = any(op.role is Role.GATE for op in block.forward)
     forward: list[Op] = []
     repeated: list[Op] = []
     products = 0
@@ -36,33 +39,31 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
             products += len(widths)
             # Results of 8-bit products are 16-bit.
             kept = kept + max(dtype_bytes(op.dtype), 2.0) * op.m * stay
-            if op.name == "attention.out":
+            if op.key == ATTENTION_OUT:
                 kept = kept + op.saved_bytes
             if np.any(op.n > stay):
                 repeated.append(run_again(replace(op, n=op.n - stay)))
         elif isinstance(op, Attention):
             kept = kept + op.saved_bytes - op.input_bytes
-        elif not (isinstance(op, Comm) and (op.collective is Collective.REDUCE_SCATTER or _feeds(op, cores))):
+        elif not _is_kept(op):
             repeated.append(run_again(op))
         forward.append(replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes))
     return Piece(forward=tuple(forward), backward=(*repeated, *block.backward))
 
 
-def _feeds(op: Comm, cores: list[Attention]) -> bool:
-    """Whether a message is part of the attention whose outputs are kept: the hops of a ring."""
-    return any(op.beside == core.key for core in cores)
-
-
-def _is_gated(op: Op) -> bool:
-    return "swiglu" in str(getattr(op, "kernel", ""))
+def _is_kept(op: Op) -> bool:
+    """Whether a message's result is kept: a reduce-scatter's, and a ring's hops with the attention they feed."""
+    if op.role is Role.RING_HOP:
+        return True
+    return isinstance(op, Comm) and op.collective is Collective.REDUCE_SCATTER
 
 
 def _products(op: BatchedGemm, core: Attention | None, *, joined: bool) -> list[IntArray]:
     """Output widths of the products that one of ours stands for."""
-    if op.name == "attention.qkv" and core is not None:
+    if op.role is Role.QKV and core is not None:
         key = core.kv_heads * core.qk_dim
         value = core.kv_heads * core.v_dim
         return [op.n - key - value, key, value]
-    if joined and op.name.endswith(".up"):
+    if joined and op.role is Role.UP:
         return [op.n // 2, op.n - op.n // 2]
     return [op.n]

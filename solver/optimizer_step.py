@@ -10,6 +10,7 @@ from ops.data_parallel.step import HeldParameters, step_ops
 from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
 from ops.op import Comm, HostTransfer, HostUpdate, Op, Ops, Update
+from ops.roles import Role
 from ops.strategies.sharding import Sharding
 from solver.pipeline.spans import PassTimes
 from solver.times.op_times import Pricer
@@ -17,6 +18,9 @@ from solver.times.overlap import bucketed
 from solver.times.step_parts import Share, SumByPart, sum_by_part
 from spec.arrays import BoolArray, FloatArray
 from spec.job import JobSpec
+
+# What of a step is not the update: it may run beside a pass.
+APART = (Role.GRADIENT_REDUCTION, Role.PARAMETER_GATHER, Role.GRADIENTS_TO_HOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +52,10 @@ def step_times(
     choices = preset.data_parallel
     bucket = np.maximum(choices.bucket_elements, choices.bucket_elements_per_rank * layout.dp * layout.cp)
     buckets = np.where(bucket > 0, np.maximum(np.ceil(held.total / np.maximum(bucket, 1)), 1.0), 1.0)
-    reduction = [_share(pricer, op, layout) for op in ops if _is_reduction(op)]
-    gather = [_share(pricer, op, layout) for op in ops if _is_gather(op)]
-    leaving = [(op, _share(pricer, op, layout)) for op in ops if _leaves_for_host(op)]
-    rest = [op for op in ops if not isinstance(op, Comm) and not _leaves_for_host(op)]
+    reduction = [_share(pricer, op, layout) for op in ops if op.role is Role.GRADIENT_REDUCTION]
+    gather = [_share(pricer, op, layout) for op in ops if op.role is Role.PARAMETER_GATHER]
+    leaving = [(op, _share(pricer, op, layout)) for op in ops if op.role is Role.GRADIENTS_TO_HOST]
+    rest = [op for op in ops if op.role not in APART]
     update = [_share(pricer, op, layout) for op in rest]
     if choices.overlap_grad_reduce:
         reduction = _hidden(reduction, passes.backward_s, buckets, pricer.sm_share)
@@ -67,18 +71,6 @@ def step_times(
         update=sum_by_part(update, rows),
         gather=sum_by_part(gather, rows),
     )
-
-
-def _is_reduction(op: Op) -> bool:
-    return isinstance(op, Comm) and "_gradient" in op.name
-
-
-def _is_gather(op: Op) -> bool:
-    return isinstance(op, Comm) and "_parameters" in op.name
-
-
-def _leaves_for_host(op: Op) -> bool:
-    return isinstance(op, HostTransfer) and "_gradients" in op.name
 
 
 def _beside_backward(op: Op, share: Share, backward_s: FloatArray, buckets: FloatArray) -> Share:

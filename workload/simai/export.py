@@ -12,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ops.op import Axis, Lane, Phase
+from ops.roles import Role
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError
@@ -213,8 +214,8 @@ def _step_rows(work: StageWork, header: SimaiHeader, plan: Plan) -> list[SimaiRo
         for one in _launches(item)
     ]
     update_s = sum(item.seconds for item in work.step if item.collective is None and not item.host_bytes)
-    back = [item for item in comms if "_parameters" in item.name]
-    reduced = [item for item in comms if "_parameters" not in item.name]
+    back = [item for item in comms if item.role is Role.PARAMETER_GATHER]
+    reduced = [item for item in comms if item.role is not Role.PARAMETER_GATHER]
     rows = [_comm_row(item, Column.WEIGHT_GRAD, header, plan) for item in reversed(back)]
     rows.append(SimaiRow(name="optimizer", weight_grad_ns=nanoseconds(update_s, what="optimizer")))
     return rows + [_comm_row(item, Column.WEIGHT_GRAD, header, plan) for item in reversed(reduced)]

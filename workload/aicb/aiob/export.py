@@ -4,33 +4,36 @@ The file has one layer and no backward: the kind of layer that there is most of,
 forward of its halves; ``param_time`` is the compute of the step.
 """
 
+from ops.roles import Module, OpKey, Role
 from workload.aicb.aiob.text import AiobFile, AiobTime
 from workload.items import PieceWork, StageWork, WorkItem
 from workload.workload_error import WorkloadError
 
-# Beginnings of operation names -> section; AICB's names, the first that fits. What is neither stands with
-# the products of its half.
-SECTIONS: tuple[tuple[str, str], ...] = (
-    ("embedding", "Emb"),
-    ("attention.norm", "layernorm"),
-    ("attention.core", "atten_flash"),
-    ("attention.ring", "atten_flash"),
-    ("attention.out", "atten_linear"),
-    ("attention.residual", "atten_linear"),
-    ("attention", "atten_qkv"),
-    ("mlp.norm", "layernorm2"),
-    ("mlp.up", "mlp_linear_1"),
-    ("mlp.activation", "mlp_gelu"),
-    ("mlp", "mlp_linear_2"),
-    ("shared", "mlp_linear_2"),
-    ("moe.up", "mlp_linear_1"),
-    ("moe.activation", "mlp_gelu"),
-    ("moe", "mlp_linear_2"),
-    ("head.norm", "layernorm_post"),
-    ("head", "logit_time"),
-    ("loss", "logit_time"),
-    ("step", "param_time"),
-)
+# Sections of operations, with all that serves them, and of what else a module runs: with the products of
+# its half. AICB's names.
+SECTIONS: dict[OpKey, str] = {
+    OpKey(Module.ATTENTION, Role.NORM): "layernorm",
+    OpKey(Module.ATTENTION, Role.CORE): "atten_flash",
+    OpKey(Module.ATTENTION, Role.RING): "atten_flash",
+    OpKey(Module.ATTENTION, Role.OUT): "atten_linear",
+    OpKey(Module.ATTENTION, Role.RESIDUAL): "atten_linear",
+    OpKey(Module.MLP, Role.NORM): "layernorm2",
+    OpKey(Module.MLP, Role.UP): "mlp_linear_1",
+    OpKey(Module.MLP, Role.ACTIVATION): "mlp_gelu",
+    OpKey(Module.MOE, Role.UP): "mlp_linear_1",
+    OpKey(Module.MOE, Role.ACTIVATION): "mlp_gelu",
+    OpKey(Module.HEAD, Role.NORM): "layernorm_post",
+}
+MODULE_SECTIONS: dict[Module, str] = {
+    Module.EMBEDDING: "Emb",
+    Module.ATTENTION: "atten_qkv",
+    Module.MLP: "mlp_linear_2",
+    Module.SHARED_EXPERTS: "mlp_linear_2",
+    Module.MOE: "mlp_linear_2",
+    Module.HEAD: "logit_time",
+    Module.LOSS: "logit_time",
+    Module.STEP: "param_time",
+}
 
 
 def aiob_of(works: tuple[StageWork, ...]) -> AiobFile:
@@ -56,7 +59,7 @@ def aiob_of(works: tuple[StageWork, ...]) -> AiobFile:
 
 
 def _section(item: WorkItem) -> str:
-    for beginning, section in SECTIONS:
-        if item.name == beginning or item.name.startswith((f"{beginning}.", f"{beginning}_")):
-            return section
-    raise WorkloadError(f"{item.name}: AICB's file of compute times has no section for it")
+    section = SECTIONS.get(item.served) or MODULE_SECTIONS.get(item.module)
+    if section is None:
+        raise WorkloadError(f"{item.name}: AICB's file of compute times has no section for it")
+    return section

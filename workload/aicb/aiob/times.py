@@ -8,24 +8,25 @@ forward's time each (the file measures no backward); everything else is inside t
 from dataclasses import replace
 
 from ops.op import Phase
+from ops.roles import Module, OpKey, Role
 from workload.aicb.aiob.text import NS_PER_US
 from workload.items import PieceWork, StageWork, WorkItem
 from workload.workload_error import WorkloadError
 
 # Operation -> (key of aiob_times_ns without its direction, share of it).
-SHARES: dict[str, tuple[str, float]] = {
-    "attention.qkv": ("attention", 0.5),
-    "attention.q_up": ("attention", 0.25),
-    "attention.kv_up": ("attention", 0.25),
-    "attention.out": ("attention", 0.5),
-    "mlp.up": ("mlp", 0.5),
-    "mlp.down": ("mlp", 0.5),
-    "moe.up": ("mlp", 0.5),
-    "moe.down": ("mlp", 0.5),
-    "embedding.table": ("Emb", 1.0),
-    "head.norm": ("layernorm_post", 1.0),
-    "head.logits": ("logit_time", 1.0),
-    "step.update": ("grad_backward", 1.0),
+SHARES: dict[OpKey, tuple[str, float]] = {
+    OpKey(Module.ATTENTION, Role.QKV): ("attention", 0.5),
+    OpKey(Module.ATTENTION, Role.Q_UP): ("attention", 0.25),
+    OpKey(Module.ATTENTION, Role.KV_UP): ("attention", 0.25),
+    OpKey(Module.ATTENTION, Role.OUT): ("attention", 0.5),
+    OpKey(Module.MLP, Role.UP): ("mlp", 0.5),
+    OpKey(Module.MLP, Role.DOWN): ("mlp", 0.5),
+    OpKey(Module.MOE, Role.UP): ("mlp", 0.5),
+    OpKey(Module.MOE, Role.DOWN): ("mlp", 0.5),
+    OpKey(Module.EMBEDDING, Role.TABLE): ("Emb", 1.0),
+    OpKey(Module.HEAD, Role.NORM): ("layernorm_post", 1.0),
+    OpKey(Module.HEAD, Role.LOGITS): ("logit_time", 1.0),
+    OpKey(Module.STEP, Role.UPDATE): ("grad_backward", 1.0),
 }
 WHOLE_HALF = ("attention", "mlp")
 
@@ -53,9 +54,9 @@ def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
 def _timed(item: WorkItem, times_ns: dict[str, int]) -> WorkItem:
     if item.collective is not None:
         return item
-    if item.name not in SHARES:
+    if item.key not in SHARES:
         return replace(item, seconds=0.0)
-    stem, share = SHARES[item.name]
+    stem, share = SHARES[item.key]
     direction = "forward" if item.phase in (Phase.FORWARD, Phase.RECOMPUTE) else "backward"
     key = f"{stem}_{direction}" if stem in WHOLE_HALF else stem
     if key not in times_ns:

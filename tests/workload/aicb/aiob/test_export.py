@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import run_workload
+from ops.roles import Module, OpKey, Role
 from tests.workload.generating import made
 from workload.aicb.aiob.export import aiob_of
 from workload.aicb.aiob.text import aiob_times_ns, read_aiob, write_aiob
@@ -12,10 +13,10 @@ from workload.build import stage_works
 from workload.items import StageWork
 
 
-def compute_us(work: StageWork, piece: str, beginnings: tuple[str, ...]) -> float:
+def compute_us(work: StageWork, piece: str, parts: set[Module | OpKey]) -> float:
     (one,) = (each for each in work.pieces if each.name == piece)
     return 1e6 * sum(
-        item.seconds for item in one.forward if item.collective is None and item.name.startswith(beginnings)
+        item.seconds for item in one.forward if item.collective is None and item.is_within(parts)
     )
 
 
@@ -32,11 +33,12 @@ def test_sections_sum_to_the_halves_of_a_layer(words: str, layer: str, tmp_path:
     works = stage_works(built.question, built.plan)
     write_aiob(tmp_path / "a.txt", aiob_of(works))
     times = aiob_times_ns(read_aiob(tmp_path / "a.txt"))
-    assert times["attention_forward"] == pytest.approx(1e3 * compute_us(works[0], layer, ("attention",)))
-    halves = ("mlp", "moe", "shared")
+    assert times["attention_forward"] == pytest.approx(1e3 * compute_us(works[0], layer, {Module.ATTENTION}))
+    halves = {Module.MLP, Module.MOE, Module.SHARED_EXPERTS}
     assert times["mlp_forward"] == pytest.approx(1e3 * compute_us(works[0], layer, halves))
-    assert times["Emb"] == pytest.approx(1e3 * compute_us(works[0], "embedding", ("embedding",)))
-    assert times["logit_time"] == pytest.approx(1e3 * compute_us(works[-1], "head", ("head.logits", "loss")))
+    assert times["Emb"] == pytest.approx(1e3 * compute_us(works[0], "embedding", {Module.EMBEDDING}))
+    logits = {OpKey(Module.HEAD, Role.LOGITS), Module.LOSS}
+    assert times["logit_time"] == pytest.approx(1e3 * compute_us(works[-1], "head", logits))
     step_us = 1e6 * sum(item.seconds for item in works[0].step if item.collective is None)
     assert times["grad_backward"] == pytest.approx(1e3 * step_us)
 

@@ -14,14 +14,8 @@ from pathlib import Path
 from solver.report.result_files import write_json
 from spec.collectives import Collective
 from spec.errors import ConfigError
-from workload.aicb.aiob.export import aiob_of
 from workload.aicb.aiob.importer import import_aiob
-from workload.aicb.aiob.text import write_aiob
-from workload.aicb.generate.comm_test_files import write_test
-from workload.aicb.generate.flags import GENERAL
-from workload.aicb.generate.general import write_general_files
-from workload.aicb.generate.simai import file_name, generated, target, write_simai_files
-from workload.build import stage_works
+from workload.aicb.generate.write_files import write_files
 from workload.command_line import (
     CHECK,
     CURVES,
@@ -46,7 +40,6 @@ from workload.report import (
     topology_line,
 )
 from workload.simai.analytical import AnalyticalOptions, price_simai
-from workload.simai.bundle import export_bundle
 from workload.simai.busbw_yaml import read_busbw
 from workload.simai.check import check_simai
 from workload.simai.network import simai_network
@@ -60,7 +53,6 @@ from workload.topology.topology import Topology, write_topology
 from workload.topology.write_cluster import write_cluster
 from workload.traffic.collective_flows import flow_matrix, rank_flows, write_flows
 from workload.traffic.heatmap import draw_heatmap
-from workload.traffic.plan_traffic import plan_groups
 from workload.traffic.ranks import RankOrder, named_groups, rank_groups
 
 ROOT = Path(__file__).resolve().parent
@@ -87,43 +79,11 @@ def run(options: argparse.Namespace) -> int:
 
 def generate(options: argparse.Namespace) -> int:
     """Write the workload of a training step, or of a communication test."""
-    if options.test_comm:
-        path, rows = write_test(options)
-        print(f"wrote {path}: {rows} rows")
-        return 0
-    made = generated(options, ROOT)
-    for note in made.notes:
+    written = write_files(options, ROOT)
+    for note in written.notes:
         print(note, file=sys.stderr)
-    if options.show_groups:
-        show_groups(plan_groups(made.plan))
-    if options.write_aiob:
-        write_aiob(options.write_aiob, aiob_of(stage_works(made.question, made.plan)))
-        print(f"wrote {options.write_aiob}")
-    if options.bundle:
-        work = made.works[0] if len(made.works) == 1 else None
-        bundle = export_bundle(
-            made.question,
-            made.plan,
-            options.bundle,
-            work=work,
-            times_known=options.comp_filepath is None and made.has_times and options.fixed_time_us is None,
-        )
-        for line in bundle.exported.beyond_lines():
-            print(line, file=sys.stderr)
-        for written in bundle.paths:
-            print(f"wrote {written}")
-        return 0
-    if options.format == GENERAL:
-        path = target(options.output, file_name(made, options, "_workload.csv"))
-        for written, rows in write_general_files(made, options, path):
-            print(f"wrote {written}: {rows} rows")
-        return 0
-    path = target(options.output, file_name(made, options, ".txt"))
-    exported = write_simai_files(made, path, strict=options.strict_export)
-    for line in exported.beyond_lines():
-        print(line, file=sys.stderr)
-    for written in exported.paths:
-        print(f"wrote {written}")
+    for line in written.lines:
+        print(line)
     return 0
 
 

@@ -1,6 +1,8 @@
 """The options of run_workload.py, one parser a verb."""
 
 import argparse
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from spec.collectives import TRAINING_COLLECTIVES
@@ -27,6 +29,25 @@ GIB_PER_S = (1e-3, 1e6)
 """Slowest and fastest link that anybody means."""
 
 
+# One dash and a whole word: argparse would take its first letter for a short flag and the rest for a value.
+WORD = re.compile(r"-[A-Za-z][\w-]+")
+
+
+class WholeWords(OneLineParser):
+    """A parser of a verb that names an unknown flag in full."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As its parent, unless a word with one dash is no flag of the verb."""
+        known = {name for action in self._actions for name in action.option_strings}
+        for word in args or ():
+            name = WORD.match(word)
+            if name and name[0] not in known and word not in known:
+                self.error(f"unrecognized arguments: {word}")
+        return super().parse_known_args(args, namespace)
+
+
 def parser() -> argparse.ArgumentParser:
     """Every verb and its options."""
     parser = OneLineParser(
@@ -34,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         description="Generate, check, replay and lay out what a training step runs.",
         allow_abbrev=False,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=OneLineParser)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=WholeWords)
     add_generate(verbs.add_parser(GENERATE, help="write the workload of a training step", allow_abbrev=False))
     _check(verbs.add_parser(CHECK, help="name the defects of a SimAI workload file", allow_abbrev=False))
     _simulate(verbs.add_parser(SIMULATE, help="price a SimAI workload file", allow_abbrev=False))

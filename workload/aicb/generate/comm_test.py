@@ -1,6 +1,7 @@
 """Sweeps of one collective in both formats: sizes from the smallest to the largest, doubling.
 
-All ranks of a world split into groups of tp; several groups at once is what AICB calls multi-all-reduce.
+All ranks of a world split into groups of neighbours (tp), or of ranks that lie as far apart as there are groups (dp
+and pp, one rank of each node); several groups at once is what AICB calls multi-all-reduce.
 """
 
 from collections.abc import Iterator
@@ -21,13 +22,15 @@ COLLECTIVES: dict[str, Collective] = {
     MULTI: Collective.ALL_REDUCE,
 }
 LARGEST = 2**44
+MOST_ITERATIONS = 10_000  # AICB repeats 500 times
 UPDATE_NS = 1  # AICB's micro tests write 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommTest:
     """``kind`` of COLLECTIVES over groups of ``ranks`` out of ``world_size``; sizes (bytes) of the whole
-    array on one rank; ``epochs`` repetitions."""
+    array on one rank; each size ``iterations`` times, the sweep ``epochs`` times. ``axis``: tp for neighbours,
+    dp or pp for ranks apart."""
 
     kind: str
     world_size: int
@@ -35,14 +38,21 @@ class CommTest:
     begin_size: int
     end_size: int
     epochs: int = 1
+    iterations: int = 1
+    axis: str = "tp"
+
+    @property
+    def apart(self) -> bool:
+        """Whether other groups lie between the members of one."""
+        return self.axis != "tp" and self.ranks < self.world_size
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """begin_size, twice that, ... up to end_size."""
+        """begin_size, twice that, ... up to end_size, each as often as it is repeated."""
         sizes = []
         size = self.begin_size
         while size <= self.end_size:
-            sizes.append(size)
+            sizes += [size] * self.iterations
             size *= 2
         return tuple(sizes)
 
@@ -53,6 +63,8 @@ def checked_test(test: CommTest) -> CommTest:
         raise refuse("begin_size", test.begin_size, f"bytes, 1 to {LARGEST}")
     if not test.begin_size <= test.end_size <= LARGEST:
         raise refuse("end_size", test.end_size, f"bytes, begin_size {test.begin_size} to {LARGEST}")
+    if not 1 <= test.iterations <= MOST_ITERATIONS:
+        raise refuse("iter_num", test.iterations, f"1 to {MOST_ITERATIONS} repetitions of a size")
     if test.world_size < 2:
         raise refuse("world_size", test.world_size, "2 or more ranks to communicate")
     if test.ranks < 2 or test.world_size % test.ranks:
@@ -67,14 +79,20 @@ def checked_test(test: CommTest) -> CommTest:
 
 
 def simai_test(test: CommTest) -> SimaiWorkload:
-    """One row a size, the collective in the forward column."""
-    token = write_token(COLLECTIVES[test.kind], SimaiGroup.TP, Column.FORWARD)
+    """One row a size: neighbours in the forward column, SimAI's tensor-parallel group; ranks apart in that of the
+    weight gradients, its data-parallel group."""
+    kind = COLLECTIVES[test.kind]
+    column, group = (Column.FORWARD, SimaiGroup.TP) if not test.apart else (Column.WEIGHT_GRAD, SimaiGroup.DP)
+    token = write_token(kind, group, column)
     rows = [
-        SimaiRow(name=f"{test.kind}_{size}", forward_comm=token, forward_bytes=size, update_ns=UPDATE_NS)
+        SimaiRow(name=f"{test.kind}_{size}", update_ns=UPDATE_NS).with_pass(
+            column, compute_ns=0, comm=token, size_bytes=size
+        )
         for size in test.sizes
     ]
     # Without recomputation SimAI leaves small sizes as they are; the other policy raises them to 4,096.
-    header = SimaiHeader(tp=test.ranks, all_gpus=test.world_size, policy=TRANSFORMER)
+    tp = test.world_size // test.ranks if test.apart else test.ranks
+    header = SimaiHeader(tp=tp, all_gpus=test.world_size, policy=TRANSFORMER)
     return SimaiWorkload(header=header, rows=rows * test.epochs)
 
 
@@ -86,7 +104,7 @@ def general_test(test: CommTest) -> Iterator[GeneralItem]:
         for size in test.sizes:
             yield GeneralItem(
                 comm_type=name,
-                comm_group="tp_group",
+                comm_group=f"{test.axis}_group",
                 comm_group_size=test.ranks,
                 msg_size=size,
                 stage=f"test.{test.kind}",

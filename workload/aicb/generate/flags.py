@@ -15,11 +15,13 @@ from spec.program.limits import (
 )
 from spec.program.parser import decimal, whole
 from workload.aicb.generate.comm_test import COLLECTIVES
+from workload.aicb.generate.other_flags import OTHERS
 from workload.aicb.generate.shape_flags import FRAMES
 
 SIMAI = "simai"
 GENERAL = "general"
 FORMATS = (SIMAI, GENERAL)
+COLLECTIVE_TEST = "collective_test"
 
 
 class Options:
@@ -53,12 +55,43 @@ def add_generate(verb: argparse.ArgumentParser) -> None:
     _training(Options(verb.add_argument_group("training")))
     _deepspeed(Options(verb.add_argument_group("DeepSpeed (sizes in elements)")))
     _times(Options(verb.add_argument_group("compute times (default: 1 ns each, as AICB without AIOB)")))
+    _others(Options(verb.add_argument_group("accepted, and said to change nothing")))
     _tests(Options(verb.add_argument_group("communication test instead of a model (sizes in bytes)")))
+
+
+def default_options() -> argparse.Namespace:
+    """The options of a command without flags."""
+    parser = argparse.ArgumentParser()
+    add_generate(parser)
+    return parser.parse_args([])
+
+
+def truth(word: str) -> bool:
+    """True or False, for argparse."""
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if word.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
+    return known[word.lower()]
+
+
+def rank_or_none(word: str) -> int | None:
+    """A pipeline rank; AICB's -1 is none."""
+    return None if word == "-1" else whole(0, MOST_GPUS)(word)
+
+
+def collective_name(word: str) -> str:
+    """A collective with its underscores, which AICB lets away."""
+    joined = {name.replace("_", ""): name for name in COLLECTIVES}
+    return joined.get(word.replace("_", ""), word)
 
 
 def _what(out: Options) -> None:
     out.add(
-        "frame", "comm_frame", help_text="framework (default Megatron)", choices=FRAMES, default=FRAMES[0]
+        "frame",
+        "comm_frame",
+        help_text=f"framework (default Megatron), or {COLLECTIVE_TEST}",
+        choices=(*FRAMES, COLLECTIVE_TEST),
+        default=FRAMES[0],
     )
     out.add(
         "format", help_text="simai (text) or general (CSV); default simai", choices=FORMATS, default=SIMAI
@@ -68,6 +101,7 @@ def _what(out: Options) -> None:
         "pipeline_stage",
         help_text="slowest (default), all distinct stages, or a stage's number",
     )
+    out.add("pp_rank", help_text="as --pipeline_stage; -1: not given", type=rank_or_none)
     out.add("stage", help_text="ZeRO stage (DeepSpeed, FSDP; default 3), otherwise as --pipeline_stage")
     out.switch("strict_export", help_text="refuse what the SimAI format cannot say")
     out.add(
@@ -107,20 +141,23 @@ def _model(out: Options) -> None:
     ):
         out.whole(*names, help_text=text)
     out.switch("swiglu", help_text="gated feed-forward")
+    out.add("gated_linear_unit", help_text="true: as --swiglu", type=truth, default=False)
     out.switch("add_bias_linear", help_text="biases on every product")
     out.switch("moe_enable", help_text="experts instead of dense feed-forward layers")
     out.switch("moe_grouped_gemm", "grouped_gemm", help_text="experts' products grouped (always so here)")
 
 
 def _training(out: Options) -> None:
-    out.whole("world_size", help_text="GPUs", most=MOST_GPUS)
+    out.whole("world_size", help_text="GPUs (default: nnodes x nproc_per_node)", most=MOST_GPUS)
+    out.whole("nnodes", help_text="nodes", most=MOST_GPUS)
+    out.whole("nproc_per_node", help_text="GPUs per node", most=MOST_GPUS)
     for names, text in (
         (("tensor_model_parallel_size", "tp_num", "tp"), "tensor-parallel ranks"),
         (("pipeline_model_parallel", "pipeline_model_parallel_size", "pp_num", "pp"), "pipeline stages"),
         (("context_parallel_size",), "context-parallel ranks"),
         (("expert_model_parallel_size", "ep"), "expert-parallel ranks"),
         (("virtual_pipeline_model_parallel_size",), "virtual chunks of a stage"),
-        (("micro_batch", "micro_batch_size"), "sequences in a micro-batch"),
+        (("micro_batch", "micro_batch_size", "batch_size"), "sequences in a micro-batch"),
     ):
         out.whole(*names, help_text=f"{text} (default 1)", default=1, most=MOST_GPUS)
     out.whole("expert_tensor_parallel_size", help_text="ranks of one expert (default: tp)", most=MOST_GPUS)
@@ -158,7 +195,6 @@ def _deepspeed(out: Options) -> None:
         ("max_reuse_distance", 1_000_000_000),
     ):
         out.whole(name, help_text=f"DeepSpeed's default {default}", most=2**63 - 1)
-    out.switch("contiguous_gradients", help_text="DeepSpeed's default: one buffer, the same traffic")
     out.add(
         "use_multi_rank_bucket_allreduce",
         help_text="false: stages 1 and 2 reduce to each owner instead of all-reducing (default true)",
@@ -184,6 +220,21 @@ def _times(out: Options) -> None:
 
 
 def _tests(out: Options) -> None:
-    out.add("test_comm", help_text="sweep one collective", choices=tuple(COLLECTIVES))
+    out.add("test_comm", help_text="sweep one collective", type=collective_name, choices=tuple(COLLECTIVES))
+    out.whole("iter_num", help_text="repetitions of each size (default 1)", default=1)
+    out.whole(
+        "multi_all_reduce_enable",
+        "muti_all_reduce_enable",
+        help_text="1: groups of --pipeline_model_parallel ranks, one of each node",
+        default=0,
+    )
     out.whole("begin_size", help_text="smallest size (default 1 MiB)", default=2**20, most=MOST_BYTES)
     out.whole("end_size", help_text="largest size (default: begin_size)", most=MOST_BYTES)
+
+
+def _others(out: Options) -> None:
+    for other in OTHERS:
+        if other.takes_value:
+            out.add(other.name, help_text=other.why)
+        else:
+            out.switch(other.name, help_text=other.why)

@@ -102,7 +102,7 @@ def _latent(flags: ShapeFlags, attention: AttentionSpec) -> AttentionSpec:
 def _dense(flags: ShapeFlags, mlp: MlpSpec, width: int | None, size: Resized) -> MlpSpec:
     """The feed-forward layer ``width`` wide; without a width as wide as it was, or as its frame makes it where
     the hidden size or the gate is another."""
-    gated = mlp.gated or flags.swiglu
+    gated = mlp.gated or flags.gated
     if width is None:
         keeps = not size.changed and gated == mlp.gated
         width = mlp.ffn_hidden if keeps else default_width(flags.frame, size.hidden, gated=gated)
@@ -139,6 +139,6 @@ def _experts(flags: ShapeFlags, moe: MoeSpec) -> MoeSpec:
         topk=topk,
         expert_ffn_hidden=width,
         shared_ffn_hidden=shared,
-        gated=moe.gated or flags.swiglu,
+        gated=moe.gated or flags.gated,
         bias=moe.bias or flags.add_bias_linear,
     )

@@ -34,6 +34,7 @@ class ShapeFlags:
     max_position_embeddings: int | None = None
     make_vocab_size_divisible_by: int | None = None
     swiglu: bool = False
+    gated_linear_unit: bool = False
     add_bias_linear: bool = False
     moe_enable: bool = False
     num_experts: int | None = None
@@ -45,6 +46,11 @@ class ShapeFlags:
     qk_nope_dim: int | None = None
     qk_rope_dim: int | None = None
     v_head_dim: int | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether feed-forward layers get a gate."""
+        return self.swiglu or self.gated_linear_unit
 
     @property
     def expert_width(self) -> int | None:

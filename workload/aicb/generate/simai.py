@@ -35,15 +35,14 @@ class Generated:
 
 def generated(options: argparse.Namespace, root: Path) -> Generated:
     """Everything the options describe. Raises UserError with one line for what cannot be."""
-    if options.world_size is None:
-        raise refuse("world_size", None, "a number of GPUs")
+    world = world_size(options)
     _check_frame(options)
     shape = ShapeFlags(**{each.name: getattr(options, each.name) for each in fields(ShapeFlags)})
     model, shape_notes = model_of(shape, root)
     source = time_source(
         TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
     )
-    ask = asked(_training(options), model, source.cluster, source.book)
+    ask = asked(_training(options, world), model, source.cluster, source.book)
     works = chosen_stages(stage_works(ask.question, ask.plan), _pipeline_stage(options))
     if options.comp_filepath is not None:
         # The op list already runs what is recomputed again, so no time is doubled inside the file's sums.
@@ -85,8 +84,26 @@ def target(output: Path | None, name: str) -> Path:
     return output / name if output.is_dir() else output
 
 
+def world_size(options: argparse.Namespace) -> int:
+    """--world_size, or as many as the nodes have; raises ConfigError when neither is given or they differ."""
+    shape = (options.nnodes, options.nproc_per_node)
+    if None in shape:
+        if options.world_size is None:
+            raise refuse("world_size", None, "a number of GPUs")
+        return int(options.world_size)
+    product = int(options.nnodes * options.nproc_per_node)
+    if options.world_size not in (None, product):
+        allowed = f"nnodes x nproc_per_node = {options.nnodes} x {options.nproc_per_node} = {product}"
+        raise refuse("world_size", options.world_size, allowed)
+    return product
+
+
 def _pipeline_stage(options: argparse.Namespace) -> str:
     """--pipeline_stage, or --stage where it does not mean ZeRO's."""
+    if options.pp_rank is not None:
+        if options.pipeline_stage is not None:
+            raise refuse("pp_rank", options.pp_rank, "not together with --pipeline_stage")
+        return str(options.pp_rank)
     if options.pipeline_stage is not None:
         return str(options.pipeline_stage)
     return SLOWEST if options.frame in SHARDED or options.stage is None else str(options.stage)
@@ -132,11 +149,11 @@ def _check_frame(options: argparse.Namespace) -> None:
         raise refuse("recompute_full", True, "not together with --recompute_activations")
 
 
-def _training(options: argparse.Namespace) -> TrainingFlags:
+def _training(options: argparse.Namespace, world: int) -> TrainingFlags:
     recompute = Recompute.SELECTIVE if options.recompute_activations else Recompute.NONE
     return TrainingFlags(
         frame=options.frame,
-        world_size=options.world_size,
+        world_size=world,
         tp=options.tensor_model_parallel_size,
         pp=options.pipeline_model_parallel,
         cp=options.context_parallel_size,

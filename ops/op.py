@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from ops.calls import AttentionCall, GroupedProductCall, KernelCall, ProductCall
 from ops.experts.routing import Routing
 from ops.kernels import bytes_moved_per_element
 from ops.roles import Identity, OpKey
@@ -103,17 +104,10 @@ class Op(Identity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchedGemm(Op):
-    """``batch`` products C[m, n] = A[m, k] B[k, n]; ``layout`` as in profdb.cases.GemmCase."""
+class BatchedGemm(Op, ProductCall[IntArray]):
+    """Equal matrix products."""
 
-    batch: IntArray
-    m: IntArray
-    k: IntArray
-    n: IntArray
-    layout: str = "NT"
     dtype: str = "bf16"
-    scale_recipe: str = ""
-    bias: bool = False
 
     @property
     def flops(self) -> FloatArray:
@@ -122,16 +116,10 @@ class BatchedGemm(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemm(Op):
-    """``groups`` products of one (k, n) over ``m`` rows in total."""
+class GroupedGemm(Op, GroupedProductCall[IntArray]):
+    """The products of a layer's experts."""
 
-    groups: IntArray
-    m: IntArray
-    k: IntArray
-    n: IntArray
-    layout: str = "NT"
     dtype: str = "bf16"
-    scale_recipe: str = ""
 
     @property
     def flops(self) -> FloatArray:
@@ -140,21 +128,9 @@ class GroupedGemm(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(Op):
-    """Scaled dot-product attention, as profdb.cases.AttentionCase."""
+class Attention(Op, AttentionCall[IntArray]):
+    """Scaled dot-product attention."""
 
-    batch: IntArray
-    q_len: IntArray
-    kv_len: IntArray
-    heads: IntArray
-    kv_heads: IntArray
-    qk_dim: int
-    v_dim: int
-    mask: str = "causal"
-    window: int = 0
-    direction: str = "forward"
-    kernel: str = "flash"
-    dtype: str = "bf16"
     input_bytes: FloatArray = field(default_factory=lambda: NOTHING)
 
     @property
@@ -163,18 +139,14 @@ class Attention(Op):
         (arXiv 2204.02311 App. B); twice that in the backward."""
         factor = 2.0 if self.direction == "forward" else 4.0
         dims = self.qk_dim + self.v_dim
-        keys = np.minimum(self.kv_len, self.window) if self.window else self.kv_len
+        seen = np.where(self.window > 0, self.window, self.kv_len)
+        keys = np.minimum(self.kv_len, seen)
         return factor * self.repeat * self.batch * self.heads * self.q_len * keys * dims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBound(Op):
-    """A kernel of ops.kernels over rows x width elements."""
-
-    kernel: str
-    rows: IntArray
-    width: IntArray
-    dtype: str = "bf16"
+class MemoryBound(Op, KernelCall[IntArray]):
+    """A memory-bound kernel."""
 
     @property
     def backward(self) -> bool:

@@ -1,12 +1,15 @@
 """The keys of the database: one benchmark case, complete enough never to need a change.
 
-A case is what was *launched*. Cases are compared and hashed by value.
+A case is what was *launched*: the scalar view of ops.calls where an operation asks for it. Cases are
+compared and hashed by value. A field more is a new key for every sample: it wants a new SCHEMA_VERSION.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ops.calls import AttentionCall, GroupedProductCall, KernelCall, ProductCall
 from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
 
 
 class Family(StrEnum):
@@ -22,74 +25,34 @@ class Family(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmCase:
-    """C[m, n] = A[m, k] B[k, n], ``batch`` times.
+class GemmCase(ProductCall[int]):
+    """Equal matrix products."""
 
-    ``layout`` as BLAS: NN (B as k x n), NT (B as n x k, a torch Linear forward), TN (A as k x m, a
-    weight gradient). A Linear of in_features i and out_features o on t tokens is: forward
-    NT (m=t, k=i, n=o); input_grad NN (m=t, k=o, n=i); weight_grad TN (m=o, k=t, n=i).
-    ``scale_recipe`` names the fp8 scaling ("" for none, "tensor", "row", "block", "mx": profiler.benchmarks.fp8).
-    """
-
-    batch: int = 1
-    m: int
-    k: int
-    n: int
-    layout: str = "NT"
     dtype_in: str = "bf16"
     dtype_accumulate: str = "fp32"
     dtype_out: str = "bf16"
-    scale_recipe: str = ""
-    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemmCase:
-    """``groups`` products of one (k, n) over ``m`` rows in total, evenly spread unless said."""
+class GroupedGemmCase(GroupedProductCall[int]):
+    """Products of experts, their rows evenly spread unless said."""
 
-    groups: int
-    m: int
-    k: int
-    n: int
-    layout: str = "NT"
     dtype_in: str = "bf16"
     dtype_accumulate: str = "fp32"
     dtype_out: str = "bf16"
-    scale_recipe: str = ""
     spread: str = "even"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCase:
-    """Scaled dot-product attention. ``mask``: causal, full, window, varlen (causal, packed).
-
-    ``direction``: forward or backward (backward alone, without the forward). ``window`` counts keys
-    for mask "window", else 0.
-    """
-
-    batch: int
-    q_len: int
-    kv_len: int
-    heads: int
-    kv_heads: int
-    qk_dim: int
-    v_dim: int
-    mask: str = "causal"
-    window: int = 0
-    direction: str = "forward"
-    kernel: str = "flash"
-    dtype: str = "bf16"
+class AttentionCase(AttentionCall[int]):
+    """One attention call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBoundCase:
-    """A kernel of ops.kernels over rows x width elements."""
+class MemoryBoundCase(KernelCall[int]):
+    """A memory-bound kernel, forward or backward."""
 
-    kernel: str
     direction: str
-    rows: int
-    width: int
-    dtype: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,3 +100,10 @@ FAMILY_OF: dict[type, Family] = {
     CollectiveCase: Family.COLLECTIVE,
     HostCase: Family.HOST,
 }
+
+CASE_OF: dict[Family, type] = {family: case for case, family in FAMILY_OF.items()}
+
+
+def product_dtypes(dtype: str) -> dict[str, str]:
+    """Formats of a product's operands and result: narrow operands give bf16."""
+    return {"dtype_in": dtype, "dtype_out": dtype if dtype_bytes(dtype) >= 2.0 else "bf16"}

@@ -6,12 +6,21 @@ profile holds nothing raises MissingCurveError, unless the book was opened with 
 and a book of modelled times, whose answers say so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from ops.calls import (
+    AttentionCall,
+    GroupedProductCall,
+    KernelCall,
+    ProductCall,
+    flag_names,
+    size_names,
+    word_names,
+)
 from profdb.cases import Family
 from profdb.fits import FITTERS
 from profdb.fits.memory_bound import moves_bytes
@@ -26,6 +35,7 @@ from profdb.lookup.queries import (
     MemoryBoundQuery,
     OptimizerQuery,
     P2PQuery,
+    Query,
 )
 from profdb.lookup.reuse import stand_ins
 from profdb.lookup.unique_shapes import unique_shapes
@@ -89,54 +99,33 @@ class CurveBook:
 
     def linear_s(self, query: LinearQuery) -> Priced:
         """Batched matrix products. A product with a size of 0 takes no time."""
-        columns = query.columns()
-        words = {
-            "layout": query.layout,
-            "dtype_in": canonical_dtype(query.dtype),
-            "scale_recipe": query.scale_recipe,
-        }
-        return self._price(
-            Family.GEMM,
-            words | {"bias": str(int(query.bias))},
-            columns,
-            (_all_positive(columns), lambda book: book.linear_s(query)),
-        )
+        words = _words(ProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
+        busy = _sizes_positive(ProductCall, query)
+        return self._price(Family.GEMM, words, query.columns(), (busy, lambda book: book.linear_s(query)))
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
         """Grouped matrix products of experts."""
-        columns = query.columns()
-        words = {
-            "layout": query.layout,
-            "dtype_in": canonical_dtype(query.dtype),
-            "scale_recipe": query.scale_recipe,
-        }
+        words = _words(GroupedProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
+        busy = _sizes_positive(GroupedProductCall, query)
         return self._price(
-            Family.GROUPED_GEMM,
-            words,
-            columns,
-            (_all_positive(columns), lambda book: book.grouped_linear_s(query)),
+            Family.GROUPED_GEMM, words, query.columns(), (busy, lambda book: book.grouped_linear_s(query))
         )
 
     def attention_s(self, query: AttentionQuery) -> Priced:
         """Attention calls, forward or backward alone."""
-        columns = query.columns()
-        sizes = {name: column for name, column in columns.items() if name != "window"}
-        words = {"mask": query.mask, "direction": query.direction, "kernel": query.kernel}
+        words = _words(AttentionCall, query) | {"dtype": canonical_dtype(query.dtype)}
+        busy = _sizes_positive(AttentionCall, query)
         return self._price(
-            Family.ATTENTION,
-            words | {"dtype": canonical_dtype(query.dtype)},
-            columns,
-            (_all_positive(sizes), lambda book: book.attention_s(query)),
+            Family.ATTENTION, words, query.columns(), (busy, lambda book: book.attention_s(query))
         )
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
         """Memory-bound kernels of ops.kernels; one that moves nothing in a direction takes no time."""
-        columns = query.columns()
         dtype = canonical_dtype(query.dtype)
-        words = {"kernel": query.kernel, "direction": query.direction, "dtype": dtype}
-        busy = _all_positive(columns) & moves_bytes(query.kernel, query.direction, dtype)
+        words = _words(KernelCall, query) | {"direction": query.direction, "dtype": dtype}
+        busy = _sizes_positive(KernelCall, query) & moves_bytes(query.kernel, query.direction, dtype)
         return self._price(
-            Family.MEMORY_BOUND, words, columns, (busy, lambda book: book.memory_bound_s(query))
+            Family.MEMORY_BOUND, words, query.columns(), (busy, lambda book: book.memory_bound_s(query))
         )
 
     def collective_s(self, query: CollectiveQuery) -> Priced:
@@ -170,7 +159,7 @@ class CurveBook:
             Family.OPTIMIZER,
             words,
             columns,
-            (_all_positive(columns), lambda book: book.optimizer_s(query)),
+            (_all_positive(columns.values()), lambda book: book.optimizer_s(query)),
         )
 
     def host_s(self, kind: str) -> Priced:
@@ -271,5 +260,17 @@ class CurveBook:
         return ask(self._modelled)
 
 
-def _all_positive(columns: Columns) -> BoolArray:
-    return np.asarray(np.all([column > 0 for column in columns.values()], axis=0), dtype=np.bool_)
+def _words(call: type, query: Query) -> dict[str, str]:
+    """The words and flags that a call is declared with, as curves are keyed by them."""
+    words = {name: str(getattr(query, name)) for name in word_names(call)}
+    return words | {name: str(int(getattr(query, name))) for name in flag_names(call)}
+
+
+def _sizes_positive(call: type, query: Query) -> BoolArray:
+    """Where there is something to do: no size is 0."""
+    columns = query.columns()
+    return _all_positive(columns[name] for name in size_names(call))
+
+
+def _all_positive(columns: Iterable[IntArray]) -> BoolArray:
+    return np.asarray(np.all([column > 0 for column in columns], axis=0), dtype=np.bool_)

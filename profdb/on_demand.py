@@ -8,12 +8,12 @@ time allowed is spent.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from profdb.cases import AttentionCase, Case, Family, GemmCase, GroupedGemmCase
+from profdb.cases import CASE_OF, Case, Family, product_dtypes
 from profdb.fitting import with_fits
 from profdb.lookup.priced import Priced
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
@@ -21,7 +21,6 @@ from profdb.store.columns import SampleTable, number_names, word_names
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import merge
 from spec.arrays import IntArray
-from spec.dtypes import dtype_bytes
 from spec.errors import ProfileError
 from spec.origin import Origin
 
@@ -139,16 +138,9 @@ def keep(path: str | Path, samples: list[Sample], machine: MachineFacts) -> None
 
 def case_of(family: Family, words: dict[str, str], sizes: dict[str, int]) -> Case:
     """The case that a question's words and sizes stand for."""
-    if family is Family.ATTENTION:
-        attention = {name: words[name] for name in ("mask", "direction", "kernel", "dtype")}
-        return AttentionCase(**sizes, **attention)  # type: ignore[arg-type]
-    dtype = words["dtype_in"]
-    product = {
-        "layout": words["layout"],
-        "dtype_in": dtype,
-        "dtype_out": dtype if dtype_bytes(dtype) >= 2.0 else "bf16",
-        "scale_recipe": words["scale_recipe"],
-    }
-    if family is Family.GROUPED_GEMM:
-        return GroupedGemmCase(**sizes, **product)  # type: ignore[arg-type]
-    return GemmCase(**sizes, **product, bias=words["bias"] == "1")  # type: ignore[arg-type]
+    case_type = CASE_OF[family]
+    flags = {item.name for item in fields(case_type) if item.type is bool}
+    typed = {name: word == "1" if name in flags else word for name, word in words.items()}
+    dtypes = product_dtypes(words["dtype_in"]) if "dtype_in" in words else {}
+    case: Case = case_type(**sizes, **{**typed, **dtypes})
+    return case

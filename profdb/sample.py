@@ -7,10 +7,9 @@ from typing import overload
 
 import numpy as np
 
-from profdb.cases import FAMILY_OF, Case, Family
+from profdb.cases import CASE_OF, FAMILY_OF, Case, Family
 from profdb.store.checks import TRIAL_LIMITS_S
 from profdb.store.columns import (
-    CASE_OF,
     STATUSES,
     SampleTable,
     WordColumn,

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
-from profdb.cases import FAMILY_OF, Case, Family
+from profdb.cases import CASE_OF, FAMILY_OF, Case, Family
 from profdb.sample import Sample, WorldShape
-from profdb.store.columns import CASE_OF
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from spec.origin import Origin

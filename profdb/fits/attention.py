@@ -2,14 +2,15 @@
 
 import numpy as np
 
+from ops.calls import AttentionCall, flag_names, word_names
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
 VERSION = 5
-CURVE_WORDS: tuple[str, ...] = ("mask", "direction", "kernel", "dtype")
-CURVE_FLAGS: tuple[str, ...] = ()
+CURVE_WORDS: tuple[str, ...] = word_names(AttentionCall)
+CURVE_FLAGS: tuple[str, ...] = flag_names(AttentionCall)
 
 BACKWARD_PRODUCTS = 2.5
 """Backward / forward matrix work: five products against two (FlashAttention-2, 2307.08691, sec. 4.1)."""

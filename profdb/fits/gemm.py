@@ -2,14 +2,15 @@
 
 import numpy as np
 
+from ops.calls import ProductCall, flag_names, word_names
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
 VERSION = 5
-CURVE_WORDS: tuple[str, ...] = ("layout", "dtype_in", "scale_recipe")
-CURVE_FLAGS: tuple[str, ...] = ("bias",)
+CURVE_WORDS: tuple[str, ...] = (*word_names(ProductCall), "dtype_in")
+CURVE_FLAGS: tuple[str, ...] = flag_names(ProductCall)
 
 
 def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:

@@ -2,14 +2,15 @@
 
 import numpy as np
 
+from ops.calls import KernelCall, flag_names, word_names
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
 
 VERSION = 5
-CURVE_WORDS: tuple[str, ...] = ("kernel", "direction", "dtype")
-CURVE_FLAGS: tuple[str, ...] = ()
+CURVE_WORDS: tuple[str, ...] = (*word_names(KernelCall), "direction")
+CURVE_FLAGS: tuple[str, ...] = flag_names(KernelCall)
 
 
 def bytes_per_element(kernel: str, direction: str, dtype: str) -> float:

@@ -3,6 +3,7 @@
 Collectives are not here: their groups follow from a plan's layout, which only a pricer knows.
 """
 
+from ops.calls import AttentionCall, GroupedProductCall, KernelCall, ProductCall, declared
 from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op, Update
 from profdb.curvebook import Book
 from profdb.lookup.priced import Priced
@@ -35,55 +36,20 @@ def own_s(book: Book, op: Op) -> Priced | None:
 
 def linear_query(op: BatchedGemm) -> LinearQuery:
     """A product's sizes, layout and type."""
-    return LinearQuery(
-        batch=op.batch,
-        m=op.m,
-        k=op.k,
-        n=op.n,
-        layout=op.layout,
-        dtype=op.dtype,
-        scale_recipe=op.scale_recipe,
-        bias=op.bias,
-    )
+    return LinearQuery(**declared(ProductCall, op), dtype=op.dtype)
 
 
 def grouped_query(op: GroupedGemm) -> GroupedLinearQuery:
     """The experts' products, evenly spread."""
-    return GroupedLinearQuery(
-        groups=op.groups,
-        m=op.m,
-        k=op.k,
-        n=op.n,
-        layout=op.layout,
-        dtype=op.dtype,
-        scale_recipe=op.scale_recipe,
-    )
+    return GroupedLinearQuery(**declared(GroupedProductCall, op), dtype=op.dtype)
 
 
 def attention_query(op: Attention) -> AttentionQuery:
-    """An attention call's sizes, mask, direction, kernel and type."""
-    return AttentionQuery(
-        batch=op.batch,
-        q_len=op.q_len,
-        kv_len=op.kv_len,
-        heads=op.heads,
-        kv_heads=op.kv_heads,
-        qk_dim=op.qk_dim,
-        v_dim=op.v_dim,
-        mask=op.mask,
-        window=op.window,
-        direction=op.direction,
-        kernel=op.kernel,
-        dtype=op.dtype,
-    )
+    """An attention call as it is."""
+    return AttentionQuery(**declared(AttentionCall, op))
 
 
 def kernel_query(op: MemoryBound) -> MemoryBoundQuery:
     """A memory-bound kernel by name, direction and size."""
-    return MemoryBoundQuery(
-        kernel=op.kernel,
-        direction="backward" if op.backward else "forward",
-        rows=op.rows,
-        width=op.width,
-        dtype=op.dtype,
-    )
+    direction = "backward" if op.backward else "forward"
+    return MemoryBoundQuery(**declared(KernelCall, op), direction=direction)

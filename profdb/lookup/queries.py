@@ -1,6 +1,6 @@
 """The questions a book of times answers: one frozen query per family, vectorised over numbers.
 
-Numeric fields take a number or a 1-D array; after construction each is a 1-D int64 array of the
+What an operation asks for is declared in ops.calls; these are its array views, open to plain numbers. Numeric fields take a number or a 1-D array; after construction each is a 1-D int64 array of the
 common length N (``columns()`` gives them typed so). Words (layout, dtype, kernel, ...) are one per
 query: they choose the curve, the numbers choose the point on it.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from ops.calls import AttentionCall, Count, GroupedProductCall, KernelCall, ProductCall
 from spec.arrays import IntArray, ints
 from spec.collectives import Collective
 from spec.errors import ConfigError
@@ -40,9 +41,10 @@ class Query:
                 )
             object.__setattr__(self, name, np.broadcast_to(array, (size,)))
 
-    def numeric_names(self) -> tuple[str, ...]:
+    @classmethod
+    def numeric_names(cls) -> tuple[str, ...]:
         """Names of the numeric fields, in order of declaration."""
-        return tuple(field.name for field in fields(self) if field.type == IntLike)
+        return tuple(field.name for field in fields(cls) if field.type in (Count, IntLike))
 
     def columns(self) -> dict[str, IntArray]:
         """Numeric fields by name, each a 1-D int64 array of length ``size``."""
@@ -55,59 +57,29 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearQuery(Query):
-    """``batch`` products C[m, n] = A[m, k] B[k, n]; layouts as profdb.cases.GemmCase."""
+class LinearQuery(Query, ProductCall[IntLike]):
+    """Equal matrix products."""
 
-    batch: IntLike = 1
-    m: IntLike
-    k: IntLike
-    n: IntLike
-    layout: str = "NT"
     dtype: str = "bf16"
-    scale_recipe: str = ""
-    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedLinearQuery(Query):
-    """``groups`` products of one (k, n) over ``m`` rows in total, evenly spread."""
+class GroupedLinearQuery(Query, GroupedProductCall[IntLike]):
+    """Products of experts, their rows evenly spread."""
 
-    groups: IntLike
-    m: IntLike
-    k: IntLike
-    n: IntLike
-    layout: str = "NT"
     dtype: str = "bf16"
-    scale_recipe: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionQuery(Query):
-    """Scaled dot-product attention as profdb.cases.AttentionCase; ``direction`` forward or backward."""
+class AttentionQuery(Query, AttentionCall[IntLike]):
+    """Attention calls, forward or backward alone."""
 
-    batch: IntLike = 1
-    q_len: IntLike
-    kv_len: IntLike
-    heads: IntLike
-    kv_heads: IntLike
-    qk_dim: IntLike
-    v_dim: IntLike
-    mask: str = "causal"
-    window: IntLike = 0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBoundQuery(Query, KernelCall[IntLike]):
+    """A memory-bound kernel, forward or backward."""
+
     direction: str = "forward"
-    kernel: str = "flash"
-    dtype: str = "bf16"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBoundQuery(Query):
-    """A kernel of ops.kernels over rows x width elements."""
-
-    kernel: str
-    direction: str = "forward"
-    rows: IntLike
-    width: IntLike
-    dtype: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

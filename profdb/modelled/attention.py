@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.calls import AttentionCall
 from profdb.modelled.gemm import (
     FILL_CYCLES,
     LAUNCH_S,
@@ -64,18 +65,9 @@ BACKWARD_FACTOR = 2.5 * 73.0 / 63.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """Sizes of one attention call; 1-D int64 arrays of one length, words shared by all rows."""
-
-    batch: IntArray
-    q_len: IntArray
-    kv_len: IntArray
-    heads: IntArray
-    kv_heads: IntArray
-    qk_dim: IntArray
-    v_dim: IntArray
-    window: IntArray
-    mask: str = "causal"
+class Heads(AttentionCall[IntArray]):
+    """Attention calls with what they compute and move; 1-D int64 arrays of one length, words shared by
+    all rows."""
 
     def pairs(self, block: int = 1) -> FloatArray:
         """Pairs of query and key that a head computes, with queries and keys in blocks.
@@ -97,16 +89,17 @@ class Heads:
             seen = np.minimum(seen, banded)
         return np.asarray(seen, dtype=np.float64)
 
-    def moved_bytes(self, dtype: str) -> FloatArray:
+    @property
+    def moved_bytes(self) -> FloatArray:
         """Queries and output, keys and values, once each."""
         q_elements = self.batch * self.q_len * self.heads * (self.qk_dim + self.v_dim)
         kv_elements = self.batch * self.kv_len * self.kv_heads * (self.qk_dim + self.v_dim)
-        return np.asarray((q_elements + kv_elements) * dtype_bytes(dtype), dtype=np.float64)
+        return np.asarray((q_elements + kv_elements) * dtype_bytes(self.dtype), dtype=np.float64)
 
 
-def flash_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> FloatArray:
+def flash_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
     """Seconds of a flash kernel, forward or backward alone; 0 where there is nothing to do."""
-    rates = flops_rates(gpu, dtype)
+    rates = flops_rates(gpu, heads.dtype)
     clock = gpu.boost_clock_hz
     width = sum(np.ceil(size / HEAD_STEP) * HEAD_STEP for size in (heads.qk_dim, heads.v_dim))
     tensor_s = 2.0 * width / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
@@ -123,41 +116,42 @@ def flash_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> Flo
     longest = np.minimum(np.ceil(heads.kv_len / KEY_BLOCK) * KEY_BLOCK * QUERY_BLOCK, 2.0 * per_block)
     compute = np.maximum(shared, longest * pair_s + block_s)
     compute = np.maximum(compute, 2.0 * heads.batch * heads.heads * pairs * width / rates.sustained)
-    memory = streaming_seconds(gpu, heads.moved_bytes(dtype))
+    memory = streaming_seconds(gpu, heads.moved_bytes)
     seconds = np.maximum(compute, memory)
-    if direction == "backward":
+    if heads.direction == "backward":
         # Twice the traffic (gradients beside values) and a pass that adds up output times gradient.
         seconds = np.maximum(compute * BACKWARD_FACTOR, 2.0 * memory) + memory
     seconds = seconds + LAUNCH_S + FILL_CYCLES / clock
-    return np.where(heads.moved_bytes(dtype) == 0.0, 0.0, seconds)
+    return np.where(heads.moved_bytes == 0.0, 0.0, seconds)
 
 
-def core_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str) -> FloatArray:
+def core_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
     """Seconds of the batched products of unfused attention, forward (2) or backward (4)."""
     batch = heads.batch * heads.heads
     q_len, kv_len, qk_dim, v_dim = heads.q_len, heads.kv_len, heads.qk_dim, heads.v_dim
     shapes = [(q_len, qk_dim, kv_len), (q_len, kv_len, v_dim)]
-    if direction == "backward":
+    if heads.direction == "backward":
         shapes = [
             (kv_len, q_len, v_dim),
             (q_len, v_dim, kv_len),
             (q_len, kv_len, qk_dim),
             (kv_len, q_len, qk_dim),
         ]
-    aligned = is_aligned(heads, dtype)
+    aligned = is_aligned(heads)
 
     def products(format_of_units: str) -> FloatArray:
         parts = [gemm_seconds(gpu, batch, m, k, n, format_of_units) for m, k, n in shapes]
         return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
 
-    return products(dtype) if aligned.all() else np.where(aligned, products(dtype), products(PLAIN_UNITS))
+    fed = products(heads.dtype)
+    return fed if aligned.all() else np.where(aligned, fed, products(PLAIN_UNITS))
 
 
-def is_aligned(heads: Heads, dtype: str) -> BoolArray:
+def is_aligned(heads: Heads) -> BoolArray:
     """Whether every head's queries, keys and values begin at a multiple of ALIGNMENT_BYTES.
 
     Heads lie side by side in one array of queries, keys and values (Megatron-LM, ParallelAttention:
     [s, b, heads, 3 x width]), so that a head begins at multiples of its width.
     """
-    over = [(size * dtype_bytes(dtype)) % ALIGNMENT_BYTES for size in (heads.qk_dim, heads.v_dim)]
+    over = [(size * dtype_bytes(heads.dtype)) % ALIGNMENT_BYTES for size in (heads.qk_dim, heads.v_dim)]
     return bools((over[0] == 0) & (over[1] == 0))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.calls import AttentionCall, declared
 from ops.kernels import KERNELS
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import (
@@ -53,9 +54,9 @@ class ModelledBook:
         """``kernel`` core: batched products; any other name: a flash kernel."""
         _one_of(query.mask, ("causal", "full", "window", "varlen"), "mask")
         _one_of(query.direction, ("forward", "backward"), "direction")
-        heads = attention.Heads(**query.columns(), mask=query.mask)
+        heads = attention.Heads(**declared(AttentionCall, query))
         model = attention.core_seconds if query.kernel == "core" else attention.flash_seconds
-        seconds = model(self.cluster.gpu, heads, query.direction, query.dtype)
+        seconds = model(self.cluster.gpu, heads)
         return _modelled(seconds, attention.RELATIVE_STD)
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:

@@ -15,6 +15,7 @@ half such a block, on average, comes on top, in the published calls too.
 
 import numpy as np
 
+from ops.calls import AttentionCall, declared
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads
@@ -58,19 +59,19 @@ def published(kernel: str, architecture: ArchitectureSpec) -> Flash2Rates | None
     return architecture.flash2 if kernel in OVER_FLASH2 else None
 
 
-def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, kernel: str) -> FloatArray:
-    """Seconds of one call of ``kernel`` on ``gpu``, forward or backward; 0 where there is nothing to do.
+def generation_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
+    """Seconds of a call of its kernel on ``gpu``, forward or backward; 0 where there is nothing to do.
 
     Pairs of query and key that the mask leaves out are not counted, as in the papers. Raises ValueError for a
     kernel or architecture without published rates.
     """
-    stated = published(kernel, gpu.architecture)
+    stated = published(heads.kernel, gpu.architecture)
     if stated is None:
-        raise ValueError(f"no published rates of {kernel} on {gpu.architecture.name}")
-    backward = direction == "backward"
+        raise ValueError(f"no published rates of {heads.kernel} on {gpu.architecture.name}")
+    backward = heads.direction == "backward"
     widths = np.maximum(heads.qk_dim, heads.v_dim)
-    rate = published_flops(heads.kv_len, widths, direction, heads.mask, stated)
-    rates = flops_rates(gpu, dtype)
+    rate = published_flops(heads.kv_len, widths, heads.direction, heads.mask, stated)
+    rates = flops_rates(gpu, heads.dtype)
     rate = rate * (rates.peak if stated.holds_under_load else rates.sustained) / stated.gpu_flops
     width = np.ceil(widths / HEAD_STEP) * HEAD_STEP
     per_pair = 4.0 * width * (2.5 if backward else 1.0)
@@ -81,9 +82,9 @@ def generation_seconds(gpu: GpuSpec, heads: Heads, direction: str, dtype: str, k
     tail_pairs = BLOCK / 2.0 * np.minimum(heads.kv_len, pairs)
     full_rate = rate * (1.0 + tail_pairs * stated.num_sms / (per_sequence * sequences))
     calls = heads.batch * heads.heads * pairs + tail_pairs * gpu.num_sms
-    seconds = per_pair * calls / full_rate * OVER_FLASH2[kernel][direction]
-    memory = streaming_seconds(gpu, heads.moved_bytes(dtype) * (2.0 if backward else 1.0))
-    return np.where(heads.moved_bytes(dtype) == 0.0, 0.0, np.maximum(seconds, memory))
+    seconds = per_pair * calls / full_rate * OVER_FLASH2[heads.kernel][heads.direction]
+    memory = streaming_seconds(gpu, heads.moved_bytes * (2.0 if backward else 1.0))
+    return np.where(heads.moved_bytes == 0.0, 0.0, np.maximum(seconds, memory))
 
 
 def published_flops(
@@ -123,8 +124,7 @@ def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
 
 def generation_price(gpu: GpuSpec, query: AttentionQuery) -> Priced:
     """The same as an answer of a book, for every shape of ``query``."""
-    heads = Heads(mask=query.mask, **query.columns())
-    seconds = generation_seconds(gpu, heads, query.direction, query.dtype, query.kernel)
+    seconds = generation_seconds(gpu, Heads(**declared(AttentionCall, query)))
     return Priced(
         seconds=seconds,
         relative_std=np.full(seconds.shape, RELATIVE_STD),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ops.calls import Count
 from profdb.cases import (
     AttentionCase,
     Case,
@@ -21,7 +22,6 @@ from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
     GroupedLinearQuery,
-    IntLike,
     LinearQuery,
     MemoryBoundQuery,
     OptimizerQuery,
@@ -79,7 +79,7 @@ def modelled_seconds(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
-        words = (getattr(case, item.name) for item in fields(case) if item.type is not int)
+        words = (getattr(case, item.name) for item in fields(case) if item.type not in (int, Count))
         groups.setdefault((type(case), *words), []).append(index)
     seconds = np.full(len(cases), np.nan)
     for rows in groups.values():
@@ -103,11 +103,12 @@ def _price(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
     door = DOORS[type(first)]
     values: dict[str, Any] = {}
     held = {item.name for item in fields(first)}
+    numbers = door.query.numeric_names()
     for item in fields(door.query):
         name = door.renamed.get(item.name, item.name)
         if name not in held:
             continue
-        if item.type == IntLike:
+        if item.name in numbers:
             values[item.name] = ints([getattr(case, name) for case in cases])
         else:
             values[item.name] = getattr(first, name)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from profdb.cases import Family
-from profdb.store.columns import STATUSES, SampleTable
+from profdb.store.columns import STATUSES, SampleTable, number_limits
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from spec.origin import Origin
@@ -15,10 +15,6 @@ from spec.origin import Origin
 TRIAL_LIMITS_S = (1e-9, 1e5)
 """No kernel is over within a nanosecond, and none is waited for more than a day."""
 
-MOST_OF_A_SIZE = 2**50
-"""Bytes, elements, rows: beyond what all accelerators of the world hold together."""
-
-MAY_BE_ZERO = frozenset({"window", "bias"})
 FIT_KEYS = ("sample_hash", "version", "index", "values")
 MOST_VALUES_A_SAMPLE = 64
 MOST_VALUES_A_FAMILY = 2**20
@@ -47,8 +43,8 @@ def check_table(table: SampleTable, where: str) -> None:
             )
     if np.any(counts[table.status == STATUSES.index("ok")] == 0):
         raise ProfileError(f"{where}: status ok without a single trial; the file is damaged")
-    for name, numbers in table.numbers.items():
-        least, most = int(name not in MAY_BE_ZERO), 1 if name == "bias" else MOST_OF_A_SIZE
+    for name, (least, most) in number_limits(table.family).items():
+        numbers = table.numbers[name]
         if table.size and not least <= int(numbers.min()) <= int(numbers.max()) <= most:
             raise ProfileError(f"{where}: a {name} outside {least} to {most}; the file is damaged")
     if not _are_json_objects(table.launched.values):

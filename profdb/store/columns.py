@@ -10,39 +10,34 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from profdb.cases import (
-    AttentionCase,
-    CollectiveCase,
-    Family,
-    GemmCase,
-    GroupedGemmCase,
-    HostCase,
-    MemoryBoundCase,
-    OptimizerCase,
-)
+from ops.calls import Count
+from profdb.cases import CASE_OF, Family
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
 
 STATUSES: tuple[str, ...] = ("ok", "oom", "failed")
+MOST_OF_A_SIZE = 2**50
+"""Bytes, elements, rows: beyond what all accelerators of the world hold together."""
 
-CASE_OF: dict[Family, type] = {
-    Family.GEMM: GemmCase,
-    Family.GROUPED_GEMM: GroupedGemmCase,
-    Family.ATTENTION: AttentionCase,
-    Family.MEMORY_BOUND: MemoryBoundCase,
-    Family.OPTIMIZER: OptimizerCase,
-    Family.COLLECTIVE: CollectiveCase,
-    Family.HOST: HostCase,
-}
+NUMBERS = (Count, int, bool)
 
 
 def number_names(family: Family) -> tuple[str, ...]:
     """Fields of the family's case that are numbers (flags included)."""
-    return tuple(field.name for field in fields(CASE_OF[family]) if field.type in (int, bool))
+    return tuple(field.name for field in fields(CASE_OF[family]) if field.type in NUMBERS)
+
+
+def number_limits(family: Family) -> dict[str, tuple[int, int]]:
+    """Smallest and largest value of each number: of a flag 0 and 1, of a size 1 unless 0 is its default."""
+    numbers = [field for field in fields(CASE_OF[family]) if field.type in NUMBERS]
+    return {
+        field.name: (int(field.default != 0), 1 if field.type is bool else MOST_OF_A_SIZE)
+        for field in numbers
+    }
 
 
 def word_names(family: Family) -> tuple[str, ...]:
     """Fields of the family's case that are words (layout, dtype, kernel, ...)."""
-    return tuple(field.name for field in fields(CASE_OF[family]) if field.type not in (int, bool))
+    return tuple(field.name for field in fields(CASE_OF[family]) if field.type not in NUMBERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

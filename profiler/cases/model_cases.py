@@ -2,18 +2,27 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ops.block import ModelOps, model_ops
+from ops.calls import (
+    AttentionCall,
+    GroupedProductCall,
+    KernelCall,
+    ProductCall,
+    declared,
+    number_names,
+    size_names,
+)
 from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op
 from ops.recompute.layers import Recompute
-from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase
+from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryBoundCase, product_dtypes
 from profiler.cases.planned import Planned, planned
 from spec.arrays import ints
-from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
 from spec.job import JobSpec, precision_of
 from spec.presets.internevo import INTERNEVO
@@ -78,62 +87,22 @@ def cases_of(op: Op) -> Iterator[Case]:
     """The benchmark case of each row of a compute operation; none for the others."""
     match op:
         case BatchedGemm():
-            out = op.dtype if dtype_bytes(op.dtype) >= 2 else "bf16"
-            for batch, m, k, n in rows(op.batch, op.m, op.k, op.n):
-                yield GemmCase(
-                    batch=batch,
-                    m=m,
-                    k=k,
-                    n=n,
-                    layout=op.layout,
-                    dtype_in=op.dtype,
-                    dtype_out=out,
-                    scale_recipe=op.scale_recipe,
-                    bias=op.bias,
-                )
+            yield from (GemmCase(**row, **product_dtypes(op.dtype)) for row in rows(ProductCall, op))
         case GroupedGemm():
-            out = op.dtype if dtype_bytes(op.dtype) >= 2 else "bf16"
-            for groups, m, k, n in rows(op.groups, op.m, op.k, op.n):
-                yield GroupedGemmCase(
-                    groups=groups,
-                    m=m,
-                    k=k,
-                    n=n,
-                    layout=op.layout,
-                    dtype_in=op.dtype,
-                    dtype_out=out,
-                    scale_recipe=op.scale_recipe,
-                )
+            yield from (
+                GroupedGemmCase(**row, **product_dtypes(op.dtype)) for row in rows(GroupedProductCall, op)
+            )
         case Attention():
-            yield from attention_cases_of(op)
+            yield from (AttentionCase(**row) for row in rows(AttentionCall, op))
         case MemoryBound():
             direction = "backward" if op.backward else "forward"
-            for count, width in rows(op.rows, op.width):
-                yield MemoryBoundCase(
-                    kernel=op.kernel, direction=direction, rows=count, width=width, dtype=op.dtype
-                )
+            yield from (MemoryBoundCase(**row, direction=direction) for row in rows(KernelCall, op))
 
 
-def attention_cases_of(op: Attention) -> Iterator[AttentionCase]:
-    """One case for each row of an attention operation."""
-    for batch, q_len, kv_len, heads, kv_heads in rows(op.batch, op.q_len, op.kv_len, op.heads, op.kv_heads):
-        yield AttentionCase(
-            batch=batch,
-            q_len=q_len,
-            kv_len=kv_len,
-            heads=heads,
-            kv_heads=kv_heads,
-            qk_dim=op.qk_dim,
-            v_dim=op.v_dim,
-            mask=op.mask,
-            window=op.window,
-            direction=op.direction,
-            kernel=op.kernel,
-            dtype=op.dtype,
-        )
-
-
-def rows(*columns: object) -> list[tuple[int, ...]]:
-    """Columns of common length as rows of numbers, those with a zero left out."""
-    table = np.stack(np.broadcast_arrays(*(ints(column) for column in columns)), axis=1)
-    return [tuple(row) for row in table.tolist() if min(row) > 0]
+def rows(call: type, op: Op) -> list[dict[str, Any]]:
+    """An operation's call for each of its rows; those that do nothing are left out."""
+    values = declared(call, op)
+    names = number_names(call)
+    table = np.stack(np.broadcast_arrays(*(ints(values[name]) for name in names)), axis=1)
+    made = [values | dict(zip(names, row, strict=True)) for row in table.tolist()]
+    return [one for one in made if all(one[name] > 0 for name in size_names(call))]

@@ -1,5 +1,6 @@
 """Modelled attention and memory-bound kernels: pairs counted by brute force, published rates, bounds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,21 +73,22 @@ def test_pairs_are_those_counted_one_by_one(kv_len: int, part: float, mask: str,
 )
 def test_long_causal_attention_runs_at_the_published_rate(gpu: object, published: float) -> None:
     flops = 2.0 * 16384**2 * 16 * 128
-    rate = flops / float(flash_seconds(gpu, heads(16384, 16384), "forward", "bf16")[0])  # type: ignore[arg-type]
+    rate = flops / float(flash_seconds(gpu, heads(16384, 16384))[0])  # type: ignore[arg-type]
     assert rate == pytest.approx(published, rel=0.12)
 
 
 def test_backward_takes_nearly_three_times_the_forward() -> None:
     """5 products instead of 2 at 63 / 73 of the rate: 2.9 (FlashAttention-2)."""
     forward, backward = (
-        float(flash_seconds(H100, heads(16384, 16384), d, "bf16")[0]) for d in ("forward", "backward")
+        float(flash_seconds(H100, replace(heads(16384, 16384), direction=d))[0])
+        for d in ("forward", "backward")
     )
     assert 2.7 < backward / forward < 3.1
 
 
 def test_causal_is_half_of_full_and_a_window_is_less() -> None:
     full, causal, window = (
-        float(flash_seconds(H100, heads(32768, 32768, mask=m, window=w), "forward", "bf16")[0])
+        float(flash_seconds(H100, heads(32768, 32768, mask=m, window=w))[0])
         for m, w in (("full", 0), ("causal", 0), ("window", 4096))
     )
     assert causal == pytest.approx(full / 2.0, rel=0.05)
@@ -94,26 +96,28 @@ def test_causal_is_half_of_full_and_a_window_is_less() -> None:
 
 
 def test_fewer_kv_heads_are_never_slower() -> None:
-    one, many = (
-        float(flash_seconds(H100, heads(128, 131072, kv_heads=n), "forward", "bf16")[0]) for n in (1, 16)
-    )
+    one, many = (float(flash_seconds(H100, heads(128, 131072, kv_heads=n))[0]) for n in (1, 16))
     assert one <= many
 
 
 def test_unfused_attention_is_its_products() -> None:
     batch, s, d = ints(16), ints(2048), ints(128)
     expected = gemm_seconds(H100, batch, s, d, s, "bf16") + gemm_seconds(H100, batch, s, s, d, "bf16")
-    told = core_seconds(H100, heads(2048, 2048), "forward", "bf16")
+    told = core_seconds(H100, heads(2048, 2048))
     assert told.tolist() == expected.tolist()
-    assert core_seconds(H100, heads(2048, 2048), "backward", "bf16")[0] > 1.8 * told[0]
+    assert core_seconds(H100, replace(heads(2048, 2048), direction="backward"))[0] > 1.8 * told[0]
 
 
 def test_heads_off_16_bytes_multiply_at_the_fp32_rate() -> None:
     """Four products of the backward, 2 s^2 d each; A100's fp32 units do 19.5 TFLOP/s (its data sheet)."""
     floor = 4 * 2.0 * 16 * 2048**2 * 108 / 19.5e12
-    slow = float(core_seconds(A100, heads(2048, 2048, width=108), "backward", "fp16")[0])
+    slow = float(
+        core_seconds(A100, replace(heads(2048, 2048, width=108), direction="backward", dtype="fp16"))[0]
+    )
     assert floor < slow < 1.6 * floor
-    wider = float(core_seconds(A100, heads(2048, 2048, width=112), "backward", "fp16")[0])
+    wider = float(
+        core_seconds(A100, replace(heads(2048, 2048, width=112), direction="backward", dtype="fp16"))[0]
+    )
     assert wider < 0.25 * slow
 
 
@@ -128,11 +132,11 @@ def test_alignment_is_asked_row_by_row() -> None:
         v_dim=ints([150, 144]),
         window=ints([0, 0]),
     )
-    assert is_aligned(mixed, "bf16").tolist() == [False, True]
-    assert is_aligned(mixed, "fp32").tolist() == [False, True]
+    assert is_aligned(mixed).tolist() == [False, True]
+    assert is_aligned(replace(mixed, dtype="fp32")).tolist() == [False, True]
     alone = gemm_seconds(A100, ints(4), ints(512), ints(144), ints(512), "bf16")
     alone = alone + gemm_seconds(A100, ints(4), ints(512), ints(512), ints(144), "bf16")
-    assert core_seconds(A100, mixed, "forward", "bf16")[1] == alone[0]
+    assert core_seconds(A100, mixed)[1] == alone[0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -140,7 +144,7 @@ def test_alignment_is_asked_row_by_row() -> None:
 def test_longer_attention_never_takes_less(length: int, batch: int, mask: str) -> None:
     for direction in ("forward", "backward"):
         short, long, more = (
-            float(flash_seconds(A100, heads(n, n, mask=mask, batch=b), direction, "bf16")[0])
+            float(flash_seconds(A100, replace(heads(n, n, mask=mask, batch=b), direction=direction))[0])
             for n, b in ((length, batch), (2 * length, batch), (length, 2 * batch))
         )
         assert np.isfinite(long)

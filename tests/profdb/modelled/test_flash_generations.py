@@ -39,8 +39,10 @@ def flops_per_s(
         v_dim=ints(width),
         window=ints(0),
         mask=mask,
+        direction=direction,
+        kernel=kernel,
     )
-    seconds = generation_seconds(cluster(name).gpu, heads, direction, "bf16", kernel)
+    seconds = generation_seconds(cluster(name).gpu, heads)
     flops = 4.0 * length**2 * 2048 * count * (0.5 if mask == "causal" else 1.0)
     return float(flops * (2.5 if direction == "backward" else 1.0) / seconds[0])
 
@@ -124,9 +126,10 @@ def one_sequence_tflops(name: str, direction: str, heads: int) -> float:
         kv_heads=ints(heads),
         qk_dim=ints(128),
         v_dim=ints(128),
-        window=ints(0),
+        direction=direction,
+        kernel="flash2",
     )
-    seconds = generation_seconds(cluster(name).gpu, sizes, direction, "bf16", "flash2")
+    seconds = generation_seconds(cluster(name).gpu, sizes)
     return float(2e-12 * 4096**2 * 128 * heads * (2.5 if direction == "backward" else 1.0) / seconds[0])
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from profdb.fitting import with_fits
-from profdb.store.checks import MOST_OF_A_SIZE, TRIAL_LIMITS_S
+from profdb.store.checks import TRIAL_LIMITS_S
+from profdb.store.columns import MOST_OF_A_SIZE
 from profdb.store.data_file import load_profile, save_profile
 from spec.errors import ProfileError
 from tests.profdb.profiles import gemm_samples, one_of_each, profile

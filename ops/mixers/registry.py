@@ -7,4 +7,6 @@ from ops.mixers.mixer_row import MixerRow
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.mixer import Mixer
 
-MIXERS: dict[type[Mixer], MixerRow[Any]] = {AttentionSpec: ATTENTION}
+MIXERS: dict[type[Mixer], MixerRow[Any]] = {
+    AttentionSpec: ATTENTION,
+}

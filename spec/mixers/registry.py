@@ -3,4 +3,5 @@
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.mixer import Mixer
 
-MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in (AttentionSpec,)}
+KNOWN: tuple[type[Mixer], ...] = (AttentionSpec,)
+MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in KNOWN}

@@ -100,8 +100,12 @@ def ask_collectives(book: CurveBook, table: SampleTable) -> Priced:
     for name in kinds.values:
         rows = np.flatnonzero(kinds.equals(name))
         sizes = {column: values[rows] for column, values in table.numbers.items()}
-        told = book.collective_s(CollectiveQuery(collective=Collective(name), **sizes))
-        seconds[rows], spread[rows], origin[rows] = told.seconds, told.relative_std, told.origin
+        predicted = book.collective_s(CollectiveQuery(collective=Collective(name), **sizes))
+        seconds[rows], spread[rows], origin[rows] = (
+            predicted.seconds,
+            predicted.relative_std,
+            predicted.origin,
+        )
     return Priced(seconds=seconds, relative_std=spread, origin=origin)
 
 
@@ -115,10 +119,10 @@ def compare(
     """(errors, whether each was called measured, whether it is within the error told) of the hidden rows
     that are scored."""
     asked = table.take(np.flatnonzero(hidden & scored).astype(np.int64))
-    told = ask(book_without(gpu, table, hidden), asked)
-    errors = np.abs(told.seconds / asked.medians_s() - 1.0)
-    measured = (told.origin == int(Origin.MEASURED)).astype(np.float64)
-    return errors, measured, (errors <= told.relative_std).astype(np.float64)
+    predicted = ask(book_without(gpu, table, hidden), asked)
+    errors = np.abs(predicted.seconds / asked.medians_s() - 1.0)
+    measured = (predicted.origin == int(Origin.MEASURED)).astype(np.float64)
+    return errors, measured, (errors <= predicted.relative_std).astype(np.float64)
 
 
 def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int) -> list[HeldOut]:

@@ -44,10 +44,10 @@ def compared(table: pd.DataFrame, gpu: str) -> tuple[pd.Series, pd.Series, float
     elements = rows.num_tokens * rows.model.map(HIDDEN)
     outside = 2.0 * elements > CACHES * sheet.l2_bytes
     rows, elements = rows[outside], elements[outside].to_numpy(dtype=np.float64)
-    told = memory_bound_seconds(sheet, "add", "forward", elements, "fp16")
+    predicted = memory_bound_seconds(sheet, "add", "forward", elements, "fp16")
     measured = rows.latency_us * 1e-6
     moved = elements * bytes_moved_per_element("add", backward=False, dtype="fp16")
-    return told / measured, moved / measured, sheet.memory_bandwidth
+    return predicted / measured, moved / measured, sheet.memory_bandwidth
 
 
 def main(argv: Sequence[str] | None = None) -> int:

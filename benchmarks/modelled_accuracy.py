@@ -149,8 +149,8 @@ def sheet_of(gpu: str) -> ClusterSpec:
     return read_cluster(SHEETS[gpu[:4]], root=ROOT)
 
 
-def _score(what: str, gpu: str, told_s: FloatArray, measured_us: FloatArray) -> Score:
-    error = told_s * 1e6 / measured_us - 1.0
+def _score(what: str, gpu: str, predicted_s: FloatArray, measured_us: FloatArray) -> Score:
+    error = predicted_s * 1e6 / measured_us - 1.0
     return Score(
         what=what,
         gpu=gpu,
@@ -166,8 +166,8 @@ def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[Score]:
     rows = []
     for gpu, measured in table.groupby("gpu"):
         if gpu[:4] in SHEETS:
-            told = price(ModelledBook(cluster=sheet_of(gpu)), measured).seconds
-            rows.append(_score(f"modelled {what}", gpu, told, measured.latency_us.to_numpy()))
+            predicted = price(ModelledBook(cluster=sheet_of(gpu)), measured).seconds
+            rows.append(_score(f"modelled {what}", gpu, predicted, measured.latency_us.to_numpy()))
     return rows
 
 
@@ -213,14 +213,14 @@ def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]
         if first.empty or second.empty:
             continue
         both = first.merge(second, on=keys, suffixes=("", "_target"))
-        told = by_model(
+        predicted = by_model(
             [_case(what, row) for row in both[keys].to_numpy().tolist()],
             both.latency_us.to_numpy() * 1e-6,
             sheet_of(source),
             sheet_of(target),
         )
         measured = both.latency_us_target.to_numpy()
-        rows.append(_score(f"transferred {what}", f"{source} -> {target}", told.seconds, measured))
+        rows.append(_score(f"transferred {what}", f"{source} -> {target}", predicted.seconds, measured))
     return rows
 
 

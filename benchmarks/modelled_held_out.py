@@ -83,10 +83,10 @@ class Fitted:
         for change in patches:
             change.start()
         try:
-            told_s = self.price(book, measured).seconds
+            predicted_s = self.price(book, measured).seconds
         finally:
             patch.stopall()
-        return float(np.median(np.abs(told_s * 1e6 / measured.latency_us.to_numpy() - 1.0)))
+        return float(np.median(np.abs(predicted_s * 1e6 / measured.latency_us.to_numpy() - 1.0)))
 
 
 def fitted(family: Fitted, gpus: list[str], steps: int, seed: int) -> np.ndarray:
@@ -101,9 +101,9 @@ def fitted(family: Fitted, gpus: list[str], steps: int, seed: int) -> np.ndarray
         trial = best.copy()
         trial[moved] += rng.normal(size=len(moved)) * (high - low)[moved] * 0.2
         trial = np.clip(trial, low, high)
-        told = sum(family.error(trial, gpu, FIT_POINTS) for gpu in gpus)
-        if told < score:
-            best, score = trial, told
+        predicted = sum(family.error(trial, gpu, FIT_POINTS) for gpu in gpus)
+        if predicted < score:
+            best, score = trial, predicted
     return best
 
 

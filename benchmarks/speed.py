@@ -121,31 +121,31 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     profile = load_profile(given.profile)
-    told: dict[str, float] = {}
+    found: dict[str, float] = {}
     for name, query in questions(0).items():
         what = f"{name}: {LOOKUPS:,} look-ups of {SHAPES:,} shapes"
-        told[what] = median_s(given.runs, partial(ask, CurveBook(profile), query))
-    slowest = max(told.values())
+        found[what] = median_s(given.runs, partial(ask, CurveBook(profile), query))
+    slowest = max(found.values())
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "large.pt"
         save_profile(large, enlarged(profile, 0))
         size = len(load_profile(large).samples)
-        told[f"loading {size:,} samples of {TRIALS} trials, with fits"] = median_s(
+        found[f"loading {size:,} samples of {TRIALS} trials, with fits"] = median_s(
             given.runs, lambda: load_profile(large)
         )
     command = [sys.executable, "simulation_train_formulaic.py", *MAIN_COMMAND]
     command += ["--pre_profiling_data_path", str(given.profile.resolve())]
-    told["main command, 7B on 128 GPUs, as a process"] = median_s(
+    found["main command, 7B on 128 GPUs, as a process"] = median_s(
         given.runs, lambda: subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     )
-    for what, seconds in told.items():
+    for what, seconds in found.items():
         print(f"{what:55} {seconds:8.3f} s")
     print(f"median of {given.runs} runs on {os.cpu_count()} cores, {datetime.date.today().isoformat()}")
     if given.json:
         document = {
             "date": datetime.date.today().isoformat(),
             "machine": platform.platform(),
-            "seconds": told,
+            "seconds": found,
         }
         temporary = given.json.with_name(f".{given.json.name}.tmp")
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

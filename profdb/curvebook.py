@@ -211,9 +211,12 @@ class CurveBook:
             if missing.any():
                 lacking = rows[missing[inverse]]
                 reach = unique["inter"][missing] if "inter" in unique else np.ones(1, dtype=np.int64)
-                told = self._model(family, words, bool((reach > 1).any()), ask_modelled)
-                seconds[lacking], spread[lacking] = told.seconds[lacking], told.relative_std[lacking]
-                origin[lacking] = told.origin[lacking]
+                predicted = self._model(family, words, bool((reach > 1).any()), ask_modelled)
+                seconds[lacking], spread[lacking] = (
+                    predicted.seconds[lacking],
+                    predicted.relative_std[lacking],
+                )
+                origin[lacking] = predicted.origin[lacking]
         return Priced(seconds=seconds, relative_std=spread, origin=origin)
 
     def _price_unique(self, family: Family, words: dict[str, str], columns: Columns) -> Priced:
@@ -232,22 +235,22 @@ class CurveBook:
             if not rows.size:
                 break
             asked = {name: column[rows] for name, column in columns.items()}
-            told = FITTERS[family].predict(curve.arrays, asked, words)
+            predicted = FITTERS[family].predict(curve.arrays, asked, words)
             # A curve through modelled samples is no better than the model they came from.
             model_error = MODEL_ERROR[family] if curve.origin is Origin.MODELLED else 0.0
-            error = np.sqrt(told.relative_std**2 + penalty**2 + model_error**2)
+            error = np.sqrt(predicted.relative_std**2 + penalty**2 + model_error**2)
             surer = error < np.where(surrounded[rows], MUCH_SURER, 1.0) * spread[rows]
-            better = ~np.isnan(told.seconds) & (np.isnan(seconds[rows]) | surer)
+            better = ~np.isnan(predicted.seconds) & (np.isnan(seconds[rows]) | surer)
             taken = rows[better]
-            seconds[taken], spread[taken] = told.seconds[better], error[better]
+            seconds[taken], spread[taken] = predicted.seconds[better], error[better]
             outside = Origin.EXTRAPOLATED if curve.origin is Origin.MEASURED else curve.origin
-            own = told.inside[better] & (penalty == 0.0)
+            own = predicted.inside[better] & (penalty == 0.0)
             origin[taken] = np.where(own, int(curve.origin), int(outside))
-            surrounded[taken] = told.inside[better]
-        told_all = Priced(seconds=seconds, relative_std=spread, origin=origin)
+            surrounded[taken] = predicted.inside[better]
+        predicted_all = Priced(seconds=seconds, relative_std=spread, origin=origin)
         if self._on_demand is None:
-            return told_all
-        return self._on_demand.fill(family, words, columns, told_all)
+            return predicted_all
+        return self._on_demand.fill(family, words, columns, predicted_all)
 
     def _model(
         self, family: Family, words: dict[str, str], across: bool, ask: Callable[[Book], Priced]

@@ -174,10 +174,10 @@ def _ranked(
     question: Question,
     priced: list[PricedTable],
     top_k: int,
-    told: tuple[int, dict[str, int], str, float],
+    found: tuple[int, dict[str, int], str, float],
 ) -> SearchResult:
     """Order all blocks together; ties go to the plan that needs less memory."""
-    seen, rejected, miss, began = told
+    seen, rejected, miss, began = found
     step_s = np.concatenate([one.cost.step_s for one in priced])
     device = np.concatenate([one.needed_bytes for one in priced])
     owner = np.concatenate([np.full(len(one.needed_bytes), i) for i, one in enumerate(priced)])

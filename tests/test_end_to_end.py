@@ -39,11 +39,11 @@ def answers(profile: Path, folder: Path) -> list[tuple[float, dict[str, float]]]
 
 @pytest.mark.distributed
 def test_a_measured_profile_answers_and_says_so(profile: Path, tmp_path: Path) -> None:
-    told = answers(profile, tmp_path)
-    assert all(step_s > 0 for step_s, _ in told)
+    predicted = answers(profile, tmp_path)
+    assert all(step_s > 0 for step_s, _ in predicted)
     # Which micro-batch wins by a per cent is noise; those as large as what was profiled are measured.
-    assert max(origins_s["measured"] / step_s for step_s, origins_s in told) > 0.5
-    assert not any("modelled" in origins_s for _, origins_s in told)
+    assert max(origins_s["measured"] / step_s for step_s, origins_s in predicted) > 0.5
+    assert not any("modelled" in origins_s for _, origins_s in predicted)
 
 
 @pytest.mark.distributed

@@ -68,20 +68,20 @@ def predictions() -> list[Prediction]:
 
 @pytest.mark.parametrize("number", range(len(PUBLISHED)), ids=NAMES)
 def test_a_published_step_is_told(predictions: list[Prediction], number: int) -> None:
-    one, told = PUBLISHED[number], predictions[number]
-    measured = measured_step_s(told.row)
+    one, predicted = PUBLISHED[number], predictions[number]
+    measured = measured_step_s(predicted.row)
     assert measured is not None
-    assert told.step_s == pytest.approx(measured, rel=one["within"]), one["source"]
-    assert told.answer is not None
-    assert told.answer.origins_s.get("measured", 0.0) == 0.0
+    assert predicted.step_s == pytest.approx(measured, rel=one["within"]), one["source"]
+    assert predicted.answer is not None
+    assert predicted.answer.origins_s.get("measured", 0.0) == 0.0
 
 
 def test_selective_recomputation_saves_what_the_paper_measured(predictions: list[Prediction]) -> None:
     # arXiv 2205.05198 table 5: 22B 1.42 s -> 1.10 s, a throughput gain of 29 %.
     full, selective = (
-        told.step_s
-        for one, told in zip(PUBLISHED, predictions, strict=True)
-        if one["hidden"] == 6144 and told.step_s is not None
+        predicted.step_s
+        for one, predicted in zip(PUBLISHED, predictions, strict=True)
+        if one["hidden"] == 6144 and predicted.step_s is not None
     )
     assert full / selective == pytest.approx(1.42 / 1.10, rel=0.1)
 
@@ -91,11 +91,11 @@ def test_predictions_stay_as_they_are(
 ) -> None:
     """A change that moves a prediction shows here: step, parts in shares of it, memory."""
     lines = []
-    for name, told in zip(NAMES, predictions, strict=True):
-        assert told.answer is not None
-        assert told.step_s is not None
-        assert told.memory_gib is not None
-        shares = [(part, told.answer.parts_s[part] / told.answer.step_s) for part in STEP_PARTS]
+    for name, predicted in zip(NAMES, predictions, strict=True):
+        assert predicted.answer is not None
+        assert predicted.step_s is not None
+        assert predicted.memory_gib is not None
+        shares = [(part, predicted.answer.parts_s[part] / predicted.answer.step_s) for part in STEP_PARTS]
         shown = " ".join(f"{part}={share:.4f}" for part, share in shares if share >= 0.00005)
-        lines.append(f"{name} step_s={told.step_s:.5g} memory_gib={told.memory_gib:.4g} {shown}\n")
+        lines.append(f"{name} step_s={predicted.step_s:.5g} memory_gib={predicted.memory_gib:.4g} {shown}\n")
     golden("predictions.txt", "".join(lines))

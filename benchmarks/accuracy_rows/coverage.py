@@ -22,31 +22,33 @@ def interval(one: Prediction) -> tuple[float, float] | None:
     not priced."""
     if one.answer is None or one.step_s is None:
         return None
-    told_std = math.log(one.answer.interval_high_s / one.answer.step_s) / EIGHTY_PERCENT
+    predicted_std = math.log(one.answer.interval_high_s / one.answer.step_s) / EIGHTY_PERCENT
     missing = len(set(one.gaps) - HARMLESS)
-    reach = math.exp(EIGHTY_PERCENT * math.hypot(told_std, GAP_STD * math.sqrt(missing)))
+    reach = math.exp(EIGHTY_PERCENT * math.hypot(predicted_std, GAP_STD * math.sqrt(missing)))
     return one.step_s / reach, one.step_s * reach
 
 
 def coverage_lines(predictions: Sequence[Prediction]) -> list[str]:
     """One line a dataset and one for all rows: share below, inside and above, median half-width in %."""
-    told: dict[str, list[tuple[float, float, float, float]]] = {}
+    predicted: dict[str, list[tuple[float, float, float, float]]] = {}
     for one in predictions:
         measured, bounds = measured_step_s(one.row), interval(one)
         if not measured or bounds is None or one.step_s is None:
             continue
         low, high = bounds
-        told.setdefault(one.row.dataset, []).append(
+        predicted.setdefault(one.row.dataset, []).append(
             (measured < low, low <= measured <= high, measured > high, (high - low) / 2.0 / one.step_s)
         )
     lines = [
         f"{'80 % interval':24} {'rows':>5} {'below %':>8} {'inside %':>9} {'above %':>8} {'half-width %':>13}"
     ]
-    for dataset, rows in sorted(told.items()):
+    for dataset, rows in sorted(predicted.items()):
         lines.append(_line(dataset, np.array(rows, dtype=np.float64)))
-    if told:
+    if predicted:
         lines.append(
-            _line("all rows", np.concatenate([np.array(rows, dtype=np.float64) for rows in told.values()]))
+            _line(
+                "all rows", np.concatenate([np.array(rows, dtype=np.float64) for rows in predicted.values()])
+            )
         )
     return lines
 

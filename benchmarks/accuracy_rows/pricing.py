@@ -139,10 +139,10 @@ def _answers(prepared: Sequence[Prepared]) -> Answers:
     for key, (question, wanted) in tables.items():
         plans = list(wanted)
         try:
-            told = price_plan(question, plan_table(plans))
+            predicted = price_plan(question, plan_table(plans))
         except UserError:
             continue
-        answers |= {(key, plan): answer for plan, answer in zip(plans, told, strict=True)}
+        answers |= {(key, plan): answer for plan, answer in zip(plans, predicted, strict=True)}
     return answers
 
 
@@ -178,10 +178,14 @@ def _prediction(one: Prepared, answers: Answers) -> Prediction:
 def _chosen(one: Prepared, answers: Answers) -> tuple[Answer, float]:
     """The fastest candidate that fits, or the smallest when none does."""
     priced = [_step_of(one, candidate, answers) for candidate in one.candidates]
-    fitting = [told for told in priced if told[0].needed_bytes <= one.question.cluster.gpu.memory_bytes]
+    fitting = [
+        predicted
+        for predicted in priced
+        if predicted[0].needed_bytes <= one.question.cluster.gpu.memory_bytes
+    ]
     if fitting:
-        return min(fitting, key=lambda told: told[1])
-    return min(priced, key=lambda told: told[0].needed_bytes)
+        return min(fitting, key=lambda predicted: predicted[1])
+    return min(priced, key=lambda predicted: predicted[0].needed_bytes)
 
 
 def _step_of(one: Prepared, candidate: Candidate, answers: Answers) -> tuple[Answer, float]:

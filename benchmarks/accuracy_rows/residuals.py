@@ -85,12 +85,12 @@ def gap_lines(predictions: Iterable[Prediction]) -> list[str]:
             of = counts.setdefault(gap, {})
             of[one.row.dataset] = of.get(one.row.dataset, 0) + 1
         if one.reason:
-            told = one.reason.split(": ", maxsplit=1)[-1]
-            reasons[told] = reasons.get(told, 0) + 1
+            found = one.reason.split(": ", maxsplit=1)[-1]
+            reasons[found] = reasons.get(found, 0) + 1
     lines = [f"{'rows':>5}  missing physics"]
     for gap, of in sorted(counts.items(), key=lambda item: -sum(item[1].values())):
-        told = ", ".join(f"{dataset} {count}" for dataset, count in sorted(of.items(), key=lambda x: -x[1]))
-        lines.append(f"{sum(of.values()):5d}  {gap.value}: {told}")
+        found = ", ".join(f"{dataset} {count}" for dataset, count in sorted(of.items(), key=lambda x: -x[1]))
+        lines.append(f"{sum(of.values()):5d}  {gap.value}: {found}")
     lines.append(f"{'rows':>5}  not priced, by reason")
-    lines += [f"{count:5d}  {told}" for told, count in sorted(reasons.items(), key=lambda item: -item[1])]
+    lines += [f"{count:5d}  {found}" for found, count in sorted(reasons.items(), key=lambda item: -item[1])]
     return lines

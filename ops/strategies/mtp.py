@@ -78,9 +78,9 @@ class MegatronTensor:
 
     def launch(self, framework: str, tp: int) -> Launch | None:
         """Megatron-LM's, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py) and InternEvo's mode."""
-        told: dict[str, dict[str, Any]] = {
+        settings: dict[str, dict[str, Any]] = {
             "megatron": {"--tensor-model-parallel-size": tp},
             "deepspeed": {"tensor_parallel": {"autotp_size": tp}} if tp > 1 else {},
             "internevo": {"size": tp, "mode": self.name},
         }
-        return Launch(settings=told[framework]) if framework in told else None
+        return Launch(settings=settings[framework]) if framework in settings else None

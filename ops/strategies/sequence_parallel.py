@@ -108,8 +108,8 @@ class SequenceParallel:
 
     def launch(self, framework: str, tp: int) -> Launch | None:
         """InternEvo has a mode for each; Megatron-LM's is fsp."""
-        told: dict[str, dict[str, Any]] = {"internevo": {"size": tp, "mode": self.name}}
+        settings: dict[str, dict[str, Any]] = {"internevo": {"size": tp, "mode": self.name}}
         if self.regather:
             cut: dict[str, Any] = {"--sequence-parallel": None} if tp > 1 else {}
-            told["megatron"] = {"--tensor-model-parallel-size": tp} | cut
-        return Launch(settings=told[framework]) if framework in told else None
+            settings["megatron"] = {"--tensor-model-parallel-size": tp} | cut
+        return Launch(settings=settings[framework]) if framework in settings else None

@@ -72,12 +72,12 @@ def _curve_lines(curve: Curve) -> list[str]:
         if (low, high) not in ((0, 0), (1, 1))
     )
     error = fit_error(curve.arrays)
-    told = (
+    left_out = (
         f"left out: median {100 * error['median']:.1f} %, p90 {100 * error['p90']:.1f} %"
         if curve.arrays["cv_error"].size
         else "too few points to test"
     )
-    lines = [f"  {words:34} {ORIGIN_NAMES[curve.origin]:11} {curve.points:6d} points  {told}"]
+    lines = [f"  {words:34} {ORIGIN_NAMES[curve.origin]:11} {curve.points:6d} points  {left_out}"]
     if ranges:
         lines.append(f"    {ranges}")
     if curve.worst:

@@ -158,9 +158,9 @@ def _ask(book: CurveBook, case: Case) -> Priced:
 
 def _spread(operation: str, priced: Priced) -> dict[str, object]:
     """Statistics of an interpolated time: all equal but the standard error."""
-    told = float(priced.seconds[0]) / MS
-    row: dict[str, object] = {f"time_stats.{operation}.{name}": told for name in STATISTICS}
-    row[f"time_stats.{operation}.std"] = told * float(priced.relative_std[0])
+    predicted = float(priced.seconds[0]) / MS
+    row: dict[str, object] = {f"time_stats.{operation}.{name}": predicted for name in STATISTICS}
+    row[f"time_stats.{operation}.std"] = predicted * float(priced.relative_std[0])
     return row
 
 

@@ -109,7 +109,7 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str])
     measured = {(curve.intra, curve.inter, curve.siblings): curve.monotone for curve in curves}
     errors = arrays["cv_error"]
     between = float(np.quantile(errors, 0.683)) if errors.size else BEYOND_STD
-    own_noise, told_noise = float(arrays["noise"][0]), float(arrays["shape_error"][0])
+    own_noise, predicted_noise = float(arrays["noise"][0]), float(arrays["shape_error"][0])
     shapes, which = np.unique(wanted, axis=0, return_inverse=True)
     for index, shape in enumerate(shapes):
         rows = np.flatnonzero(which.reshape(-1) == index)
@@ -120,5 +120,5 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str])
         seconds[rows], within = climb(monotone, sizes[rows])
         near = np.where(within, between, BEYOND_STD)
         inside[rows] = within & (own is not None)
-        spread[rows] = np.hypot(np.hypot(own_noise, near), 0.0 if own is not None else told_noise)
+        spread[rows] = np.hypot(np.hypot(own_noise, near), 0.0 if own is not None else predicted_noise)
     return Prediction(seconds=seconds, relative_std=spread, inside=inside)

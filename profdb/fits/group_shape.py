@@ -85,18 +85,18 @@ def restated(kind: Collective, curves: list[ShapeCurve], wanted: IntArray) -> Mo
     sizes = 2.0**log_size
     latency, body = _parts(near, sizes)
     wire = float(busbw_factor(kind, ranks) / busbw_factor(kind, near.ranks))
-    told_body = body * wire
-    told_latency = latency * np.log2(ranks) / np.log2(near.ranks)
+    predicted_body = body * wire
+    predicted_latency = latency * np.log2(ranks) / np.log2(near.ranks)
     second = _partner(ordered, int(wanted[0]), across=int(wanted[1]) > 1)
     if second is not None:
         other_latency, other_body = _parts(second, sizes)
         share = (1.0 / ranks - 1.0 / near.ranks) / (1.0 / second.ranks - 1.0 / near.ranks)
         line = body + share * (other_body - body)
-        told_body = np.clip(line, BODY_BOUNDS[0] * told_body, BODY_BOUNDS[1] * told_body)
+        predicted_body = np.clip(line, BODY_BOUNDS[0] * predicted_body, BODY_BOUNDS[1] * predicted_body)
         depth = np.log2(ranks / near.ranks) / np.log2(second.ranks / near.ranks)
-        told_latency = max(latency + depth * (other_latency - latency), 0.5 * latency)
-    told_body = told_body * _sharing(kind, near, wanted)
-    return fit_monotone_curve(sizes, told_latency + told_body, near.monotone.bend)
+        predicted_latency = max(latency + depth * (other_latency - latency), 0.5 * latency)
+    predicted_body = predicted_body * _sharing(kind, near, wanted)
+    return fit_monotone_curve(sizes, predicted_latency + predicted_body, near.monotone.bend)
 
 
 def _parts(curve: ShapeCurve, sizes: FloatArray) -> tuple[float, FloatArray]:
@@ -138,9 +138,9 @@ def shape_error(kind: Collective, curves: list[ShapeCurve]) -> float:
         wanted = np.asarray([curve.intra, curve.inter, curve.siblings], dtype=np.int64)
         if len(nearest_first(rest, wanted)) < 2:
             continue
-        told = restated(kind, rest, wanted)
-        if told is not None:
-            times, _ = climb(told, 2.0**curve.monotone.log_size)
+        predicted = restated(kind, rest, wanted)
+        if predicted is not None:
+            times, _ = climb(predicted, 2.0**curve.monotone.log_size)
             errors.append(np.abs(times / np.exp(curve.monotone.log_seconds) - 1.0))
     if not errors:
         return UNTESTED_STD

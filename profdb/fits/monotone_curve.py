@@ -104,6 +104,6 @@ def left_out_errors(sizes: FloatArray, seconds: FloatArray) -> tuple[FloatArray,
         rows[column] = np.flatnonzero(~keep)[0]
         monotone, real = fit_monotone_curve(sizes[keep], seconds[keep]), float(np.median(seconds[~keep]))
         for line, bend in enumerate(BENDS):
-            told, _ = climb(replace(monotone, bend=bend), places[column + 1 : column + 2])
-            errors[line, column] = abs(float(told[0]) / real - 1.0)
+            predicted, _ = climb(replace(monotone, bend=bend), places[column + 1 : column + 2])
+            errors[line, column] = abs(float(predicted[0]) / real - 1.0)
     return errors, rows

@@ -43,8 +43,8 @@ def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float) -> Monoto
         start, stop = float(own[low]), float(own[low + 1])
         rise = float(monotone.log_seconds[low + 1] - monotone.log_seconds[low])
         for place, shares in _shares_in(near, start, stop).items():
-            told, _ = climb(monotone, np.asarray([2.0 ** (place + np.log2(curve.ranks))]))
-            chord = float(np.log(told[0]) - monotone.log_seconds[low])
+            predicted, _ = climb(monotone, np.asarray([2.0 ** (place + np.log2(curve.ranks))]))
+            chord = float(np.log(predicted[0]) - monotone.log_seconds[low])
             shared = float(np.clip(np.mean(shares), 0.0, 1.0)) * rise
             places.append(place + float(np.log2(curve.ranks)))
             times.append(float(monotone.log_seconds[low]) + chord + weight * (shared - chord))
@@ -69,10 +69,10 @@ def left_out_errors(curves: list[ShapeCurve]) -> FloatArray:
                 continue
             real = float(curve.monotone.log_seconds[1 + int(inner[0])])
             others = rest[:index] + rest[index + 1 :]
-            told = [
+            predicted = [
                 climb(filled(rest[index], others, weight), np.asarray([2.0**size]))[0] for weight in WEIGHTS
             ]
-            errors.append([abs(float(time[0]) / np.exp(real) - 1.0) for time in told])
+            errors.append([abs(float(time[0]) / np.exp(real) - 1.0) for time in predicted])
     return np.asarray(errors).reshape(-1, len(WEIGHTS)).T
 
 

@@ -119,7 +119,7 @@ def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A blend and metric with what they tell on left-out lines: values ``told`` with ``errors`` at
+    """A blend and metric with what they tell on left-out lines: values ``predicted`` with ``errors`` at
     ``distances`` from the nearest line for the samples ``rows``, equally long; ``tree_share`` is the
     weight of the trees far from every line."""
 
@@ -128,7 +128,7 @@ class Trial:
     errors: FloatArray
     distances: FloatArray
     rows: IntArray
-    told: FloatArray
+    predicted: FloatArray
     tree_share: float = 0.0
 
     @property
@@ -151,7 +151,7 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
             metric=metric,
             errors=none,
             distances=none,
-            told=none,
+            predicted=none,
             rows=none.astype(np.int64),
         )
     rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
@@ -188,7 +188,7 @@ def _left_out(lines: Arrays, asked: Asked, metric: FloatArray, blend: Blend) -> 
         errors=np.abs(np.expm1(reading.value - asked.target)),
         distances=reading.distance,
         rows=asked.rows,
-        told=reading.value,
+        predicted=reading.value,
     )
 
 
@@ -215,7 +215,7 @@ def _with_trees(trial: Trial, lines: Arrays, points: FloatArray, target: FloatAr
             trees[asked] = read_trees(fit_trees(points[inside], target[inside]), points[trial.rows[asked]])
     best = trial
     for share in TREE_SHARES:
-        value = _mixed(trial.told, trees, share, trial.distances)
+        value = _mixed(trial.predicted, trees, share, trial.distances)
         errors = np.abs(np.expm1(value - target[trial.rows]))
         best = min(best, replace(trial, errors=errors, tree_share=share), key=lambda t: t.score)
     return best

@@ -53,7 +53,7 @@ def read_trees(arrays: Arrays, points: FloatArray) -> FloatArray:
     right = arrays[PREFIX + "right"].astype(np.int64)
     feature = arrays[PREFIX + "feature"].astype(np.int64)
     threshold, value = arrays[PREFIX + "threshold"], arrays[PREFIX + "value"]
-    told = np.full(points.shape[0], arrays[PREFIX + "base"][0])
+    predicted = np.full(points.shape[0], arrays[PREFIX + "base"][0])
     rows = np.arange(points.shape[0])
     # scikit-learn compares in float32
     compared = points.astype(np.float32).astype(np.float64)
@@ -65,5 +65,5 @@ def read_trees(arrays: Arrays, points: FloatArray) -> FloatArray:
                 break
             goes_left = compared[rows, np.maximum(feature[node], 0)] <= threshold[node]
             node = np.where(inner, np.where(goes_left, left[node], right[node]), node)
-        told += value[node]
-    return told
+        predicted += value[node]
+    return predicted

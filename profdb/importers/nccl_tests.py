@@ -180,10 +180,10 @@ def _checked_time(run: _Run, cells: list[str], place: int, where: str) -> float:
         raise ProfileError(f"{where}: the run found {wrong} wrong values; nothing imported")
     # hypercube.cu works its algbw out from what a rank receives, all but its own part.
     ranks = len(run.hosts)
-    told = int(cells[0]) / seconds * ((ranks - 1) / ranks if run.program == "hypercube" else 1.0)
-    if told > GIGA and abs(printed / told - 1.0) > ROUNDING:
+    expected = int(cells[0]) / seconds * ((ranks - 1) / ranks if run.program == "hypercube" else 1.0)
+    if expected > GIGA and abs(printed / expected - 1.0) > ROUNDING:
         raise ProfileError(
-            f"{where}: algbw {printed / GIGA:.2f} GB/s is not that of size and time, {told / GIGA:.2f}; nothing imported"
+            f"{where}: algbw {printed / GIGA:.2f} GB/s is not that of size and time, {expected / GIGA:.2f}; nothing imported"
         )
     return seconds
 

@@ -89,13 +89,13 @@ def _check_member(content: bytes, member: zipfile.ZipInfo, place: int) -> int:
     names = place + LOCAL_HEADER.size
     start = names + header[9] + header[10]
     behind = bool(member.flag_bits & FLAG_SIZES_BEHIND)
-    told = (0, 0, 0) if behind else (member.CRC, size, size)
+    expected = (0, 0, 0) if behind else (member.CRC, size, size)
     written_name = content[names : names + header[9]]
     padding = content[names + header[9] : start]
     if (
         header[0] != b"PK\x03\x04"
         or header[2:4] != (member.flag_bits, member.compress_type)
-        or header[6:9] != told
+        or header[6:9] != expected
         or written_name != name.encode()
         or not _is_padding(padding)
     ):
@@ -132,9 +132,9 @@ def _check_end(content: bytes, members: list[zipfile.ZipInfo], directory: int) -
     end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, count, count, size, directory, 0)
     record = struct.pack("<IIQQQQ", 0, 0, count, count, size, directory)
     locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, behind, 1)
-    told = content[behind:]
-    if told.startswith(b"PK\x06\x06"):
+    expected = content[behind:]
+    if expected.startswith(b"PK\x06\x06"):
         # signature, own size and two versions come before what the 64-bit record counts
-        end, told = struct.pack("<Q", 44) + record + locator + end, told[4:12] + told[16:]
-    if told != end:
+        end, expected = struct.pack("<Q", 44) + record + locator + end, expected[4:12] + expected[16:]
+    if expected != end:
         raise DamagedArchiveError("damaged: its end does not fit its directory")

@@ -55,12 +55,12 @@ def test_one_command_prints_all_three_tables(
     held = {(row["test"], row["gpu"]) for row in document["rows"]}
     assert ("gemm (n, k)", "A100-made-up") in held
     assert ("8 GPUs from 2 and 4", "H100-made-up") in held
-    told = {(row["what"], row["gpu"]): row for row in document["modelled"]}
+    predicted = {(row["what"], row["gpu"]): row for row in document["modelled"]}
     # Every made-up product above 1 GFLOP: m n k above 2^29, of 2^9 .. 2^12 each (60 of 64).
-    assert told["modelled gemm", "A100-made-up"]["points"] == 60
-    assert ("transferred gemm", "A100 -> H100") in told
+    assert predicted["modelled gemm", "A100-made-up"]["points"] == 60
+    assert ("transferred gemm", "A100 -> H100") in predicted
     # 2 to 128 MiB on 2, 4 and 8 GPUs.
-    assert told["modelled nccl all_gather", "H100-made-up"]["points"] == 3 * 7
+    assert predicted["modelled nccl all_gather", "H100-made-up"]["points"] == 3 * 7
     assert "notes.csv" in printed
     for words in ("held out", "modelled gemm", "transferred gemm"):
         assert words in printed
@@ -68,7 +68,7 @@ def test_one_command_prints_all_three_tables(
     assert code == (1 if missed else 0)
     assert ("MISSED" in printed) == bool(missed)
     # The restated times are off by what the made-up rates are off, and that is a miss to be told.
-    assert told["modelled nccl", "A100-made-up"]["target"] == 0.2
+    assert predicted["modelled nccl", "A100-made-up"]["target"] == 0.2
 
 
 def test_targets_hold_for_neighbouring_generations_only() -> None:

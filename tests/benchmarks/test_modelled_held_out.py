@@ -26,8 +26,8 @@ def measured_as_told(name: str) -> Fitted:
         rows = [{"collective": kind.value, "size_bytes": 2**power} for kind in KINDS for power in (12, 30)]
         sizes = pd.DataFrame(rows).assign(gpu=GPU, intra=8, inter=1, siblings=1)
         family = Fitted(name=name, table=sizes, price=price_collectives, constants=NCCL_CONSTANTS)
-    told = family.price(ModelledBook(cluster=sheet_of(GPU)), sizes).seconds
-    sizes["latency_us"] = told * 1e6
+    predicted = family.price(ModelledBook(cluster=sheet_of(GPU)), sizes).seconds
+    sizes["latency_us"] = predicted * 1e6
     return family
 
 

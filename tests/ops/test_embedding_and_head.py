@@ -18,9 +18,9 @@ def ops_of(tp: int = 2, recompute: str = "none", choices: dict[str, bool] | None
     return written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8, tp=tp), recompute)
 
 
-def loss_bytes(told: ModelOps) -> tuple[float, float]:
+def loss_bytes(predicted: ModelOps) -> tuple[float, float]:
     """Bytes a logit keeps, and takes for a moment beyond them."""
-    (entropy,) = (op for op in told.head.forward if op.name == "loss.cross_entropy")
+    (entropy,) = (op for op in predicted.head.forward if op.name == "loss.cross_entropy")
     assert isinstance(entropy, MemoryBound)
     logits = entropy.rows[0] * entropy.width[0]
     return float(entropy.saved_bytes[0] / logits), float(entropy.transient_bytes[0] / logits)
@@ -40,19 +40,19 @@ def test_each_loss_holds_its_own_tensors() -> None:
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_gathered_logits_are_whole_on_every_rank(tp: int) -> None:
-    told = ops_of(tp, choices={"loss.gathers_logits": True})
-    (entropy,) = (op for op in told.head.forward if op.name == "loss.cross_entropy")
-    (gather,) = (op for op in told.head.forward if isinstance(op, Comm) and op.name == "head.gather")
+    predicted = ops_of(tp, choices={"loss.gathers_logits": True})
+    (entropy,) = (op for op in predicted.head.forward if op.name == "loss.cross_entropy")
+    (gather,) = (op for op in predicted.head.forward if isinstance(op, Comm) and op.name == "head.gather")
     assert isinstance(entropy, MemoryBound)
     assert entropy.width[0] == VOCAB
     assert gather.collective is Collective.ALL_GATHER
     assert gather.axis is Axis.TP
     assert gather.size_bytes[0] == (2 * SEQ * VOCAB if tp > 1 else 0)
-    joined = [op for op in (*told.head.forward, *told.head.backward) if op.name == "head.join"]
+    joined = [op for op in (*predicted.head.forward, *predicted.head.backward) if op.name == "head.join"]
     widths = {op.phase: op.rows[0] * op.width[0] for op in joined if isinstance(op, MemoryBound)}
     cut = SEQ * VOCAB if tp > 1 else 0
     assert widths == {Phase.FORWARD: cut, Phase.INPUT_GRAD: cut // tp}
-    assert not any(op.name == "loss.reduce" for op in told.head.forward)
+    assert not any(op.name == "loss.reduce" for op in predicted.head.forward)
 
 
 def test_full_recomputation_of_the_edges_repeats_the_head_but_not_the_loss() -> None:

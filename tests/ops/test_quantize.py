@@ -126,6 +126,6 @@ def test_an_input_that_two_products_share_is_cast_once() -> None:
     """Gate and up as two linears read one norm: the second casts its weight and gradient alone."""
     question = asked(scaling="block")
     question = replace(question, preset=question.preset.changed({"layers.joined_gate": False}))
-    told = layer(question)
-    assert {"input", "gradient", "weight"} == set(per_element(told, "mlp.up"))
-    assert not {"input"} & set(per_element(told, "mlp.gate"))
+    predicted = layer(question)
+    assert {"input", "gradient", "weight"} == set(per_element(predicted, "mlp.up"))
+    assert not {"input"} & set(per_element(predicted, "mlp.gate"))

@@ -38,10 +38,10 @@ def test_latency_is_kept() -> None:
 
 def test_the_bound_may_change_on_the_way() -> None:
     """200 FLOP per byte: memory-bound on neither or both; the slower of the two rules on each."""
-    told = by_bound(work(1.0, 2e14, 1e12), A100.gpu, H200.gpu).seconds[0]
+    predicted = by_bound(work(1.0, 2e14, 1e12), A100.gpu, H200.gpu).seconds[0]
     here = max(2e14 / 271.2e12, 1e12 / (2.039e12 * 0.84))
     there = max(2e14 / 794.5e12, 1e12 / (4.8e12 * 0.84))
-    assert told == pytest.approx(there / here, rel=1e-4)
+    assert predicted == pytest.approx(there / here, rel=1e-4)
 
 
 SECONDS = st.floats(1e-6, 10.0)
@@ -93,12 +93,12 @@ def test_a_profile_changes_gpu_and_origin_and_loses_what_the_target_cannot_run()
     profile = ProfileDatabase(
         machine=MachineFacts(gpu=H100.gpu.name), samples=[kept, modelled, failed, fp8, host]
     )
-    told = transferred_profile(profile, H100, A100)
-    assert told.machine.gpu == A100.gpu.name
-    assert told.machine.cluster == "a100-sxm-80g"
-    assert [type(sample.case) for sample in told.samples] == [GemmCase, MemoryBoundCase]
-    assert [sample.origin for sample in told.samples] == [Origin.TRANSFERRED, Origin.MODELLED]
-    slow, fast = told.samples[0].trials_s
+    predicted = transferred_profile(profile, H100, A100)
+    assert predicted.machine.gpu == A100.gpu.name
+    assert predicted.machine.cluster == "a100-sxm-80g"
+    assert [type(sample.case) for sample in predicted.samples] == [GemmCase, MemoryBoundCase]
+    assert [sample.origin for sample in predicted.samples] == [Origin.TRANSFERRED, Origin.MODELLED]
+    slow, fast = predicted.samples[0].trials_s
     assert slow == pytest.approx(3.0 * fast)
     assert fast > 2.0
-    assert told.samples[0].launched["transferred_from"] == H100.gpu.name
+    assert predicted.samples[0].launched["transferred_from"] == H100.gpu.name

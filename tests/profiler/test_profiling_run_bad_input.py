@@ -59,14 +59,14 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_bad_flags(
     flags: tuple[str, ...],
-    told: str,
+    predicted: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = tmp_path / "out" / "data.pt"
     assert run(monkeypatch, "--output", str(output), "--device", "cpu", *flags) == 2
-    assert told in one_line(capsys)
+    assert predicted in one_line(capsys)
     assert not output.exists()
 
 

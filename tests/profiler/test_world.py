@@ -143,10 +143,10 @@ def test_two_ranks_that_are_well_end_well(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_raises_stops_all_with_its_reason(tmp_path: Path) -> None:
-    (status, told), (failed, trace) = run_two("raises", tmp_path / "data.pt")
+    (status, predicted), (failed, trace) = run_two("raises", tmp_path / "data.pt")
     assert status == 2
-    assert "rank 1 failed in linear(batch=1, m=16" in told
-    assert "ValueError: no luck today" in told
+    assert "rank 1 failed in linear(batch=1, m=16" in predicted
+    assert "ValueError: no luck today" in predicted
     assert failed == 1
     assert "ValueError: no luck today" in trace
     # what was measured before is kept for --resume
@@ -154,10 +154,10 @@ def test_a_rank_that_raises_stops_all_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_dies_in_a_collective_stops_the_other(tmp_path: Path) -> None:
-    (status, told), (died, _) = run_two("dies", tmp_path / "data.pt")
+    (status, predicted), (died, _) = run_two("dies", tmp_path / "data.pt")
     assert died == 7
     assert status == 2
-    assert "rank 0 lost the others in all_reduce(" in told
+    assert "rank 0 lost the others in all_reduce(" in predicted
 
 
 def test_a_killed_run_resumes_without_loss(tmp_path: Path) -> None:

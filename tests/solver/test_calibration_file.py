@@ -83,14 +83,14 @@ def test_a_plan_in_columns_is_the_plan_in_words(tmp_path: Path) -> None:
     ],
 )
 def test_bad_steps_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: tuple[str, ...], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: tuple[str, ...], predicted: str
 ) -> None:
     code, out = calibrate(tmp_path, *lines)
     error = capsys.readouterr().err
     assert code == 2
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-    assert told in error
+    assert predicted in error
     assert not out.exists()
 
 
@@ -106,7 +106,7 @@ def test_bad_steps_are_one_line(
         ({"factors": {"fixed_per_step_s": True}}, "fixed_per_step_s"),
     ],
 )
-def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
+def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, object], predicted: str) -> None:
     _, out = calibrate(tmp_path, HEADER, *LINES)
     record = json.loads(out.read_text("utf-8"))
     factors = change.pop("factors", None)
@@ -114,7 +114,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, object], told: 
     if isinstance(factors, dict):
         record["factors"] = record["factors"] | factors if factors else {}
     out.write_text(json.dumps(record), "utf-8")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=predicted):
         read_calibration(out, read_cluster("h200", root=ROOT))
 
 

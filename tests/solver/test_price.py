@@ -145,8 +145,8 @@ def test_the_bubble_is_p_minus_1_over_m() -> None:
 
     class FreeHops(FlatBook):
         def p2p_s(self, query):
-            told = super().p2p_s(query)
-            return replace(told, seconds=0 * told.seconds)
+            predicted = super().p2p_s(query)
+            return replace(predicted, seconds=0 * predicted.seconds)
 
     model = replace(small_model(layers=8), vocab=8)
     plan = Plan(strategy="mtp", preset="internevo", pp=4, num_micro=12)

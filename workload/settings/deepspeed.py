@@ -11,7 +11,7 @@ from solver.question import Question
 from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.mixers.attention import attention_of
-from workload.settings.launch_error import refuse_unless, same_framework, told_of_strategy
+from workload.settings.launch_error import launch_of, refuse_unless, same_framework
 
 Settings = dict[str, object]
 
@@ -23,7 +23,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     """
     job = question.job
     same_framework("deepspeed", plan)
-    told = told_of_strategy("deepspeed", plan, "DeepSpeed")
+    launch = launch_of("deepspeed", plan, "DeepSpeed")
     refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
     refuse_unless(not question.job.recompute_modules, "DeepSpeed", "running parts of a layer again")
     refuse_unless(not job.offloaded_layers, "DeepSpeed", "keeping layers' activations on the host")
@@ -52,7 +52,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
         **_precision(job.precision.compute),
         "zero_optimization": _zero(question, plan),
     }
-    return settings | told.settings, (*told.in_script, *_notes(plan))
+    return settings | launch.settings, (*launch.in_script, *_notes(plan))
 
 
 def _precision(compute: str) -> Settings:

@@ -15,7 +15,7 @@ from spec.errors import ExportError
 from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
 from spec.model import BlockSpec, ModelSpec, PositionKind
 from spec.readers.internlm_model import rounded_ffn
-from workload.settings.launch_error import refuse_unless, same_framework, told_of_strategy
+from workload.settings.launch_error import launch_of, refuse_unless, same_framework
 
 NAME = "InternEvo"
 Section = dict[str, object]
@@ -54,7 +54,7 @@ def _parallel(question: Question, plan: Plan) -> Section:
         pipeline["zero_bubble"] = True
     parallel: Section = {
         "zero1": {"size": plan.zero_size, "fsdp": False},
-        "tensor": told_of_strategy("internevo", plan, NAME).settings,
+        "tensor": launch_of("internevo", plan, NAME).settings,
         "pipeline": pipeline,
         "weight": {
             "size": plan.wp,

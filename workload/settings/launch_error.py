@@ -19,9 +19,9 @@ def same_framework(name: str, plan: Plan) -> None:
         )
 
 
-def told_of_strategy(framework: str, plan: Plan, title: str) -> Launch:
+def launch_of(framework: str, plan: Plan, title: str) -> Launch:
     """What ``framework`` is told of the plan's strategy; raises ExportError where it has no words for it."""
-    told = plan.sharding.launch(framework, plan.tp)
-    if told is None:
+    launch = plan.sharding.launch(framework, plan.tp)
+    if launch is None:
         raise ExportError(f"{title} has no setting for {plan.strategy} sharding")
-    return told
+    return launch

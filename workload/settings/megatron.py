@@ -12,7 +12,7 @@ from solver.question import Question
 from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.model import ModelSpec
-from workload.settings.launch_error import refuse_unless, same_framework, told_of_strategy
+from workload.settings.launch_error import launch_of, refuse_unless, same_framework
 from workload.settings.megatron_model import NAME, model_flags
 
 Flags = dict[str, str | int | None]
@@ -21,11 +21,11 @@ Flags = dict[str, str | int | None]
 def megatron_settings(question: Question, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
-    told = told_of_strategy("megatron", plan, NAME)
+    launch = launch_of("megatron", plan, NAME)
     refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, NAME, f"schedule {plan.schedule.value}")
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     flags: Flags = {
-        **told.settings,
+        **launch.settings,
         "--pipeline-model-parallel-size": plan.pp,
         "--context-parallel-size": plan.cp,
     }

@@ -64,9 +64,9 @@ def test_every_row_is_in_the_file_and_priced_alike_alone_and_together(tmp_path: 
         "--out",
         str(out),
     ]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    assert "3 rows, 2 priced" in told.stdout
+    predicted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert predicted.returncode == 0, predicted.stderr
+    assert "3 rows, 2 priced" in predicted.stdout
     with out.open(encoding="utf-8") as handle:
         found = list(csv.DictReader(handle))
     assert [line["row_id"] for line in found] == ["r1", "r2", "r3"]

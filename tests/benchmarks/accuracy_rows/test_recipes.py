@@ -97,8 +97,8 @@ def test_graphs_are_as_stated_or_as_the_recipes_for_experts_set_them() -> None:
     assert recipes.cuda_graphs(row(**bridge, notes="variant: tokendrop"), none) == {"full_iteration"}
     assert recipes.cuda_graphs(row(**(bridge | {"gpu": "H100-80GB"}), notes=""), none) == none
     assert recipes.cuda_graphs(row(framework="Megatron-Bridge 25.11", gpu="B200", notes=""), none) == none
-    told = "cuda_graph=transformer_engine:['attn', 'moe_router']"
-    assert notes_of(row(**bridge, notes=told)).cuda_graphs == {"attn", "moe_router"}
+    predicted = "cuda_graph=transformer_engine:['attn', 'moe_router']"
+    assert notes_of(row(**bridge, notes=predicted)).cuda_graphs == {"attn", "moe_router"}
     assert notes_of(row(**bridge, notes="cuda_graph=None:None")).cuda_graphs == none
 
 

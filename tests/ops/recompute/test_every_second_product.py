@@ -21,32 +21,34 @@ def saved_bytes(piece: Piece) -> float:
 def test_every_second_product_of_a_llama_layer() -> None:
     """torchtitan's policy by hand: products in order q k v o gate up down; the first, third, ... stay."""
     preset = PRESETS["megatron"].changed({"recomputation.selective": "every_second_product"})
-    told = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8), "selective").blocks[0]
-    products = {name: op for name, op in repeated(told).items() if isinstance(op, BatchedGemm)}
+    predicted = written(
+        small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8), "selective"
+    ).blocks[0]
+    products = {name: op for name, op in repeated(predicted).items() if isinstance(op, BatchedGemm)}
     assert {name: int(op.n[0]) for name, op in products.items()} == {
         "attention.qkv": KV_HEADS * WIDTH,
         "attention.out": HIDDEN,
         "mlp.up": FFN,
     }
-    assert "attention.core" not in repeated(told)
-    assert {"attention.norm", "mlp.norm", "mlp.activation", "attention.rotary"} <= set(repeated(told))
+    assert "attention.core" not in repeated(predicted)
+    assert {"attention.norm", "mlp.norm", "mlp.activation", "attention.rotary"} <= set(repeated(predicted))
     # input, q, v, the attention's output, gate and down, and 4 bytes of statistics a head
     channels = HIDDEN + HIDDEN + KV_HEADS * WIDTH + HIDDEN + FFN + HIDDEN
-    assert saved_bytes(told) == 2 * SEQ * channels + 4 * SEQ * HEADS
+    assert saved_bytes(predicted) == 2 * SEQ * channels + 4 * SEQ * HEADS
 
 
 def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
     preset = PRESETS["fsdp"].changed({"recomputation.selective": "every_second_product"})
     layout = Layout.of(8, cp=2)
-    told = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", layout, "selective").blocks[0]
-    assert any(op.name == "attention.ring_hop" for op in told.forward)
-    assert not {"attention.ring", "attention.ring_hop"} & set(repeated(told))
+    predicted = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", layout, "selective").blocks[0]
+    assert any(op.name == "attention.ring_hop" for op in predicted.forward)
+    assert not {"attention.ring", "attention.ring_hop"} & set(repeated(predicted))
 
 
 def test_some_layers_of_a_stage_are_whole_and_the_others_plain() -> None:
-    told = written(small_model(), job(seq_len=SEQ), "mtp", Layout.of(8), "block").blocks
-    assert len(told) == 2
-    full, plain = told
+    predicted = written(small_model(), job(seq_len=SEQ), "mtp", Layout.of(8), "block").blocks
+    assert len(predicted) == 2
+    full, plain = predicted
     assert saved_bytes(full) == 2 * SEQ * HIDDEN
     assert repeated(full)
     assert not repeated(plain)

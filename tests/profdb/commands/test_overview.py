@@ -36,9 +36,9 @@ def test_json_holds_every_curve_with_ranges_and_error(
     stored: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", stored, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["samples"] == len(gemm_samples()) + len(collective_samples()) + len(one_of_each())
-    gather = next(c for c in told["curves"] if c["key"].get("collective") == "all_gather")
+    predicted = json.loads(capsys.readouterr().out)
+    assert predicted["samples"] == len(gemm_samples()) + len(collective_samples()) + len(one_of_each())
+    gather = next(c for c in predicted["curves"] if c["key"].get("collective") == "all_gather")
     assert gather["ranges"]["size_bytes"] == [1 << 10, 1 << 28]
     assert gather["points"] == len(collective_samples())
     # the test profile is latency + bytes / rate: chords of bend 1 tell left-out sizes exactly

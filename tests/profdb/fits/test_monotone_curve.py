@@ -15,8 +15,8 @@ def test_isotonic_median_matches_the_brute_force() -> None:
     rng = np.random.default_rng(1)
     for _ in range(50):
         values = rng.integers(0, 6, 3).astype(float)
-        told = isotonic_median(values)
-        assert np.all(np.diff(told) >= 0)
+        predicted = isotonic_median(values)
+        assert np.all(np.diff(predicted) >= 0)
         levels = np.unique(values)
         best = min(
             np.abs(values - np.asarray([a, b, c])).sum()
@@ -25,7 +25,7 @@ def test_isotonic_median_matches_the_brute_force() -> None:
             for c in levels
             if a <= b <= c
         )
-        assert np.abs(values - told).sum() == pytest.approx(best)
+        assert np.abs(values - predicted).sum() == pytest.approx(best)
 
 
 def test_one_slow_outlier_moves_only_itself() -> None:
@@ -33,9 +33,9 @@ def test_one_slow_outlier_moves_only_itself() -> None:
     spoiled = times.copy()
     spoiled[2] *= 3.0
     monotone = fit_monotone_curve(SIZES, spoiled)
-    told, _ = climb(monotone, SIZES)
-    assert told[[0, 1, 4, 5, 10, 19]] == pytest.approx(times[[0, 1, 4, 5, 10, 19]], rel=0.01)
-    assert told[2] < 1.1 * times[3]
+    predicted, _ = climb(monotone, SIZES)
+    assert predicted[[0, 1, 4, 5, 10, 19]] == pytest.approx(times[[0, 1, 4, 5, 10, 19]], rel=0.01)
+    assert predicted[2] < 1.1 * times[3]
 
 
 @given(
@@ -45,17 +45,17 @@ def test_one_slow_outlier_moves_only_itself() -> None:
 )
 def test_never_falls(logs: list[float], asked: list[int], bend: float) -> None:
     monotone = fit_monotone_curve(SIZES[: len(logs)], np.exp(logs), bend)
-    told, _ = climb(monotone, np.sort(np.asarray(asked, dtype=np.float64)))
-    assert np.all(np.diff(told) >= -1e-12 * told[1:])
-    assert np.all(told > 0.0)
+    predicted, _ = climb(monotone, np.sort(np.asarray(asked, dtype=np.float64)))
+    assert np.all(np.diff(predicted) >= -1e-12 * predicted[1:])
+    assert np.all(predicted > 0.0)
 
 
 def test_latency_and_bandwidth_beyond_the_ends() -> None:
     monotone = fit_monotone_curve(SIZES, 1e-5 + SIZES / 1e11)
-    told, within = climb(monotone, np.asarray([1.0, 2.0**20, 2.0**33]))
+    predicted, within = climb(monotone, np.asarray([1.0, 2.0**20, 2.0**33]))
     assert within.tolist() == [False, True, False]
-    assert told[0] == pytest.approx(1e-5 + SIZES[0] / 1e11)
-    assert told[2] == pytest.approx(1e-5 + 2.0**33 / 1e11, rel=0.01)
+    assert predicted[0] == pytest.approx(1e-5 + SIZES[0] / 1e11)
+    assert predicted[2] == pytest.approx(1e-5 + 2.0**33 / 1e11, rel=0.01)
 
 
 def test_several_runs_of_one_size_give_their_median() -> None:

@@ -31,16 +31,16 @@ def test_a_jump_is_found_where_other_groups_have_it() -> None:
     real = ring_s(np.asarray([missing]), 8)[0]
     chord = climb(own.monotone, np.asarray([2.0**missing]))[0][0]
     for weight in (0.25, 0.5):
-        told = climb(filled(own, others, weight), np.asarray([2.0**missing]))[0][0]
-        assert abs(np.log(told / real)) < (1.0 - 0.5 * weight) * abs(np.log(chord / real))
+        predicted = climb(filled(own, others, weight), np.asarray([2.0**missing]))[0][0]
+        assert abs(np.log(predicted / real)) < (1.0 - 0.5 * weight) * abs(np.log(chord / real))
     assert climb(filled(own, others, 0.0), np.asarray([2.0**missing]))[0][0] == pytest.approx(chord)
 
 
 def test_own_rungs_stay_and_the_time_never_falls() -> None:
     own = curve(8, without=23.0)
     monotone = filled(own, [curve(2), curve(4)], 0.25)
-    told, within = climb(monotone, 2.0**own.monotone.log_size)
-    np.testing.assert_allclose(told, np.exp(own.monotone.log_seconds))
+    predicted, within = climb(monotone, 2.0**own.monotone.log_size)
+    np.testing.assert_allclose(predicted, np.exp(own.monotone.log_seconds))
     assert within.all()
     assert np.all(np.diff(monotone.log_seconds) >= 0.0)
 

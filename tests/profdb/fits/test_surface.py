@@ -29,8 +29,8 @@ def test_the_metric_learns_that_equal_n_matters_and_k_does_not() -> None:
         waves(m, k, n)[~hidden],
         0.0,
     )
-    told = gemm.predict(fitted, {name: column[hidden] for name, column in columns.items()}, WORDS)
-    errors = np.abs(told.seconds / waves(m, k, n)[hidden] - 1.0)
+    predicted = gemm.predict(fitted, {name: column[hidden] for name, column in columns.items()}, WORDS)
+    errors = np.abs(predicted.seconds / waves(m, k, n)[hidden] - 1.0)
     assert np.median(errors) < 0.03
     metric = fitted["metric"]
     assert metric[2] < metric[3] or int(fitted["axis"][0]) == 2

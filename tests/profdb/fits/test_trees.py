@@ -24,8 +24,8 @@ def test_arrays_tell_what_the_library_tells() -> None:
         subsample=0.7,
         random_state=0,
     ).fit(points, target)
-    told = read_trees(fit_trees(points, target), asked)
-    assert told == pytest.approx(model.predict(asked), abs=1e-9)
+    predicted = read_trees(fit_trees(points, target), asked)
+    assert predicted == pytest.approx(model.predict(asked), abs=1e-9)
 
 
 def test_trees_help_scattered_samples_with_a_step_and_leave_samples_alone() -> None:

@@ -45,8 +45,10 @@ def test_no_field_is_lost(op: Op, method: str) -> None:
     shared = {one.name for one in fields(query)} & {one.name for one in fields(op)}
     assert len(shared) >= (1 if method == "optimizer_s" else 7)
     for name in shared:
-        told, wanted = getattr(query, name), getattr(op, name)
-        same = told == wanted if isinstance(wanted, str | bool) else np.array_equal(told, ints(wanted))
+        predicted, wanted = getattr(query, name), getattr(op, name)
+        same = (
+            predicted == wanted if isinstance(wanted, str | bool) else np.array_equal(predicted, ints(wanted))
+        )
         assert same, name
 
 

@@ -60,8 +60,8 @@ def counted(q_len: int, kv_len: int, mask: str, window: int) -> int:
 )
 def test_pairs_are_those_counted_one_by_one(kv_len: int, part: float, mask: str, window: int) -> None:
     q_len = max(int(kv_len * part), 1)
-    told = heads(q_len, kv_len, mask=mask, window=window).pairs()
-    assert told[0] == pytest.approx(counted(q_len, kv_len, mask, window))
+    predicted = heads(q_len, kv_len, mask=mask, window=window).pairs()
+    assert predicted[0] == pytest.approx(counted(q_len, kv_len, mask, window))
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_fewer_kv_heads_are_never_slower() -> None:
 def test_unfused_attention_is_its_products() -> None:
     batch, s, d = ints(16), ints(2048), ints(128)
     expected = gemm_seconds(H100, batch, s, d, s, "bf16") + gemm_seconds(H100, batch, s, s, d, "bf16")
-    told = core_seconds(H100, heads(2048, 2048))
-    assert told.tolist() == expected.tolist()
-    assert core_seconds(H100, replace(heads(2048, 2048), direction="backward"))[0] > 1.8 * told[0]
+    predicted = core_seconds(H100, heads(2048, 2048))
+    assert predicted.tolist() == expected.tolist()
+    assert core_seconds(H100, replace(heads(2048, 2048), direction="backward"))[0] > 1.8 * predicted[0]
 
 
 def test_heads_off_16_bytes_multiply_at_the_fp32_rate() -> None:

@@ -85,8 +85,8 @@ def test_a_case_is_priced_as_the_book_prices_its_question() -> None:
             CollectiveQuery(collective=Collective.P2P, size_bytes=1 << 26, intra=1, inter=2, siblings=8)
         ),
     ]
-    told = modelled_seconds(book, cases)
-    assert told.tolist() == [float(priced.seconds[0]) for priced in asked]
+    predicted = modelled_seconds(book, cases)
+    assert predicted.tolist() == [float(priced.seconds[0]) for priced in asked]
 
 
 def test_a_faster_gpu_changes_the_samples() -> None:

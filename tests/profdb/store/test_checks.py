@@ -78,10 +78,10 @@ def test_one_spoiled_value_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "data.pt"
     save_profile(path, with_fits(profile([*one_of_each(), *gemm_samples()])))
     document = torch.load(path, weights_only=True)
-    spoil, told = SPOILED[kind]
+    spoil, predicted = SPOILED[kind]
     spoil(document)
     torch.save(document, path)
     with pytest.raises(ProfileError) as caught:
         load_profile(path)
-    assert told in str(caught.value)
+    assert predicted in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -46,6 +46,6 @@ def test_strided_passes_are_those_that_autograd_dispatches(kernel: str) -> None:
     with Strided() as backward:
         torch.autograd.grad(output, operands, torch.randn_like(output))
     for direction, seen in (("forward", forward), ("backward", backward)):
-        told = STRIDED[kernel, direction]
-        assert seen.passes == told.passes, direction
-        assert seen.bytes == told.tensors * dtype_bytes(told.dtype or "bf16"), direction
+        predicted = STRIDED[kernel, direction]
+        assert seen.passes == predicted.passes, direction
+        assert seen.bytes == predicted.tensors * dtype_bytes(predicted.dtype or "bf16"), direction

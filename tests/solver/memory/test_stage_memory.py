@@ -64,11 +64,13 @@ def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> 
 
 
 def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> None:
-    told = memory(PRESETS["deepspeed"], pp=4)
-    assert told.segment_bytes[0] > 0
-    fixed = CONTEXT_BYTES + told.nccl_bytes[0]
-    assert told.needed_bytes[0] == pytest.approx(told.allocated_bytes[0] * (1 + ALLOCATOR_SLACK) + fixed)
-    assert told.device_bytes[0] - told.needed_bytes[0] == pytest.approx(told.segment_bytes[0])
+    predicted = memory(PRESETS["deepspeed"], pp=4)
+    assert predicted.segment_bytes[0] > 0
+    fixed = CONTEXT_BYTES + predicted.nccl_bytes[0]
+    assert predicted.needed_bytes[0] == pytest.approx(
+        predicted.allocated_bytes[0] * (1 + ALLOCATOR_SLACK) + fixed
+    )
+    assert predicted.device_bytes[0] - predicted.needed_bytes[0] == pytest.approx(predicted.segment_bytes[0])
 
 
 def test_one_gpu_has_no_communicator() -> None:
@@ -95,7 +97,7 @@ def test_a_group_of_one_rank_a_node_takes_less_than_one_that_fills_nodes() -> No
 
 
 def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
-    def told(recompute: Recompute, layers: int = 0) -> Answer:
+    def predicted(recompute: Recompute, layers: int = 0) -> Answer:
         plan = Plan(
             strategy="mtp",
             preset="megatron",
@@ -107,8 +109,8 @@ def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:
         asked = question(world_size=2, sequences=8, preset=PRESETS["megatron"])
         return price_plan(asked, PlanTable.of(plan))[0]
 
-    steps = [told(Recompute.BLOCK, layers) for layers in range(5)]
-    none, full = told(Recompute.NONE), told(Recompute.FULL)
+    steps = [predicted(Recompute.BLOCK, layers) for layers in range(5)]
+    none, full = predicted(Recompute.NONE), predicted(Recompute.FULL)
     for less, more in pairwise(steps):
         assert more.memory_bytes["activations"] < less.memory_bytes["activations"]
         assert more.step_s > less.step_s

@@ -54,14 +54,14 @@ def single_s(rows: int) -> float:
     ],
 )
 def test_products_share_the_multiprocessors_that_they_leave_free(rows: int, beside: float) -> None:
-    told = products_apart_s(FlatBook(), experts(groups=16, rows=rows), whole(), SMS)
-    assert told.seconds[0] == pytest.approx(16 * single_s(rows) / beside, rel=1e-12)
-    assert told.origin[0] == int(Origin.DERIVED)
+    predicted = products_apart_s(FlatBook(), experts(groups=16, rows=rows), whole(), SMS)
+    assert predicted.seconds[0] == pytest.approx(16 * single_s(rows) / beside, rel=1e-12)
+    assert predicted.origin[0] == int(Origin.DERIVED)
 
 
 def test_one_expert_has_nobody_beside_it() -> None:
-    told = products_apart_s(FlatBook(), experts(groups=1, rows=128), whole(), SMS)
-    assert told.seconds[0] == pytest.approx(single_s(128), rel=1e-12)
+    predicted = products_apart_s(FlatBook(), experts(groups=1, rows=128), whole(), SMS)
+    assert predicted.seconds[0] == pytest.approx(single_s(128), rel=1e-12)
 
 
 def test_a_weight_gradient_reduces_over_an_experts_rows() -> None:
@@ -77,8 +77,8 @@ def test_a_measured_grouped_time_stands() -> None:
 
 
 def test_it_is_never_faster_than_one_kernel_for_all() -> None:
-    told = products_apart_s(FlatBook(), experts(groups=4, rows=256), whole(9.0), SMS)
-    assert told.seconds[0] == 9.0
+    predicted = products_apart_s(FlatBook(), experts(groups=4, rows=256), whole(9.0), SMS)
+    assert predicted.seconds[0] == 9.0
 
 
 def test_no_experts_take_no_time() -> None:
@@ -90,8 +90,10 @@ class ModelledExperts(FlatBook):
     """A book whose grouped times come from a sheet, twice as fast as single products."""
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
-        told = FlatBook.grouped_linear_s(self, query)
-        return replace(told, seconds=told.seconds / 2.0, origin=0 * told.origin + int(Origin.MODELLED))
+        predicted = FlatBook.grouped_linear_s(self, query)
+        return replace(
+            predicted, seconds=predicted.seconds / 2.0, origin=0 * predicted.origin + int(Origin.MODELLED)
+        )
 
 
 def test_a_pricer_of_a_gpu_asks_for_products_apart() -> None:

@@ -30,10 +30,10 @@ def parser() -> argparse.ArgumentParser:
         (["--nothing"], "unrecognized arguments: --nothing"),
     ],
 )
-def test_complaints_are_errors_of_one_line(words: list[str], told: str) -> None:
+def test_complaints_are_errors_of_one_line(words: list[str], predicted: str) -> None:
     with pytest.raises(CommandLineError) as caught:
         parser().parse_args(words)
-    assert str(caught.value) == f"program: {told} (see --help)"
+    assert str(caught.value) == f"program: {predicted} (see --help)"
     assert "\n" not in str(caught.value)
 
 

@@ -56,13 +56,15 @@ def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Pat
     )
     assert ran.returncode == 0
     assert (checkout / "results").is_dir()
-    told = {
+    predicted = {
         name: (checkout / f"{name}.words").read_text().splitlines()
         for name in ("SimAI_analytical", "SimAI_simulator")
     }
-    analytical = dict(zip(told["SimAI_analytical"][::2], told["SimAI_analytical"][1::2], strict=True))
+    analytical = dict(
+        zip(predicted["SimAI_analytical"][::2], predicted["SimAI_analytical"][1::2], strict=True)
+    )
     assert set(analytical) == {"-w", "-g", "-g_p_s", "-n_p_s", "-nv", "-nic", "-r"}
-    ns3 = dict(zip(told["SimAI_simulator"][::2], told["SimAI_simulator"][1::2], strict=True))
+    ns3 = dict(zip(predicted["SimAI_simulator"][::2], predicted["SimAI_simulator"][1::2], strict=True))
     assert set(ns3) == {"-t", "-w", "-n", "-c"}
     for path in (analytical["-w"], ns3["-w"], ns3["-n"]):
         assert Path(path).is_file()

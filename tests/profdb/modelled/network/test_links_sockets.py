@@ -64,11 +64,11 @@ def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() ->
     size = ints(64 * 2**20)
     near, far = Layout.of(8, tp=4, pp=2), Layout.of(16, tp=8, pp=2)
     for layout, moved in ((near, False), (far, True)):
-        told = [
+        predicted = [
             float(Pricer.on(one, ModelledBook(cluster=one)).hop(layout, size).seconds[0])
             for one in (PCIE, slow)
         ]
-        assert (told[1] > 5.0 * told[0]) is moved
+        assert (predicted[1] > 5.0 * predicted[0]) is moved
 
 
 def test_a_group_over_servers_is_held_to_its_slowest_way_out() -> None:
@@ -100,5 +100,5 @@ def test_all_to_all_sends_half_of_it_over_the_link() -> None:
         axis=Axis.EP,
         size_bytes=ints(LONG),
     )
-    told = float(pricer.time(comm, layout).seconds[0])
-    assert told == pytest.approx(LONG / 2 / (AMD_LINK / 4 * ALL_TO_ALL_SHARE), rel=1e-3)
+    predicted = float(pricer.time(comm, layout).seconds[0])
+    assert predicted == pytest.approx(LONG / 2 / (AMD_LINK / 4 * ALL_TO_ALL_SHARE), rel=1e-3)

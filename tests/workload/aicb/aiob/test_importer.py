@@ -65,7 +65,7 @@ def test_sections_are_kept_as_the_operations_they_time(
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_imported(
-    words: list[str], flag: str, value: str, told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], flag: str, value: str, predicted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_workload.main(words) == 0
     before = Path(words[-1]).read_bytes()
@@ -73,7 +73,7 @@ def test_bad_input_is_one_line_and_nothing_is_imported(
     assert run_workload.main(changed(words, flag, value)) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert told in lines[0]
+    assert predicted in lines[0]
     assert Path(words[-1]).read_bytes() == before
 
 
@@ -86,9 +86,9 @@ def test_bad_input_is_one_line_and_nothing_is_imported(
     ],
 )
 def test_a_bad_file_says_where(
-    words: list[str], text: str, told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], text: str, predicted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(words[1]).write_text(text)
     assert run_workload.main(words) == 2
-    assert told in capsys.readouterr().err
+    assert predicted in capsys.readouterr().err
     assert not Path(words[-1]).exists()

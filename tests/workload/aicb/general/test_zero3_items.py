@@ -25,7 +25,7 @@ def modules(*sizes: int) -> tuple[Module, ...]:
     )
 
 
-def told(items: list[GeneralItem], kind: str, stage: str = "") -> list[int]:
+def predicted(items: list[GeneralItem], kind: str, stage: str = "") -> list[int]:
     """Elements (two bytes each) of the rows of a kind."""
     return [item.msg_size // 2 for item in items if item.comm_type == kind and item.stage.startswith(stage)]
 
@@ -41,18 +41,18 @@ def test_a_bucket_is_reduced_when_the_next_gradient_would_not_fit() -> None:
     options = ZeroOptions(ranks=2, stage=2, num_micro=2, tokens=1, reduce_bucket_size=10)
     items = list(zero12_items(modules(4, 5, 6, 3, 20), options))
     # backward order 20 | 3 + 6 | 5 + 4, after every micro-batch
-    assert told(items, "all_reduce", "backward") == [20, 9, 9] * 2
+    assert predicted(items, "all_reduce", "backward") == [20, 9, 9] * 2
 
 
 def test_stage_1_reduces_once_a_step() -> None:
     options = ZeroOptions(ranks=2, stage=1, num_micro=3, tokens=1, epochs=2, reduce_bucket_size=10)
-    assert told(list(zero12_items(modules(4, 5), options)), "all_reduce", "backward") == [9, 9]
+    assert predicted(list(zero12_items(modules(4, 5), options)), "all_reduce", "backward") == [9, 9]
 
 
 def test_stage_1_reduces_in_forward_order_and_stage_2_in_backward_order() -> None:
     def sizes(stage: int) -> list[int]:
         options = ZeroOptions(ranks=2, stage=stage, num_micro=1, tokens=1, reduce_bucket_size=9)
-        return told(list(zero12_items(modules(4, 5, 6), options)), "all_reduce", "backward")
+        return predicted(list(zero12_items(modules(4, 5, 6), options)), "all_reduce", "backward")
 
     assert sizes(1) == [9, 6]
     assert sizes(2) == [6, 9]
@@ -84,7 +84,7 @@ def test_round_robin_deals_tensors_to_owners_in_turn() -> None:
 def test_a_gradient_above_the_bucket_goes_in_the_pieces_of_its_owners() -> None:
     options = ZeroOptions(ranks=4, stage=2, num_micro=1, tokens=1, reduce_bucket_size=4)
     # 20 elements are 24 with padding to 2 a rank, 6 an owner: each piece passes the bucket
-    assert told(list(zero12_items(modules(20), options)), "all_reduce", "backward") == [6, 6, 6, 2]
+    assert predicted(list(zero12_items(modules(20), options)), "all_reduce", "backward") == [6, 6, 6, 2]
 
 
 def test_only_fp16_asks_for_overflow() -> None:
@@ -108,7 +108,7 @@ def test_the_gradient_norm_is_taken_by_sub_group() -> None:
 def test_parameters_return_at_once_or_in_shards_of_the_gather_bucket() -> None:
     def gathers(bucket: int | None) -> list[int]:
         options = ZeroOptions(ranks=4, stage=1, num_micro=1, tokens=1, allgather_bucket_size=bucket)
-        return told(list(zero12_items(modules(20), options)), "all_gather", "step")
+        return predicted(list(zero12_items(modules(20), options)), "all_gather", "step")
 
     # 20 elements padded to 2 a rank are 24, 6 a rank; 24 // 8 = 3 shards of 2 a rank
     assert gathers(None) == [24]
@@ -128,27 +128,29 @@ def test_first_micro_batch_gathers_module_by_module_and_later_ones_prefetch() ->
         max_reuse_distance=0,
     )
     items = list(zero3_items(modules(4, 4, 4, 4), options))
-    assert told(items, "all_gather", "init") == [4] * 4
+    assert predicted(items, "all_gather", "init") == [4] * 4
     # m0 + m1 before the model starts, m2 + m3 beside m0. Beside m1 the backward's m3, m2, m1 are passed over
     # because they are here, and stay for it; m0 is fetched again.
-    assert told(items, "all_gather", "forward")[:4] == [4] * 4
-    assert told(items, "all_gather", "backward") == [4] * 4
-    assert told(items, "all_gather", "forward")[4:] == [8, 8, 4]
+    assert predicted(items, "all_gather", "forward")[:4] == [4] * 4
+    assert predicted(items, "all_gather", "backward") == [4] * 4
+    assert predicted(items, "all_gather", "forward")[4:] == [8, 8, 4]
 
 
 def test_small_parameters_stay_and_return_once_a_step() -> None:
     options = ZeroOptions(ranks=2, stage=3, num_micro=2, tokens=1, param_persistence_threshold=2, epochs=2)
     items = list(zero3_items(modules(100, 2, 1), options))
     # each on its own at each step; in the pass that records they go like all others
-    assert told(items, "all_gather", "step") == [2, 2] * 2
-    assert told(items, "all_gather", "forward.m1") == told(items, "all_gather", "backward.m1") == [2]
+    assert predicted(items, "all_gather", "step") == [2, 2] * 2
+    assert (
+        predicted(items, "all_gather", "forward.m1") == predicted(items, "all_gather", "backward.m1") == [2]
+    )
     # then once with m0; in the second iteration they are there
-    assert told(items, "all_gather", "forward.prefetch") == [104, 100, 100]
+    assert predicted(items, "all_gather", "forward.prefetch") == [104, 100, 100]
 
 
 def test_model_persistence_threshold_bounds_what_stays() -> None:
     options = ZeroOptions(ranks=2, stage=3, num_micro=1, tokens=1, model_persistence_threshold=3)
-    assert told(list(zero3_items(modules(2, 2), options)), "all_gather", "step") == [2]
+    assert predicted(list(zero3_items(modules(2, 2), options)), "all_gather", "step") == [2]
 
 
 def test_live_parameters_bound_the_prefetch() -> None:
@@ -162,7 +164,7 @@ def test_live_parameters_bound_the_prefetch() -> None:
             max_live_parameters=limit,
             max_reuse_distance=0,
         )
-        return max(told(list(zero3_items(modules(*[4] * 10), options)), "all_gather"))
+        return max(predicted(list(zero3_items(modules(*[4] * 10), options)), "all_gather"))
 
     assert largest(8) == 8
     assert largest(20) == 20
@@ -213,7 +215,7 @@ def test_what_is_needed_again_soon_stays() -> None:
             prefetch_bucket_size=1,
             max_reuse_distance=distance,
         )
-        return len(told(list(zero3_items(modules(4, 4, 4, 4), options)), "all_gather", "backward"))
+        return len(predicted(list(zero3_items(modules(4, 4, 4, 4), options)), "all_gather", "backward"))
 
     # four in the first micro-batch; with a long reuse distance none in the second, else m1 and m0
     assert (backward(10**9), backward(0)) == (4, 4 + 2)
@@ -251,7 +253,7 @@ def test_modules_around_others_have_hooks_before_them_both_ways() -> None:
 
 def test_gradients_are_scattered_whole_and_padded() -> None:
     options = ZeroOptions(ranks=4, stage=3, num_micro=3, tokens=1, reduce_bucket_size=1)
-    assert told(list(zero3_items(modules(5, 8), options)), "reduce_scatter") == [8, 8] * 3
+    assert predicted(list(zero3_items(modules(5, 8), options)), "reduce_scatter") == [8, 8] * 3
 
 
 @pytest.mark.parametrize(("stage", "gathers"), [(3, 2 * 2 + 1), (2, 2 + 1), (0, 0)])

@@ -82,7 +82,7 @@ def as_cells(one: Prediction) -> dict[str, str]:
     bounds = interval(one)
     if bounds is not None:
         cells["interval_low_s"], cells["interval_high_s"] = (f"{bound:.15g}" for bound in bounds)
-    cells["plan"] = answer.plan.words()
+    cells["plan"] = answer.plan.label()
     for name in ORIGINS:
         cells[f"share_{name}"] = f"{answer.origins_s.get(name, 0.0) / answer.step_s:.15g}"
     for name in STEP_PARTS:

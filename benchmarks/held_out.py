@@ -15,7 +15,7 @@ from profdb.curvebook import CurveBook
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
-from profdb.store.columns import SampleTable, word_names
+from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
 from spec.origin import Origin
@@ -80,23 +80,23 @@ def ask_gemm(book: CurveBook, table: SampleTable) -> Priced:
             m=numbers["m"],
             k=numbers["k"],
             n=numbers["n"],
-            layout=table.words["layout"].words()[0],
-            dtype=table.words["dtype_in"].words()[0],
+            layout=table.labels["layout"].labels()[0],
+            dtype=table.labels["dtype_in"].labels()[0],
         )
     )
 
 
 def ask_attention(book: CurveBook, table: SampleTable) -> Priced:
     """The book's times for the table's attention calls (all of one kind)."""
-    words = {name: table.words[name].words()[0] for name in word_names(Family.ATTENTION)}
-    return book.attention_s(AttentionQuery(**table.numbers, **words))
+    labels = {name: table.labels[name].labels()[0] for name in label_names(Family.ATTENTION)}
+    return book.attention_s(AttentionQuery(**table.numbers, **labels))
 
 
 def ask_collectives(book: CurveBook, table: SampleTable) -> Priced:
     """The book's times for the table's collectives, one query for each kind."""
     seconds, spread = np.zeros(table.size), np.zeros(table.size)
     origin = np.zeros(table.size, dtype=np.int64)
-    kinds = table.words["collective"]
+    kinds = table.labels["collective"]
     for name in kinds.values:
         rows = np.flatnonzero(kinds.equals(name))
         sizes = {column: values[rows] for column, values in table.numbers.items()}

@@ -34,19 +34,19 @@ def read_folder(folder: Path) -> tuple[dict[str, list[Sample]], list[str]]:
 
 
 def frame(
-    tables: dict[str, dict[Family, SampleTable]], family: Family, words: dict[str, str]
+    tables: dict[str, dict[Family, SampleTable]], family: Family, labels: dict[str, str]
 ) -> pd.DataFrame:
     """One family's rows of every GPU: ``gpu``, its numbers, its words, and ``latency_us`` (medians); only
-    rows with these ``words``. Empty when there are none."""
+    rows with these ``labels``. Empty when there are none."""
     parts = []
     for gpu, held in sorted(tables.items()):
         if family in held:
             table = held[family]
             columns = {name: np.asarray(column) for name, column in table.numbers.items()}
-            columns |= {name: np.asarray(column.words()) for name, column in table.words.items()}
+            columns |= {name: np.asarray(column.labels()) for name, column in table.labels.items()}
             parts.append(pd.DataFrame(columns | {"latency_us": table.medians_s() * 1e6, "gpu": gpu}))
     if not parts:
         return pd.DataFrame({"gpu": []})
     joined = pd.concat(parts, ignore_index=True)
-    wanted = np.all([joined[name] == word for name, word in words.items()], axis=0)
-    return joined[wanted] if words else joined
+    wanted = np.all([joined[name] == word for name, word in labels.items()], axis=0)
+    return joined[wanted] if labels else joined

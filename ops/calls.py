@@ -101,7 +101,7 @@ def size_names(call: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(call) if field.type is Count and field.default != 0)
 
 
-def word_names(call: type) -> tuple[str, ...]:
+def label_names(call: type) -> tuple[str, ...]:
     """The words of a declaration, in order."""
     return tuple(field.name for field in fields(call) if field.type is str)
 

@@ -18,8 +18,8 @@ from ops.calls import (
     KernelCall,
     ProductCall,
     flag_names,
+    label_names,
     size_names,
-    word_names,
 )
 from profdb.cases import Family
 from profdb.fits import FITTERS
@@ -99,33 +99,33 @@ class CurveBook:
 
     def linear_s(self, query: LinearQuery) -> Priced:
         """Batched matrix products. A product with a size of 0 takes no time."""
-        words = _words(ProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
+        labels = _labels(ProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
         busy = _sizes_positive(ProductCall, query)
-        return self._price(Family.GEMM, words, query.columns(), (busy, lambda book: book.linear_s(query)))
+        return self._price(Family.GEMM, labels, query.columns(), (busy, lambda book: book.linear_s(query)))
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
         """Grouped matrix products of experts."""
-        words = _words(GroupedProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
+        labels = _labels(GroupedProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
         busy = _sizes_positive(GroupedProductCall, query)
         return self._price(
-            Family.GROUPED_GEMM, words, query.columns(), (busy, lambda book: book.grouped_linear_s(query))
+            Family.GROUPED_GEMM, labels, query.columns(), (busy, lambda book: book.grouped_linear_s(query))
         )
 
     def attention_s(self, query: AttentionQuery) -> Priced:
         """Attention calls, forward or backward alone."""
-        words = _words(AttentionCall, query) | {"dtype": canonical_dtype(query.dtype)}
+        labels = _labels(AttentionCall, query) | {"dtype": canonical_dtype(query.dtype)}
         busy = _sizes_positive(AttentionCall, query)
         return self._price(
-            Family.ATTENTION, words, query.columns(), (busy, lambda book: book.attention_s(query))
+            Family.ATTENTION, labels, query.columns(), (busy, lambda book: book.attention_s(query))
         )
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
         """Memory-bound kernels of ops.kernels; one that moves nothing in a direction takes no time."""
         dtype = canonical_dtype(query.dtype)
-        words = _words(KernelCall, query) | {"direction": query.direction, "dtype": dtype}
+        labels = _labels(KernelCall, query) | {"direction": query.direction, "dtype": dtype}
         busy = _sizes_positive(KernelCall, query) & moves_bytes(query.kernel, query.direction, dtype)
         return self._price(
-            Family.MEMORY_BOUND, words, query.columns(), (busy, lambda book: book.memory_bound_s(query))
+            Family.MEMORY_BOUND, labels, query.columns(), (busy, lambda book: book.memory_bound_s(query))
         )
 
     def collective_s(self, query: CollectiveQuery) -> Priced:
@@ -150,14 +150,14 @@ class CurveBook:
     def optimizer_s(self, query: OptimizerQuery) -> Priced:
         """Optimizer steps."""
         columns = query.columns()
-        words = {
+        labels = {
             "kernel": query.kernel,
             "parameter_dtype": canonical_dtype(query.parameter_dtype),
             "gradient_dtype": canonical_dtype(query.gradient_dtype),
         }
         return self._price(
             Family.OPTIMIZER,
-            words,
+            labels,
             columns,
             (_all_positive(columns.values()), lambda book: book.optimizer_s(query)),
         )
@@ -176,15 +176,15 @@ class CurveBook:
             self._curves[family] = curves_of(self.profile, family)
         return self._curves[family]
 
-    def _candidates(self, family: Family, words: dict[str, str]) -> list[tuple[float, Curve]]:
+    def _candidates(self, family: Family, labels: dict[str, str]) -> list[tuple[float, Curve]]:
         """(penalty, curve) in the order of preference: own words first, then best-known origin."""
-        key = tuple(sorted(words.items()))
+        key = tuple(sorted(labels.items()))
         if (family, key) not in self._choices:
             curves = self._family(family)
             keys = {tuple(sorted(curve.key.items())): curve.key for curve in curves}
             self._choices[(family, key)] = [
                 (penalty, curve)
-                for penalty, held in stand_ins(family, words, keys.values())
+                for penalty, held in stand_ins(family, labels, keys.values())
                 for curve in sorted(curves, key=lambda curve: curve.origin)
                 if curve.key == held
             ]
@@ -193,7 +193,7 @@ class CurveBook:
     def _price(
         self,
         family: Family,
-        words: dict[str, str],
+        labels: dict[str, str],
         columns: Columns,
         ask: tuple[BoolArray, Callable[[Book], Priced]],
     ) -> Priced:
@@ -204,14 +204,14 @@ class CurveBook:
         rows = np.flatnonzero(busy)
         if rows.size:
             unique, inverse = unique_shapes({name: column[rows] for name, column in columns.items()})
-            priced = self._price_unique(family, words, unique)
+            priced = self._price_unique(family, labels, unique)
             missing = np.isnan(priced.seconds)
             seconds[rows], spread[rows] = priced.seconds[inverse], priced.relative_std[inverse]
             origin[rows] = priced.origin[inverse]
             if missing.any():
                 lacking = rows[missing[inverse]]
                 reach = unique["inter"][missing] if "inter" in unique else np.ones(1, dtype=np.int64)
-                predicted = self._model(family, words, bool((reach > 1).any()), ask_modelled)
+                predicted = self._model(family, labels, bool((reach > 1).any()), ask_modelled)
                 seconds[lacking], spread[lacking] = (
                     predicted.seconds[lacking],
                     predicted.relative_std[lacking],
@@ -219,7 +219,7 @@ class CurveBook:
                 origin[lacking] = predicted.origin[lacking]
         return Priced(seconds=seconds, relative_std=spread, origin=origin)
 
-    def _price_unique(self, family: Family, words: dict[str, str], columns: Columns) -> Priced:
+    def _price_unique(self, family: Family, labels: dict[str, str], columns: Columns) -> Priced:
         """Seconds of different shapes, NaN where no curve reaches."""
         size = next(iter(columns.values())).shape[0] if columns else 1
         seconds, spread = np.full(size, np.nan), np.zeros(size)
@@ -227,7 +227,7 @@ class CurveBook:
         settled: BoolArray = np.zeros(size, dtype=np.bool_)
         surrounded: BoolArray = np.zeros(size, dtype=np.bool_)
         held_penalty = 0.0
-        for penalty, curve in self._candidates(family, words):
+        for penalty, curve in self._candidates(family, labels):
             # A curve of worse origin but the same words answers where the better one has nothing near.
             settled |= ~np.isnan(seconds) & (penalty > held_penalty)
             held_penalty = penalty
@@ -235,7 +235,7 @@ class CurveBook:
             if not rows.size:
                 break
             asked = {name: column[rows] for name, column in columns.items()}
-            predicted = FITTERS[family].predict(curve.arrays, asked, words)
+            predicted = FITTERS[family].predict(curve.arrays, asked, labels)
             # A curve through modelled samples is no better than the model they came from.
             model_error = MODEL_ERROR[family] if curve.origin is Origin.MODELLED else 0.0
             error = np.sqrt(predicted.relative_std**2 + penalty**2 + model_error**2)
@@ -250,23 +250,23 @@ class CurveBook:
         predicted_all = Priced(seconds=seconds, relative_std=spread, origin=origin)
         if self._on_demand is None:
             return predicted_all
-        return self._on_demand.fill(family, words, columns, predicted_all)
+        return self._on_demand.fill(family, labels, columns, predicted_all)
 
     def _model(
-        self, family: Family, words: dict[str, str], across: bool, ask: Callable[[Book], Priced]
+        self, family: Family, labels: dict[str, str], across: bool, ask: Callable[[Book], Priced]
     ) -> Priced:
         if self._modelled is None:
             raise MissingCurveError(
-                key=curve_name(family, words, across=across),
-                command=measuring_command(family, words, self.profile.machine, across=across),
+                key=curve_name(family, labels, across=across),
+                command=measuring_command(family, labels, self.profile.machine, across=across),
             )
         return ask(self._modelled)
 
 
-def _words(call: type, query: Query) -> dict[str, str]:
+def _labels(call: type, query: Query) -> dict[str, str]:
     """The words and flags that a call is declared with, as curves are keyed by them."""
-    words = {name: str(getattr(query, name)) for name in word_names(call)}
-    return words | {name: str(int(getattr(query, name))) for name in flag_names(call)}
+    labels = {name: str(getattr(query, name)) for name in label_names(call)}
+    return labels | {name: str(int(getattr(query, name))) for name in flag_names(call)}
 
 
 def _sizes_positive(call: type, query: Query) -> BoolArray:

@@ -1,6 +1,6 @@
 """From the samples of a profile to its curves, and the packed form in which curves are stored.
 
-A curve is what one set of words (layout, dtype, kernel, ...) and one origin have measured. Fits are
+A curve is what one set of labels (layout, dtype, kernel, ...) and one origin have measured. Fits are
 kept beside the samples under the hash of those samples and the version of the method; they are read
 while both agree and made anew otherwise.
 """
@@ -53,7 +53,7 @@ def fit_table(table: SampleTable) -> list[Curve]:
     if not usable.size:
         return []
     kept = table.take(usable.astype(np.int64))
-    split = [kept.words[name].codes for name in fitter.words]
+    split = [kept.labels[name].codes for name in fitter.labels]
     split += [kept.numbers[name] for name in fitter.flags] + [kept.origin]
     keys, which = np.unique(np.stack(split, axis=1), axis=0, return_inverse=True)
     curves = [
@@ -65,16 +65,16 @@ def fit_table(table: SampleTable) -> list[Curve]:
 
 def _fit_curve(table: SampleTable, fitter: Fitter) -> Curve:
     table = table.take(_commonest_variant(table, fitter))
-    words = {name: table.words[name].values[int(table.words[name].codes[0])] for name in fitter.words}
+    labels = {name: table.labels[name].values[int(table.labels[name].codes[0])] for name in fitter.labels}
     columns = {name: column for name, column in table.numbers.items() if name not in fitter.flags}
     medians = table.medians_s()
     noise = _noise(table, medians)
     cases, seconds = _one_time_per_case(columns, medians)
     flags = {name: str(int(table.numbers[name][0])) for name in fitter.flags}
-    arrays = fitter.fit(cases, words, seconds, noise)
+    arrays = fitter.fit(cases, labels, seconds, noise)
     return Curve(
         family=table.family,
-        key=words | flags,
+        key=labels | flags,
         origin=Origin(int(table.origin[0])),
         points=int(seconds.shape[0]),
         ranges={name: (int(column.min()), int(column.max())) for name, column in cases.items()},
@@ -96,7 +96,7 @@ def _worst(rows: FloatArray, errors: FloatArray, cases: dict[str, IntArray]) -> 
 
 def _commonest_variant(table: SampleTable, fitter: Fitter) -> IntArray:
     """Rows of the commonest combination of words that do not split curves (accumulate dtype, ...)."""
-    rest = [column.codes for name, column in sorted(table.words.items()) if name not in fitter.words]
+    rest = [column.codes for name, column in sorted(table.labels.items()) if name not in fitter.labels]
     if not rest:
         return np.arange(table.size, dtype=np.int64)
     _, which, counts = np.unique(np.stack(rest, axis=1), axis=0, return_inverse=True, return_counts=True)

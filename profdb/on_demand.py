@@ -17,7 +17,7 @@ from profdb.cases import CASE_OF, Case, Family, product_dtypes
 from profdb.fitting import with_fits
 from profdb.lookup.priced import Priced
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
-from profdb.store.columns import SampleTable, number_names, word_names
+from profdb.store.columns import SampleTable, label_names, number_names
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import merge
 from spec.arrays import IntArray
@@ -79,7 +79,7 @@ class OnDemand:
         return len(self._left)
 
     def fill(
-        self, family: Family, words: dict[str, str], columns: dict[str, IntArray], priced: Priced
+        self, family: Family, labels: dict[str, str], columns: dict[str, IntArray], priced: Priced
     ) -> Priced:
         """``priced`` with the shapes that are not interpolated inside measured data measured instead."""
         if family not in MEASURABLE:
@@ -90,7 +90,7 @@ class OnDemand:
             priced.origin.copy(),
         )
         for row in np.flatnonzero(np.isnan(seconds) | (origin != int(Origin.MEASURED))).tolist():
-            case = case_of(family, words, {name: int(column[row]) for name, column in columns.items()})
+            case = case_of(family, labels, {name: int(column[row]) for name, column in columns.items()})
             sample = self._sample_of(family, case)
             if sample is not None and sample.status == "ok":
                 seconds[row], origin[row] = sample.median_s, int(sample.origin)
@@ -125,7 +125,7 @@ class OnDemand:
 def _key(family: Family, case: Case) -> tuple[object, ...]:
     """A case as SampleTable.case_keys has it."""
     numbers = (int(getattr(case, name)) for name in sorted(number_names(family)))
-    return (*numbers, *(str(getattr(case, name)) for name in sorted(word_names(family))))
+    return (*numbers, *(str(getattr(case, name)) for name in sorted(label_names(family))))
 
 
 def keep(path: str | Path, samples: list[Sample], machine: MachineFacts) -> None:
@@ -136,11 +136,11 @@ def keep(path: str | Path, samples: list[Sample], machine: MachineFacts) -> None
         save_profile(path, with_fits(merge(load_profile(path), taken).profile))
 
 
-def case_of(family: Family, words: dict[str, str], sizes: dict[str, int]) -> Case:
+def case_of(family: Family, labels: dict[str, str], sizes: dict[str, int]) -> Case:
     """The case that a question's words and sizes stand for."""
     case_type = CASE_OF[family]
     flags = {item.name for item in fields(case_type) if item.type is bool}
-    typed = {name: word == "1" if name in flags else word for name, word in words.items()}
-    dtypes = product_dtypes(words["dtype_in"]) if "dtype_in" in words else {}
+    typed = {name: word == "1" if name in flags else word for name, word in labels.items()}
+    dtypes = product_dtypes(labels["dtype_in"]) if "dtype_in" in labels else {}
     case: Case = case_type(**sizes, **{**typed, **dtypes})
     return case

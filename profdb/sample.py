@@ -11,10 +11,10 @@ from profdb.cases import CASE_OF, FAMILY_OF, Case, Family
 from profdb.store.checks import TRIAL_LIMITS_S
 from profdb.store.columns import (
     STATUSES,
+    LabelColumn,
     SampleTable,
-    WordColumn,
+    label_names,
     number_names,
-    word_names,
 )
 from spec.arrays import ints
 from spec.collectives import Collective
@@ -103,8 +103,8 @@ def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
     return SampleTable(
         family=family,
         numbers={name: ints([int(getattr(s.case, name)) for s in samples]) for name in number_names(family)},
-        words={
-            name: WordColumn.of(str(getattr(s.case, name)) for s in samples) for name in word_names(family)
+        labels={
+            name: LabelColumn.of(str(getattr(s.case, name)) for s in samples) for name in label_names(family)
         },
         trials_s=np.asarray([trial for s in samples for trial in s.trials_s], dtype=np.float64),
         trial_offsets=np.concatenate([ints([0]), np.cumsum(counts)]),
@@ -112,8 +112,8 @@ def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
         origin=ints([int(s.origin) for s in samples]),
         nodes=ints([s.world.nodes for s in samples]),
         ranks=ints([s.world.ranks for s in samples]),
-        taken=WordColumn.of(s.taken for s in samples),
-        launched=WordColumn.of(json.dumps(dict(s.launched), sort_keys=True) for s in samples),
+        taken=LabelColumn.of(s.taken for s in samples),
+        launched=LabelColumn.of(json.dumps(dict(s.launched), sort_keys=True) for s in samples),
     )
 
 
@@ -126,7 +126,7 @@ def case_at(table: SampleTable, row: int) -> Case:
             number = int(table.numbers[item.name][row])
             values[item.name] = bool(number) if item.type is bool else number
         else:
-            column = table.words[item.name]
+            column = table.labels[item.name]
             word = column.values[int(column.codes[row])]
             values[item.name] = Collective(word) if item.type is Collective else word
     case: Case = case_type(**values)

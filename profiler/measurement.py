@@ -71,13 +71,13 @@ def attempt(world: World, case: Case, action: Callable[[], object]) -> tuple[str
     return common_word(world.gather(word), case)
 
 
-def common_word(words: list[str], case: Case) -> tuple[str, str]:
+def common_word(labels: list[str], case: Case) -> tuple[str, str]:
     """The worst of the ranks' words."""
-    for rank, word in enumerate(words):
+    for rank, word in enumerate(labels):
         if word.startswith("error "):
             raise RankFailedError(f"rank {rank} failed in {describe(case)}: {word.removeprefix('error ')}")
     for status in (OOM, FAILED):
-        for word in words:
+        for word in labels:
             if word.startswith(status):
                 return status, word.removeprefix(status).strip()
     return OK, ""

@@ -12,11 +12,11 @@ SHOWN_DIFFERENCES = 3
 def report_lines(report: RunReport, output: Path) -> list[str]:
     """Counts, the machine, disagreements with earlier runs, and remarks."""
     result = report.sweep
-    words = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items())) or "nothing"
+    labels = ", ".join(f"{count} {status}" for status, count in sorted(result.statuses.items())) or "nothing"
     machine = report.profile.machine
     best = ", ".join(f"{flops / 1e12:.3g} TFLOP/s {name}" for name, flops in machine.best_flops.items())
     lines = [
-        f"measured in {result.seconds:.1f} s: {words}"
+        f"measured in {result.seconds:.1f} s: {labels}"
         + (f"; {result.left} left by the budget (continue with --resume)" if result.left else ""),
         f"{output}: {len(report.profile.samples)} samples of {machine.gpu}"
         + (f" (cluster {machine.cluster})" if machine.cluster else "")

@@ -83,9 +83,9 @@ class World:
         """Every rank's ``word``, by rank."""
         if self.size == 1:
             return [word]
-        words: list[Any] = [None] * self.size
-        dist.all_gather_object(words, word, group=self.control)
-        return [str(item) for item in words]
+        labels: list[Any] = [None] * self.size
+        dist.all_gather_object(labels, word, group=self.control)
+        return [str(item) for item in labels]
 
     def align(self) -> None:
         """Queue a barrier over the whole world on the device."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.data_parallel.step import HeldParameters, step_ops
+from ops.data_parallel.step import RankParameters, step_ops
 from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
 from ops.op import Comm, HostTransfer, HostUpdate, Op, Ops, Update
@@ -33,14 +33,16 @@ class StepTimes:
     gather: SumByPart
 
 
-def operations(context: LayerContext, sharding: Sharding, held: HeldParameters, tied_here: BoolArray) -> Ops:
+def operations(
+    context: LayerContext, sharding: Sharding, on_rank: RankParameters, tied_here: BoolArray
+) -> Ops:
     """The step's operations for every stage row; ``tied_here`` marks rows whose embedding or head is
     tied to another stage's."""
-    return step_ops(context, held, np.where(tied_here, embedding_elements(context, sharding), 0))
+    return step_ops(context, on_rank, np.where(tied_here, embedding_elements(context, sharding), 0))
 
 
 def step_times(
-    pricer: Pricer, job: JobSpec, layout: Layout, ops: Ops, held: HeldParameters, passes: PassTimes
+    pricer: Pricer, job: JobSpec, layout: Layout, ops: Ops, on_rank: RankParameters, passes: PassTimes
 ) -> StepTimes:
     """Price the step's operations and hide what the framework overlaps.
 
@@ -51,7 +53,7 @@ def step_times(
     preset = job.preset
     choices = preset.data_parallel
     bucket = np.maximum(choices.bucket_elements, choices.bucket_elements_per_rank * layout.dp * layout.cp)
-    buckets = np.where(bucket > 0, np.maximum(np.ceil(held.total / np.maximum(bucket, 1)), 1.0), 1.0)
+    buckets = np.where(bucket > 0, np.maximum(np.ceil(on_rank.total / np.maximum(bucket, 1)), 1.0), 1.0)
     reduction = [_share(pricer, op, layout) for op in ops if op.role is Role.GRADIENT_REDUCTION]
     gather = [_share(pricer, op, layout) for op in ops if op.role is Role.PARAMETER_GATHER]
     leaving = [(op, _share(pricer, op, layout)) for op in ops if op.role is Role.GRADIENTS_TO_HOST]

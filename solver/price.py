@@ -114,8 +114,8 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
         pricer,
         job,
         row_layout,
-        operations(context, plans.sharding, table.bytes.held, stages.tied(model, row_layout.pp)),
-        table.bytes.held,
+        operations(context, plans.sharding, table.bytes.on_rank, stages.tied(model, row_layout.pp)),
+        table.bytes.on_rank,
         _pass_times(table, times, stages, stages.plan),
     )
     return StageSeconds(

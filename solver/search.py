@@ -134,7 +134,7 @@ def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _
         row = int(np.argmin(np.where(fits, np.inf, device)))
         miss = _Miss(
             needed_bytes=float(device[row]),
-            words=f"{plans.plan(row).words()} needs {bytes_to_gib(float(device[row])):.1f} GiB "
+            words=f"{plans.plan(row).label()} needs {bytes_to_gib(float(device[row])):.1f} GiB "
             f"of {bytes_to_gib(limit):.1f}",
         )
     kept = plans.take(np.flatnonzero(fits).astype(np.int64)) if fits.any() else None

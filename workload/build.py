@@ -76,7 +76,7 @@ def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple
 def _step(question: Question, table: Sized, row: int) -> tuple[WorkItem, ...]:
     """The optimizer step of one stage row."""
     one = ints(row)
-    held = table.bytes.held.take(one)
+    held = table.bytes.on_rank.take(one)
     layout = table.plans.layout.take(table.stages.plan[one])
     tied = table.stages.tied(question.model, table.plans.layout.pp[table.stages.plan])[one]
     sharding = table.plans.sharding

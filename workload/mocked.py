@@ -13,7 +13,7 @@ import numpy as np
 
 from ops.block import block_ops
 from ops.context import LayerContext
-from ops.data_parallel.step import HeldParameters
+from ops.data_parallel.step import RankParameters
 from ops.data_parallel.weight_sharding import sharded_over_data
 from ops.embedding_and_head import embedding, head, loss
 from ops.experts.moe_block import moe_half
@@ -200,8 +200,8 @@ class Workshop:
 
         A plan with pp > 1 takes the model for one of its equal stages.
         """
-        held = self._held(model)
-        ops = operations(self.context, self.sharding, held, bools([False]))
+        on_rank = self._held(model)
+        ops = operations(self.context, self.sharding, on_rank, bools([False]))
         step = tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
         # One piece a child, so that the rows of a file keep the order of the model.
         pieces = tuple(
@@ -234,11 +234,11 @@ class Workshop:
     def _rows(self) -> IntArray:
         return ceil_div(self.context.tokens, self.sharding.norm_shards(self.layout))
 
-    def _held(self, model: MockedModel) -> HeldParameters:
+    def _held(self, model: MockedModel) -> RankParameters:
         total = {
             owner: sum(each.elements for each in model.parameters() if each.owner is owner) for owner in Owner
         }
-        return HeldParameters(
+        return RankParameters(
             dense=ints(total[Owner.DENSE]),
             weight=ints(total[Owner.WEIGHT]),
             expert=ints(total[Owner.EXPERT]),

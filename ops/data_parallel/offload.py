@@ -34,8 +34,8 @@ def offloaded_elements(context: LayerContext, owned: IntArray) -> IntArray:
 
 def keeps_gradients_on_host(context: LayerContext) -> IntArray:
     """1 where sharded gradients wait on the host from one micro-batch to the next."""
-    held = context.job.optimizer_offload > 0 and context.job.preset.offload.optimizer == "backward"
-    return ints((context.layout.zero_stage >= 2) & held)
+    leaves_early = context.job.optimizer_offload > 0 and context.job.preset.offload.optimizer == "backward"
+    return ints((context.layout.zero_stage >= 2) & leaves_early)
 
 
 def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:

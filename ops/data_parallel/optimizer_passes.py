@@ -23,8 +23,8 @@ from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
 
 
-def optimizer_passes(context: LayerContext, held: IntArray, owned: IntArray) -> tuple[Ops, Ops]:
-    """Kernels before and after the update, for ``held`` gradient elements of a rank and the ``owned``
+def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) -> tuple[Ops, Ops]:
+    """Kernels before and after the update, for ``on_rank`` gradient elements of a rank and the ``owned``
     ones whose state it keeps.
 
     ``Assumption:`` the norm is above the limit, as in the first steps of a training, so that every gradient is
@@ -37,17 +37,17 @@ def optimizer_passes(context: LayerContext, held: IntArray, owned: IntArray) -> 
     narrow_parameter = bool(precision.master) and precision.parameter != precision.master
     wide = precision.master or precision.gradient
     copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
-    divided = np.where((copies > 1) & (layout.zero_stage < 2), held, 0)
+    divided = np.where((copies > 1) & (layout.zero_stage < 2), on_rank, 0)
     before = [("divide_gradients", "copy", divided, precision.gradient)]
     if preset.host.checks_numbers:
         # megatron/core/distributed/param_and_grad_buffer.py, check_grads
-        before.insert(0, ("check_gradients", "norm_reduce", held, precision.gradient))
+        before.insert(0, ("check_gradients", "norm_reduce", on_rank, precision.gradient))
     if preset.data_parallel.flattened_buckets:
         before = [
             (f"{way}_gradients", "copy", divided, precision.gradient) for way in ("flatten", "unflatten")
         ]
     if preset.data_parallel.contiguous_gradients:
-        before.append(("zero_gradients", "fill", held, precision.gradient))
+        before.append(("zero_gradients", "fill", on_rank, precision.gradient))
     if narrow_gradient:
         before.append(("master_gradients", "cast", owned, precision.gradient))
     if precision.compute == "fp16":

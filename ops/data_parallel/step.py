@@ -20,7 +20,7 @@ from spec.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldParameters:
+class RankParameters:
     """Trained elements on one rank by owner, one entry per row."""
 
     dense: IntArray
@@ -32,9 +32,9 @@ class HeldParameters:
         """All of them."""
         return self.dense + self.weight + self.expert
 
-    def take(self, rows: IntArray) -> "HeldParameters":
+    def take(self, rows: IntArray) -> "RankParameters":
         """The rows asked for."""
-        return HeldParameters(dense=self.dense[rows], weight=self.weight[rows], expert=self.expert[rows])
+        return RankParameters(dense=self.dense[rows], weight=self.weight[rows], expert=self.expert[rows])
 
     def of(self, owner: Owner) -> IntArray:
         """The elements of one owner."""
@@ -55,13 +55,13 @@ def shards(context: LayerContext, owner: Owner) -> IntArray:
     return np.gcd(layout.zero_size, layout.wdp)
 
 
-def owned_elements(context: LayerContext, held: HeldParameters) -> IntArray:
+def owned_elements(context: LayerContext, on_rank: RankParameters) -> IntArray:
     """Elements whose optimizer state this rank keeps and updates."""
-    parts = [ceil_div(held.of(owner), shards(context, owner)) for owner in Owner]
+    parts = [ceil_div(on_rank.of(owner), shards(context, owner)) for owner in Owner]
     return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
 
 
-def step_ops(context: LayerContext, held: HeldParameters, tied: IntArray) -> Ops:
+def step_ops(context: LayerContext, on_rank: RankParameters, tied: IntArray) -> Ops:
     """Reduction, norm, update and return of the parameters for every row.
 
     ``tied`` elements of a row's embedding or head are shared with another stage and their gradients
@@ -75,12 +75,12 @@ def step_ops(context: LayerContext, held: HeldParameters, tied: IntArray) -> Ops
         dtype = context.job.precision.gradient
         size = (tied * dtype_bytes(dtype)).astype(np.int64)
         ops.append(_comm(_reduced("tied_gradient"), Collective.ALL_REDUCE, Axis.EMBEDDING, size, dtype))
-    present = [owner for owner in Owner if held.of(owner).any()]
+    present = [owner for owner in Owner if on_rank.of(owner).any()]
     for owner in present:
-        ops += _reduction(context, owner, held.of(owner))
-    ops += gradients_to_host(context, owned_elements(context, held))
-    ops += _update(context, held)
-    ops += [_return(context, owner, held.of(owner)) for owner in present]
+        ops += _reduction(context, owner, on_rank.of(owner))
+    ops += gradients_to_host(context, owned_elements(context, on_rank))
+    ops += _update(context, on_rank)
+    ops += [_return(context, owner, on_rank.of(owner)) for owner in present]
     return tuple(ops)
 
 
@@ -129,11 +129,11 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
     return ops
 
 
-def _update(context: LayerContext, held: HeldParameters) -> list[Op]:
+def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
     """The passes over gradients and parameters around the optimizer's own (ops.data_parallel.optimizer_passes)."""
-    owned = owned_elements(context, held)
+    owned = owned_elements(context, on_rank)
     here = owned - offloaded_elements(context, owned)
-    before, after = optimizer_passes(context, held.total, here)
+    before, after = optimizer_passes(context, on_rank.total, here)
     update = Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=here)
     return [*before, update, *host_updates(context, owned), *after]
 

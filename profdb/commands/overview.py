@@ -65,7 +65,7 @@ def overview_lines(profile: ProfileDatabase) -> list[str]:
 
 
 def _curve_lines(curve: Curve) -> list[str]:
-    words = " ".join(_word(name, value) for name, value in curve.key.items() if value not in ("", "0"))
+    labels = " ".join(_word(name, value) for name, value in curve.key.items() if value not in ("", "0"))
     ranges = ", ".join(
         f"{name} {low}" if low == high else f"{name} {low}..{high}"
         for name, (low, high) in curve.ranges.items()
@@ -77,7 +77,7 @@ def _curve_lines(curve: Curve) -> list[str]:
         if curve.arrays["cv_error"].size
         else "too few points to test"
     )
-    lines = [f"  {words:34} {ORIGIN_NAMES[curve.origin]:11} {curve.points:6d} points  {left_out}"]
+    lines = [f"  {labels:34} {ORIGIN_NAMES[curve.origin]:11} {curve.points:6d} points  {left_out}"]
     if ranges:
         lines.append(f"    {ranges}")
     if curve.worst:

@@ -63,7 +63,7 @@ def _network_rows(
     table = profile.tables.get(Family.COLLECTIVE)
     if table is None:
         return
-    chosen = table.words["collective"].equals(kind.value) & (table.origin == int(Origin.MEASURED))
+    chosen = table.labels["collective"].equals(kind.value) & (table.origin == int(Origin.MEASURED))
     for row in np.flatnonzero(chosen).tolist():
         start, stop = int(table.trial_offsets[row]), int(table.trial_offsets[row + 1])
         if start == stop:

@@ -9,25 +9,25 @@ from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import FloatArray, IntArray
 
 Columns = dict[str, IntArray]
-Words = dict[str, str]
+Labels = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitter:
-    """How one family is fitted and read. ``words`` and ``flags`` name the case fields that split the
+    """How one family is fitted and read. ``labels`` and ``flags`` name the case fields that split the
     samples into curves; a change of method raises ``version``, and stored fits are made anew."""
 
     version: int
-    words: tuple[str, ...]
+    labels: tuple[str, ...]
     flags: tuple[str, ...]
-    fit: Callable[[Columns, Words, FloatArray, float], Arrays]
-    predict: Callable[[Arrays, Columns, Words], Prediction]
+    fit: Callable[[Columns, Labels, FloatArray, float], Arrays]
+    predict: Callable[[Arrays, Columns, Labels], Prediction]
 
 
 FITTERS: dict[Family, Fitter] = {
     family: Fitter(
         version=module.VERSION,
-        words=module.CURVE_WORDS,
+        labels=module.CURVE_LABELS,
         flags=module.CURVE_FLAGS,
         fit=module.fit,
         predict=module.predict,

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from ops.calls import AttentionCall, flag_names, word_names
+from ops.calls import AttentionCall, flag_names, label_names
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
 VERSION = 5
-CURVE_WORDS: tuple[str, ...] = word_names(AttentionCall)
+CURVE_LABELS: tuple[str, ...] = label_names(AttentionCall)
 CURVE_FLAGS: tuple[str, ...] = flag_names(AttentionCall)
 
 BACKWARD_PRODUCTS = 2.5
@@ -36,19 +36,19 @@ def attended_pairs(columns: dict[str, IntArray], mask: str) -> FloatArray:
     return np.asarray(ramp + (rows - growing) * window)
 
 
-def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
+def shapes_of(columns: dict[str, IntArray], labels: dict[str, str]) -> Shapes:
     """FLOPs 2 (qk_dim + v_dim) per attended pair and head (backward 2.5 times); bytes of q, k, v and
     the output once (backward: those, their gradients and the output gradient)."""
     sizes = {name: column.astype(np.float64) for name, column in columns.items()}
     batch, q, kv = sizes["batch"], sizes["q_len"], sizes["kv_len"]
     heads, kv_heads, qk_dim, v_dim = (sizes[name] for name in ("heads", "kv_heads", "qk_dim", "v_dim"))
-    width = dtype_bytes(words["dtype"])
-    flops = 2.0 * batch * heads * attended_pairs(columns, words["mask"]) * (qk_dim + v_dim)
+    width = dtype_bytes(labels["dtype"])
+    flops = 2.0 * batch * heads * attended_pairs(columns, labels["mask"]) * (qk_dim + v_dim)
     inputs = batch * (q * heads * qk_dim + kv * kv_heads * (qk_dim + v_dim))
     outputs = batch * q * heads * v_dim
-    windowed = words["mask"] == "window"
+    windowed = labels["mask"] == "window"
     unseen = kv / np.clip(sizes["window"], 1.0, kv) if windowed else np.ones_like(kv)
-    backward = words["direction"] == "backward"
+    backward = labels["direction"] == "backward"
     moved = 2.0 * (inputs + outputs) if backward else inputs + outputs
     return Shapes(
         points=log_points([batch, q, kv / q, heads, heads / kv_heads, qk_dim, v_dim / qk_dim, unseen]),
@@ -57,11 +57,11 @@ def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
     )
 
 
-def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
+def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
     """Fit one curve to samples (sizes by name, median seconds, relative noise)."""
-    return fit_surface(shapes_of(columns, words), seconds, noise)
+    return fit_surface(shapes_of(columns, labels), seconds, noise)
 
 
-def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str]) -> Prediction:
+def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]) -> Prediction:
     """Seconds of attention calls with all sizes >= 1."""
-    return predict_surface(arrays, shapes_of(columns, words))
+    return predict_surface(arrays, shapes_of(columns, labels))

@@ -17,7 +17,7 @@ from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.collectives import Collective
 
 VERSION = 6
-CURVE_WORDS: tuple[str, ...] = ("collective",)
+CURVE_LABELS: tuple[str, ...] = ("collective",)
 CURVE_FLAGS: tuple[str, ...] = ()
 SHAPE = ("intra", "inter", "siblings")
 
@@ -28,7 +28,7 @@ BEYOND_STD = 0.15
 """Assumption: relative error of latency + bandwidth beyond the measured sizes."""
 
 
-def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
+def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
     """One curve for each group shape among the samples."""
     stacked = np.stack([columns[name] for name in SHAPE], axis=1)
     shapes, which = np.unique(stacked, axis=0, return_inverse=True)
@@ -56,7 +56,7 @@ def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray
         "noise": np.asarray([noise]),
         "cv_error": errors[best],
         "cv_row": rows,
-        "shape_error": np.asarray([shape_error(Collective(words["collective"]), curves)]),
+        "shape_error": np.asarray([shape_error(Collective(labels["collective"]), curves)]),
     }
 
 
@@ -95,7 +95,7 @@ def shape_curves(arrays: Arrays) -> list[ShapeCurve]:
     return curves
 
 
-def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str]) -> Prediction:
+def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]) -> Prediction:
     """Seconds of collectives over groups of two ranks or more and sizes >= 1 byte.
 
     ``seconds`` is NaN for a reach (across domains or within one) of which nothing was measured; the
@@ -114,7 +114,7 @@ def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str])
     for index, shape in enumerate(shapes):
         rows = np.flatnonzero(which.reshape(-1) == index)
         own = measured.get((int(shape[0]), int(shape[1]), int(shape[2])))
-        monotone = own or restated(Collective(words["collective"]), curves, shape)
+        monotone = own or restated(Collective(labels["collective"]), curves, shape)
         if monotone is None:
             continue
         seconds[rows], within = climb(monotone, sizes[rows])

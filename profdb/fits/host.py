@@ -6,11 +6,11 @@ from profdb.fits.prediction import Arrays, Prediction
 from spec.arrays import FloatArray, IntArray
 
 VERSION = 2
-CURVE_WORDS: tuple[str, ...] = ("kind",)
+CURVE_LABELS: tuple[str, ...] = ("kind",)
 CURVE_FLAGS: tuple[str, ...] = ()
 
 
-def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
+def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
     """The median over the samples of one kind, seconds."""
     return {
         "seconds": np.asarray([float(np.median(seconds))]),
@@ -19,7 +19,7 @@ def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray
     }
 
 
-def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str]) -> Prediction:
+def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]) -> Prediction:
     """The stored cost, once."""
     return Prediction(
         seconds=arrays["seconds"].copy(),

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from ops.calls import KernelCall, flag_names, word_names
+from ops.calls import KernelCall, flag_names, label_names
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.surface import Shapes, fit_surface, log_points, predict_surface
 from spec.arrays import FloatArray, IntArray
 
 VERSION = 5
-CURVE_WORDS: tuple[str, ...] = (*word_names(KernelCall), "direction")
+CURVE_LABELS: tuple[str, ...] = (*label_names(KernelCall), "direction")
 CURVE_FLAGS: tuple[str, ...] = flag_names(KernelCall)
 
 
@@ -24,20 +24,20 @@ def moves_bytes(kernel: str, direction: str, dtype: str) -> bool:
     return bytes_per_element(kernel, direction, dtype) > 0.0
 
 
-def shapes_of(columns: dict[str, IntArray], words: dict[str, str]) -> Shapes:
+def shapes_of(columns: dict[str, IntArray], labels: dict[str, str]) -> Shapes:
     """No FLOPs that count; bytes by ``bytes_per_element``."""
     rows, width = columns["rows"].astype(np.float64), columns["width"].astype(np.float64)
-    per_element = bytes_per_element(words["kernel"], words["direction"], words["dtype"])
+    per_element = bytes_per_element(labels["kernel"], labels["direction"], labels["dtype"])
     return Shapes(
         points=log_points([rows, width]), flops=np.zeros_like(rows), size_bytes=per_element * rows * width
     )
 
 
-def fit(columns: dict[str, IntArray], words: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
+def fit(columns: dict[str, IntArray], labels: dict[str, str], seconds: FloatArray, noise: float) -> Arrays:
     """Fit one curve to samples (sizes by name, median seconds, relative noise)."""
-    return fit_surface(shapes_of(columns, words), seconds, noise)
+    return fit_surface(shapes_of(columns, labels), seconds, noise)
 
 
-def predict(arrays: Arrays, columns: dict[str, IntArray], words: dict[str, str]) -> Prediction:
+def predict(arrays: Arrays, columns: dict[str, IntArray], labels: dict[str, str]) -> Prediction:
     """Seconds of kernel calls with rows, width >= 1."""
-    return predict_surface(arrays, shapes_of(columns, words))
+    return predict_surface(arrays, shapes_of(columns, labels))

@@ -118,9 +118,9 @@ def _read_comment(run: _Run, line: str, where: str) -> _Run:
             raise ProfileError(f"{where}: several groups at once (split) are not read; nothing imported")
         run.hosts.append(rank.group(2))
         run.gpu = rank.group(3).strip()
-    words = line.lstrip("#").split()
-    if words[:3] == ["size", "count", "type"]:
-        run.columns = words
+    labels = line.lstrip("#").split()
+    if labels[:3] == ["size", "count", "type"]:
+        run.columns = labels
     return run
 
 

@@ -1,6 +1,6 @@
 """When one curve may answer for another: the whole policy, and how much it costs in error.
 
-A question whose own words (layout, dtype, kernel, ...) were never measured is answered by the curve
+A question whose own labels (layout, dtype, kernel, ...) were never measured is answered by the curve
 with the smallest total penalty among those allowed here, at the asked work: FLOPs and bytes are those of
 the question, only the efficiency is borrowed. Such an answer is EXTRAPOLATED, or keeps the origin of
 modelled or transferred samples, and the penalty joins its error. Words without a rule never
@@ -8,7 +8,7 @@ stand in for each other: no bf16 curve answers for fp8, no flash kernel for unfu
 all-gather for an all-to-all.
 
 Assumption: every penalty is a relative standard error chosen by us, none is measured; profiles that
-hold the asked words never use them.
+hold the asked labels never use them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,12 +60,12 @@ same ring in opposite order (Chan et al. 2007, Concurrency Computat. 19, sec. 5)
 RULES[(Family.GROUPED_GEMM, "layout")] = RULES[(Family.GEMM, "layout")]
 RULES[(Family.GROUPED_GEMM, "scale_recipe")] = RULES[(Family.GEMM, "scale_recipe")]
 
-DTYPE_WORDS = frozenset({"dtype", "dtype_in"})
+DTYPE_LABELS = frozenset({"dtype", "dtype_in"})
 BYTES_ONLY = frozenset({Family.MEMORY_BOUND, Family.OPTIMIZER})
 """Families whose time is bytes moved: another number format costs its bytes."""
 
 
-def word_penalty(family: Family, word: str, asked: str, held: str) -> float | None:
+def label_penalty(family: Family, word: str, asked: str, held: str) -> float | None:
     """Relative error of reading ``held`` where ``asked`` is meant; 0 for equal words, None: not allowed."""
     if asked == held:
         return 0.0
@@ -73,7 +73,7 @@ def word_penalty(family: Family, word: str, asked: str, held: str) -> float | No
         return ANY_KERNEL
     if family in BYTES_ONLY and word.endswith("dtype"):
         return 0.15
-    if word in DTYPE_WORDS and {asked, held} <= SAME_WIDTH:
+    if word in DTYPE_LABELS and {asked, held} <= SAME_WIDTH:
         return 0.05
     return RULES.get((family, word), {}).get((asked, held))
 
@@ -85,7 +85,7 @@ def stand_ins(
     penalty 0). Penalties of several words add as independent errors."""
     allowed: list[tuple[float, Mapping[str, str]]] = []
     for key in held:
-        penalties = [word_penalty(family, word, asked[word], key[word]) for word in asked]
+        penalties = [label_penalty(family, word, asked[word], key[word]) for word in asked]
         known = [penalty for penalty in penalties if penalty is not None]
         if len(known) == len(penalties):
             allowed.append((float(np.sqrt(np.sum(np.square(known)))), key))

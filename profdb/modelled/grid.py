@@ -127,7 +127,7 @@ def attention_cases(cluster: ClusterSpec) -> Iterator[AttentionCase]:
             heads: int = heads,
             kv_heads: int = kv_heads,
             direction: str = direction,
-            **words: object,
+            **labels: object,
         ) -> AttentionCase:
             values: dict[str, object] = {
                 "batch": 1,
@@ -140,7 +140,7 @@ def attention_cases(cluster: ClusterSpec) -> Iterator[AttentionCase]:
                 "direction": direction,
                 "dtype": dtype,
             }
-            return AttentionCase(**{**values, **words})  # type: ignore[arg-type]
+            return AttentionCase(**{**values, **labels})  # type: ignore[arg-type]
 
         for length, dims, batch in product(LENGTHS, HEAD_DIMS, (1, 4)):
             for mask in ("causal", "varlen", "full"):

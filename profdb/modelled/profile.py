@@ -79,8 +79,8 @@ def modelled_seconds(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
-        words = (getattr(case, item.name) for item in fields(case) if item.type not in (int, Count))
-        groups.setdefault((type(case), *words), []).append(index)
+        labels = (getattr(case, item.name) for item in fields(case) if item.type not in (int, Count))
+        groups.setdefault((type(case), *labels), []).append(index)
     seconds = np.full(len(cases), np.nan)
     for rows in groups.values():
         seconds[rows] = _price(book, [cases[row] for row in rows])

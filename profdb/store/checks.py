@@ -50,7 +50,7 @@ def check_table(table: SampleTable, where: str) -> None:
     if not _are_json_objects(table.launched.values):
         raise ProfileError(f"{where}: what was launched is no JSON object; the file is damaged")
     if table.family is Family.COLLECTIVE:
-        unknown = [word for word in table.words["collective"].values if word not in set(Collective)]
+        unknown = [word for word in table.labels["collective"].values if word not in set(Collective)]
         if unknown:
             raise ProfileError(f"{where}: unknown collective {unknown[0][:40]!r}")
 

@@ -35,28 +35,28 @@ def number_limits(family: Family) -> dict[str, tuple[int, int]]:
     }
 
 
-def word_names(family: Family) -> tuple[str, ...]:
+def label_names(family: Family) -> tuple[str, ...]:
     """Fields of the family's case that are words (layout, dtype, kernel, ...)."""
     return tuple(field.name for field in fields(CASE_OF[family]) if field.type not in NUMBERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WordColumn:
+class LabelColumn:
     """A column of words: ``values[codes[i]]`` is the word of row i."""
 
     codes: IntArray
     values: tuple[str, ...]
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> "WordColumn":
+    def of(cls, labels: Iterable[str]) -> "LabelColumn":
         """Intern words in order of first appearance."""
         seen: dict[str, int] = {}
-        codes = [seen.setdefault(word, len(seen)) for word in words]
+        codes = [seen.setdefault(word, len(seen)) for word in labels]
         return cls(codes=np.asarray(codes, dtype=np.int64), values=tuple(seen))
 
-    def take(self, rows: IntArray) -> "WordColumn":
+    def take(self, rows: IntArray) -> "LabelColumn":
         """The column at ``rows``."""
-        return WordColumn(codes=self.codes[rows], values=self.values)
+        return LabelColumn(codes=self.codes[rows], values=self.values)
 
     def equals(self, word: str) -> BoolArray:
         """Which rows hold ``word``."""
@@ -64,12 +64,12 @@ class WordColumn:
             return np.zeros(self.codes.shape[0], dtype=np.bool_)
         return np.asarray(self.codes == self.values.index(word), dtype=np.bool_)
 
-    def words(self) -> list[str]:
+    def labels(self) -> list[str]:
         """The words themselves, one a row."""
         return [self.values[code] for code in self.codes.tolist()]
 
 
-def join_words(first: WordColumn, second: WordColumn) -> WordColumn:
+def join_labels(first: LabelColumn, second: LabelColumn) -> LabelColumn:
     """One column after another."""
     values = list(first.values)
     place = {word: code for code, word in enumerate(values)}
@@ -79,7 +79,7 @@ def join_words(first: WordColumn, second: WordColumn) -> WordColumn:
             values.append(word)
     renamed = ints([place[word] for word in second.values]) if second.values else ints([])
     moved = renamed[second.codes] if second.codes.size else second.codes
-    return WordColumn(codes=np.concatenate([first.codes, moved]), values=tuple(values))
+    return LabelColumn(codes=np.concatenate([first.codes, moved]), values=tuple(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +90,15 @@ class SampleTable:
 
     family: Family
     numbers: dict[str, IntArray]
-    words: dict[str, WordColumn]
+    labels: dict[str, LabelColumn]
     trials_s: FloatArray
     trial_offsets: IntArray
     status: IntArray
     origin: IntArray
     nodes: IntArray
     ranks: IntArray
-    taken: WordColumn
-    launched: WordColumn
+    taken: LabelColumn
+    launched: LabelColumn
 
     @property
     def size(self) -> int:
@@ -123,7 +123,7 @@ class SampleTable:
         return SampleTable(
             family=self.family,
             numbers={name: column[rows] for name, column in self.numbers.items()},
-            words={name: column.take(rows) for name, column in self.words.items()},
+            labels={name: column.take(rows) for name, column in self.labels.items()},
             trials_s=self.trials_s[starts + np.arange(int(offsets[-1]))],
             trial_offsets=offsets,
             status=self.status[rows],
@@ -139,8 +139,8 @@ class SampleTable:
         digest = hashlib.sha256()
         for name in sorted(self.numbers):
             digest.update(name.encode() + b"\0" + np.ascontiguousarray(self.numbers[name]).tobytes())
-        for name in sorted(self.words):
-            column = self.words[name]
+        for name in sorted(self.labels):
+            column = self.labels[name]
             digest.update("\0".join((name, *column.values)).encode() + column.codes.tobytes())
         for array in (self.trials_s, self.trial_offsets, self.status, self.origin):
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -149,7 +149,7 @@ class SampleTable:
     def case_keys(self) -> list[tuple[object, ...]]:
         """A hashable key of each row's case, equal exactly when the cases are."""
         columns: list[Sequence[object]] = [self.numbers[name].tolist() for name in sorted(self.numbers)]
-        columns += [self.words[name].words() for name in sorted(self.words)]
+        columns += [self.labels[name].labels() for name in sorted(self.labels)]
         return list(zip(*columns, strict=True))
 
 
@@ -160,7 +160,7 @@ def join_tables(first: SampleTable, second: SampleTable) -> SampleTable:
         numbers={
             name: np.concatenate([column, second.numbers[name]]) for name, column in first.numbers.items()
         },
-        words={name: join_words(column, second.words[name]) for name, column in first.words.items()},
+        labels={name: join_labels(column, second.labels[name]) for name, column in first.labels.items()},
         trials_s=np.concatenate([first.trials_s, second.trials_s]),
         trial_offsets=np.concatenate(
             [first.trial_offsets, second.trial_offsets[1:] + first.trial_offsets[-1]]
@@ -169,6 +169,6 @@ def join_tables(first: SampleTable, second: SampleTable) -> SampleTable:
         origin=np.concatenate([first.origin, second.origin]),
         nodes=np.concatenate([first.nodes, second.nodes]),
         ranks=np.concatenate([first.ranks, second.ranks]),
-        taken=join_words(first.taken, second.taken),
-        launched=join_words(first.launched, second.launched),
+        taken=join_labels(first.taken, second.taken),
+        launched=join_labels(first.launched, second.launched),
     )

@@ -17,7 +17,7 @@ from profdb.cases import Family
 from profdb.sample import SCHEMA_VERSION, MachineFacts, ProfileDatabase, Samples
 from profdb.store.archive import REMEDY, DamagedArchiveError, check_archive, read_archive
 from profdb.store.checks import check_fit, check_table
-from profdb.store.columns import SampleTable, WordColumn, number_names, word_names
+from profdb.store.columns import LabelColumn, SampleTable, label_names, number_names
 from spec.arrays import IntArray
 from spec.errors import ExportError, ProfileError
 from spec.replaced_file import replaced_path
@@ -168,32 +168,32 @@ def _column(value: Any, dtype: type, what: str) -> Any:
     return array
 
 
-def _words_to_plain(column: WordColumn) -> dict[str, object]:
+def _labels_to_plain(column: LabelColumn) -> dict[str, object]:
     return {"codes": _to_plain(column.codes), "values": json.dumps(list(column.values))}
 
 
-def _words_from_plain(plain: Mapping[str, Any], size: int) -> WordColumn:
+def _labels_from_plain(plain: Mapping[str, Any], size: int) -> LabelColumn:
     codes = _column(plain["codes"], np.int64, "a column of words")
     values = json.loads(plain["values"])
     if not isinstance(values, list) or not all(isinstance(word, str) for word in values):
         raise ValueError("the values of a column of words are no list of words")
     if codes.shape != (size,) or (size and not 0 <= int(codes.min()) <= int(codes.max()) < len(values)):
         raise ValueError("a column of words does not match its values")
-    return WordColumn(codes=codes, values=tuple(values))
+    return LabelColumn(codes=codes, values=tuple(values))
 
 
 def _table_to_plain(table: SampleTable) -> dict[str, object]:
     return {
         "numbers": {name: _to_plain(column) for name, column in table.numbers.items()},
-        "words": {name: _words_to_plain(column) for name, column in table.words.items()},
+        "words": {name: _labels_to_plain(column) for name, column in table.labels.items()},
         "trials_s": _to_plain(table.trials_s),
         "trial_offsets": _to_plain(table.trial_offsets),
         "status": _to_plain(table.status),
         "origin": _to_plain(table.origin),
         "nodes": _to_plain(table.nodes),
         "ranks": _to_plain(table.ranks),
-        "taken": _words_to_plain(table.taken),
-        "launched": _words_to_plain(table.launched),
+        "taken": _labels_to_plain(table.taken),
+        "launched": _labels_to_plain(table.launched),
     }
 
 
@@ -213,15 +213,15 @@ def _table_from_plain(family: Family, plain: Mapping[str, Any]) -> SampleTable:
     return SampleTable(
         family=family,
         numbers={name: column(name, plain["numbers"][name]) for name in number_names(family)},
-        words={name: _words_from_plain(plain["words"][name], size) for name in word_names(family)},
+        labels={name: _labels_from_plain(plain["words"][name], size) for name in label_names(family)},
         trials_s=trials,
         trial_offsets=offsets,
         status=column("status", plain["status"]),
         origin=column("origin", plain["origin"]),
         nodes=column("nodes", plain["nodes"]),
         ranks=column("ranks", plain["ranks"]),
-        taken=_words_from_plain(plain["taken"], size),
-        launched=_words_from_plain(plain["launched"], size),
+        taken=_labels_from_plain(plain["taken"], size),
+        launched=_labels_from_plain(plain["launched"], size),
     )
 
 

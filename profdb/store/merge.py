@@ -67,7 +67,7 @@ def merge(first: ProfileDatabase, second: ProfileDatabase, *, differs: float = D
 
 
 def _trial_keys(table: SampleTable) -> list[tuple[object, ...]]:
-    offsets, trials, taken = table.trial_offsets.tolist(), table.trials_s, table.taken.words()
+    offsets, trials, taken = table.trial_offsets.tolist(), table.trials_s, table.taken.labels()
     status, origin = table.status.tolist(), table.origin.tolist()
     return [
         (*case, status[row], origin[row], taken[row], trials[offsets[row] : offsets[row + 1]].tobytes())

@@ -173,14 +173,14 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> tuple[Forw
     starts_k = packed_offsets(case, case.kv_len, where)
     known = inspect.signature(varlen_attn).parameters
     # causal was a flag in 2.10 and is a window that looks back without end since
-    words: dict[str, object] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+    labels: dict[str, object] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
     if case.heads != case.kv_heads:
         if "enable_gqa" not in known:
             raise UnsupportedCaseError(f"torch {torch.__version__} packs equal heads only")
-        words["enable_gqa"] = True
+        labels["enable_gqa"] = True
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        packed = varlen_attn(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **words)
+        packed = varlen_attn(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **labels)
         return packed if isinstance(packed, torch.Tensor) else packed[0]
 
     return forward, "torch.nn.attention.varlen"

@@ -90,10 +90,10 @@ def one_micro_batch(where: torch.device) -> Callable[[], object]:
     table = torch.nn.Embedding(TINY_VOCAB, TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
     norm = torch.nn.RMSNorm(TINY_HIDDEN).to(device=where, dtype=torch.bfloat16)
     head = torch.nn.Linear(TINY_HIDDEN, TINY_VOCAB, bias=False).to(device=where, dtype=torch.bfloat16)
-    words = torch.randint(TINY_VOCAB, (TINY_TOKENS + 1,))
+    labels = torch.randint(TINY_VOCAB, (TINY_TOKENS + 1,))
 
     def run() -> None:
-        placed = words.to(where, non_blocking=True)
+        placed = labels.to(where, non_blocking=True)
         logits = head(norm(table(placed[:-1])))
         functional.cross_entropy(logits.float(), placed[1:]).backward()
 

@@ -53,9 +53,9 @@ MORE_HEADS = (
 
 
 def calls(
-    heads: Heads, length: int, batch: int, words: Iterable[tuple[str, str]], dtype: str
+    heads: Heads, length: int, batch: int, labels: Iterable[tuple[str, str]], dtype: str
 ) -> list[AttentionCase]:
-    """Forward and backward for each (mask, kernel) of ``words``."""
+    """Forward and backward for each (mask, kernel) of ``labels``."""
     return [
         AttentionCase(
             batch=batch,
@@ -70,7 +70,7 @@ def calls(
             kernel=kernel,
             dtype=dtype,
         )
-        for mask, kernel in words
+        for mask, kernel in labels
         for direction in DIRECTIONS
     ]
 
@@ -125,8 +125,8 @@ def cpu_attention_cases(dtype: str) -> list[Planned]:
         Heads(heads=8, kv_heads=8, qk_dim=32, v_dim=32),
     ):
         for length in (64, 128, 256, 512):
-            words = (("causal", "flash"), ("full", "flash"))
-            plans += planned(0 if length == 128 else 1, calls(heads, length, 1, words, dtype))
-            plans += planned(1, calls(heads, length, 4, words[:1], dtype))
+            labels = (("causal", "flash"), ("full", "flash"))
+            plans += planned(0 if length == 128 else 1, calls(heads, length, 1, labels, dtype))
+            plans += planned(1, calls(heads, length, 4, labels[:1], dtype))
             plans += planned(1, calls(heads, length, 1, (("causal", "core"),), dtype))
     return plans

@@ -62,11 +62,11 @@ def all_series(profile: ProfileDatabase) -> list[Series]:
     table = usable(profile, Family.COLLECTIVE)
     if table is None:
         return []
-    words = table.words["collective"].words()
+    labels = table.labels["collective"].labels()
     keys = sorted(
         set(
             zip(
-                words,
+                labels,
                 table.numbers["intra"].tolist(),
                 table.numbers["inter"].tolist(),
                 table.numbers["siblings"].tolist(),
@@ -101,7 +101,7 @@ def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: i
     """The samples of one key, by size."""
     numbers = table.numbers
     rows = np.flatnonzero(
-        table.words["collective"].equals(word)
+        table.labels["collective"].equals(word)
         & (numbers["intra"] == intra)
         & (numbers["inter"] == inter)
         & (numbers["siblings"] == siblings)

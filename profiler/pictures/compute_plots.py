@@ -49,15 +49,15 @@ def medians_by_octave(work: FloatArray, rate: FloatArray) -> tuple[FloatArray, F
     return 2.0**places, np.asarray([np.median(rate[octave == place]) for place in places])
 
 
-def commonest(words: list[str]) -> str:
+def commonest(labels: list[str]) -> str:
     """The word that occurs most."""
-    return max(sorted(set(words)), key=words.count)
+    return max(sorted(set(labels)), key=labels.count)
 
 
 def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
     """TFLOP/s over work of one dtype, a colour for each layout."""
     for number, (layout, label) in enumerate(LAYOUTS.items()):
-        chosen = table.words["layout"].equals(layout) & table.words["dtype_in"].equals(dtype)
+        chosen = table.labels["layout"].equals(layout) & table.labels["dtype_in"].equals(dtype)
         rows = np.flatnonzero(chosen & (table.numbers["batch"] == 1))
         if not rows.size:
             continue
@@ -86,7 +86,7 @@ def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
     table = usable(profile, Family.GEMM)
     if table is None:
         return None
-    dtypes = sorted(set(table.words["dtype_in"].words()), key=lambda name: (name != "bf16", name))
+    dtypes = sorted(set(table.labels["dtype_in"].labels()), key=lambda name: (name != "bf16", name))
     figure, panels = new_figure(len(dtypes))
     for axes, dtype in zip(panels, dtypes, strict=True):
         draw_linear_rates(axes, table, dtype)
@@ -112,12 +112,12 @@ def head_shapes(table: SampleTable) -> list[tuple[int, int, int, int]]:
 
 def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction: str) -> None:
     """TFLOP/s over length for causal calls of one sequence, a line for each head shape."""
-    words, numbers = table.words, table.numbers
+    labels, numbers = table.labels, table.numbers
     rows = np.flatnonzero(
-        words["kernel"].equals(kernel)
-        & words["direction"].equals(direction)
-        & words["mask"].equals("causal")
-        & words["dtype"].equals(commonest(words["dtype"].words()))
+        labels["kernel"].equals(kernel)
+        & labels["direction"].equals(direction)
+        & labels["mask"].equals("causal")
+        & labels["dtype"].equals(commonest(labels["dtype"].labels()))
         & (numbers["batch"] == 1)
         & (numbers["q_len"] == numbers["kv_len"])
     )
@@ -149,9 +149,9 @@ def draw_attention_rates(axes: Axes, table: SampleTable, kernel: str, direction:
 def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
     """TFLOP/s over length: rows are kernels, columns directions."""
     table = usable(profile, Family.ATTENTION)
-    if table is None or not table.words["mask"].equals("causal").any():
+    if table is None or not table.labels["mask"].equals("causal").any():
         return None
-    kernels = [name for name in ("flash", "cudnn", "core") if table.words["kernel"].equals(name).any()]
+    kernels = [name for name in ("flash", "cudnn", "core") if table.labels["kernel"].equals(name).any()]
     figure, panels = new_figure(2, rows=len(kernels))
     for row, kernel in enumerate(kernels):
         for column, direction in enumerate(("forward", "backward")):
@@ -163,16 +163,16 @@ def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
 def draw_kernel_rates(axes: Axes, table: SampleTable, direction: str) -> None:
     """Bytes per second of every memory-bound kernel at its largest sample."""
     names, rates = [], []
-    for kernel in sorted(set(table.words["kernel"].words())):
+    for kernel in sorted(set(table.labels["kernel"].labels())):
         rows = np.flatnonzero(
-            table.words["kernel"].equals(kernel) & table.words["direction"].equals(direction)
+            table.labels["kernel"].equals(kernel) & table.labels["direction"].equals(direction)
         )
         if not rows.size:
             continue
         part = table.take(rows)
         elements = part.numbers["rows"].astype(np.float64) * part.numbers["width"]
         largest = int(np.argmax(elements))
-        dtype = part.words["dtype"].words()[largest]
+        dtype = part.labels["dtype"].labels()[largest]
         moved = elements[largest] * bytes_moved_per_element(
             kernel, backward=direction == "backward", dtype=dtype
         )

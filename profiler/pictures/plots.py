@@ -113,9 +113,9 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
     for kernel in ("flash", "cudnn"):
         for direction in ("forward", "backward"):
             rows = np.flatnonzero(
-                table.words["kernel"].equals(kernel)
-                & table.words["direction"].equals(direction)
-                & table.words["mask"].equals("causal")
+                table.labels["kernel"].equals(kernel)
+                & table.labels["direction"].equals(direction)
+                & table.labels["mask"].equals("causal")
                 & (table.numbers["q_len"] == table.numbers["kv_len"])
             )
             if not rows.size:

@@ -75,7 +75,7 @@ def report_lines(
     """Every step before, after, and by a fit without it; then the factors."""
     rows = [
         [
-            one.plan.words(),
+            one.plan.label(),
             f"{seconds_to_ms(one.measured_s):.1f}",
             f"{seconds_to_ms(before):.1f}",
             f"{seconds_to_ms(after):.1f}",

@@ -11,7 +11,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
-from ops.data_parallel.step import HeldParameters, owned_elements
+from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import HostTransfer, Owner
 from ops.strategies.sharding import layer_context
 from solver.memory.device_memory import communicator_bytes
@@ -30,7 +30,7 @@ from spec.model import ModelSpec
 class StageBytes:
     """Parameters of every stage row by owner, and its memory."""
 
-    held: HeldParameters
+    on_rank: RankParameters
     cost: MemoryCost
 
 
@@ -54,7 +54,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     count = len(layers.layout)
     kinds = [layer_bytes(piece, count) for piece in layers.pieces]
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
-    held = HeldParameters(
+    on_rank = RankParameters(
         **{
             owner.value: np.sum(
                 [kind.parameters.of(owner)[row] * w for kind, w in zip(kinds, weights, strict=True)], axis=0
@@ -78,7 +78,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     logits = (head.saved_bytes + head.transient_bytes)[row] * stages.head
     working = transient + _working(model, context, kinds, row)
     cost = MemoryCost(
-        **_model_state(context, held, plans, stages),
+        **_model_state(context, on_rank, plans, stages),
         narrow_weights_bytes=np.sum(
             [kind.cached_bytes[row] * w for kind, w in zip(kinds, weights, strict=True)], axis=0
         ),
@@ -87,19 +87,21 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         logits_bytes=np.where(logits > working, logits, 0.0),
         working_bytes=np.where(logits > working, 0.0, working),
         weight_pool_bytes=_weight_pool(context, kinds, row, weights),
-        bucket_bytes=_bucket(context, held) * _reduces_in_backward(context),
+        bucket_bytes=_bucket(context, on_rank) * _reduces_in_backward(context),
         step_bytes=np.zeros(len(row)),
         segment_bytes=np.zeros(len(row)),
         nccl_bytes=_nccl(tables),
-        host_bytes=optimizer_host_bytes(context, owned_elements(context, held))
+        host_bytes=optimizer_host_bytes(context, owned_elements(context, on_rank))
         + _on_host(layers, row, weights[:blocks]) * chunks,
     )
     edge = kinds[blocks].parameters.total[row] * stages.embedding
-    buffers = _step_buffers(context, held, edge)
+    buffers = _step_buffers(context, on_rank, edge)
     step = _step_peak(cost, buffers)
     # Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
     segments = _segments(buffers, logits / 4.0) - step
-    return StageBytes(held=held, cost=replace(cost, step_bytes=step, segment_bytes=np.maximum(segments, 0.0)))
+    return StageBytes(
+        on_rank=on_rank, cost=replace(cost, step_bytes=step, segment_bytes=np.maximum(segments, 0.0))
+    )
 
 
 def _on_host(layers: DistinctLayers, row: IntArray, weights: tuple[IntArray, ...]) -> FloatArray:
@@ -132,18 +134,18 @@ def _kept_outputs(
 
 
 def _model_state(
-    context: LayerContext, held: HeldParameters, plans: PlanTable, stages: StageTable
+    context: LayerContext, on_rank: RankParameters, plans: PlanTable, stages: StageTable
 ) -> dict[str, FloatArray]:
     """Parameters, gradients (cut by stage 2 and up) and optimizer state (cut by stage 1 and up), without what
     is on the host."""
     precision = context.job.precision
-    owned = owned_elements(context, held)
+    owned = owned_elements(context, on_rank)
     here = owned - offloaded_elements(context, owned)
     stage = plans.layout.zero_stage[stages.plan]
     state = dtype_bytes(precision.master) + 2 * dtype_bytes(precision.moments)
     kept = np.where(keeps_gradients_on_host(context) > 0, here, owned)
-    gradients = np.where(stage >= 2, kept, held.total)
-    parameters = np.where(stage >= 3, owned, held.total)
+    gradients = np.where(stage >= 2, kept, on_rank.total)
+    parameters = np.where(stage >= 3, owned, on_rank.total)
     return {
         "parameters_bytes": parameters * dtype_bytes(precision.parameter),
         "gradients_bytes": gradients * dtype_bytes(precision.gradient),
@@ -176,9 +178,9 @@ def _weight_pool(
     layout = context.layout
     layers, edges, edge = np.zeros(len(row)), np.zeros(len(row)), np.zeros(len(row))
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
-        held = kind.parameters
-        isp = np.where(layout.wp > 1, held.weight[row] * layout.wp, 0)
-        sharded = np.where(layout.zero_stage >= 3, held.total[row], 0)
+        on_rank = kind.parameters
+        isp = np.where(layout.wp > 1, on_rank.weight[row] * layout.wp, 0)
+        sharded = np.where(layout.zero_stage >= 3, on_rank.total[row], 0)
         gathered = (isp + sharded) * (weight > 0)
         if index < len(kinds) - 2:
             layers = np.maximum(layers, 2.0 * gathered)
@@ -190,11 +192,11 @@ def _weight_pool(
     return np.asarray(most * context.parameter_bytes, dtype=np.float64)
 
 
-def _bucket(context: LayerContext, held: HeldParameters) -> FloatArray:
+def _bucket(context: LayerContext, on_rank: RankParameters) -> FloatArray:
     """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
     format than the gradients' has a flat copy in theirs beside it."""
     preset, precision = context.job.preset, context.job.precision
-    elements = np.minimum(held.total, preset.data_parallel.bucket_elements)
+    elements = np.minimum(on_rank.total, preset.data_parallel.bucket_elements)
     copied = precision.reduce != precision.gradient
     width = dtype_bytes(precision.reduce) + copied * dtype_bytes(precision.gradient)
     return 0.0 * elements if preset.data_parallel.contiguous_gradients else elements * width
@@ -205,18 +207,20 @@ def _reduces_in_backward(context: LayerContext) -> BoolArray:
     return bools(context.job.preset.data_parallel.overlap_grad_reduce | (context.layout.zero_stage >= 2))
 
 
-def _step_buffers(context: LayerContext, held: HeldParameters, embedding: IntArray) -> tuple[FloatArray, ...]:
+def _step_buffers(
+    context: LayerContext, on_rank: RankParameters, embedding: IntArray
+) -> tuple[FloatArray, ...]:
     """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
     before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
     the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
     shard for the update."""
     precision, preset = context.job.precision, context.job.preset
     widened = (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
-    owned = owned_elements(context, held)
+    owned = owned_elements(context, on_rank)
     checked = 4.0 * (precision.gradient == "fp16") * (not preset.data_parallel.contiguous_gradients)
     return (
         embedding * context.activation_bytes,
-        _bucket(context, held) * ~_reduces_in_backward(context),
+        _bucket(context, on_rank) * ~_reduces_in_backward(context),
         embedding * checked,
         (owned - offloaded_elements(context, owned)) * dtype_bytes(precision.master) * widened,
     )

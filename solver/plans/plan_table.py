@@ -46,7 +46,7 @@ class Plan:
         """tp * cp * dp * pp."""
         return self.tp * self.cp * self.dp * self.pp
 
-    def words(self) -> str:
+    def label(self) -> str:
         """The plan in one line, degrees of 1 left out."""
         degrees = {
             "tp": self.tp,

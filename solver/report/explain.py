@@ -48,7 +48,7 @@ def difference(winner: Answer, other: Answer) -> str:
     slower = other.step_s / winner.step_s - 1.0
     pays = ", ".join(f"{PART_WORDS[part]} +{seconds_to_ms(d):.1f} ms" for d, part in dearer)
     saves = ", ".join(f"{PART_WORDS[part]} {seconds_to_ms(d):.1f} ms" for d, part in cheaper)
-    words = f"{other.plan.words()} is {100 * slower:.1f} % slower"
+    words = f"{other.plan.label()} is {100 * slower:.1f} % slower"
     if pays:
         words += f": {pays}"
     if saves:

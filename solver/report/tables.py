@@ -62,7 +62,7 @@ def plans_table(answers: Sequence[Answer]) -> str:
     ]
     rows = [
         [
-            answer.plan.words(),
+            answer.plan.label(),
             f"{seconds_to_ms(answer.step_s):.1f}",
             f"{seconds_to_ms(answer.interval_low_s):.1f}..{seconds_to_ms(answer.interval_high_s):.1f}",
             f"{answer.tgs:.0f}",

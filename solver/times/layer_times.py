@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.block import ModelOps, model_ops
-from ops.data_parallel.step import HeldParameters
+from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
 from ops.op import Lane, Ops, Owner, Phase, Piece
 from solver.plans.plan_table import PlanTable
@@ -26,7 +26,7 @@ class LayerBytes:
     saved_bytes: FloatArray
     transient_bytes: FloatArray
     cached_bytes: FloatArray
-    parameters: HeldParameters
+    parameters: RankParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         saved_bytes=total([op.saved_bytes for op in forward]),
         transient_bytes=total([op.transient_bytes for op in forward]),
         cached_bytes=total([op.cached_bytes for op in forward]),
-        parameters=HeldParameters(
+        parameters=RankParameters(
             dense=held(Owner.DENSE), weight=held(Owner.WEIGHT), expert=held(Owner.EXPERT)
         ),
     )

@@ -57,9 +57,9 @@ WORDS = {
 def made(call: Any) -> Op:
     """An operation of two rows with another value in every field."""
     numbers = {name: ints([10 + place, 20 + place]) for place, name in enumerate(number_names(call))}
-    words = {field.name: WORDS[field.name] for field in fields(call) if field.type is not Count}
+    labels = {field.name: WORDS[field.name] for field in fields(call) if field.type is not Count}
     view: Any = VIEWS[call][0]
-    return view(module=Module.MLP, role=Role.UP, phase=Phase.FORWARD, **numbers, **words)  # type: ignore[no-any-return]
+    return view(module=Module.MLP, role=Role.UP, phase=Phase.FORWARD, **numbers, **labels)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("call", VIEWS, ids=lambda call: call.__name__)

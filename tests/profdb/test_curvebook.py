@@ -181,12 +181,12 @@ def test_equal_shapes_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     class Counting:
-        words, flags, version, fit = fitter.words, fitter.flags, fitter.version, fitter.fit
+        labels, flags, version, fit = fitter.labels, fitter.flags, fitter.version, fitter.fit
 
         @staticmethod
-        def predict(arrays: object, columns: dict[str, np.ndarray], words: object) -> object:
+        def predict(arrays: object, columns: dict[str, np.ndarray], labels: object) -> object:
             asked.append(columns["m"].shape[0])
-            return fitter.predict(arrays, columns, words)  # type: ignore[arg-type]
+            return fitter.predict(arrays, columns, labels)  # type: ignore[arg-type]
 
     monkeypatch.setitem(FITTERS, Family.GEMM, Counting)  # type: ignore[arg-type]
     m = np.tile([512, 1024, 777], 1000)

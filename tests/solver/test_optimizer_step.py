@@ -24,9 +24,9 @@ def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepT
     layout = table.plans.layout.take(table.stages.plan)
     sharding = table.plans.sharding
     context = layer_context(sharding, asked.model, asked.job, layout)
-    ops = operations(context, sharding, table.bytes.held, np.zeros(len(layout), dtype=bool))
+    ops = operations(context, sharding, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
     passes = PassTimes(forward_s=floats(forward_s), backward_s=floats(backward_s), weight_s=floats(0.0))
-    return step_times(asked.pricer, asked.job, layout, ops, table.bytes.held, passes)
+    return step_times(asked.pricer, asked.job, layout, ops, table.bytes.on_rank, passes)
 
 
 def overlapping(*, reduce: bool = False, gather: bool = False) -> FrameworkPreset:

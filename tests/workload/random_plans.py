@@ -125,6 +125,6 @@ def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
     layout = table.plans.layout.take(one)
     tied = table.stages.tied(asked.model, table.plans.layout.pp[table.stages.plan])[[row]]
     context = layer_context(plan.sharding, asked.model, asked.job, layout)
-    for op in operations(context, plan.sharding, table.bytes.held.take(one * 0 + row), tied):
+    for op in operations(context, plan.sharding, table.bytes.on_rank.take(one * 0 + row), tied):
         add(op, layout, 1)
     return {kind: size for kind, size in total.items() if size}

@@ -34,7 +34,7 @@ def internevo_settings(question: Question, plan: Plan) -> str:
         },
     }
     model_type, model = _model(question, plan)
-    lines = [f"# {plan.words()}", f"model_type = {model_type!r}", ""]
+    lines = [f"# {plan.label()}", f"model_type = {model_type!r}", ""]
     for name, section in {"model": model, **sections}.items():
         lines += [f"{name} = {pformat(section, sort_dicts=False, width=100)}", ""]
     return "\n".join(lines)

@@ -38,7 +38,7 @@ def trace_text(question: Question, plan: Plan) -> str:
     trace = {
         "traceEvents": list(trace_events(question, plan)),
         "displayTimeUnit": "ms",
-        "otherData": {"plan": plan.words()},
+        "otherData": {"plan": plan.label()},
     }
     return json.dumps(trace) + "\n"
 
@@ -49,7 +49,7 @@ def trace_events(question: Question, plan: Plan) -> Iterator[Event]:
     table = sized(question.model, question.job, PlanTable.of(plan))
     timed = stage_seconds(question.model, question.job, table, question.pricer)
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
-    yield _named("process_name", 0, f"{question.model.name}: {plan.words()}")
+    yield _named("process_name", 0, f"{question.model.name}: {plan.label()}")
     for stage in range(plan.pp):
         yield _named("thread_name", stage, f"stage {stage}")
     ended = np.zeros(plan.pp)

@@ -178,7 +178,7 @@ def _readme(
     lines = [
         f"# {question.model.name} on {plan.world_size} x {question.cluster.gpu.name}",
         "",
-        f"Plan: {plan.words()} ({plan.preset}), {question.job.global_batch_sequences} sequences of "
+        f"Plan: {plan.label()} ({plan.preset}), {question.job.global_batch_sequences} sequences of "
         f"{question.job.seq_len} tokens a step, {exported.rows} rows of stage {work.position}.",
         "",
         "`BUNDLE=<this folder> sh run_simai.sh` in a SimAI checkout runs:",

@@ -39,7 +39,7 @@ def draw_plan_traffic(question: Question, plan: Plan, folder: Path) -> list[Path
         with replaced_path(array) as temporary, temporary.open("wb") as handle:
             np.save(handle, matrix)
         unit = "ranks" if per_cell == 1 else f"nodes of {per_cell}"
-        draw_heatmap(matrix, picture, f"{axis.value}: bytes a step between {unit}\n{plan.words()}")
+        draw_heatmap(matrix, picture, f"{axis.value}: bytes a step between {unit}\n{plan.label()}")
         written += [array, picture]
     return written
 

@@ -56,7 +56,7 @@ def memory(*args: str, **kwargs: float) -> MemoryCost:
 
 
 def owned(table: Sized) -> int:
-    return -(-int(table.bytes.held.total[0]) // 8)
+    return -(-int(table.bytes.on_rank.total[0]) // 8)
 
 
 def transfers(case: tuple[Question, Plan]) -> dict[str, float]:
@@ -64,7 +64,7 @@ def transfers(case: tuple[Question, Plan]) -> dict[str, float]:
     table = laid_out(case)
     sharding = table.plans.sharding
     context = layer_context(sharding, case[0].model, case[0].job, table.plans.layout)
-    ops = operations(context, sharding, table.bytes.held, np.zeros(1, bool))
+    ops = operations(context, sharding, table.bytes.on_rank, np.zeros(1, bool))
     return {op.name: float((op.size_bytes * op.repeat)[0]) for op in ops if isinstance(op, HostTransfer)}
 
 
@@ -141,7 +141,7 @@ def test_the_devices_part_of_the_update_runs_beside_the_hosts() -> None:
     table = laid_out(case)
     sharding = table.plans.sharding
     context = layer_context(sharding, case[0].model, case[0].job, table.plans.layout)
-    ops = operations(context, sharding, table.bytes.held, np.zeros(1, bool))
+    ops = operations(context, sharding, table.bytes.on_rank, np.zeros(1, bool))
     host = next(op for op in ops if isinstance(op, HostUpdate))
     assert case[0].pricer.time(host, table.plans.layout).seconds[0] > 0.0
     kernels_s = sum(

@@ -6,7 +6,7 @@ import pytest
 
 from ops.context import LayerContext
 from ops.data_parallel.optimizer_passes import optimizer_passes
-from ops.data_parallel.step import HeldParameters, step_ops
+from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
 from ops.op import MemoryBound, Update
 from spec.arrays import ints
@@ -63,7 +63,7 @@ def test_without_a_master_copy_nothing_is_cast() -> None:
 
 
 def test_gradients_come_first_and_parameters_last() -> None:
-    held = HeldParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
+    held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
     context = LayerContext(model=small_model(), job=job(), layout=Layout.of(8))
     names = [op.name for op in step_ops(context, held, ints(0)) if isinstance(op, MemoryBound | Update)]
     assert (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.step import HeldParameters, step_ops
+from ops.data_parallel.step import RankParameters, step_ops
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis, Comm, GroupedGemm, Phase
@@ -26,7 +26,7 @@ def test_optimizer_shards_lie_tp_ranks_apart() -> None:
 
 def test_hybrid_sharding_sums_a_shard_over_the_replicas() -> None:
     layout = Layout.of(8, zero_size=2, zero_stage=1)
-    held = HeldParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
+    held = RankParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
     context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
     sizes = {
         op.axis: int(op.size_bytes[0])

@@ -29,6 +29,6 @@ def test_two_files_become_one_with_fits(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_missing_file_leaves_nothing(tmp_path: Path) -> None:
     save_profile(tmp_path / "a.pt", profile(gemm_samples()))
-    words = [str(tmp_path / "a.pt"), str(tmp_path / "absent.pt"), "--into", str(tmp_path / "c.pt")]
-    assert main(["merge", *words]) == 2
+    labels = [str(tmp_path / "a.pt"), str(tmp_path / "absent.pt"), "--into", str(tmp_path / "c.pt")]
+    assert main(["merge", *labels]) == 2
     assert not (tmp_path / "c.pt").exists()

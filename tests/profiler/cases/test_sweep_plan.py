@@ -34,7 +34,7 @@ CPU = SweepPlan(device_kind="cpu", domain_ranks=2, domains=2)
 def curve_key(case: Case) -> tuple[str, ...]:
     """The words that choose a curve."""
     family = FAMILY_OF[type(case)]
-    names = FITTERS[family].words + FITTERS[family].flags
+    names = FITTERS[family].labels + FITTERS[family].flags
     return (family.value, *(str(getattr(case, name)) for name in names))
 
 

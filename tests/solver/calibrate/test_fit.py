@@ -94,7 +94,7 @@ def test_one_step_is_too_few() -> None:
         fit(steps(Calibration(), PLANS[:1]))
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.words())
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label())
 def test_neutral_factors_change_no_price(plan: Plan) -> None:
     (bare,) = price_plan(QUESTION, PlanTable.of(plan))
     (neutral,) = price_plan(replace(QUESTION, calibration=Calibration()), PlanTable.of(plan))

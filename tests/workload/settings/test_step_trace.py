@@ -38,7 +38,7 @@ def asked(plan: Plan, *, overlap_hops: bool = True) -> Question:
         Plan(strategy=FSP, preset="internevo", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=3),
         Plan(strategy=FSP, preset="internevo", pp=4, dp=2, num_micro=8, schedule=Schedule.ZB_H1),
     ],
-    ids=lambda plan: plan.words(),
+    ids=lambda plan: plan.label(),
 )
 def test_the_trace_lasts_as_long_as_the_step(plan: Plan) -> None:
     case = asked(plan)
@@ -105,7 +105,7 @@ def test_the_trace_names_its_process_and_its_rows() -> None:
     events = trace_events(asked(plan), plan)
     named = [(event["name"], event["tid"], event["args"]["name"]) for event in events if event["ph"] == "M"]
     assert named == [
-        ("process_name", 0, f"small: {plan.words()}"),
+        ("process_name", 0, f"small: {plan.label()}"),
         ("thread_name", 0, "stage 0"),
         ("thread_name", 1, "stage 1"),
     ]

@@ -81,7 +81,7 @@ def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Bo
     question = Question(model=model, job=job, cluster=cluster, pricer=pricer)
     broken = broken_rules(question, plan)
     if broken:
-        raise refuse("frame", flags.frame, f"cannot run {plan.words()}: {'; '.join(broken)}")
+        raise refuse("frame", flags.frame, f"cannot run {plan.label()}: {'; '.join(broken)}")
     return Asked(question=question, plan=plan)
 
 

@@ -15,6 +15,7 @@ from profdb.sample import Sample, WorldShape
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from spec.origin import Origin
+from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 FORMAT = "profiling-journal 1"
 
@@ -122,9 +123,9 @@ def read_journal(path: Path) -> Recorded:
     Raises ProfileError, with the line, for anything that this program did not write.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: cannot be read as a journal ({error})") from error
+        lines = read_file_text(path, MOST_MEASURED_BYTES).split("\n")[:-1]
+    except UnreadableFileError as error:
+        raise ProfileError(f"{path}: {error}") from error
     samples: list[Sample] = []
     gpu = ""
     for number, line in enumerate(lines, start=1):
@@ -136,7 +137,7 @@ def read_journal(path: Path) -> Recorded:
                 gpu = plain["gpu"]
             else:
                 samples.append(sample_from_plain(plain))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError, ProfileError) as error:
             raise ProfileError(
                 f"{path}, line {number}: not a journal of this program ({error}); move it away"
             ) from error

@@ -2,15 +2,20 @@
 
 import json
 from dataclasses import asdict, fields
-from math import isfinite
 from pathlib import Path
 
 from solver.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, Calibration, Fit
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 from spec.replaced_file import replaced_file
+from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
 SCHEMA = 1
+
+LONGEST_S = 1e6
+"""Of what a factor adds to a micro-batch or a step."""
+WIDEST_STD = 3.0
+"""Of the logarithm of a step: eight in ten within a factor of 47."""
 
 
 def beside(profile: Path) -> Path:
@@ -40,8 +45,8 @@ def read_calibration(path: Path, cluster: ClusterSpec) -> Calibration:
     """
     where = str(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        record = json.loads(read_file_text(path, MAX_FILE_BYTES))
+    except (UnreadableFileError, ValueError, RecursionError) as error:
         raise ConfigError(
             where="--calibration",
             key="calibration",
@@ -68,7 +73,7 @@ def _factors(where: str, values: object) -> Calibration:
     for name in names:
         low, high = bounds(name)
         value = values[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high:
             raise ConfigError(
                 where=where, key=name, value=value, allowed=f"a number from {low:g} to {high:g}"
@@ -81,4 +86,4 @@ def bounds(name: str) -> tuple[float, float]:
     """Lowest and highest value of a factor; the fitted efficiencies touch theirs only by rounding."""
     if name.endswith("_efficiency"):
         return LOWEST_EFFICIENCY * (1 - 1e-9), HIGHEST_EFFICIENCY * (1 + 1e-9)
-    return (0.0, 1.0) if name == "overlap" else (0.0, float("inf"))
+    return (0.0, 1.0) if name == "overlap" else (0.0, LONGEST_S if name.endswith("_s") else WIDEST_STD)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,29 +105,87 @@ NUMBERS: dict[str, list[str]] = {
     "workload traffic": ["run_workload.py", "traffic", "--group", "tp", "--size_bytes="],
     "generate world": ["run_workload.py", "generate", "--world_size="],
     "generate layers": ["run_workload.py", "generate", "--num_layers="],
-    "import domain": ["-m", "profdb", "import", "nccl-tests", "x", "--domain_ranks="],
+    "import domain": ["profdb", "import", "nccl-tests", "x", "--domain_ranks="],
 }
 
 
-@pytest.mark.parametrize("kind", BAD_NUMBERS)
-def test_a_number_that_is_none_is_one_line_and_2(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def programs() -> dict[str, Callable[[list[str]], int]]:
     import gen_profiler_data
     import run_workload
     import simulation_train_formulaic
     from profdb.__main__ import main as profdb
+    from solver.calibrate.__main__ import main as calibrate
 
-    mains = {
+    return {
         "simulation_train_formulaic.py": simulation_train_formulaic.main,
         "gen_profiler_data.py": gen_profiler_data.main,
         "run_workload.py": run_workload.main,
-        "-m": lambda words: profdb(words[1:]),
+        "profdb": profdb,
+        "calibrate": calibrate,
     }
+
+
+@pytest.mark.parametrize("kind", BAD_NUMBERS)
+def test_a_number_that_is_none_is_one_line_and_2(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     for program, *words in NUMBERS.values():
         flag = words.pop()
-        assert mains[program]([*words, flag + BAD_NUMBERS[kind]]) == 2, flag
+        assert programs()[program]([*words, flag + BAD_NUMBERS[kind]]) == 2, flag
         (line,) = capsys.readouterr().err.splitlines()
         assert flag.rstrip("=") in line
         assert len(line) < 300
+
+
+SEARCH = ["simulation_train_formulaic.py", "--world_size", "8"]
+GENERATE = ["run_workload.py", "generate", "--model_size", "7", "--world_size", "8"]
+# {} is the file that cannot be read.
+INPUTS: dict[str, list[str]] = {
+    "config .py": [*SEARCH, "--config", "{}.py"],
+    "config .json": [*SEARCH, "--config", "{}.json"],
+    "config .toml": [*SEARCH, "--config", "{}.toml"],
+    "profile": [*SEARCH, "--model_size", "7", "--pre_profiling_data_path", "{}.pt"],
+    "cluster": [*SEARCH, "--model_size", "7", "--cluster", "{}.toml"],
+    "calibration": [*SEARCH, "--config", "configs/7B_internlm2.py", "--calibration", "{}.json"],
+    "model to profile": ["gen_profiler_data.py", "--device", "cpu", "--model", "{}.py"],
+    "sheet": ["gen_profiler_data.py", "--from_cluster", "{}.toml", "--output", "/nowhere/x.pt"],
+    "shown": ["profdb", "show", "{}.pt"],
+    "merged": ["profdb", "merge", "{}.pt", "{}.pt", "--into", "/nowhere/x.pt"],
+    "imported CSV": ["profdb", "import", "csv", "{}.csv", "--gpu", "x", "--into", "/nowhere/x.pt"],
+    "imported log": ["profdb", "import", "nccl-tests", "{}", "--gpu", "x", "--into", "/nowhere/x.pt"],
+    "imported folder": ["profdb", "import", "vidur", "{}", "--gpu", "x", "--into", "/nowhere/x.pt"],
+    "steps": ["calibrate", "--steps", "{}.csv"],
+    "checked": ["run_workload.py", "check", "{}.txt"],
+    "simulated": ["run_workload.py", "simulate", "{}.txt"],
+    "topology": ["run_workload.py", "topology", "--check", "{}"],
+    "AIOB": [*GENERATE, "--comp_filepath", "{}.txt"],
+    "generated config": ["run_workload.py", "generate", "--world_size", "8", "--config", "{}.json"],
+    "imported AIOB": [
+        *["run_workload.py", "import-aiob", "{}", "--config", "configs/7B_internlm2.py", "--gpu", "x"],
+        *["--tp", "1", "--micro_batch", "1", "--seq_len", "8", "--into", "/nowhere/x.pt"],
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ["missing", "pipe", "device", "folder", "binary", "name"])
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_input_that_is_no_file_is_one_line_and_2(
+    name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pipes without a writer would wait for ever, devices never end."""
+    program, *words = INPUTS[name]
+    ending = next(Path(word).suffix for word in words if "{}" in word)
+    path = tmp_path / f"odd{ending}"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "binary":
+        path.write_bytes(b"\0\xff" * 2500)
+    stem = "a\0b" if kind == "name" else str(path.with_suffix(""))
+    assert programs()[program]([word.replace("{}", stem) for word in words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) < 500
 
 
 def test_digits_may_be_grouped_by_underscores(capsys: pytest.CaptureFixture[str]) -> None:

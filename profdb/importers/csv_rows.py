@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.errors import ProfileError
+from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,10 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
     """The rows of ``path``. ProfileError when it can't be read, lacks a required column, has a row of
     another length or no row at all."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: cannot be read as CSV text ({error}); nothing imported") from error
-    reader = csv.reader(text.splitlines())
-    header = [name.strip() for name in next(reader, [])]
+        lines = list(csv.reader(read_file_text(path, MOST_MEASURED_BYTES).splitlines()))
+    except (UnreadableFileError, csv.Error) as error:
+        raise ProfileError(f"{path}: {error}; nothing imported") from error
+    header = [name.strip() for name in lines[0]] if lines else []
     lacking = [name for name in required if name not in header]
     if lacking:
         raise ProfileError(
@@ -74,14 +74,14 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
             "nothing imported"
         )
     empty = True
-    for cells in reader:
+    for number, cells in enumerate(lines[1:], start=2):
         if not cells:
             continue
         empty = False
         if len(cells) != len(header):
             raise ProfileError(
-                f"{path}:{reader.line_num}: {len(cells)} cells under {len(header)} columns; nothing imported"
+                f"{path}:{number}: {len(cells)} cells under {len(header)} columns; nothing imported"
             )
-        yield Row(path, reader.line_num, dict(zip(header, cells, strict=True)))
+        yield Row(path, number, dict(zip(header, cells, strict=True)))
     if empty:
         raise ProfileError(f"{path}: no rows; nothing imported")

@@ -13,6 +13,7 @@ from profdb.sample import Sample
 from spec.collectives import Collective
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError, ProfileError
+from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 from spec.units import US
 
 COLLECTIVE_NAMES: dict[str, Collective] = {kind.value: kind for kind in Collective} | {
@@ -44,10 +45,10 @@ def read_curves_csv(path: str | Path) -> dict[str, list[Sample]]:
 
 def _form_of(source: Path) -> tuple[Callable[[Row], Case], tuple[str, ...]]:
     try:
-        with source.open(encoding="utf-8-sig") as handle:
-            header = {name.strip() for name in handle.readline().split(",")}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{source}: cannot be read as CSV text ({error}); nothing imported") from error
+        text = read_file_text(source, MOST_MEASURED_BYTES)
+    except UnreadableFileError as error:
+        raise ProfileError(f"{source}: {error}; nothing imported") from error
+    header = {name.strip() for name in text.partition("\n")[0].split(",")}
     for required, make in FORMS.items():
         if header.issuperset(required):
             return make, required

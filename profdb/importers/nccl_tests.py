@@ -20,6 +20,7 @@ from profdb.cases import CollectiveCase
 from profdb.sample import Sample, WorldShape
 from spec.collectives import Collective
 from spec.errors import ProfileError
+from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 from spec.units import GIGA, US
 
 PROGRAMS: dict[str, Collective] = {
@@ -83,9 +84,9 @@ def read_nccl_tests(path: str | Path, *, domain_ranks: int = 0) -> dict[str, lis
     (0: it is). Raises ProfileError with line and reason; then nothing is imported."""
     source = Path(path)
     try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{source}: cannot be read as text ({error}); nothing imported") from error
+        lines = read_file_text(source, MOST_MEASURED_BYTES).splitlines()
+    except UnreadableFileError as error:
+        raise ProfileError(f"{source}: {error}; nothing imported") from error
     found: dict[str, list[Sample]] = {}
     run = _Run(program=_program_in(source.name))
     for number, line in enumerate(lines, start=1):

@@ -6,9 +6,9 @@ its keys (tp, pp, ...); and, where the config does not say them, ``seq_len`` and
 """
 
 import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 
 from solver.calibrate.fit import Steps, joined
@@ -19,10 +19,14 @@ from solver.question import Question
 from solver.request import Request, open_question
 from solver.typed_plan import parse_plan, plan_of
 from spec.errors import ConfigError
+from spec.program.limits import MOST_GPUS, MOST_STEP_TOKENS
+from spec.program.numbers import decimal_number, whole_number
 from spec.settings.plan import WrittenPlan, typed_plan_settings
+from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
 REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
 PLAN_KEYS = tuple(typed_plan_settings())
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-6, 1e6
 ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework")
 
 
@@ -55,11 +59,10 @@ def read_steps(path: Path, request: Request) -> list[MeasuredStep]:
     Raises ConfigError that names the line and the column.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.DictReader(handle)
-            lines = [(reader.line_num, line) for line in reader]
-            names = tuple(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_file_text(path, MAX_FILE_BYTES), newline=""))
+        lines = [(reader.line_num, line) for line in reader]
+        names = tuple(reader.fieldnames or ())
+    except (UnreadableFileError, csv.Error) as error:
         raise ConfigError(
             where="--steps", key="steps", value=str(path), allowed=f"a CSV file that can be read: {error}"
         ) from error
@@ -133,17 +136,17 @@ def _written(where: str, line: Mapping[str, str]) -> WrittenPlan | None:
 
 
 def _whole(where: str, line: Mapping[str, str], key: str) -> int:
-    text = line[key].strip()
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(where=where, key=key, value=text, allowed="a whole number, 1 or more")
-    return int(text)
+    most = MOST_GPUS if key == "world_size" else MOST_STEP_TOKENS
+    try:
+        return whole_number(line[key].strip(), minimum=1, maximum=most)
+    except ValueError as error:
+        raise ConfigError(where=where, key=key, value=line[key], allowed=str(error)) from error
 
 
 def _seconds(where: str, text: str) -> float:
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not (isfinite(seconds) and seconds > 0):
-        raise ConfigError(where=where, key="measured_step_s", value=text, allowed="seconds, more than 0")
-    return seconds
+        return decimal_number(text.strip(), minimum=SHORTEST_STEP_S, maximum=LONGEST_STEP_S)
+    except ValueError as error:
+        raise ConfigError(
+            where=where, key="measured_step_s", value=text, allowed=f"seconds: {error}"
+        ) from error

@@ -47,7 +47,7 @@ class _Reading:
 def read_pyconfig(path: Path) -> PyConfig:
     """The assignments of ``path``; raises ConfigError naming file, line and expression."""
     # os.path answers quietly where pathlib raises: link loops, folders that may not be entered
-    absolute = Path(os.path.realpath(path))
+    absolute = Path(os.path.realpath(path)) if "\0" not in str(path) else path
     root = next((parent for parent in absolute.parents if os.path.isdir(parent / "configs")), None)
     return _read(absolute, str(path), _Reading(root=root))
 

@@ -17,6 +17,7 @@ MAX_DEPTH = 100
 MAX_INT_BITS = 256  # far beyond any count in a model; keeps 10**10**10 from being computed
 MAX_TEXT = 100_000
 MAX_ITEMS = 10_000
+MAX_MADE = 1_000_000  # characters and items that all expressions of a file make together
 MAX_FORMAT_WIDTH = 100
 
 CALLABLE_NAMES = ("dict", "int", "float", "min", "max")
@@ -46,6 +47,7 @@ class Evaluator:
     source: str
     names: dict[str, object]
     used: set[str]
+    made: int = 0
 
     def refusal(self, node: ast.AST, allowed: str = _WHAT_IS_ALLOWED) -> ConfigError:
         """The error that shows the line and the text of ``node``."""
@@ -234,6 +236,12 @@ class Evaluator:
             raise self.refusal(node, f"strings are limited to {MAX_TEXT} characters")
         if isinstance(result, (list, tuple)) and len(result) > MAX_ITEMS:
             raise self.refusal(node, f"lists are limited to {MAX_ITEMS} items")
+        if isinstance(result, (str, list, tuple)):
+            self.made += len(result)
+        if self.made > MAX_MADE:
+            raise self.refusal(
+                node, f"all texts and lists of a file hold at most {MAX_MADE} characters and items"
+            )
         if isinstance(result, complex):
             raise self.refusal(node, "real numbers only")
         return result

@@ -21,6 +21,7 @@ from pathlib import Path
 from spec.collectives import Collective
 from spec.program.numbers import plain_number
 from spec.replaced_file import replaced_file
+from spec.text_file import UnreadableFileError, read_file_text
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
@@ -57,12 +58,9 @@ def read_busbw(path: str | os.PathLike[str]) -> BusBandwidths:
     """Read ``path``; WorkloadError names the line that is not of the form above."""
     where = Path(path)
     try:
-        if where.stat().st_size > MAX_FILE_BYTES or not where.is_file():
-            raise WorkloadError(f"{where}: is no bus bandwidth file")
-        lines = where.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise WorkloadError(f"{where}: cannot be read: {reason}") from error
+        lines = read_file_text(where, MAX_FILE_BYTES).splitlines()
+    except UnreadableFileError as error:
+        raise WorkloadError(f"{where}: {error}") from error
     name, section = "", ""
     seen: set[tuple[str, str]] = set()
     groups: dict[tuple[SimaiGroup, Collective], float] = {}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec.collectives import Collective
+from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 from workload.simai.network import GroupShape
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
@@ -89,13 +90,12 @@ def ratio_of(
 
 def _read_table(path: Path) -> RatioTable:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()[1:]
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise WorkloadError(f"{path}: ratio table cannot be read: {reason}") from error
+        rows = list(csv.reader(read_file_text(path, MAX_FILE_BYTES).splitlines()))[1:]
+    except (UnreadableFileError, csv.Error) as error:
+        raise WorkloadError(f"{path}: ratio table: {error}") from error
     sizes: list[float] = []
     values: list[tuple[float, ...]] = []
-    for number, cells in enumerate(csv.reader(lines), start=2):
+    for number, cells in enumerate(rows, start=2):
         if not cells:
             continue
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from spec.text_file import UnreadableFileError, read_bytes
 from workload.findings import Finding, Severity
 from workload.simai.format import SimaiRow, SimaiWorkload
 from workload.simai.header import RawHeader, parse_header, stoi, text
@@ -61,15 +62,9 @@ def read_simai(path: str | os.PathLike[str]) -> SimaiFile:
     """Parse ``path``; defects become findings. WorkloadError only when there is no text file to read."""
     where = Path(path)
     try:
-        if not where.is_file():
-            raise WorkloadError(f"{where}: {'is no regular file' if where.exists() else 'no such file'}")
-        size = where.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise WorkloadError(f"{where}: {size} bytes; a workload has at most {MAX_FILE_BYTES}")
-        content = where.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise WorkloadError(f"{where}: cannot be read: {reason}") from error
+        content = read_bytes(where, MAX_FILE_BYTES)
+    except UnreadableFileError as error:
+        raise WorkloadError(f"{where}: {error}") from error
     return parse_simai(content, name=str(where))
 
 

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from spec.text_file import UnreadableFileError, read_bytes
 from workload.findings import Finding, Severity
 from workload.topology.topology import Link, Topology, Wire, bandwidth_bits, error_share, latency_seconds
 from workload.workload_error import WorkloadError
@@ -19,12 +20,10 @@ def read_topology(path: str | os.PathLike[str]) -> tuple[Topology | None, list[F
     """
     where = Path(path)
     try:
-        if not where.is_file() or where.stat().st_size > MAX_FILE_BYTES:
-            raise WorkloadError(f"{where}: is no topology file")
-        lines = where.read_text(encoding="ascii").split("\n")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no ASCII text"
-        raise WorkloadError(f"{where}: cannot be read: {reason}") from error
+        lines = read_bytes(where, MAX_FILE_BYTES).decode("ascii").split("\n")
+    except (UnreadableFileError, UnicodeDecodeError) as error:
+        reason = "is no ASCII text" if isinstance(error, UnicodeDecodeError) else error
+        raise WorkloadError(f"{where}: no topology file: {reason}") from error
     findings: list[Finding] = []
     header = _header(lines[0], findings)
     if header is None:

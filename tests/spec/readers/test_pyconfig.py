@@ -106,7 +106,7 @@ def test_a_missing_file_a_folder_a_pipe_and_a_link_loop_are_refused(tmp_path: Pa
     os.symlink(tmp_path / "loop.py", tmp_path / "loop.py")
     names = ("nowhere.py", "", "pipe.py", "loop.py", "x" * 5000 + ".py")
     for path in (tmp_path / name for name in names):
-        with pytest.raises(ConfigError, match="an existing file"):
+        with pytest.raises(ConfigError, match="an existing text file"):
             read_pyconfig(path)
 
 

@@ -106,6 +106,8 @@ ATTACKS = {
     "laughs in a field": "a = ['lol'] * 10\n" + "a = [a, a, a, a, a, a, a, a, a, a]\n" * 12 + "x = f'{a}'",
     "laughs as a key": "a = (1,)\n" + "a = (a, a, a, a, a, a, a, a, a, a)\n" * 12 + "x = {a: 1}",
     "laughs compared": "a = [1]\n" + "a = [a, a]\n" * 40 + "x = max(a, a)",
+    "many long texts": "".join(f"x{i} = 'x' * 100_000\n" for i in range(20)),
+    "many long lists": "".join(f"x{i} = [0] * 10_000\n" for i in range(200)),
     "deep parentheses": "x = " + "(" * 5000 + "1" + ")" * 5000,
     "deep unary": "x = " + "-" * 100_000 + "1",
     "deep sum": "x = " + "+".join(["1"] * 50_000),

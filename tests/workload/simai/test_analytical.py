@@ -270,7 +270,7 @@ def test_options_that_are_refused(options: dict[str, object], match: str) -> Non
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (None, "cannot be read"),
+        (None, "no such file"),
         ("Size\n1,2\n", "line 2"),
         ("Size\n16,a,,,,,,,,,\n32,1,,,,,,,,,\n", "line 2"),
         ("Size\n16,0,,,,,,,,,\n32,1,,,,,,,,,\n", "positive"),

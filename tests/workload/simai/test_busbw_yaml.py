@@ -62,7 +62,7 @@ def test_written_is_read(tmp_path: Path) -> None:
         ("n\nTP:\nallreduce: ٣", "no positive bandwidth"),
         ("n\nTP:\nallreduce: 3\nallreduce,: 4", "line 4: allreduce of section TP is given twice"),
         ("n\nTP:\n- allreduce", "line 3"),
-        ("\udcff", "is no text"),
+        ("\udcff", "is no UTF-8 text"),
     ],
 )
 def test_everything_else_is_refused(content: str, match: str, tmp_path: Path) -> None:

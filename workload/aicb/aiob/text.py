@@ -17,6 +17,7 @@ from pathlib import Path
 
 from spec.program.numbers import plain_number
 from spec.replaced_file import replaced_file
+from spec.text_file import UnreadableFileError, read_file_text
 from workload.workload_error import WorkloadError
 
 MAX_FILE_BYTES = 2**22
@@ -49,12 +50,9 @@ def read_aiob(path: str | os.PathLike[str]) -> AiobFile:
     """Read ``path``; WorkloadError names the line that cannot be understood."""
     where = Path(path)
     try:
-        if not where.is_file() or where.stat().st_size > MAX_FILE_BYTES:
-            raise WorkloadError(f"{where}: is no AIOB file")
-        lines = where.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise WorkloadError(f"{where}: cannot be read: {reason}") from error
+        lines = read_file_text(where, MAX_FILE_BYTES).splitlines()
+    except UnreadableFileError as error:
+        raise WorkloadError(f"{where}: {error}") from error
     train_iter: int | None = None
     found: dict[str, dict[str, float]] = {}
     section = ""

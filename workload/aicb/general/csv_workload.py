@@ -13,6 +13,7 @@ from pathlib import Path
 
 from spec.program.numbers import plain_number
 from spec.replaced_file import replaced_file
+from spec.text_file import UnreadableFileError, read_file_text
 from workload.workload_error import WorkloadError
 
 COLUMNS = (
@@ -53,6 +54,7 @@ COMPUTATION = "computation"
 EPOCH_END = "epoch_end"
 NONE = "None"
 MAX_FILE_BYTES = 2**31
+MOST_ARGUMENTS_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +150,8 @@ def _arguments(path: Path) -> Arguments:
     if not path.is_file():
         return {}
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        read = json.loads(read_file_text(path, MOST_ARGUMENTS_BYTES))
+    except (UnreadableFileError, ValueError, RecursionError) as error:
         raise WorkloadError(f"{path}: is no arguments file: {error}") from error
     if not isinstance(read, dict):
         raise WorkloadError(f"{path}: is no arguments file: no object")

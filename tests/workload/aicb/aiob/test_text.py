@@ -107,7 +107,7 @@ TIMES = "\n time_gpu_max: 3\n time_gpu_min: 1\n time_gpu_avg: 2\n"
         ("train_iter:٣\nhello\n", "line 1"),
         ("train_iter:1\nhello\n", "line 2"),
         ("train_iter:99999999999999\n", "line 1"),
-        ("\udcff", "is no text"),
+        ("\udcff", "is no UTF-8 text"),
     ],
 )
 def test_damaged_files(content: str, match: str, tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def aiob_times_ns(file: AiobFile, *, recompute_activations: bool = False) -> dic
 
     ``attention_*`` is the sum of the sections with "atten" in their name and ``layernorm``, ``mlp_*`` that of
     those with "mlp" and ``layernorm2``, backward equal to forward; ``grad_forward`` and ``grad_backward`` are
-    the minimum and the average of ``param_time``. Other sections stand for themselves.
+    the minimum and the average of ``param_time``; ``attention_core`` is what a recomputed core runs again: the
+    sections of attention with "flash" or "core" in their name. Other sections stand for themselves.
     ``recompute_activations`` counts sections with "flash" twice, as AICB does. A sum without any section is
     left out, so that a later look-up fails instead of finding 0.
     """
@@ -107,6 +108,13 @@ def aiob_times_ns(file: AiobFile, *, recompute_activations: bool = False) -> dic
         ]
         if parts:
             times[f"{stage}_forward"] = times[f"{stage}_backward"] = round(sum(parts) * NS_PER_US)
+    cores = [
+        time.avg_us
+        for name, time in file.sections.items()
+        if "atten" in name and ("flash" in name or "core" in name)
+    ]
+    if cores:
+        times["attention_core"] = round(sum(cores) * NS_PER_US)
     for name, time in file.sections.items():
         if name == "param_time":
             times["grad_forward"] = round(time.min_us * NS_PER_US)

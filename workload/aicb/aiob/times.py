@@ -2,7 +2,8 @@
 
 AICB's sums (workload.aicb.aiob.text) stand for whole halves of a layer; here each half's time is laid on its two
 matrix products, half each, as AICB does with a column and a row. Input and weight gradient take the
-forward's time each (the file measures no backward); everything else is inside those sums and takes 0.
+forward's time each (the file measures no backward); everything else is inside those sums and takes 0, but for an
+attention core that is recomputed without its products: it takes the time of its own sections.
 """
 
 from dataclasses import replace
@@ -29,6 +30,7 @@ SHARES: dict[OpKey, tuple[str, float]] = {
     OpKey(Module.STEP, Role.UPDATE): ("grad_backward", 1.0),
 }
 WHOLE_HALF = ("attention", "mlp")
+CORE = OpKey(Module.ATTENTION, Role.CORE)
 
 
 def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
@@ -41,7 +43,7 @@ def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
         return replace(
             one,
             forward=tuple(_timed(item, times_ns) for item in one.forward),
-            backward=tuple(_timed(item, times_ns) for item in one.backward),
+            backward=tuple(_timed(item, times_ns, core_alone=_core_alone(one)) for item in one.backward),
         )
 
     return replace(
@@ -51,14 +53,25 @@ def with_aiob_times(work: StageWork, times_ns: dict[str, int]) -> StageWork:
     )
 
 
-def _timed(item: WorkItem, times_ns: dict[str, int]) -> WorkItem:
+def _core_alone(piece: PieceWork) -> bool:
+    """Whether attention's products, which hold the time of the whole half, are not recomputed with its core."""
+    stems = {
+        SHARES[item.key][0] for item in piece.backward if item.phase is Phase.RECOMPUTE and item.key in SHARES
+    }
+    return "attention" not in stems
+
+
+def _timed(item: WorkItem, times_ns: dict[str, int], *, core_alone: bool = False) -> WorkItem:
     if item.collective is not None:
         return item
-    if item.key not in SHARES:
+    if core_alone and item.phase is Phase.RECOMPUTE and item.key == CORE:
+        key, share = "attention_core", 1.0
+    elif item.key in SHARES:
+        stem, share = SHARES[item.key]
+        direction = "forward" if item.phase in (Phase.FORWARD, Phase.RECOMPUTE) else "backward"
+        key = f"{stem}_{direction}" if stem in WHOLE_HALF else stem
+    else:
         return replace(item, seconds=0.0)
-    stem, share = SHARES[item.key]
-    direction = "forward" if item.phase in (Phase.FORWARD, Phase.RECOMPUTE) else "backward"
-    key = f"{stem}_{direction}" if stem in WHOLE_HALF else stem
     if key not in times_ns:
         raise WorkloadError(f"no AIOB time for {item.name} ({item.phase.value}): the file has no {key}")
     return replace(item, seconds=times_ns[key] * share / NS_PER_US * 1e-6)

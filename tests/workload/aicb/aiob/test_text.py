@@ -53,6 +53,7 @@ def test_sums_are_aicbs() -> None:
         "Emb": 799_000,
         "layernorm_post": 70_000,
         "logit_time": 12_824_000,
+        "attention_core": 512_000,
     }
 
 

@@ -68,7 +68,7 @@ def _project(context: LayerContext, sharding: Sharding, mixer: RecurrenceSpec) -
     return into_mixer(context, sharding, OpKey(Part.MIXER, Role.PROJECTION), 2 * width)
 
 
-def _core(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
+def _core(context: LayerContext, sharding: Sharding, mixer: RecurrenceSpec) -> Piece:
     heads = core_heads(context, mixer.num_heads)
     rows = context.layout.micro_batch * core_length(context)
     width = heads * mixer.head_dim
@@ -79,7 +79,7 @@ def _core(context: LayerContext, mixer: RecurrenceSpec) -> Piece:
         rows=rows,
         width=width,
         saved_bytes=context.activations(rows, 2 * width),
-        parameters=heads,
+        parameters=projected_heads(context, sharding, mixer.num_heads),
     )
     return kernel(context, scan)
 

@@ -125,7 +125,7 @@ def test_one_rank_holds_its_share_of_the_parameters_and_keeps_what_the_backward_
     layer = written(config(tmp_path).model, job(seq_len=SEQ, world_size=tp), strategy, layout).blocks[0]
     mixer = layer.forward[: next(i for i, op in enumerate(layer.forward) if op.name == "mlp.norm")]
     cut_weights = 1 if strategy == "isp" else tp
-    owned = HIDDEN + (MIXER_PARAMETERS - HEADS) // cut_weights + HEADS // tp
+    owned = HIDDEN + MIXER_PARAMETERS // cut_weights
     assert sum(int(op.parameters[0]) for op in mixer) == owned
     normed = SEQ * HIDDEN // (1 if strategy == "mtp" else tp)
     core = SEQ * 2 * WIDTH // tp
@@ -153,6 +153,7 @@ def test_its_core_sees_whole_sequences_where_ranks_hold_parts(tmp_path: Path) ->
     assert moved == {f"mixer.{name}_context": 2 * SEQ // 2 * WIDTH // 2 for name in "xgy"}
     (scan,) = (op for op in layer.forward if op.name == "mixer.core")
     assert (int(scan.rows[0]), int(scan.width[0])) == (SEQ, WIDTH // 4)
+    assert int(scan.parameters[0]) == HEADS // 2  # cut over tp, not over cp
 
 
 def test_recomputing_the_attention_core_leaves_it_alone(tmp_path: Path) -> None:

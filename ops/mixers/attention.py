@@ -174,7 +174,7 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
     return sequence(*pieces)
 
 
-def _core(context: LayerContext, attention: AttentionSpec) -> Piece:
+def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
     """The attention kernel over this rank's heads and the keys of the whole sequence.
 
     Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135

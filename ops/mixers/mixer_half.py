@@ -25,7 +25,7 @@ def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> P
         row.project(context, sharding, mixer),
         before,
         cp_before,
-        row.core(context, mixer),
+        row.core(context, sharding, mixer),
         cp_after,
         after,
         row.output(context, sharding, mixer),

@@ -22,8 +22,9 @@ class MixerRow(Generic[Spec]):
     """What they belong to, and the norm and the residual add around them too."""
     project: Callable[[LayerContext, Sharding, Spec], Piece]
     """From the normed hidden states to what the core reads, token by token."""
-    core: Callable[[LayerContext, Spec], Piece]
-    """What needs a whole sequence: over this rank's heads."""
+    core: Callable[[LayerContext, Sharding, Spec], Piece]
+    """What needs a whole sequence: over this rank's heads. It may own weights of more heads than it works on:
+    those of the projections."""
     output: Callable[[LayerContext, Sharding, Spec], Piece]
     """From what the core gives back to hidden states, token by token."""
     exchanged: Callable[[Spec], HeadTensors]

@@ -4,7 +4,9 @@ FlashAttention-2 on H100 SXM5: arXiv 2407.08608, figure 5 (forward; causal and n
 figure 6 (backward, not causal; heads of 64, 128), TFLOP/s at 512 to 16k tokens, 16k tokens a call. An
 architecture says what the same kernel reaches on it with heads of 128 at 16k tokens (spec.cluster.architecture:
 Flash2Rates); ``Assumption:`` with the shares of the H100 rates at other lengths and widths.
-Older kernels take their published multiple of its time (spec.cluster.attention_generations).
+Older kernels take their published multiple of its time, the middle of its range: FlashAttention over
+FlashAttention-2, 1.7-3.0 on A100, and FlashAttention written in Triton over FlashAttention-2, 1.3-1.5 forward and
+about 2 backward (2307.08691 sec. 4.1). What the best kernel gains over FlashAttention-2 is a fact of the architecture.
 ``Assumption:`` a causal backward loses what a causal forward of the same length and width does; heads of another
 width run at the rate of the next published one, padded to a multiple of 32.
 
@@ -23,11 +25,18 @@ from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.architecture import ArchitectureSpec, Flash2Rates
-from spec.cluster.attention_generations import OVER_FLASH2
 from spec.cluster.cluster import GpuSpec
 from spec.origin import Origin
 
 RELATIVE_STD = 0.15  # Assumption: spread of the published rates over versions of the kernel
+
+# Time over FlashAttention-2's, by direction.
+OVER_FLASH2: dict[str, dict[str, float]] = {
+    "flash2": {"forward": 1.0, "backward": 1.0},
+    "flash1": {"forward": 2.35, "backward": 2.35},
+    "flash_triton": {"forward": 1.4, "backward": 2.0},
+}
+BEST = "flash"  # whichever kernel is best on the GPU
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 WIDTHS = (64, 128, 256)
@@ -52,6 +61,15 @@ BLOCK = 128  # queries, or keys in the backward, of a block (2307.08691 sec. 3.3
 STATED_WIDTH = 128
 
 HEAD_STEP = 32  # flash-attn compiles its kernels for multiples of 32
+
+
+def slowdown(kernel: str, direction: str, architecture: ArchitectureSpec | None) -> float:
+    """Time of ``kernel`` over the best one's on GPUs of ``architecture`` (None: one on which nothing beats
+    FlashAttention-2); 1 for kernels that are no flash generation."""
+    if kernel not in OVER_FLASH2:
+        return 1.0
+    best = architecture.best_over_flash2[direction] if architecture else 1.0
+    return best * OVER_FLASH2[kernel][direction]
 
 
 def published(kernel: str, architecture: ArchitectureSpec) -> Flash2Rates | None:

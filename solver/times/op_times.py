@@ -22,13 +22,12 @@ from profdb.curvebook import Book
 from profdb.lookup.op_queries import attention_query, own_s
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
-from profdb.modelled.flash_generations import generation_price, published
-from profdb.modelled.host_side import host_transfer_s, host_update_s
+from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_price, published, slowdown
+from profdb.modelled.offload import host_transfer_s, host_update_s
 from solver.times.expert_exchange import exchanged
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
 from spec.arrays import FloatArray, IntArray
-from spec.cluster.attention_generations import GENERATIONS, slowdown
 from spec.cluster.cluster import ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError
@@ -168,12 +167,12 @@ class Pricer:
     def _attention(self, op: Attention) -> Priced:
         """A named flash generation at its published rates; on a GPU without them the best kernel's time
         restated by the published ratio of the two."""
-        if op.kernel not in GENERATIONS[1:]:
+        if op.kernel not in OVER_FLASH2:
             return self.book.attention_s(attention_query(op))
         if self.gpu and published(op.kernel, self.gpu.architecture):
             return generation_price(self.gpu, attention_query(op))
         ratio = slowdown(op.kernel, op.direction, self.gpu.architecture if self.gpu else None)
-        best = self.book.attention_s(attention_query(replace(op, kernel=GENERATIONS[0])))
+        best = self.book.attention_s(attention_query(replace(op, kernel=BEST)))
         origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
         return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
 

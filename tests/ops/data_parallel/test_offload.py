@@ -8,7 +8,7 @@ import pytest
 from ops.op import HostTransfer, HostUpdate
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
-from profdb.modelled.host_side import ADAM_SHARE, LINK_SHARE
+from profdb.modelled.offload import ADAM_SHARE, LINK_SHARE
 from solver.memory.memory_cost import MemoryCost
 from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable

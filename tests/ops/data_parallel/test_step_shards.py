@@ -10,8 +10,6 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, GroupedGemm, Phase
 from solver.answer.mfu import model_flops_per_sequence
 from spec.arrays import ints
-from spec.cluster.architecture_reader import read_architecture
-from spec.cluster.attention_generations import slowdown
 from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -57,18 +55,6 @@ def test_expert_tensor_ranks_gather_each_others_rows() -> None:
         return int(up.m[0])
 
     assert rows(2) == 2 * rows(1)
-
-
-def test_older_flash_kernels_take_their_published_ratio() -> None:
-    """arXiv 2407.08608 (1.5-2.0 forward) and 2307.08691 (1.7-3.0), middles."""
-    ampere, hopper, blackwell = (
-        read_architecture(name, root=ROOT) for name in ("ampere", "hopper", "blackwell")
-    )
-    assert slowdown("flash2", "forward", hopper) == 1.75
-    assert slowdown("flash2", "forward", ampere) == 1.0
-    assert slowdown("flash1", "backward", ampere) == 2.35
-    assert slowdown("flash_triton", "backward", blackwell) == 1.625 * 2.0
-    assert slowdown("flash", "forward", hopper) == 1.0
 
 
 def test_model_flops_are_three_forwards() -> None:

@@ -10,9 +10,10 @@ from ops.op import Attention, Phase
 from ops.roles import Module, Role
 from profdb.lookup.op_queries import attention_query
 from profdb.modelled.attention import Heads
-from profdb.modelled.flash_generations import generation_seconds, published
+from profdb.modelled.flash_generations import generation_seconds, published, slowdown
 from solver.times.op_times import Pricer
 from spec.arrays import ints
+from spec.cluster.architecture_reader import read_architecture
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from tests.solver.flat_book import FlatBook
@@ -169,3 +170,15 @@ def test_a100_keeps_published_rates_in_a_step_and_h100_its_ratio() -> None:
         kept[name] = 2e-12 * 4096**2 * 128 * 64 / one_sequence_tflops(name, "forward", 64) / step
     assert kept["a100-sxm-80g"] == pytest.approx(1.0)
     assert kept["h100-sxm"] == pytest.approx(cluster("h100-sxm").gpu.training_rate_ratio)
+
+
+def test_older_flash_kernels_take_their_published_ratio() -> None:
+    """arXiv 2407.08608 (1.5-2.0 forward) and 2307.08691 (1.7-3.0), middles."""
+    ampere, hopper, blackwell = (
+        read_architecture(name, root=ROOT) for name in ("ampere", "hopper", "blackwell")
+    )
+    assert slowdown("flash2", "forward", hopper) == 1.75
+    assert slowdown("flash2", "forward", ampere) == 1.0
+    assert slowdown("flash1", "backward", ampere) == 2.35
+    assert slowdown("flash_triton", "backward", blackwell) == 1.625 * 2.0
+    assert slowdown("flash", "forward", hopper) == 1.0

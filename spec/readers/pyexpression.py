@@ -144,7 +144,7 @@ class Evaluator:
         limit = MAX_TEXT if isinstance(items, str) else MAX_ITEMS
         if len(items) * max(times, 0) > limit or times > limit:
             raise self.refusal(node, f"at most {limit} items or characters")
-        return items * times
+        return self.bounded(items * times, node)
 
     def subscript(self, node: ast.Subscript, depth: int) -> object:
         """``data["total_steps"]`` or ``sizes[0]``."""

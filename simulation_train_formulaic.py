@@ -73,9 +73,6 @@ def run(options: argparse.Namespace) -> int:
             missing=options.missing,
             device=device,
             calibration=options.calibration,
-            recompute_modules=typed.recompute_modules if typed else (),
-            optimizer_offload=typed.optimizer_offload if typed else 0.0,
-            offloaded_layers=typed.offloaded_layers if typed else 0,
         )
     )
     print(report.question_lines(opened.question, opened.profile), end="\n\n")

@@ -35,20 +35,25 @@ class ModelOps:
 
 
 def model_ops(
-    model: ModelSpec, job: JobSpec, layout: Layout, strategy: str, recompute: Recompute
+    model: ModelSpec,
+    job: JobSpec,
+    layout: Layout,
+    strategy: str,
+    recompute: Recompute,
+    modules: tuple[str, ...] = (),
 ) -> ModelOps:
-    """Every operation a rank may run for N layouts under one strategy and recompute mode."""
+    """Every operation a rank may run for N layouts under one strategy and recompute mode, with ``modules`` of
+    layers (ops.recompute.modules) run again beside that."""
     sharding = STRATEGIES[strategy]
     context = layer_context(sharding, model, job, layout)
     kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
     blocks = tuple(
-        sharded_over_data(context, block_ops(context, sharding, run.block, kind), Module.LAYER)
+        sharded_over_data(context, block_ops(context, sharding, run.block, kind, modules), Module.LAYER)
         for kind in kinds
         for run in model.blocks
     )
-    if job.offloaded_layers:
-        shares = offloaded_shares(model, job.offloaded_layers) * len(kinds)
-        blocks = tuple(map(activations_offloaded, blocks, shares))
+    shares = offloaded_shares(model, layout.offloaded_layers) * len(kinds)
+    blocks = tuple(map(activations_offloaded, blocks, shares))
     first, last = embedding(context, sharding), head(context, sharding)
     if recompute is Recompute.FULL and job.preset.recomputation.recomputes_edges:
         rows = ceil_div(context.tokens, sharding.norm_shards(layout))
@@ -61,8 +66,15 @@ def model_ops(
     )
 
 
-def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recompute: Recompute) -> Piece:
-    """One transformer block, or one multi-token-prediction block with its own pass through the head."""
+def block_ops(
+    context: LayerContext,
+    sharding: Sharding,
+    block: BlockSpec,
+    recompute: Recompute,
+    modules: tuple[str, ...] = (),
+) -> Piece:
+    """One transformer block, or one multi-token-prediction block with its own pass through the head; ``modules``
+    of it run again unless all of it does."""
     second = moe_half if block.moe is not None else mlp_half
     piece = sequence(
         mixer_half(context, sharding, block),
@@ -70,7 +82,7 @@ def block_ops(context: LayerContext, sharding: Sharding, block: BlockSpec, recom
     )
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     if recompute is not Recompute.FULL:
-        piece = modules_recomputed(piece, context.job.recompute_modules)
+        piece = modules_recomputed(piece, modules)
     preset = context.job.preset
     layer = recomputed(
         piece,

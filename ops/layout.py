@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from spec.arrays import FloatArray, IntArray, ints
+from spec.arrays import FloatArray, IntArray, floats, ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +15,8 @@ class Layout:
     ``wp`` ranks share the weights; both are laid over the same ranks (world = pp * wp * wdp), so wp
     is no further factor of the world size. Elsewhere wp is 1. ``zero_size`` ranks share one copy of what
     ``zero_stage`` shards (1 optimizer state, 2 gradients too, 3 parameters too) and divides dp * cp.
+    ``optimizer_offload`` is the share of the optimizer that lives and runs on the host, a float64 column, and
+    ``offloaded_layers`` keep there what they save for the backward (ops.data_parallel.offload).
     """
 
     world_size: int
@@ -28,6 +30,8 @@ class Layout:
     zero_stage: IntArray
     zero_size: IntArray
     micro_batch: IntArray
+    optimizer_offload: FloatArray
+    offloaded_layers: IntArray
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -52,32 +56,19 @@ class Layout:
         return np.full(len(self), value, dtype=np.int64)
 
     @staticmethod
-    def of(
-        world_size: int,
-        *,
-        micro_batch: object = 1,
-        **degrees: object,
-    ) -> "Layout":
-        """A layout from plain numbers or sequences; degrees left out are 1 (stage 0), dp fills the world."""
-        names = ("tp", "cp", "pp", "ep", "etp", "wp", "zero_size", "zero_stage")
-        defaults = {"zero_stage": 0}
-        columns = [ints(degrees.get(name, defaults.get(name, 1))) for name in names] + [ints(micro_batch)]
-        tp, cp, pp, ep, etp, wp, zero_size, zero_stage, micro = (
-            np.ascontiguousarray(column) for column in np.broadcast_arrays(*columns)
-        )
-        return Layout(
-            world_size=world_size,
-            tp=tp,
-            cp=cp,
-            dp=world_size // (tp * cp * pp),
-            pp=pp,
-            ep=ep,
-            etp=etp,
-            wp=wp,
-            zero_stage=zero_stage,
-            zero_size=zero_size,
-            micro_batch=micro,
-        )
+    def of(world_size: int, **columns: object) -> "Layout":
+        """A layout from plain numbers or sequences; degrees left out are 1, sharding and offloading 0, and dp
+        fills the world."""
+        left_out = {"zero_stage": 0, "optimizer_offload": 0.0, "offloaded_layers": 0}
+        names = [f.name for f in fields(Layout) if f.name not in ("world_size", "dp")]
+        said = [columns.get(name, left_out.get(name, 1)) for name in names]
+        read = [
+            floats(value) if name == "optimizer_offload" else ints(value)
+            for name, value in zip(names, said, strict=True)
+        ]
+        whole = dict(zip(names, map(np.ascontiguousarray, np.broadcast_arrays(*read)), strict=True))
+        dp = world_size // (whole["tp"] * whole["cp"] * whole["pp"])
+        return Layout(world_size=world_size, dp=dp, **whole)
 
 
 def unique_rows(columns: tuple[IntArray, ...]) -> tuple[IntArray, IntArray]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.recompute.modules import MODULES
 from profdb.cases import Family
 from profdb.curvebook import Book, CurveBook
 from profdb.on_demand import MeasuringDevice, OnDemand
@@ -11,7 +10,7 @@ from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
 from solver.calibration_file import read_calibration
 from solver.question import Question
-from solver.times.op_times import HOST_NEEDED, Pricer
+from solver.times.op_times import Pricer
 from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -30,8 +29,7 @@ class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
     ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
-    ``device`` measures what no sample surrounds; ``recompute_modules``, ``optimizer_offload``
-    and ``offloaded_layers`` as in JobSpec; ``calibration`` is a file of solver.calibrate.fit.
+    ``device`` measures what no sample surrounds; ``calibration`` is a file of solver.calibrate.fit.
     """
 
     root: Path
@@ -46,9 +44,6 @@ class Request:
     missing: str = "error"
     device: MeasuringDevice | None = None
     calibration: Path | None = None
-    recompute_modules: tuple[str, ...] = ()
-    optimizer_offload: float = 0.0
-    offloaded_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,10 +202,6 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
             value=tokens,
             allowed=f"tokens per step, a positive multiple of the sequence length {seq_len}",
         )
-    optimizer_offload = request.optimizer_offload or written.optimizer_offload
-    offloaded_layers = request.offloaded_layers or written.offloaded_layers
-    if (optimizer_offload or offloaded_layers) and cluster.host is None:
-        raise ConfigError(where="--cluster", key="host", value=cluster.name, allowed=HOST_NEEDED)
     return JobSpec(
         world_size=world_size,
         seq_len=seq_len,
@@ -218,23 +209,7 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
         preset=preset,
         precision=precision_of(preset, config.job.dtype or "bf16"),
         flash_attention=config.job.use_flash_attn is not False,
-        recompute_modules=_modules(request.recompute_modules or written.recompute_modules, config.path),
-        optimizer_offload=optimizer_offload,
-        offloaded_layers=offloaded_layers,
     ).on(cluster.gpu.architecture)
-
-
-def _modules(names: tuple[str, ...], where: str) -> frozenset[str]:
-    """The modules as written; raises ConfigError for one that no layer has."""
-    for name in names:
-        if name not in MODULES:
-            raise ConfigError(
-                where=where,
-                key="recompute_modules",
-                value=name,
-                allowed=f"of {', '.join(MODULES)}, joined by +",
-            )
-    return frozenset(names)
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:

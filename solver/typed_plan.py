@@ -1,6 +1,5 @@
 """Pricing one given plan: the one written in a config, or one typed as tp=8,pp=4,..."""
 
-from dataclasses import fields
 from math import gcd
 
 import numpy as np
@@ -11,11 +10,11 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import strategy_named
 from ops.strategies.sharding import Sharding
 from solver.plans.draft import Draft
-from solver.plans.plan_table import Plan
+from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS
 from solver.question import Question
 from solver.schedules.registry import Schedule, schedule_named
-from spec.arrays import ints
+from solver.times.op_times import HOST_NEEDED
 from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
@@ -57,6 +56,8 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
     sharding = strategy_of(written, where)
     layout = Layout.of(job.world_size, tp=tp, pp=pp, cp=cp, wp=written.wp or 1)
     zero_stage, zero_size = _sharding(written, _copies(sharding, layout))
+    if (written.optimizer_offload or written.offloaded_layers) and question.cluster.host is None:
+        raise ConfigError(where="--cluster", key="host", value=question.cluster.name, allowed=HOST_NEEDED)
     return Plan(
         strategy=sharding.name,
         preset=job.preset.name,
@@ -75,7 +76,10 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
         zero_size=zero_size,
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
+        recompute_modules=written.recompute_modules,
         stage_layout=written.layout or "",
+        optimizer_offload=written.optimizer_offload,
+        offloaded_layers=written.offloaded_layers,
     )
 
 
@@ -146,18 +150,14 @@ def _schedule(name: str, where: str) -> Schedule:
 
 def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
     """Every rule of the search that the plan breaks, besides memory."""
-    columns = {
-        field.name: ints(getattr(plan, field.name))
-        for field in fields(Plan)
-        if isinstance(getattr(plan, field.name), int)
-    }
     draft = Draft(
         model=question.model,
         job=question.job,
         cluster=question.cluster,
         strategy=plan.strategy,
-        columns=columns,
+        columns=PlanTable.of(plan).columns,
         recompute=plan.recompute,
+        recompute_modules=plan.recompute_modules,
         schedule=plan.schedule,
     )
     passed_over = {UNCUT}

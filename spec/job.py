@@ -48,12 +48,9 @@ class JobSpec:
     ``moe_dispatcher`` is "all_to_all" or "deduplicated" (DeepEP, HybridEP); ``overlap_expert_a2a`` runs the
     experts' exchange of one micro-batch beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
-    (--moe-shared-expert-overlap). ``recompute_modules`` names parts of layers that run again in the backward
-    beside what a plan recomputes (--recompute-modules, ops.recompute.modules).
+    (--moe-shared-expert-overlap).
     ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED);
     ``wide_norms`` that norms read an fp32 copy of their input, made by a kernel of its own;
-    ``optimizer_offload`` is the share of the optimizer that lives and runs on the host (ops.data_parallel.offload), and
-    ``offloaded_layers`` how many layers keep there what they save for the backward.
     ``blocking_launches`` that the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1).
     """
 
@@ -71,12 +68,9 @@ class JobSpec:
     moe_dispatcher: str = "all_to_all"
     overlap_expert_a2a: bool = False
     overlap_shared_experts: bool = False
-    recompute_modules: frozenset[str] = frozenset()
     cuda_graphs: frozenset[str] = frozenset()
     wide_norms: bool = False
     blocking_launches: bool = False
-    optimizer_offload: float = 0.0
-    offloaded_layers: int = 0
 
     @property
     def global_batch_sequences(self) -> int:

@@ -150,7 +150,9 @@ class Workshop:
 
     def block(self, block: BlockSpec) -> MockedOps:
         """A whole transformer block, with the plan's recomputation."""
-        layer = block_ops(self.context, self.sharding, block, self.plan.recompute)
+        layer = block_ops(
+            self.context, self.sharding, block, self.plan.recompute, self.plan.recompute_modules
+        )
         return self.leaf("block", layer, Module.LAYER)
 
     def mixer(self, block: BlockSpec) -> MockedOps:

@@ -6,7 +6,6 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
-from ops.recompute.modules import MODULES
 from spec.job import JobSpec, Precision, precision_of
 from spec.presets.deepspeed import DEEPSPEED
 from spec.presets.fsdp import FSDP
@@ -266,8 +265,6 @@ def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
         unfused=unfused_of(row, notes),
         moe_dispatcher=recipes.dispatcher(row, notes.dispatcher),
         overlap_expert_a2a=notes.expert_overlap,
-        recompute_modules=frozenset(recipes.recompute_modules(row, notes.recompute_modules))
-        & frozenset(MODULES),
         cuda_graphs=recipes.cuda_graphs(row, notes.cuda_graphs),
         wide_norms="InternEvo" in row.text("framework"),
         blocking_launches=row.dataset in BLOCKING_DATASETS,

@@ -64,6 +64,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
         dp=degrees["dp"],
         zero_stage=zero_stage,
         zero_size=zero_size,
+        recompute_modules=_modules(row, notes),
     )
     found: list[Candidate] = []
     for micro in _micro_batches(row, job, degrees["dp"]):
@@ -173,7 +174,7 @@ def _micro_batches(row: Row, job: JobSpec, dp: int) -> tuple[int, ...]:
 
 
 def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
-    """What is stated, or every kind. Named modules are the job's (``JobSpec``) but for the attention core."""
+    """What is stated, or every kind; of named modules only the attention core is a kind."""
     word = row.text("recompute")
     if notes.recompute_modules:
         core = "core_attn" in notes.recompute_modules
@@ -187,6 +188,12 @@ def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
     if word not in [kind.value for kind in RECOMPUTES]:
         raise row.refuse("recompute", "must be none, selective, full or unknown")
     return (Recompute(word),)
+
+
+def _modules(row: Row, notes: Notes) -> tuple[str, ...]:
+    """Parts of layers that run again, as stated or by the framework's recipe; those not priced are left out."""
+    wanted = recipes.recompute_modules(row, notes.recompute_modules)
+    return tuple(name for name in MODULES if name in wanted)
 
 
 def _with_batches(plan: Plan, job: JobSpec) -> Candidate:

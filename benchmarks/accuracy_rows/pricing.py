@@ -1,11 +1,8 @@
 """Rows priced together: plans of one model and job form a table, and each row takes its answer from it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from benchmarks.accuracy_rows.books import Books
 from benchmarks.accuracy_rows.gaps import Gap
@@ -15,7 +12,6 @@ from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import Candidate, candidates_of
 from benchmarks.accuracy_rows.row import Row
-from ops.layout import Layout
 from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
@@ -72,6 +68,7 @@ class Prepared:
             plan.strategy,
             plan.recompute,
             plan.schedule,
+            plan.recompute_modules,
             plan.stage_layout,
         )
 
@@ -139,24 +136,11 @@ def _answers(prepared: Sequence[Prepared]) -> Answers:
     for key, (question, wanted) in tables.items():
         plans = list(wanted)
         try:
-            predicted = price_plan(question, plan_table(plans))
+            predicted = price_plan(question, PlanTable.of(*plans))
         except UserError:
             continue
         answers |= {(key, plan): answer for plan, answer in zip(plans, predicted, strict=True)}
     return answers
-
-
-def plan_table(plans: Sequence[Plan]) -> PlanTable:
-    """Plans that differ in numbers alone, as one table."""
-    ones = [PlanTable.of(plan) for plan in plans]
-    layout = replace(ones[0].layout, **_stacked([one.layout for one in ones]))
-    return replace(ones[0], layout=layout, **_stacked(ones))
-
-
-def _stacked(ones: Sequence[Layout] | Sequence[PlanTable]) -> dict[str, Any]:
-    """The array fields of several one-row tables, one after another."""
-    names = [item.name for item in fields(ones[0]) if isinstance(getattr(ones[0], item.name), np.ndarray)]
-    return {name: np.concatenate([getattr(one, name) for one in ones]) for name in names}
 
 
 def _prediction(one: Prepared, answers: Answers) -> Prediction:

@@ -28,14 +28,15 @@ HOST_GRADIENT_BYTES = 4.0
 
 def offloaded_elements(context: LayerContext, owned: IntArray) -> IntArray:
     """Of the ``owned`` elements of a rank's optimizer those that the host updates."""
-    elements: IntArray = np.ceil(owned * context.job.optimizer_offload).astype(np.int64)
+    elements: IntArray = np.ceil(owned * context.layout.optimizer_offload).astype(np.int64)
     return elements
 
 
 def keeps_gradients_on_host(context: LayerContext) -> IntArray:
     """1 where sharded gradients wait on the host from one micro-batch to the next."""
-    leaves_early = context.job.optimizer_offload > 0 and context.job.preset.offload.optimizer == "backward"
-    return ints((context.layout.zero_stage >= 2) & leaves_early)
+    offloads = context.layout.optimizer_offload > 0
+    leaves_early = context.job.preset.offload.optimizer == "backward"
+    return ints((context.layout.zero_stage >= 2) & offloads & leaves_early)
 
 
 def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
@@ -48,7 +49,7 @@ def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
 
 def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
     """Gradients of earlier micro-batches there, and back to be added to; the sum there at the end."""
-    if not context.job.optimizer_offload:
+    if not context.layout.optimizer_offload.any():
         return []
     elements = offloaded_elements(context, owned)
     earlier = (_num_micro(context) - 1) * keeps_gradients_on_host(context)
@@ -71,7 +72,7 @@ def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
 
 def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
     """The processors' part of the update, and its parameters back to the device."""
-    if not context.job.optimizer_offload:
+    if not context.layout.optimizer_offload.any():
         return []
     elements = offloaded_elements(context, owned)
     back = elements * dtype_bytes(context.job.precision.parameter)
@@ -93,21 +94,21 @@ def _step(role: Role, size_bytes: FloatArray, repeat: IntArray, name: str) -> Ho
     )
 
 
-def offloaded_shares(model: ModelSpec, layers: int) -> tuple[float, ...]:
+def offloaded_shares(model: ModelSpec, layers: IntArray) -> tuple[FloatArray, ...]:
     """Of each run of blocks the share that is among the first ``layers`` of the model."""
     shares = []
     for run in model.blocks:
-        taken = min(run.count, layers)
-        shares.append(taken / run.count)
-        layers -= taken
+        here = np.minimum(run.count, layers)
+        shares.append(here / run.count)
+        layers = layers - here
     return tuple(shares)
 
 
-def activations_offloaded(piece: Piece, share: float) -> Piece:
+def activations_offloaded(piece: Piece, share: FloatArray) -> Piece:
     """A layer of a run of which ``share`` keep on the host what they save: an equal part of that on every layer."""
-    if not share:
+    if not share.any():
         return piece
-    saved = np.zeros(1)
+    saved = np.zeros(len(share))
     for op in piece.forward:
         saved = saved + op.saved_bytes
     moved = saved * share
@@ -119,7 +120,7 @@ def activations_offloaded(piece: Piece, share: float) -> Piece:
         lane=Lane.COPY,
         size_bytes=moved,
         saved_bytes=-moved,
-        transient_bytes=saved,
+        transient_bytes=np.where(share > 0, saved, 0.0),
     )
     back = HostTransfer(
         module=Module.LAYER,

@@ -1,6 +1,8 @@
 """Plans in the making: what a rule may ask while columns are still being added."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding
 from solver.schedules.registry import Schedule
-from spec.arrays import IntArray
+from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -19,18 +21,20 @@ from spec.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Plans in the making: the columns chosen so far, each of length N."""
+    """Plans in the making: the columns chosen so far, each of length N; whole numbers but for
+    optimizer_offload."""
 
     model: ModelSpec
     job: JobSpec
     cluster: ClusterSpec
     strategy: str
-    columns: dict[str, IntArray]
+    columns: Mapping[str, IntArray | FloatArray]
     recompute: Recompute = Recompute.NONE
+    recompute_modules: tuple[str, ...] = ()
     schedule: Schedule = Schedule.ONE_F_ONE_B
 
     def __getitem__(self, name: str) -> IntArray:
-        return self.columns[name]
+        return cast(IntArray, self.columns[name])
 
     @property
     def dp(self) -> IntArray:
@@ -47,7 +51,7 @@ class Draft:
         """The columns chosen so far; those to come are 1 (also the stage, which no group depends on)."""
         to_come = np.broadcast_to(np.int64(1), self["tp"].shape)
         names = [field.name for field in fields(Layout) if field.name not in ("world_size", "dp")]
-        columns = {name: self.columns.get(name, to_come) for name in names}
+        columns: dict[str, Any] = {name: self.columns.get(name, to_come) for name in names}
         return Layout(world_size=self.job.world_size, dp=self.dp, **columns)
 
     def copies(self, owner: Owner) -> IntArray:

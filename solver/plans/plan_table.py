@@ -1,20 +1,20 @@
 """Plans: a table of N of them, or one in plain numbers."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding
 from solver.schedules.registry import Schedule
-from spec.arrays import IntArray, ints
+from spec.arrays import FloatArray, IntArray, floats, ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One parallel plan in plain numbers; the relations between degrees are Layout's.
-
-    ``num_recompute_layers`` of every chunk of a stage are recomputed with Recompute.BLOCK.
+    """One parallel plan in plain numbers (spec.settings.plan says what each means); the relations between
+    degrees are Layout's. ``num_recompute_layers`` of every chunk of a stage are recomputed with Recompute.BLOCK.
     """
 
     strategy: str
@@ -34,7 +34,10 @@ class Plan:
     micro_batch: int = 1
     num_micro: int = 1
     num_recompute_layers: int = 0
+    recompute_modules: tuple[str, ...] = ()
     stage_layout: str = ""
+    optimizer_offload: float = 0.0
+    offloaded_layers: int = 0
 
     @property
     def sharding(self) -> Sharding:
@@ -70,15 +73,19 @@ class Plan:
         if self.recompute is not Recompute.NONE:
             layers = self.num_recompute_layers or ""
             shown.append(f"recompute-{self.recompute.value}{layers}")
+        if self.optimizer_offload:
+            shown.append(f"optimizer_offload={self.optimizer_offload:g}")
+        if self.offloaded_layers:
+            shown.append(f"offloaded_layers={self.offloaded_layers}")
         return " ".join([self.strategy, *shown])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTable:
-    """N plans that share strategy, recompute mode, schedule and framework preset.
+    """N plans that share strategy, recompute mode and modules, schedule and framework preset.
 
-    Those four choose the shape of the formulas, and so does an explicit ``stage_layout``
-    (spec.pipeline_layout; "" deals layers by rule); every other column is a 1-D int64 array.
+    Those choose the shape of the formulas, and so does an explicit ``stage_layout``
+    (spec.pipeline_layout; "" deals layers by rule); every other column is a 1-D int64 or float64 array.
     ``num_recompute_layers`` counts only with Recompute.BLOCK.
     """
 
@@ -90,6 +97,7 @@ class PlanTable:
     vpp: IntArray
     num_micro: IntArray
     num_recompute_layers: IntArray
+    recompute_modules: tuple[str, ...] = ()
     stage_layout: str = ""
 
     def __len__(self) -> int:
@@ -100,58 +108,37 @@ class PlanTable:
         """The strategy that ``strategy`` names."""
         return STRATEGIES[self.strategy]
 
+    @property
+    def columns(self) -> dict[str, IntArray | FloatArray]:
+        """Every column by the name that Plan gives it."""
+        degrees = {name: getattr(self.layout, name) for name in LAYOUT_COLUMNS}
+        return degrees | {name: getattr(self, name) for name in OWN_COLUMNS}
+
     def take(self, rows: IntArray) -> "PlanTable":
         """The rows asked for, in that order."""
-        return PlanTable(
-            strategy=self.strategy,
-            recompute=self.recompute,
-            schedule=self.schedule,
-            preset=self.preset,
-            layout=self.layout.take(rows),
-            vpp=self.vpp[rows],
-            num_micro=self.num_micro[rows],
-            num_recompute_layers=self.num_recompute_layers[rows],
-            stage_layout=self.stage_layout,
-        )
+        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in OWN_COLUMNS}
+        return replace(self, layout=self.layout.take(rows), **taken)
 
     def plan(self, row: int) -> Plan:
         """One row in plain numbers."""
-        degrees = {
-            field.name: int(getattr(self.layout, field.name)[row])
-            for field in fields(Layout)
-            if field.name != "world_size"
-        }
-        return Plan(
-            strategy=self.strategy,
-            recompute=self.recompute,
-            schedule=self.schedule,
-            preset=self.preset,
-            vpp=int(self.vpp[row]),
-            num_micro=int(self.num_micro[row]),
-            num_recompute_layers=int(self.num_recompute_layers[row]),
-            stage_layout=self.stage_layout,
-            **degrees,
-        )
+        shared: dict[str, Any] = {name: getattr(self, name) for name in CONSTANTS}
+        return Plan(**shared, **{name: column[row].item() for name, column in self.columns.items()})
 
     @staticmethod
-    def of(plan: Plan) -> "PlanTable":
-        """A table with one row."""
-        layout = Layout(
-            world_size=plan.world_size,
-            **{
-                field.name: ints(getattr(plan, field.name))
-                for field in fields(Layout)
-                if field.name != "world_size"
-            },
-        )
-        return PlanTable(
-            strategy=plan.strategy,
-            recompute=plan.recompute,
-            schedule=plan.schedule,
-            preset=plan.preset,
-            layout=layout,
-            vpp=ints(plan.vpp),
-            num_micro=ints(plan.num_micro),
-            num_recompute_layers=ints(plan.num_recompute_layers),
-            stage_layout=plan.stage_layout,
-        )
+    def of(*plans: Plan) -> "PlanTable":
+        """A table with a row a plan; the plans differ in columns alone."""
+        shared: dict[str, Any] = {name: getattr(plans[0], name) for name in CONSTANTS}
+        assert all(getattr(plan, name) == shared[name] for plan in plans for name in shared)
+
+        def column(name: str) -> IntArray | FloatArray:
+            values = [getattr(plan, name) for plan in plans]
+            return floats(values) if isinstance(values[0], float) else ints(values)
+
+        degrees: dict[str, Any] = {name: column(name) for name in LAYOUT_COLUMNS}
+        own: dict[str, Any] = {name: column(name) for name in OWN_COLUMNS}
+        return PlanTable(layout=Layout(world_size=plans[0].world_size, **degrees), **own, **shared)
+
+
+LAYOUT_COLUMNS = tuple(one.name for one in fields(Layout) if one.name != "world_size")
+OWN_COLUMNS = tuple(one.name for one in fields(PlanTable) if one.type is IntArray)
+CONSTANTS = tuple(one.name for one in fields(PlanTable) if one.name not in ("layout", *OWN_COLUMNS))

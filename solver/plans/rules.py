@@ -111,17 +111,17 @@ def _parameters_shardable(draft: Draft) -> BoolArray:
 def _optimizer_on_host(draft: Draft) -> BoolArray:
     """DeepSpeed: sharded, a part of it at stage 3 only (zero/offload_config.py, ratio); Megatron-LM: with its
     distributed optimizer (arguments.py, --use-precision-aware-optimizer)."""
-    share, kind = draft.job.optimizer_offload, draft.job.preset.offload.optimizer
+    share, kind = draft.columns["optimizer_offload"], draft.job.preset.offload.optimizer
     parted = (draft["zero_stage"] >= 3) | (share == 1.0) | (kind == "step")
     return bools((draft["zero_stage"] >= 1) & (kind != "") & parted | (share == 0.0))
 
 
 def _activations_on_host(draft: Draft) -> BoolArray:
     """Megatron-Core, transformer_config.py, where cpu_offloading: no pipeline, no recomputation, one layer stays."""
-    layers = draft.job.offloaded_layers
-    runs = draft.recompute is Recompute.NONE and not draft.job.recompute_modules
-    runs = runs and draft.job.preset.offload.activations and layers < draft.model.num_layers
-    return bools((draft["pp"] == 1) & runs | (layers == 0))
+    layers = draft["offloaded_layers"]
+    runs = draft.recompute is Recompute.NONE and not draft.recompute_modules
+    runs = runs and draft.job.preset.offload.activations
+    return bools((draft["pp"] == 1) & runs & (layers < draft.model.num_layers) | (layers == 0))
 
 
 def _zero_bubble(draft: Draft) -> BoolArray:
@@ -131,8 +131,7 @@ def _zero_bubble(draft: Draft) -> BoolArray:
 
 
 def _experts_folded(draft: Draft) -> BoolArray:
-    """etp, where a plan says it; the search leaves experts whole."""
-    etp = draft.columns.get("etp", draft.columns["ep"] * 0 + 1)
+    etp = draft["etp"]
     ranks = draft["tp"] * draft["cp"] * draft.dp
     return bools((ranks % (draft["ep"] * etp) == 0) & ((etp == 1) | (draft.experts > 0)))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from solver.plans.draft import Draft
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.schedules.registry import Schedule, schedule_named
-from spec.arrays import IntArray, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -25,11 +25,20 @@ SHORTEST_PIECE_TOKENS = 4096
 MOST_CHUNKS = 8
 
 
+Columns = dict[str, Any]
+# Columns that can be typed and that no search varies.
+UNSEARCHED: dict[str, tuple[float, ...]] = {
+    "etp": (1,),
+    "optimizer_offload": (0.0,),
+    "offloaded_layers": (0,),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """What to try: the degrees by column, and the choices that change the formulas' shape."""
 
-    degrees: dict[str, tuple[int, ...]]
+    degrees: dict[str, tuple[float, ...]]
     strategies: tuple[str, ...]
     recomputes: tuple[Recompute, ...]
     schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B,)
@@ -112,13 +121,13 @@ def enumerate_block(
     """All plans of one block. Columns are added one by one and each rule runs as soon as it can; a
     prefix that falls takes every plan it would have grown into with it, and they are counted."""
     strategy, recompute, schedule = block
-    degrees = dict(space.degrees)
+    degrees = UNSEARCHED | space.degrees
     if not STRATEGIES[strategy].traits.copies.has_weight_groups:
         degrees["wp"] = (1,)
     names = list(degrees)
     sizes = [len(degrees[name]) for name in names]
     rejected: dict[str, int] = {}
-    columns: dict[str, IntArray] = {}
+    columns: Columns = {}
     for index, name in enumerate(names):
         columns = _grow(columns, name, degrees[name])
         to_come = int(np.prod(sizes[index + 1 :], dtype=np.int64))
@@ -146,21 +155,19 @@ def enumerate_block(
     )
 
 
-def _grow(columns: dict[str, IntArray], name: str, values: tuple[int, ...]) -> dict[str, IntArray]:
+def _grow(columns: Columns, name: str, values: tuple[float, ...]) -> Columns:
     """Every row once for each of the new column's values."""
-    if not columns:
-        return {name: ints(values)}
-    rows = len(next(iter(columns.values())))
-    grown = {key: np.repeat(value, len(values)) for key, value in columns.items()}
-    return grown | {name: np.tile(ints(values), rows)}
+    rows = len(next(iter(columns.values()))) if columns else 1
+    grown: Columns = {key: np.repeat(value, len(values)) for key, value in columns.items()}
+    return grown | {name: np.tile(np.asarray(values), rows)}
 
 
-def _table(job: JobSpec, columns: dict[str, IntArray], block: Shape) -> PlanTable:
+def _table(job: JobSpec, columns: Columns, block: Shape) -> PlanTable:
     """The surviving rows as plans; dp fills the world and num_micro the batch."""
     strategy, recompute, schedule = block
     dp = job.world_size // (columns["tp"] * columns["cp"] * columns["pp"])
     degrees = {name: column for name, column in columns.items() if name != "vpp"}
-    layout = Layout(world_size=job.world_size, dp=dp, etp=np.ones_like(dp), **degrees)
+    layout = Layout(world_size=job.world_size, dp=dp, **degrees)
     return PlanTable(
         strategy=strategy,
         recompute=recompute,

@@ -57,20 +57,20 @@ class DistinctLayers:
 
 
 def distinct_layers(model: ModelSpec, job: JobSpec, plans: PlanTable) -> DistinctLayers:
-    """Only tp, cp, ep, etp, wp, the micro-batch and what is sharded from stage 2 on change what a layer
-    runs and where; a tied head owns weights only where pp > 1."""
+    """Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
+    change what a layer runs and where; a tied head owns weights only where pp > 1."""
     layout = plans.layout
     several = (layout.pp > 1).astype(np.int64)
     deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
     groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
-    keys = (*sizes, several, deep, groups)
+    keys = (*sizes, several, deep, groups, layout.offloaded_layers)
     first, inverse = unique_rows(keys)
     distinct = layout.take(first)
     return DistinctLayers(
         layout=distinct,
         row=inverse,
-        ops=model_ops(model, job, distinct, plans.strategy, plans.recompute),
+        ops=model_ops(model, job, distinct, plans.strategy, plans.recompute, plans.recompute_modules),
     )
 
 

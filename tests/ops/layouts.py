@@ -28,7 +28,12 @@ def job(
 
 
 def written(
-    model: ModelSpec, asked: JobSpec, strategy: str, layout: Layout, recompute: str = "none"
+    model: ModelSpec,
+    asked: JobSpec,
+    strategy: str,
+    layout: Layout,
+    recompute: str = "none",
+    modules: tuple[str, ...] = (),
 ) -> ModelOps:
     """The operations of one rank."""
-    return model_ops(model, asked, layout, strategy, Recompute(recompute))
+    return model_ops(model, asked, layout, strategy, Recompute(recompute), modules)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,23 +71,11 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
     alike = [replace(plan, zero_size=1, zero_stage=0) for plan in alike if plan.world_size == 16]
     if not alike:
         return
-    tables = [PlanTable.of(plan) for plan in alike]
     asked = question(world_size=16, sequences=256)
-    layout = replace(
-        tables[0].layout,
-        **{
-            name: np.concatenate([getattr(table.layout, name) for table in tables])
-            for name in ("tp", "cp", "dp", "pp", "ep", "etp", "wp", "zero_stage", "zero_size", "micro_batch")
-        },
-    )
-    together = replace(
-        tables[0],
-        layout=layout,
-        vpp=np.concatenate([table.vpp for table in tables]),
-        num_micro=np.concatenate([table.num_micro for table in tables]),
-    )
+    together = PlanTable.of(*alike)
     whole = price(asked.model, asked.job, sized(asked.model, asked.job, together), asked.pricer)
-    for row, table in enumerate(tables):
+    for row, plan in enumerate(alike):
+        table = PlanTable.of(plan)
         alone = price(asked.model, asked.job, sized(asked.model, asked.job, table), asked.pricer)
         assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
 

@@ -25,8 +25,8 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     same_framework("deepspeed", plan)
     launch = launch_of("deepspeed", plan, "DeepSpeed")
     refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
-    refuse_unless(not question.job.recompute_modules, "DeepSpeed", "running parts of a layer again")
-    refuse_unless(not job.offloaded_layers, "DeepSpeed", "keeping layers' activations on the host")
+    refuse_unless(not plan.recompute_modules, "DeepSpeed", "running parts of a layer again")
+    refuse_unless(not plan.offloaded_layers, "DeepSpeed", "keeping layers' activations on the host")
     refuse_unless(plan.vpp == 1, "DeepSpeed", f"{plan.vpp} virtual chunks")
     refuse_unless(not plan.stage_layout, "DeepSpeed", f"stages laid out as {plan.stage_layout}")
     refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, "DeepSpeed", f"schedule {plan.schedule.value}")
@@ -35,7 +35,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
         "DeepSpeed",
         f"ZeRO over {plan.zero_size} of {plan.dp * plan.cp} data-parallel ranks",
     )
-    share, whole = job.optimizer_offload, plan.zero_stage >= 3 or job.optimizer_offload == 1.0
+    share, whole = plan.optimizer_offload, plan.zero_stage >= 3 or plan.optimizer_offload == 1.0
     refuse_unless(
         share == 0.0 or (plan.zero_stage > 0 and whole), "DeepSpeed", f"{share:g} of the optimizer offloaded"
     )
@@ -70,7 +70,7 @@ def _zero(question: Question, plan: Plan) -> Settings:
         "overlap_comm": preset.data_parallel.overlap_grad_reduce or plan.zero_stage == 3,
         "reduce_scatter": True,
     }
-    share = question.job.optimizer_offload
+    share = plan.optimizer_offload
     if share:
         # zero/offload_config.py, DeepSpeedZeroOffloadOptimizerConfig; ratio is read at stage 3
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}

@@ -42,8 +42,8 @@ def internevo_settings(question: Question, plan: Plan) -> str:
 
 def _parallel(question: Question, plan: Plan) -> Section:
     refuse_unless(plan.cp == 1, NAME, f"ring attention over cp {plan.cp}")
-    refuse_unless(not question.job.recompute_modules, NAME, "running parts of a layer again")
-    offloads = question.job.optimizer_offload or question.job.offloaded_layers
+    refuse_unless(not plan.recompute_modules, NAME, "running parts of a layer again")
+    offloads = plan.optimizer_offload or plan.offloaded_layers
     refuse_unless(not offloads, NAME, "memory of the host")
     refuse_unless(not plan.stage_layout, NAME, f"stages laid out as {plan.stage_layout}")
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")

@@ -81,19 +81,18 @@ def _data_parallel(question: Question, plan: Plan) -> Flags:
 
 def _offload(question: Question, plan: Plan) -> Flags:
     """--optimizer-cpu-offload wants the precision-aware optimizer, and that the distributed one."""
-    job = question.job
     flags: Flags = {}
-    if job.optimizer_offload:
+    if plan.optimizer_offload:
         refuse_unless(plan.zero_size > 1, NAME, "an offloaded optimizer that is not distributed")
         flags |= {
             "--optimizer-cpu-offload": None,
-            "--optimizer-offload-fraction": f"{job.optimizer_offload:g}",
+            "--optimizer-offload-fraction": f"{plan.optimizer_offload:g}",
             "--use-precision-aware-optimizer": None,
         }
-    if job.offloaded_layers:
-        alone = plan.pp == 1 and plan.recompute is Recompute.NONE and not job.recompute_modules
+    if plan.offloaded_layers:
+        alone = plan.pp == 1 and plan.recompute is Recompute.NONE and not plan.recompute_modules
         refuse_unless(alone, NAME, "offloaded activations beside pipeline stages or recomputation")
-        flags |= {"--cpu-offloading-num-layers": job.offloaded_layers}
+        flags |= {"--cpu-offloading-num-layers": plan.offloaded_layers}
     return flags
 
 
@@ -121,7 +120,7 @@ def _kernels(question: Question, plan: Plan) -> Flags:
         }
     else:
         core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
-        modules = sorted(core | job.recompute_modules)
+        modules = sorted(core.union(plan.recompute_modules))
         if modules:
             flags |= {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
     return flags

@@ -38,12 +38,13 @@ def asked(
         zero_size=dp if stage else 1,
         micro_batch=1,
         num_micro=micro,
+        optimizer_offload=optimizer,
+        offloaded_layers=layers,
     )
     base = question(world_size=8, sequences=dp * micro, preset=PRESETS[preset], model=small_model())
-    job = replace(base.job, optimizer_offload=optimizer, offloaded_layers=layers)
     pricer = replace(base.pricer, host=HOST, gpus_per_node=8)
     cluster = replace(base.cluster, host=HOST)
-    return replace(base, job=job, pricer=pricer, cluster=cluster), plan
+    return replace(base, pricer=pricer, cluster=cluster), plan
 
 
 def laid_out(case: tuple[Question, Plan]) -> Sized:
@@ -214,3 +215,24 @@ def test_what_a_framework_runs_is_not(case: tuple[Question, Plan]) -> None:
 def test_recomputed_layers_are_not_offloaded() -> None:
     asked_for, plan = asked("megatron", layers=4)
     assert ACTIVATIONS in broken_rules(asked_for, replace(plan, recompute=Recompute.FULL))
+
+
+def test_plans_that_offload_differently_share_a_table() -> None:
+    """Every row costs and holds what it does alone, those without offloading too."""
+    cases = [
+        asked("megatron", optimizer=share, layers=layers) for share in (0.0, 0.5, 1.0) for layers in (0, 3)
+    ]
+    asked_for = cases[0][0]
+
+    def told(*plans: Plan) -> dict[str, np.ndarray]:
+        table = sized(asked_for.model, asked_for.job, PlanTable.of(*plans), asked_for.cluster)
+        cost = price(asked_for.model, asked_for.job, table, asked_for.pricer)
+        memory = table.memory
+        return cost.parts | {"step": cost.step_s, "needed": memory.needed_bytes, "host": memory.host_bytes}
+
+    plans = [plan for _, plan in cases]
+    together = told(*plans)
+    for row, plan in enumerate(plans):
+        for name, alone in told(plan).items():
+            assert together[name][row] == pytest.approx(alone[0], rel=1e-12), (name, plan)
+    assert len(set(together["step"].tolist())) == len(plans)

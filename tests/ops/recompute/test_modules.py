@@ -21,8 +21,8 @@ def deepseek() -> ModelSpec:
 
 
 def block(which: int, *names: str, recompute: str = "none") -> Piece:
-    asked = job(seq_len=SEQ, recompute_modules=frozenset(names))
-    return written(deepseek(), asked, "mtp", Layout.of(8, ep=8), recompute).blocks[which]
+    layout = Layout.of(8, ep=8)
+    return written(deepseek(), job(seq_len=SEQ), "mtp", layout, recompute, names).blocks[which]
 
 
 def repeated(piece: Piece) -> list[str]:

@@ -1,7 +1,10 @@
 """The plan table against the table of plan fields."""
 
+import numpy as np
+
 from ops.recompute.modules import MODULES
 from ops.strategies.registry import STRATEGIES
+from solver.plans.plan_table import CONSTANTS, Plan, PlanTable
 from spec.settings.plan import plan_settings
 
 
@@ -10,3 +13,34 @@ def test_every_name_that_can_be_typed_is_priced() -> None:
     words = {key: set(getattr(one.kind, "words", ())) for key, one in plan_settings().items()}
     assert words["strategy"] == set(STRATEGIES)
     assert words["recompute_modules"] == set(MODULES)
+
+
+# Of the table's keys those that a priced plan calls otherwise.
+PLAN_NAMES = {"recompute_layers": "num_recompute_layers", "layout": "stage_layout"}
+
+
+def test_a_column_of_the_table_is_a_column_of_plans() -> None:
+    for key, setting in plan_settings().items():
+        name = PLAN_NAMES.get(key, key)
+        assert (name in PlanTable.of(PLAN).columns) == setting.column, key
+        assert (name in CONSTANTS) != setting.column, key
+
+
+PLAN = Plan(
+    strategy="mtp",
+    preset="megatron",
+    dp=8,
+    num_micro=4,
+    recompute_modules=("moe_act", "mlp"),
+    stage_layout="Et|tL",
+    optimizer_offload=0.25,
+    offloaded_layers=3,
+)
+
+
+def test_a_plan_comes_out_of_its_table_as_it_went_in() -> None:
+    table = PlanTable.of(PLAN)
+    assert table.plan(0) == PLAN
+    twice = table.take(np.array([0, 0]))
+    assert len(twice) == 2
+    assert [twice.plan(row) for row in (0, 1)] == [PLAN, PLAN]

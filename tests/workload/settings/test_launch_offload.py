@@ -1,7 +1,5 @@
 """Offloading as launch settings: each framework's own words, and a refusal where it has none."""
 
-from dataclasses import replace
-
 import pytest
 
 from solver.plans.plan_table import Plan
@@ -16,9 +14,17 @@ from workload.settings.megatron import megatron_settings
 
 def asked(preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1) -> tuple[Question, Plan]:
     size = 8 if stage else 1
-    plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=size, num_micro=2)
-    base = question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model())
-    return replace(base, job=replace(base.job, optimizer_offload=optimizer, offloaded_layers=layers)), plan
+    plan = Plan(
+        strategy="mtp",
+        preset=preset,
+        dp=8,
+        zero_stage=stage,
+        zero_size=size,
+        num_micro=2,
+        optimizer_offload=optimizer,
+        offloaded_layers=layers,
+    )
+    return question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model()), plan
 
 
 def test_megatrons_flags() -> None:

@@ -9,6 +9,10 @@ from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding
 from solver.schedules.registry import Schedule
 from spec.arrays import FloatArray, IntArray, floats, ints
+from spec.settings.plan import WrittenPlan, plan_settings
+
+# Of the table's keys those that a priced plan calls otherwise.
+NAMES = {"recompute_layers": "num_recompute_layers", "layout": "stage_layout"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,19 @@ class Plan:
     def sharding(self) -> Sharding:
         """The strategy that ``strategy`` names."""
         return STRATEGIES[self.strategy]
+
+    @property
+    def written(self) -> WrittenPlan:
+        """Every key of the table as a user writes it (``python simulation_train_formulaic.py --plan``)."""
+        named: dict[str, Any] = {key: getattr(self, NAMES.get(key, key)) for key in plan_settings()}
+        partly = self.recompute is Recompute.BLOCK
+        return replace(
+            WrittenPlan(**named),
+            recompute="full" if partly else named["recompute"].value,
+            recompute_layers=self.num_recompute_layers if partly else None,
+            schedule=self.schedule.value,
+            layout=self.stage_layout or None,
+        )
 
     @property
     def world_size(self) -> int:

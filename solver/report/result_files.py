@@ -4,19 +4,20 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 from solver.answer.answer import Answer
-from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.search import SearchResult
 from spec.replaced_file import replaced_file
+from spec.settings.plan import plan_settings
+from spec.settings.setting import typed
 
 
 def answer_record(answer: Answer) -> dict[str, object]:
-    """One answer as plain values; units are in the names."""
-    return asdict(answer)
+    """One answer as plain values; units are in the names, a plan's keys are those that --plan takes, and dp."""
+    return asdict(answer) | {"plan": asdict(answer.plan.written) | {"dp": answer.plan.dp}}
 
 
 def question_record(question: Question) -> dict[str, object]:
@@ -56,20 +57,21 @@ def write_json(path: Path, record: dict[str, object]) -> None:
 
 
 def write_csv(path: Path, answers: Sequence[Answer]) -> None:
-    """One line a plan: the plan's columns, then seconds by part and origin, then bytes."""
-    plan_names = [field.name for field in fields(Plan)]
+    """One line a plan: the plan's keys as they are typed after --plan, then seconds by part, then bytes."""
+    keys = list(plan_settings())
     parts = list(answers[0].parts_s)
     terms = list(answers[0].memory_bytes)
     totals = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "tgs", "mfu")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     interval = ("interval_low_s", "interval_high_s")
-    header = [*plan_names, "step_s", "standard_error_s", *interval, *(f"{part}_s" for part in parts)]
+    header = [*keys, "dp", "step_s", "standard_error_s", *interval, *(f"{part}_s" for part in parts)]
     writer.writerow([*header, *(f"{term}_bytes" for term in terms), *totals])
     for answer in answers:
         writer.writerow(
             [
-                *(getattr(answer.plan, name) for name in plan_names),
+                *(typed(getattr(answer.plan.written, key)) for key in keys),
+                answer.plan.dp,
                 repr(answer.step_s),
                 repr(answer.standard_error_s),
                 *(repr(getattr(answer, bound)) for bound in interval),

@@ -96,6 +96,17 @@ def kind_of(hint: Any) -> Kind | None:
     return None
 
 
+def typed(value: object) -> str:
+    """A setting's value as it is typed, "" for one that is not said: what a Kind's ``read`` takes."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | frozenset):
+        return "+".join(sorted(value) if isinstance(value, frozenset) else value) or "none"
+    return str(value) or "none"
+
+
 def typed_values(text: str, settings: Settings, where: str) -> dict[str, Any]:
     """``key=value,key=value`` as values by key.
 

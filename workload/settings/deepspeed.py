@@ -8,12 +8,16 @@ Python (pipeline stages, activation checkpointing) is returned as notes.
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.mixers.attention import attention_of
-from workload.settings.launch_error import launch_of, refuse_unless, same_framework
+from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
 
 Settings = dict[str, object]
+# The keys of a plan that the configuration or its notes say.
+SAYS = frozenset(
+    {"tp", "pp", "ep", "etp", "zero_stage", "zero_size", "micro_batch", "num_micro", "recompute"}
+    | {"optimizer_offload"}
+)
 
 
 def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[str, ...]]:
@@ -24,12 +28,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     job = question.job
     same_framework("deepspeed", plan)
     launch = launch_of("deepspeed", plan, "DeepSpeed")
-    refuse_unless(plan.cp == 1, "DeepSpeed", f"ring attention over cp {plan.cp}")
-    refuse_unless(not plan.recompute_modules, "DeepSpeed", "running parts of a layer again")
-    refuse_unless(not plan.offloaded_layers, "DeepSpeed", "keeping layers' activations on the host")
-    refuse_unless(plan.vpp == 1, "DeepSpeed", f"{plan.vpp} virtual chunks")
-    refuse_unless(not plan.stage_layout, "DeepSpeed", f"stages laid out as {plan.stage_layout}")
-    refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, "DeepSpeed", f"schedule {plan.schedule.value}")
+    refuse_unsaid(plan, SAYS, "DeepSpeed")
     refuse_unless(
         plan.zero_stage == 0 or plan.zero_size == plan.dp * plan.cp,
         "DeepSpeed",
@@ -87,11 +86,8 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})")
     if plan.ep > 1:
         notes.append(f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts")
-    refuse_unless(plan.recompute is not Recompute.BLOCK, "DeepSpeed", "recomputing some layers of a stage")
     if plan.recompute is not Recompute.NONE:
-        what = {
-            Recompute.FULL: "every layer",
-            Recompute.BLOCK: f"the first {plan.num_recompute_layers} layers of every stage",
-        }.get(plan.recompute, "the attention core of every layer")
+        whole = plan.recompute is Recompute.FULL
+        what = "every layer" if whole else "the attention core of every layer"
         notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")
     return notes

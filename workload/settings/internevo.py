@@ -15,9 +15,14 @@ from spec.errors import ExportError
 from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
 from spec.model import BlockSpec, ModelSpec, PositionKind
 from spec.readers.internlm_model import rounded_ffn
-from workload.settings.launch_error import launch_of, refuse_unless, same_framework
+from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
 
 NAME = "InternEvo"
+# The keys of a plan that its sections say.
+SAYS = frozenset(
+    {"tp", "pp", "wp", "ep", "etp", "vpp", "zero_stage", "zero_size", "micro_batch", "num_micro"}
+    | {"schedule", "recompute", "recompute_layers"}
+)
 Section = dict[str, object]
 
 
@@ -41,11 +46,7 @@ def internevo_settings(question: Question, plan: Plan) -> str:
 
 
 def _parallel(question: Question, plan: Plan) -> Section:
-    refuse_unless(plan.cp == 1, NAME, f"ring attention over cp {plan.cp}")
-    refuse_unless(not plan.recompute_modules, NAME, "running parts of a layer again")
-    offloads = plan.optimizer_offload or plan.offloaded_layers
-    refuse_unless(not offloads, NAME, "memory of the host")
-    refuse_unless(not plan.stage_layout, NAME, f"stages laid out as {plan.stage_layout}")
+    refuse_unsaid(plan, SAYS, NAME)
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     schedules = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
     refuse_unless(plan.schedule in schedules, NAME, f"schedule {plan.schedule.value}")

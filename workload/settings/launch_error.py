@@ -1,8 +1,12 @@
 """What a framework cannot be told about a plan."""
 
+from collections.abc import Collection
+
 from ops.strategies.launch import Launch
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
+from spec.settings.plan import plan_settings
+from spec.settings.setting import typed
 
 
 def refuse_unless(holds: bool, framework: str, what: str) -> None:
@@ -17,6 +21,15 @@ def same_framework(name: str, plan: Plan) -> None:
         raise ExportError(
             f"the plan is one of {plan.preset}: price it with --framework {name} to launch it there"
         )
+
+
+def refuse_unsaid(plan: Plan, says: Collection[str], framework: str) -> None:
+    """Raise ExportError for a key of the plan that is set and that the framework's settings do not say; every key
+    that is not among ``says`` must be as in a plan without it."""
+    plain = Plan(strategy=plan.strategy, preset=plan.preset).written
+    for key in plan_settings():
+        value = getattr(plan.written, key)
+        refuse_unless(key in says or value == getattr(plain, key), framework, f"{key} = {typed(value)}")
 
 
 def launch_of(framework: str, plan: Plan, title: str) -> Launch:

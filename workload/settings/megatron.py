@@ -9,20 +9,24 @@ from ops.recompute.layers import Recompute
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.model import ModelSpec
-from workload.settings.launch_error import launch_of, refuse_unless, same_framework
+from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
 from workload.settings.megatron_model import NAME, model_flags
 
 Flags = dict[str, str | int | None]
+# The keys of a plan that its flags say.
+SAYS = frozenset(
+    {"tp", "pp", "cp", "vpp", "ep", "etp", "zero_stage", "zero_size", "micro_batch", "num_micro", "layout"}
+    | {"recompute", "recompute_layers", "recompute_modules", "optimizer_offload", "offloaded_layers"}
+)
 
 
 def megatron_settings(question: Question, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
     launch = launch_of("megatron", plan, NAME)
-    refuse_unless(plan.schedule is Schedule.ONE_F_ONE_B, NAME, f"schedule {plan.schedule.value}")
+    refuse_unsaid(plan, SAYS, NAME)
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     flags: Flags = {
         **launch.settings,

@@ -4,7 +4,7 @@ import numpy as np
 
 from ops.recompute.modules import MODULES
 from ops.strategies.registry import STRATEGIES
-from solver.plans.plan_table import CONSTANTS, Plan, PlanTable
+from solver.plans.plan_table import CONSTANTS, NAMES, Plan, PlanTable
 from spec.settings.plan import plan_settings
 
 
@@ -15,13 +15,9 @@ def test_every_name_that_can_be_typed_is_priced() -> None:
     assert words["recompute_modules"] == set(MODULES)
 
 
-# Of the table's keys those that a priced plan calls otherwise.
-PLAN_NAMES = {"recompute_layers": "num_recompute_layers", "layout": "stage_layout"}
-
-
 def test_a_column_of_the_table_is_a_column_of_plans() -> None:
     for key, setting in plan_settings().items():
-        name = PLAN_NAMES.get(key, key)
+        name = NAMES.get(key, key)
         assert (name in PlanTable.of(PLAN).columns) == setting.column, key
         assert (name in CONSTANTS) != setting.column, key
 

@@ -1,5 +1,6 @@
 """The code keeps the rules of the house, and each rule is shown to see what it forbids."""
 
+import re
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests import rooms
 from tests.architecture import RULES as FILE_RULES
 from tests.architecture import Rule, Source, local_paths, project_files, python_sources
-from tests.rooms import PROJECT_RULES, ProjectRule
+from tests.rooms import ORDER, PROJECT_RULES, ProjectRule
 from tests.seams import SEAM_RULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -179,6 +180,13 @@ def test_rules_between_files_pass_what_is_allowed(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, encoding="utf-8")
     order = [line for rule in PROJECT_RULES for line in rule(python_sources(tmp_path))]
     assert order == ["solver/search.py:3: search must not import request, which comes after it"]
+
+
+def test_the_drawing_of_the_rooms_is_theirs() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = page[page.index("\nspec      ") : page.index("Between files there is no circle")]
+    lines = drawn.replace("\n          <-", " <-").strip("`\n ").splitlines()
+    assert {line.split()[0]: tuple(re.findall(r"[\w/]+", line)[1:]) for line in lines} == ORDER
 
 
 def test_project_names_no_local_path() -> None:

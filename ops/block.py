@@ -75,11 +75,10 @@ def block_ops(
 ) -> Piece:
     """One transformer block, or one multi-token-prediction block with its own pass through the head; ``modules``
     of it run again unless all of it does."""
-    second = moe_half if block.moe is not None else mlp_half
-    piece = sequence(
-        mixer_half(context, sharding, block),
-        second(context, sharding, block),
-    )
+    piece = mixer_half(context, sharding, block)
+    if block.feeds_forward:
+        second = moe_half if block.moe is not None else mlp_half
+        piece = sequence(piece, second(context, sharding, block))
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     if recompute is not Recompute.FULL:
         piece = modules_recomputed(piece, modules)

@@ -73,22 +73,27 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpec:
-    """One transformer block: what mixes its tokens, followed by either a dense MLP or experts.
+    """One transformer block: what mixes its tokens, followed by a dense MLP, by experts, or by nothing (Mamba).
 
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own
     pass through the shared head (arXiv 2412.19437 sec. 2.2).
     """
 
     mixer: Mixer
-    mlp: MlpSpec | None
+    mlp: MlpSpec | None = None
     moe: MoeSpec | None = None
     norm: NormKind = NormKind.RMS
     parallel_residual: bool = False
     mtp: bool = False
 
     def __post_init__(self) -> None:
-        if (self.mlp is None) == (self.moe is None):
-            raise ValueError("a block has either a dense MLP or experts")
+        if self.mlp is not None and self.moe is not None:
+            raise ValueError("a block has a dense MLP or experts, not both")
+
+    @property
+    def feeds_forward(self) -> bool:
+        """Whether it has a second half: norm, MLP or experts, residual add."""
+        return self.mlp is not None or self.moe is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

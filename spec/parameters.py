@@ -66,18 +66,20 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
 
 
 def block_parameters(block: BlockSpec, hidden: int) -> int:
-    """Parameters of one block: token mixer, MLP or experts, two norms, and what MTP adds.
+    """Parameters of one block: token mixer, MLP or experts if any, a norm before each, and what MTP adds.
 
     An MTP block adds norms of both inputs and of its output, and the 2h -> h projection
     (arXiv 2412.19437 sec. 2.2; names enorm, hnorm, shared_head.norm, eh_proj in the checkpoint).
     """
+    feed_forward = 0
     if block.moe is not None:
         feed_forward = moe_parameters(block.moe, hidden)
     elif block.mlp is not None:
         feed_forward = mlp_parameters(block.mlp, hidden)
     norm = norm_parameters(block.norm, hidden)
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
-    return mixer_parameters(block.mixer, hidden) + feed_forward + 2 * norm + extra
+    norms = (1 + block.feeds_forward) * norm
+    return mixer_parameters(block.mixer, hidden) + feed_forward + norms + extra
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

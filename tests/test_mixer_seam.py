@@ -266,3 +266,24 @@ def test_layers_of_two_kinds_are_not_taken_for_the_first(tmp_path: Path) -> None
         generated(timed, ROOT)
     with pytest.raises(ConfigError, match="layers of attention; these are of recurrence"):
         generated(parser().parse_args([*typed, "--num_attention_heads", "4"]), ROOT)
+
+
+def test_a_block_may_end_with_its_mixer(tmp_path: Path) -> None:
+    """One norm, no second half: four matrices of 512 x 512 and the norm."""
+    path = tmp_path / "mixers.toml"
+    table = "[[model.blocks]]\ncount = 3\nattention = { num_heads = 8, num_kv_heads = 8 }\nmlp = false\n"
+    path.write_text(CONFIG.format(blocks=table), encoding="utf-8")
+    model = read_config(path).model
+    layer = 4 * HIDDEN * HIDDEN + HIDDEN
+    assert num_parameters(model).total == 3 * layer + HIDDEN + 2 * VOCAB * HIDDEN
+    assert sum(module.elements for module in model_units(model)[1].modules) == layer
+    ops = written(model, job(seq_len=SEQ), "mtp", Layout.of(8)).blocks[0]
+    assert sum(int(op.parameters[0]) for op in ops.forward) == layer
+    assert {op.module for op in ops.forward} == {Module.ATTENTION}
+    ask = asked(model)
+    assert priced(ask, "strategy=mtp,tp=1,pp=1,micro_batch=1").step_s > 0
+    for framework, export in (("megatron", megatron_settings), ("internevo", internevo_settings)):
+        ask = asked(model, framework)
+        plan = plan_of(parse_plan("strategy=mtp,tp=1,pp=1,micro_batch=1"), ask, "test")
+        with pytest.raises(ExportError, match="without a feed-forward network"):
+            export(ask, plan)

@@ -23,7 +23,7 @@ from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.cluster.cluster import ClusterSpec
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
-from spec.model import ModelSpec
+from spec.model import BlockSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +153,23 @@ def _model_state(
     }
 
 
+def _widest(block: BlockSpec, hidden: int) -> int:
+    """Channels of the widest activations of a dense block; of one without a feed-forward network those that its
+    mixer's widest product writes."""
+    if block.mlp is not None:
+        return block.mlp.ffn_hidden * (3 if block.mlp.gated else 2)
+    if block.moe is not None:
+        return 0
+    tensors = (tensor for module in block.mixer.modules(hidden, "") for tensor in module.tensors)
+    return max(tensor.shape[0] for tensor in tensors)
+
+
 def _working(model: ModelSpec, context: LayerContext, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
     """What a layer's backward holds for a moment: two hidden-sized gradients, the gradients of its widest
     activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
     layout = context.layout
-    widths = [
-        run.block.mlp.ffn_hidden * (3 if run.block.mlp.gated else 2) for run in model.blocks if run.block.mlp
-    ]
-    # Feed-forward work is cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp).
+    widths = [_widest(run.block, model.hidden) for run in model.blocks]
+    # This work is cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp).
     wide = context.activations(context.tokens, max(widths, default=0)) / layout.tp
     gradients = 2.0 * context.activations(context.tokens, model.hidden) + wide
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)

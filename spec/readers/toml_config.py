@@ -113,10 +113,11 @@ def _rope(section: Section) -> RopeSpec:
 
 def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
     if section.has("mlp") == section.has("moe"):
-        section.fail("mlp", "exactly one of mlp and moe in each block")
+        section.fail("mlp", "exactly one of mlp and moe in each block (mlp = false: it has neither)")
+    has_mlp = section.has("mlp") and section.values["mlp"] is not False
     block = BlockSpec(
         mixer=_mixer(section, hidden),
-        mlp=_mlp(section.section("mlp")) if section.has("mlp") else None,
+        mlp=_mlp(section.section("mlp")) if has_mlp else None,
         moe=_moe(section.section("moe")) if section.has("moe") else None,
         norm=norm,
         parallel_residual=section.flag("parallel_residual", False),

@@ -145,9 +145,10 @@ def _family(block: BlockSpec, attention: AttentionSpec) -> tuple[str, Section]:
 
 def _feed_forward(model: ModelSpec, block: BlockSpec) -> Section:
     moe = block.moe
-    if moe is None:
-        assert block.mlp is not None
+    if block.mlp is not None:
         return {**_width(model.hidden, block.mlp.ffn_hidden), "use_swiglu": block.mlp.gated}
+    if moe is None:
+        raise ExportError(f"{NAME} has no setting for layers without a feed-forward network")
     refuse_unless(not moe.router_bias, NAME, "score corrections of the router")
     shared, odd = divmod(moe.shared_ffn_hidden, moe.expert_ffn_hidden)
     refuse_unless(odd == 0, NAME, "shared experts of another width")

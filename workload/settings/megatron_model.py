@@ -82,6 +82,7 @@ def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
 
 
 def _feed_forward(model: ModelSpec, blocks: list[BlockSpec]) -> Flags:
+    refuse_unless(all(block.feeds_forward for block in blocks), NAME, "layers without a feed-forward network")
     dense = {block.mlp for block in blocks if block.mlp}
     routed = {block.moe for block in blocks if block.moe}
     refuse_unless(len(dense) < 2 and len(routed) < 2, NAME, "feed-forward layers of several widths")

@@ -95,7 +95,8 @@ def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module
     """The modules of one block in forward order."""
     yield _norm(f"{prefix}.input_norm", hidden, block.norm)
     yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
-    yield _norm(f"{prefix}.post_norm", hidden, block.norm)
+    if block.feeds_forward:
+        yield _norm(f"{prefix}.post_norm", hidden, block.norm)
     if block.moe is not None:
         yield from _experts(block.moe, hidden, f"{prefix}.moe")
     elif block.mlp is not None:

@@ -13,7 +13,8 @@ from spec.dtypes import dtype_bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTraffic:
     """Activation-sized tensors read and written, forward and backward; fp32 ones apart. What else follows from
-    the kernel: ``gated``, it multiplies by a function of a second input; ``vectors`` of weights that it reads."""
+    the kernel: ``gated``, it multiplies by a function of a second input; ``vectors`` of weights that it reads;
+    ``in_product``, the matrix product before it does it in passing."""
 
     forward_reads: float
     forward_writes: float
@@ -23,6 +24,7 @@ class KernelTraffic:
     fp32_backward: float = 0.0
     gated: bool = False
     vectors: int = 0
+    in_product: bool = False
 
 
 KERNELS: dict[str, KernelTraffic] = {
@@ -120,7 +122,12 @@ KERNELS: dict[str, KernelTraffic] = {
     # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
     # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own
     "accumulate_fp32": KernelTraffic(
-        forward_reads=0, forward_writes=0, backward_reads=0, backward_writes=-1, fp32_backward=2
+        forward_reads=0,
+        forward_writes=0,
+        backward_reads=0,
+        backward_writes=-1,
+        fp32_backward=2,
+        in_product=True,
     ),
     "accumulate": KernelTraffic(forward_reads=0, forward_writes=0, backward_reads=2, backward_writes=1),
     # a reduction over gradients: read once

@@ -100,10 +100,11 @@ class Role(StrEnum):
 
 
 class OpKey(NamedTuple):
-    """Which operation of a layer: the one with this role in this module."""
+    """Which operation of a layer: the one with this role in this module, or what in this role serves another."""
 
     module: Module
     role: Role
+    serves: Role | None = None
 
     def served_by(self, role: Role, name: str = "") -> "Identity":
         """What an operation is that helps this one."""
@@ -130,7 +131,7 @@ class Identity:
     @property
     def key(self) -> OpKey:
         """Itself."""
-        return OpKey(self.module, self.role)
+        return OpKey(self.module, self.role, self.serves)
 
     @property
     def served(self) -> OpKey:

@@ -49,7 +49,7 @@ class JobSpec:
     experts' exchange of one micro-batch beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
     (--moe-shared-expert-overlap).
-    ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.GRAPHED);
+    ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED);
     ``wide_norms`` that norms read an fp32 copy of their input, made by a kernel of its own;
     ``blocking_launches`` that the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1).
     """

@@ -11,7 +11,7 @@ from tests.architecture import MAY_IMPORT, Source
 # imports those before it. Files at the top of a package that are not listed see all, and are seen by all.
 ORDER: dict[str, tuple[str, ...]] = {
     "spec": ("program", "mixers", "presets", "settings", "readers", "cluster"),
-    "ops": ("strategies", "mixers", "experts", "recompute", "data_parallel"),
+    "ops": ("strategies", "mixers", "experts", "recompute", "data_parallel", "host_work"),
     "profdb": (
         "store",
         "fits",

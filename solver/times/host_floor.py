@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ops.host_work import host_work
+from ops.host_work.issuing import host_work
 from ops.layout import Layout
 from ops.op import Op
 from solver.times.op_times import Pricer, TimedOp

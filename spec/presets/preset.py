@@ -136,7 +136,7 @@ class Host:
     """What the Python process does for the device."""
 
     code: str = "modules"
-    """How its layers are written, a key of ops.host_work.CALLS: "modules" of many Python layers
+    """How its layers are written, a key of ops.host_work.calls.CALLS: "modules" of many Python layers
     (Megatron-Core, Transformer Engine), plain "torch" modules, or "compiled" code."""
     checks_numbers: bool = False
     """The host reads every micro-batch's loss before its backward, and gradients are read once more before they

@@ -13,7 +13,7 @@ def test_a_label_is_made_of_module_and_roles_unless_one_is_given() -> None:
 
 def test_what_serves_an_operation_stands_with_it_and_is_another() -> None:
     cast = QKV.served_by(Role.CAST)
-    assert (cast.served, cast.key) == (QKV, OpKey(Module.ATTENTION, Role.CAST))
+    assert (cast.served, cast.key) == (QKV, OpKey(Module.ATTENTION, Role.CAST, Role.QKV))
     norm = Identity(module=Module.ATTENTION, role=Role.NORM)
     assert cast.is_within({QKV})
     assert cast.is_within({Module.ATTENTION})

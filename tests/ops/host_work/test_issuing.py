@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.host_work import CALLS, FP8_CALLS_RATIO, REPLAY_CALLS, host_work
+from ops.host_work.calls import CALLS, FP8_CALLS_RATIO
+from ops.host_work.cuda_graphs import REPLAY_CALLS
+from ops.host_work.issuing import host_work
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Phase
 from ops.roles import Module, OpKey, Role
 from spec.collectives import Collective
@@ -53,7 +55,7 @@ def test_transformer_engines_linear_takes_2_7_plain_ones_and_fp8_nearly_twice_th
 
 def test_both_products_of_a_backward_are_one_call_and_one_more_launch() -> None:
     products = [host_work(gemm(phase=phase), job()) for phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)]
-    assert sum(work.calls[0] for work in products) == CALLS["modules"]["linear"]
+    assert sum(work.calls[0] for work in products) == CALLS["modules"].linear
     assert sum(work.launches[0] for work in products) == 1
 
 
@@ -106,7 +108,7 @@ def test_compiled_code_launches_and_calls_nothing() -> None:
 def test_reading_token_counts_takes_calls_of_its_own() -> None:
     permute = kernel(OpKey(Module.MOE, Role.PERMUTE), "permute")
     padded, counted = host_work(permute, job()), host_work(replace(permute, synchronises=True), job())
-    assert counted.calls[0] - padded.calls[0] == CALLS["modules"]["token_counts"]
+    assert counted.calls[0] - padded.calls[0] == CALLS["modules"].token_counts
 
 
 def test_host_time_that_is_an_operation_itself_is_not_counted_again() -> None:

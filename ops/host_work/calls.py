@@ -1,0 +1,80 @@
+"""Python calls of a framework's modules, forward or backward, in forwards of ``torch.nn.Linear``.
+
+Fitted: calls of "modules" are the Python of Megatron-Core 0.13.1's own modules, run eagerly on a CPU with
+operands so small that kernels take next to no time (benchmarks/host_work.py; docs/formulas.md has the
+table and how it was reduced). Transformer Engine's linear takes 2.7 of them (TransformerEngine issue 2053:
+99.7 against 37.1 us on GB200, 90.5 against 33.2 us on GH200). A backward takes as many calls as its forward: the
+runs' backwards took 1.0 to 1.1 times as long. Assumption: "torch", modules without Megatron's layers of Python
+around them.
+"""
+
+from dataclasses import dataclass, field
+
+from ops.roles import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCalls:
+    """Calls of a linear, of an attention kernel, of an exchange over ep, of reading how many tokens each expert
+    gets, and of what else is a module, by its role; no other kernel is one. ``first_launch`` is 1 where no call
+    holds an operation's first launch."""
+
+    linear: float = 0.0
+    attention: float = 0.0
+    exchange: float = 0.0
+    token_counts: float = 0.0
+    by_role: dict[Role, float] = field(default_factory=dict)
+    first_launch: float = 0.0
+
+
+# By how the framework is written: "modules" (Megatron-Core and Transformer Engine), "torch" (plain PyTorch
+# modules). In compiled code a kernel is a launch and no call.
+CALLS: dict[str, ModuleCalls] = {
+    "modules": ModuleCalls(
+        linear=3.0,
+        attention=14.0,
+        exchange=8.0,
+        token_counts=12.0,
+        by_role={
+            Role.NORM: 1.5,
+            Role.ROTARY: 8.0,
+            Role.ACTIVATION: 2.5,
+            Role.RESIDUAL: 3.0,
+            Role.ROUTER: 26.0,
+            Role.PERMUTE: 8.0,
+            Role.UNPERMUTE: 6.0,
+            Role.SORT: 4.0,
+            Role.UNSORT: 4.0,
+        },
+    ),
+    "torch": ModuleCalls(
+        linear=1.0,
+        attention=4.0,
+        exchange=8.0,
+        token_counts=4.0,
+        by_role={
+            Role.NORM: 1.5,
+            Role.ROTARY: 4.0,
+            Role.ACTIVATION: 1.5,
+            Role.RESIDUAL: 1.0,
+            Role.ROUTER: 10.0,
+            Role.PERMUTE: 6.0,
+            Role.UNPERMUTE: 6.0,
+            Role.SORT: 4.0,
+            Role.UNSORT: 4.0,
+        },
+    ),
+    "compiled": ModuleCalls(first_launch=1.0),
+}
+
+# Assumption: a collective takes two calls: events, streams and NCCL's own enqueueing beside the dispatch.
+COLLECTIVE_CALLS = 2.0
+# TransformerEngine issue 761: issuing forwards with fp8 linears takes 140 ms where bf16 takes 77 ms.
+FP8_CALLS_RATIO = 140.0 / 77.0
+# Transformer Engine 2 GroupedLinear runs one product per expert: splitting, casting and listing each.
+# Assumption: half a call for it, and one more in the backward for the gradient's own tensor and hook.
+EXPERT_CALLS = 0.5
+EXPERT_GRADIENT_CALLS = 1.0
+# Assumption: in fp8 each expert's quantizers and cached weight take one call more (grouped_linear.py: set_usage
+# and get_weight_workspace run expert by expert).
+EXPERT_CAST_CALLS = 1.0

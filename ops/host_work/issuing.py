@@ -1,0 +1,101 @@
+"""The host's work for one operation, whatever kind it is."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.host_work.calls import (
+    CALLS,
+    COLLECTIVE_CALLS,
+    EXPERT_CALLS,
+    EXPERT_CAST_CALLS,
+    EXPERT_GRADIENT_CALLS,
+    FP8_CALLS_RATIO,
+    ModuleCalls,
+)
+from ops.host_work.cuda_graphs import is_replayed, replay_calls
+from ops.host_work.launches import OF_KERNEL, OF_ROLE
+from ops.kernels import KERNELS
+from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op, Phase
+from ops.roles import Role
+from spec.arrays import FloatArray, floats
+from spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issuing:
+    """Python calls and further launches of one operation, per row."""
+
+    calls: FloatArray
+    launches: FloatArray
+
+
+def host_work(op: Op, job: JobSpec) -> Issuing:
+    """Calls and launches of ``op`` for every row; nothing where a CUDA graph replays it."""
+    if is_replayed(op, job.cuda_graphs):
+        return _work(replay_calls(op, job.cuda_graphs), 0.0)
+    calls = CALLS[job.preset.host.code]
+    match op:
+        case HostWork():
+            # Host time already, priced as an operation of its own.
+            work = _work(0.0, 0.0)
+        case Comm():
+            work = _collective(op, calls)
+        case GroupedGemm():
+            work = _grouped(op, calls)
+        case BatchedGemm():
+            work = _linear(op, calls)
+        case Attention():
+            backward = 1.0 if op.phase is Phase.INPUT_GRAD else 0.0
+            work = _work(calls.attention, calls.first_launch + backward)
+        case MemoryBound():
+            work = _kernel(op, calls)
+        case _:
+            work = _work(0.0, 1.0)
+    return Issuing(calls=work.calls * op.repeat, launches=work.launches * op.repeat)
+
+
+def _work(calls: float | FloatArray, launches: float | FloatArray) -> Issuing:
+    return Issuing(calls=floats(calls), launches=floats(launches))
+
+
+def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
+    """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function."""
+    if op.axis is Axis.EP and calls.exchange:
+        return _work(calls.exchange, COLLECTIVE_CALLS)
+    return _work(COLLECTIVE_CALLS, 0.0)
+
+
+def _linear(op: BatchedGemm, calls: ModuleCalls) -> Issuing:
+    """One call forward and one backward, which launches both products; fp8's casts are operations of their
+    own."""
+    if op.phase is Phase.WEIGHT_GRAD:
+        return _work(0.0, 1.0)
+    if op.role is Role.ROUTER:
+        forward, backward = OF_ROLE[op.role]
+        return _work(calls.by_role.get(op.role, 0.0), backward if op.phase is Phase.INPUT_GRAD else forward)
+    fp8 = op.scale_recipe != ""
+    return _work(calls.linear * (FP8_CALLS_RATIO if fp8 else 1.0), calls.first_launch)
+
+
+def _grouped(op: GroupedGemm, calls: ModuleCalls) -> Issuing:
+    """A call, and for each expert a product with its Python around it, in fp8 also a cast: only delayed scaling
+    casts all at once (csrc/extensions/cast.cpp, multi_tensor_quantize_impl)."""
+    experts = op.groups.astype(np.float64)
+    fp8 = op.scale_recipe != ""
+    if not calls.linear:
+        return _work(0.0, experts)
+    if op.phase is Phase.WEIGHT_GRAD:
+        return _work(experts * EXPERT_GRADIENT_CALLS, experts)
+    casts = EXPERT_CAST_CALLS if fp8 and op.phase is not Phase.INPUT_GRAD else 0.0
+    ratio = FP8_CALLS_RATIO if fp8 else 1.0
+    return _work(calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts * (2.0 if fp8 else 1.0))
+
+
+def _kernel(op: MemoryBound, calls: ModuleCalls) -> Issuing:
+    """A module's calls with its further kernels, or the one launch of a kernel that is none."""
+    if KERNELS[op.kernel].in_product:
+        return _work(0.0, 0.0)
+    further = OF_ROLE.get(op.role) or OF_KERNEL.get(op.kernel, (0.0, 0.0))
+    own = calls.by_role.get(op.role, 0.0) + (calls.token_counts if op.synchronises else 0.0)
+    return _work(own, further[int(op.backward)] + (0.0 if own else 1.0))

@@ -1,0 +1,25 @@
+"""Kernels of an operation beyond its first, (forward, backward): those that PyTorch's dispatcher counted in the
+runs of benchmarks/host_work.py."""
+
+from ops.roles import Role
+
+# Of operations that are several kernels whatever these are called.
+OF_ROLE: dict[Role, tuple[float, float]] = {
+    Role.ROUTER: (36.0, 26.0),
+    Role.PERMUTE: (12.0, 4.0),
+    Role.UNPERMUTE: (12.0, 4.0),
+}
+OF_KERNEL: dict[str, tuple[float, float]] = {
+    "rmsnorm": (0.0, 1.0),
+    "layernorm": (0.0, 1.0),
+    "rmsnorm_unfused": (7.0, 13.0),
+    "rotary_unfused": (9.0, 9.0),
+    "swiglu_unfused": (1.0, 2.0),
+    "masked_softmax_unfused": (4.0, 4.0),
+    "bias_dropout_add": (0.0, 1.0),
+    "cross_entropy": (7.0, 5.0),
+    "cross_entropy_unfused": (7.0, 5.0),
+    "clamp_glu_unfused": (4.0, 6.0),
+    "expert_bias_unfused": (1.0, 3.0),
+    "expert_bias_fp32_unfused": (1.0, 4.0),
+}

@@ -6,15 +6,30 @@ Counts follow from what a fused kernel must read and write once.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from spec.dtypes import dtype_bytes
 
 
+class Width(StrEnum):
+    """What a row of a kernel is as long as. KEYS: the keys of a sequence, a row for every head of every query;
+    ELEMENT: 1, for kernels over all parameters of a rank."""
+
+    HIDDEN = "hidden"
+    FEED_FORWARD = "feed_forward"
+    VOCABULARY = "vocabulary"
+    KEYS = "keys"
+    ELEMENT = "element"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTraffic:
-    """Activation-sized tensors read and written, forward and backward; fp32 ones apart. What else follows from
-    the kernel: ``gated``, it multiplies by a function of a second input; ``vectors`` of weights that it reads;
-    ``in_product``, the matrix product before it does it in passing."""
+    """Activation-sized tensors read and written, forward and backward; fp32 ones apart.
+
+    What else follows from the kernel: ``width`` of its rows; ``fused``, False where plain torch runs it as several;
+    ``gated``, it multiplies by a function of a second input; ``vectors`` of weights that it reads; ``in_product``,
+    the matrix product before it does it in passing.
+    """
 
     forward_reads: float
     forward_writes: float
@@ -22,6 +37,8 @@ class KernelTraffic:
     backward_writes: float
     fp32_forward: float = 0.0
     fp32_backward: float = 0.0
+    width: Width = Width.HIDDEN
+    fused: bool = True
     gated: bool = False
     vectors: int = 0
     in_product: bool = False
@@ -40,9 +57,16 @@ KERNELS: dict[str, KernelTraffic] = {
     "rotary": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
     # width = ffn_hidden of the output: gate and up are read, one product written
     "swiglu": KernelTraffic(
-        forward_reads=2, forward_writes=1, backward_reads=3, backward_writes=2, gated=True
+        forward_reads=2,
+        forward_writes=1,
+        backward_reads=3,
+        backward_writes=2,
+        gated=True,
+        width=Width.FEED_FORWARD,
     ),
-    "gelu": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    "gelu": KernelTraffic(
+        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, width=Width.FEED_FORWARD
+    ),
     # residual add: two in, one out; its backward passes the gradient on and adds two branches
     "add": KernelTraffic(forward_reads=2, forward_writes=1, backward_reads=2, backward_writes=1),
     # backward: gradient times mask, and the residual's gradient added to the branch's
@@ -51,7 +75,9 @@ KERNELS: dict[str, KernelTraffic] = {
     ),
     "bias": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=0),
     # rows = batch * heads * q_len, width = kv_len
-    "masked_softmax": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
+    "masked_softmax": KernelTraffic(
+        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, width=Width.KEYS
+    ),
     "dropout": KernelTraffic(forward_reads=1, forward_writes=1.5, backward_reads=1.5, backward_writes=1),
     # width = vocabulary (per rank). Megatron-LM's (mpu/cross_entropy.py): fp32 copy, maximum, subtracted in
     # place, exponential in place, sum, divided in place; backward times the loss's gradient, to 16 bits
@@ -62,6 +88,7 @@ KERNELS: dict[str, KernelTraffic] = {
         backward_writes=1,
         fp32_forward=9,
         fp32_backward=3,
+        width=Width.VOCABULARY,
     ),
     # PyTorch's: fp32 copy, log-softmax (maximum, sum, result: three reads, one write); backward the loss's
     # gradient, log-softmax's (two reads of it, one of the result, one write), and back to 16 bits
@@ -72,10 +99,12 @@ KERNELS: dict[str, KernelTraffic] = {
         backward_writes=1,
         fp32_forward=5,
         fp32_backward=6,
+        width=Width.VOCABULARY,
+        fused=False,
     ),
     # fused: one read for the loss, one read and one write for the gradient
     "cross_entropy_fused": KernelTraffic(
-        forward_reads=1, forward_writes=0, backward_reads=1, backward_writes=1
+        forward_reads=1, forward_writes=0, backward_reads=1, backward_writes=1, width=Width.VOCABULARY
     ),
     # width = hidden: gather rows; the backward adds rows into the fp32/bf16 gradient
     "embedding": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1),
@@ -100,15 +129,22 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_forward=7,
         fp32_backward=19,
         vectors=1,
+        fused=False,
     ),
     # x cos + rotate_half(x) sin: two products, a negated half, a concatenation, a sum; backward each half
     # is set into zeros, and three gradients are added
     "rotary_unfused": KernelTraffic(
-        forward_reads=5.5, forward_writes=4.5, backward_reads=7.5, backward_writes=7.5
+        forward_reads=5.5, forward_writes=4.5, backward_reads=7.5, backward_writes=7.5, fused=False
     ),
     # silu(gate), then the product; backward three two-operand kernels
     "swiglu_unfused": KernelTraffic(
-        forward_reads=3, forward_writes=2, backward_reads=6, backward_writes=3, gated=True
+        forward_reads=3,
+        forward_writes=2,
+        backward_reads=6,
+        backward_writes=3,
+        gated=True,
+        width=Width.FEED_FORWARD,
+        fused=False,
     ),
     # scale, mask, to fp32, softmax, back
     "masked_softmax_unfused": KernelTraffic(
@@ -118,6 +154,8 @@ KERNELS: dict[str, KernelTraffic] = {
         backward_writes=3,
         fp32_forward=4,
         fp32_backward=5,
+        width=Width.KEYS,
+        fused=False,
     ),
     # a weight gradient added to what earlier micro-batches left: into fp32 by the GEMM itself (old sum
     # read, new one written instead of a 16-bit result), or in 16 bits by a kernel of its own
@@ -131,18 +169,27 @@ KERNELS: dict[str, KernelTraffic] = {
     ),
     "accumulate": KernelTraffic(forward_reads=0, forward_writes=0, backward_reads=2, backward_writes=1),
     # a reduction over gradients: read once
-    "norm_reduce": KernelTraffic(forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0),
+    "norm_reduce": KernelTraffic(
+        forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0, width=Width.ELEMENT
+    ),
     # a buffer set to zero: written once
-    "fill": KernelTraffic(forward_reads=0, forward_writes=1, backward_reads=0, backward_writes=0),
+    "fill": KernelTraffic(
+        forward_reads=0, forward_writes=1, backward_reads=0, backward_writes=0, width=Width.ELEMENT
+    ),
     # width = ffn_hidden; gate limited from above, up from both sides, concatenated. Backward: the concatenation
     # of both gradients, and a comparison (1 byte an element) and a selection for each limit
     "clamp_glu_unfused": KernelTraffic(
-        forward_reads=4, forward_writes=4, backward_reads=9, backward_writes=6
+        forward_reads=4,
+        forward_writes=4,
+        backward_reads=9,
+        backward_writes=6,
+        width=Width.FEED_FORWARD,
+        fused=False,
     ),
     # width = hidden, expert by expert: bias times probability, the sum with the product, a concatenation.
     # Backward: a concatenation of gradients, and for bias and probability a product and its sum each
     "expert_bias_unfused": KernelTraffic(
-        forward_reads=3, forward_writes=3, backward_reads=5, backward_writes=3
+        forward_reads=3, forward_writes=3, backward_reads=5, backward_writes=3, fused=False
     ),
     # the same with probabilities in fp32, and back to 16 bits
     "expert_bias_fp32_unfused": KernelTraffic(
@@ -152,6 +199,7 @@ KERNELS: dict[str, KernelTraffic] = {
         backward_writes=2,
         fp32_forward=6,
         fp32_backward=8,
+        fused=False,
     ),
     # rows of tokens moved to and from expert order
     "permute": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),

@@ -21,7 +21,7 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     if case.direction not in ("forward", "backward"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
     function = KERNEL_FUNCTIONS[case.kernel]
-    fuse = compiled and not function.one_kernel and not case.kernel.endswith("_unfused")
+    fuse = compiled and not function.one_kernel and KERNELS[case.kernel].fused
     forward = fused_forward(case.kernel) if fuse else function.forward
     backward = case.direction == "backward"
     moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width

@@ -2,29 +2,24 @@
 
 from collections.abc import Iterable
 
-from ops.kernels import KERNELS, bytes_moved_per_element
+from ops.kernels import KERNELS, Width, bytes_moved_per_element
 from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase
 from profiler.cases.model_widths import TINY_MODEL
 from profiler.cases.planned import Planned, planned
 
 DIRECTIONS = ("forward", "backward")
-LOSSES = ("cross_entropy", "cross_entropy_fused")
-FEED_FORWARD = ("swiglu", "gelu", "clamp_glu")
-SCORES = ("masked_softmax",)
-UNFUSED = "_unfused"
-"""What the names of kernels end in that plain torch runs as several (ops.kernels)."""
-
-WHOLE_SHARD = ("norm_reduce", "fill")
-"""Kernels over all parameters of a rank at once: rows are elements, the width is 1."""
-
+WHOLE_SHARD = tuple(name for name, kernel in KERNELS.items() if kernel.width is Width.ELEMENT)
 ROW_KERNELS = tuple(name for name in KERNELS if name not in WHOLE_SHARD)
 
 GPU_ROWS = (1024, 4096, 16384)
 GPU_MORE_ROWS = (512, 2048, 8192, 32768)
-HIDDEN_WIDTHS = (4096, 8192)
-FEED_FORWARD_WIDTHS = (1792, 11008, 28672)
-VOCABULARY_WIDTHS = (16032, 32000, 128256)
-KEY_WIDTHS = (2048, 4096)
+WIDTHS: dict[Width, tuple[int, ...]] = {
+    Width.HIDDEN: (4096, 8192),
+    Width.FEED_FORWARD: (1792, 11008, 28672),
+    Width.VOCABULARY: (16032, 32000, 128256),
+    Width.KEYS: (2048, 4096),
+    Width.ELEMENT: (1,),
+}
 """Widths of Llama models whole and cut over 8 ranks (profiler.cases.model_widths); keys of one sequence."""
 
 ROUTER_WIDTHS = (8, 64, 256)
@@ -33,21 +28,11 @@ ROUTER_WIDTHS = (8, 64, 256)
 MOST_ELEMENTS = 3 << 30
 
 
-def widths_of(kernel: str) -> tuple[int, ...]:
-    """The widths a kernel, fused or not, meets in real models."""
-    kernel = kernel.removesuffix(UNFUSED)
-    if kernel in LOSSES:
-        return VOCABULARY_WIDTHS
-    if kernel in FEED_FORWARD:
-        return FEED_FORWARD_WIDTHS
-    return KEY_WIDTHS if kernel in SCORES else HIDDEN_WIDTHS
-
-
 def kernel_calls(
     kernel: str, rows: Iterable[int], widths: Iterable[int], dtype: str
 ) -> list[MemoryBoundCase]:
     """Both directions; scores have a row for every head of every query, so many more rows."""
-    scale = 32 if kernel.removesuffix(UNFUSED) in SCORES else 1
+    scale = 32 if KERNELS[kernel].width is Width.KEYS else 1
     return [
         MemoryBoundCase(kernel=kernel, direction=direction, rows=count * scale, width=width, dtype=dtype)
         for count in rows
@@ -65,7 +50,7 @@ def gpu_kernel_cases() -> list[Planned]:
         for dtype in ("fp32", "bf16"):
             plans += planned(0, kernel_calls(kernel, (1 << 22, 1 << 26, 1 << 30), (1,), dtype))
     for kernel in ROW_KERNELS:
-        widths = widths_of(kernel)
+        widths = WIDTHS[KERNELS[kernel].width]
         plans += planned(0, kernel_calls(kernel, (4096, 16384), widths[:1], "bf16"))
         plans += planned(1, kernel_calls(kernel, GPU_ROWS, widths, "bf16"))
         plans += planned(2, kernel_calls(kernel, GPU_MORE_ROWS, widths, "bf16"))
@@ -91,7 +76,8 @@ def cpu_kernel_cases(dtype: str) -> list[Planned]:
         for kind in (dtype, "fp32"):
             plans += planned(0, kernel_calls(kernel, (1 << 14, 1 << 17, 1 << 20), (1,), kind))
     for kernel in ROW_KERNELS:
-        width = TINY_MODEL.vocab if kernel in LOSSES else TINY_MODEL.hidden
+        over_words = KERNELS[kernel].width is Width.VOCABULARY
+        width = TINY_MODEL.vocab if over_words else TINY_MODEL.hidden
         plans += planned(0, kernel_calls(kernel, (128,), (width,), dtype))
         plans += planned(1, kernel_calls(kernel, (32, 512), (width,), dtype))
     return plans

@@ -32,7 +32,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "said"),
     [
         (("--only", "linea"), "linea"),
         (("--only", ""), "--only"),
@@ -59,14 +59,14 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_bad_flags(
     flags: tuple[str, ...],
-    predicted: str,
+    said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = tmp_path / "out" / "data.pt"
     assert run(monkeypatch, "--output", str(output), "--device", "cpu", *flags) == 2
-    assert predicted in one_line(capsys)
+    assert said in one_line(capsys)
     assert not output.exists()
 
 

@@ -64,7 +64,7 @@ def test_a_plan_in_columns_is_the_plan_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "said"),
     [
         ((HEADER,), "a line a measured step"),
         ((HEADER, LINES[0]), "2 measured steps or more, not 1"),
@@ -83,19 +83,19 @@ def test_a_plan_in_columns_is_the_plan_in_words(tmp_path: Path) -> None:
     ],
 )
 def test_bad_steps_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: tuple[str, ...], predicted: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: tuple[str, ...], said: str
 ) -> None:
     code, out = calibrate(tmp_path, *lines)
     error = capsys.readouterr().err
     assert code == 2
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-    assert predicted in error
+    assert said in error
     assert not out.exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "said"),
     [
         ({"schema": 2}, "schema 1"),
         ({"cluster": "a100-sxm-80g"}, "factors of h200"),
@@ -106,7 +106,7 @@ def test_bad_steps_are_one_line(
         ({"factors": {"fixed_per_step_s": True}}, "fixed_per_step_s"),
     ],
 )
-def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, object], predicted: str) -> None:
+def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     _, out = calibrate(tmp_path, HEADER, *LINES)
     record = json.loads(out.read_text("utf-8"))
     factors = change.pop("factors", None)
@@ -114,7 +114,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, change: dict[str, object], predic
     if isinstance(factors, dict):
         record["factors"] = record["factors"] | factors if factors else {}
     out.write_text(json.dumps(record), "utf-8")
-    with pytest.raises(ConfigError, match=predicted):
+    with pytest.raises(ConfigError, match=said):
         read_calibration(out, read_cluster("h200", root=ROOT))
 
 

@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "said"),
     [
         (["--size", "65"], "argument --size: '65' is not a whole number from 1 to 64"),
         (["--size=--"], "argument --size: expected one argument"),
@@ -30,10 +30,10 @@ def parser() -> argparse.ArgumentParser:
         (["--nothing"], "unrecognized arguments: --nothing"),
     ],
 )
-def test_complaints_are_errors_of_one_line(words: list[str], predicted: str) -> None:
+def test_complaints_are_errors_of_one_line(words: list[str], said: str) -> None:
     with pytest.raises(CommandLineError) as caught:
         parser().parse_args(words)
-    assert str(caught.value) == f"program: {predicted} (see --help)"
+    assert str(caught.value) == f"program: {said} (see --help)"
     assert "\n" not in str(caught.value)
 
 

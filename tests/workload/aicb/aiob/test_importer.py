@@ -53,7 +53,7 @@ def test_sections_are_kept_as_the_operations_they_time(
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "told"),
+    ("flag", "value", "said"),
     [
         ("--tp", "3", "tp"),
         ("--tp", "0", "tp"),
@@ -65,7 +65,7 @@ def test_sections_are_kept_as_the_operations_they_time(
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_imported(
-    words: list[str], flag: str, value: str, predicted: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], flag: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_workload.main(words) == 0
     before = Path(words[-1]).read_bytes()
@@ -73,12 +73,12 @@ def test_bad_input_is_one_line_and_nothing_is_imported(
     assert run_workload.main(changed(words, flag, value)) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert predicted in lines[0]
+    assert said in lines[0]
     assert Path(words[-1]).read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "said"),
     [
         ("", "train_iter"),
         ("train_iter:3\nEmb:\n    time_gpu_max: 2\n    time_gpu_min: x\n", "line 4"),
@@ -86,9 +86,9 @@ def test_bad_input_is_one_line_and_nothing_is_imported(
     ],
 )
 def test_a_bad_file_says_where(
-    words: list[str], text: str, predicted: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(words[1]).write_text(text)
     assert run_workload.main(words) == 2
-    assert predicted in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert not Path(words[-1]).exists()

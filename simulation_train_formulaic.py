@@ -226,7 +226,7 @@ def export(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
 
 def bundle(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Write workload, topology, bus bandwidths and the commands that simulate them."""
-    from workload.simai.bundle import export_bundle
+    from workload.bundle.bundle import export_bundle
 
     for path in export_bundle(opened.question, answer.plan, options.export_bundle).paths:
         print(f"wrote {path}")

@@ -45,6 +45,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         "topology",
         "traffic",
         "simai",
+        "simai/closed_form",
+        "bundle",
         "aicb/aiob",
         "aicb/general",
         "aicb/generate",

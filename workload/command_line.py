@@ -10,7 +10,7 @@ from spec.program.limits import MOST_BYTES, MOST_GPUS
 from spec.program.parser import OneLineParser, decimal, whole
 from workload.aicb.aiob.importer import add_import_aiob
 from workload.aicb.generate.flags import add_generate
-from workload.simai.network import NIC_GIB, NVLINK_GIB
+from workload.simai.closed_form.network import NIC_GIB, NVLINK_GIB
 from workload.topology.templates import TEMPLATES
 from workload.traffic.flows import ALGORITHMS
 from workload.traffic.ranks import DEFAULT_ORDER

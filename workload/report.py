@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from spec.units import GIGA, MIB, seconds_to_ms
 from workload.findings import Finding, summarised
-from workload.simai.analytical import AnalyticalReport
+from workload.simai.closed_form.analytical import AnalyticalReport
 from workload.simai.replay import ReplayReport
 from workload.topology.as_cluster import TopologyShape
 from workload.topology.topology import Topology

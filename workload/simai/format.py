@@ -52,6 +52,17 @@ class SimaiHeader:
             SimaiGroup.NONE: 1,
         }[group]
 
+    def replays(self, num_rows: int) -> list[int]:
+        """How often each row's forward runs again: from the nearest checkpoint up to, not including, the row
+        that initiates."""
+        replays = [0] * num_rows
+        for row in self.checkpoint_initiates:
+            starts = [start for start in self.checkpoints if start <= row]
+            if starts and row < num_rows:
+                for place in range(max(starts), row):
+                    replays[place] += 1
+        return replays
+
     def line(self) -> str:
         """The header as AICB orders it, without the line break."""
         return (

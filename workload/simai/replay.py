@@ -18,7 +18,6 @@ from solver.pipeline.stages import ChunkTable, StageTable
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.op_times import Pricer
 from spec.arrays import ints
-from workload.simai.analytical import replays_of
 from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
 from workload.simai.tokens import Column, SimaiGroup, read_token
 from workload.workload_error import WorkloadError
@@ -82,7 +81,7 @@ def replay_simai(
     prices = _Prices(header=header, layout=layout_of(header), pricer=pricer, shares=shares)
     sums = _Sums()
     rows = list(workload.rows)
-    for row, replays in zip(rows, replays_of(header, len(rows)), strict=True):
+    for row, replays in zip(rows, header.replays(len(rows)), strict=True):
         sums.add(row, replays, prices)
     pp_s, bubble_s = _waiting(header, sums, pricer)
     return ReplayReport(compute_s=sums.compute_s, groups_s=sums.groups_s, pp_s=pp_s, bubble_s=bubble_s)

@@ -14,7 +14,7 @@ from spec.errors import UserError
 from workload.aicb.aiob.text import MOST_US, AiobFile, AiobTime, aiob_times_ns, read_aiob, write_aiob
 from workload.aicb.general.csv_workload import Workload
 from workload.findings import Severity
-from workload.simai.busbw_yaml import BusBandwidths, read_busbw, write_busbw
+from workload.simai.closed_form.busbw_yaml import BusBandwidths, read_busbw, write_busbw
 from workload.simai.tokens import SimaiGroup
 from workload.topology.read_topology import read_topology
 from workload.topology.templates import TopologyFlags, build_topology

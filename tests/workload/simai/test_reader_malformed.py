@@ -12,10 +12,10 @@ from spec.errors import UserError
 from tests.solver.questions import question
 from tests.workload.generating import made
 from workload.findings import Severity
-from workload.simai.analytical import AnalyticalOptions, price_simai
 from workload.simai.check import check_simai
+from workload.simai.closed_form.analytical import AnalyticalOptions, price_simai
+from workload.simai.closed_form.network import SimaiNetwork
 from workload.simai.export import header_of, rows_of
-from workload.simai.network import SimaiNetwork
 from workload.simai.reader import parse_simai, usable_workload
 from workload.simai.replay import replay_simai
 

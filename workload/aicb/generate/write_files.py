@@ -13,8 +13,8 @@ from workload.aicb.generate.other_flags import notes_on
 from workload.aicb.generate.shape_flags import refuse
 from workload.aicb.generate.simai import Generated, file_name, generated, target, write_simai_files
 from workload.build import stage_works
+from workload.bundle.bundle import export_bundle
 from workload.report import group_lines
-from workload.simai.bundle import export_bundle
 from workload.traffic.plan_traffic import plan_groups
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spec.collectives import Collective
 from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
-from workload.simai.network import GroupShape
+from workload.simai.closed_form.network import GroupShape
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 

@@ -12,9 +12,9 @@ from spec.collectives import Collective
 from spec.units import GIB
 from tests.solver.flat_book import INTRA_BANDWIDTH
 from tests.solver.questions import ROOT, question
-from workload.simai.bundle import export_bundle, simai_network_of
-from workload.simai.busbw_yaml import read_busbw
+from workload.bundle.bundle import export_bundle, simai_network_of
 from workload.simai.check import check_simai
+from workload.simai.closed_form.busbw_yaml import read_busbw
 from workload.simai.reader import read_simai
 from workload.simai.tokens import SimaiGroup
 from workload.topology.read_topology import read_topology

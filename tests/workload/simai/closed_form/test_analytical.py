@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
-from workload.simai.analytical import AnalyticalOptions, price_simai
-from workload.simai.busbw_yaml import BusBandwidths
+from workload.simai.closed_form.analytical import AnalyticalOptions, price_simai
+from workload.simai.closed_form.busbw_yaml import BusBandwidths
+from workload.simai.closed_form.network import simai_network
+from workload.simai.closed_form.ratio import RatioTables, read_ratio_tables
 from workload.simai.format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai.network import simai_network
-from workload.simai.ratio import RatioTables, read_ratio_tables
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 

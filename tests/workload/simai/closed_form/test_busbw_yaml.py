@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spec.collectives import Collective
-from workload.simai.busbw_yaml import BusBandwidths, read_busbw, write_busbw
+from workload.simai.closed_form.busbw_yaml import BusBandwidths, read_busbw, write_busbw
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from spec.collectives import Collective
 from spec.units import GIB
-from workload.simai.busbw_yaml import BusBandwidths
+from workload.simai.closed_form.busbw_yaml import BusBandwidths
+from workload.simai.closed_form.network import SimaiNetwork, bus_bandwidth_gib, group_shape
+from workload.simai.closed_form.ratio import RatioTables, ratio_of
 from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai.network import SimaiNetwork, bus_bandwidth_gib, group_shape
-from workload.simai.ratio import RatioTables, ratio_of
 from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
 from workload.simai.tokens import GROUPS_OF_COLUMN, NO_COMM, Column, SimaiGroup, read_token
 from workload.workload_error import WorkloadError
@@ -81,7 +81,7 @@ def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> Analytic
     pricer = _Pricer(header=header, options=options)
     totals = _Totals()
     rows = list(workload.rows)
-    for row, replays in zip(rows, replays_of(header, len(rows)), strict=True):
+    for row, replays in zip(rows, header.replays(len(rows)), strict=True):
         pricer.add(row, replays, totals)
     if options.ratios is None and pricer.uncorrected:
         pricer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
@@ -232,18 +232,6 @@ def _world(header: SimaiHeader, options: AnalyticalOptions) -> SimaiHeader:
         checkpoint_initiates=header.checkpoint_initiates,
         pp_comm_bytes=header.pp_comm_bytes,
     )
-
-
-def replays_of(header: SimaiHeader, num_rows: int) -> list[int]:
-    """How often each row's forward runs again: from the nearest checkpoint up to, not including, the row
-    that initiates."""
-    replays = [0] * num_rows
-    for row in header.checkpoint_initiates:
-        starts = [start for start in header.checkpoints if start <= row]
-        if starts and row < num_rows:
-            for place in range(max(starts), row):
-                replays[place] += 1
-    return replays
 
 
 def _pipeline_s(header: SimaiHeader, options: AnalyticalOptions, warnings: Counter[str]) -> float:

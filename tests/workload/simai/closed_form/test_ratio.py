@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from spec.collectives import Collective
+from workload.simai.closed_form.network import bus_bandwidth_gib, group_shape, simai_network
+from workload.simai.closed_form.ratio import RatioTable, RatioTables, ratio_of, read_ratio_tables
 from workload.simai.format import SimaiHeader
-from workload.simai.network import bus_bandwidth_gib, group_shape, simai_network
-from workload.simai.ratio import RatioTable, RatioTables, ratio_of, read_ratio_tables
 from workload.simai.tokens import SimaiGroup
 
 # A ratio names its own table and column: nic column 3 is 0.103, nvlink column 3 is 0.203, all-to-all 0.303.

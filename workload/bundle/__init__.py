@@ -1,0 +1,1 @@
+"""Everything SimAI needs to run a plan, in one folder."""

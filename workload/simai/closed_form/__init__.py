@@ -1,0 +1,1 @@
+"""The step time that SimAI-Analytical prints for a workload, by its own closed form."""

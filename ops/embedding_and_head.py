@@ -46,7 +46,7 @@ def embedding(context: LayerContext, sharding: Sharding) -> Piece:
             kernel="embedding",
             rows=rows,
             width=model.hidden,
-            saved_bytes=8.0 * context.tokens,
+            saved_bytes=8.0 * rows,
             parameters=parameters,
         ),
     )

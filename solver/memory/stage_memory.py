@@ -13,13 +13,13 @@ from ops.context import LayerContext
 from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements, optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import HostTransfer, Owner
-from ops.strategies.sharding import layer_context
+from ops.strategies.sharding import Sharding, layer_context
 from solver.memory.device_memory import communicator_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import DistinctLayers, LayerBytes, layer_bytes
-from spec.arrays import BoolArray, FloatArray, IntArray, bools
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div
 from spec.cluster.cluster import ClusterSpec
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
@@ -76,7 +76,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     )
     head = kinds[-1]
     logits = (head.saved_bytes + head.transient_bytes)[row] * stages.head
-    working = transient + _working(model, context, kinds, row)
+    working = transient + _working(context, plans.sharding, kinds, row)
     cost = MemoryCost(
         **_model_state(context, on_rank, plans, stages),
         narrow_weights_bytes=np.sum(
@@ -164,14 +164,15 @@ def _widest(block: BlockSpec, hidden: int) -> int:
     return max(tensor.shape[0] for tensor in tensors)
 
 
-def _working(model: ModelSpec, context: LayerContext, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
+def _working(context: LayerContext, sharding: Sharding, kinds: list[LayerBytes], row: IntArray) -> FloatArray:
     """What a layer's backward holds for a moment: two hidden-sized gradients, the gradients of its widest
     activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
-    layout = context.layout
+    layout, model = context.layout, context.model
     widths = [_widest(run.block, model.hidden) for run in model.blocks]
     # This work is cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp).
     wide = context.activations(context.tokens, max(widths, default=0)) / layout.tp
-    gradients = 2.0 * context.activations(context.tokens, model.hidden) + wide
+    rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
+    gradients = 2.0 * context.activations(rows, model.hidden) + wide
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)
     layer = np.max([kind.parameters.total[row] for kind in kinds[:-2]], axis=0) * layout.wp
     return gradients + np.where(cut, layer * dtype_bytes(context.job.precision.reduce), 0.0)

@@ -15,18 +15,19 @@ from spec.collectives import Collective
 from spec.model import PositionKind
 
 
-def padded_vocab(context: LayerContext) -> IntArray:
-    """The vocabulary as the framework pads it: to its multiple, times tp where it says so."""
+def padded_vocab(context: LayerContext, sharding: Sharding) -> IntArray:
+    """The vocabulary as the framework pads it: to its multiple, times the parts of the embedding where it says
+    so."""
     preset, model = context.job.preset, context.model
     unit = context.layout.constant(max(preset.tensor_parallel.vocab_pad_multiple, model.vocab_pad_multiple))
     if preset.tensor_parallel.vocab_pad_times_tp:
-        unit = unit * context.layout.tp
+        unit = unit * sharding.embedding_shards(context.layout)
     return ceil_div(context.layout.constant(model.vocab), unit) * unit
 
 
 def embedding_elements(context: LayerContext, sharding: Sharding) -> IntArray:
     """Parameters of the token embedding that a rank holds."""
-    whole = padded_vocab(context) * context.model.hidden
+    whole = padded_vocab(context, sharding) * context.model.hidden
     return ceil_div(whole, sharding.embedding_shards(context.layout))
 
 
@@ -88,7 +89,7 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
     """
     layout, model = context.layout, context.model
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
-    vocab = padded_vocab(context)
+    vocab = padded_vocab(context, sharding)
     width = ceil_div(vocab, layout.tp) if sharding.traits.cuts_vocabulary else vocab
     layer = Linear(
         module=Module.HEAD,
@@ -167,7 +168,7 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
     layout = context.layout
     whole = not sharding.traits.cuts_vocabulary or _gathers(context, sharding)
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
-    width = padded_vocab(context) if whole else ceil_div(padded_vocab(context), layout.tp)
+    width = padded_vocab(context, sharding) if whole else ceil_div(padded_vocab(context, sharding), layout.tp)
     name, saved_bytes, transient_bytes = _loss_kernel(context)
     entropy = kernel(
         context,

@@ -45,6 +45,9 @@ PLACES: dict[Axis, Callable[[Layout], RanksAndStride]] = {
     Axis.EDP: lambda one: (one.edp, one.etp * one.ep),
     Axis.WP: lambda one: (one.wp, one.constant(1)),
     Axis.WDP: lambda one: (one.wdp, one.wp),
+    Axis.SDP: lambda one: (one.dp * one.cp * one.tp, one.constant(1)),
+    Axis.SDP_SHARD: lambda one: (one.zero_size, one.constant(1)),
+    Axis.SDP_REPLICATE: lambda one: (one.dp * one.cp * one.tp // one.zero_size, one.zero_size),
     Axis.ZERO_SHARD: lambda one: (one.zero_size, one.tp),
     Axis.ZERO_REPLICATE: lambda one: (one.dp * one.cp // one.zero_size, one.tp * one.zero_size),
     Axis.EMBEDDING: lambda one: (

@@ -14,7 +14,8 @@ class Layout:
     world = tp * cp * dp * pp = etp * ep * edp * pp. For isp, ``tp`` ranks share a sequence and
     ``wp`` ranks share the weights; both are laid over the same ranks (world = pp * wp * wdp), so wp
     is no further factor of the world size. Elsewhere wp is 1. ``zero_size`` ranks share one copy of what
-    ``zero_stage`` shards (1 optimizer state, 2 gradients too, 3 parameters too) and divides dp * cp.
+    ``zero_stage`` shards (1 optimizer state, 2 gradients too, 3 parameters too) and divides dp * cp; under
+    ulysses, whose weights all tp ranks hold, dp * cp * tp.
     ``optimizer_offload`` is the share of the optimizer that lives and runs on the host, a float64 column, and
     ``offloaded_layers`` keep there what they save for the backward (ops.data_parallel.offload).
     """

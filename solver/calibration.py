@@ -102,9 +102,10 @@ def terms_of(
 
 def crossing(plans: PlanTable, domain_ranks: int) -> dict[str, BoolArray]:
     """For each communication part, whether its group spans several scale-up domains."""
+    axes = COMM_AXES | {"dp_comm": plans.sharding.traits.copies.dense}
     return {
         part: np.asarray(group_of(axis, plans.layout, domain_ranks).inter > 1, dtype=np.bool_)
-        for part, axis in COMM_AXES.items()
+        for part, axis in axes.items()
     }
 
 

@@ -11,6 +11,7 @@ from tests.recipes import Block, Recipe, carry_out, changed, recipes_of, run
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = recipes_of((ROOT / "docs" / "adding.md").read_text(encoding="utf-8"))
 KINDS = (
+    "parallel strategy",
     "token mixer",
     "kernel",
     "collective algorithm",

@@ -4,6 +4,7 @@ from ops.strategies.isp import ShardedWeights
 from ops.strategies.mtp import MegatronTensor
 from ops.strategies.sequence_parallel import SequenceParallel
 from ops.strategies.sharding import Sharding
+from ops.strategies.ulysses import Ulysses
 from spec.errors import ConfigError
 
 KNOWN: tuple[Sharding, ...] = (
@@ -11,6 +12,7 @@ KNOWN: tuple[Sharding, ...] = (
     SequenceParallel(regather=False),
     SequenceParallel(regather=True),
     ShardedWeights(),
+    Ulysses(),
 )
 STRATEGIES: dict[str, Sharding] = {one.name: one for one in KNOWN}
 

@@ -22,5 +22,11 @@ class Traits:
     """Tokens are exchanged for heads around the attention kernel."""
     repeats_kv_heads: bool = False
     """Key and value heads fewer than tp are repeated, whatever the framework."""
+    cuts_experts: bool = True
+    """Matrices of experts may be cut over etp."""
+    pipelined: bool = True
+    """It runs in several pipeline stages."""
+    deepest_stage_with_ep: int = 3
+    """The deepest ZeRO stage that experts cut over ep run beside."""
     shares_gathered_input: bool = False
     """Two linears that read one gathered input keep it as one tensor, whose gradient is reduced once."""

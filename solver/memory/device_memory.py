@@ -5,6 +5,7 @@ import numpy as np
 from ops.groups import Group, group_of, place
 from ops.layout import Layout
 from ops.op import Axis
+from ops.strategies.weight_copies import WeightCopies
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.units import MIB
@@ -32,7 +33,6 @@ CHANNELS_PER_NODE_RANK = 2
 COMMUNICATORS: tuple[Axis, ...] = (
     Axis.TP,
     Axis.CP,
-    Axis.DP_CP,
     Axis.PP,
     Axis.EP,
     Axis.ETP,
@@ -40,14 +40,18 @@ COMMUNICATORS: tuple[Axis, ...] = (
 )
 
 
-def communicator_bytes(layout: Layout, cluster: ClusterSpec) -> FloatArray:
+def communicator_bytes(
+    layout: Layout, cluster: ClusterSpec, copies: WeightCopies | None = None
+) -> FloatArray:
     """NCCL's buffers on one rank, bytes for every row: a communicator for each axis of several ranks
-    that is not the same group as another, and one over the world for the gradient norm."""
+    that is not the same group as another, among them that of ``copies``, and one over the world for the
+    gradient norm."""
     domain = cluster.domains[0]
     total = np.zeros(len(layout))
     met: list[Group] = []
     world = place(layout.constant(layout.world_size), layout.constant(1), layout.world_size, domain.ranks)
-    for group in (*(group_of(axis, layout, domain.ranks) for axis in COMMUNICATORS), world):
+    axes = (*COMMUNICATORS, (copies or WeightCopies()).dense)
+    for group in (*(group_of(axis, layout, domain.ranks) for axis in axes), world):
         used = group.ranks > 1
         for other in met:
             used &= (group.ranks != other.ranks) | (group.stride != other.stride)

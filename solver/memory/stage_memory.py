@@ -117,7 +117,8 @@ def _on_host(layers: DistinctLayers, row: IntArray, weights: tuple[IntArray, ...
 def _nccl(tables: Tables) -> FloatArray:
     if tables.cluster is None:
         return np.zeros(len(tables.stages.plan))
-    return communicator_bytes(tables.plans.layout, tables.cluster)[tables.stages.plan]
+    copies = tables.plans.sharding.traits.copies
+    return communicator_bytes(tables.plans.layout, tables.cluster, copies)[tables.stages.plan]
 
 
 def _kept_outputs(

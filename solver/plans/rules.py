@@ -90,6 +90,11 @@ def _moe_tokens(draft: Draft) -> BoolArray:
     return bools(cut | (draft.experts == 0))
 
 
+def _experts_beside_shards(draft: Draft) -> BoolArray:
+    deepest = draft.sharding.traits.deepest_stage_with_ep
+    return bools((draft["ep"] == 1) | (draft["zero_stage"] <= deepest))
+
+
 def _hybrid(draft: Draft) -> BoolArray:
     whole = draft["zero_size"] == draft.copies(Owner.DENSE)
     return bools(whole | (draft["zero_size"] == 1) | draft.job.preset.data_parallel.hybrid_zero)
@@ -133,7 +138,8 @@ def _zero_bubble(draft: Draft) -> BoolArray:
 def _experts_folded(draft: Draft) -> BoolArray:
     etp = draft["etp"]
     ranks = draft["tp"] * draft["cp"] * draft.dp
-    return bools((ranks % (draft["ep"] * etp) == 0) & ((etp == 1) | (draft.experts > 0)))
+    cut = draft.experts > 0 and draft.sharding.traits.cuts_experts
+    return bools((ranks % (draft["ep"] * etp) == 0) & ((etp == 1) | cut))
 
 
 def _recomputes(draft: Draft) -> BoolArray:
@@ -189,6 +195,11 @@ RULES: tuple[Rule, ...] = (
         keep=lambda d: (d.model.num_layers % d["pp"] == 0) | d.job.preset.pipeline.uneven_layers,
     ),
     Rule(
+        reason="the strategy does not run in pipeline stages",
+        after="pp",
+        keep=lambda d: bools((d["pp"] == 1) | d.sharding.traits.pipelined),
+    ),
+    Rule(
         reason="tp x cp x pp does not divide the world",
         after="tp",
         keep=lambda d: d.job.world_size % (d["tp"] * d["cp"] * d["pp"]) == 0,
@@ -228,6 +239,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(reason="a ZeRO stage needs shards, and shards a stage", after="zero_size", keep=_stage_has_shards),
     Rule(reason="the framework has no such ZeRO stage", after="zero_stage", keep=_stage_accepted),
+    Rule(
+        reason="the strategy has no experts over ep at this ZeRO stage",
+        after="zero_stage",
+        keep=_experts_beside_shards,
+    ),
     Rule(
         reason="sharded gradients or parameters with pipeline stages or isp",
         after="zero_stage",

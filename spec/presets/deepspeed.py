@@ -22,7 +22,7 @@ DEEPSPEED = FrameworkPreset(
         overlap_grad_reduce=False,
         overlap_param_gather=False,
     ),
-    tensor_parallel=TensorParallel(strategies=("mtp",)),
+    tensor_parallel=TensorParallel(strategies=("mtp", "ulysses")),
     pipeline=Pipeline(scattered_hops=True, keeps_stage_outputs=True),
     recomputation=Recomputation(partial=False),
     offload=Offload(optimizer="backward"),

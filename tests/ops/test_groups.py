@@ -24,7 +24,9 @@ def layouts(draw: st.DrawFn) -> Layout:
 def members(axis: Axis, layout: Layout) -> list[list[int]]:
     """Groups by decomposing every rank over the axes, fastest first (Megatron-LM's order)."""
     tp, cp, dp, pp = (int(getattr(layout, name)[0]) for name in ("tp", "cp", "dp", "pp"))
-    varying = {Axis.TP: "t", Axis.CP: "c", Axis.DP: "d", Axis.PP: "p", Axis.DP_CP: "cd"}[axis]
+    varying = {Axis.TP: "t", Axis.CP: "c", Axis.DP: "d", Axis.PP: "p", Axis.DP_CP: "cd", Axis.SDP: "tcd"}[
+        axis
+    ]
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(layout.world_size):
         place_of = {
@@ -38,7 +40,7 @@ def members(axis: Axis, layout: Layout) -> list[list[int]]:
     return list(groups.values())
 
 
-@given(layout=layouts(), axis=st.sampled_from([Axis.TP, Axis.CP, Axis.DP, Axis.PP, Axis.DP_CP]))
+@given(layout=layouts(), axis=st.sampled_from([Axis.TP, Axis.CP, Axis.DP, Axis.PP, Axis.DP_CP, Axis.SDP]))
 def test_shape_is_that_of_the_ranks_counted_one_by_one(layout: Layout, axis: Axis) -> None:
     group = group_of(axis, layout, DOMAIN)
     for ranks in members(axis, layout):
@@ -49,7 +51,7 @@ def test_shape_is_that_of_the_ranks_counted_one_by_one(layout: Layout, axis: Axi
     assert not group.uneven[0]
 
 
-@given(layout=layouts(), axis=st.sampled_from([Axis.TP, Axis.CP, Axis.DP, Axis.DP_CP]))
+@given(layout=layouts(), axis=st.sampled_from([Axis.TP, Axis.CP, Axis.DP, Axis.DP_CP, Axis.SDP]))
 def test_siblings_are_the_groups_that_touch_one_domain(layout: Layout, axis: Axis) -> None:
     group = group_of(axis, layout, DOMAIN)
     touching = sum(1 for ranks in members(axis, layout) if any(rank < DOMAIN for rank in ranks))
@@ -68,6 +70,14 @@ def test_expert_groups_fold_over_the_dense_ranks() -> None:
     assert ranks_and_stride(Axis.ETP, layout)[1][0] == 1
     assert ranks_and_stride(Axis.EP, layout)[1][0] == 2
     assert ranks_and_stride(Axis.EDP, layout) == (ints(2), ints(16))
+
+
+def test_ulysses_shards_over_neighbours_where_tensor_parallelism_leaves_gaps() -> None:
+    """Of 4 x 4 ranks eight shards lie in one node, and the two replicas in two."""
+    layout = Layout.of(16, tp=4, zero_size=8)
+    shard, replicate = (group_of(axis, layout, DOMAIN) for axis in (Axis.SDP_SHARD, Axis.SDP_REPLICATE))
+    assert (shard.ranks[0], shard.stride[0], shard.intra[0], shard.inter[0]) == (8, 1, 8, 1)
+    assert (replicate.ranks[0], replicate.stride[0], replicate.intra[0], replicate.inter[0]) == (2, 8, 1, 2)
 
 
 @pytest.mark.parametrize(("tp", "pp", "crosses"), [(8, 2, True), (2, 4, False), (1, 2, False), (4, 4, True)])

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from ops.groups import group_of
+from ops.groups import group_of, ranks_and_stride
+from ops.layout import Layout
 from ops.op import Comm
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
@@ -66,17 +67,21 @@ def cases(draw: st.DrawFn) -> Case:
     strategy = draw(st.sampled_from(list(STRATEGIES)))
     tp, dp = (draw(st.sampled_from([1, 2, 4])) for _ in range(2))
     pp = draw(st.sampled_from([1, 2, 3, 4]))
-    isp = strategy == "isp"
+    traits = STRATEGIES[strategy].traits
+    isp = traits.copies.has_weight_groups
+    pp = pp if traits.pipelined else 1
     cp = 1 if isp else draw(st.sampled_from([1, 2]))
     experts = any(run.block.moe for run in model.blocks)
     ep = draw(st.sampled_from([1, 2, 4])) if experts else 1
-    etp = draw(st.sampled_from([1, tp])) if experts else 1
+    etp = draw(st.sampled_from([1, tp])) if experts and traits.cuts_experts else 1
     if (tp * cp * dp) % (ep * etp):
         ep = etp = 1
     # 8 layers on 3 stages are uneven; chunks want whole layers each.
     vpp = draw(st.sampled_from([1, 2])) if pp in (2, 4) else 1
     deep = pp == 1 and not isp
-    stage = draw(st.sampled_from([0, 1, 2, 3] if deep else [0, 1])) if dp * cp > 1 else 0
+    layout = Layout.of(tp * cp * dp * pp, tp=tp, cp=cp, pp=pp)
+    copies = int(ranks_and_stride(traits.copies.dense, layout)[0][0])
+    stage = draw(st.sampled_from([0, 1, 2, 3] if deep else [0, 1])) if copies > 1 else 0
     plan = Plan(
         strategy=strategy,
         preset="internevo",
@@ -90,7 +95,7 @@ def cases(draw: st.DrawFn) -> Case:
         dp=dp,
         wp=min(draw(st.sampled_from([1, 2, 4])), tp * dp) if isp else 1,
         zero_stage=stage,
-        zero_size=dp * cp if stage else 1,
+        zero_size=copies if stage else 1,
         micro_batch=draw(st.sampled_from([1, 2])),
         num_micro=draw(st.sampled_from([4, 8])),
     )

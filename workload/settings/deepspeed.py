@@ -5,8 +5,9 @@ runtime/precision_config.py, runtime/tensor_parallel/config.py (``autotp_size``)
 Python (pipeline stages, activation checkpointing) is returned as notes.
 """
 
+from ops.groups import ranks_and_stride
 from ops.recompute.layers import Recompute
-from solver.plans.plan_table import Plan
+from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from spec.errors import ExportError
 from spec.mixers.attention import attention_of
@@ -29,19 +30,21 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
     same_framework("deepspeed", plan)
     launch = launch_of("deepspeed", plan, "DeepSpeed")
     refuse_unsaid(plan, SAYS, "DeepSpeed")
+    copies = _copies(plan)
     refuse_unless(
-        plan.zero_stage == 0 or plan.zero_size == plan.dp * plan.cp,
+        plan.zero_stage == 0 or plan.zero_size == copies,
         "DeepSpeed",
-        f"ZeRO over {plan.zero_size} of {plan.dp * plan.cp} data-parallel ranks",
+        f"ZeRO over {plan.zero_size} of {copies} ranks with the same weights",
     )
     share, whole = plan.optimizer_offload, plan.zero_stage >= 3 or plan.optimizer_offload == 1.0
     refuse_unless(
         share == 0.0 or (plan.zero_stage > 0 and whole), "DeepSpeed", f"{share:g} of the optimizer offloaded"
     )
-    refuse_unless(plan.tp == 1 or plan.zero_stage < 3, "DeepSpeed", "AutoTP beside ZeRO-3")
+    auto_tp = "tensor_parallel" in launch.settings
+    refuse_unless(not auto_tp or plan.zero_stage < 3, "DeepSpeed", "AutoTP beside ZeRO-3")
     if plan.tp > 1:
         for run in question.model.blocks:
-            attention_of(run.block.mixer, "DeepSpeed's AutoTP")
+            attention_of(run.block.mixer, "DeepSpeed's AutoTP and sequence parallelism")
     refuse_unless(plan.etp in (1, plan.tp), "DeepSpeed", f"experts over tp {plan.etp} beside tp {plan.tp}")
     sequences = plan.micro_batch * plan.num_micro * plan.dp
     settings: Settings = {
@@ -52,6 +55,12 @@ def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[
         "zero_optimization": _zero(question, plan),
     }
     return settings | launch.settings, (*launch.in_script, *_notes(plan))
+
+
+def _copies(plan: Plan) -> int:
+    """Ranks that hold the same dense weights, over all of which DeepSpeed shards."""
+    ranks, _ = ranks_and_stride(plan.sharding.traits.copies.dense, PlanTable.of(plan).layout)
+    return int(ranks[0])
 
 
 def _precision(compute: str) -> Settings:

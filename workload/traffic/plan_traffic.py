@@ -100,7 +100,7 @@ def plan_groups(plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
             for ranks in ([range(plan.world_size)] if axis is Axis.PP else stages)
             for group in groups_of(axis, layout, ranks)
         )
-        for axis in SHOWN_AXES
+        for axis in dict.fromkeys((*SHOWN_AXES, plan.sharding.traits.copies.dense))
     }
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from ops.op import Axis
 from solver.plans.plan_table import Plan
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question
 from workload.build import stage_works
 from workload.traffic.plan_traffic import axis_matrices, plan_groups
@@ -45,3 +46,19 @@ def test_groups_of_a_plan_partition_the_ranks_and_follow_the_expert_grid() -> No
     # experts are not cut over tp: their ranks are neighbours, and copies of an expert 4 apart
     assert groups["ep"][:2] == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert groups["edp"][:2] == ((0, 4), (1, 5))
+
+
+def test_ulysses_sends_gradients_around_all_ranks_that_share_its_weights() -> None:
+    """Four ranks in two sequence groups: neighbours exchange heads, and one ring of four reduces."""
+    plan = Plan(strategy="ulysses", preset="deepspeed", tp=2, dp=2, num_micro=2)
+    asked = question(world_size=4, sequences=4, preset=PRESETS["deepspeed"])
+    matrices = axis_matrices(asked, plan)
+    assert set(matrices) == {Axis.TP, Axis.SDP}
+    assert np.flatnonzero(matrices[Axis.TP][0]).tolist() == [1]
+    assert np.flatnonzero(matrices[Axis.SDP][0]).tolist() == [1]
+    assert np.flatnonzero(matrices[Axis.SDP][3]).tolist() == [0]
+    (work,) = stage_works(asked, plan)
+    size = sum(item.total_bytes for item in work.step if item.collective is not None)
+    # 2 (n - 1) / n of an all-reduce leaves every rank
+    assert matrices[Axis.SDP].sum(axis=1).tolist() == pytest.approx([1.5 * size] * 4)
+    assert plan_groups(plan)["sdp"] == ((0, 1, 2, 3),)

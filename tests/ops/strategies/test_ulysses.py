@@ -1,0 +1,205 @@
+"""DeepSpeed-Ulysses by hand, on Llama-2-7B: hidden 4,096, 32 heads, vocabulary 32,000, 6,738,415,616 parameters."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ops.block import ModelOps
+from ops.groups import group_of
+from ops.layout import Layout
+from ops.op import Comm, Op, Phase
+from ops.roles import Role
+from ops.strategies.sharding import layer_context
+from solver.optimizer_step import operations
+from solver.plans.plan_table import Plan, PlanTable
+from solver.price import Sized, sized
+from solver.question import Question
+from spec.presets.registry import PRESETS
+from spec.readers.read_config import read_config
+from tests.ops.layouts import job, written
+from tests.solver.questions import question
+
+LLAMA = read_config(Path(__file__).resolve().parents[3] / "configs" / "7B_llama2.py").model
+PARAMETERS = 6_738_415_616
+SEQ, HIDDEN, VOCAB, TP = 4096, 4096, 32_000, 4
+ROWS = SEQ // TP
+DEEPSPEED = PRESETS["deepspeed"]
+
+
+def one_rank() -> ModelOps:
+    """Of 8 ranks in two sequence groups of four."""
+    asked = job(seq_len=SEQ, world_size=8, preset=DEEPSPEED)
+    return written(LLAMA, asked, "ulysses", Layout.of(8, tp=TP))
+
+
+def of_role(ops: tuple[Op, ...], role: Role) -> Op:
+    (found,) = (op for op in ops if op.role is role and op.serves is None)
+    return found
+
+
+def test_the_head_multiplies_a_rank_s_tokens_by_the_whole_vocabulary() -> None:
+    head = one_rank().head
+    logits = of_role(head.forward, Role.LOGITS)
+    assert (logits.m.tolist(), logits.k.tolist(), logits.n.tolist()) == ([ROWS], [HIDDEN], [VOCAB])
+    assert logits.parameters.tolist() == [HIDDEN * VOCAB]
+    loss = of_role(head.forward, Role.CROSS_ENTROPY)
+    assert (loss.rows.tolist(), loss.width.tolist()) == ([ROWS], [VOCAB])
+    # The logits in bf16 and their softmax in fp32 (Megatron's loss, which DeepSpeed's preset runs).
+    assert loss.saved_bytes.tolist() == [ROWS * VOCAB * (2 + 4)]
+
+
+def test_the_embedding_is_whole_and_looks_up_a_rank_s_tokens() -> None:
+    table = of_role(one_rank().embedding.forward, Role.TABLE)
+    assert (table.rows.tolist(), table.parameters.tolist()) == ([ROWS], [VOCAB * HIDDEN])
+    assert table.saved_bytes.tolist() == [8 * ROWS]
+
+
+def test_only_the_exchange_around_attention_communicates() -> None:
+    """Four all-to-alls a layer and pass, N h / P elements each (arXiv 2309.14509 sec. 3.2: 4 N h / P)."""
+    ops = one_rank()
+    for piece in (ops.embedding, ops.head):
+        assert not any(isinstance(op, Comm) for op in (*piece.forward, *piece.backward))
+    (layer,) = ops.blocks
+    for passed in (layer.forward, layer.backward):
+        moved = [op for op in passed if isinstance(op, Comm)]
+        assert {(op.collective.value, op.axis.value) for op in moved} == {("all2all", "tp")}
+        assert [op.size_bytes.tolist() for op in moved] == [[ROWS * HIDDEN * 2]] * 4
+
+
+def test_a_layer_owns_whole_weights() -> None:
+    """4 h^2 of attention, 3 h f of the MLP, two norms."""
+    (layer,) = one_rank().blocks
+    assert sum(int(op.parameters[0]) for op in layer.forward if op.parameters.any()) == (
+        4 * HIDDEN**2 + 3 * HIDDEN * 11008 + 2 * HIDDEN
+    )
+
+
+def test_the_vocabulary_is_padded_for_one_rank() -> None:
+    """32,001 words to the next multiple of 128, not of 128 x 4."""
+    odd = replace(LLAMA, vocab=32_001)
+    head = written(odd, job(seq_len=SEQ, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP)).head
+    assert of_role(head.forward, Role.LOGITS).n.tolist() == [32_128]
+
+
+def asked(plan: Plan, **changes: object) -> Question:
+    base = question(
+        model=LLAMA,
+        world_size=plan.world_size,
+        sequences=plan.dp * plan.micro_batch * plan.num_micro,
+        seq_len=SEQ,
+        preset=PRESETS[plan.preset],
+    )
+    return replace(base, job=replace(base.job, **changes))
+
+
+def plan(stage: int = 0, **degrees: int) -> Plan:
+    size = {"zero_stage": stage, "zero_size": 8 if stage else 1}
+    return Plan(strategy="ulysses", preset="deepspeed", num_micro=4, **{**size, **degrees})
+
+
+def laid_out(one: Plan, asked_of: Question) -> Sized:
+    return sized(asked_of.model, asked_of.job, PlanTable.of(one), asked_of.cluster)
+
+
+def step_of(table: Sized, asked_of: Question) -> tuple[Op, ...]:
+    """The operations of the optimizer step."""
+    sharding, layout = table.plans.sharding, table.plans.layout
+    context = layer_context(sharding, asked_of.model, asked_of.job, layout)
+    return operations(context, sharding, table.bytes.on_rank, np.zeros(len(layout), bool))
+
+
+@pytest.mark.parametrize(
+    ("stage", "parameters", "gradients", "optimizer"),
+    [(0, 1, 1, 1), (1, 1, 1, 8), (2, 1, 8, 8), (3, 8, 8, 8)],
+)
+def test_model_state_is_whole_or_cut_over_data_and_sequence_ranks(
+    stage: int, parameters: int, gradients: int, optimizer: int
+) -> None:
+    """2 bytes of parameter and gradient, 12 of Adam's state (arXiv 1910.02054 sec. 3.1); tp cuts none of it."""
+    one = plan(stage, tp=TP, dp=2)
+    memory = laid_out(one, asked(one)).memory
+    assert memory.parameters_bytes.tolist() == [2 * PARAMETERS / parameters]
+    assert memory.gradients_bytes.tolist() == [2 * PARAMETERS / gradients]
+    assert memory.optimizer_bytes.tolist() == [12 * PARAMETERS / optimizer]
+
+
+def test_gradients_are_reduced_and_parameters_return_over_all_of_them() -> None:
+    one = plan(1, tp=TP, dp=2)
+    table = laid_out(one, asked(one))
+    moved = {op.role: op for op in step_of(table, asked(one)) if isinstance(op, Comm) and op.size_bytes.any()}
+    layout = table.plans.layout
+    for role in (Role.GRADIENT_REDUCTION, Role.PARAMETER_GATHER):
+        group = group_of(moved[role].axis, layout, domain_ranks=8)
+        assert (group.ranks.tolist(), group.stride.tolist()) == ([8], [1])
+    assert moved[Role.PARAMETER_GATHER].size_bytes.tolist() == [2 * PARAMETERS]
+    assert moved[Role.GRADIENT_REDUCTION].size_bytes.tolist() == [2 * PARAMETERS]
+    (update,) = (op for op in step_of(table, asked(one)) if op.role is Role.UPDATE)
+    assert update.elements.tolist() == [PARAMETERS // 8]
+
+
+def what_runs(one: Plan) -> tuple[list[object], list[object], dict[str, list[float]]]:
+    """Collectives with their groups, everything else with its sizes, and the memory of a plan."""
+    asked_of = asked(one, context_parallel="all_to_all")
+    table = laid_out(one, asked_of)
+    layout = table.plans.layout
+    layers = [op for piece in table.layers.pieces for op in (*piece.forward, *piece.backward)]
+    moved, other = [], []
+    for op in (*layers, *step_of(table, asked_of)):
+        if not isinstance(op, Comm):
+            sizes = (
+                "m",
+                "k",
+                "n",
+                "rows",
+                "width",
+                "heads",
+                "q_len",
+                "elements",
+                "saved_bytes",
+                "parameters",
+            )
+            columns = [np.ravel(getattr(op, size))[0] for size in sizes if hasattr(op, size)]
+            other.append((op.module, op.role, op.phase, columns))
+            continue
+        group = group_of(op.axis, layout, domain_ranks=8)
+        if group.ranks[0] > 1 and op.size_bytes[0]:
+            where = (int(group.ranks[0]), int(group.stride[0]))
+            moved.append((op.module, op.role, op.phase, op.collective, int(op.size_bytes[0]), where))
+    memory = {name: getattr(table.memory, name).tolist() for name in table.memory.__dataclass_fields__}
+    return moved, other, memory
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_over_n_ranks_it_is_all_to_all_context_parallelism_over_n(ranks: int, stage: int) -> None:
+    """The same bytes over the same groups, the same products and kernels, the same memory."""
+    sequence = plan(stage, tp=ranks, dp=8 // ranks)
+    context = replace(sequence, strategy="mtp", tp=1, cp=ranks)
+    assert what_runs(sequence) == what_runs(context)
+    assert sum(role is Role.HEAD_EXCHANGE for _, role, *_ in what_runs(sequence)[0]) == 8
+
+
+@pytest.mark.parametrize(("kv_heads", "repeated"), [(8, 8), (2, 4)])
+def test_fewer_kv_heads_than_ranks_are_repeated_before_they_travel(kv_heads: int, repeated: int) -> None:
+    """DeepSpeed, ulysses_sp.py: kv_replication_factor = ranks / kv heads."""
+    (run,) = LLAMA.blocks
+    mixer = replace(run.block.mixer, num_kv_heads=kv_heads)
+    model = replace(LLAMA, blocks=(replace(run, block=replace(run.block, mixer=mixer)),))
+    (layer,) = written(model, job(seq_len=SEQ, preset=DEEPSPEED), "ulysses", Layout.of(8, tp=TP)).blocks
+    keys = [op for op in layer.forward if op.role is Role.HEAD_EXCHANGE][1]
+    assert keys.size_bytes.tolist() == [ROWS * repeated * 128 * 2]
+    core = next(op for op in layer.forward if op.role is Role.CORE)
+    assert (core.heads.tolist(), core.kv_heads.tolist()) == ([8], [repeated // 4])
+
+
+def test_layers_sharded_by_stage_3_are_gathered_over_all_ranks() -> None:
+    asked_of = job(seq_len=SEQ, preset=DEEPSPEED)
+    layout = Layout.of(8, tp=TP, zero_stage=3, zero_size=8)
+    (layer,) = written(LLAMA, asked_of, "ulysses", layout).blocks
+    gathers = [op for op in (*layer.forward, *layer.backward) if op.role is Role.PARAMETER_GATHER]
+    weights = 4 * HIDDEN**2 + 3 * HIDDEN * 11008 + 2 * HIDDEN
+    assert [op.size_bytes.tolist() for op in gathers] == [[2 * weights]] * 2
+    assert [op.phase for op in gathers] == [Phase.FORWARD, Phase.INPUT_GRAD]
+    assert {int(group_of(op.axis, layout, domain_ranks=8).ranks[0]) for op in gathers} == {8}

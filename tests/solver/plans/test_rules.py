@@ -1,0 +1,87 @@
+"""What ulysses must satisfy, rule by rule; the search keeps the same rules."""
+
+from dataclasses import replace
+
+import pytest
+
+from solver.plans.space import full_space
+from solver.search import search
+from solver.typed_plan import broken_rules, parse_plan, plan_of
+from spec.model import MoeSpec
+from spec.presets.registry import PRESETS
+from tests.solver.questions import question, small_model
+
+DENSE = small_model(heads=8, kv_heads=2)
+BLOCK = DENSE.blocks[0].block
+EXPERTS = replace(
+    DENSE,
+    blocks=(
+        replace(
+            DENSE.blocks[0],
+            block=replace(BLOCK, mlp=None, moe=MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512)),
+        ),
+    ),
+)
+
+
+def broken(text: str, *, model=DENSE, preset: str = "deepspeed") -> tuple[str, ...]:
+    asked = question(model=model, world_size=16, preset=PRESETS[preset])
+    return broken_rules(asked, plan_of(parse_plan(f"strategy=ulysses,{text}"), asked, "--plan"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("tp=4", None),
+        ("tp=4,zero_stage=3", None),
+        ("tp=8,zero_stage=1", None),  # two kv heads, each repeated four times
+        ("tp=4,pp=2", "the strategy does not run in pipeline stages"),
+        ("tp=16", "heads do not divide by tp"),
+        ("tp=4,zero_stage=1,zero_size=4", "the framework shards over all data-parallel ranks only"),
+        ("tp=4,zero_stage=1,zero_size=3", "zero_size does not divide the data-parallel ranks"),
+    ],
+)
+def test_ulysses_on_sixteen_ranks(text: str, reason: str | None) -> None:
+    found = broken(text)
+    assert reason in found if reason else not found
+
+
+def test_its_shards_are_those_of_data_and_sequence_ranks() -> None:
+    """zero_size 0 is the whole group that holds the same weights: dp 4 x tp 4."""
+    asked = question(model=DENSE, world_size=16, preset=PRESETS["deepspeed"])
+    plan = plan_of(parse_plan("strategy=ulysses,tp=4,zero_size=0"), asked, "--plan")
+    assert (plan.dp, plan.zero_stage, plan.zero_size) == (4, 1, 16)
+
+
+def test_the_width_need_not_divide_because_nobody_cuts_it() -> None:
+    odd = replace(DENSE.blocks[0], block=replace(BLOCK, mlp=replace(BLOCK.mlp, ffn_hidden=1001)))
+    assert not broken("tp=4", model=replace(DENSE, blocks=(odd,)))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("tp=4,ep=8,zero_stage=2", None),
+        ("tp=4,ep=1,zero_stage=3", None),
+        ("tp=4,ep=8,zero_stage=3", "the strategy has no experts over ep at this ZeRO stage"),
+        ("tp=4,ep=2,etp=4", "ep x etp does not divide the stage's ranks, or nothing to cut"),
+    ],
+)
+def test_experts_are_whole_and_over_ep_up_to_stage_2(text: str, reason: str | None) -> None:
+    """deepspeed/runtime/engine.py, _validate_zero3_moe_compatibility."""
+    found = broken(text, model=EXPERTS)
+    assert reason in found if reason else not found
+
+
+def test_other_frameworks_do_not_run_it() -> None:
+    assert broken("tp=4", preset="megatron")[0] == "megatron does not run ulysses"
+
+
+def test_deepspeed_s_search_finds_its_best() -> None:
+    asked = question(model=DENSE, world_size=16, preset=PRESETS["deepspeed"])
+    found = search(asked, full_space(asked.model, asked.job), top_k=10**6)
+    best = found.best_of_mode["ulysses"].plan
+    assert (best.strategy, best.pp) == ("ulysses", 1)
+    plans = [answer.plan for answer in found.best if answer.plan.strategy == "ulysses"]
+    assert {plan.zero_size for plan in plans} == {1, 16}
+    assert {plan.tp for plan in plans} == {2, 4, 8}

@@ -234,9 +234,10 @@ def bundle(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
 
 def launch_settings(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Write a plan as its framework's settings, and as a timeline."""
-    from workload.settings.launch import LaunchFiles, write_launch_files
+    from workload.settings.launch import write_launch_files
 
-    files = LaunchFiles(**{name: getattr(options, f"export_{name}") for name in LAUNCHES})
+    named = {name: getattr(options, f"export_{name}") for name in LAUNCHES}
+    files = {name: path for name, path in named.items() if path is not None}
     written, notes = write_launch_files(opened.question, answer.plan, files)
     for note in notes:
         print(note, file=sys.stderr)

@@ -1,6 +1,7 @@
 """The rules of the seams: code asks for facts and roles instead of choosing by a name."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,4 +47,108 @@ def strategies_are_asked(source: Source) -> Iterator[str]:
             yield source.at(node, "chooses by a strategy's name; ask its Sharding")
 
 
-SEAM_RULES: tuple[Rule, ...] = (architectures_are_files, strategies_are_asked)
+OPERATIONS = frozenset(
+    [
+        "Op",
+        "BatchedGemm",
+        "GroupedGemm",
+        "Attention",
+        "MemoryBound",
+        "Update",
+        "HostWork",
+        "HostTransfer",
+        "HostUpdate",
+        "Comm",
+        "Identity",
+        "Linear",
+        "Kernel",
+        "WorkItem",
+    ]
+)
+CALLED_OPERATIONS = frozenset({"op", "item", "comm", "gemm", "operation", "projection"})
+"""What a variable that holds an operation is called, where no annotation says that it does."""
+
+SEARCHES = frozenset(
+    [
+        "startswith",
+        "endswith",
+        "find",
+        "rfind",
+        "index",
+        "count",
+        "split",
+        "rsplit",
+        "partition",
+        "rpartition",
+    ]
+)
+LOOKUPS = frozenset({"get", "index", "match", "fullmatch", "search", "add", "setdefault"})
+
+
+def operation_names(tree: ast.Module) -> frozenset[str]:
+    """Variables of a file that hold operations: by annotation, else by what they are called, but for the fields
+    of a dataclass."""
+    held, fields = set(CALLED_OPERATIONS), set()
+    for node in ast.walk(tree):
+        annotation = getattr(node, "annotation", None)
+        words = set(re.findall(r"\w+", ast.unparse(annotation))) if annotation else set()
+        target = getattr(node, "arg", None) or getattr(getattr(node, "target", None), "id", None)
+        if words & OPERATIONS and words <= OPERATIONS | {"None"} and isinstance(target, str):
+            held.add(target)
+        if isinstance(node, ast.comprehension | ast.For) and ast.unparse(node.iter).startswith("fields("):
+            fields.add(ast.unparse(node.target))
+    return frozenset(held - fields)
+
+
+def label_in(node: ast.AST, operations: frozenset[str], attribute: str) -> bool:
+    """Whether an expression reads the label, or the kernel, of an operation."""
+    for part in ast.walk(node):
+        owner: ast.expr | None = None
+        if isinstance(part, ast.Attribute) and part.attr == attribute:
+            owner = part.value
+        if isinstance(part, ast.Call) and ast.unparse(part.func) == "getattr" and len(part.args) > 1:
+            owner = part.args[0] if ast.unparse(part.args[1]) == repr(attribute) else None
+        if owner is not None and ast.unparse(owner).split(".")[-1] in operations:
+            return True
+    return False
+
+
+def searched(node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
+    """Expressions in which a text decides when it stands there, each with whether other texts stand beside it:
+    a lookup in a table is none."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        literal = any(isinstance(part, ast.Constant) for side in sides for part in ast.walk(side))
+        yield from ((side, literal) for side in sides)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in SEARCHES:
+            yield node.func.value, True
+        if node.func.attr in LOOKUPS:
+            yield from ((argument, False) for argument in node.args)
+    if isinstance(node, ast.Match):
+        yield node.subject, True
+    if isinstance(node, ast.Subscript):
+        yield node.slice, False
+    if isinstance(node, ast.SetComp):
+        yield node.elt, False
+    if isinstance(node, ast.DictComp):
+        yield node.key, False
+
+
+def operations_have_roles(source: Source) -> Iterator[str]:
+    """Nothing looks into an operation's name: module, role and key say what it is. A kernel's word is the key of
+    tables and curves, and is not compared with text."""
+    if source.owner == "tests":
+        return
+    operations = operation_names(source.tree)
+    for node in ast.walk(source.tree):
+        for part, literal in searched(node):
+            if label_in(part, operations, "name"):
+                yield source.at(node, "decides by an operation's label; ask for its module, role or key")
+            if literal and label_in(part, operations, "kernel"):
+                yield source.at(
+                    node, "looks into a kernel's word; make it a fact of ops/kernels.py, or a role"
+                )
+
+
+SEAM_RULES: tuple[Rule, ...] = (architectures_are_files, strategies_are_asked, operations_have_roles)

@@ -8,5 +8,12 @@ ZERO_BUBBLE = replace(
     MEGATRON,
     name="zero-bubble",
     source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM: --enable-zero-bubble; "
-    " otherwise " + MEGATRON.source,
-).changed({"pipeline.schedules": ("1f1b", "zb-h1", "zb-h2")})
+    "megatron/core/zbpp_utils.py refuses overlap-grad-reduce and overlap-param-gather beside its distributed optimizer, "
+    "and splits no backward where gradients are reduced ahead; otherwise " + MEGATRON.source,
+).changed(
+    {
+        "pipeline.schedules": ("1f1b", "zb-h1", "zb-h2"),
+        "data_parallel.overlap_grad_reduce": False,
+        "data_parallel.overlap_param_gather": False,
+    }
+)

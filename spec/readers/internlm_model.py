@@ -58,9 +58,10 @@ def read_internlm_model(
     attention, mlp_bias = _attention(model, family, hidden, model_type)
     norm = NormKind(model.choice("norm_type", [kind.value for kind in NormKind], "rmsnorm"))
     ffn = rounded_ffn(hidden, model.number("mlp_ratio"), multiple_of=model.integer_or("multiple_of", 256))
-    gated = model.flag("use_swiglu", True)
+    swiglu = model.flag("use_swiglu", True)
     experts = _experts(model, moe, family, ffn)
-    dense = MlpSpec(ffn_hidden=ffn, gated=gated, bias=mlp_bias, activation="silu" if gated else "gelu")
+    # without SwiGLU the gate is a GELU (InternEvo 0.5.3, internlm/model/modules/mlp.py, FeedForward)
+    dense = MlpSpec(ffn_hidden=ffn, gated=True, bias=mlp_bias, activation="silu" if swiglu else "gelu")
     block = BlockSpec(mixer=attention, mlp=None if experts else dense, moe=experts, norm=norm)
     spec = ModelSpec(
         name=name,
@@ -126,7 +127,7 @@ def _attention(model: Section, family: Family, hidden: int, model_type: str) -> 
             model.fail("no_bias", f"absent or False: {model_type} always has attention biases")
     elif family.biases == "split":
         qkv_bias = model.flag("qkv_bias", model_type != "QWEN3MOE" and not no_bias)
-        out_bias, mlp_bias = model.flag("o_bias", False), False
+        out_bias, mlp_bias = model.flag("o_bias", False), model.flag("mlp_bias", False)
     else:
         qkv_bias = out_bias = mlp_bias = not no_bias
     window = None

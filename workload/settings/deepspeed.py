@@ -1,18 +1,25 @@
 """A plan as DeepSpeed's JSON configuration.
 
-Keys: DeepSpeed 0.17.5, runtime/config.py, runtime/zero/config.py (``DeepSpeedZeroConfig``),
-runtime/precision_config.py, runtime/tensor_parallel/config.py (``autotp_size``). What DeepSpeed takes in
-Python (pipeline stages, activation checkpointing) is returned as notes.
+Keys and refusals: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py (``DeepSpeedZeroConfig``),
+runtime/precision_config.py, runtime/tensor_parallel/config.py (``autotp_size``), runtime/engine.py
+(``_do_optimizer_sanity_check``), runtime/pipe/engine.py. What DeepSpeed takes in Python (the model, pipeline
+stages, activation checkpointing) stands in the file under SCRIPT, a key that it does not read, and is returned.
 """
+
+import json
 
 from ops.groups import ranks_and_stride
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
-from spec.errors import ExportError
+from spec.job import JobSpec, Precision
 from spec.mixers.attention import attention_of
+from spec.model import ModelSpec
 from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
+from workload.settings.launch_text import LaunchText
 
+NAME = "DeepSpeed"
+SCRIPT = "set_in_the_training_script"
 Settings = dict[str, object]
 # The keys of a plan that the configuration or its notes say.
 SAYS = frozenset(
@@ -21,40 +28,72 @@ SAYS = frozenset(
 )
 
 
-def deepspeed_settings(question: Question, plan: Plan) -> tuple[Settings, tuple[str, ...]]:
-    """The configuration of ``plan``, and what its training script has to set.
+def deepspeed_settings(question: Question, plan: Plan) -> LaunchText:
+    """The JSON. Raises ExportError for what DeepSpeed cannot run."""
+    settings = deepspeed_json(question, plan)
+    launch = launch_of("deepspeed", plan, NAME)
+    notes = (*launch.in_script, *_in_script(question, plan), *_facts(question.model))
+    settings[SCRIPT] = list(notes)
+    return LaunchText(
+        text=json.dumps(settings, indent=2) + "\n",
+        notes=tuple(f"set in the training script: {note}" for note in notes),
+    )
 
-    Raises ExportError for what DeepSpeed cannot run.
-    """
+
+def check_deepspeed(question: Question) -> None:
+    """Raise ExportError for a job that no plan makes DeepSpeed run."""
+    _precision(question.job.precision)
+
+
+def deepspeed_json(question: Question, plan: Plan) -> Settings:
+    """The configuration without what the script sets. Raises ExportError for what DeepSpeed cannot run."""
     job = question.job
     same_framework("deepspeed", plan)
-    launch = launch_of("deepspeed", plan, "DeepSpeed")
-    refuse_unsaid(plan, SAYS, "DeepSpeed")
-    copies = _copies(plan)
-    refuse_unless(
-        plan.zero_stage == 0 or plan.zero_size == copies,
-        "DeepSpeed",
-        f"ZeRO over {plan.zero_size} of {copies} ranks with the same weights",
-    )
-    share, whole = plan.optimizer_offload, plan.zero_stage >= 3 or plan.optimizer_offload == 1.0
-    refuse_unless(
-        share == 0.0 or (plan.zero_stage > 0 and whole), "DeepSpeed", f"{share:g} of the optimizer offloaded"
-    )
-    auto_tp = "tensor_parallel" in launch.settings
-    refuse_unless(not auto_tp or plan.zero_stage < 3, "DeepSpeed", "AutoTP beside ZeRO-3")
+    check_deepspeed(question)
+    _refuse_plan(job, plan)
     if plan.tp > 1:
         for run in question.model.blocks:
-            attention_of(run.block.mixer, "DeepSpeed's AutoTP and sequence parallelism")
-    refuse_unless(plan.etp in (1, plan.tp), "DeepSpeed", f"experts over tp {plan.etp} beside tp {plan.tp}")
-    sequences = plan.micro_batch * plan.num_micro * plan.dp
+            attention_of(run.block.mixer, f"{NAME}'s AutoTP and sequence parallelism")
     settings: Settings = {
-        "train_batch_size": sequences,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.num_micro,
-        **_precision(job.precision.compute),
-        "zero_optimization": _zero(question, plan),
+        **_precision(job.precision),
+        "zero_optimization": _zero(job, plan),
     }
-    return settings | launch.settings, (*launch.in_script, *_notes(plan))
+    if not _cuts_weights(plan):
+        # else checked against all ranks, those of a tensor-parallel group too: left for DeepSpeed to multiply
+        settings["train_batch_size"] = plan.micro_batch * plan.num_micro * plan.dp
+    return settings | launch_of("deepspeed", plan, NAME).settings
+
+
+def _refuse_plan(job: JobSpec, plan: Plan) -> None:
+    refuse_unsaid(plan, SAYS, NAME)
+    copies = _copies(plan)
+    whole = plan.zero_stage == 0 or plan.zero_size == copies
+    refuse_unless(whole, NAME, f"ZeRO over {plan.zero_size} of {copies} ranks with the same weights")
+    refuse_unless(plan.pp == 1 or plan.zero_stage < 2, NAME, f"pipeline stages beside ZeRO-{plan.zero_stage}")
+    refuse_unless(
+        plan.pp == 1 or not _cuts_weights(plan),
+        NAME,
+        "AutoTP beside pipeline stages: its pipelines cut layers by a model-parallel unit of the script's own",
+    )
+    refuse_unless(not _cuts_weights(plan) or plan.zero_stage < 3, NAME, "AutoTP beside ZeRO-3")
+    refuse_unless(plan.etp in (1, plan.tp), NAME, f"experts over tp {plan.etp} beside tp {plan.tp}")
+    overlap = job.preset.data_parallel.overlap_grad_reduce
+    refuse_unless(
+        plan.pp == 1 or not overlap, NAME, "overlap_comm beside pipeline stages, which switch it off"
+    )
+    narrow = job.precision.gradient == job.precision.compute
+    refuse_unless(narrow or plan.zero_stage > 0, NAME, f"gradients in {job.precision.gradient} without ZeRO")
+    share, parted = plan.optimizer_offload, plan.zero_stage >= 3 or plan.optimizer_offload == 1.0
+    refuse_unless(
+        share == 0.0 or (plan.zero_stage > 0 and parted), NAME, f"{share:g} of the optimizer offloaded"
+    )
+
+
+def _cuts_weights(plan: Plan) -> bool:
+    """Whether the plan's tp is DeepSpeed's AutoTP and not its sequence parallelism."""
+    return "tensor_parallel" in launch_of("deepspeed", plan, NAME).settings
 
 
 def _copies(plan: Plan) -> int:
@@ -63,19 +102,29 @@ def _copies(plan: Plan) -> int:
     return int(ranks[0])
 
 
-def _precision(compute: str) -> Settings:
-    sections = {"bf16": "bf16", "fp16": "fp16"}
-    if compute not in sections:
-        raise ExportError(f"DeepSpeed's JSON has no section for {compute} products: bf16 or fp16")
-    return {sections[compute]: {"enabled": True}}
+def _precision(precision: Precision) -> Settings:
+    """Products, the format gradients are summed in, and the one they travel in."""
+    compute = precision.compute
+    refuse_unless(compute in ("bf16", "fp16"), NAME, f"products in {compute}: its JSON has bf16 and fp16")
+    refuse_unless(precision.linear == compute, NAME, f"{precision.linear} products")
+    states = {precision.master, precision.moments}
+    refuse_unless(states == {"fp32"}, NAME, f"optimizer states in {', '.join(sorted(states - {'fp32'}))}")
+    formats = ("fp32", "fp16", "bf16")
+    refuse_unless(precision.gradient in formats, NAME, f"gradients in {precision.gradient}")
+    refuse_unless(precision.reduce in formats, NAME, f"gradients reduced in {precision.reduce}")
+    return {
+        compute: {"enabled": True},
+        "data_types": {"grad_accum_dtype": precision.gradient},
+        "communication_data_type": precision.reduce,
+    }
 
 
-def _zero(question: Question, plan: Plan) -> Settings:
-    preset = question.job.preset
+def _zero(job: JobSpec, plan: Plan) -> Settings:
+    choices = job.preset.data_parallel
     zero: Settings = {
         "stage": plan.zero_stage,
         "contiguous_gradients": True,
-        "overlap_comm": preset.data_parallel.overlap_grad_reduce or plan.zero_stage == 3,
+        "overlap_comm": choices.overlap_grad_reduce or plan.zero_stage == 3,
         "reduce_scatter": True,
     }
     share = plan.optimizer_offload
@@ -84,19 +133,42 @@ def _zero(question: Question, plan: Plan) -> Settings:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         if share < 1.0:
             zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, "ratio": share}
-    if preset.data_parallel.bucket_elements:
-        zero["reduce_bucket_size"] = preset.data_parallel.bucket_elements
+    if choices.bucket_elements:
+        zero["reduce_bucket_size"] = choices.bucket_elements
     return zero
 
 
-def _notes(plan: Plan) -> list[str]:
-    notes = []
+def _in_script(question: Question, plan: Plan) -> list[str]:
+    """What of the plan is not JSON."""
+    notes = [
+        f"sequences of {question.job.seq_len} tokens, {plan.micro_batch * plan.num_micro * plan.dp} a step"
+    ]
     if plan.pp > 1:
         notes.append(f"deepspeed.pipe.PipelineModule(..., num_stages={plan.pp})")
     if plan.ep > 1:
         notes.append(f"deepspeed.moe.layer.MoE(..., ep_size={plan.ep}) in every layer of experts")
     if plan.recompute is not Recompute.NONE:
-        whole = plan.recompute is Recompute.FULL
-        what = "every layer" if whole else "the attention core of every layer"
+        what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
         notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")
+    return notes
+
+
+def _facts(model: ModelSpec) -> list[str]:
+    """The model is the script's: what its shapes do not say."""
+    notes = [f"the model {model.name}, {model.source}"]
+    if model.rope is not None:
+        scaling = model.rope.scaling
+        scaled = f", scaled as {scaling.kind} by {scaling.factor:g}" if scaling else ""
+        part = f", of {model.rope.share:g} of a head" if model.rope.share < 1.0 else ""
+        notes.append(f"rotary base {model.rope.base:g}{part}{scaled}")
+    if model.norm_epsilon is not None:
+        notes.append(f"norm epsilon {model.norm_epsilon!r}")
+    parts = {part for run in model.blocks for part in (run.block.mlp, run.block.moe) if part}
+    notes.append(f"activation {', '.join(sorted({part.activation for part in parts}))}")
+    for moe in {run.block.moe for run in model.blocks if run.block.moe}:
+        weights = f"router weights by {moe.score}{', divided by their sum' if moe.normalized else ''}"
+        groups = (
+            f", from {moe.route_chosen_groups} of {moe.route_groups} groups" if moe.route_groups > 1 else ""
+        )
+        notes.append(f"{weights}, times {moe.route_scale:g}{groups}")
     return notes

@@ -1,48 +1,90 @@
-"""A plan as the launch settings of its framework, and as a timeline."""
+"""A plan as the launch settings of its framework, and as a timeline: one exporter a file."""
 
-import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from solver.plans.plan_table import Plan
 from solver.question import Question
+from solver.typed_plan import broken_rules
+from spec.errors import ExportError
 from spec.replaced_file import replaced_file
-from workload.settings.deepspeed import deepspeed_settings
-from workload.settings.internevo import internevo_settings
-from workload.settings.megatron import megatron_settings
+from workload.settings.deepspeed import check_deepspeed, deepspeed_settings
+from workload.settings.internevo import check_internevo, internevo_settings
+from workload.settings.launch_text import LaunchText
+from workload.settings.megatron import check_megatron, megatron_settings
 from workload.settings.step_trace import trace_text
+from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_settings
+
+Composer = Callable[[Question, Plan], LaunchText]
+"""Raises ExportError for a plan that the framework does not run."""
+Check = Callable[[Question], None]
+"""Raises ExportError for a model or a job that no plan makes the framework run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFiles:
-    """Where to write each; None is not asked for."""
+class Exporter:
+    """``compose`` and ``check`` by the framework presets whose plans it writes; ``of_any`` writes everyone's."""
 
-    megatron: Path | None = None
-    deepspeed: Path | None = None
-    internevo: Path | None = None
-    trace: Path | None = None
+    compose: Mapping[str, Composer] = field(default_factory=dict)
+    check: Mapping[str, Check] = field(default_factory=dict)
+    of_any: Composer | None = None
 
 
-def write_launch_files(question: Question, plan: Plan, files: LaunchFiles) -> tuple[list[Path], list[str]]:
-    """What was written, and what a file cannot hold but the training script can set.
+EXPORTERS: dict[str, Exporter] = {
+    "megatron": Exporter(
+        compose={"megatron": megatron_settings, "zero-bubble": zero_bubble_settings},
+        check={"megatron": check_megatron, "zero-bubble": check_zero_bubble},
+    ),
+    "deepspeed": Exporter(compose={"deepspeed": deepspeed_settings}, check={"deepspeed": check_deepspeed}),
+    "internevo": Exporter(compose={"internevo": internevo_settings}, check={"internevo": check_internevo}),
+    "trace": Exporter(of_any=trace_text),
+}
+"""By the name of their option, --export_NAME."""
 
-    Raises ExportError for what a framework has no setting for.
+
+def check_framework(names: Iterable[str], preset: str) -> None:
+    """Raise ExportError for an exporter that writes no plan of the framework ``preset``; this needs no profile."""
+    for name in names:
+        exporter = EXPORTERS[name]
+        if exporter.of_any is None and preset not in exporter.compose:
+            wanted = " or ".join(exporter.compose)
+            raise ExportError(
+                f"--export_{name}: the plans are of {preset}; price them with --framework {wanted}"
+            )
+
+
+def check_exports(names: Iterable[str], question: Question) -> None:
+    """Raise ExportError for an exporter that has no words for this model or job, whatever the plan."""
+    preset = question.job.preset.name
+    for name in names:
+        if preset in EXPORTERS[name].check:
+            EXPORTERS[name].check[preset](question)
+
+
+def write_launch_files(
+    question: Question, plan: Plan, files: Mapping[str, Path]
+) -> tuple[list[Path], list[str]]:
+    """Write ``files``, exporter to path, all of them or none: the paths, and the notes of each.
+
+    Raises ExportError for a plan that its framework does not run, or a file that cannot be written.
     """
-    notes: list[str] = []
-    texts: dict[Path, str] = {}
-    if files.megatron:
-        flags = megatron_settings(question, plan)
-        lines = [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
-        texts[files.megatron] = "\n".join(lines) + "\n"
-    if files.deepspeed:
-        settings, in_code = deepspeed_settings(question, plan)
-        notes += [f"set in the training script: {note}" for note in in_code]
-        texts[files.deepspeed] = json.dumps(settings, indent=2) + "\n"
-    if files.internevo:
-        texts[files.internevo] = internevo_settings(question, plan)
-    if files.trace:
-        texts[files.trace] = trace_text(question, plan)
-    for path, text in texts.items():
-        with replaced_file(path) as handle:
-            handle.write(text)
-    return list(texts), notes
+    check_framework(files, plan.preset)
+    texts = {name: _composed(name, question, plan) for name in files}
+    with ExitStack() as stack:
+        handles = {name: stack.enter_context(replaced_file(path)) for name, path in files.items()}
+        for name, text in texts.items():
+            handles[name].write(text.text)
+    return list(files.values()), [
+        f"{files[name]}: {note}" for name, text in texts.items() for note in text.notes
+    ]
+
+
+def _composed(name: str, question: Question, plan: Plan) -> LaunchText:
+    of_any = EXPORTERS[name].of_any
+    if of_any is not None:
+        return of_any(question, plan)
+    for reason in broken_rules(question, plan):
+        raise ExportError(f"--export_{name}: {plan.preset} does not run this plan: {reason}")
+    return EXPORTERS[name].compose[plan.preset](question, plan)

@@ -1,52 +1,96 @@
-"""A plan as Megatron-LM's command line: ``torchrun ... pretrain_gpt.py $(cat FILE)``.
+"""A plan as Megatron-LM's command line: ``torchrun ... pretrain_gpt.py $(grep -v '^#' FILE)``.
 
-Flags: Megatron-LM core 0.14, megatron/training/arguments.py; the split of layers over stages as
+Flags and refusals: Megatron-LM core 0.14, megatron/training/arguments.py (``validate_args``) and
+core/transformer/transformer_config.py; the split of layers over stages as
 core/transformer/pipeline_parallel_layer_layout.py reads it. Data, tokenizer, learning rate and checkpoints
 are the user's.
 """
 
-from ops.recompute.layers import Recompute
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from spec.errors import ExportError
 from spec.model import ModelSpec
 from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
-from workload.settings.megatron_model import NAME, model_flags
+from workload.settings.launch_text import LaunchText, comments
+from workload.settings.megatron_facts import fact_flags, unsaid_facts
+from workload.settings.megatron_job import job_flags, recompute_flags, unsaid_job
+from workload.settings.megatron_model import NAME, Flags, model_flags
 
-Flags = dict[str, str | int | None]
 # The keys of a plan that its flags say.
 SAYS = frozenset(
     {"tp", "pp", "cp", "vpp", "ep", "etp", "zero_stage", "zero_size", "micro_batch", "num_micro", "layout"}
     | {"recompute", "recompute_layers", "recompute_modules", "optimizer_offload", "offloaded_layers"}
 )
+USAGE = (
+    "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) and your data, tokenizer, learning rate, checkpoints"
+)
+CORE = "0.14"
+# flags that core 0.14 does not have yet
+SINCE = {"--window-size": "0.15", "--cpu-offloading-num-layers": "0.16", "--moe-shared-expert-gate": "0.16"}
 
 
-def megatron_settings(question: Question, plan: Plan) -> Flags:
+def megatron_settings(question: Question, plan: Plan) -> LaunchText:
+    """One flag a line. Raises ExportError for what Megatron-LM cannot run."""
+    flags = megatron_flags(question, plan)
+    notes = (*unsaid_facts(question.model), *unsaid_job(question, plan))
+    core = max([CORE, *(SINCE[flag] for flag in flags if flag in SINCE)])
+    head = comments([plan.label(), f"{NAME} core {core} or later: {USAGE}", *notes])
+    lines = [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
+    return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=notes)
+
+
+def check_megatron(question: Question) -> None:
+    """Raise ExportError for a model or a job that no plan makes Megatron-LM run."""
+    model_flags(question)
+    job_flags(question)
+    fact_flags(question.model)
+
+
+def megatron_flags(question: Question, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
-    launch = launch_of("megatron", plan, NAME)
     refuse_unsaid(plan, SAYS, NAME)
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
+    return {
+        **_degrees(question, plan),
+        **_split(question.model, plan),
+        **_hops(question, plan),
+        **_data_parallel(question, plan),
+        "--micro-batch-size": plan.micro_batch,
+        "--global-batch-size": plan.micro_batch * plan.num_micro * plan.dp,
+        "--seq-length": question.job.seq_len,
+        **job_flags(question),
+        **recompute_flags(plan),
+        **model_flags(question),
+        **fact_flags(question.model),
+    }
+
+
+def _degrees(question: Question, plan: Plan) -> Flags:
+    job = question.job
     flags: Flags = {
-        **launch.settings,
+        **launch_of("megatron", plan, NAME).settings,
         "--pipeline-model-parallel-size": plan.pp,
         "--context-parallel-size": plan.cp,
     }
     if plan.cp > 1:
-        kinds = {"ring": "p2p", "all_to_all": "a2a"}
-        flags["--cp-comm-type"] = kinds[question.job.context_parallel]
+        refuse_unless(
+            job.seq_len % (2 * plan.cp) == 0, NAME, f"{job.seq_len} tokens over 2 x cp {plan.cp} pieces"
+        )
+        flags["--cp-comm-type"] = {"ring": "p2p", "all_to_all": "a2a"}[job.context_parallel]
+    sequence_parallel = "--sequence-parallel" in flags
     if any(run.block.moe for run in question.model.blocks):
+        refuse_unless(
+            plan.tp == 1 or sequence_parallel, NAME, "experts beside tp without sequence parallelism"
+        )
+        refuse_unless(job.precision.compute == "bf16", NAME, f"experts in {job.precision.compute}")
         flags |= {"--expert-model-parallel-size": plan.ep, "--expert-tensor-parallel-size": plan.etp}
-    flags |= _split(question.model, plan)
-    flags |= _data_parallel(question, plan)
-    flags |= {
-        "--micro-batch-size": plan.micro_batch,
-        "--global-batch-size": plan.micro_batch * plan.num_micro * plan.dp,
-        "--seq-length": question.job.seq_len,
-    }
-    flags |= _kernels(question, plan)
-    return flags | model_flags(question)
+        overlaps = not job.overlap_expert_a2a or (plan.ep > 1 and (plan.pp == 1 or plan.vpp > 1))
+        refuse_unless(overlaps, NAME, "overlapped experts without ep, or on stages of one chunk")
+    if job.preset.tensor_parallel.overlap and plan.tp > 1:
+        refuse_unless(sequence_parallel, NAME, "tp overlap without sequence parallelism")
+        flags["--tp-comm-overlap"] = None
+    return flags
 
 
 def _split(model: ModelSpec, plan: Plan) -> Flags:
@@ -68,22 +112,42 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
     return {"--pipeline-model-parallel-layout": f"E{'|'.join(rows)}{last}L"}
 
 
+def _hops(question: Question, plan: Plan) -> Flags:
+    """Interleaved stages compute beside their messages unless told; stages that wait must be three or more."""
+    if plan.vpp == 1 or question.job.preset.pipeline.overlap_hops:
+        return {}
+    refuse_unless(plan.pp > 2, NAME, f"chunks that wait for their messages on {plan.pp} stages")
+    return {"--no-overlap-p2p-communication": None}
+
+
 def _data_parallel(question: Question, plan: Plan) -> Flags:
-    preset = question.job.preset
+    """Reductions, their buckets, and what the distributed optimizer gathers."""
+    choices = question.job.preset.data_parallel
     copies = plan.dp * plan.cp
     flags: Flags = {}
-    if copies > 1 and preset.data_parallel.overlap_grad_reduce:
+    if copies > 1 and choices.overlap_grad_reduce:
         flags["--overlap-grad-reduce"] = None
+        bucket = max(choices.bucket_elements, choices.bucket_elements_per_rank * copies)
+        refuse_unless(bucket > 0, NAME, "a gradient reduction for every layer")
+        # core/distributed/distributed_data_parallel.py, where it is told none
+        if bucket != max(40_000_000, 1_000_000 * plan.dp):
+            flags["--ddp-bucket-size"] = bucket
     if plan.zero_size > 1:
         flags["--use-distributed-optimizer"] = None
         if plan.zero_size < copies:
             flags["--num-distributed-optimizer-instances"] = copies // plan.zero_size
-        if preset.data_parallel.overlap_param_gather and preset.data_parallel.overlap_grad_reduce:
+        if choices.overlap_param_gather:
+            refuse_unless(
+                choices.overlap_grad_reduce, NAME, "gathering parameters ahead without overlap-grad-reduce"
+            )
             flags["--overlap-param-gather"] = None
-    return flags | _offload(question, plan)
+    precision = question.job.precision
+    plain = {precision.master, precision.moments} == {"fp32"}
+    refuse_unless(plain or plan.zero_size > 1, NAME, "narrow optimizer states that are not distributed")
+    return flags | _offload(plan)
 
 
-def _offload(question: Question, plan: Plan) -> Flags:
+def _offload(plan: Plan) -> Flags:
     """--optimizer-cpu-offload wants the precision-aware optimizer, and that the distributed one."""
     flags: Flags = {}
     if plan.optimizer_offload:
@@ -94,37 +158,7 @@ def _offload(question: Question, plan: Plan) -> Flags:
             "--use-precision-aware-optimizer": None,
         }
     if plan.offloaded_layers:
-        alone = plan.pp == 1 and plan.recompute is Recompute.NONE and not plan.recompute_modules
+        alone = plan.pp == 1 and not recompute_flags(plan)
         refuse_unless(alone, NAME, "offloaded activations beside pipeline stages or recomputation")
         flags |= {"--cpu-offloading-num-layers": plan.offloaded_layers}
-    return flags
-
-
-def _kernels(question: Question, plan: Plan) -> Flags:
-    """Formats, attention and recomputation."""
-    job = question.job
-    formats = {"bf16": "--bf16", "fp16": "--fp16"}
-    if job.precision.compute not in formats or job.precision.linear != job.precision.compute:
-        raise ExportError(
-            f"{NAME} settings are written for bf16 and fp16 products, not {job.precision.linear}"
-        )
-    flags: Flags = {formats[job.precision.compute]: None}
-    flags["--attention-backend"] = "flash" if job.flash_attention else "unfused"
-    if plan.recompute is Recompute.FULL:
-        flags |= {
-            "--recompute-granularity": "full",
-            "--recompute-method": "uniform",
-            "--recompute-num-layers": 1,
-        }
-    elif plan.recompute is Recompute.BLOCK:
-        flags |= {
-            "--recompute-granularity": "full",
-            "--recompute-method": "block",
-            "--recompute-num-layers": plan.num_recompute_layers,
-        }
-    else:
-        core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
-        modules = sorted(core.union(plan.recompute_modules))
-        if modules:
-            flags |= {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
     return flags

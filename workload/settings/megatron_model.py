@@ -1,4 +1,8 @@
-"""A model as Megatron-LM's flags (core 0.14, megatron/training/arguments.py)."""
+"""The shapes of a model as Megatron-LM's flags.
+
+Source: Megatron-LM core 0.14, megatron/training/arguments.py and core/models/gpt/gpt_layer_specs.py (the norms of
+latent attention exist only with --qk-layernorm); core 0.16 for the gate of shared experts.
+"""
 
 from solver.question import Question
 from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
@@ -62,7 +66,7 @@ def _attention(attention: AttentionSpec, hidden: int) -> Flags:
             flags |= {"--group-query-attention": None, "--num-query-groups": attention.num_kv_heads}
         if attention.qk_dim * attention.num_heads != hidden:
             flags["--kv-channels"] = attention.qk_dim
-    if attention.qk_norm:
+    if attention.qk_norm or attention.kind is AttentionKind.MLA:
         flags["--qk-layernorm"] = None
     if attention.window is not None:
         # Transformer Engine counts the tokens before and after one's own.
@@ -86,9 +90,12 @@ def _feed_forward(model: ModelSpec, blocks: list[BlockSpec]) -> Flags:
     dense = {block.mlp for block in blocks if block.mlp}
     routed = {block.moe for block in blocks if block.moe}
     refuse_unless(len(dense) < 2 and len(routed) < 2, NAME, "feed-forward layers of several widths")
-    flags: Flags = {}
+    parts: tuple[MlpSpec | MoeSpec, ...] = (*dense, *routed)
+    kinds = {(part.gated, part.activation) for part in parts}
+    refuse_unless(len(kinds) == 1, NAME, "experts of another activation than dense layers")
+    flags = _activation(*kinds.pop(), bias=any(part.bias for part in dense))
     for mlp in dense:
-        flags |= {"--ffn-hidden-size": mlp.ffn_hidden, **_activation(mlp.gated, mlp)}
+        flags["--ffn-hidden-size"] = mlp.ffn_hidden
     for moe in routed:
         flags |= _experts(moe)
     if dense and routed:
@@ -97,28 +104,30 @@ def _feed_forward(model: ModelSpec, blocks: list[BlockSpec]) -> Flags:
     return flags
 
 
-def _activation(gated: bool, mlp: MlpSpec | None) -> Flags:
+def _activation(gated: bool, activation: str, *, bias: bool) -> Flags:
+    """Only GELU and SwiGLU are fused with a bias."""
     if gated:
-        refuse_unless(mlp is None or mlp.activation == "silu", NAME, "gates of another kind than SiLU")
+        refuse_unless(activation == "silu", NAME, f"gates by {activation}")
         return {"--swiglu": None}
-    refuse_unless(mlp is None or mlp.activation == "gelu", NAME, "activations other than GELU and SwiGLU")
-    return {}
+    refuse_unless(activation in ("gelu", "gelu_tanh", "squared_relu"), NAME, f"activations by {activation}")
+    if activation != "squared_relu":
+        return {}
+    return {"--squared-relu": None, **({"--no-bias-gelu-fusion": None} if bias else {})}
 
 
 def _experts(moe: MoeSpec) -> Flags:
-    refuse_unless(not moe.shared_gate, NAME, "a gate of the shared experts")
+    refuse_unless(not (moe.bias or moe.clamped), NAME, "biases of experts, or clamped ones")
     flags: Flags = {
         "--num-experts": moe.num_experts,
         "--moe-router-topk": moe.topk,
         "--moe-ffn-hidden-size": moe.expert_ffn_hidden,
-        "--moe-grouped-gemm": None,
-        "--moe-token-dispatcher-type": "alltoall",
-        **_activation(moe.gated, None),
     }
     if moe.shared_ffn_hidden:
         flags["--moe-shared-expert-intermediate-size"] = moe.shared_ffn_hidden
+        if moe.shared_gate:
+            flags["--moe-shared-expert-gate"] = None
     if moe.capacity_factor is not None:
         flags["--moe-expert-capacity-factor"] = str(moe.capacity_factor)
     if moe.router_bias:
-        flags |= {"--moe-router-score-function": "sigmoid", "--moe-router-enable-expert-bias": None}
+        refuse_unless(moe.score == "sigmoid", NAME, "score corrections of a softmax router")
     return flags

@@ -20,6 +20,7 @@ from solver.question import Question
 from solver.schedules.work import Kind
 from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import ExportError
+from workload.settings.launch_text import LaunchText
 
 NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.WEIGHT: "weight gradient"}
 # A browser shows a few hundred thousand events; more would be no picture.
@@ -28,7 +29,7 @@ MOST_EVENTS = 400_000
 Event = dict[str, object]
 
 
-def trace_text(question: Question, plan: Plan) -> str:
+def trace_text(question: Question, plan: Plan) -> LaunchText:
     """The trace of ``plan`` as JSON. Raises ExportError for more than a viewer shows."""
     works = plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
     if works > MOST_EVENTS:
@@ -40,7 +41,7 @@ def trace_text(question: Question, plan: Plan) -> str:
         "displayTimeUnit": "ms",
         "otherData": {"plan": plan.label()},
     }
-    return json.dumps(trace) + "\n"
+    return LaunchText(text=json.dumps(trace) + "\n")
 
 
 def trace_events(question: Question, plan: Plan) -> Iterator[Event]:

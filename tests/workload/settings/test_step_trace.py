@@ -42,7 +42,7 @@ def asked(plan: Plan, *, overlap_hops: bool = True) -> Question:
 )
 def test_the_trace_lasts_as_long_as_the_step(plan: Plan) -> None:
     case = asked(plan)
-    events = json.loads(trace_text(case, plan))["traceEvents"]
+    events = json.loads(trace_text(case, plan).text)["traceEvents"]
     passes = [event for event in events if event.get("cat") in ("F", "B", "W")]
     assert len(passes) == plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
     rows = {event["tid"] for event in passes}

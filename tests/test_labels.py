@@ -1,0 +1,220 @@
+"""Operations are told by module and role: under other labels no second and no byte changes."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import count
+
+import pytest
+
+from ops.recompute.layers import Recompute
+from ops.roles import Identity
+from ops.strategies.registry import STRATEGIES
+from profdb.modelled.book import ModelledBook
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
+from solver.search import price_plan
+from solver.times.op_times import Pricer
+from spec.cluster.reader import read_cluster
+from spec.job import JobSpec, precision_of
+from spec.model import BlockRun, MlpSpec, ModelSpec
+from spec.presets.preset import FrameworkPreset
+from spec.presets.registry import PRESETS
+from tests.solver.questions import ROOT, small_model
+from tests.workload.random_plans import EXPERTS, LATENT
+from workload.aicb.aiob.export import MODULE_SECTIONS, aiob_of
+from workload.aicb.aiob.text import aiob_times_ns
+from workload.aicb.aiob.times import with_aiob_times
+from workload.aicb.general.megatron import GeneralOptions, general_items
+from workload.build import stage_works
+from workload.items import StageWork
+from workload.simai.export import beyond_of, header_of, rows_of
+
+SEQUENCES = 32
+H100 = read_cluster("h100-sxm", root=ROOT)
+DENSE = small_model(layers=4)
+BLOCK = DENSE.blocks[0].block
+MIXED = replace(
+    DENSE,
+    blocks=(
+        BlockRun(block=BLOCK, count=1),
+        BlockRun(block=replace(BLOCK, mixer=LATENT, mlp=None, moe=EXPERTS), count=3),
+    ),
+)
+OPEN_EXPERTS = replace(EXPERTS, bias=True, clamped=True, shared_gate=True)
+PLAIN = replace(
+    DENSE,
+    blocks=(BlockRun(block=replace(BLOCK, mlp=MlpSpec(ffn_hidden=2048, gated=False, bias=True)), count=4),),
+    tied_embeddings=True,
+)
+
+
+def asked(model: ModelSpec, preset: FrameworkPreset, world_size: int, **changes: object) -> Question:
+    """A question whose host holds up every operation, on the sheet of a DGX H100."""
+    job = JobSpec(
+        world_size=world_size,
+        seq_len=512,
+        global_batch_tokens=SEQUENCES * 512,
+        preset=preset,
+        precision=precision_of(preset),
+        blocking_launches=True,
+    )
+    job = replace(job, **changes)
+    return Question(model=model, job=job, cluster=H100, pricer=Pricer.on(H100, ModelledBook(cluster=H100)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model under a preset, and the plan for it."""
+
+    model: ModelSpec
+    preset: FrameworkPreset
+    plan: dict[str, object]
+    job: dict[str, object]
+
+
+MEGATRON, FSDP, DEEPSPEED = PRESETS["megatron"], PRESETS["fsdp"], PRESETS["deepspeed"]
+FP8 = replace(precision_of(MEGATRON), linear="fp8", scale_recipe="tensor", scaling="delayed")
+GRAPHS = frozenset({"attn", "mlp", "moe_router", "moe_preprocess"})
+MODULES = ("layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts")
+SLICED = DEEPSPEED.changed({"data_parallel.sliced_collectives": True})
+CASES = {
+    "dense": Case(DENSE, MEGATRON, {"strategy": "mtp", "tp": 2, "dp": 4}, {}),
+    "selective, unfused": Case(
+        DENSE,
+        MEGATRON,
+        {"strategy": "msp", "tp": 2, "dp": 4, "recompute": Recompute.SELECTIVE},
+        {"flash_attention": False, "dropout": True, "unfused": frozenset({"norm", "softmax", "rotary"})},
+    ),
+    "tied, stages": Case(
+        PLAIN, MEGATRON, {"strategy": "fsp", "tp": 2, "pp": 2, "dp": 2}, {"wide_norms": True}
+    ),
+    "experts, CUDA graphs": Case(
+        MIXED,
+        MEGATRON,
+        {"strategy": "fsp", "tp": 2, "dp": 4, "ep": 4, "etp": 2},
+        {"cuda_graphs": GRAPHS, "overlap_shared_experts": True},
+    ),
+    "latents, modules again": Case(
+        MIXED,
+        MEGATRON,
+        {"strategy": "fsp", "tp": 2, "dp": 4, "ep": 4, "recompute_modules": MODULES},
+        {"moe_dispatcher": "deduplicated", "precision": FP8},
+    ),
+    "gpt-oss's experts again": Case(
+        replace(MIXED, blocks=(BlockRun(block=replace(BLOCK, mlp=None, moe=OPEN_EXPERTS), count=4),)),
+        MEGATRON,
+        {"strategy": "mtp", "dp": 8, "ep": 2, "recompute_modules": ("moe", "moe_act")},
+        {"overlap_expert_a2a": True},
+    ),
+    "isp": Case(
+        DENSE,
+        PRESETS["internevo"],
+        {"strategy": "isp", "tp": 2, "pp": 2, "dp": 2, "wp": 4, "recompute_modules": ("dropout_norm",)},
+        {},
+    ),
+    "isp again": Case(
+        DENSE, PRESETS["internevo"], {"strategy": "isp", "tp": 2, "dp": 4, "recompute": Recompute.FULL}, {}
+    ),
+    "FSDP, every second product": Case(
+        DENSE,
+        FSDP.changed({"layers.joined_gate": False}),
+        {
+            "strategy": "mtp",
+            "cp": 2,
+            "dp": 4,
+            "zero_stage": 3,
+            "zero_size": 8,
+            "recompute": Recompute.SELECTIVE,
+        },
+        {},
+    ),
+    "ZeRO-3 in slices": Case(
+        DENSE,
+        SLICED,
+        {"strategy": "mtp", "dp": 8, "zero_stage": 3, "zero_size": 8, "recompute": Recompute.FULL},
+        {},
+    ),
+    "offload": Case(
+        DENSE,
+        DEEPSPEED,
+        {"strategy": "mtp", "dp": 8, "zero_stage": 2, "zero_size": 8, "optimizer_offload": 1.0},
+        {},
+    ),
+    "offloaded layers": Case(
+        DENSE, MEGATRON, {"strategy": "mtp", "dp": 8, "offloaded_layers": 2, "optimizer_offload": 0.5}, {}
+    ),
+}
+
+CASES |= {
+    strategy: Case(
+        DENSE,
+        next(preset for preset in PRESETS.values() if strategy in preset.tensor_parallel.strategies),
+        {"strategy": strategy, "tp": 2, "dp": 4},
+        {},
+    )
+    for strategy in STRATEGIES
+}
+
+
+def told(case: Case) -> dict[str, object]:
+    """All numbers of a case: price, memory and what is exported; no label."""
+    sizes = {"micro_batch": 1, **case.plan}
+    dp = int(str(sizes["dp"]))
+    plan = Plan(preset=case.preset.name, num_micro=SEQUENCES // dp, **sizes)
+    question = asked(case.model, case.preset, plan.world_size, **case.job)
+    (answer,) = price_plan(question, PlanTable.of(plan))
+    works = stage_works(question, plan)
+    numbers: dict[str, object] = asdict(answer)
+    for work in works:
+        numbers[f"stage {work.position}"] = exported(plan, work)
+    if not any(item.module not in MODULE_SECTIONS for work in works for item in compute_of(work)):
+        file = aiob_of(works)
+        timed = with_aiob_times(works[0], aiob_times_ns(file))
+        numbers["aiob"] = [file, [item.seconds for item in compute_of(timed)]]
+    return numbers
+
+
+def compute_of(work: StageWork) -> list[object]:
+    """Compute items of the forward and the step."""
+    items = [item for piece in work.pieces for item in piece.forward] + list(work.step)
+    return [item for item in items if item.collective is None]
+
+
+def exported(plan: Plan, work: StageWork) -> list[object]:
+    """Rows of the SimAI file and what stays beyond it, rows of the general workload; labels left out."""
+    header = header_of(plan, work)
+    rows = [
+        tuple(getattr(row, each.name) for each in fields(row) if each.name != "name")
+        for row in rows_of(work, header, plan)
+    ]
+    beyond: Counter[tuple[str, str]] = Counter()
+    for one in beyond_of(work, header, plan):
+        beyond[(one.collective, one.axis)] += one.total_bytes
+    general = [
+        (item.comm_type, item.comm_group, item.msg_size, item.shapes, item.elapsed_ms)
+        for item in general_items(plan, work, GeneralOptions(computation=True, timed=True))
+    ]
+    return [rows, beyond, general]
+
+
+def all_alike() -> Callable[[], str]:
+    """One label for everything."""
+    return lambda: "operation"
+
+
+def all_different() -> Callable[[], str]:
+    """A label of its own for everything that is made, a copy of an operation included."""
+    numbers = count()
+    return lambda: f"operation {next(numbers)}"
+
+
+@pytest.mark.parametrize("labels", [all_alike, all_different])
+@pytest.mark.parametrize("name", CASES)
+def test_no_second_and_no_byte_is_told_by_a_label(
+    name: str, labels: Callable[[], Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = told(CASES[name])
+    label = labels()
+    monkeypatch.setattr(Identity, "__post_init__", lambda self: object.__setattr__(self, "name", label()))
+    assert told(CASES[name]) == before

@@ -1,0 +1,39 @@
+"""Questions whose batch is a plan's, for tests of exporters."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.job import Precision
+from spec.model import BlockRun, ModelSpec
+from spec.presets.registry import PRESETS
+from tests.solver.questions import question, small_model
+
+
+def asked(
+    plan: Plan,
+    *,
+    model: ModelSpec | None = None,
+    preset: Mapping[str, Any] | None = None,
+    job: Mapping[str, Any] | None = None,
+) -> Question:
+    """The plan's world and batch under its own preset; ``preset`` changes choices of the preset, ``job`` fields of the job, of
+    which those of Precision by their names."""
+    base = question(
+        model=model or small_model(layers=8),
+        world_size=plan.world_size,
+        sequences=plan.dp * plan.micro_batch * plan.num_micro,
+        preset=PRESETS[plan.preset].changed(preset or {}),
+    )
+    changes = dict(job or {})
+    formats = {key: changes.pop(key) for key in list(changes) if key in Precision.__dataclass_fields__}
+    precision = replace(base.job.precision, **formats)
+    return replace(base, job=replace(base.job, precision=precision, **changes))
+
+
+def with_block(model: ModelSpec, **changes: Any) -> ModelSpec:
+    """The model with fields of all its blocks changed."""
+    runs = [BlockRun(block=replace(run.block, **changes), count=run.count) for run in model.blocks]
+    return replace(model, blocks=tuple(runs))

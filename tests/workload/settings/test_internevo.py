@@ -1,0 +1,192 @@
+"""A plan as an InternEvo config: it reads back as the plan, and what InternEvo refuses is not written."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from solver.schedules.registry import Schedule
+from solver.typed_plan import plan_of
+from spec.errors import ExportError
+from spec.mixers.attention import AttentionKind
+from spec.mixers.rope import RopeScaling, RopeSpec
+from spec.model import ModelSpec
+from spec.presets.registry import PRESETS
+from spec.readers.internlm_config import read_internlm_config
+from spec.readers.read_config import read_config
+from tests.solver.questions import small_model
+from tests.workload.generating import ROOT
+from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
+from tests.workload.settings.asking import asked, with_block
+from workload.settings.internevo import check_internevo, checkpoint_share, internevo_settings
+
+PLAN = Plan(strategy="msp", preset="internevo")
+ROUTED = with_block(small_model(layers=8), mlp=None, moe=replace(EXPERTS, shared_ffn_hidden=256))
+
+
+def as_internevo_has_it(model: ModelSpec) -> ModelSpec:
+    """Shared experts of whole widths, heads that are not grouped called so, and a head of its own."""
+    runs = []
+    for run in model.blocks:
+        attention = run.block.mixer
+        if attention.kind is AttentionKind.GQA and attention.num_kv_heads == attention.num_heads:
+            attention = replace(attention, kind=AttentionKind.MHA)
+        moe = run.block.moe and replace(run.block.moe, shared_ffn_hidden=2 * run.block.moe.expert_ffn_hidden)
+        runs.append(replace(run, block=replace(run.block, mixer=attention, moe=moe)))
+    rope = RopeSpec(base=500_000.0)
+    return replace(model, blocks=tuple(runs), rope=rope, norm_epsilon=1e-6, tied_embeddings=False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases())
+def test_a_config_reads_back_as_the_plan(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
+    model, plan = as_internevo_has_it(case.question.model), case.plan
+    question = replace(case.question, model=model, job=case.question.job.with_preset(PRESETS["internevo"]))
+    assume(plan.vpp == 1)  # the reader prices no virtual chunks
+    latent = model.blocks[0].block.mixer == LATENT
+    routed = any(run.block.moe for run in model.blocks)
+    known = plan.strategy in PRESETS["internevo"].tensor_parallel.strategies
+    if not known:
+        with pytest.raises(ExportError, match="InternEvo has no setting"):
+            internevo_settings(question, plan)
+        return
+    if plan.cp > 1 or plan.zero_stage > 1 or latent or len(model.blocks) > 1:
+        with pytest.raises(ExportError, match=r"cp = 2|ZeRO stage|mixed layers|attention of"):
+            internevo_settings(question, plan)
+        return
+    whole = plan.world_size // (plan.pp * plan.wp) if plan.strategy == "isp" else plan.dp
+    if routed and plan.zero_size != whole:
+        with pytest.raises(ExportError, match="experts beside a zero1"):
+            internevo_settings(question, plan)
+        return
+    path = tmp_path_factory.mktemp("internevo") / f"{model.name}.py"
+    path.write_text(internevo_settings(question, plan).text)
+    read = read_internlm_config(path)
+    assert read.plan is not None
+    assert (read.seq_len, read.plan.num_micro) == (question.job.seq_len, plan.num_micro)
+    assert read.job.reduce_bucket_size == question.job.preset.data_parallel.bucket_elements
+    assert replace(plan_of(read.plan, question, "config"), etp=read.plan.etp or 1) == plan
+    assert replace(read.model, source="") == replace(model, source="")
+
+
+@pytest.mark.parametrize("config", ["7B_internlm2.py", "70B_llama2.py", "72B_qwen2.py", "8x7B_mixtral.py"])
+def test_models_read_back(config: str, tmp_path: Path) -> None:
+    model = read_config(ROOT / "configs" / config).model
+    plan = replace(
+        PLAN, tp=8, dp=2, zero_stage=1, zero_size=2, num_micro=2, etp=8 if model.blocks[0].block.moe else 1
+    )
+    path = tmp_path / config
+    path.write_text(internevo_settings(asked(plan, model=model), plan).text)
+    assert replace(read_internlm_config(path).model, source="") == replace(model, source="")
+
+
+def sections(plan: Plan, **changes: Any) -> dict[str, Any]:
+    """The names of the config that a plan becomes."""
+    names: dict[str, Any] = {}
+    exec(internevo_settings(asked(plan, **changes), plan).text, names)  # noqa: S102 - as InternEvo reads it
+    return names
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(32, 1), (32, 4), (80, 8), (49, 1), (22, 3), (126, 16)])
+def test_every_share_of_recomputed_layers_is_written_and_read(layers: int, pp: int, tmp_path: Path) -> None:
+    sizes = {layers // pp, -(-layers // pp)}
+    for count in range(1, layers // pp):
+        plan = replace(PLAN, pp=pp, num_micro=pp, recompute=Recompute.BLOCK, num_recompute_layers=count)
+        model = replace(small_model(layers=layers), tied_embeddings=False)
+        share = sections(plan, model=model)["model"]["checkpoint"]
+        assert {int(size * share) for size in sizes} == {count}
+        path = tmp_path / "config.py"
+        path.write_text(internevo_settings(asked(plan, model=model), plan).text)
+        read = read_internlm_config(path).plan
+        assert read is not None
+        assert (read.recompute, read.recompute_layers) == ("full", count)
+
+
+def test_a_share_is_the_quotient_where_that_counts_right() -> None:
+    assert checkpoint_share(8, frozenset({32})) == 0.25
+    # 49 x (1 / 49) is less than 1 in floating point
+    assert int(49 * (1 / 49)) == 0
+    assert int(49 * checkpoint_share(1, frozenset({49}))) == 1
+    with pytest.raises(ExportError, match="7 recomputed layers on stages of 7 or 8"):
+        checkpoint_share(7, frozenset({7, 8}))
+
+
+def test_what_internevo_requires_is_there() -> None:
+    config = sections(PLAN)
+    assert config["model"]["apply_post_layer_norm"] is False
+    assert {"pack_sample_into_one", "rampup_batch_size"} <= config["data"].keys()
+    assert sections(PLAN, job={"flash_attention": False})["data"]["use_packed_dataset"] is False
+
+
+def test_zero_over_all_ranks_is_minus_one() -> None:
+    plan = replace(PLAN, dp=4, zero_stage=1, zero_size=4)
+    assert sections(plan, model=ROUTED)["parallel"]["zero1"]["size"] == -1
+    assert sections(plan)["parallel"]["zero1"]["size"] == -1
+    assert sections(replace(plan, zero_size=2))["parallel"]["zero1"]["size"] == 2
+    with pytest.raises(ExportError, match="experts beside a zero1 over 2 of 4"):
+        sections(replace(plan, zero_size=2), model=ROUTED)
+    shards = Plan(strategy="isp", preset="internevo", tp=2, wp=4, dp=4, zero_stage=1, zero_size=2)
+    assert sections(shards, model=ROUTED)["parallel"]["zero1"]["size"] == -1
+
+
+def test_zero_bubbles_are_its_own_mode() -> None:
+    plan = replace(PLAN, pp=2, num_micro=2, schedule=Schedule.ZB_H1)
+    apart = {"data_parallel.overlap_grad_reduce": False}
+    pipeline = sections(plan, preset=apart)["parallel"]["pipeline"]
+    assert pipeline["mode"] == "ZBH1"
+    assert sections(replace(PLAN, pp=2, num_micro=2))["parallel"]["pipeline"]["mode"] == "1F1B"
+    for changes, preset, match in (
+        ({}, {}, "beside overlap_sync_grad"),
+        ({"vpp": 2}, apart, "2 chunks a stage"),
+        ({"strategy": "isp", "tp": 2, "wp": 2}, apart, "gathers of weights ahead"),
+        ({"schedule": Schedule.ZB_2P}, apart, "schedule zb-2p"),
+    ):
+        with pytest.raises(ExportError, match=match):
+            sections(replace(plan, **changes), preset=preset)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"recompute": Recompute.SELECTIVE}, "selective parts"),
+        ({"cp": 2}, "cp = 2"),
+        ({"optimizer_offload": 1.0, "zero_stage": 1, "dp": 2, "zero_size": 2}, "optimizer_offload = 1"),
+        ({"zero_stage": 2, "dp": 2, "zero_size": 2}, "ZeRO stage 2"),
+        ({"preset": "megatron"}, "--framework internevo"),
+    ],
+)
+def test_plans_that_internevo_does_not_run(changes: dict[str, Any], match: str) -> None:
+    plan = replace(PLAN, num_micro=2, **changes)
+    with pytest.raises(ExportError, match=match):
+        internevo_settings(asked(plan), plan)
+
+
+@pytest.mark.parametrize(
+    ("preset", "job", "match"),
+    [
+        ({"data_parallel.overlap_param_gather": True}, {}, "overlap_sync_grad and overlap_sync_param"),
+        ({}, {"dropout": True}, "dropout"),
+        ({}, {"linear": "fp8"}, "fp8 products"),
+    ],
+)
+def test_jobs_that_internevo_does_not_run(preset: dict[str, Any], job: dict[str, Any], match: str) -> None:
+    with pytest.raises(ExportError, match=match):
+        check_internevo(asked(PLAN, model=ROUTED, preset=preset, job=job))
+
+
+def test_the_file_says_which_internevo_it_needs_and_what_it_leaves_out() -> None:
+    plain = internevo_settings(asked(PLAN), PLAN)
+    assert plain.text.splitlines()[0] == "# msp mb1x1"
+    assert "INTERNLM2 from commit 24180aa" in plain.text.splitlines()[1]
+    assert plain.notes == ()
+    whole = replace(PLAN, dp=2, zero_stage=1, zero_size=2)
+    routed = internevo_settings(asked(whole, model=ROUTED), whole).text
+    assert "# Needs InternEvo 0.5.3 of commit 6e591ac" in routed
+    scaled = replace(small_model(layers=8), rope=RopeSpec(scaling=RopeScaling(kind="yarn", factor=40.0)))
+    written = internevo_settings(asked(PLAN, model=scaled), PLAN)
+    assert written.notes == ("left out: rotary scaling yarn by 40",)
+    assert "# left out: rotary scaling yarn by 40" in written.text.splitlines()

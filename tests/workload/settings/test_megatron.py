@@ -1,0 +1,203 @@
+"""A plan as Megatron-LM's flags: what is told reads back, and what it refuses is not written."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from ops.recompute.layers import Recompute
+from solver.pipeline.stages import layers_per_stage
+from solver.plans.plan_table import Plan
+from solver.schedules.registry import Schedule
+from spec.errors import ExportError
+from spec.model import MoeSpec
+from spec.presets.registry import PRESETS
+from tests.solver.questions import small_model
+from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
+from tests.workload.settings.accepted.lists import parse_flags
+from tests.workload.settings.asking import asked, with_block
+from workload.settings.megatron import check_megatron, megatron_flags, megatron_settings
+
+LIST = "megatron-core-0.14"
+FSP = Plan(strategy="fsp", preset="megatron")
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases())
+def test_flags_read_back_as_the_plan(case: Case) -> None:
+    plan = replace(case.plan, preset="megatron")
+    question = replace(case.question, job=case.question.job.with_preset(PRESETS["megatron"]))
+    routed = any(run.block.moe for run in question.model.blocks)
+    if plan.strategy not in ("mtp", "fsp") or plan.zero_stage > 1:
+        with pytest.raises(ExportError):
+            megatron_settings(question, plan)
+        return
+    if routed and plan.strategy == "mtp" and plan.tp > 1:
+        with pytest.raises(ExportError, match="sequence parallelism"):
+            megatron_settings(question, plan)
+        return
+    read = parse_flags(LIST, megatron_settings(question, plan).text)
+    copies = plan.dp * plan.cp
+    back = Plan(
+        strategy="fsp" if read.sequence_parallel else "mtp",
+        preset="megatron",
+        recompute=Recompute(read.recompute_granularity or "none"),
+        tp=read.tensor_model_parallel_size,
+        cp=read.context_parallel_size,
+        pp=read.pipeline_model_parallel_size,
+        vpp=read.num_virtual_stages_per_pipeline_rank or 1,
+        ep=read.expert_model_parallel_size or 1,
+        etp=read.expert_tensor_parallel_size or 1,
+        dp=plan.world_size // (plan.tp * plan.cp * plan.pp),
+        zero_stage=int(read.use_distributed_optimizer),
+        zero_size=copies // (read.num_distributed_optimizer_instances or 1)
+        if read.use_distributed_optimizer
+        else 1,
+        micro_batch=read.micro_batch_size,
+        num_micro=read.global_batch_size // (read.micro_batch_size * plan.dp),
+    )
+    # with one tensor-parallel rank nothing is cut, whichever way it would be
+    assert back == (plan if plan.tp > 1 else replace(plan, strategy="mtp"))
+    model = question.model
+    assert (read.num_layers, read.hidden_size) == (model.num_layers, model.hidden)
+    assert read.multi_latent_attention == (model.blocks[0].block.mixer == LATENT)
+    assert (read.num_experts or 0) == (EXPERTS.num_experts if routed else 0)
+
+
+def flags_of(plan: Plan, **changes: Any) -> dict[str, object]:
+    return dict(megatron_flags(asked(plan, **changes), plan))
+
+
+def test_stages_that_do_not_divide() -> None:
+    plan = replace(FSP, pp=3, num_micro=3)
+    assert flags_of(plan)["--pipeline-model-parallel-layout"] == "Et*3|t*3|t*2L"
+    assert layers_per_stage(8, 3).tolist() == [3, 3, 2]
+    laid_out = replace(plan, stage_layout="Et*4|t*3|tL")
+    assert flags_of(laid_out)["--pipeline-model-parallel-layout"] == "Et*4|t*3|tL"
+    chunks = flags_of(replace(FSP, pp=5, vpp=2, num_micro=5))
+    assert chunks["--num-virtual-stages-per-pipeline-rank"] == 2
+    assert {f"--account-for-{edge}-in-pipeline-split" for edge in ("embedding", "loss")} <= chunks.keys()
+
+
+def test_what_the_distributed_optimizer_shares_and_gathers() -> None:
+    plan = replace(FSP, dp=8, zero_stage=1, zero_size=2, num_micro=2)
+    assert flags_of(plan)["--num-distributed-optimizer-instances"] == 4
+    assert {"--overlap-param-gather", "--overlap-grad-reduce"} <= flags_of(plan).keys()
+    apart = flags_of(plan, preset={"data_parallel.overlap_param_gather": False})
+    assert "--overlap-param-gather" not in apart
+    assert "--overlap-param-gather" not in flags_of(replace(FSP, dp=8, num_micro=2))
+    # "Must use --overlap-param-gather with --overlap-grad-reduce" (validate_args)
+    with pytest.raises(ExportError, match="gathering parameters ahead"):
+        flags_of(plan, preset={"data_parallel.overlap_grad_reduce": False})
+
+
+@pytest.mark.parametrize(
+    ("plan", "elements", "written"),
+    [
+        # Megatron-LM takes max(40e6, 1e6 dp) itself, context-parallel ranks not counted
+        (replace(FSP, dp=8), 40_000_000, None),
+        (replace(FSP, dp=64), 40_000_000, None),
+        (replace(FSP, dp=64, cp=2), 40_000_000, 128_000_000),
+        (replace(FSP, dp=8), 2**29, 2**29),
+        (replace(FSP, dp=1), 2**29, None),
+    ],
+)
+def test_buckets_are_told_where_they_are_not_its_own(plan: Plan, elements: int, written: int | None) -> None:
+    flags = flags_of(plan, preset={"data_parallel.bucket_elements": elements})
+    assert flags.get("--ddp-bucket-size") == written
+
+
+def test_messages_and_collectives_beside_compute() -> None:
+    chunked = replace(FSP, pp=4, vpp=2, num_micro=4)
+    assert "--no-overlap-p2p-communication" not in flags_of(chunked)
+    waits = {"pipeline.overlap_hops": False}
+    assert "--no-overlap-p2p-communication" in flags_of(chunked, preset=waits)
+    with pytest.raises(ExportError, match="on 2 stages"):
+        flags_of(replace(FSP, pp=2, vpp=2, num_micro=2), preset=waits)
+    split = {"tensor_parallel.overlap": True}
+    assert "--tp-comm-overlap" in flags_of(replace(FSP, tp=2), preset=split)
+    assert "--tp-comm-overlap" not in flags_of(FSP, preset=split)
+    with pytest.raises(ExportError, match="tp overlap"):
+        flags_of(replace(FSP, strategy="mtp", tp=2), preset=split)
+
+
+def routed(**changes: Any) -> MoeSpec:
+    return replace(EXPERTS, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "job", "match"),
+    [
+        ({"strategy": "isp"}, {}, "no setting for isp"),
+        ({"schedule": Schedule.ZB_H1}, {}, "schedule = zb-h1"),
+        ({"zero_stage": 2, "dp": 2, "zero_size": 2}, {}, "ZeRO stage 2"),
+        ({"cp": 3}, {}, "1024 tokens over 2 x cp 3"),
+        ({"pp": 2, "vpp": 3, "num_micro": 2}, {}, "8 layers on 6 chunks"),
+        ({"preset": "internevo"}, {}, "--framework megatron"),
+        ({"optimizer_offload": 0.5}, {}, "not distributed"),
+        ({}, {"moments": "bf16"}, "narrow optimizer states"),
+        ({"pp": 2, "num_micro": 2, "offloaded_layers": 2}, {}, "beside pipeline stages"),
+    ],
+)
+def test_what_megatron_cannot_be_told(changes: dict[str, Any], job: dict[str, Any], match: str) -> None:
+    plan = replace(FSP, **changes)
+    with pytest.raises(ExportError, match=match):
+        megatron_settings(asked(plan, job=job), plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "job", "match"),
+    [
+        ({"strategy": "mtp", "tp": 2}, {}, "without sequence parallelism"),
+        (
+            {},
+            {
+                "compute": "fp16",
+                "parameter": "fp16",
+                "activation": "fp16",
+                "attention": "fp16",
+                "linear": "fp16",
+                "parameter_gather": "fp16",
+            },
+            "experts in fp16",
+        ),
+        ({}, {"overlap_expert_a2a": True}, "without ep"),
+        ({"ep": 2, "dp": 2, "pp": 2, "num_micro": 2}, {"overlap_expert_a2a": True}, "stages of one chunk"),
+    ],
+)
+def test_what_megatron_cannot_do_with_experts(
+    changes: dict[str, Any], job: dict[str, Any], match: str
+) -> None:
+    plan = replace(FSP, **changes)
+    model = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
+    with pytest.raises(ExportError, match=match):
+        megatron_settings(asked(plan, model=model, job=job), plan)
+
+
+def test_the_file_says_its_use_its_core_and_what_else_is_needed() -> None:
+    plan = replace(FSP, tp=2)
+    written = megatron_settings(asked(plan), plan)
+    head = [line for line in written.text.splitlines() if line.startswith("#")]
+    assert head[0] == "# fsp tp2 mb1x1"
+    assert "Megatron-LM core 0.14 or later" in head[1]
+    assert "grep -v '^#' FILE" in head[1]
+    assert written.notes == ("set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell",)
+    assert head[2:] == [f"# {note}" for note in written.notes]
+    attention = replace(small_model().blocks[0].block.mixer, window=512)
+    windowed = with_block(small_model(layers=8), mixer=attention)
+    text = megatron_settings(asked(FSP, model=windowed), FSP).text
+    assert "core 0.15 or later" in text
+    assert "--window-size (511,0)\n" in text
+    offloads = replace(FSP, offloaded_layers=2)
+    offloaded = megatron_settings(asked(offloads), offloads).text
+    assert "core 0.16 or later" in offloaded
+
+
+def test_a_model_that_no_plan_can_run_is_known_before_there_is_one() -> None:
+    odd = with_block(small_model(layers=8), parallel_residual=True)
+    with pytest.raises(ExportError, match="parallel residuals"):
+        check_megatron(asked(FSP, model=odd))
+    with pytest.raises(ExportError, match="fp4 products"):
+        check_megatron(asked(FSP, job={"linear": "fp4"}))
+    check_megatron(asked(FSP))

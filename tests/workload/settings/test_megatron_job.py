@@ -1,0 +1,148 @@
+"""Formats, kernels, overlaps and recomputation of a job as Megatron-LM's flags."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from spec.errors import ExportError
+from tests.solver.questions import small_model
+from tests.workload.random_plans import EXPERTS
+from tests.workload.settings.asking import asked, with_block
+from workload.settings.megatron_job import job_flags, recompute_flags, unsaid_job
+
+PLAN = Plan(strategy="fsp", preset="megatron")
+ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
+HALF = dict.fromkeys(
+    ("compute", "parameter", "parameter_gather", "activation", "attention", "linear"), "fp16"
+)
+
+
+def flags_of(job: dict[str, Any], **changes: Any) -> dict[str, object]:
+    return dict(job_flags(asked(PLAN, job=job, **changes)))
+
+
+PLAIN = {
+    "--bf16": None,
+    "--attention-backend": "flash",
+    "--attention-dropout": "0.0",
+    "--hidden-dropout": "0.0",
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "more"),
+    [
+        ({}, {}),
+        ({"flash_attention": False}, {"--attention-backend": "unfused"}),
+        ({"gradient": "bf16", "reduce": "bf16"}, {"--grad-reduce-in-bf16": None}),
+        ({"linear": "fp8", "scaling": "delayed"}, {"--fp8-format": "hybrid", "--fp8-recipe": "delayed"}),
+        ({"linear": "fp8", "scale_recipe": "block"}, {"--fp8-format": "e4m3", "--fp8-recipe": "blockwise"}),
+        (
+            {"linear": "fp8", "parameter_gather": "fp8"},
+            {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": None},
+        ),
+        (
+            {"moments": "bf16", "master": "fp16"},
+            {
+                "--exp-avg-dtype": "bf16",
+                "--exp-avg-sq-dtype": "bf16",
+                "--main-params-dtype": "fp16",
+                "--use-precision-aware-optimizer": None,
+            },
+        ),
+        (
+            {"unfused": frozenset({"rotary", "softmax"})},
+            {"--no-rope-fusion": None, "--no-masked-softmax-fusion": None},
+        ),
+    ],
+)
+def test_jobs(job: dict[str, Any], more: dict[str, object]) -> None:
+    assert flags_of(job) == PLAIN | more
+
+
+def test_dropout_is_its_own_tenth_unless_told() -> None:
+    assert not flags_of({"dropout": True}).keys() & {"--attention-dropout", "--hidden-dropout"}
+
+
+def test_gradients_of_fp16_are_fp32_when_told() -> None:
+    flags = flags_of({**HALF, "gradient": "fp16", "reduce": "fp16"})
+    assert "--fp16" in flags
+    assert "--accumulate-allreduce-grads-in-fp32" not in flags
+    assert "--accumulate-allreduce-grads-in-fp32" in flags_of({**HALF, "gradient": "fp32", "reduce": "fp32"})
+
+
+def test_the_loss_and_the_search_for_what_is_no_number() -> None:
+    assert "--cross-entropy-loss-fusion" in flags_of({}, preset={"loss.fused": True})
+    assert "--no-check-for-nan-in-loss-and-grad" in flags_of({}, preset={"host.checks_numbers": False})
+
+
+@pytest.mark.parametrize(
+    ("job", "more"),
+    [
+        ({}, {"--moe-token-dispatcher-type": "alltoall"}),
+        ({"overlap_expert_a2a": True}, {"--overlap-moe-expert-parallel-comm": None}),
+        ({"overlap_shared_experts": True}, {"--moe-shared-expert-overlap": None}),
+        (
+            {"moe_dispatcher": "deduplicated"},
+            {
+                "--moe-token-dispatcher-type": "flex",
+                "--moe-enable-deepep": None,
+                "--moe-router-dtype": "fp32",
+            },
+        ),
+    ],
+)
+def test_how_tokens_reach_their_experts(job: dict[str, Any], more: dict[str, object]) -> None:
+    usual = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
+    assert flags_of(job, model=ROUTED) == PLAIN | usual | more
+
+
+@pytest.mark.parametrize(
+    ("job", "match"),
+    [
+        ({"compute": "fp32"}, "products in fp32"),
+        ({"linear": "fp8", "scaling": "row"}, "scaled by row"),
+        ({"attention": "fp8"}, "attention"),
+        ({"gradient": "fp32", "reduce": "bf16"}, "summed in fp32, reduced in bf16"),
+        ({"gradient": "fp16", "reduce": "fp16"}, "gradients in fp16"),
+        ({"parameter_gather": "fp32"}, "gathered parameters"),
+        ({"moments": "int8"}, "moments in int8"),
+        ({"master": ""}, "no copy"),
+        ({"moe_dispatcher": "deduplicated", "overlap_shared_experts": True}, "DeepEP"),
+        ({"overlap_expert_a2a": True, "overlap_shared_experts": True}, "shared experts overlapped"),
+    ],
+)
+def test_jobs_that_megatron_does_not_run(job: dict[str, Any], match: str) -> None:
+    with pytest.raises(ExportError, match=match):
+        flags_of(job, model=ROUTED)
+
+
+def test_recomputation() -> None:
+    block = replace(PLAN, recompute=Recompute.BLOCK, num_recompute_layers=3)
+    assert recompute_flags(block)["--recompute-method"] == "block"
+    assert recompute_flags(block)["--recompute-num-layers"] == 3
+    assert recompute_flags(replace(PLAN, recompute=Recompute.FULL))["--recompute-num-layers"] == 1
+    chosen = replace(PLAN, recompute=Recompute.SELECTIVE, recompute_modules=("mlp", "moe_act"))
+    assert recompute_flags(chosen)["--recompute-modules"] == "core_attn mlp moe_act"
+    assert recompute_flags(PLAN) == {}
+    with pytest.raises(ExportError, match="whole layers beside parts"):
+        recompute_flags(replace(block, recompute_modules=("mlp",)))
+
+
+@pytest.mark.parametrize(
+    ("job", "note"),
+    [
+        ({"cuda_graphs": frozenset({"attn"})}, "CUDA graphs of attn"),
+        ({"wide_norms": True}, "norms that are not fused"),
+        ({"attention_kernel": "flash2"}, "flash2 kernel"),
+        ({"moe_dispatch": "fp8"}, "dispatch of tokens in fp8"),
+        ({"blocking_launches": True}, "CUDA_LAUNCH_BLOCKING=1"),
+    ],
+)
+def test_what_no_flag_says(job: dict[str, Any], note: str) -> None:
+    assert unsaid_job(asked(PLAN), PLAN) == ()
+    (said,) = unsaid_job(asked(PLAN, job=job), PLAN)
+    assert note in said

@@ -1,0 +1,145 @@
+"""Number formats, kernels, overlaps and recomputation of a job as Megatron-LM's flags.
+
+Source: Megatron-LM core 0.14, megatron/training/arguments.py (``validate_args``) and
+core/transformer/transformer_config.py. Dropout is 0.1 there unless told otherwise, gradients of bf16 are
+summed and reduced in fp32 unless told otherwise.
+"""
+
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.job import JobSpec, Precision
+from workload.settings.launch_error import refuse_unless
+from workload.settings.megatron_model import NAME, Flags
+
+FORMATS = {"bf16": "--bf16", "fp16": "--fp16"}
+# by ops.quantize.RECIPES: --fp8-recipe and --fp8-format
+FP8_RECIPES = {
+    "delayed": ("delayed", "hybrid"),
+    "current": ("tensorwise", "hybrid"),
+    "block": ("blockwise", "e4m3"),
+}
+UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"}
+
+
+def job_flags(question: Question) -> Flags:
+    """What every plan shares. Raises ExportError for a job that Megatron-LM does not run."""
+    job = question.job
+    flags = _formats(job.precision)
+    flags["--attention-backend"] = "flash" if job.flash_attention else "unfused"
+    if not job.dropout:
+        flags |= {"--attention-dropout": "0.0", "--hidden-dropout": "0.0"}
+    flags |= {UNFUSED[name]: None for name in sorted(job.unfused) if name in UNFUSED}
+    if job.preset.loss.fused:
+        flags["--cross-entropy-loss-fusion"] = None
+    if not job.preset.host.checks_numbers:
+        flags["--no-check-for-nan-in-loss-and-grad"] = None
+    if any(run.block.moe for run in question.model.blocks):
+        flags |= _dispatch(job)
+    return flags
+
+
+def recompute_flags(plan: Plan) -> Flags:
+    """Full and block recomputation are one granularity, single modules another."""
+    core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
+    modules = sorted(core.union(plan.recompute_modules))
+    if plan.recompute in (Recompute.FULL, Recompute.BLOCK):
+        refuse_unless(not modules, NAME, "whole layers beside parts of layers run again")
+        block = plan.recompute is Recompute.BLOCK
+        return {
+            "--recompute-granularity": "full",
+            "--recompute-method": "block" if block else "uniform",
+            "--recompute-num-layers": plan.num_recompute_layers if block else 1,
+        }
+    if not modules:
+        return {}
+    return {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
+
+
+def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
+    """Clauses for what was priced and no flag says, and for what the environment has to."""
+    job = question.job
+    notes = []
+    if job.cuda_graphs:
+        notes.append(
+            f"left out: CUDA graphs of {', '.join(sorted(job.cuda_graphs))}, whose flags differ between cores"
+        )
+    if job.wide_norms or "norm" in job.unfused:
+        notes.append("left out: norms that are not fused, which Transformer Engine has none of")
+    if job.attention_kernel != "flash":
+        notes.append(f"left out: the {job.attention_kernel} kernel, which is the installed flash-attn's")
+    if job.precision.moe_dispatch != job.precision.compute:
+        notes.append(f"left out: dispatch of tokens in {job.precision.moe_dispatch}")
+    if job.blocking_launches:
+        notes.append("set CUDA_LAUNCH_BLOCKING=1")
+    if plan.tp > 1 or plan.cp > 1:
+        notes.append("set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell")
+    return tuple(notes)
+
+
+def _formats(precision: Precision) -> Flags:
+    compute = precision.compute
+    refuse_unless(compute in FORMATS, NAME, f"products in {compute}")
+    flags: Flags = {FORMATS[compute]: None}
+    stored = {precision.parameter, precision.activation, precision.attention}
+    refuse_unless(stored == {compute}, NAME, f"parameters, activations or attention in {stored - {compute}}")
+    if precision.linear != compute:
+        scaling = precision.scaling or ("block" if precision.scale_recipe == "block" else "current")
+        refuse_unless(
+            precision.linear == "fp8" and scaling in FP8_RECIPES,
+            NAME,
+            f"{precision.linear} products scaled by {scaling}",
+        )
+        recipe, numbers = FP8_RECIPES[scaling]
+        flags |= {"--fp8-format": numbers, "--fp8-recipe": recipe}
+    gathered = precision.parameter_gather
+    refuse_unless(gathered in (compute, precision.linear), NAME, f"gathered parameters in {gathered}")
+    if gathered != compute:
+        flags["--fp8-param-gather"] = None
+    return flags | _gradients(precision) | _states(precision)
+
+
+def _gradients(precision: Precision) -> Flags:
+    """bf16 gradients are fp32 sums unless --grad-reduce-in-bf16; fp16 ones stay fp16 unless told."""
+    kinds = {precision.gradient, precision.reduce}
+    refuse_unless(
+        len(kinds) == 1, NAME, f"gradients summed in {precision.gradient}, reduced in {precision.reduce}"
+    )
+    refuse_unless(kinds <= {"fp32", precision.compute}, NAME, f"gradients in {precision.gradient}")
+    if precision.compute == "bf16":
+        return {} if kinds == {"fp32"} else {"--grad-reduce-in-bf16": None}
+    return {"--accumulate-allreduce-grads-in-fp32": None} if kinds == {"fp32"} else {}
+
+
+def _states(precision: Precision) -> Flags:
+    """Other than fp32 states are those of the precision-aware optimizer."""
+    flags: Flags = {}
+    if precision.moments != "fp32":
+        refuse_unless(precision.moments in ("fp16", "bf16", "fp8"), NAME, f"moments in {precision.moments}")
+        flags |= {"--exp-avg-dtype": precision.moments, "--exp-avg-sq-dtype": precision.moments}
+    if precision.master != "fp32":
+        refuse_unless(precision.master == "fp16", NAME, f"master weights in {precision.master or 'no copy'}")
+        flags["--main-params-dtype"] = precision.master
+    return flags | {"--use-precision-aware-optimizer": None} if flags else flags
+
+
+def _dispatch(job: JobSpec) -> Flags:
+    """How tokens reach their experts; DeepEP routes in fp32 and is a backend of the flex dispatcher."""
+    flags: Flags = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
+    if job.moe_dispatcher == "deduplicated":
+        refuse_unless(not job.overlap_shared_experts, NAME, "overlapped shared experts beside DeepEP")
+        flags |= {
+            "--moe-token-dispatcher-type": "flex",
+            "--moe-enable-deepep": None,
+            "--moe-router-dtype": "fp32",
+        }
+    refuse_unless(
+        not (job.overlap_expert_a2a and job.overlap_shared_experts),
+        NAME,
+        "experts and shared experts overlapped",
+    )
+    if job.overlap_expert_a2a:
+        flags["--overlap-moe-expert-parallel-comm"] = None
+    if job.overlap_shared_experts:
+        flags["--moe-shared-expert-overlap"] = None
+    return flags

@@ -1,0 +1,119 @@
+"""A plan as the command line of the zero-bubble fork of Megatron-LM (arXiv 2401.10241).
+
+Flags and refusals: sail-sg/zero-bubble-pipeline-parallelism, commit 39f2c18 (2025-05-07, Megatron core 0.9),
+megatron/core/zbpp_utils.py (``validate_arguments``, ``WeightGradStore.is_supported``) and
+megatron/training/arguments.py.
+"""
+
+from dataclasses import replace
+
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from solver.schedules.registry import Schedule
+from spec.presets.megatron import MEGATRON
+from workload.settings.launch_error import refuse_unless, same_framework
+from workload.settings.launch_text import LaunchText, comments
+from workload.settings.megatron import check_megatron, megatron_flags
+from workload.settings.megatron_facts import unsaid_facts
+from workload.settings.megatron_job import unsaid_job
+from workload.settings.megatron_model import Flags
+
+NAME = "The zero-bubble fork"
+USAGE = (
+    "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) of sail-sg/zero-bubble-pipeline-parallelism 39f2c18"
+)
+# Micro-batches that a stage may hold before its weight gradients, in stages (README, zb1p and zb2p)
+PENDING = {Schedule.ZB_H1: 1, Schedule.ZB_1P: 1, Schedule.ZB_H2: 2, Schedule.ZB_2P: 2}
+# Flags of core 0.14 that its core 0.9 does not have; what they stand for is the only way there
+WITHOUT = {
+    "--attention-backend": ("flash", "unfused"),
+    "--cp-comm-type": ("p2p",),
+    "--recompute-modules": ("core_attn",),
+}
+LACKING = frozenset(
+    str.split(
+        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split --cpu-offloading-num-layers "
+        "--exp-avg-dtype --exp-avg-sq-dtype --fp8-param-gather --fp8-recipe --grad-reduce-in-bf16 --kv-lora-rank "
+        "--main-params-dtype --moe-enable-deepep --moe-ffn-hidden-size --moe-layer-freq --moe-router-dtype "
+        "--moe-router-enable-expert-bias --moe-router-group-topk --moe-router-num-groups --moe-router-pre-softmax "
+        "--moe-router-score-function --moe-router-topk-scaling-factor --moe-shared-expert-gate "
+        "--moe-shared-expert-intermediate-size --moe-shared-expert-overlap --mtp-num-layers "
+        "--multi-latent-attention --num-distributed-optimizer-instances --optimizer-cpu-offload "
+        "--overlap-moe-expert-parallel-comm --pipeline-model-parallel-layout --use-precision-aware-optimizer "
+        "--use-rope-scaling --window-size --rope-type"
+    )
+)
+
+
+def zero_bubble_settings(question: Question, plan: Plan) -> LaunchText:
+    """One flag a line. Raises ExportError for what the fork cannot run."""
+    flags = zero_bubble_flags(question, plan)
+    notes = [*unsaid_facts(question.model), *unsaid_job(question, plan)]
+    if plan.schedule is not Schedule.ONE_F_ONE_B:
+        notes.append("left out: the order of its passes, which the fork searches itself within that memory")
+        if "--enable-optimizer-post-validation" not in flags:
+            notes.append("left out: stages that update before the last is ready, which it does in fp16 alone")
+    head = comments([plan.label(), f"{USAGE} and your data, tokenizer, learning rate, checkpoints", *notes])
+    lines = [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]
+    return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=tuple(notes))
+
+
+def check_zero_bubble(question: Question) -> None:
+    """Raise ExportError for a model or a job that no plan makes the fork run."""
+    check_megatron(question)
+    refuse_unless(not question.model.tied_embeddings, NAME, "an embedding tied to the head")
+
+
+def zero_bubble_flags(question: Question, plan: Plan) -> Flags:
+    """Megatron-LM's flags in the words of core 0.9, and the schedule's."""
+    same_framework("zero-bubble", plan)
+    check_zero_bubble(question)
+    flags: Flags = {}
+    asked = megatron_flags(question, _without_bubbles(plan))
+    if "--ffn-hidden-size" not in asked:
+        asked["--ffn-hidden-size"] = asked.pop("--moe-ffn-hidden-size", None)
+    for flag, value in asked.items():
+        refuse_unless(flag not in LACKING, NAME, f"what {flag} says, which its core 0.9 lacks")
+        allowed = WITHOUT.get(flag)
+        if allowed is None:
+            flags[flag] = value
+        else:
+            refuse_unless(value in allowed, NAME, f"{flag} {value}, which its core 0.9 lacks")
+    refuse_unless(
+        flags.pop("--expert-tensor-parallel-size", plan.tp) == plan.tp, NAME, "experts over another tp"
+    )
+    if flags.pop("--num-virtual-stages-per-pipeline-rank", None) is not None:
+        flags["--num-layers-per-virtual-pipeline-stage"] = question.model.num_layers // (plan.pp * plan.vpp)
+    if question.job.flash_attention:
+        flags["--use-flash-attn"] = None
+    return flags | _schedule(question, plan)
+
+
+def _without_bubbles(plan: Plan) -> Plan:
+    """The plan as Megatron-LM itself would be told it."""
+    return replace(plan, preset=MEGATRON.name, schedule=Schedule.ONE_F_ONE_B)
+
+
+def _schedule(question: Question, plan: Plan) -> Flags:
+    """Splitting a backward wants Megatron's own layers, and gradients that are not reduced beside it."""
+    if plan.schedule is Schedule.ONE_F_ONE_B:
+        return {"--no-pre-communication-optimization": None}
+    choices = question.job.preset.data_parallel
+    copies = plan.dp * plan.cp > 1
+    refuse_unless(
+        not (copies and choices.overlap_grad_reduce), NAME, "zero bubbles beside overlap-grad-reduce"
+    )
+    gathers = plan.zero_size > 1 and choices.overlap_param_gather
+    refuse_unless(not gathers, NAME, "zero bubbles beside overlap-param-gather")
+    refuse_unless(
+        plan.pp > 1 and plan.vpp == 1, NAME, f"zero bubbles on {plan.pp} stages of {plan.vpp} chunks"
+    )
+    flags: Flags = {
+        "--transformer-impl": "local",
+        "--enable-zero-bubble": None,
+        "--zero-bubble-max-pending-backward": PENDING[plan.schedule] * plan.pp,
+        "--no-pre-communication-optimization": None,
+    }
+    if question.job.precision.compute == "fp16":
+        flags["--enable-optimizer-post-validation"] = None
+    return flags

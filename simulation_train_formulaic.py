@@ -32,7 +32,8 @@ from spec.settings.plan import WrittenPlan
 from spec.units import bytes_to_gib
 
 NOT_FEASIBLE = 3
-"""Exit status for a priced plan that breaks a rule or does not fit; what was asked for is written all the same."""
+"""Exit status for a priced plan that breaks a rule or does not fit; the results are written all the same, and
+launch settings where the framework runs it."""
 
 ROOT = Path(__file__).resolve().parent
 LAUNCHES = ("megatron", "deepspeed", "internevo", "trace")

@@ -13,7 +13,7 @@ def parser() -> argparse.ArgumentParser:
         prog="simulation_train_formulaic.py",
         description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
         epilog="Exit status: 0, 2 for wrong input or when no plan fits, 3 for a priced plan that breaks a rule of "
-        "its framework or does not fit (priced and written all the same).",
+        "its framework or does not fit (priced and written all the same, but for launch settings of a framework that refuses it).",
     )
     what = parser.add_argument_group("what to train")
     what.add_argument(
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     where.add_argument(
         "--measure_minutes",
-        type=decimal(1e-3, MOST_MINUTES),
+        type=decimal(1e-12, MOST_MINUTES),
         default=10.0,
         help="with --measure_missing: start no measurement after so many minutes of them (default 10)",
     )

@@ -160,7 +160,7 @@ def _facts(model: ModelSpec) -> list[str]:
         scaling = model.rope.scaling
         scaled = f", scaled as {scaling.kind} by {scaling.factor:g}" if scaling else ""
         part = f", of {model.rope.share:g} of a head" if model.rope.share < 1.0 else ""
-        notes.append(f"rotary base {model.rope.base:g}{part}{scaled}")
+        notes.append(f"rotary base {model.rope.base:.10g}{part}{scaled}")
     if model.norm_epsilon is not None:
         notes.append(f"norm epsilon {model.norm_epsilon!r}")
     parts = {part for run in model.blocks for part in (run.block.mlp, run.block.moe) if part}

@@ -33,7 +33,7 @@ def set_first(tensor: torch.Tensor, value: float) -> None:
 
 SPOILED: dict[str, tuple[Callable[[Plain], object], str]] = {
     "no time": (lambda d: set_first(gemm(d)["trials_s"], TRIAL_LIMITS_S[0] / 2), "a trial is not a time"),
-    "a week": (lambda d: set_first(gemm(d)["trials_s"], 7 * 86400.0), "a trial is not a time"),
+    "a year": (lambda d: set_first(gemm(d)["trials_s"], 365 * 86400.0), "a trial is not a time"),
     "NaN": (lambda d: set_first(gemm(d)["trials_s"], float("nan")), "a trial is not a time"),
     "size 0": (lambda d: set_first(gemm(d)["numbers"]["m"], 0), "a m outside 1"),
     "a huge size": (lambda d: set_first(gemm(d)["numbers"]["n"], MOST_OF_A_SIZE + 1), "a n outside 1"),

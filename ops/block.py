@@ -55,7 +55,7 @@ def model_ops(
     shares = offloaded_shares(model, layout.offloaded_layers) * len(kinds)
     blocks = tuple(map(activations_offloaded, blocks, shares))
     first, last = embedding(context, sharding), head(context, sharding)
-    if recompute is Recompute.FULL and job.preset.recomputation.recomputes_edges:
+    if recompute is Recompute.FULL and job.preset.recomputation.recomputes_ends:
         rows = ceil_div(context.tokens, sharding.norm_shards(layout))
         first = recomputed(first, recompute, 8.0 * context.tokens)
         last = recomputed(last, recompute, context.activations(rows, model.hidden))

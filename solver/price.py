@@ -79,7 +79,7 @@ class Sized:
 def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
     """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory)."""
     layers = distinct_layers(model, job, plans)
-    stages = stage_table(model, plans, deals_edges=job.preset.pipeline.deals_edges)
+    stages = stage_table(model, plans, counts_ends_as_layers=job.preset.pipeline.counts_ends_as_layers)
     return Sized(
         plans=plans,
         layers=layers,

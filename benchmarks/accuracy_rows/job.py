@@ -68,8 +68,8 @@ ALEPH_ALPHA = replace(DEEPSPEED, name="aleph-alpha").changed(
         "data_parallel.gradient_sync": "all_reduce",
         "loss.plain": True,
         "loss.gathers_logits": True,
-        "recomputation.recomputes_edges": True,
-        "pipeline.deals_edges": True,
+        "recomputation.recomputes_ends": True,
+        "pipeline.counts_ends_as_layers": True,
         "host.code": "torch",
     }
 )

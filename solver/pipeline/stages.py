@@ -165,15 +165,17 @@ def _classes(model: ModelSpec, pp: int, vpp: int, deal: Deal) -> list[_Class]:
     return found
 
 
-def stage_table(model: ModelSpec, plans: PlanTable, *, deals_edges: bool = False) -> StageTable:
+def stage_table(model: ModelSpec, plans: PlanTable, *, counts_ends_as_layers: bool = False) -> StageTable:
     """The stage rows of every plan; the classes are found once per pipeline depth and number of chunks.
-    ``deals_edges`` as in FrameworkPreset.
+    ``counts_ends_as_layers`` as in FrameworkPreset.
 
     Where plans recompute some layers of a chunk, ``layers`` has two columns a block kind, as ops.block
     has two of its pieces: recomputed layers of every kind, then the others.
     """
     predicts = any(run.block.mtp for run in model.blocks)
-    rule = _by_rule(modules_per_stage if deals_edges else partial(layers_per_stage, predicts=predicts))
+    rule = _by_rule(
+        modules_per_stage if counts_ends_as_layers else partial(layers_per_stage, predicts=predicts)
+    )
     deal = _written_out(plans.stage_layout) if plans.stage_layout else rule
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)

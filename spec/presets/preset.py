@@ -91,7 +91,7 @@ class Pipeline:
     """A stage may hold several virtual chunks."""
     uneven_layers: bool = True
     """Layers need not divide pp."""
-    deals_edges: bool = False
+    counts_ends_as_layers: bool = False
     """Embedding, final norm and head count as a layer each where stages get equally many."""
     fills_pipeline: bool = False
     """At least pp micro-batches are wanted."""
@@ -114,7 +114,7 @@ class Recomputation:
     (ops.recompute.every_second_product) or "" where there is none."""
     partial: bool = True
     """Some layers of a stage may be recomputed and others not."""
-    recomputes_edges: bool = False
+    recomputes_ends: bool = False
     """Full recomputation repeats embedding and head as it does layers."""
     stops_early: bool = False
     """Full recomputation ends once everything the backward needs is back, before the layer's last product

@@ -56,10 +56,10 @@ def test_gathered_logits_are_whole_on_every_rank(tp: int) -> None:
 
 
 def test_full_recomputation_of_the_edges_repeats_the_head_but_not_the_loss() -> None:
-    whole = ops_of(recompute="full", choices={"recomputation.recomputes_edges": True})
+    whole = ops_of(recompute="full", choices={"recomputation.recomputes_ends": True})
     again = {op.name for op in whole.head.backward if op.phase is Phase.RECOMPUTE}
     assert {"head.norm", "head.logits"} <= again
     assert "loss.cross_entropy" not in again
     assert any(op.phase is Phase.RECOMPUTE for op in whole.embedding.backward)
-    for other in (ops_of(recompute="full"), ops_of(choices={"recomputation.recomputes_edges": True})):
+    for other in (ops_of(recompute="full"), ops_of(choices={"recomputation.recomputes_ends": True})):
         assert not any(op.phase is Phase.RECOMPUTE for op in other.head.backward)

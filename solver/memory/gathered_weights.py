@@ -1,0 +1,31 @@
+"""Weights that a stage holds gathered for a moment while their shards live on many ranks."""
+
+import numpy as np
+
+from ops.context import LayerContext
+from solver.times.layer_times import LayerBytes
+from spec.arrays import FloatArray, IntArray
+
+
+def gathered_weights_bytes(
+    context: LayerContext, kinds: list[LayerBytes], row: IntArray, weights: tuple[IntArray, ...]
+) -> FloatArray:
+    """Gathered weights: two layers, one in use and one coming, or the head where that is more; isp
+    (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2). FSDP's outermost unit,
+    embedding and head, stays gathered from the forward to the end of the backward (fully_shard:
+    reshard_after_forward is False for the root)."""
+    layout = context.layout
+    layers, edges, edge = np.zeros(len(row)), np.zeros(len(row)), np.zeros(len(row))
+    for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
+        on_rank = kind.parameters
+        isp = np.where(layout.wp > 1, on_rank.weight[row] * layout.wp, 0)
+        sharded = np.where(layout.zero_stage >= 3, on_rank.total[row], 0)
+        gathered = (isp + sharded) * (weight > 0)
+        if index < len(kinds) - 2:
+            layers = np.maximum(layers, 2.0 * gathered)
+        else:
+            edge, edges = np.maximum(edge, gathered), edges + gathered
+    most = (
+        layers + edges if context.job.preset.data_parallel.gathers_every_forward else np.maximum(layers, edge)
+    )
+    return np.asarray(most * context.parameter_bytes, dtype=np.float64)

@@ -1,0 +1,57 @@
+"""Buffers of gradients on their way and of the end of a step."""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.data_parallel.offload import offloaded_elements
+from ops.data_parallel.step import RankParameters, owned_elements
+from solver.memory.memory_cost import MemoryCost
+from spec.arrays import BoolArray, FloatArray, IntArray, bools
+from spec.dtypes import dtype_bytes
+
+
+def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
+    """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
+    format than the gradients' has a flat copy in theirs beside it."""
+    preset, precision = context.job.preset, context.job.precision
+    elements = np.minimum(on_rank.total, preset.data_parallel.bucket_elements)
+    copied = precision.reduce != precision.gradient
+    width = dtype_bytes(precision.reduce) + copied * dtype_bytes(precision.gradient)
+    return 0.0 * elements if preset.data_parallel.contiguous_gradients else elements * width
+
+
+def reduces_in_backward(context: LayerContext) -> BoolArray:
+    """Whether buckets leave while activations are still held: overlapped, or sharded gradients."""
+    return bools(context.job.preset.data_parallel.overlap_grad_reduce | (context.layout.zero_stage >= 2))
+
+
+def step_buffers(
+    context: LayerContext, on_rank: RankParameters, embedding: IntArray
+) -> tuple[FloatArray, ...]:
+    """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
+    before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
+    the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
+    shard for the update."""
+    precision, preset = context.job.precision, context.job.preset
+    widened = (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
+    owned = owned_elements(context, on_rank)
+    checked = 4.0 * (precision.gradient == "fp16") * (not preset.data_parallel.contiguous_gradients)
+    return (
+        embedding * context.activation_bytes,
+        bucket_bytes(context, on_rank) * ~reduces_in_backward(context),
+        embedding * checked,
+        (owned - offloaded_elements(context, owned)) * dtype_bytes(precision.master) * widened,
+    )
+
+
+def step_peak_bytes(cost: MemoryCost, buffers: tuple[FloatArray, ...]) -> FloatArray:
+    """What the end of the step takes beyond the passes' peak; its activations are gone by then."""
+    passes = cost.activations_bytes + cost.logits_bytes + cost.working_bytes + cost.bucket_bytes
+    return np.asarray(np.maximum(np.max(buffers, axis=0) - passes, 0.0), dtype=np.float64)
+
+
+def segment_bytes(buffers: tuple[FloatArray, ...], largest: FloatArray) -> FloatArray:
+    """What the caching allocator reserves for the buffers: tensors of 10 MiB and more have segments of
+    their own, which do not join (c10/cuda/CUDACachingAllocator.cpp), so a buffer finds room only where
+    the passes' ``largest`` tensor was. Assumption: no buffer fits where an earlier one was."""
+    return np.asarray(np.sum([np.where(one > largest, one, 0.0) for one in buffers], axis=0))

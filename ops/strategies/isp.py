@@ -9,11 +9,11 @@ the forward and again in the backward, one layer ahead; their gradient is reduce
 from dataclasses import dataclass, replace
 
 from ops.context import LayerContext, padded_to_ranks
-from ops.head_exchange import HeadTensors, exchanged, over_tp
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Owner, Phase, Piece
 from ops.roles import OpKey, Role
 from ops.strategies.launch import Launch
+from ops.strategies.token_shards import TokenShards
 from ops.strategies.traits import Traits
 from ops.strategies.weight_copies import WeightCopies
 from spec.arrays import IntArray
@@ -30,47 +30,15 @@ TRAITS = Traits(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedWeights:
+class ShardedWeights(TokenShards):
     """Tokens cut over tp, whole weights gathered from wp ranks."""
 
     name: str = "isp"
     traits: Traits = TRAITS
 
-    def weight_shards(self, layout: Layout) -> IntArray:
-        """Matrices are computed whole."""
-        return layout.constant(1)
-
-    def norm_shards(self, layout: Layout) -> IntArray:
-        """tp."""
-        return layout.tp
-
-    def gemm_shards(self, layout: Layout) -> IntArray:
-        """tp."""
-        return layout.tp
-
-    def saved_input_shards(self, layout: Layout) -> IntArray:
-        """Inputs are shards from the start."""
-        return layout.tp
-
     def embedding_shards(self, layout: Layout) -> IntArray:
         """The table is cut over the hidden size."""
         return layout.tp
-
-    def lookup_shards(self, layout: Layout) -> IntArray:
-        """A rank's own tokens."""
-        return layout.tp
-
-    def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
-        """Nothing: the tokens a rank holds are the tokens it multiplies."""
-        return Piece()
-
-    def leave(self, context: LayerContext, linear: OpKey) -> Piece:
-        """Nothing."""
-        return Piece()
-
-    def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
-        """From token shards to head shards and back: around attention four all-to-alls in each pass."""
-        return exchanged(context, tensors, over_tp(context))
 
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """All-gather in both passes, reduce-scatter of the gradient, all one layer ahead or behind."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.context import LayerContext
-from ops.head_exchange import HeadTensors, exchanged, over_tp
 from ops.layout import Layout
 from ops.op import Axis, Piece
 from ops.roles import OpKey
 from ops.strategies.launch import Launch
+from ops.strategies.token_shards import TokenShards
 from ops.strategies.traits import Traits
 from ops.strategies.weight_copies import WeightCopies
 from spec.arrays import IntArray
@@ -34,47 +34,15 @@ TRAITS = Traits(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ulysses:
+class Ulysses(TokenShards):
     """Tokens cut over tp, whole weights."""
 
     name: str = "ulysses"
     traits: Traits = TRAITS
 
-    def weight_shards(self, layout: Layout) -> IntArray:
-        """Matrices are whole."""
-        return layout.constant(1)
-
-    def norm_shards(self, layout: Layout) -> IntArray:
-        """tp."""
-        return layout.tp
-
-    def gemm_shards(self, layout: Layout) -> IntArray:
-        """tp."""
-        return layout.tp
-
-    def saved_input_shards(self, layout: Layout) -> IntArray:
-        """Inputs are shards from the start."""
-        return layout.tp
-
     def embedding_shards(self, layout: Layout) -> IntArray:
         """The table is whole."""
         return layout.constant(1)
-
-    def lookup_shards(self, layout: Layout) -> IntArray:
-        """A rank's own tokens."""
-        return layout.tp
-
-    def enter(self, context: LayerContext, linear: OpKey, width: int) -> Piece:
-        """Nothing: the tokens a rank holds are the tokens it multiplies."""
-        return Piece()
-
-    def leave(self, context: LayerContext, linear: OpKey) -> Piece:
-        """Nothing."""
-        return Piece()
-
-    def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
-        """From token shards to head shards and back: around attention four all-to-alls in each pass."""
-        return exchanged(context, tensors, over_tp(context))
 
     def weights(self, context: LayerContext, linear: OpKey, elements: IntArray) -> Piece:
         """Weights stay where they are, unless ZeRO gathers them (ops.data_parallel.weight_sharding)."""

@@ -4,7 +4,7 @@ A strategy says once which operations a layer runs; pricing, memory, explain, ex
 runner all read this list. Numeric fields are 1-D arrays of length N.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -230,4 +230,15 @@ def sequence(*pieces: Piece) -> Piece:
     return Piece(
         forward=tuple(op for piece in pieces for op in piece.forward),
         backward=tuple(op for piece in reversed(pieces) for op in piece.backward),
+    )
+
+
+def run_again(op: Op) -> Op:
+    """A forward operation as the backward repeats it: it keeps and owns nothing."""
+    return replace(
+        op,
+        phase=Phase.RECOMPUTE,
+        beside_phase=Phase.RECOMPUTE,
+        saved_bytes=0.0 * op.saved_bytes,
+        parameters=0 * op.parameters,
     )

@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.kernels import KERNELS
-from ops.op import Attention, BatchedGemm, Comm, MemoryBound, Op, Piece
-from ops.recompute.modules import run_again
+from ops.op import Attention, BatchedGemm, Comm, MemoryBound, Op, Piece, run_again
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective

@@ -10,9 +10,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from ops.mixers.unfused_attention import is_score_kernel
-from ops.op import Attention, Axis, BatchedGemm, Comm, Op, Ops, Phase, Piece
+from ops.op import Attention, Axis, BatchedGemm, Comm, Op, Ops, Phase, Piece, run_again
 from ops.recompute.every_second_product import EVERY_SECOND_PRODUCT, every_second_product
-from ops.recompute.modules import run_again
 from spec.arrays import FloatArray
 
 CORE_ATTENTION = "core_attn"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.op import Attention, Op, Phase, Piece
+from ops.op import Attention, Op, Piece, run_again
 from ops.roles import Module, OpKey, Role
 
 
@@ -94,17 +94,6 @@ def modules_recomputed(block: Piece, names: Iterable[str]) -> Piece:
     dropped = {key for module in modules for key in module.drops}
     forward = tuple(_without_saved(op) if op.key in dropped else op for op in block.forward)
     return Piece(forward=forward, backward=again + block.backward)
-
-
-def run_again(op: Op) -> Op:
-    """A forward operation as the backward repeats it: it keeps and owns nothing."""
-    return replace(
-        op,
-        phase=Phase.RECOMPUTE,
-        beside_phase=Phase.RECOMPUTE,
-        saved_bytes=0.0 * op.saved_bytes,
-        parameters=0 * op.parameters,
-    )
 
 
 def _without_saved(op: Op) -> Op:

@@ -17,11 +17,13 @@ from spec.collectives import Collective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTensor:
-    """An activation of ``dim`` channels for each of a layer's ``heads``."""
+    """An activation of ``dim`` channels for each of a layer's ``heads``; ``repeats``: fewer heads than ranks are
+    repeated, also where others of the layer suffice."""
 
     name: str
     heads: int
     dim: int
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,15 @@ class HeadTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Over ``axis``: a rank holds ``tokens`` with one of ``cut`` parts of their heads, repeated where they are
-    fewer than ``least``. ``label`` tells the messages of two exchanges apart."""
+    """Over the ``ranks`` of ``axis``: each holds ``tokens`` with one of ``cut`` parts of their heads; with
+    ``repeats`` these are repeated where they are fewer than the ranks. ``label`` tells the messages of two exchanges
+    apart."""
 
     axis: Axis
     tokens: IntArray
     cut: IntArray
-    least: IntArray
+    ranks: IntArray
+    repeats: bool
     label: str
 
 
@@ -50,15 +54,15 @@ def over_tp(context: LayerContext) -> Exchange:
     """Where a strategy cuts tokens over tp and leaves heads whole; fewer heads than ranks are repeated
     (InternEvo, expandKVPacked; DeepSpeed, runtime/sequence_parallel/ulysses_sp.py, kv_replication_factor)."""
     tp, whole = context.layout.tp, context.layout.constant(1)
-    return Exchange(axis=Axis.TP, tokens=ceil_div(context.tokens, tp), cut=whole, least=tp, label="exchange")
+    tokens = ceil_div(context.tokens, tp)
+    return Exchange(axis=Axis.TP, tokens=tokens, cut=whole, ranks=tp, repeats=True, label="exchange")
 
 
 def over_cp(context: LayerContext) -> Exchange:
     """Where all-to-all context parallelism cuts tokens over cp, and tp the heads. ``Assumption:`` heads suffice
     for all ranks (Transformer Engine refuses fewer)."""
-    layout = context.layout
-    one = layout.constant(1)
-    return Exchange(axis=Axis.CP, tokens=context.tokens, cut=layout.tp, least=one, label="context")
+    tp, cp = context.layout.tp, context.layout.cp
+    return Exchange(axis=Axis.CP, tokens=context.tokens, cut=tp, ranks=cp, repeats=False, label="context")
 
 
 def exchanged(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tuple[Piece, Piece]:
@@ -66,7 +70,8 @@ def exchanged(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tu
     before as after. Gradients take the same ways backward, last first."""
 
     def exchange(tensor: HeadTensor) -> Comm:
-        heads = np.maximum(ceil_div(context.layout.constant(tensor.heads), over.cut), over.least)
+        least = over.ranks if over.repeats or tensor.repeats else 1
+        heads = np.maximum(ceil_div(context.layout.constant(tensor.heads), over.cut), least)
         elements = over.tokens * heads * tensor.dim
         return Comm(
             module=tensors.module,

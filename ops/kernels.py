@@ -73,6 +73,10 @@ KERNELS: dict[str, KernelTraffic] = {
     "bias_dropout_add": KernelTraffic(
         forward_reads=2, forward_writes=1.5, backward_reads=3.5, backward_writes=2
     ),
+    # width = channels; each convolved on its own over a few tokens, then SiLU, as one kernel (causal-conv1d)
+    "causal_conv1d": KernelTraffic(
+        forward_reads=1, forward_writes=1, backward_reads=2, backward_writes=1, vectors=2
+    ),
     "bias": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=0),
     # rows = batch * heads * q_len, width = kv_len
     "masked_softmax": KernelTraffic(

@@ -16,6 +16,7 @@ class Module(StrEnum):
 
     EMBEDDING = "embedding"
     ATTENTION = "attention"
+    MAMBA2 = "mamba2"
     MIXER = "mixer"
     MLP = "mlp"
     MOE = "moe"
@@ -52,6 +53,7 @@ class Role(StrEnum):
     DROPOUT = "dropout"
     JOINED_HEADS = "join_heads"
     # other kernels
+    CONVOLUTION = "convolution"
     TABLE = "table"
     NORM = "norm"
     ROTARY = "rotary"

@@ -25,14 +25,14 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
     """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept."""
     cores = [op for op in block.forward if isinstance(op, Attention)]
     core = cores[0] if cores else None
-    gated = any(isinstance(op, MemoryBound) and KERNELS[op.kernel].gated for op in block.forward)
+    gated = any(_is_gate(op) for op in block.forward)
     apart = any(op.role is Role.GATE for op in block.forward)
     forward: list[Op] = []
     repeated: list[Op] = []
     products = 0
     for index, op in enumerate(block.forward):
         kept = input_bytes if index == 0 else 0.0 * op.saved_bytes
-        if isinstance(op, BatchedGemm):
+        if isinstance(op, BatchedGemm) and op.role is not Role.CORE:
             widths = _products(op, core, joined=gated and not apart)
             stay = sum((w for i, w in enumerate(widths) if (products + i) % 2 == 0), 0 * op.n)
             products += len(widths)
@@ -48,6 +48,11 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
             repeated.append(run_again(op))
         forward.append(replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes))
     return Piece(forward=tuple(forward), backward=(*repeated, *block.backward))
+
+
+def _is_gate(op: Op) -> bool:
+    """Whether it multiplies gate and up; a mixer's own gate does neither."""
+    return isinstance(op, MemoryBound) and KERNELS[op.kernel].gated and op.role is not Role.CORE
 
 
 def _is_kept(op: Op) -> bool:

@@ -184,6 +184,12 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
     ),
     "rotary": KernelFunction(operands=with_angles, forward=rotate),
     "swiglu": KernelFunction(operands=two_activations, forward=lambda gate, up: functional.silu(gate) * up),
+    "causal_conv1d": KernelFunction(
+        operands=one_activation,
+        forward=functional.silu,
+        one_kernel=True,
+        stand_in="torch SiLU: the bytes of a convolution over a few tokens that ends in it",
+    ),
     "gelu": KernelFunction(
         operands=one_activation,
         forward=lambda x: functional.gelu(x, approximate="tanh"),

@@ -1,7 +1,8 @@
 """Every kind of token mixer, by its key in a block's table of a config; ops.mixers.registry has what each runs."""
 
 from spec.mixers.attention import AttentionSpec
+from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 
-KNOWN: tuple[type[Mixer], ...] = (AttentionSpec,)
+KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec)
 MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in KNOWN}

@@ -158,6 +158,8 @@ KERNEL_OPERATIONS = {
     ("rotary", "backward"): ("mul",),
     ("swiglu", "forward"): ("silu",),
     ("swiglu", "backward"): ("silu_backward",),
+    ("causal_conv1d", "forward"): ("silu",),
+    ("causal_conv1d", "backward"): ("silu_backward",),
     ("gelu", "forward"): ("gelu",),
     ("gelu", "backward"): ("gelu_backward",),
     ("add", "forward"): ("add",),

@@ -1,0 +1,223 @@
+"""Mamba-2 as Megatron-LM runs it: projection, causal convolution, chunked recurrence, gate, norm, projection.
+
+Sources: arXiv 2405.21060 sec. 6 (the recurrence over chunks as matrix products) and sec. 8.1 (tensor
+parallelism over heads); its kernels, mamba_ssm/ops/triton/ssd_combined.py, ``MambaSplitConv1dScanCombinedFn``:
+what is kept is the projection's output and the recurrence's, the rest is made again in the backward;
+Megatron-LM core/ssm/mamba_mixer.py, ``_ssm_training``, for the norm after them and the order of exchanges.
+
+Heads of a group share B and C, so a group's heads stand side by side in one product. ``Assumption:`` a kernel
+that takes head by head finds what they share in the cache, a chunk's causal half costs its whole, and these
+products run as fast as batched ones of their shape.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.head_exchange import HeadTensor, HeadTensors
+from ops.memory_bound import Kernel, kernel
+from ops.mixers.mixer_row import MixerRow
+from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.op import BatchedGemm, MemoryBound, Op, Phase, Piece, run_again, sequence
+from ops.roles import Module, OpKey, Role
+from ops.strategies.sharding import Sharding
+from spec.arrays import IntArray, ceil_div
+from spec.mixers.mamba2 import Mamba2Spec
+
+FP32_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """A rank's recurrence: ``products`` chunks of groups of heads, each of ``length`` tokens and ``width``
+    channels, with ``state`` numbers a channel."""
+
+    products: IntArray
+    length: IntArray
+    width: IntArray
+    state: IntArray
+
+
+def _channels(spec: Mamba2Spec, heads: IntArray, groups: IntArray) -> tuple[IntArray, IntArray]:
+    """Channels of x (and of z, and of the output), and of B and C together."""
+    return heads * spec.head_dim, 2 * groups * spec.state_size
+
+
+def _project(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
+    """z, x, B, C and dt of every token in one product."""
+    heads = projected_heads(context, sharding, spec.num_heads)
+    inner, states = _channels(spec, heads, projected_heads(context, sharding, spec.num_groups))
+    return into_mixer(context, sharding, OpKey(Module.MAMBA2, Role.PROJECTION), 2 * inner + states + heads)
+
+
+def _output(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
+    """The norm over each group's channels, which keeps its input, and the product back to hidden states."""
+    rows = ceil_div(context.tokens, sharding.gemm_shards(context.layout))
+    inner = projected_heads(context, sharding, spec.num_heads) * spec.head_dim
+    normed = Kernel(
+        module=Module.MAMBA2,
+        role=Role.NORM,
+        name="mamba2.inner_norm",
+        kernel="rmsnorm",
+        rows=rows,
+        width=inner,
+        saved_bytes=context.activations(rows, inner),
+        parameters=inner,
+    )
+    return sequence(
+        kernel(context, normed),
+        out_of_mixer(context, sharding, OpKey(Module.MAMBA2, Role.OUT), inner),
+    )
+
+
+def _exchanged(spec: Mamba2Spec) -> HeadTensors:
+    """Megatron-LM core/ssm/mamba_context_parallel.py, ``pre_conv_ssm`` and ``post_conv_ssm``."""
+    heads, groups = spec.num_heads, spec.num_groups
+    return HeadTensors(
+        module=Module.MAMBA2,
+        into=(
+            HeadTensor(name="z", heads=heads, dim=spec.head_dim),
+            HeadTensor(name="x", heads=heads, dim=spec.head_dim),
+            HeadTensor(name="b", heads=groups, dim=spec.state_size, repeats=True),
+            HeadTensor(name="c", heads=groups, dim=spec.state_size, repeats=True),
+            HeadTensor(name="dt", heads=heads, dim=1),
+        ),
+        out=(HeadTensor(name="y", heads=heads, dim=spec.head_dim),),
+    )
+
+
+def _core(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piece:
+    """Convolution, decays, recurrence and gate; the backward makes what it needs of the first three again."""
+    layout, length = context.layout, core_length(context)
+    heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
+    chunk = np.minimum(length, spec.chunk_size)
+    chunks = Chunks(
+        products=layout.micro_batch * ceil_div(length, chunk) * groups,
+        length=chunk,
+        width=ceil_div(heads * spec.head_dim, groups),
+        state=layout.constant(spec.state_size),
+    )
+    convolution, decays, gate = _passes(context, sharding, spec)
+    recurrence = _recurrence(context, chunks)
+    made_again = (*convolution.forward, *decays.forward, *recurrence.forward[:3])
+    return Piece(
+        forward=(*convolution.forward, *decays.forward, *recurrence.forward, *gate.forward),
+        backward=(
+            *gate.backward,
+            *map(run_again, made_again),
+            *recurrence.backward,
+            *decays.backward,
+            *convolution.backward,
+        ),
+    )
+
+
+def _passes(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> tuple[Piece, Piece, Piece]:
+    """The convolution over x, B and C with its SiLU; softplus(dt) and its running sum over a chunk, both fp32;
+    the output times SiLU(z). Kept: all that came in, and what the gate reads."""
+    rows = context.layout.micro_batch * core_length(context)
+    heads, groups = (core_heads(context, count) for count in (spec.num_heads, spec.num_groups))
+    inner, states = _channels(spec, heads, groups)
+    own_heads = projected_heads(context, sharding, spec.num_heads)
+    own_inner, own_states = _channels(spec, own_heads, projected_heads(context, sharding, spec.num_groups))
+    convolution = Kernel(
+        module=Module.MAMBA2,
+        role=Role.CONVOLUTION,
+        kernel="causal_conv1d",
+        rows=rows,
+        width=inner + states,
+        saved_bytes=context.activations(rows, 2 * inner + states + heads),
+        transient_bytes=context.activations(rows, inner + states),
+        parameters=(spec.conv_kernel + 1) * (own_inner + own_states),
+    )
+    decays = Kernel(
+        module=Module.MAMBA2,
+        role=Role.CORE,
+        name="mamba2.decays",
+        kernel="cast",
+        rows=rows,
+        width=2 * heads,
+        saved_bytes=np.zeros(len(rows)),
+        parameters=3 * own_heads,
+    )
+    gate = Kernel(
+        module=Module.MAMBA2,
+        role=Role.CORE,
+        name="mamba2.gate",
+        kernel="swiglu",
+        rows=rows,
+        width=inner,
+        saved_bytes=context.activations(rows, inner),
+    )
+    return kernel(context, convolution), kernel(context, decays), kernel(context, gate)
+
+
+def _recurrence(context: LayerContext, chunks: Chunks) -> Piece:
+    """Per chunk the products of sec. 6 (the state it ends with, C B^T and its part of the output, the part that
+    the state before it gives) and the pass of states from chunk to chunk; the first three are what the backward
+    makes again. Backward as ``_mamba_chunk_scan_combined_bwd`` has it: the gradient of the decays takes the
+    product of x and the output's gradient once more."""
+    length, width, state = chunks.length, chunks.width, chunks.state
+
+    def product(name: str, layout: str, m: IntArray, k: IntArray, n: IntArray) -> BatchedGemm:
+        return BatchedGemm(
+            module=Module.MAMBA2,
+            role=Role.CORE,
+            name=f"mamba2.{name}",
+            phase=Phase.INPUT_GRAD if name.startswith("d_") else Phase.FORWARD,
+            batch=chunks.products,
+            m=m,
+            k=k,
+            n=n,
+            layout=layout,
+            dtype=context.job.precision.activation,
+        )
+
+    states = chunks.products * state * width
+    scores_bytes = FP32_BYTES * chunks.products * length * length
+    forward: tuple[Op, ...] = (
+        replace(product("states", "TN", state, length, width), transient_bytes=FP32_BYTES * states),
+        replace(_passed_states(context, chunks), transient_bytes=context.activation_bytes * states),
+        replace(product("scores", "NT", length, state, length), transient_bytes=scores_bytes),
+        product("within_chunk", "NN", length, length, width),
+        product("across_chunks", "NN", length, state, width),
+    )
+    backward: tuple[Op, ...] = (
+        product("d_states", "TN", state, length, width),
+        _passed_states(context, chunks, backward=True),
+        product("d_x_within", "TN", length, length, width),
+        product("d_x_across", "NN", length, state, width),
+        product("d_b_across", "NT", length, width, state),
+        product("d_c_across", "NT", length, width, state),
+        product("d_scores", "NT", length, width, length),
+        product("d_b_within", "TN", length, length, state),
+        product("d_c_within", "NN", length, length, state),
+        product("d_decays", "NT", length, width, length),
+    )
+    return Piece(forward=forward, backward=backward)
+
+
+def _passed_states(context: LayerContext, chunks: Chunks, *, backward: bool = False) -> MemoryBound:
+    """ssd_state_passing.py: each chunk's state decayed and added to the next one's: fp32 read, 16 bits written;
+    backward the states and their gradients, so twice both."""
+    return MemoryBound(
+        module=Module.MAMBA2,
+        role=Role.CORE,
+        name="mamba2.d_pass_states" if backward else "mamba2.pass_states",
+        phase=Phase.INPUT_GRAD if backward else Phase.FORWARD,
+        kernel="cast",
+        rows=chunks.products,
+        width=(1 + backward) * chunks.state * chunks.width,
+        dtype=context.job.precision.activation,
+    )
+
+
+MAMBA2 = MixerRow(
+    module=Module.MAMBA2,
+    project=_project,
+    core=_core,
+    output=_output,
+    exchanged=_exchanged,
+    context_parallel=frozenset({"all_to_all"}),
+)

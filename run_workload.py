@@ -40,9 +40,10 @@ from workload.report import (
     topology_line,
 )
 from workload.simai.check import check_simai
-from workload.simai.closed_form.analytical import AnalyticalOptions, price_simai
+from workload.simai.closed_form.analytical import price_simai
 from workload.simai.closed_form.busbw_yaml import read_busbw
 from workload.simai.closed_form.network import simai_network
+from workload.simai.closed_form.options import AnalyticalOptions
 from workload.simai.closed_form.ratio import read_ratio_tables
 from workload.simai.reader import SimaiFile, read_simai, usable_workload
 from workload.topology.as_cluster import topology_shape

@@ -21,9 +21,10 @@ from spec.units import GIB
 from workload.build import slowest, stage_works
 from workload.items import StageWork
 from workload.report import simai_lines
-from workload.simai.closed_form.analytical import AnalyticalOptions, price_simai
+from workload.simai.closed_form.analytical import price_simai
 from workload.simai.closed_form.busbw_yaml import BusBandwidths, write_busbw
 from workload.simai.closed_form.network import SimaiNetwork
+from workload.simai.closed_form.options import AnalyticalOptions
 from workload.simai.export import Exported, export_works, header_of, rows_of
 from workload.simai.format import SimaiHeader, SimaiWorkload
 from workload.simai.replay import AXES, layout_of

@@ -8,6 +8,7 @@ GiB/s whatever its help says.
 from dataclasses import dataclass
 
 from spec.collectives import Collective
+from workload.simai.closed_form.single_precision import single
 from workload.simai.format import SimaiHeader
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
@@ -68,8 +69,8 @@ def simai_network(
     return SimaiNetwork(
         gpus_per_server=gpus_per_server,
         nics_per_server=nics_per_server,
-        nvlink_gib=nvlink_gib,
-        nic_gib=nic_gib,
+        nvlink_gib=single(nvlink_gib),
+        nic_gib=single(nic_gib),
     )
 
 
@@ -103,12 +104,12 @@ def bus_bandwidth_gib(collective: Collective, shape: GroupShape, network: SimaiN
             f"-n_p_s {network.nics_per_server}, -g_p_s {network.gpus_per_server}: {shape.nics} NICs and "
             f"{shape.nodes} servers for a group; SimAI would count its communication as free"
         )
-    outside = network.nic_gib * shape.nics
+    outside = single(network.nic_gib * shape.nics)
     if collective is Collective.ALL_TO_ALL:
         if shape.nodes == 1:
             return network.nvlink_gib, True
         ranks = shape.nodes * shape.gpus
-        return outside / shape.gpus * (ranks - 1) / ((shape.nodes - 1) * shape.gpus), False
+        return single(outside / shape.gpus) * (ranks - 1) / ((shape.nodes - 1) * shape.gpus), False
     if shape.nodes == 1:
         return network.nvlink_gib, False
     if shape.gpus == 1:

@@ -16,6 +16,13 @@ from spec.collectives import Collective
 from spec.errors import ConfigError
 from workload.aicb.aiob.importer import import_aiob
 from workload.aicb.generate.write_files import write_files
+from workload.closed_form_options import (
+    closed_form_options,
+    ignored,
+    wants_files,
+    workload_path,
+    write_results,
+)
 from workload.command_line import (
     CHECK,
     CURVES,
@@ -41,10 +48,6 @@ from workload.report import (
 )
 from workload.simai.check import check_simai
 from workload.simai.closed_form.analytical import price_simai
-from workload.simai.closed_form.busbw_yaml import read_busbw
-from workload.simai.closed_form.network import simai_network
-from workload.simai.closed_form.options import AnalyticalOptions
-from workload.simai.closed_form.ratio import read_ratio_tables
 from workload.simai.reader import SimaiFile, read_simai, usable_workload
 from workload.topology.as_cluster import topology_shape
 from workload.topology.picture import draw_topology
@@ -107,50 +110,30 @@ def check(options: argparse.Namespace) -> int:
 
 def simulate(options: argparse.Namespace) -> int:
     """Price a SimAI workload file: by our curves, by SimAI's closed form, or both side by side."""
-    file = read_simai(options.file)
+    file = read_simai(workload_path(options))
     workload = usable_workload(file)
+    for line in ignored(options):
+        print(line, file=sys.stderr)
     pricing = options.pricing or (CURVES if options.profile else SIMAI_PRICING)
     if pricing == CURVES:
         replay = replayed(options, workload, ROOT)
         for line in replay_lines(replay):
             print(line)
-        if options.gpus_per_server is None:
+        if options.gpus_per_server is None and not wants_files(options):
             if options.json:
                 named = {f"{name}_s": part for name, part in replay.parts.items()}
                 write_json(options.json, {**named, "step_s": replay.step_s})
             return warn(file, ())
         print()
-    for flag, value in (("-g_p_s", options.gpus_per_server), ("-n_p_s", options.nic_per_server)):
-        if value is None:
-            raise ConfigError(
-                where="simulate", key=flag, value=None, allowed="SimAI's closed form needs a number"
-            )
-    network = simai_network(
-        gpus_per_server=options.gpus_per_server,
-        nics_per_server=options.nic_per_server,
-        gpu_type=options.g_type,
-        nic_type=options.nic_t,
-        nvlink_gib=options.nvlink,
-        nic_gib=options.nic_busbw,
-    )
-    report = price_simai(
-        workload,
-        AnalyticalOptions(
-            network=network,
-            gpus=options.gpus,
-            ratios=read_ratio_tables(options.ratio_dir) if options.ratio_dir else None,
-            busbw=read_busbw(options.busbw) if options.busbw else None,
-            dp_overlap=options.dp_o,
-            tp_overlap=options.tp_o,
-            ep_overlap=options.ep_o,
-            pp_overlap=options.pp_o,
-        ),
-    )
+    asked = closed_form_options(options)
+    report = price_simai(workload, asked)
     if options.json:
         parts = {f"{name}_s": part for name, part in report.parts.items()}
         write_json(options.json, {**parts, "step_s": report.total_s, "warnings": list(report.warnings)})
     for line in simai_lines(report):
         print(line)
+    for path in write_results(options, workload, asked, report):
+        print(f"wrote {path}")
     return warn(file, report.warnings)
 
 

@@ -89,6 +89,33 @@ def test_files_are_written(folder: Path) -> None:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_binarys_options_and_its_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long_names = [
+        "-g_p_s",
+        "8",
+        "-n_p_s",
+        "8",
+        "--gpu_type",
+        "H100",
+        "--nic_type",
+        "cx7",
+        "--dp_overlap",
+        "0.5",
+    ]
+    assert run_workload.main(["simulate", "good.txt", *SERVERS, "-dp_o", "0.5", "-r", "a-", "-v", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "wrote results/a-EndToEnd.csv" in shown.out
+    assert "-v changes nothing: no chart is drawn here" in shown.err
+    words = ["simulate", "-w", "good.txt", *long_names, "-r_f", "deep", "--rows", "rows.csv", "--lang", "en"]
+    assert run_workload.main(words) == 0
+    assert "wrote rows.csv\nwrote results/deep/good-EndToEnd.csv" in capsys.readouterr().out
+    first = (folder / "results" / "a-EndToEnd.csv").read_text().splitlines()
+    second = (folder / "results" / "deep" / "good-EndToEnd.csv").read_text().splitlines()
+    assert first[1].replace("a-, ", "good-, ") == second[1]
+    assert first[2:] == second[2:] == (folder / "rows.csv").read_text().splitlines()
+    assert len(first) == 2 + 1 + 2
+
+
 def test_a_defect_is_never_priced_in_silence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "odd.txt").write_text("\n".join([LONG, "1", cell(3, "allreduce"), GOOD]))
     assert run_workload.main(["simulate", "odd.txt", *SERVERS]) == 0
@@ -106,6 +133,12 @@ def test_a_defect_is_never_priced_in_silence(folder: Path, capsys: pytest.Captur
         (["check", "absent.txt"], "absent.txt: no such file"),
         (["check", "."], "no regular file"),
         (["simulate", "good.txt"], "-g_p_s"),
+        (["simulate", *SERVERS], "or -w FILE"),
+        (["simulate", "good.txt", "-w", "good.txt", *SERVERS], "or -w FILE"),
+        (["simulate", "good.txt", "--pricing", "curves", "--rows", "r.csv"], "-g_p_s"),
+        (["simulate", "good.txt", *SERVERS, "--rows", "no/where.csv"], "cannot be written"),
+        (["simulate", "good.txt", *SERVERS, "-r_f", "../good.txt"], "cannot be"),
+        (["simulate", "good.txt", *SERVERS, "-gp 3"], "-gp"),
         (["simulate", "good.txt", "-g_p_s", "8", "-n_p_s", "8"], "-g_type"),
         (["simulate", "good.txt", *SERVERS, "-g", "31"], "multiple"),
         (["simulate", "good.txt", *SERVERS, "-dp_o", "2"], "-dp_o"),

@@ -74,7 +74,7 @@ def _check(verb: argparse.ArgumentParser) -> None:
 
 
 def _simulate(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("file", type=Path, help="SimAI workload")
+    verb.add_argument("file", type=Path, nargs="?", help="SimAI workload (or -w)")
     verb.add_argument(
         "--pricing",
         choices=(SIMAI_PRICING, CURVES),
@@ -85,7 +85,19 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--missing", choices=("error", "modelled"), default="error", help="what a missing curve is"
     )
-    world = verb.add_argument_group("as SimAI_analytical has them")
+    _binary(verb.add_argument_group("as SimAI_analytical has them"))
+    verb.add_argument(
+        "--ratio_dir",
+        type=Path,
+        help="SimAI's inputs/ratio folder (default: every ratio is 1, with a warning)",
+    )
+    verb.add_argument("--json", type=Path, help="write the parts (seconds) to this file")
+    verb.add_argument("--rows", type=Path, help="write what the closed form takes for each row to this file")
+
+
+def _binary(world: argparse._ArgumentGroup) -> None:
+    """Every option of SimAI_analytical, under its names."""
+    world.add_argument("-w", "--workload", type=Path, help="SimAI workload")
     world.add_argument(
         "-g", "--gpus", type=whole(1, MOST_GPUS), help="world size (default: the header's all_gpus)"
     )
@@ -97,24 +109,28 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
     world.add_argument(
         "-nic", "--nic_busbw", type=decimal(*GIB_PER_S), help="GiB/s per NIC (default: by -nic_t)"
     )
-    world.add_argument("-g_type", help=f"GPU: {', '.join(NVLINK_GIB)}")
-    world.add_argument("-nic_t", default="cx7", help=f"NIC: {', '.join(NIC_GIB)} (default cx7)")
-    for flag, what, default in (
-        ("-dp_o", "data-parallel", 0.0),
-        ("-tp_o", "tensor-parallel", 0.0),
-        ("-ep_o", "expert-parallel", 0.0),
-        ("-pp_o", "pipeline", 1.0),
+    world.add_argument("-g_type", "--gpu_type", dest="g_type", help=f"GPU: {', '.join(NVLINK_GIB)}")
+    world.add_argument(
+        "-nic_t", "--nic_type", dest="nic_t", default="cx7", help=f"NIC: {', '.join(NIC_GIB)} (default cx7)"
+    )
+    for axis, what, default in (
+        ("dp", "data-parallel", 0.0),
+        ("tp", "tensor-parallel", 0.0),
+        ("ep", "expert-parallel", 0.0),
+        ("pp", "pipeline", 1.0),
     ):
         world.add_argument(
-            flag, type=decimal(0.0, 1.0), default=default, help=f"hidden share of {what} time ({default})"
+            *(f"-{axis}_o", f"--{axis}_overlap"),
+            dest=f"{axis}_o",
+            type=decimal(0.0, 1.0),
+            default=default,
+            help=f"hidden share of {what} time ({default})",
         )
     world.add_argument("-busbw", type=Path, help="bus bandwidths by group, small yaml")
-    verb.add_argument(
-        "--ratio_dir",
-        type=Path,
-        help="SimAI's inputs/ratio folder (default: every ratio is 1, with a warning)",
-    )
-    verb.add_argument("--json", type=Path, help="write the parts (seconds) to this file")
+    world.add_argument("-r", "--result", help="prefix: write results/PREFIXEndToEnd.csv as the binary does")
+    world.add_argument("-r_f", "--result_folder", help="folder in results/ for it")
+    world.add_argument("-v", "--visual", help="accepted: no chart is drawn here")
+    world.add_argument("-l", "--lang", help="accepted: no chart is drawn here")
 
 
 def _topology(verb: argparse.ArgumentParser) -> None:

@@ -1,0 +1,87 @@
+"""The options of ``simulate`` as SimAI-Analytical's closed form, and the files that it writes."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from spec.errors import ConfigError, ExportError
+from spec.replaced_file import replaced_file
+from workload.simai.closed_form.analytical import AnalyticalReport
+from workload.simai.closed_form.busbw_yaml import read_busbw
+from workload.simai.closed_form.network import simai_network
+from workload.simai.closed_form.options import AnalyticalOptions
+from workload.simai.closed_form.ratio import read_ratio_tables
+from workload.simai.closed_form.result_file import row_lines, summary_lines
+from workload.simai.format import SimaiWorkload
+
+RESULTS = Path("results")
+
+
+def workload_path(options: argparse.Namespace) -> Path:
+    """The file, by its place or by -w; raises ConfigError unless it is given once."""
+    given = [path for path in (options.file, options.workload) if path is not None]
+    if len(given) != 1:
+        raise ConfigError(where="simulate", key="file", value=None, allowed="one SimAI workload, or -w FILE")
+    return Path(given[0])
+
+
+def closed_form_options(options: argparse.Namespace) -> AnalyticalOptions:
+    """The binary's options. Raises ConfigError without -g_p_s and -n_p_s, WorkloadError for what it would misread."""
+    for flag, value in (("-g_p_s", options.gpus_per_server), ("-n_p_s", options.nic_per_server)):
+        if value is None:
+            raise ConfigError(
+                where="simulate", key=flag, value=None, allowed="SimAI's closed form needs a number"
+            )
+    return AnalyticalOptions(
+        network=simai_network(
+            gpus_per_server=options.gpus_per_server,
+            nics_per_server=options.nic_per_server,
+            gpu_type=options.g_type,
+            nic_type=options.nic_t,
+            nvlink_gib=options.nvlink,
+            nic_gib=options.nic_busbw,
+        ),
+        gpus=options.gpus,
+        ratios=read_ratio_tables(options.ratio_dir) if options.ratio_dir else None,
+        busbw=read_busbw(options.busbw) if options.busbw else None,
+        dp_overlap=options.dp_o,
+        tp_overlap=options.tp_o,
+        ep_overlap=options.ep_o,
+        pp_overlap=options.pp_o,
+    )
+
+
+def wants_files(options: argparse.Namespace) -> bool:
+    """Whether the binary's table is asked for."""
+    return any(value is not None for value in (options.result, options.result_folder, options.rows))
+
+
+def write_results(
+    options: argparse.Namespace, workload: SimaiWorkload, asked: AnalyticalOptions, report: AnalyticalReport
+) -> Iterator[Path]:
+    """Write the rows to --rows, and with -r what the binary writes where it writes it (results/PREFIXEndToEnd.csv,
+    made under the working folder). Raises ExportError."""
+    if options.rows:
+        with replaced_file(options.rows) as handle:
+            handle.writelines(f"{line}\n" for line in row_lines(workload, asked))
+        yield options.rows
+    if options.result is None and options.result_folder is None:
+        return
+    prefix = options.result if options.result is not None else f"{workload_path(options).stem}-"
+    path = RESULTS / (options.result_folder or "") / f"{prefix}EndToEnd.csv"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{path.parent}: cannot be made: {error.strerror}") from error
+    with replaced_file(path) as handle:
+        name = path.name.removesuffix("EndToEnd.csv")
+        handle.writelines(f"{line}\n" for line in summary_lines(report.printed, name))
+        handle.writelines(f"{line}\n" for line in row_lines(workload, asked))
+    yield path
+
+
+def ignored(options: argparse.Namespace) -> Iterator[str]:
+    """What was typed and changes nothing."""
+    for flag, value in (("-v", options.visual), ("-l", options.lang)):
+        if value is not None:
+            yield f"{flag} changes nothing: no chart is drawn here (--json and --rows hold its numbers)"

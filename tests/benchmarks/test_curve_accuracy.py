@@ -89,3 +89,21 @@ def test_a_folder_of_products_alone_is_enough(
     printed = capsys.readouterr().out
     assert "modelled gemm" in printed
     assert "nccl" not in printed
+
+
+@pytest.mark.parametrize(("kept", "told"), [((2, 4), False), ((8,), False), ((4, 8), True)])
+def test_eight_gpus_are_told_only_from_fewer(
+    kept: tuple[int, ...], told: bool, curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = (curves / "second.csv").read_text().splitlines()
+    (curves / "second.csv").write_text(
+        "\n".join(
+            row for row in messages if not row.split(",")[2].isdigit() or int(row.split(",")[2]) in kept
+        )
+    )
+    (curves / "first.csv").unlink()
+    out = tmp_path / "out.json"
+    assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
+    tests = {row["test"] for row in json.loads(out.read_text())["rows"]}
+    assert ("8 GPUs from 2 and 4" in tests) is told
+    assert "collective sizes" in tests

@@ -45,7 +45,7 @@ from spec.units import MIB  # noqa: E402
 # Prefix of the name in the files' "gpu" column -> sheet.
 SHEETS = {"A100": "a100-sxm-80g", "H100": "h100-sxm", "H200": "h200", "B200": "b200"}
 SHEETS |= {"A800": "a800", "H800": "h800", "H20-": "h20", "B300": "b300", "GB20": "gb200-nvl72"}
-SHEETS |= {"L40S": "l40s", "V100": "dgx2-v100"}
+SHEETS |= {"GB30": "gb300-nvl72", "L40S": "l40s", "V100": "dgx2-v100"}
 TRANSFERS = (("A100", "H100"), ("H100", "H200"), ("H100", "B200"), ("A100", "B200"), ("H200", "B200"))
 GEMM_KEYS = ["batch", "m", "n", "k"]
 ATTENTION_KEYS = ["batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim"]

@@ -14,6 +14,7 @@ from solver.times.op_times import Pricer
 from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
+from spec.cluster.segment import segmented
 from spec.errors import ConfigError
 from spec.job import JobSpec, precision_of
 from spec.model_size import check_model_size, config_for_size
@@ -67,6 +68,7 @@ def open_question(request: Request) -> Opened:
     written = config.plan or WrittenPlan()
     preset = as_written(preset_named(request.framework or written.preset or "internevo"), config.job)
     job = _job(request, config, cluster, preset)
+    cluster = segmented(cluster, job.world_size)
     on_demand = request.device.on_demand(profile, str(request.profile)) if request.device else None
     book = CurveBook(
         profile, missing=request.missing, modelled=_modelled(request, cluster), on_demand=on_demand

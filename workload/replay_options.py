@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solver.times.op_times import Pricer
+from spec.cluster.segment import segmented
 from workload.aicb.generate.time_source import DEFAULT_PROFILE, TimeFlags, time_source
 from workload.simai.format import SimaiWorkload
 from workload.simai.replay import ReplayReport, replay_simai
@@ -29,4 +30,5 @@ def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -
         SimaiGroup.DP: options.dp_o,
         SimaiGroup.DP_EP: options.dp_o,
     }
-    return replay_simai(workload, Pricer.on(source.cluster, source.book), hidden=shares)
+    cluster = segmented(source.cluster, workload.header.all_gpus)
+    return replay_simai(workload, Pricer.on(cluster, source.book), hidden=shares)

@@ -18,6 +18,7 @@ from solver.question import Question
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
+from spec.cluster.segment import segmented
 from spec.errors import UserError
 from spec.units import GIB
 
@@ -104,8 +105,11 @@ class Pricing:
         cluster = cluster_of(row, self.root)
         model, model_gaps = model_of(row, notes)
         job, job_gaps = job_of(row, notes)
+        cluster = segmented(cluster, job.world_size)
         candidates, plan_gaps = candidates_of(row, notes, job)
-        key = f"{cluster.name} {cluster.domains[-1].bandwidth} {cluster.nics_per_node}"
+        key = (
+            f"{cluster.name} {cluster.domains[-1].bandwidth} {cluster.nics_per_node} {cluster.scale_up_ranks}"
+        )
         return Prepared(
             row=row,
             question=Question(

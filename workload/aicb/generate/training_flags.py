@@ -11,6 +11,7 @@ from solver.schedules.registry import Schedule
 from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules
 from spec.cluster.cluster import ClusterSpec
+from spec.cluster.segment import segmented
 from spec.job import JobSpec, precision_of
 from spec.model import ModelSpec
 from spec.presets.preset import FrameworkPreset
@@ -59,6 +60,7 @@ def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Bo
     Raises ConfigError for degrees that do not divide, and for plans the framework cannot run.
     """
     dp = _data_parallel(flags, cluster)
+    cluster = segmented(cluster, flags.world_size)
     batch = flags.global_batch if flags.global_batch is not None else dp * flags.micro_batch
     if flags.micro_batch < 1 or batch < 1 or batch % (dp * flags.micro_batch):
         raise refuse(

@@ -28,7 +28,9 @@ from solver.request import Opened, Request, open_question
 from solver.search import SearchResult, price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError
+from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan
+from spec.settings.setting import typed_values
 from spec.units import bytes_to_gib
 
 NOT_FEASIBLE = 3
@@ -59,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
     for folder in (options.export_bundle, options.draw_heatmap_path if options.draw_heatmap else None):
         check_folder(folder)
     typed = None if options.plan is None else parse_plan(options.plan)
+    job = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
     device = measuring_device(options) if options.measure_missing else None
     opened = open_question(
         Request(
@@ -71,12 +74,15 @@ def run(options: argparse.Namespace) -> int:
             seq_len=options.seq_len,
             cluster=options.cluster,
             framework=options.framework,
+            precision=options.precision,
+            job=job,
             missing=options.missing,
             device=device,
             calibration=options.calibration,
         )
     )
-    print(report.question_lines(opened.question, opened.profile), end="\n\n")
+    told = report.question_lines(opened.question, opened.profile, assumed_framework=opened.assumed_framework)
+    print(told, end="\n\n")
     try:
         answers = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
     finally:

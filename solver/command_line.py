@@ -3,8 +3,11 @@
 import argparse
 from pathlib import Path
 
+from spec.presets.registry import PRESETS
 from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
 from spec.program.parser import OneLineParser, decimal, whole
+from spec.settings.job import DEFAULT_FRAMEWORK
+from spec.settings.precision import PRECISIONS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,7 +31,14 @@ def parser() -> argparse.ArgumentParser:
         "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
     )
     what.add_argument(
-        "--framework", help="megatron, zero-bubble, internevo, deepspeed or fsdp (default: the config's)"
+        "--framework", help=f"{', '.join(PRESETS)} (default: the config's, else {DEFAULT_FRAMEWORK})"
+    )
+    what.add_argument("--precision", choices=PRECISIONS, help="products of linear layers (default bf16)")
+    what.add_argument(
+        "--job",
+        action="append",
+        default=[],
+        help="settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
     )
     where = parser.add_argument_group("on what")
     where.add_argument(

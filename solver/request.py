@@ -1,8 +1,10 @@
 """From what a user typed to a question: read the files, check the numbers, open the book."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ops.strategies.registry import strategy_named
 from profdb.cases import Family
 from profdb.curvebook import Book, CurveBook
 from profdb.on_demand import MeasuringDevice, OnDemand
@@ -10,18 +12,18 @@ from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
 from solver.calibration_file import read_calibration
 from solver.question import Question
+from solver.schedules.registry import Schedule
 from solver.times.op_times import Pricer
 from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.cluster.segment import segmented
 from spec.errors import ConfigError
-from spec.job import JobSpec, precision_of
 from spec.model_size import check_model_size, config_for_size
 from spec.presets.preset import FrameworkPreset
-from spec.presets.registry import preset_named
-from spec.readers.config_file import ConfigFile, WrittenJob
+from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
+from spec.settings.job import DEFAULT_FRAMEWORK, AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
 
@@ -29,7 +31,8 @@ from spec.settings.plan import WrittenPlan
 class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
-    ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
+    ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat it as
+    it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
     ``device`` measures what no sample surrounds; ``calibration`` is a file of solver.calibrate.fit.
     """
 
@@ -42,6 +45,8 @@ class Request:
     seq_len: int | None = None
     cluster: str | None = None
     framework: str | None = None
+    precision: str | None = None
+    job: Mapping[str, object] = field(default_factory=dict)
     missing: str = "error"
     device: MeasuringDevice | None = None
     calibration: Path | None = None
@@ -55,6 +60,8 @@ class Opened:
     config: ConfigFile
     profile: ProfileDatabase
     on_demand: OnDemand | None = None
+    assumed_framework: bool = False
+    """Neither the request nor the config named a framework."""
 
 
 def open_question(request: Request) -> Opened:
@@ -65,9 +72,8 @@ def open_question(request: Request) -> Opened:
     config = _config(request)
     profile = load_profile(request.profile)
     cluster = _cluster(request, profile)
-    written = config.plan or WrittenPlan()
-    preset = as_written(preset_named(request.framework or written.preset or "internevo"), config.job)
-    job = _job(request, config, cluster, preset)
+    job = job_of(asked_job(request, config, cluster), cluster.gpu.architecture)
+    check_names(job.preset)
     cluster = segmented(cluster, job.world_size)
     on_demand = request.device.on_demand(profile, str(request.profile)) if request.device else None
     book = CurveBook(
@@ -85,21 +91,8 @@ def open_question(request: Request) -> Opened:
         config=config,
         profile=profile,
         on_demand=on_demand,
+        assumed_framework=request.framework is None and config.framework is None,
     )
-
-
-def as_written(preset: FrameworkPreset, written: WrittenJob) -> FrameworkPreset:
-    """The preset with the overlaps and the bucket size that a config sets itself."""
-    changes: dict[str, bool | int] = {}
-    if written.overlap_sync_grad is not None:
-        changes["data_parallel.overlap_grad_reduce"] = written.overlap_sync_grad
-    if written.overlap_sync_param is not None:
-        changes["data_parallel.overlap_param_gather"] = written.overlap_sync_param
-    if written.weight_overlap is not None:
-        changes["data_parallel.overlap_weights"] = written.weight_overlap
-    if written.reduce_bucket_size is not None:
-        changes["data_parallel.bucket_elements"] = written.reduce_bucket_size
-    return preset.changed(changes)
 
 
 def _modelled(request: Request, cluster: ClusterSpec) -> Book | None:
@@ -123,7 +116,7 @@ def _config(request: Request) -> ConfigFile:
         path = config_for_size(str(request.model_size), request.root / "configs")
     config = read_config(path)
     if config.plan:
-        strategy_of(config.plan, config.path, sequence_parallel=config.job.sequence_parallel)
+        strategy_of(config.plan, config.path, sequence_parallel=config.sequence_parallel)
     if request.config is not None and request.model_size is not None:
         check_model_size(config.model, request.model_size)
     return config
@@ -186,7 +179,8 @@ def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:
     return world_size
 
 
-def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: FrameworkPreset) -> JobSpec:
+def asked_job(request: Request, config: ConfigFile, cluster: ClusterSpec) -> AskedJob:
+    """The job that the request and the config ask for; raises ConfigError for sizes that do not fit together."""
     world_size = checked_world_size(request.world_size, cluster)
     seq_len = config.seq_len if request.seq_len is None else request.seq_len
     if seq_len is None or seq_len < 1:
@@ -204,14 +198,36 @@ def _job(request: Request, config: ConfigFile, cluster: ClusterSpec, preset: Fra
             value=tokens,
             allowed=f"tokens per step, a positive multiple of the sequence length {seq_len}",
         )
-    return JobSpec(
+    framework = request.framework or config.framework or DEFAULT_FRAMEWORK
+    return AskedJob(
         world_size=world_size,
         seq_len=seq_len,
         global_batch_tokens=tokens,
-        preset=preset,
-        precision=precision_of(preset, config.job.dtype or "bf16"),
-        flash_attention=config.job.use_flash_attn is not False,
-    ).on(cluster.gpu.architecture)
+        framework=framework,
+        settings=said_of_job(request, config, framework),
+    )
+
+
+def said_of_job(request: Request, config: ConfigFile, framework: str) -> dict[str, object]:
+    """Values of the job's settings: the config's, its framework's own under that framework alone, a typed precision
+    in the place of the config's, and what was typed."""
+    said = dict(config.job)
+    if framework == config.framework:
+        said |= config.framework_job
+    if request.precision is not None:
+        said = {key: value for key, value in said.items() if not key.startswith("precision.")}
+        said["precision.recipe"] = request.precision
+    return said | dict(request.job)
+
+
+def check_names(preset: FrameworkPreset) -> None:
+    """Raise ConfigError for a strategy or schedule that a user gives a framework and that nobody knows."""
+    for name in preset.tensor_parallel.strategies:
+        strategy_named(name, where="--job")
+    for name in preset.pipeline.schedules:
+        if name not in set(Schedule):
+            allowed = f"of {', '.join(Schedule)}"
+            raise ConfigError(where="--job", key="pipeline.schedules", value=name, allowed=allowed)
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:

@@ -1,58 +1,55 @@
 """What is to be trained and how the framework does it, apart from the parallel plan."""
 
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
 from spec.cluster.architecture import ArchitectureSpec
+from spec.model import MoeSpec
 from spec.presets.preset import FrameworkPreset
+from spec.program.kinds import Number
+
+Wide = Literal["bf16", "fp16", "fp32"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Number formats of one training job, by what is stored or computed.
+    """Number formats of one training job, by what is stored or computed."""
 
-    ``gradient`` is the format gradients accumulate in, ``reduce`` the one they travel in,
-    ``parameter_gather`` the one sharded parameters travel in; ``master`` and ``moments`` are
-    optimizer state (master "" = no separate copy). ``scale_recipe`` names the products' scales ("tensor",
-    "block"), ``scaling`` how a framework finds them and casts (ops.quantize.RECIPES; "" by the scales).
-    ``transposed_copies``: products want both operands along k, so tensors are cast in both orders (JobSpec.on);
-    ``casts_every_forward``: weights are cast anew in every forward instead of once a step.
-    """
-
-    compute: str = "bf16"
-    parameter: str = "bf16"
-    parameter_gather: str = "bf16"
-    gradient: str = "bf16"
-    reduce: str = "bf16"
-    master: str = "fp32"
-    moments: str = "fp32"
-    activation: str = "bf16"
-    attention: str = "bf16"
-    moe_dispatch: str = "bf16"
-    linear: str = "bf16"
-    scale_recipe: str = ""
-    scaling: str = ""
+    compute: Wide = "bf16"
+    """Format of the products that no narrower one is said for: router and head."""
+    parameter: Wide = "bf16"
+    """Parameters that layers compute with."""
+    parameter_gather: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
+    """Format in which sharded parameters travel."""
+    gradient: Wide = "bf16"
+    """Format in which gradients accumulate."""
+    reduce: Wide = "bf16"
+    """Format in which gradients travel."""
+    master: Literal["fp32", "bf16", "fp16", ""] = "fp32"
+    """The optimizer's own copy of parameters, "" where there is none."""
+    moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
+    """Both moments of Adam."""
+    activation: Wide = "bf16"
+    """What layers hand on and keep."""
+    attention: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
+    """Operands of the attention kernel."""
+    moe_dispatch: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
+    """Format in which tokens travel to their experts."""
+    linear: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
+    """Operands of the linear layers' products."""
+    scale_recipe: Literal["tensor", "row", "block", "mx", ""] = ""
+    """What shares a scale in narrow products (GemmCase.scale_recipe)."""
+    scaling: Literal["delayed", "current", "block", "dynamic", "row", ""] = ""
+    """How a framework finds the scales and casts (ops.quantize.RECIPES); "" by the scales."""
     transposed_copies: bool = True
+    """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False
+    """Weights are cast anew in every forward instead of once a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """One training job. ``global_batch_tokens`` are tokens per optimizer step over all ranks.
-
-    ``moe_imbalance`` is the busiest rank's share of routed tokens over the average one;
-    ``attention_kernel`` is the flash kernel's generation: "flash" the best for the GPU, "flash2"
-    (arXiv 2307.08691), "flash1" (arXiv 2205.14135) or "flash_triton" (the same written in Triton);
-    ``unfused`` names what runs as one elementwise kernel after another: "norm", "rotary", "softmax".
-    ``context_parallel`` is "ring" (arXiv 2310.01889) or "all_to_all" (arXiv 2309.14509).
-
-    ``moe_dispatcher`` is "all_to_all" or "deduplicated" (DeepEP, HybridEP); ``overlap_expert_a2a`` runs the
-    experts' exchange of one micro-batch beside another's compute (Megatron-LM,
-    --overlap-moe-expert-parallel-comm), ``overlap_shared_experts`` beside the shared experts' products
-    (--moe-shared-expert-overlap).
-    ``cuda_graphs`` names what CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED);
-    ``wide_norms`` that norms read an fp32 copy of their input, made by a kernel of its own;
-    ``blocking_launches`` that the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1).
-    """
+    """One training job. ``global_batch_tokens`` are tokens per optimizer step over all ranks."""
 
     world_size: int
     seq_len: int
@@ -60,22 +57,44 @@ class JobSpec:
     preset: FrameworkPreset
     precision: Precision = field(default_factory=Precision)
     flash_attention: bool = True
-    dropout: bool = False
-    moe_imbalance: float = 1.0
-    context_parallel: str = "ring"
-    attention_kernel: str = "flash"
-    unfused: frozenset[str] = frozenset()
-    moe_dispatcher: str = "all_to_all"
-    overlap_expert_a2a: bool = False
-    overlap_shared_experts: bool = False
-    cuda_graphs: frozenset[str] = frozenset()
+    """Attention is one kernel that keeps no scores."""
+    attention_kernel: Literal["flash", "flash2", "flash1", "flash_triton"] = "flash"
+    """Its generation: the best for the GPU, FlashAttention-2 (arXiv 2307.08691) or -1 (arXiv 2205.14135), or the
+    same written in Triton."""
+    unfused: frozenset[Literal["norm", "rotary", "softmax"]] = frozenset()
+    """What runs as one elementwise kernel after another."""
     wide_norms: bool = False
+    """Norms read an fp32 copy of their input, made by a kernel of its own."""
+    dropout: bool = False
+    """Dropout after embedding, attention and feed-forward layer, and in attention."""
+    context_parallel: Literal["ring", "all_to_all"] = "ring"
+    """How sequences cut over cp meet: ring (arXiv 2310.01889) or all-to-all (arXiv 2309.14509)."""
+    moe_imbalance: Annotated[float, Number(least=1, most=1024)] = 1.0
+    """The busiest rank's share of routed tokens over the average one."""
+    moe_capacity_factor: Annotated[float | None, Number(least=0.01, most=1024)] = None
+    """Tokens that an expert takes over the even share, the rest dropped; as the model says unless said."""
+    moe_dispatcher: Literal["all_to_all", "deduplicated"] = "all_to_all"
+    """How tokens reach their experts: a copy for each expert, or for each rank or node of them (DeepEP, HybridEP)."""
+    overlap_expert_a2a: bool = False
+    """The experts' exchange of one micro-batch runs beside another's compute (Megatron-LM,
+    --overlap-moe-expert-parallel-comm)."""
+    overlap_shared_experts: bool = False
+    """The experts' exchange runs beside the shared experts' products (--moe-shared-expert-overlap)."""
+    cuda_graphs: frozenset[Literal["attn", "mlp", "moe_router", "moe_preprocess", "full_iteration"]] = (
+        frozenset()
+    )
+    """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED)."""
     blocking_launches: bool = False
+    """The host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)."""
 
     @property
     def global_batch_sequences(self) -> int:
         """Sequences per optimizer step."""
         return self.global_batch_tokens // self.seq_len
+
+    def capacity_factor(self, moe: MoeSpec) -> float | None:
+        """The job's share of experts' capacity, else the model's; None where no token is dropped."""
+        return moe.capacity_factor if self.moe_capacity_factor is None else self.moe_capacity_factor
 
     def with_preset(self, preset: FrameworkPreset) -> "JobSpec":
         """The same job under another framework preset."""
@@ -89,12 +108,10 @@ class JobSpec:
         return replace(self, precision=replace(self.precision, transposed_copies=fp8.transposed_copies))
 
 
-def precision_of(preset: FrameworkPreset, compute: str = "bf16") -> Precision:
-    """Mixed precision as the framework trains with it: gradients accumulate and travel in the preset's
-    format, optimizer state in fp32. ``compute`` is the format of the matrix products."""
-    gradient = (
-        preset.data_parallel.gradient_dtype if preset.data_parallel.gradient_dtype == "fp32" else compute
-    )
+def precision_of(preset: FrameworkPreset, compute: Wide = "bf16") -> Precision:
+    """Mixed precision as the framework trains with it: gradients accumulate and travel in fp32 where
+    the preset says so, optimizer state in fp32. ``compute`` is the format of the matrix products."""
+    gradient: Wide = "fp32" if preset.data_parallel.fp32_gradients else compute
     return Precision(
         compute=compute,
         parameter=compute,

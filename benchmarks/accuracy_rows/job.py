@@ -18,7 +18,7 @@ from spec.presets.preset import FrameworkPreset
 # their messages (megatron/p2p_communication.py, _communicate: wait on every request, then synchronize).
 OLD_MEGATRON = replace(MEGATRON, name="megatron-2021").changed(
     {
-        "data_parallel.gradient_dtype": "fp16",
+        "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
         "pipeline.overlap_hops": False,
@@ -32,7 +32,7 @@ SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigsci
 # DeepSpeed's first ZeRO stage 3, of 2021 (ops.data_parallel.sliced_collectives).
 DEEPSPEED_2021 = replace(DEEPSPEED, name="deepspeed-2021").changed(
     {
-        "data_parallel.gradient_dtype": "fp16",
+        "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": True,
         "data_parallel.sliced_collectives": True,
     }
@@ -87,7 +87,7 @@ NEMO = replace(MEGATRON, name="nemo").changed({"tensor_parallel.overlap": True, 
 # (scripts/performance: mixed_precision.grad_reduce_in_fp32 = False), a fused loss, tp_comm_overlap.
 BRIDGE = replace(MEGATRON, name="megatron-bridge").changed(
     {
-        "data_parallel.gradient_dtype": "bf16",
+        "data_parallel.fp32_gradients": False,
         "data_parallel.accumulation": "",
         "loss.fused": True,
         "tensor_parallel.overlap": True,
@@ -166,7 +166,7 @@ def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
     if notes.pure_precision or row.text("precision") == "amp_bf16":
         # Composer: reduce_dtype fp32 under mp_mode DEFAULT, the low precision under PURE (composer
         # distributed/mosaic_parallelism.py, get_mixed_precision).
-        preset = preset.changed({"data_parallel.gradient_dtype": "bf16" if notes.pure_precision else "fp32"})
+        preset = preset.changed({"data_parallel.fp32_gradients": not notes.pure_precision})
     return preset
 
 

@@ -25,8 +25,9 @@ def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntA
     """Token rows one rank's experts work on: topk copies spread by the job's stated imbalance, or with a
     capacity factor that many times topk, dropped or padded to it (GShard, arXiv 2006.16668 sec. 2.2)."""
     copies = moe.topk * context.job.moe_imbalance
-    if moe.capacity_factor is not None:
-        copies = moe.topk * moe.capacity_factor
+    capacity = context.job.capacity_factor(moe)
+    if capacity is not None:
+        copies = moe.topk * capacity
     rows: IntArray = np.ceil(own_rows * copies).astype(np.int64)
     return rows
 
@@ -42,7 +43,7 @@ class Exchange:
 
 def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
     """The two halves of an exchange of ``own_rows`` tokens per rank."""
-    if context.job.moe_dispatcher == "deduplicated" and moe.capacity_factor is None:
+    if context.job.moe_dispatcher == "deduplicated" and context.job.capacity_factor(moe) is None:
         return _deduplicated(context, moe, own_rows)
     rows = routed_rows(context, moe, own_rows)
     experts = moe.num_experts // context.layout.ep
@@ -55,7 +56,7 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            _counted(moe, moved_rows(context, Role.PERMUTE, own_rows, rows)),
+            _counted(context, moe, moved_rows(context, Role.PERMUTE, own_rows, rows)),
             _over_ranks(context, Role.DISPATCH, copies, first),
             # Rows that arrive rank by rank, into the order of this rank's several experts.
             moved_rows(context, Role.SORT, sorted_rows, sorted_rows),
@@ -81,7 +82,7 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
         rows=rows,
         dispatch=sequence(
             _over_ranks(context, Role.DISPATCH, elements, routed=routed),
-            _counted(moe, moved_rows(context, Role.PERMUTE, arriving, rows)),
+            _counted(context, moe, moved_rows(context, Role.PERMUTE, arriving, rows)),
         ),
         combine=sequence(
             moved_rows(context, Role.UNPERMUTE, rows, arriving),
@@ -90,10 +91,10 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     )
 
 
-def _counted(moe: MoeSpec, piece: Piece) -> Piece:
+def _counted(context: LayerContext, moe: MoeSpec, piece: Piece) -> Piece:
     """Without padding to a capacity the host reads how many tokens each expert gets before it can size what
     follows (Megatron-Core token_dispatcher.py, _maybe_dtoh_and_synchronize; DeepEP's dispatch waits for them)."""
-    waits = moe.capacity_factor is None
+    waits = context.job.capacity_factor(moe) is None
     return Piece(
         forward=tuple(replace(op, synchronises=waits) for op in piece.forward), backward=piece.backward
     )

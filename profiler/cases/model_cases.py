@@ -24,12 +24,12 @@ from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, MemoryB
 from profiler.cases.planned import Planned, planned
 from spec.arrays import ints
 from spec.errors import ConfigError
-from spec.job import JobSpec, precision_of
 from spec.presets.internevo import INTERNEVO
 from spec.presets.megatron import MEGATRON
 from spec.presets.preset import FrameworkPreset
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
+from spec.settings.job import AskedJob, job_of
 
 BEFORE_ALL = -1
 """Tier of a model's own shapes: the user asked for them by name."""
@@ -70,14 +70,15 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
         raise ConfigError(
             where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
         )
-    job = JobSpec(
+    asked = AskedJob(
         world_size=tp,
         seq_len=config.seq_len,
         global_batch_tokens=config.seq_len,
-        preset=preset,
-        precision=precision_of(preset, config.job.dtype or "bf16"),
-        flash_attention=config.job.use_flash_attn is not False,
+        framework=preset.name,
+        settings=config.job,
+        where=config.path,
     )
+    job = job_of(asked)
     layout = Layout.of(tp, tp=tp, micro_batch=ints(MICRO_BATCHES))
     made: ModelOps = model_ops(config.model, job, layout, strategy, Recompute.NONE)
     return [op for piece in (*made.blocks, made.embedding, made.head) for op in flat(piece)]

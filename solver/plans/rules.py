@@ -176,7 +176,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="the framework does not cut sequences over cp",
         after="cp",
-        keep=lambda d: bools((d["cp"] == 1) | d.job.preset.tensor_parallel.context_parallel),
+        keep=lambda d: bools((d["cp"] == 1) | d.job.preset.tensor_parallel.cuts_sequences),
     ),
     Rule(reason="a layer of the model cannot cut sequences over cp so", after="cp", keep=_sequences_cut),
     Rule(

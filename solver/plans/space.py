@@ -101,7 +101,7 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:
     """Powers of two that leave pieces of at least SHORTEST_PIECE_TOKENS."""
-    most = job.seq_len // SHORTEST_PIECE_TOKENS if job.preset.tensor_parallel.context_parallel else 1
+    most = job.seq_len // SHORTEST_PIECE_TOKENS if job.preset.tensor_parallel.cuts_sequences else 1
     return tuple(2**power for power in range(max(most, 1).bit_length()))
 
 

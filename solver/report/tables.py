@@ -10,6 +10,8 @@ from solver.search import SearchResult
 from spec.job import JobSpec
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
+from spec.settings.job import RECIPE, AskedJob, job_of, job_settings, setting_of
+from spec.settings.setting import typed
 from spec.units import bytes_to_gib, seconds_to_ms
 
 PART_TITLES: dict[str, str] = {
@@ -121,19 +123,40 @@ def internlm_dict(answer: Answer, job: JobSpec) -> dict[str, object]:
     }
 
 
-def question_lines(question: Question, profile: ProfileDatabase) -> str:
-    """What is asked, and which data answers."""
+def question_lines(question: Question, profile: ProfileDatabase, *, assumed_framework: bool = False) -> str:
+    """What is asked, which framework is meant or assumed, which settings differ from its own, and which data answers."""
     model, job, cluster = question.model, question.job, question.cluster
     count = num_parameters(model)
     nodes = cluster.nodes_for(job.world_size)
     lines = [
         f"model    {model.name}: {count.total:,} parameters, {model.num_layers} layers, hidden {model.hidden}",
         f"job      {job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
-        f"{job.seq_len:,}), {job.preset.name} preset",
+        f"{job.seq_len:,}), {job.preset.name} preset"
+        + " (assumed; --framework names another)"
+        * assumed_framework,
+        *settings_lines(question),
         f"cluster  {cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
         f"profile  {profile_words(profile)}",
     ]
     return "\n".join(lines)
+
+
+def settings_lines(question: Question) -> list[str]:
+    """The settings that are not the framework's own, if any."""
+    job = question.job
+    asked = AskedJob(
+        world_size=job.world_size,
+        seq_len=job.seq_len,
+        global_batch_tokens=job.global_batch_tokens,
+        framework=job.preset.name,
+    )
+    own = job_of(asked, question.cluster.gpu.architecture)
+    said = [
+        f"{key}={typed(setting_of(job, key))}"
+        for key in job_settings()
+        if key != RECIPE.key and setting_of(job, key) != setting_of(own, key)
+    ]
+    return [f"settings {', '.join(said)}"] if said else []
 
 
 def profile_words(profile: ProfileDatabase) -> str:

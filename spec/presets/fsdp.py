@@ -17,14 +17,14 @@ FSDP = FrameworkPreset(
     loss=Loss(plain=True),
     data_parallel=DataParallel(
         zero_stages=(0, 2, 3),
-        gradient_dtype="bf16",
+        fp32_gradients=False,
         bucket_elements=0,
         gathers_every_forward=True,
         copies_parameters=True,
         accumulation="",
     ),
     tensor_parallel=TensorParallel(
-        strategies=("mtp", "fsp"), context_parallel=True, vocab_pad_multiple=1, overlap_backward=False
+        strategies=("mtp", "fsp"), cuts_sequences=True, vocab_pad_multiple=1, overlap_backward=False
     ),
     recomputation=Recomputation(selective="every_second_product", stops_early=True),
     host=Host(code="torch"),

@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from spec.program.kinds import Several, Text, Whole
+
+MAX_PADDING = 2**20  # of a vocabulary, many times the multiples in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,19 +25,19 @@ class Loss:
 class DataParallel:
     """How gradients are added up and reduced, and parameters, optimizer and gradients sharded."""
 
-    zero_stages: tuple[int, ...]
+    zero_stages: Annotated[tuple[int, ...], Several(Whole(least=0, most=3))]
     """Sharding stages it can run."""
     hybrid_zero: bool = True
     """zero_size may be smaller than the data-parallel group."""
-    gradient_dtype: str
-    """Format in which gradients accumulate and travel."""
-    bucket_elements: int
+    fp32_gradients: bool
+    """Gradients accumulate and travel in fp32 instead of the format of the products."""
+    bucket_elements: Annotated[int, Whole(least=0)]
     """Elements of one gradient reduction, 0 for one reduction a layer."""
-    bucket_elements_per_rank: int = 0
+    bucket_elements_per_rank: Annotated[int, Whole(least=0)] = 0
     """A bucket holds at least so many elements for each data-parallel rank."""
-    gradient_sync: str = "reduce_scatter"
+    gradient_sync: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How gradients of a sharded optimizer are reduced: "reduce_scatter" or "all_reduce"."""
-    parameter_sync: str = "all_gather"
+    parameter_sync: Literal["all_gather", "broadcast"] = "all_gather"
     """How updated shards return: "all_gather" or "broadcast"."""
     gathers_every_forward: bool = False
     """Stage 2 gathers parameters in every forward instead of once a step."""
@@ -56,7 +60,7 @@ class DataParallel:
     gathers into the place they are views of)."""
     joins_gradients: bool = False
     """Gradients are joined into a flat one, cast and divided before they are reduced (FSDP1)."""
-    accumulation: str = "accumulate_fp32"
+    accumulation: Literal["accumulate_fp32", "accumulate", ""] = "accumulate_fp32"
     """The kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; "" where sharded
     gradients are added in small pieces."""
 
@@ -65,13 +69,13 @@ class DataParallel:
 class TensorParallel:
     """How a layer, the vocabulary and the sequence are cut over ranks, and what is communicated beside what."""
 
-    strategies: tuple[str, ...]
+    strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies.registry"))]
     """Tensor-parallel modes it can run."""
-    context_parallel: bool = False
+    cuts_sequences: bool = False
     """Sequences may be cut over cp."""
     kv_replication: bool = False
     """Key and value heads fewer than tp are replicated instead of refused."""
-    vocab_pad_multiple: int = 128
+    vocab_pad_multiple: Annotated[int, Whole(most=MAX_PADDING)] = 128
     """The vocabulary is padded to a multiple of this."""
     vocab_pad_times_tp: bool = True
     """The vocabulary is padded to that multiple on each tensor rank."""
@@ -85,7 +89,9 @@ class TensorParallel:
 class Pipeline:
     """How layers are dealt to stages, in which order stages compute and how they hand on."""
 
-    schedules: tuple[str, ...] = ("1f1b",)
+    schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.schedules.registry"))] = (
+        "1f1b",
+    )
     """Schedules it can run, by solver.schedules.registry' names."""
     interleaves: bool = False
     """A stage may hold several virtual chunks."""
@@ -109,7 +115,7 @@ class Pipeline:
 class Recomputation:
     """Which forwards can run again in the backward."""
 
-    selective: str = "core_attn"
+    selective: Literal["core_attn", "every_second_product", ""] = "core_attn"
     """What selective recomputation repeats: "core_attn" (the attention core), "every_second_product"
     (ops.recompute.every_second_product) or "" where there is none."""
     partial: bool = True
@@ -135,7 +141,7 @@ class Layers:
 class Host:
     """What the Python process does for the device."""
 
-    code: str = "modules"
+    code: Literal["modules", "torch", "compiled"] = "modules"
     """How its layers are written, a key of ops.host_work.calls.CALLS: "modules" of many Python layers
     (Megatron-Core, Transformer Engine), plain "torch" modules, or "compiled" code."""
     checks_numbers: bool = False
@@ -147,7 +153,7 @@ class Host:
 class Offload:
     """What may live in the host's memory."""
 
-    optimizer: str = ""
+    optimizer: Literal["backward", "step", ""] = ""
     """When gradients leave for an optimizer on the host: "backward" (as they are made), "step" (after the last,
     the device's own part of the update beside the host's), or "" where there is none."""
     activations: bool = False

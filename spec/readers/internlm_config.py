@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from spec.readers.config_file import ConfigFile, WrittenJob
+from spec.presets.internevo import INTERNEVO
+from spec.readers.config_file import ConfigFile
 from spec.readers.internlm_keys import TOP_LEVEL
 from spec.readers.internlm_model import FAMILIES, read_internlm_model
-from spec.readers.internlm_plan import read_internlm_plan
+from spec.readers.internlm_plan import TrainingSections, read_internlm_plan
 from spec.readers.pyconfig import PyConfig, read_pyconfig
 from spec.section import Section
-from spec.settings.plan import WrittenPlan
 
 
 def read_internlm_config(path: Path) -> ConfigFile:
@@ -25,7 +25,7 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
     model_section, data = top.section("model"), top.section("data")
     if not model_section.values:
         top.fail("model", "required: model = dict(num_layers=..., hidden_size=..., ...)")
-    plan, job = _plan(top, data, model_section)
+    training = _training(top, data, model_section)
     model = read_internlm_model(
         model_section,
         top.section("moe"),
@@ -39,13 +39,23 @@ def internlm_config(config: PyConfig, *, where: str, name: str) -> ConfigFile:
     if data.has("gradient_accumulation"):
         data.only("gradient_accumulation", (data.values.get("micro_num"),), "it must equal micro_num")
     _close_top(top, config)
-    return ConfigFile(path=where, format="internlm", model=model, seq_len=seq_len, plan=plan, job=job)
+    return ConfigFile(
+        path=where,
+        format="internlm",
+        model=model,
+        seq_len=seq_len,
+        plan=training.plan,
+        framework=INTERNEVO.name,
+        job=training.job,
+        framework_job=training.framework_job,
+        sequence_parallel=training.sequence_parallel,
+    )
 
 
-def _plan(top: Section, data: Section, model: Section) -> tuple[WrittenPlan | None, WrittenJob]:
+def _training(top: Section, data: Section, model: Section) -> TrainingSections:
     zero = top.section("hybrid_zero_optimizer")
-    plan, job = read_internlm_plan(top.section("parallel"), data, model, zero)
-    return (plan, job) if "parallel" in top.values else (None, WrittenJob())
+    training = read_internlm_plan(top.section("parallel"), data, model, zero)
+    return training if "parallel" in top.values else TrainingSections()
 
 
 def _close_top(top: Section, config: PyConfig) -> None:

@@ -5,12 +5,13 @@ InternEvo's own defaults apply where it has one (``internlm/initialize/launch.py
 args_sanity_check): zero1 over the whole data-parallel group, tensor, pipeline and weight 1, mtp.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
 from spec.presets.internevo import INTERNEVO
-from spec.readers.config_file import WrittenJob
 from spec.readers.internlm_keys import HYBRID_ZERO, PIPELINE
 from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import WrittenPlan
@@ -24,9 +25,17 @@ def chunk_sizes(num_layers: int, pp: int) -> frozenset[int]:
     return frozenset(size for size in (num_layers // pp, -(-num_layers // pp)) if size)
 
 
-def read_internlm_plan(
-    parallel: Section, data: Section, model: Section, zero: Section
-) -> tuple[WrittenPlan, WrittenJob]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSections:
+    """What a config says of its training: see ConfigFile."""
+
+    plan: WrittenPlan | None = None
+    job: Mapping[str, object] = field(default_factory=dict)
+    framework_job: Mapping[str, object] = field(default_factory=dict)
+    sequence_parallel: bool = False
+
+
+def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: Section) -> TrainingSections:
     """The written plan and job; raises ConfigError for settings that are wrong or not priced yet."""
     tensor = _entry(parallel, "tensor")
     tp = tensor.integer_or("size", 1)
@@ -56,23 +65,27 @@ def read_internlm_plan(
         num_micro=data.maybe_integer("micro_num"),
         recompute=recompute,
         recompute_layers=recompute_layers,
-        preset="internevo",
+        preset=INTERNEVO.name,
     )
-    job = WrittenJob(
-        sequence_parallel=sequence_parallel,
-        overlap_sync_grad=_overlap_sync_grad(zero),
-        overlap_sync_param=zero.flag("overlap_sync_param", False),
-        reduce_bucket_size=zero.maybe_integer("reduce_bucket_size"),
-        weight_overlap=weight.flag("overlap", False),
-        use_flash_attn=model.flag("use_flash_attn", True),
-        dtype=_dtype(model),
-    )
+    job = {
+        "flash_attention": model.flag("use_flash_attn", True),
+        "precision.recipe": _dtype(model),
+    }
+    framework_job: dict[str, object] = {
+        "data_parallel.overlap_grad_reduce": _overlap_sync_grad(zero),
+        "data_parallel.overlap_param_gather": zero.flag("overlap_sync_param", False),
+        "data_parallel.overlap_weights": weight.flag("overlap", False),
+    }
+    if zero.has("reduce_bucket_size"):
+        framework_job["data_parallel.bucket_elements"] = zero.integer("reduce_bucket_size")
     weight.flag("memory_pool", False)
     weight.choice("forward_overlap_per", ("layer", "module"), "layer")
     weight.only("launch_allgather_before", ("wo",), "another prefetch point is not priced")
     weight.close()
     zero.close(HYBRID_ZERO)
-    return plan, job
+    return TrainingSections(
+        plan=plan, job=job, framework_job=framework_job, sequence_parallel=sequence_parallel
+    )
 
 
 def _entry(parallel: Section, key: str) -> Section:

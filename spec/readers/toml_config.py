@@ -16,6 +16,10 @@
     [plan]                      # optional: the keys of spec.settings.plan
     strategy = "mtp"
     tp = 8
+    [job]                       # optional: the keys of spec.settings.job
+    dropout = true
+    [job.precision]
+    recipe = "fp8-blockwise"
 
 Keys are the field names of ModelSpec, BlockSpec, MlpSpec, MoeSpec, RopeSpec and WrittenPlan, and of what mixes the
 block's tokens, whose own key is its name in spec.mixers.registry; any other key is refused.
@@ -23,7 +27,6 @@ block's tokens, whose own key is its name in spec.mixers.registry; any other key
 
 from pathlib import Path
 
-from spec.dtypes import canonical_dtype
 from spec.mixers.mixer import Mixer
 from spec.mixers.registry import MIXERS
 from spec.mixers.rope import RopeScaling, RopeSpec
@@ -36,26 +39,46 @@ from spec.model import (
     NormKind,
     PositionKind,
 )
-from spec.readers.config_file import ConfigFile, WrittenJob
+from spec.readers.config_file import ConfigFile
 from spec.section import MAX_LAYERS, Section
+from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan, plan_settings
+from spec.settings.precision import PRECISIONS
 from spec.settings.setting import section_values
 from spec.text_file import read_toml
 
 MAX_RUNS = 1000
+# What is said of the job and not of its plan, and where.
+OF_THE_JOB = {
+    "dtype": f"[job.precision] recipe: {', '.join(PRECISIONS)}",
+    "use_flash_attn": "[job] flash_attention",
+    "overlap_sync_grad": "[job.data_parallel] overlap_grad_reduce",
+    "overlap_sync_param": "[job.data_parallel] overlap_param_gather",
+    "weight_overlap": "[job.data_parallel] overlap_weights",
+    "reduce_bucket_size": "[job.data_parallel] bucket_elements",
+}
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "squared_relu")
 
 
 def read_toml_config(path: Path) -> ConfigFile:
-    """The model, sequence length and plan of one TOML file; raises ConfigError."""
+    """The model, sequence length, plan and job of one TOML file; raises ConfigError."""
     top = read_toml(path)
     model = _model(top.section("model"), name=path.stem, source=top.text("source"))
     data = top.section("data")
     seq_len = data.maybe_integer("seq_len")
     data.close()
-    plan, job = _plan(top.section("plan")) if top.has("plan") else (None, WrittenJob())
+    plan = _plan(top.section("plan")) if top.has("plan") else None
+    job = _job(top.section("job"))
     top.close()
-    return ConfigFile(path=top.where, format="toml", model=model, seq_len=seq_len, plan=plan, job=job)
+    return ConfigFile(
+        path=top.where,
+        format="toml",
+        model=model,
+        seq_len=seq_len,
+        plan=plan,
+        framework=plan.preset if plan else None,
+        job=job,
+    )
 
 
 def _model(section: Section, *, name: str, source: str) -> ModelSpec:
@@ -178,16 +201,16 @@ def _moe(section: Section) -> MoeSpec:
     return moe
 
 
-def _plan(section: Section) -> tuple[WrittenPlan, WrittenJob]:
-    plan = WrittenPlan(**section_values(section, plan_settings().values()))
-    dtype = section.text("dtype") if section.has("dtype") else None
-    job = WrittenJob(
-        overlap_sync_grad=section.maybe_flag("overlap_sync_grad"),
-        overlap_sync_param=section.maybe_flag("overlap_sync_param"),
-        weight_overlap=section.maybe_flag("weight_overlap"),
-        reduce_bucket_size=section.maybe_integer("reduce_bucket_size"),
-        use_flash_attn=section.maybe_flag("use_flash_attn"),
-        dtype=canonical_dtype(dtype, where=section.where, key="plan.dtype") if dtype is not None else None,
-    )
+def _plan(section: Section) -> WrittenPlan:
+    for key, place in OF_THE_JOB.items():
+        if section.has(key):
+            section.fail(key, f"under {place}")
+    plan = WrittenPlan(**section_values(section, plan_settings()))
     section.close()
-    return plan, job
+    return plan
+
+
+def _job(section: Section) -> dict[str, object]:
+    said = section_values(section, job_settings())
+    section.close()
+    return said

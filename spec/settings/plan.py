@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from spec.presets.registry import PRESETS
-from spec.settings.kinds import Number, Text, Whole, Word
+from spec.program.kinds import Number, Text, Whole, Word
+from spec.program.limits import MOST_GPUS, MOST_LAYERS, MOST_STEP_TOKENS
 from spec.settings.setting import Column, Settings, settings_of
 
+DEGREE = Whole(most=MOST_GPUS)
 STRATEGIES = tuple(dict.fromkeys(name for one in PRESETS.values() for name in one.tensor_parallel.strategies))
 Module = Literal["moe_act", "layernorm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"]
 # Said by options of their own on a command line.
@@ -20,29 +22,29 @@ class WrittenPlan:
 
     strategy: Annotated[str | None, Word(STRATEGIES)] = None
     """How a layer's weights and tokens are cut."""
-    tp: Annotated[int | None, Whole(), Column()] = None
+    tp: Annotated[int | None, DEGREE, Column()] = None
     """Tensor-parallel ranks."""
-    pp: Annotated[int | None, Whole(), Column()] = None
+    pp: Annotated[int | None, DEGREE, Column()] = None
     """Pipeline stages."""
-    wp: Annotated[int | None, Whole(), Column()] = None
+    wp: Annotated[int | None, DEGREE, Column()] = None
     """Ranks that share the weights, under isp."""
-    ep: Annotated[int | None, Whole(least=0), Column()] = None
+    ep: Annotated[int | None, Whole(least=0, most=MOST_GPUS), Column()] = None
     """Expert-parallel ranks; 0 for as many as experts and ranks allow."""
-    etp: Annotated[int | None, Whole(), Column()] = None
+    etp: Annotated[int | None, DEGREE, Column()] = None
     """Tensor-parallel ranks of an expert, 1 unless said."""
-    cp: Annotated[int, Whole(), Column()] = 1
+    cp: Annotated[int, DEGREE, Column()] = 1
     """Context-parallel ranks."""
-    vpp: Annotated[int, Whole(), Column()] = 1
+    vpp: Annotated[int, Whole(most=MOST_LAYERS), Column()] = 1
     """Virtual chunks of a stage."""
     zero_stage: Annotated[int | None, Whole(least=0, most=3), Column()] = None
     """What is sharded over data-parallel ranks: optimizer state (1), gradients (2), parameters (3)."""
-    zero_size: Annotated[int | None, Whole(least=0), Column()] = None
+    zero_size: Annotated[int | None, Whole(least=0, most=MOST_GPUS), Column()] = None
     """Ranks that share one copy of it; 0 for the whole data-parallel group."""
-    micro_batch: Annotated[int | None, Whole(), Column()] = None
+    micro_batch: Annotated[int | None, Whole(most=MOST_STEP_TOKENS), Column()] = None
     """Sequences of a micro-batch."""
     recompute: Literal["none", "selective", "full"] | None = None
     """What of a layer runs again in the backward."""
-    recompute_layers: Annotated[int | None, Whole(), Column()] = None
+    recompute_layers: Annotated[int | None, Whole(most=MOST_LAYERS), Column()] = None
     """Layers of every chunk of a stage that do so, with recompute=full; all unless said."""
     recompute_modules: tuple[Module, ...] = ()
     """Parts of layers that run again beside it."""
@@ -52,9 +54,9 @@ class WrittenPlan:
     """What each stage holds (spec.pipeline_layout); layers are dealt evenly unless said."""
     optimizer_offload: Annotated[float, Number(least=0, most=1), Column()] = 0.0
     """Share of the optimizer that lives and runs on the host."""
-    offloaded_layers: Annotated[int, Whole(least=0), Column()] = 0
+    offloaded_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS), Column()] = 0
     """Layers whose saved activations wait on the host."""
-    num_micro: Annotated[int | None, Whole(), Column()] = None
+    num_micro: Annotated[int | None, Whole(most=MOST_STEP_TOKENS), Column()] = None
     """Micro-batches of a step: the batch of the plan where nobody gives one."""
     preset: Annotated[str | None, Word(tuple(PRESETS))] = None
     """The framework that runs the plan."""

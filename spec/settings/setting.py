@@ -8,16 +8,18 @@ have the group's name before a dot. Other fields are not settings.
 """
 
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spec.errors import ConfigError
+from spec.program.kinds import Flag, Kind, Number, Several, Text, Whole, Word
 from spec.section import Section
 from spec.settings.attribute_docstrings import attribute_docstrings
-from spec.settings.kinds import Flag, Kind, Number, Text, Whole, Word, Words
 
-KINDS = (Flag, Number, Text, Whole, Word, Words)
+MOST_KEYS_SHOWN = 30
+KINDS = (Flag, Number, Text, Several, Whole, Word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def kind_of(hint: Any) -> Kind | None:
     if get_origin(hint) is Literal:
         return Word(get_args(hint))
     if get_origin(hint) in (tuple, frozenset) and get_origin(get_args(hint)[0]) is Literal:
-        return Words(get_args(get_args(hint)[0]))
+        return Several(Word(get_args(get_args(hint)[0])), unordered=get_origin(hint) is frozenset)
     return None
 
 
@@ -107,34 +109,61 @@ def typed(value: object) -> str:
     return str(value) or "none"
 
 
+def keys_near(key: str, settings: Settings) -> str:
+    """The keys of a table in an error about one that it lacks: all of a short table, of a long one the likeliest."""
+    if len(settings) <= MOST_KEYS_SHOWN:
+        return ", ".join(settings)
+    ends = {name.rpartition(".")[2]: name for name in settings}
+    near = [ends.get(name, name) for name in get_close_matches(key, [*settings, *ends], n=3, cutoff=0.5)]
+    likely = f", such as {' or '.join(dict.fromkeys(near))}" if near else ""
+    return f"the table in docs/configs.md{likely}"
+
+
 def typed_values(text: str, settings: Settings, where: str) -> dict[str, Any]:
     """``key=value,key=value`` as values by key.
 
     Raises ConfigError for no keys at all, an unknown or repeated key, or a value that the key does not take.
     """
-    keys = ", ".join(settings)
     values: dict[str, Any] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = (part.strip() for part in entry.partition("="))
         if key not in settings or not value:
-            raise ConfigError(where=where, key=key, value=value, allowed=f"key=value with a key of {keys}")
+            raise ConfigError(
+                where=where,
+                key=key,
+                value=value,
+                allowed=f"key=value with a key of {keys_near(key, settings)}",
+            )
         if key in values:
             raise ConfigError(where=where, key=key, value=value, allowed="each key once")
         values[key] = settings[key].read(value, where)
     if not values:
         raise ConfigError(
-            where=where, key=where.strip("-"), value=text, allowed=f"key=value,... with keys of {keys}"
+            where=where,
+            key=where.strip("-"),
+            value=text,
+            allowed=f"key=value,... with keys of {keys_near('', settings)}",
         )
     return values
 
 
-def section_values(section: Section, settings: Iterable[Setting]) -> dict[str, Any]:
-    """What a section of a file says of the settings, by key; the section's own ``close`` refuses the rest."""
+def section_values(section: Section, settings: Settings) -> dict[str, Any]:
+    """What a section of a file says of the settings, by key; groups are its sub-sections. The section's own
+    ``close`` refuses other keys of it.
+
+    Raises ConfigError for a value that a key does not take, and for other keys of a group.
+    """
     found: dict[str, Any] = {}
-    for setting in settings:
-        if section.has(setting.key):
+    groups = {"": section}
+    for setting in settings.values():
+        group, _, name = setting.key.rpartition(".")
+        place = groups.setdefault(group, section.section(group) if group else section)
+        if place.has(name):
             try:
-                found[setting.key] = setting.kind.accept(section.values[setting.key])
+                found[setting.key] = setting.kind.accept(place.values[name])
             except ValueError:
-                section.fail(setting.key, f"{setting.kind.allowed} ({setting.meaning})")
+                place.fail(name, f"{setting.kind.allowed} ({setting.meaning})")
+    for group, place in groups.items():
+        if group:
+            place.close()
     return found

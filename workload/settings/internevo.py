@@ -4,6 +4,7 @@ Keys and refusals: InternEvo 0.5.3 (develop, commit 02ea919, 2025-01-17), intern
 (``args_sanity_check``) and internlm/model/builder.py. Data paths, optimizer and checkpoints are the user's.
 """
 
+from dataclasses import replace
 from pprint import pformat
 
 from ops.recompute.layers import Recompute
@@ -66,7 +67,7 @@ def _since(kind: str, plan: Plan) -> str:
 def check_internevo(question: Question) -> None:
     """Raise ExportError for a model or a job that no plan makes InternEvo run."""
     job = question.job
-    model_section(question.model)
+    model_section(_trained(question))
     refuse_unless(not job.dropout, NAME, "a job's dropout")
     products = job.precision
     plain = products.compute in ("bf16", "fp16") and products.linear == products.compute
@@ -94,6 +95,16 @@ def checkpoint_share(recomputed: int, sizes: frozenset[int]) -> float:
     )
 
 
+def _trained(question: Question) -> ModelSpec:
+    """The model with the capacity of experts that the job says."""
+    runs = []
+    for run in question.model.blocks:
+        moe = run.block.moe
+        moe = moe and replace(moe, capacity_factor=question.job.capacity_factor(moe))
+        runs.append(replace(run, block=replace(run.block, moe=moe)))
+    return replace(question.model, blocks=tuple(runs))
+
+
 def _model(question: Question, plan: Plan) -> Section:
     job, model = question.job, question.model
     refuse_unless(
@@ -108,7 +119,7 @@ def _model(question: Question, plan: Plan) -> Section:
         checkpoint = checkpoint_share(plan.num_recompute_layers, sizes)
     alone = [run.block.mlp for run in model.blocks if run.block.mlp]
     return {
-        **model_section(model),
+        **model_section(_trained(question)),
         "mlp_layer_fusion": job.preset.layers.joined_gate and any(not mlp.bias for mlp in alone),
         "dtype": {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[job.precision.compute],
         "use_flash_attn": job.flash_attention,

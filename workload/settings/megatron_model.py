@@ -6,7 +6,7 @@ latent attention exist only with --qk-layernorm); core 0.16 for the gate of shar
 
 from solver.question import Question
 from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
-from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
+from spec.model import BlockSpec, MlpSpec, MoeSpec, NormKind, PositionKind
 from workload.settings.launch_error import refuse_unless
 
 NAME = "Megatron-LM"
@@ -44,7 +44,7 @@ def model_flags(question: Question) -> Flags:
         flags["--mtp-num-layers"] = predicted
     flags |= _attention(attention, model.hidden)
     flags |= _biases(attention, blocks)
-    return flags | _feed_forward(model, blocks)
+    return flags | _feed_forward(question, blocks)
 
 
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
@@ -85,7 +85,8 @@ def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
     return flags | {"--add-qkv-bias": None} if attention.qkv_bias else flags
 
 
-def _feed_forward(model: ModelSpec, blocks: list[BlockSpec]) -> Flags:
+def _feed_forward(question: Question, blocks: list[BlockSpec]) -> Flags:
+    model = question.model
     refuse_unless(all(block.feeds_forward for block in blocks), NAME, "layers without a feed-forward network")
     dense = {block.mlp for block in blocks if block.mlp}
     routed = {block.moe for block in blocks if block.moe}
@@ -97,7 +98,7 @@ def _feed_forward(model: ModelSpec, blocks: list[BlockSpec]) -> Flags:
     for mlp in dense:
         flags["--ffn-hidden-size"] = mlp.ffn_hidden
     for moe in routed:
-        flags |= _experts(moe)
+        flags |= _experts(moe, question.job.capacity_factor(moe))
     if dense and routed:
         pattern = "+".join(f"[{int(run.block.moe is not None)}]*{run.count}" for run in model.main_blocks)
         flags["--moe-layer-freq"] = f"({pattern})"
@@ -115,7 +116,7 @@ def _activation(gated: bool, activation: str, *, bias: bool) -> Flags:
     return {"--squared-relu": None, **({"--no-bias-gelu-fusion": None} if bias else {})}
 
 
-def _experts(moe: MoeSpec) -> Flags:
+def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
     refuse_unless(not (moe.bias or moe.clamped), NAME, "biases of experts, or clamped ones")
     flags: Flags = {
         "--num-experts": moe.num_experts,
@@ -126,8 +127,8 @@ def _experts(moe: MoeSpec) -> Flags:
         flags["--moe-shared-expert-intermediate-size"] = moe.shared_ffn_hidden
         if moe.shared_gate:
             flags["--moe-shared-expert-gate"] = None
-    if moe.capacity_factor is not None:
-        flags["--moe-expert-capacity-factor"] = str(moe.capacity_factor)
+    if capacity is not None:
+        flags["--moe-expert-capacity-factor"] = str(capacity)
     if moe.router_bias:
         refuse_unless(moe.score == "sigmoid", NAME, "score corrections of a softmax router")
     return flags

@@ -26,7 +26,7 @@ def moved_per_element(asked: JobSpec, layout: Layout, owned: int = ELEMENTS) -> 
 
 
 def with_precision(preset: str, gradient: str, compute: str) -> JobSpec:
-    changed = PRESETS[preset].changed({"data_parallel.gradient_dtype": gradient})
+    changed = PRESETS[preset].changed({"data_parallel.fp32_gradients": gradient == "fp32"})
     return replace(job(preset=changed), precision=precision_of(changed, compute))
 
 

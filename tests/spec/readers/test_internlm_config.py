@@ -124,10 +124,14 @@ def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
     assert (plan.strategy, plan.tp, plan.pp, plan.wp) == ("isp", 2, 1, 4)
     assert (plan.zero_stage, plan.zero_size) == (1, 0)
     assert (plan.micro_batch, plan.num_micro) == (2, 4)
-    assert (plan.recompute, config.job.dtype, config.job.use_flash_attn) == ("none", "bf16", True)
-    assert (config.job.overlap_sync_grad, config.job.overlap_sync_param) == (True, False)
-    assert config.job.reduce_bucket_size == 2**29
-    assert config.job.weight_overlap is True
+    assert (plan.recompute, config.framework) == ("none", "internevo")
+    assert config.job == {"flash_attention": True, "precision.recipe": "bf16"}
+    assert config.framework_job == {
+        "data_parallel.overlap_grad_reduce": True,
+        "data_parallel.overlap_param_gather": False,
+        "data_parallel.overlap_weights": True,
+        "data_parallel.bucket_elements": 2**29,
+    }
     assert plan.preset == "internevo"
     block = config.model.blocks[0].block
     assert config.model.num_layers == 32

@@ -35,7 +35,6 @@ zero_stage = 1
 zero_size = 0
 recompute = "full"
 preset = "megatron"
-dtype = "bfloat16"
 """
 
 
@@ -53,7 +52,7 @@ def test_mixed_blocks_and_plan(tmp_path: Path) -> None:
     assert second.mixer.kind is AttentionKind.MLA
     assert config.plan is not None
     assert (config.plan.strategy, config.plan.tp, config.plan.wp) == ("fsp", 4, None)
-    assert (config.plan.recompute, config.job.dtype) == ("full", "bf16")
+    assert (config.plan.recompute, config.framework) == ("full", "megatron")
     # by hand: embedding, final norm, two dense blocks, six routed blocks
     h = 1024
     dense = h * (16 + 2 * 4) * 64 + h * h + 16 + 3 * h * 4096 + 2 * h
@@ -86,7 +85,6 @@ BAD = {
     "data.seq_len": ("seq_len = 2048", 'seq_len = "2048"'),
     "plan.strategy": ('strategy = "fsp"', 'strategy = "sp"'),
     "plan.zero_stage": ("zero_stage = 1", "zero_stage = 4"),
-    "plan.dtype": ('dtype = "bfloat16"', 'dtype = "bf17"'),
     "plan.preset": ('preset = "megatron"', 'preset = "ours"'),
     "plan.dp": ("tp = 4", "dp = 4"),
     "source": ('source = "made for this test"', ""),
@@ -129,3 +127,39 @@ def test_a_plan_says_what_is_offloaded(tmp_path: Path) -> None:
     path.write_text(MIXED.replace("[plan]", "[plan]\noptimizer_offload = 1.5"))
     with pytest.raises(ConfigError, match="optimizer_offload"):
         read_config(path)
+
+
+def test_a_job_is_said_in_tables_of_its_groups(tmp_path: Path) -> None:
+    said = '[job]\ndropout = true\ncuda_graphs = ["mlp", "attn"]\n[job.precision]\nrecipe = "fp8-blockwise"\n'
+    config = load(tmp_path, MIXED + said + "[job.data_parallel]\nbucket_elements = 1_000\n")
+    assert config.job == {
+        "dropout": True,
+        "cuda_graphs": {"mlp", "attn"},
+        "precision.recipe": "fp8-blockwise",
+        "data_parallel.bucket_elements": 1000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ("[job]\ndropoff = true", "job.dropoff"),
+        ('[job]\ndropout = "yes"', "job.dropout"),
+        ("[job.loss]\nfast = true", "job.loss.fast"),
+        ('[job.precision]\nrecipe = "fp8"', "job.precision.recipe"),
+        ('[job]\nprecision = "fp8-blockwise"', "job.precision"),
+    ],
+)
+def test_what_no_job_has_is_refused(tmp_path: Path, said: str, key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, f"{MIXED}{said}\n")
+    assert refused.value.key == key
+
+
+@pytest.mark.parametrize("name", ["fp8", "bf16"])
+def test_a_bare_dtype_is_refused_with_the_names_of_precisions(tmp_path: Path, name: str) -> None:
+    """One byte for parameters and activations is nobody's fp8 training."""
+    with pytest.raises(
+        ConfigError, match="fp8-tensor, fp8-current, fp8-rowwise, fp8-blockwise, mxfp8, nvfp4"
+    ):
+        load(tmp_path, MIXED.replace("[plan]", f'[plan]\ndtype = "{name}"'))

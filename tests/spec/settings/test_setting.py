@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 import pytest
 
 from spec.errors import ConfigError
+from spec.program.kinds import Flag, Number, Several, Whole, Word
 from spec.section import Section
-from spec.settings.kinds import Flag, Number, Whole, Word, Words
+from spec.settings.job import job_settings
 from spec.settings.setting import Column, section_values, settings_of, typed_values
 
 
@@ -38,7 +39,7 @@ def test_fields_say_their_kinds_and_groups_stand_before_a_dot() -> None:
         "engine.turbo": Flag,
         "doors": Whole,
         "load": Number,
-        "extras": Words,
+        "extras": Several,
     }
     assert CAR["engine.kind"].meaning == "What it burns."
     assert (CAR["doors"].column, CAR["load"].column) == (True, False)
@@ -79,8 +80,15 @@ def test_an_error_says_what_is_allowed_and_what_the_key_means() -> None:
 
 def test_a_section_is_read_by_the_table() -> None:
     section = Section(where="car.toml", name="car", values={"doors": 4, "load": 1})
-    assert section_values(section, CAR.values()) == {"doors": 4, "load": 1.0}
+    assert section_values(section, CAR) == {"doors": 4, "load": 1.0}
     section.close()
     wrong = Section(where="car.toml", name="car", values={"doors": 4.0})
     with pytest.raises(ConfigError, match=r"car\.doors"):
-        section_values(wrong, CAR.values())
+        section_values(wrong, CAR)
+
+
+def test_an_unknown_key_of_a_long_table_is_answered_with_the_likeliest() -> None:
+    with pytest.raises(ConfigError, match=r"such as precision\.gradient\b"):
+        typed_values("gradient=bf16", job_settings(), "--job")
+    with pytest.raises(ConfigError, match=r"a key of the table in docs/configs\.md$"):
+        typed_values("zzzz=1", job_settings(), "--job")

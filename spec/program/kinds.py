@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-MAX_WHOLE = 2**40  # no size, count or degree of a model, job or plan comes near
-MAX_DIGITS = 20  # of a typed number, underscores included
+from spec.program.limits import MOST_COUNT
+from spec.program.numbers import decimal_number, whole_number
 
 
 class Kind(Protocol):
@@ -33,21 +33,16 @@ class Whole:
     """A whole number; digits may be grouped with underscores."""
 
     least: int = 1
-    most: int = MAX_WHOLE
+    most: int = MOST_COUNT
 
     @property
     def allowed(self) -> str:
         """Its range."""
-        if self.most < MAX_WHOLE:
-            return f"a whole number from {self.least} to {self.most}"
-        return f"a whole number of at least {self.least}"
+        return f"a whole number from {self.least:,} to {self.most:,}"
 
     def read(self, text: str) -> int:
         """Plain digits."""
-        digits = text.replace("_", "")
-        if not (digits.isascii() and digits.isdecimal() and len(text) <= MAX_DIGITS):
-            raise ValueError(text)
-        return self.accept(int(digits))
+        return whole_number(text, minimum=self.least, maximum=self.most)
 
     def accept(self, value: object) -> int:
         """An int within the range; a bool is none."""
@@ -69,10 +64,8 @@ class Number:
         return f"a number from {self.least:g} to {self.most:g}"
 
     def read(self, text: str) -> float:
-        """As Python writes floats."""
-        if not text.isascii() or len(text) > MAX_DIGITS:
-            raise ValueError(text)
-        return self.accept(float(text))
+        """Plain decimal digits, with an exponent or without."""
+        return decimal_number(text, minimum=self.least, maximum=self.most)
 
     def accept(self, value: object) -> float:
         """A number within the range, which infinity and NaN are not."""
@@ -130,27 +123,34 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Several of some words, in the order of the table; typed joined by +, "none" for none of them."""
+class Several:
+    """Several values of one kind, each once; typed joined by +, "none" for none of them. They are a tuple in the
+    order of their words, or as given where the kind has none, or with ``unordered`` a frozenset."""
 
-    words: Sequence[str]
+    of: Kind
+    unordered: bool = False
 
     @property
     def allowed(self) -> str:
-        """All of them."""
-        return f"{', '.join(self.words)}, joined by +"
+        """What each may be."""
+        return f"{self.of.allowed}, joined by +"
 
-    def read(self, text: str) -> tuple[str, ...]:
-        """Words between + signs."""
-        return self.accept([] if text == "none" else [part.strip() for part in text.split("+")])
+    def read(self, text: str) -> tuple[object, ...] | frozenset[object]:
+        """Values between + signs."""
+        return self._all([] if text == "none" else [self.of.read(part.strip()) for part in text.split("+")])
 
-    def accept(self, value: object) -> tuple[str, ...]:
-        """A list of known words, or one text of them."""
+    def accept(self, value: object) -> tuple[object, ...] | frozenset[object]:
+        """A list of values, or one text of them."""
         if isinstance(value, str):
             return self.read(value)
-        if not isinstance(value, list | tuple | frozenset) or not all(one in self.words for one in value):
+        if not isinstance(value, list | tuple | frozenset):
             raise ValueError(value)
-        return tuple(word for word in self.words if word in value)
+        return self._all([self.of.accept(one) for one in value])
+
+    def _all(self, values: list[object]) -> tuple[object, ...] | frozenset[object]:
+        words = self.of.words if isinstance(self.of, Word) else values
+        ordered = dict.fromkeys(one for one in words if one in values)
+        return frozenset(ordered) if self.unordered else tuple(ordered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

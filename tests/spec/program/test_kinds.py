@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec.settings.kinds import Flag, Kind, Number, Text, Whole, Word, Words
+from spec.program.kinds import Flag, Kind, Number, Several, Text, Whole, Word
 
 WORDS = ("norm", "rotary", "softmax")
 
@@ -19,8 +19,10 @@ WORDS = ("norm", "rotary", "softmax")
         (Word(("ring", "all_to_all")), "ring", "ring"),
         (Word(("core_attn", "")), "none", ""),
         (Word(("none", "full")), "none", "none"),
-        (Words(WORDS), "softmax+norm", ("norm", "softmax")),
-        (Words(WORDS), "none", ()),
+        (Several(Word(WORDS)), "softmax+norm", ("norm", "softmax")),
+        (Several(Word(WORDS)), "none", ()),
+        (Several(Word(WORDS), unordered=True), "softmax+norm", frozenset({"norm", "softmax"})),
+        (Several(Whole(least=0, most=3)), "0+3+0", (0, 3)),
         (Text(means="stages"), "Ett|tL", "Ett|tL"),
     ],
 )
@@ -45,8 +47,9 @@ def test_text_is_read(kind: Kind, text: str, value: object) -> None:
         (Number(least=0, most=1), "all"),
         (Flag(), "1"),
         (Word(("ring",)), "none"),
-        (Words(WORDS), "norm+"),
-        (Words(WORDS), "norm+gelu"),
+        (Several(Word(WORDS)), "norm+"),
+        (Several(Word(WORDS)), "norm+gelu"),
+        (Several(Whole(least=0, most=3)), "0+4"),
         (Text(means="stages"), " "),
     ],
 )
@@ -67,8 +70,8 @@ def test_other_text_is_refused(kind: Kind, text: str) -> None:
         (Flag(), "true"),
         (Flag(), 1),
         (Word(("ring",)), ["ring"]),
-        (Words(WORDS), [["norm"]]),
-        (Words(WORDS), 3),
+        (Several(Word(WORDS)), [["norm"]]),
+        (Several(Word(WORDS)), 3),
         (Text(means="stages"), 3),
     ],
 )

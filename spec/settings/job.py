@@ -1,0 +1,91 @@
+"""The settings of a training job: every switch that a formula reads, by the key under which a user sets it.
+
+Keys are the fields of JobSpec, of its Precision (``precision.gradient``) and of the framework preset's groups
+(``tensor_parallel.overlap``); ``precision.recipe`` names what the other formats start from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from spec.cluster.architecture import ArchitectureSpec
+from spec.errors import ConfigError
+from spec.job import JobSpec
+from spec.presets.registry import preset_named
+from spec.program.kinds import Word
+from spec.settings.precision import PRECISIONS, named_precision
+from spec.settings.setting import Setting, Settings, keys_near, settings_of
+
+DEFAULT_FRAMEWORK = "megatron"
+RECIPE = Setting(
+    key="precision.recipe",
+    kind=Word(PRECISIONS),
+    meaning="The named precision that the formats below start from (--precision).",
+    default="bf16",
+)
+
+
+@cache
+def job_settings() -> Settings:
+    """Every key of a job."""
+    found = {key.removeprefix("preset."): one for key, one in settings_of(JobSpec).items()}
+    return {RECIPE.key: RECIPE} | {key: replace(one, key=key) for key, one in found.items()}
+
+
+def setting_of(job: JobSpec, key: str) -> object:
+    """What a job's formulas read for a key other than precision.recipe."""
+    holder: Any = job
+    if hasattr(job.preset, key.split(".", maxsplit=1)[0]):
+        holder = job.preset
+    for name in key.split("."):
+        holder = getattr(holder, name)
+    return holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedJob:
+    """A job as asked for: sizes, the framework whose preset holds where nobody says otherwise, and values of the
+    job's settings by key. ``where`` names who said them in errors."""
+
+    world_size: int
+    seq_len: int
+    global_batch_tokens: int
+    framework: str = DEFAULT_FRAMEWORK
+    settings: Mapping[str, object] = field(default_factory=dict)
+    where: str = "--job"
+
+
+def job_of(asked: AskedJob, architecture: ArchitectureSpec | None = None) -> JobSpec:
+    """The job: the framework's preset with the choices said, the named precision on it, on GPUs of the
+    ``architecture``, and then the formats and the other settings said.
+
+    Raises ConfigError for an unknown framework or key or a value that a key does not take.
+    """
+    table = job_settings()
+    values: dict[str, Any] = {}
+    for key, value in asked.settings.items():
+        if key not in table:
+            raise ConfigError(
+                where=asked.where, key=key, value=value, allowed=f"a key of {keys_near(key, table)}"
+            )
+        values[key] = table[key].accept(value, asked.where)
+    preset = preset_named(asked.framework)
+    recipe = values.pop(RECIPE.key, RECIPE.default)
+    groups = {key for key in values if "." in key and not key.startswith("precision.")}
+    preset = preset.changed({key: values.pop(key) for key in sorted(groups)})
+    formats = {
+        key.removeprefix("precision."): values.pop(key)
+        for key in list(values)
+        if key.startswith("precision.")
+    }
+    job = JobSpec(
+        world_size=asked.world_size,
+        seq_len=asked.seq_len,
+        global_batch_tokens=asked.global_batch_tokens,
+        preset=preset,
+        precision=named_precision(recipe, preset),
+        **values,
+    )
+    job = job.on(architecture) if architecture is not None else job
+    return replace(job, precision=replace(job.precision, **formats))

@@ -1,0 +1,141 @@
+"""Every switch of a job can be set, under one key, and beats what it starts from."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+import pytest
+
+from ops.host_work.calls import CALLS
+from ops.host_work.cuda_graphs import GRAPHED
+from ops.kernels import KERNELS
+from ops.quantize import RECIPES
+from profdb.modelled.flash_generations import BEST, OVER_FLASH2
+from spec.cluster.architecture_reader import read_architecture
+from spec.errors import ConfigError
+from spec.job import JobSpec
+from spec.presets.registry import PRESETS
+from spec.settings.job import AskedJob, job_of, job_settings
+from spec.settings.plan import plan_settings
+from tests.solver.questions import ROOT
+from tests.spec.settings.tables import rows, rows_in_docs
+
+# Sizes have options of their own; a preset's name and source are facts about it.
+NO_SETTINGS = {"world_size", "seq_len", "global_batch_tokens", "preset.name", "preset.source"}
+
+
+def leaves(of: type, group: str = "") -> Iterator[str]:
+    """Every field that is no group, with the groups it is in."""
+    hints = get_type_hints(of)
+    for one in fields(of):
+        hint = hints[one.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from leaves(hint, f"{group}{one.name}.")
+        else:
+            yield f"{group}{one.name}"
+
+
+def asked(**values: Any) -> JobSpec:
+    framework = values.pop("framework", "megatron")
+    settings = {key.replace("__", "."): value for key, value in values.items()}
+    return job_of(
+        AskedJob(world_size=8, seq_len=1024, global_batch_tokens=8192, framework=framework, settings=settings)
+    )
+
+
+def read(job: JobSpec, key: str) -> object:
+    """The value that the formulas read."""
+    holder: Any = job
+    groups = {one.name for one in fields(type(job.preset))}
+    if key.split(".", maxsplit=1)[0] in groups:
+        holder = job.preset
+    for name in key.split("."):
+        holder = getattr(holder, name)
+    return holder
+
+
+def test_every_field_is_a_setting() -> None:
+    named = {leaf for leaf in leaves(JobSpec) if leaf not in NO_SETTINGS}
+    assert {leaf.removeprefix("preset.") for leaf in named} | {"precision.recipe"} == job_settings().keys()
+
+
+def test_no_key_is_in_two_tables() -> None:
+    assert not job_settings().keys() & plan_settings().keys()
+
+
+def test_docs_show_the_whole_table() -> None:
+    assert rows_in_docs("key of a job") == rows(job_settings())
+
+
+def other_value(key: str) -> object:
+    """A value that is not the framework's own."""
+    setting = job_settings()[key]
+    now = read(asked(), key)
+    words = getattr(setting.kind, "words", None) or getattr(getattr(setting.kind, "of", None), "words", None)
+    if isinstance(now, bool):
+        return not now
+    if isinstance(now, frozenset):
+        return frozenset(words[:1])
+    if isinstance(now, tuple):
+        return now[:1] if len(now) > 1 else (*now, now[0] + "x")
+    if words:
+        return next(word for word in words if word != now)
+    return 2 if now is None else now + 1
+
+
+@pytest.mark.parametrize("key", [key for key in job_settings() if key != "precision.recipe"])
+def test_every_setting_reaches_the_field_it_names(key: str) -> None:
+    value = other_value(key)
+    assert read(asked(), key) != value
+    assert read(asked(**{key: value}), key) == value
+
+
+@pytest.mark.parametrize("framework", PRESETS)
+def test_nothing_said_is_the_preset(framework: str) -> None:
+    assert asked(framework=framework).preset == PRESETS[framework]
+
+
+def test_words_are_those_that_the_formulas_know() -> None:
+    words = {key: set(getattr(one.kind, "words", ())) for key, one in job_settings().items()}
+    assert words["host.code"] == set(CALLS)
+    assert words["precision.scaling"] - {""} == set(RECIPES)
+    assert words["attention_kernel"] == {BEST, *OVER_FLASH2}
+    assert words["data_parallel.accumulation"] - {""} <= set(KERNELS)
+    assert set(job_settings()["cuda_graphs"].kind.of.words) == set(GRAPHED)  # type: ignore[attr-defined]
+
+
+def test_a_format_beats_the_recipe_and_the_recipe_the_preset() -> None:
+    assert asked().precision.gradient == "fp32"
+    assert asked(data_parallel__fp32_gradients=False).precision.gradient == "bf16"
+    assert asked(precision__recipe="fp16", data_parallel__fp32_gradients=False).precision.gradient == "fp16"
+    narrow = asked(precision__recipe="fp8-current", precision__scaling="delayed").precision
+    assert (narrow.linear, narrow.scaling) == ("fp8", "delayed")
+
+
+def test_a_format_beats_the_architecture() -> None:
+    blackwell = read_architecture("blackwell", root=ROOT)
+    sizes = {"world_size": 8, "seq_len": 1024, "global_batch_tokens": 8192}
+    assert not job_of(AskedJob(**sizes), blackwell).precision.transposed_copies
+    said = AskedJob(**sizes, settings={"precision.transposed_copies": True})
+    assert job_of(said, blackwell).precision.transposed_copies
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dropoff", True),
+        ("dropout", 1),
+        ("precision.linear", "fp7"),
+        ("precision.recipe", "fp8"),
+        ("loss", {}),
+    ],
+)
+def test_what_no_job_has_is_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(**{key: value})
+    assert refused.value.key == key
+
+
+def test_a_framework_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="framework"):
+        asked(framework="ours")

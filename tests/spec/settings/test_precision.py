@@ -1,0 +1,61 @@
+"""Named precisions narrow the linears' products and nothing else."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from ops.quantize import RECIPES
+from profdb.lookup.reuse import FP8_RECIPES
+from spec.dtypes import dtype_bytes
+from spec.job import Precision, precision_of
+from spec.presets.registry import PRESETS
+from spec.settings.precision import NARROW, PRECISIONS, named_precision
+
+PRODUCTS = {"linear", "scale_recipe", "scaling", "casts_every_forward"}
+
+
+@pytest.mark.parametrize("framework", PRESETS)
+@pytest.mark.parametrize("name", NARROW)
+def test_only_products_scales_and_casts_change(name: str, framework: str) -> None:
+    preset = PRESETS[framework]
+    wide, narrow = precision_of(preset), named_precision(name, preset)
+    assert replace(narrow, **{one: getattr(wide, one) for one in PRODUCTS}) == wide
+    assert dtype_bytes(narrow.linear) < dtype_bytes(narrow.parameter) == dtype_bytes(narrow.activation) == 2.0
+
+
+def test_the_sixteen_bit_ones_are_the_frameworks_own() -> None:
+    for name in ("bf16", "fp16"):
+        assert named_precision(name, PRESETS["megatron"]) == precision_of(PRESETS["megatron"], name)
+
+
+@pytest.mark.parametrize(
+    ("name", "scales", "scaling"),
+    [
+        ("fp8-tensor", "tensor", "dynamic"),
+        ("fp8-current", "tensor", "current"),
+        ("fp8-rowwise", "row", "row"),
+        ("fp8-blockwise", "block", "block"),
+        ("mxfp8", "mx", "block"),
+        ("nvfp4", "block", "block"),
+    ],
+)
+def test_scales_and_casts_are_those_of_the_library(name: str, scales: str, scaling: str) -> None:
+    precision = named_precision(name, PRESETS["megatron"])
+    assert (precision.scale_recipe, precision.scaling) == (scales, scaling)
+    assert scales in FP8_RECIPES
+    assert scaling in RECIPES
+    assert precision.casts_every_forward == (name in ("fp8-tensor", "fp8-rowwise"))  # torchao's
+
+
+def test_all_names() -> None:
+    assert PRECISIONS == (
+        "bf16",
+        "fp16",
+        "fp8-tensor",
+        "fp8-current",
+        "fp8-rowwise",
+        "fp8-blockwise",
+        "mxfp8",
+        "nvfp4",
+    )
+    assert {one.name for one in fields(Precision)} >= PRODUCTS

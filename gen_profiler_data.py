@@ -51,7 +51,12 @@ def arguments() -> argparse.ArgumentParser:
     """The flags."""
     parser = OneLineParser(prog="gen_profiler_data.py", description=__doc__)
     add = parser.add_argument
-    add("--output", type=Path, default=Path("prof_data/data.pt"), help="profile to merge into")
+    add(
+        "--output",
+        type=Path,
+        help="profile to merge into (default: prof_data/data.pt where that is of this GPU or absent, else a file of "
+        "the GPU's name; prof_data/cpu.pt with --device cpu; prof_data/SHEET.pt with --from_cluster)",
+    )
     add("--from_cluster", metavar="SHEET", help="model the profile from configs/clusters/SHEET.toml")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto")
     add("--only", type=word_list, default=(), help="benchmarks, e.g. linear,attention,all_reduce or comm")
@@ -84,13 +89,13 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def options_of(given: argparse.Namespace) -> "RunOptions":
+def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
     """What the flags say; ConfigError for an unknown benchmark."""
     from profiler.cases.sweep_plan import check_names
     from profiler.profiling_run import RunOptions
 
     return RunOptions(
-        output=given.output,
+        output=given.output or chosen_output(given.device, layout),
         root=ROOT,
         device=given.device,
         only=check_names(given.only),
@@ -105,24 +110,37 @@ def options_of(given: argparse.Namespace) -> "RunOptions":
     )
 
 
+def chosen_output(device: str, layout: "RankLayout") -> Path:
+    """The profile of this machine; ConfigError without the device."""
+    from profiler.device import choose_device
+    from profiler.machine import matching_sheet
+    from profiler.output_file import default_output
+
+    chosen = choose_device(device, layout.local_rank)
+    sheet = matching_sheet(chosen.name, chosen.kind, ROOT)
+    return default_output(chosen.kind, chosen.name, sheet.cluster if sheet else None)
+
+
 def measure(given: argparse.Namespace, layout: "RankLayout") -> None:
     """Run and report."""
     from profiler.profiling_run import run_profiling
     from profiler.report import report_lines
 
-    report = run_profiling(options_of(given), layout)
+    options = options_of(given, layout)
+    given.output = options.output
+    report = run_profiling(options, layout)
     if report is not None:
-        print("\n".join(report_lines(report, given.output)))
-        draw_pictures(given, report.profile)
+        print("\n".join(report_lines(report, options.output)))
+        draw_pictures(options.output, report.profile, wanted=given.pics)
 
 
-def draw_pictures(given: argparse.Namespace, profile: "ProfileDatabase") -> None:
+def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> None:
     """Under pics/ beside data.pt, and under pics/NAME/ beside another profile; nothing with --no_pics."""
-    if given.pics:
+    if wanted:
         from profiler.report import draw
 
-        folder = given.output.parent / "pics"
-        print(draw(profile, folder if given.output.stem == "data" else folder / given.output.stem))
+        folder = output.parent / "pics"
+        print(draw(profile, folder if output.stem == "data" else folder / output.stem))
 
 
 def run(given: argparse.Namespace, layout: "RankLayout") -> int:
@@ -130,9 +148,9 @@ def run(given: argparse.Namespace, layout: "RankLayout") -> int:
     if given.from_cluster:
         from profiler.modelled_run import model_profile
 
-        profile, said = model_profile(given.from_cluster, given.output, root=ROOT)
-        print(said)
-        draw_pictures(given, profile)
+        made = model_profile(given.from_cluster, given.output, root=ROOT)
+        print(made.said)
+        draw_pictures(made.output, made.profile, wanted=given.pics)
     else:
         measure(given, layout)
     return 0
@@ -143,8 +161,9 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
     if layout.rank:
         return ""
     if given.from_cluster:
-        return f"interrupted; {given.output} is as it was, or complete"
-    return f"interrupted; what was measured is in {given.output}.journal, go on with --resume"
+        return f"interrupted; {given.output or 'the profile'} is as it was, or complete"
+    kept = f"{given.output}.journal" if given.output else "the profile's journal"
+    return f"interrupted; what was measured is in {kept}, go on with --resume"
 
 
 def in_layout(given: argparse.Namespace) -> int:

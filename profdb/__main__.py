@@ -2,7 +2,7 @@
 
 python -m profdb show FILE [--config CONFIG] [--json] [--refit]     what a profile holds
 python -m profdb merge A B [...] --into C                           profiles of one GPU into one
-python -m profdb import csv|nccl-tests|vidur SOURCE --gpu NAME --into FILE
+python -m profdb import csv|journal|nccl-tests|vidur SOURCE --gpu NAME --into FILE
 python -m profdb export vidur FILE [--config CONFIG] --to FOLDER
 
 Without a verb it shows.

@@ -7,7 +7,7 @@ while both agree and made anew otherwise.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -199,14 +199,3 @@ def curves_of(profile: ProfileDatabase, family: Family) -> list[Curve]:
         return []
     stored = stored_curves(profile, family)
     return fit_table(profile.tables[family]) if stored is None else stored
-
-
-def with_fits(profile: ProfileDatabase) -> ProfileDatabase:
-    """The profile with valid fits for every family, ready to be saved; valid ones are kept."""
-    fits: dict[str, Mapping[str, object]] = {}
-    for family, table in profile.tables.items():
-        if stored_curves(profile, family) is None:
-            fits[family.value] = pack_curves(fit_table(table), table)
-        else:
-            fits[family.value] = profile.fits[family.value]
-    return replace(profile, fits=fits)

@@ -14,12 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from profdb.cases import CASE_OF, Case, Family, product_dtypes
-from profdb.fitting import with_fits
 from profdb.lookup.priced import Priced
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
 from profdb.store.columns import SampleTable, label_names, number_names
-from profdb.store.data_file import load_profile, save_profile
-from profdb.store.merge import merge
+from profdb.update import merged_into
 from spec.arrays import IntArray
 from spec.errors import ProfileError
 from spec.origin import Origin
@@ -132,8 +130,7 @@ def keep(path: str | Path, samples: list[Sample], machine: MachineFacts) -> None
     """Merge samples taken on ``machine`` into the profile at ``path`` as it is now, with new fits, in one
     step. Nothing is written for no samples. Raises ProfileError when the file cannot be read or written."""
     if samples:
-        taken = ProfileDatabase(machine=machine, samples=samples)
-        save_profile(path, with_fits(merge(load_profile(path), taken).profile))
+        merged_into(Path(path), ProfileDatabase(machine=machine, samples=samples))
 
 
 def case_of(family: Family, labels: dict[str, str], sizes: dict[str, int]) -> Case:

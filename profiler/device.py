@@ -67,16 +67,17 @@ class Device:
 def choose_device(wanted: str, local_rank: int) -> Device:
     """The device of this rank: ``wanted`` is cuda, cpu or auto.
 
-    Raises ConfigError when cuda is wanted and absent, or when a node has fewer GPUs than ranks.
+    Raises ConfigError when a GPU is wanted (auto wants one too) and none is there or usable, or when a node has
+    fewer GPUs than ranks.
     """
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    if wanted == "cpu":
         return Device(kind="cpu")
     if not torch.cuda.is_available():
         raise ConfigError(
             where="command line",
             key="--device",
             value=wanted,
-            allowed="torch sees no GPU here; use --device cpu, or install a CUDA build of torch",
+            allowed="torch sees no GPU here; rehearse with --device cpu, or install a CUDA build of torch",
         )
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
@@ -85,7 +86,17 @@ def choose_device(wanted: str, local_rank: int) -> Device:
             value=local_rank,
             allowed=f"below the number of GPUs of this node, {torch.cuda.device_count()}",
         )
-    torch.cuda.set_device(local_rank)
+    try:
+        torch.cuda.set_device(local_rank)
+        torch.zeros(1, device="cuda").cpu()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise ConfigError(
+            where="command line",
+            key="--device",
+            value=wanted,
+            allowed=f"torch cannot use GPU {local_rank} ({reason}); rehearse with --device cpu",
+        ) from error
     return Device(kind="cuda", index=local_rank)
 
 

@@ -1,55 +1,41 @@
-"""What a run has measured so far, one line a sample: a killed run loses nothing.
-
-The journal lies beside the profile (``data.pt.journal``) until the run ends and its samples are in
-the profile. The first line holds the machine and the shape of the run.
-"""
+"""Writing the journal of a run (profdb.store.journal): a killed run loses nothing, and two never share one."""
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
-from profdb.cases import CASE_OF, FAMILY_OF, Case, Family
-from profdb.sample import Sample, WorldShape
-from spec.collectives import Collective
+from profdb.sample import Sample
+from profdb.store.journal import FORMAT, sample_to_plain
+from profdb.store.sole_writer import hold
 from spec.errors import ProfileError
-from spec.origin import Origin
-from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
-
-FORMAT = "profiling-journal 1"
-
-
-def journal_path(profile: Path) -> Path:
-    """Where the journal of a profile lies."""
-    return profile.with_name(profile.name + ".journal")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A journal as read: the GPU it was taken on, and its samples in order."""
-
-    gpu: str
-    samples: tuple[Sample, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class Journal:
-    """An open journal; each sample is on disk before the next case starts."""
+    """An open journal; each sample is on disk before the next case starts. It is this run's alone until
+    it is closed."""
 
-    handle: TextIO
+    handle: IO[bytes]
 
     @classmethod
     def open(cls, path: Path, gpu: str) -> "Journal":
-        """Append to ``path``, starting it when absent; ProfileError when it can't be written."""
+        """Append to ``path``, starting it when absent; ProfileError when it can't be written or another run
+        writes it."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            whole = drop_broken_tail(path)
-            handle = path.open("a", encoding="utf-8")
+            handle = path.open("a+b")
+            alone = hold(handle.fileno(), path)
         except OSError as error:
             raise ProfileError(f"{path}: cannot be written ({error.strerror or error})") from error
+        if not alone:
+            handle.close()
+            raise ProfileError(
+                f"{path}: another run is writing it; wait for its end, or give another file with --output"
+            )
         journal = cls(handle=handle)
-        if not whole:
+        if not drop_broken_tail(handle):
             journal.write_line({"format": FORMAT, "gpu": gpu})
         return journal
 
@@ -58,87 +44,24 @@ class Journal:
         self.write_line(sample_to_plain(sample))
 
     def write_line(self, plain: dict[str, Any]) -> None:
-        """One line, through to the disk."""
-        self.handle.write(json.dumps(plain) + "\n")
-        self.handle.flush()
-        os.fsync(self.handle.fileno())
+        """One line, through to the disk; ProfileError when there is no room."""
+        try:
+            self.handle.write(json.dumps(plain).encode() + b"\n")
+            self.handle.flush()
+            os.fsync(self.handle.fileno())
+        except OSError as error:
+            raise ProfileError(
+                f"{self.handle.name}: cannot be written ({error.strerror}); go on with --resume when it can"
+            ) from error
 
     def close(self) -> None:
         """Close the file; it stays where it is."""
         self.handle.close()
 
 
-def drop_broken_tail(path: Path) -> bool:
+def drop_broken_tail(handle: IO[bytes]) -> bool:
     """Cut a last line that a killed run left unfinished; whether a header remains."""
-    if not path.exists():
-        return False
-    text = path.read_bytes()
-    end = text.rfind(b"\n") + 1
-    if end < len(text):
-        os.truncate(path, end)
+    handle.seek(0)
+    end = handle.read().rfind(b"\n") + 1
+    handle.truncate(end)
     return end > 0
-
-
-def sample_to_plain(sample: Sample) -> dict[str, Any]:
-    """A sample as JSON types."""
-    return {
-        "family": FAMILY_OF[type(sample.case)].value,
-        "case": asdict(sample.case),
-        "trials_s": list(sample.trials_s),
-        "status": sample.status,
-        "launched": dict(sample.launched),
-        "origin": int(sample.origin),
-        "taken": sample.taken,
-        "world": asdict(sample.world),
-    }
-
-
-def case_from_plain(family: str, plain: dict[str, Any]) -> Case:
-    """A case from JSON types; KeyError, TypeError or ValueError when it is none."""
-    case_type = CASE_OF[Family(family)]
-    typed = {
-        item.name: Collective(plain[item.name]) if item.type is Collective else plain[item.name]
-        for item in fields(case_type)
-    }
-    case: Case = case_type(**typed)
-    return case
-
-
-def sample_from_plain(plain: dict[str, Any]) -> Sample:
-    """The sample that sample_to_plain wrote; KeyError, TypeError or ValueError for anything else."""
-    return Sample(
-        case=case_from_plain(plain["family"], plain["case"]),
-        trials_s=tuple(plain["trials_s"]),
-        status=plain["status"],
-        launched=plain["launched"],
-        origin=Origin(plain["origin"]),
-        taken=plain["taken"],
-        world=WorldShape(**plain["world"]),
-    )
-
-
-def read_journal(path: Path) -> Recorded:
-    """The journal at ``path``, without an unfinished last line.
-
-    Raises ProfileError, with the line, for anything that this program did not write.
-    """
-    try:
-        lines = read_file_text(path, MOST_MEASURED_BYTES).split("\n")[:-1]
-    except UnreadableFileError as error:
-        raise ProfileError(f"{path}: {error}") from error
-    samples: list[Sample] = []
-    gpu = ""
-    for number, line in enumerate(lines, start=1):
-        try:
-            plain = json.loads(line)
-            if number == 1:
-                if plain["format"] != FORMAT:
-                    raise ValueError(f"format {plain['format']!r}")
-                gpu = plain["gpu"]
-            else:
-                samples.append(sample_from_plain(plain))
-        except (KeyError, TypeError, ValueError, RecursionError, ProfileError) as error:
-            raise ProfileError(
-                f"{path}, line {number}: not a journal of this program ({error}); move it away"
-            ) from error
-    return Recorded(gpu=gpu, samples=tuple(samples))

@@ -1,52 +1,81 @@
 """A profile from a hardware sheet alone: every sample says that it is modelled."""
 
 import datetime
+import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from profdb.fitting import with_fits
+from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile, save_profile
+from profdb.store.sole_writer import sole_writer
+from profiler.output_file import FOLDER
 from profiler.profiling_run import has_measurements
+from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ProfileError
 
 
-def check_writable(output: Path) -> None:
-    """Make the folder of ``output``; ProfileError when that or writing into it fails."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A modelled profile, where it was written, and that in words."""
+
+    profile: ProfileDatabase
+    output: Path
+    said: str
+
+
+def check_output(output: Path, cluster: ClusterSpec) -> None:
+    """Make the folder of ``output``; ProfileError when that or writing into it fails, or when the file holds
+    what a model must not displace: measurements, or another GPU."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output.parent):
             pass
     except OSError as error:
         raise ProfileError(f"{output}: cannot be written ({error.strerror or error})") from error
+    if not output.exists():
+        return
+    held = load_profile(output)
+    if has_measurements(held):
+        raise ProfileError(
+            f"{output}: holds measurements of {held.machine.gpu!r}; give another file with --output"
+        )
+    if held.machine.gpu != cluster.gpu.name:
+        raise ProfileError(
+            f"{output}: holds modelled times of {held.machine.gpu!r}; give another file with --output"
+        )
 
 
-def model_profile(name: str, output: Path, *, root: Path) -> tuple[ProfileDatabase, str]:
-    """Write the modelled profile of a cluster to ``output``; the profile, and what was written in a line.
+def model_profile(name: str, output: Path | None, *, root: Path) -> Made:
+    """Write the modelled profile of a cluster to ``output`` (None: prof_data/ and the sheet's name), with a line
+    of progress for each step on stderr.
 
-    Raises ConfigError for an unknown sheet and ProfileError for an output that holds measurements
-    (models never displace them) or cannot be written.
+    Raises ConfigError for an unknown sheet and ProfileError as check_output.
     """
     from profdb.modelled.profile import modelled_samples
 
     cluster = read_cluster(name, root=root)
-    stem = Path(name).stem if name.endswith(".toml") else name
-    check_writable(output)
-    if output.exists():
-        held = load_profile(output)
-        if has_measurements(held):
-            raise ProfileError(
-                f"{output}: holds measurements of {held.machine.gpu!r}; give another file with --output"
-            )
+    output = output or FOLDER / f"{cluster.name}.pt"
+    check_output(output, cluster)
     machine = MachineFacts(
         gpu=cluster.gpu.name,
         memory_bytes=int(cluster.gpu.memory_bytes),
         gpus_per_node=cluster.gpus_per_node,
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         sm_clock_hz=cluster.gpu.boost_clock_hz,
-        cluster=stem,
+        cluster=cluster.name,
     )
-    profile = with_fits(ProfileDatabase(machine=machine, samples=modelled_samples(cluster)))
-    save_profile(output, profile)
-    return profile, f"{output}: {len(profile.samples)} samples of {cluster.gpu.name}, modelled from {name}"
+    with sole_writer(output):
+        tell(f"modelling times of {cluster.gpu.name}")
+        profile = ProfileDatabase(machine=machine, samples=modelled_samples(cluster))
+        profile = with_fits(profile, tell=lambda family: tell(f"fitted the curves of {family}"))
+        save_profile(output, profile)
+    said = f"{output}: {len(profile.samples)} samples of {cluster.gpu.name}, modelled from {name}"
+    return Made(profile=profile, output=output, said=said)
+
+
+def tell(step: str) -> None:
+    """A line of progress, with a terminal or without."""
+    print(step, file=sys.stderr, flush=True)

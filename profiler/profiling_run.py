@@ -1,21 +1,21 @@
 """A whole profiling run: join the ranks, measure, and bring the samples into the profile."""
 
 import datetime
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profdb.cases import Case
-from profdb.fitting import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store.data_file import load_profile, save_profile
-from profdb.store.merge import Difference, merge
+from profdb.store.data_file import load_profile
+from profdb.store.journal import Recorded, journal_path, read_journal
+from profdb.store.merge import Difference
+from profdb.update import merged_into
 from profiler.benchmarks.launched import Launcher
 from profiler.cases.model_cases import model_cases
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from profiler.device import choose_device
-from profiler.journal import Journal, Recorded, journal_path, read_journal
+from profiler.journal import Journal
 from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
 from profiler.measurement import Bench
 from profiler.rank_layout import RankLayout
@@ -50,7 +50,7 @@ class RunOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """What rank 0 has to tell: the profile as saved, how the sweep went, which repeated cases
-    disagree with what the profile held, and where a modelled profile was put aside."""
+    disagree with what the profile held, and remarks."""
 
     profile: ProfileDatabase
     sweep: SweepResult
@@ -116,9 +116,11 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     result = sweep(left, bench, held.journal, budget, date)
     if held.journal is None:
         return None
-    held.journal.close()
     notes = [*held.notes, *remarks(world, sheet)]
-    return finish(options, machine, held, result, notes)
+    report = finish(options, machine, held, result, notes)
+    # closed when its samples are in the profile: until then no other run may take it
+    held.journal.close()
+    return report
 
 
 def leader_opens(world: World, options: RunOptions, machine: MachineFacts) -> Held:
@@ -142,9 +144,9 @@ def open_files(options: RunOptions, machine: MachineFacts, held: Held) -> None:
     path = journal_path(options.output)
     if options.output.exists():
         held.profile = load_profile(options.output)
-        if held.profile.machine.gpu != machine.gpu and has_measurements(held.profile):
+        if held.profile.machine.gpu != machine.gpu:
             raise ProfileError(
-                f"{options.output}: measured on {held.profile.machine.gpu!r}, this machine is "
+                f"{options.output}: holds times of {held.profile.machine.gpu!r}, this machine is "
                 f"{machine.gpu!r}; give another file with --output"
             )
     if path.exists() and path.stat().st_size:
@@ -202,14 +204,12 @@ def finish(
     profile = ProfileDatabase(machine=with_best_flops(machine, samples), samples=samples)
     differences: tuple[Difference, ...] = ()
     skipped = len(held.cases()) if options.resume else 0
-    if held.profile is not None and held.profile.machine.gpu != machine.gpu:
-        notes.append(put_aside(options.output, held.profile))
-    elif held.profile is not None:
-        merged = merge(held.profile, profile)
-        profile, differences = merged.profile, merged.differences
     if samples:
-        profile = with_fits(profile)
-        save_profile(options.output, profile)
+        # the file as it is now: others may have added to it since the sweep began
+        merged = merged_into(options.output, profile)
+        profile, differences = merged.profile, merged.differences
+    elif held.profile is not None:
+        profile = held.profile
     path.unlink(missing_ok=True)
     return RunReport(
         profile=profile,
@@ -218,11 +218,3 @@ def finish(
         differences=differences,
         notes=tuple(notes),
     )
-
-
-def put_aside(output: Path, old: ProfileDatabase) -> str:
-    """Keep a modelled profile of another machine under its own name; says where."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in old.machine.gpu.lower()).strip("-")
-    aside = output.with_name(f"{output.stem}.modelled-{name}{output.suffix}")
-    shutil.copyfile(output, aside)
-    return f"{output} held modelled times of {old.machine.gpu}; they are now in {aside}"

@@ -7,9 +7,9 @@ import torch
 
 import simulation_train_formulaic as command
 from profdb.cases import AttentionCase, Case, GemmCase, HostCase, MemoryBoundCase, OptimizerCase
-from profdb.fitting import with_fits
 from profdb.modelled.profile import modelled_samples
 from profdb.on_demand import MeasuringDevice
+from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile, save_profile
 from spec.cluster.reader import read_cluster

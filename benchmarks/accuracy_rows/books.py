@@ -10,9 +10,9 @@ from benchmarks.accuracy_rows.hardware import sheet_cluster, sheet_name
 from benchmarks.accuracy_rows.restated import RestatedBook
 from profdb.cases import Family
 from profdb.curvebook import Book, CurveBook
-from profdb.fitting import with_fits
 from profdb.importers.generic_csv import read_curves_csv
 from profdb.modelled.book import ModelledBook
+from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
 from profdb.store.data_file import load_profile
 from profdb.store.merge import merge

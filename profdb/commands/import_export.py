@@ -1,12 +1,14 @@
 """Measurements in from other tools, and out to them.
 
 python -m profdb import csv FILE --gpu NAME --into data.pt
+python -m profdb import journal data.pt.journal --into data.pt
 python -m profdb import nccl-tests LOG --gpu NAME --into data.pt
 python -m profdb import vidur FOLDER --gpu NAME --into data.pt
 python -m profdb export vidur data.pt --config CONFIG --to FOLDER
 
 An import is merged into the profile (made when absent) and the fits are renewed. ``--gpu`` is the GPU
-that the samples belong to, as the profile names it; of a file with several GPUs, ``--of`` takes one.
+that the samples belong to, by any name of it that a sheet of configs/clusters knows, or by that of the profile;
+it may be left out where the source names it. Of a file with several GPUs, ``--of`` takes one.
 """
 
 import argparse
@@ -16,11 +18,12 @@ from pathlib import Path
 from profdb.cases import CollectiveCase
 from profdb.curvebook import CurveBook
 from profdb.exporters.vidur import VidurModel, write_compute, write_network
-from profdb.fitting import with_fits
 from profdb.importers.registry import IMPORTERS, Source
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store.data_file import load_profile, save_profile
-from profdb.store.merge import Difference, merge
+from profdb.store.data_file import load_profile
+from profdb.store.merge import Difference
+from profdb.update import merged_into
+from spec.cluster.gpu_names import sheet_of_gpu
 from spec.errors import ExportError, MissingCurveError, ProfileError
 from spec.mixers.attention import attention_of
 from spec.program.limits import MOST_GPUS
@@ -28,6 +31,7 @@ from spec.program.parser import OneLineParser, whole
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 
+ROOT = Path(__file__).resolve().parents[2]
 TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -39,29 +43,28 @@ def main(arguments: list[str]) -> int:
             print(f"wrote {path}")
         return 0
     source = Source(path=given.source, domain_ranks=given.domain_ranks)
-    samples = _chosen(IMPORTERS[given.form](source), given.of, given.source)
+    named, samples = _chosen(IMPORTERS[given.form](source), given.of, given.source)
+    gpu, cluster = _canonical(given.gpu or named, given.source)
     into: Path = given.into
     machine = MachineFacts(
-        gpu=given.gpu,
-        cluster=given.cluster,
+        gpu=gpu,
+        cluster=given.cluster or cluster,
         nodes=max(sample.world.nodes for sample in samples),
         gpus_per_node=max(_ranks_per_domain(sample) for sample in samples),
     )
-    print("\n".join(merged_into(into, ProfileDatabase(machine=machine, samples=samples))))
+    print("\n".join(import_lines(into, ProfileDatabase(machine=machine, samples=samples))))
     return 0
 
 
-def merged_into(into: Path, new: ProfileDatabase) -> list[str]:
+def import_lines(into: Path, new: ProfileDatabase) -> list[str]:
     """Merge ``new`` into the profile file ``into`` (made when absent) with new fits; what was done, in lines.
     ProfileError when the file is of another GPU or cannot be written."""
-    merged = merge(load_profile(into), new) if into.exists() else None
-    save_profile(into, with_fits(new if merged is None else merged.profile))
-    repeats = 0 if merged is None else merged.repeats
+    merged = merged_into(into, new)
     lines = [
-        f"{into}: {len(new.samples) - repeats} samples of {new.machine.gpu} added, "
-        f"{repeats} were there already"
+        f"{into}: {len(new.samples) - merged.repeats} samples of {new.machine.gpu} added, "
+        f"{merged.repeats} were there already"
     ]
-    return lines + difference_lines(() if merged is None else merged.differences)
+    return lines + difference_lines(merged.differences)
 
 
 def difference_lines(differences: Sequence[Difference]) -> list[str]:
@@ -78,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     take = verbs.add_parser("import", help="read another tool's measurements into a profile")
     take.add_argument("form", choices=tuple(IMPORTERS))
     take.add_argument("source", type=Path)
-    take.add_argument("--gpu", required=True, help="GPU of the samples, as the profile names it")
+    take.add_argument("--gpu", default="", help="GPU of the samples (default: as the source names it)")
     take.add_argument("--of", default="", help="which GPU of a file that holds several")
     take.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
     take.add_argument(
@@ -97,12 +100,24 @@ def _ranks_per_domain(sample: Sample) -> int:
     return sample.case.intra if isinstance(sample.case, CollectiveCase) else 1
 
 
-def _chosen(found: dict[str, list[Sample]], name: str, source: Path) -> list[Sample]:
+def _canonical(gpu: str, source: Path) -> tuple[str, str]:
+    """The name under which profiles keep the GPU, and the sheet that knows it ("": none does)."""
+    if not gpu.strip():
+        raise ProfileError(f"{source}: names no GPU; say which with --gpu")
+    sheet = sheet_of_gpu(gpu, root=ROOT)
+    return (sheet.gpu.name, sheet.name) if sheet else (gpu, "")
+
+
+def _chosen(found: dict[str, list[Sample]], name: str, source: Path) -> tuple[str, list[Sample]]:
+    """The GPU that the source names and its samples; at least one."""
+    if not any(found.values()):
+        raise ProfileError(f"{source}: no samples; nothing imported")
     if name and name not in found:
         raise ProfileError(f"{source}: no GPU {name!r}; it holds {', '.join(sorted(found))}")
     if not name and len(found) > 1:
         raise ProfileError(f"{source}: several GPUs; choose with --of one of {', '.join(sorted(found))}")
-    return found[name] if name else next(iter(found.values()))
+    chosen = name or next(iter(found))
+    return chosen, found[chosen]
 
 
 def export_vidur(profile_path: Path, config_path: Path | None, folder: Path) -> list[Path]:

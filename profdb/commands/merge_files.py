@@ -3,31 +3,41 @@
 from pathlib import Path
 
 from profdb.commands.import_export import difference_lines
-from profdb.fitting import with_fits
+from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.merge import Difference, merge
+from profdb.store.sole_writer import sole_writer
 from spec.program.parser import OneLineParser
 
 
 def main(arguments: list[str]) -> int:
     """Parse, merge from left to right, write with new fits; 0.
 
-    Raises ProfileError for a file that is no profile, or of another GPU.
+    A profile that is there already is merged too. Raises ProfileError for a file that is no profile, or of
+    another GPU.
     """
     parser = OneLineParser(prog="python -m profdb merge", description="profiles of one GPU into one")
     parser.add_argument("first", type=Path, help="a profile")
     parser.add_argument("others", type=Path, nargs="+", help="more profiles of the same GPU")
-    parser.add_argument("--into", type=Path, required=True, help="the file to write")
+    parser.add_argument("--into", type=Path, required=True, help="the file to write, or to add to")
     given = parser.parse_args(arguments)
-    joined = load_profile(given.first)
     differences: list[Difference] = []
     repeats = 0
-    for path in given.others:
-        merged = merge(joined, load_profile(path))
-        joined, repeats = merged.profile, repeats + merged.repeats
-        differences += merged.differences
-    save_profile(given.into, with_fits(joined))
-    count = sum(table.size for table in joined.tables.values())
+    with sole_writer(given.into):
+        first, *others = _sources(given.into, [given.first, *given.others])
+        joined = load_profile(first)
+        for path in others:
+            merged = merge(joined, load_profile(path))
+            joined, repeats = merged.profile, repeats + merged.repeats
+            differences += merged.differences
+        save_profile(given.into, with_fits(joined))
+    count = len(joined.samples)
     print(f"{given.into}: {count} samples of {joined.machine.gpu}, {repeats} repeats left out")
     print("\n".join(difference_lines(differences)), end="\n" if differences else "")
     return 0
+
+
+def _sources(into: Path, given: list[Path]) -> list[Path]:
+    """The files given, after what lies at ``into`` already."""
+    there = into.exists() and not any(path.exists() and into.samefile(path) for path in given)
+    return [into, *given] if there else given

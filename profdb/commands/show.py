@@ -13,8 +13,9 @@ from pathlib import Path
 from profdb.commands.overview import overview, overview_lines
 from profdb.coverage import missing_lines, needs_of
 from profdb.curvebook import CurveBook
-from profdb.fitting import with_fits
+from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
+from profdb.store.sole_writer import sole_writer
 from spec.program.parser import OneLineParser
 from spec.readers.read_config import read_config
 
@@ -29,8 +30,9 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     profile = load_profile(given.file)
     if given.refit:
-        profile = with_fits(profile)
-        save_profile(given.file, profile)
+        with sole_writer(given.file):
+            profile = with_fits(load_profile(given.file))
+            save_profile(given.file, profile)
     needs = []
     if given.config is not None:
         needs = needs_of(read_config(given.config), CurveBook(profile))

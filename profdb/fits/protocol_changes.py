@@ -31,15 +31,22 @@ LEAST_RISE = 0.05
 """Relative rise below which another group's gap says nothing about where it rises."""
 
 
-def filled(curve: ShapeCurve, others: list[ShapeCurve], weight: float) -> MonotoneCurve:
+def filled(
+    curve: ShapeCurve, others: list[ShapeCurve], weight: float, *, around: float | None = None
+) -> MonotoneCurve:
     """The shape's monotone curve with sizes between its own where other groups of its reach have samples; itself for a
-    weight of 0. Own sizes stay and the time never falls."""
+    weight of 0. Own sizes stay and the time never falls. With ``around`` (log2 of a size) only the gap in which that
+    lies is filled, which is all that a reading there needs."""
     near = _neighbours(curve, others) if weight else []
     monotone = curve.monotone
     own = monotone.log_size - np.log2(curve.ranks)
     places: list[float] = []
     times: list[float] = []
-    for low in range(own.shape[0] - 1) if near else ():
+    gaps = range(own.shape[0] - 1)
+    if around is not None:
+        at = int(np.searchsorted(monotone.log_size, around)) - 1
+        gaps = range(max(at, 0), min(at + 1, own.shape[0] - 1))
+    for low in gaps if near else ():
         start, stop = float(own[low]), float(own[low + 1])
         rise = float(monotone.log_seconds[low + 1] - monotone.log_seconds[low])
         for place, shares in _shares_in(near, start, stop).items():
@@ -70,7 +77,8 @@ def left_out_errors(curves: list[ShapeCurve]) -> FloatArray:
             real = float(curve.monotone.log_seconds[1 + int(inner[0])])
             others = rest[:index] + rest[index + 1 :]
             predicted = [
-                climb(filled(rest[index], others, weight), np.asarray([2.0**size]))[0] for weight in WEIGHTS
+                climb(filled(rest[index], others, weight, around=size), np.asarray([2.0**size]))[0]
+                for weight in WEIGHTS
             ]
             errors.append([abs(float(time[0]) / np.exp(real) - 1.0) for time in predicted])
     return np.asarray(errors).reshape(-1, len(WEIGHTS)).T

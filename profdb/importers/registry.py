@@ -8,6 +8,7 @@ from profdb.importers.generic_csv import read_curves_csv
 from profdb.importers.nccl_tests import read_nccl_tests
 from profdb.importers.vidur import read_vidur_folder
 from profdb.sample import Sample
+from profdb.store.journal import read_journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +23,16 @@ class Source:
 Importer = Callable[[Source], dict[str, list[Sample]]]
 """Samples by the GPU name that the source gives ("" where it gives none); raises ProfileError."""
 
+
+def _journal(source: Source) -> dict[str, list[Sample]]:
+    """What a profiling run that did not end has measured."""
+    recorded = read_journal(source.path)
+    return {recorded.gpu: list(recorded.samples)}
+
+
 IMPORTERS: Mapping[str, Importer] = {
     "csv": lambda source: read_curves_csv(source.path),
     "nccl-tests": lambda source: read_nccl_tests(source.path, domain_ranks=source.domain_ranks),
+    "journal": _journal,
     "vidur": lambda source: {"": read_vidur_folder(source.path)},
 }

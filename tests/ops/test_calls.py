@@ -99,7 +99,7 @@ from ops.op import Attention, Phase
 from ops.roles import Module, Role
 from profdb.cases import Family
 from profdb.curvebook import CurveBook
-from profdb.fitting import with_fits
+from profdb.refit import with_fits
 from profdb.lookup.op_queries import attention_query
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile, save_profile

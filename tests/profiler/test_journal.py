@@ -6,9 +6,10 @@ import pytest
 
 from profdb.cases import HostCase
 from profdb.sample import Sample, WorldShape
+from profdb.store.journal import journal_path, read_journal
 from profiler.cases.planned import most_informative_first
 from profiler.cases.sweep_plan import SweepPlan, gpu_compute, plan_cases
-from profiler.journal import Journal, journal_path, read_journal
+from profiler.journal import Journal
 from spec.errors import ProfileError
 from spec.origin import Origin
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import gen_profiler_data
-from profdb.cases import GemmCase, HostCase
+from profdb.cases import GemmCase
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
-from profdb.store.data_file import load_profile, save_profile
-from profiler.journal import Journal, journal_path
+from profdb.store.data_file import save_profile
+from profdb.store.journal import journal_path
+from profiler.journal import Journal
 from spec.origin import Origin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,12 +71,43 @@ def test_bad_flags(
     assert not output.exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("device", ["cuda", "auto"])
 def test_a_gpu_that_is_not_there(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run(monkeypatch, "--device", device) == 2
+    said = one_line(capsys)
+    assert "torch sees no GPU here" in said
+    assert "--device cpu" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_that_cannot_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "--device", "cuda", "--output", str(tmp_path / "data.pt")) == 2
-    assert "torch sees no GPU here" in one_line(capsys)
+    def unusable(_: int) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available\nCompile with TORCH_USE_CUDA_DSA")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", unusable)
+    assert run(monkeypatch) == 2
+    said = one_line(capsys)
+    assert "no kernel image is available" in said
+    assert "--device cpu" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rehearsal_leaves_the_default_profile_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "--device", "cpu", "--only", "host", "--no_pics") == 0
+    assert "prof_data/cpu.pt" in capsys.readouterr().out
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt")] == ["prof_data/cpu.pt"]
 
 
 def profile_of(gpu: str, origin: Origin) -> ProfileDatabase:
@@ -153,14 +185,33 @@ def test_ctrl_c_keeps_what_was_measured(
     assert journal_path(output).exists()
 
 
-def test_a_modelled_profile_of_another_machine_is_put_aside(
+@pytest.mark.parametrize("origin", [Origin.MODELLED, Origin.MEASURED])
+def test_a_profile_of_another_machine_stays_where_and_as_it_is(
+    origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "data.pt"
+    save_profile(output, profile_of("H999", origin))
+    before = output.read_bytes()
+    assert run(monkeypatch, "--device", "cpu", "--output", str(output), "--only", "host", "--no_pics") == 2
+    said = one_line(capsys)
+    assert "holds times of 'H999'" in said
+    assert "--output" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["data.pt"]
+    assert output.read_bytes() == before
+
+
+def test_two_runs_never_share_an_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "data.pt"
-    save_profile(output, profile_of("H999", Origin.MODELLED))
-    assert run(monkeypatch, "--device", "cpu", "--output", str(output), "--only", "host", "--no_pics") == 0
-    assert "held modelled times of H999" in capsys.readouterr().out
-    assert load_profile(tmp_path / "data.modelled-h999.pt").machine.gpu == "H999"
-    assert {sample.case for sample in load_profile(output).samples} == {
-        HostCase(kind=kind) for kind in ("launch", "call", "layer", "micro_batch")
-    }
+    other = Journal.open(journal_path(output), "CPU")
+    before = journal_path(output).read_bytes()
+    flags = ("--device", "cpu", "--output", str(output), "--only", "host", "--no_pics")
+    assert run(monkeypatch, *flags) == 2
+    assert "another run is writing it" in one_line(capsys)
+    assert journal_path(output).read_bytes() == before
+    assert not output.exists()
+    other.close()
+    assert run(monkeypatch, *flags) == 0
+    assert output.exists()
+    assert not journal_path(output).exists()

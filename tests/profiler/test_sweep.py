@@ -9,10 +9,11 @@ import torch
 from profdb.cases import Case, GemmCase, HostCase
 from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
+from profdb.store.journal import journal_path, read_journal
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.cases.planned import most_informative_first
 from profiler.cases.sweep_plan import BENCHMARKS, SweepPlan, benchmark_of, gpu_compute, plan_cases
-from profiler.journal import Journal, journal_path, read_journal
+from profiler.journal import Journal
 from profiler.measurement import Bench, measure
 from profiler.profiling_run import RunOptions, run_in
 from profiler.sweep import Budget, sweep

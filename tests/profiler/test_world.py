@@ -13,7 +13,7 @@ import pytest
 
 from profdb.cases import CollectiveCase
 from profdb.store.data_file import load_profile
-from profiler.journal import journal_path, read_journal
+from profdb.store.journal import journal_path, read_journal
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.origin import Origin
 

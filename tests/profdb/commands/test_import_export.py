@@ -8,7 +8,10 @@ import pytest
 
 from profdb.commands.import_export import main
 from profdb.store.data_file import load_profile
+from profdb.store.journal import journal_path
+from profiler.journal import Journal
 from spec.errors import ExportError, ProfileError
+from tests.profdb.profiles import gemm_samples
 
 CSV = "gpu,collective,num_gpus,bytes,latency_us\n" + "".join(
     f"{gpu},all_reduce,{ranks},{size},{10 + size / 1e5}\n"
@@ -53,6 +56,46 @@ def test_a_model_that_vidur_cannot_say_is_refused(tmp_path: Path) -> None:
     experts = ROOT / "configs" / "8x7B_mixtral.py"
     with pytest.raises(ExportError, match="dense models"):
         main(["export", "vidur", str(into), "--config", str(experts), "--to", str(tmp_path / "out")])
+
+
+H200 = ("H200-SXM-141GB", "nvidia h200", "h200", " H200-sxm-141gb ")
+
+
+@pytest.mark.parametrize("name", H200)
+def test_a_gpu_goes_by_every_name_of_its_sheet(name: str, tmp_path: Path) -> None:
+    source, into = tmp_path / "nccl.csv", tmp_path / "data.pt"
+    source.write_text(CSV)
+    assert main(["import", "csv", str(source), "--gpu", name, "--of", "A", "--into", str(into)]) == 0
+    assert load_profile(into).machine.gpu == "H200-SXM-141GB"
+    assert load_profile(into).machine.cluster == "h200"
+
+
+def test_the_journal_of_another_run_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into = tmp_path / "data.pt"
+    journal = Journal.open(tmp_path / "other.pt.journal", "NVIDIA H200")
+    for sample in gemm_samples():
+        journal.append(sample)
+    journal.close()
+    with journal_path(tmp_path / "other.pt").open("a") as handle:
+        handle.write('{"family": "ge')  # killed here
+    assert main(["import", "journal", str(tmp_path / "other.pt.journal"), "--into", str(into)]) == 0
+    assert f"{len(gemm_samples())} samples of H200-SXM-141GB added" in capsys.readouterr().out
+    assert len(load_profile(into).samples) == len(gemm_samples())
+
+
+def test_a_journal_without_samples_makes_no_profile(tmp_path: Path) -> None:
+    Journal.open(tmp_path / "x.journal", "NVIDIA H200").close()
+    with pytest.raises(ProfileError, match="no samples; nothing imported"):
+        main(["import", "journal", str(tmp_path / "x.journal"), "--into", str(tmp_path / "data.pt")])
+    assert not (tmp_path / "data.pt").exists()
+
+
+def test_a_source_without_a_gpu_needs_one_named(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "x.journal", "")
+    journal.append(gemm_samples()[0])
+    journal.close()
+    with pytest.raises(ProfileError, match="names no GPU; say which with --gpu"):
+        main(["import", "journal", str(tmp_path / "x.journal"), "--into", str(tmp_path / "data.pt")])
 
 
 @pytest.mark.parametrize("command", ["profdb", "profdb.exchange"])

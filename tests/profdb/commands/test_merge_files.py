@@ -32,3 +32,20 @@ def test_a_missing_file_leaves_nothing(tmp_path: Path) -> None:
     labels = [str(tmp_path / "a.pt"), str(tmp_path / "absent.pt"), "--into", str(tmp_path / "c.pt")]
     assert main(["merge", *labels]) == 2
     assert not (tmp_path / "c.pt").exists()
+
+
+def test_a_profile_that_lies_there_is_added_to(tmp_path: Path) -> None:
+    first, second, into = tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "c.pt"
+    save_profile(first, profile(gemm_samples()[:2]))
+    save_profile(second, profile(gemm_samples()[2:]))
+    save_profile(into, profile(collective_samples()))
+    assert main(["merge", str(first), str(second), "--into", str(into)]) == 0
+    assert len(load_profile(into).samples) == len(gemm_samples()) + len(collective_samples())
+
+
+def test_one_of_the_files_may_be_the_one_written(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.pt", tmp_path / "b.pt"
+    save_profile(first, profile(gemm_samples()))
+    save_profile(second, profile(collective_samples()))
+    assert main(["merge", str(second), str(first), "--into", str(first)]) == 0
+    assert len(load_profile(first).samples) == len(gemm_samples()) + len(collective_samples())

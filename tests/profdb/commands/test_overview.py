@@ -7,7 +7,8 @@ import pytest
 
 from profdb.__main__ import main
 from profdb.cases import Family
-from profdb.fitting import stored_curves, with_fits
+from profdb.fitting import stored_curves
+from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from tests.profdb.profiles import collective_samples, gemm_samples, one_of_each, profile
 

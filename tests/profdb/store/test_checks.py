@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from profdb.fitting import with_fits
+from profdb.refit import with_fits
 from profdb.store.checks import TRIAL_LIMITS_S
 from profdb.store.columns import MOST_OF_A_SIZE
 from profdb.store.data_file import load_profile, save_profile

@@ -11,8 +11,9 @@ import torch
 
 from profdb.cases import CollectiveCase, Family, GemmCase
 from profdb.curvebook import CurveBook
-from profdb.fitting import stored_curves, with_fits
+from profdb.fitting import stored_curves
 from profdb.lookup.queries import LinearQuery
+from profdb.refit import with_fits
 from profdb.sample import Sample
 from profdb.store.data_file import load_profile, save_profile
 from spec.collectives import Collective

@@ -7,7 +7,7 @@ stands for is profdb.importers.aiob's to say.
 import argparse
 from pathlib import Path
 
-from profdb.commands.import_export import merged_into
+from profdb.commands.import_export import import_lines
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
 from spec.program.limits import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS
@@ -50,5 +50,5 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
     if not samples:
         raise WorkloadError(f"{options.file}: no section that stands for an operation; nothing imported")
     machine = MachineFacts(gpu=options.gpu, cluster=options.cluster)
-    lines = merged_into(options.into, ProfileDatabase(machine=machine, samples=samples))
+    lines = import_lines(options.into, ProfileDatabase(machine=machine, samples=samples))
     return lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])

@@ -1,0 +1,59 @@
+"""The fits of a whole profile, family by family, on as many processors as there are."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from profdb.cases import Family
+from profdb.fitting import fit_table, pack_curves, stored_curves
+from profdb.sample import ProfileDatabase
+from profdb.store.columns import SampleTable
+
+PARALLEL_FROM = 10_000
+"""Samples from which a second process gains more than its start costs (a second)."""
+
+# Assumption: seconds a sample takes to fit, relative to a matrix product's; who takes longest begins first.
+COST: dict[Family, float] = {Family.ATTENTION: 4.0, Family.COLLECTIVE: 2.0, Family.OPTIMIZER: 70.0}
+
+Packed = Mapping[str, object]
+
+
+def with_fits(profile: ProfileDatabase, *, tell: Callable[[str], None] = lambda _: None) -> ProfileDatabase:
+    """The profile with valid fits for every family, ready to be saved; valid ones are kept.
+
+    ``tell`` is called with the name of each family when its fit is done.
+    """
+    stale = [table for family, table in profile.tables.items() if stored_curves(profile, family) is None]
+    fits = {
+        family.value: profile.fits[family.value]
+        for family in profile.tables
+        if family not in {table.family for table in stale}
+    }
+    for family, packed in _packed(stale):
+        fits[family.value] = packed
+        tell(family.value)
+    return replace(profile, fits={family.value: fits[family.value] for family in profile.tables})
+
+
+def _packed(tables: list[SampleTable]) -> Iterator[tuple[Family, Packed]]:
+    """Each table's packed curves, in the order in which they are done."""
+    workers = min(len(tables), len(os.sched_getaffinity(0)))
+    if workers < 2 or sum(table.size for table in tables) < PARALLEL_FROM:
+        yield from map(_fit_one, tables)
+        return
+    longest_first = sorted(tables, key=lambda table: -table.size * COST.get(table.family, 1.0))
+    # spawn: a forked copy of a process with threads (torch's, BLAS's) may hang
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, initializer=_leave_interrupts_to_the_parent) as pool:
+        yield from pool.imap_unordered(_fit_one, longest_first)
+
+
+def _fit_one(table: SampleTable) -> tuple[Family, Packed]:
+    return table.family, pack_curves(fit_table(table), table)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """Ctrl-C reaches every process; the parent ends its workers and says one line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

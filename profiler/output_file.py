@@ -1,0 +1,30 @@
+"""Where a run writes when nobody says: never over times of another machine, and a rehearsal never over real ones."""
+
+from pathlib import Path
+
+from profdb.store.data_file import load_profile
+from spec.cluster.cluster import ClusterSpec
+
+FOLDER = Path("prof_data")
+REHEARSAL = FOLDER / "cpu.pt"
+DEFAULT = FOLDER / "data.pt"
+
+
+def default_output(kind: str, name: str, sheet: ClusterSpec | None) -> Path:
+    """The profile that a run on the device ``name`` (``kind`` cuda or cpu) adds to: data.pt when that is of this
+    GPU or absent, else one of the GPU's own name; a processor's always is.
+
+    Raises ProfileError when data.pt cannot be read.
+    """
+    if kind == "cpu":
+        return REHEARSAL
+    gpu = sheet.gpu.name if sheet else name
+    if not DEFAULT.exists() or load_profile(DEFAULT).machine.gpu == gpu:
+        return DEFAULT
+    return FOLDER / f"{sheet.name if sheet else file_stem(name)}.pt"
+
+
+def file_stem(name: str) -> str:
+    """The name of a GPU as a file's: letters, digits and single dashes."""
+    words = "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
+    return "-".join(words) or "gpu"

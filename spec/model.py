@@ -73,13 +73,14 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpec:
-    """One transformer block: what mixes its tokens, followed by a dense MLP, by experts, or by nothing (Mamba).
+    """One block: what mixes its tokens, followed by a dense MLP or by experts. Either half may be missing, not
+    both: Mamba's layers only mix, and hybrids such as Nemotron-H count a feed-forward network as a layer of its own.
 
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own
     pass through the shared head (arXiv 2412.19437 sec. 2.2).
     """
 
-    mixer: Mixer
+    mixer: Mixer | None
     mlp: MlpSpec | None = None
     moe: MoeSpec | None = None
     norm: NormKind = NormKind.RMS
@@ -96,6 +97,8 @@ class BlockSpec:
         return self.mlp is not None or self.moe is not None
 
 
+        if self.mixer is None and not self.feeds_forward:
+            raise ValueError("a block mixes tokens, or feeds forward, or does both")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRun:
     """``count`` consecutive blocks of one kind."""
@@ -140,11 +143,16 @@ class ModelSpec:
 
     @property
     def cut_heads(self) -> tuple[int, ...]:
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """What mixes tokens, one for each run of blocks that do."""
+        return tuple(run.block.mixer for run in self.blocks if run.block.mixer is not None)
+
         """Numbers of heads of its layers that tp must divide, ascending."""
-        return tuple(sorted({heads for run in self.blocks for heads in run.block.mixer.cut_heads}))
+        return tuple(sorted({heads for mixer in self.mixers for heads in mixer.cut_heads}))
 
     @property
     def repeatable_heads(self) -> tuple[int, ...]:
         """Numbers of heads of its layers that tp must divide or, where a framework repeats them, be a
         multiple of; ascending."""
-        return tuple(sorted({heads for run in self.blocks for heads in run.block.mixer.repeatable_heads}))
+        return tuple(sorted({heads for mixer in self.mixers for heads in mixer.repeatable_heads}))

@@ -66,7 +66,8 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
 
 
 def block_parameters(block: BlockSpec, hidden: int) -> int:
-    """Parameters of one block: token mixer, MLP or experts if any, a norm before each, and what MTP adds.
+    """Parameters of one block: token mixer, MLP or experts as far as it has them, a norm before each, and what MTP
+    adds.
 
     An MTP block adds norms of both inputs and of its output, and the 2h -> h projection
     (arXiv 2412.19437 sec. 2.2; names enorm, hnorm, shared_head.norm, eh_proj in the checkpoint).
@@ -78,8 +79,9 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
         feed_forward = mlp_parameters(block.mlp, hidden)
     norm = norm_parameters(block.norm, hidden)
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
-    norms = (1 + block.feeds_forward) * norm
-    return mixer_parameters(block.mixer, hidden) + feed_forward + norms + extra
+    norms = ((block.mixer is not None) + block.feeds_forward) * norm
+    mixer = 0 if block.mixer is None else mixer_parameters(block.mixer, hidden)
+    return mixer + feed_forward + norms + extra
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:

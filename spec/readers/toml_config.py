@@ -151,13 +151,15 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
     return BlockRun(block=block, count=count)
 
 
-def _mixer(block: Section, hidden: int) -> Mixer:
-    """What the block's one key among MIXERS describes."""
+def _mixer(block: Section, hidden: int) -> Mixer | None:
+    """What the block's one key among MIXERS describes; None with ``mixer = false``."""
     written = [name for name in MIXERS if block.has(name)]
+    if not block.flag("mixer", True):
+        if written or block.values.get("mlp") is False:
+            block.fail("mixer", f"true, or none of {', '.join(MIXERS)} and an mlp or moe")
+        return None
     if len(written) != 1:
-        allowed = (
-            f"exactly one of {', '.join(MIXERS)} in each block" if len(MIXERS) > 1 else "required: a table"
-        )
+        allowed = f"exactly one of {', '.join(MIXERS)} in each block (mixer = false: it has none)"
         block.fail(written[-1] if written else next(iter(MIXERS)), allowed)
     return MIXERS[written[0]].read(block.section(written[0]), hidden)
 

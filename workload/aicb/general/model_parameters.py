@@ -93,8 +93,9 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
 
 def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module]:
     """The modules of one block in forward order."""
-    yield _norm(f"{prefix}.input_norm", hidden, block.norm)
-    yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
+    if block.mixer is not None:
+        yield _norm(f"{prefix}.input_norm", hidden, block.norm)
+        yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
     if block.feeds_forward:
         yield _norm(f"{prefix}.post_norm", hidden, block.norm)
     if block.moe is not None:

@@ -48,6 +48,8 @@ class MoeSpec:
     DeepSeek-V3's per-expert score correction (arXiv 2412.19437 sec. 2.1.2). ``capacity_factor``
     None means dropless. ``clamped`` limits gate and up before the activation (gpt-oss, swiglu_limit).
     A token's experts all lie in ``route_chosen_groups`` of ``route_groups`` (DeepSeek's n_group, topk_group).
+    With ``latent_hidden`` one product brings tokens to that many channels before they are dispatched, routed experts
+    work there, and another brings their sum back (LatentMoE, arXiv 2512.20856; Nemotron-3 Super's moe_latent_size).
 
     Facts without a price: a token's weights are the ``score`` of its experts ("softmax" or "sigmoid"), divided by
     their sum where ``normalized``, times ``route_scale`` (norm_topk_prob, routed_scaling_factor).
@@ -62,6 +64,7 @@ class MoeSpec:
     shared_gate: bool = False
     router_bias: bool = False
     clamped: bool = False
+    latent_hidden: int = 0
     route_groups: int = 1
     route_chosen_groups: int = 1
     capacity_factor: float | None = None
@@ -69,6 +72,10 @@ class MoeSpec:
     score: str = "softmax"
     normalized: bool = True
     route_scale: float = 1.0
+
+    def routed_hidden(self, hidden: int) -> int:
+        """Channels in which routed experts read and give tokens of a model of ``hidden``."""
+        return self.latent_hidden or hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,8 @@ class BlockSpec:
     def __post_init__(self) -> None:
         if self.mlp is not None and self.moe is not None:
             raise ValueError("a block has a dense MLP or experts, not both")
+        if self.mixer is None and not self.feeds_forward:
+            raise ValueError("a block mixes tokens, or feeds forward, or does both")
 
     @property
     def feeds_forward(self) -> bool:
@@ -97,8 +106,6 @@ class BlockSpec:
         return self.mlp is not None or self.moe is not None
 
 
-        if self.mixer is None and not self.feeds_forward:
-            raise ValueError("a block mixes tokens, or feeds forward, or does both")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRun:
     """``count`` consecutive blocks of one kind."""
@@ -137,17 +144,17 @@ class ModelSpec:
         return sum(run.count for run in self.blocks if not run.block.mtp)
 
     @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """What mixes tokens, one for each run of blocks that do."""
+        return tuple(run.block.mixer for run in self.blocks if run.block.mixer is not None)
+
+    @property
     def main_blocks(self) -> tuple[BlockRun, ...]:
         """The runs of the decoder, without multi-token-prediction blocks."""
         return tuple(run for run in self.blocks if not run.block.mtp)
 
     @property
     def cut_heads(self) -> tuple[int, ...]:
-    @property
-    def mixers(self) -> tuple[Mixer, ...]:
-        """What mixes tokens, one for each run of blocks that do."""
-        return tuple(run.block.mixer for run in self.blocks if run.block.mixer is not None)
-
         """Numbers of heads of its layers that tp must divide, ascending."""
         return tuple(sorted({heads for mixer in self.mixers for heads in mixer.cut_heads}))
 

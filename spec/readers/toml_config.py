@@ -188,6 +188,7 @@ def _moe(section: Section) -> MoeSpec:
         shared_gate=section.flag("shared_gate", False),
         router_bias=section.flag("router_bias", False),
         clamped=section.flag("clamped", False),
+        latent_hidden=section.integer_or("latent_hidden", 0, minimum=0),
         route_groups=section.integer_or("route_groups", 1),
         route_chosen_groups=section.integer_or("route_chosen_groups", 1),
         capacity_factor=section.number("capacity_factor") if section.has("capacity_factor") else None,

@@ -11,6 +11,7 @@ from profdb.curvebook import CurveBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
+from profiler.modelled_run import Made
 from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
 from profiler.pictures.compute_plots import draw_linear_rates, dtypes_held
 from profiler.pictures.plot_style import (
@@ -103,7 +104,8 @@ def test_a_modelled_profile_is_drawn_too(
 ) -> None:
     samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,), origin=Origin.MODELLED),)
     profile = ProfileDatabase(machine=MACHINE, samples=samples)
-    monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: (profile, "modelled"))
+    made = Made(profile=profile, output=tmp_path / name, said="modelled")
+    monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: made)
     assert gen_profiler_data.main(["--from_cluster", "b200", "--output", str(tmp_path / name)]) == 0
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")] == [f"{folder}/overview.jpg"]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from ops.adapters import adapted, frozen_ends
 from ops.context import LayerContext
 from ops.data_parallel.offload import activations_offloaded, offloaded_shares
 from ops.data_parallel.weight_sharding import sharded_over_data
@@ -54,7 +55,8 @@ def model_ops(
     )
     shares = offloaded_shares(model, layout.offloaded_layers) * len(kinds)
     blocks = tuple(map(activations_offloaded, blocks, shares))
-    first, last = embedding(context, sharding), head(context, sharding)
+    first = frozen_ends(context, embedding(context, sharding))
+    last = adapted(context, head(context, sharding))
     if recompute is Recompute.FULL and job.preset.recomputation.recomputes_ends:
         rows = ceil_div(context.tokens, sharding.norm_shards(layout))
         first = recomputed(first, recompute, 8.0 * context.tokens)
@@ -79,6 +81,7 @@ def block_ops(
     if block.feeds_forward:
         second = moe_half if block.moe is not None else mlp_half
         piece = sequence(piece, second(context, sharding, block))
+    piece = adapted(context, piece)
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     if recompute is not Recompute.FULL:
         piece = modules_recomputed(piece, modules)
@@ -109,21 +112,20 @@ def _multi_token_prediction(context: LayerContext, sharding: Sharding, layer: Pi
         saved_bytes=context.activations(rows, 2 * hidden),
     )
     shared_head = without_parameters(sequence(head(context, sharding), loss(context, sharding)))
-    return sequence(
+    before = sequence(
         norm(context, Module.MTP, rows, "mtp.hidden_norm"),
         norm(context, Module.MTP, rows, "mtp.embedding_norm"),
         linear(context, project),
-        layer,
-        norm(context, Module.MTP, rows, "mtp.head_norm"),
-        shared_head,
     )
+    behind = sequence(norm(context, Module.MTP, rows, "mtp.head_norm"), shared_head)
+    return sequence(adapted(context, before), layer, adapted(context, behind))
 
 
 def without_parameters(piece: Piece) -> Piece:
     """The same operations on weights that another operation owns."""
     return Piece(
         forward=tuple(
-            replace(op, parameters=0 * op.parameters, cached_bytes=0 * op.cached_bytes)
+            replace(op, parameters=0 * op.parameters, frozen=0 * op.frozen, cached_bytes=0 * op.cached_bytes)
             for op in piece.forward
         ),
         backward=piece.backward,

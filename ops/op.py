@@ -88,7 +88,7 @@ class Op(Identity):
 
     ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the
     layer runs; ``cached_bytes`` are copies of weights that stay from step to step; ``parameters`` are trained elements held by this rank because of this operation
-    (before ZeRO), counted on the forward operation alone; ``repeat`` identical launches; ``synchronises``: the host waits
+    (before ZeRO), counted on the forward operation alone, ``frozen`` those that it holds and does not train, as so many of the parameters' format; ``repeat`` identical launches; ``synchronises``: the host waits
     for the device before it can issue it.
     """
 
@@ -103,6 +103,7 @@ class Op(Identity):
     transient_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     cached_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     parameters: IntArray = field(default_factory=lambda: NOTHING.astype(np.int64))
+    frozen: IntArray = field(default_factory=lambda: NOTHING.astype(np.int64))
     owner: Owner = Owner.DENSE
 
 
@@ -241,4 +242,5 @@ def run_again(op: Op) -> Op:
         beside_phase=Phase.RECOMPUTE,
         saved_bytes=0.0 * op.saved_bytes,
         parameters=0 * op.parameters,
+        frozen=0 * op.frozen,
     )

@@ -44,10 +44,10 @@ class Role(StrEnum):
     DOWN = "down"
     ROUTER = "router"
     SHARED_GATE = "shared_gate"
-    LATENT_DOWN = "latent_down"
-    LATENT_UP = "latent_up"
     LOGITS = "logits"
     PROJECTION = "project"
+    ADAPTER_DOWN = "adapter_down"
+    ADAPTER_UP = "adapter_up"
     # attention: one kernel, or its later steps over a ring; unfused the kernels around two products
     CORE = "core"
     RING = "ring"

@@ -38,7 +38,8 @@ def operations(
 ) -> Ops:
     """The step's operations for every stage row; ``tied_here`` marks rows whose embedding or head is
     tied to another stage's."""
-    return step_ops(context, on_rank, np.where(tied_here, embedding_elements(context, sharding), 0))
+    tied = tied_here & (context.job.adapter_rank == 0)
+    return step_ops(context, on_rank, np.where(tied, embedding_elements(context, sharding), 0))
 
 
 def step_times(

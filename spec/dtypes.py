@@ -10,6 +10,10 @@ DTYPE_BYTES: dict[str, float] = {
     "fp16": 2.0,
     "fp8": 1.0,
     "fp4": 0.5,
+    # 4 bits and 0.127 of constants, themselves quantized (arXiv 2305.14314 sec. 3, "Double Quantization")
+    "nf4": 4.127 / 8,
+    # GPTQ with groups of 128: 4 bits, and a group's 16-bit scale and 4-bit zero (arXiv 2210.17323 sec. 4)
+    "int4": (4 + 20 / 128) / 8,
     "int64": 8.0,
     "int32": 4.0,
     "int8": 1.0,

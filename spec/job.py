@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from spec.cluster.architecture import ArchitectureSpec
 from spec.model import MoeSpec
 from spec.presets.preset import FrameworkPreset
-from spec.program.kinds import Number
+from spec.program.kinds import Number, Whole
 
+MAX_ADAPTER_RANK = 4096  # the hidden size of small models, many times the ranks in use
 Wide = Literal["bf16", "fp16", "fp32"]
 
 
@@ -45,6 +46,8 @@ class Precision:
     """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False
     """Weights are cast anew in every forward instead of once a step."""
+    frozen: Literal["nf4", "int4", ""] = ""
+    """Frozen weights as they are held (QLoRA, GPTQ), brought to ``parameter`` for every product; "" as that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,11 @@ class JobSpec:
     """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED)."""
     blocking_launches: bool = False
     """The host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)."""
+    adapter_rank: Annotated[int, Whole(least=0, most=MAX_ADAPTER_RANK)] = 0
+    """Rank of low-rank adapters beside frozen weights (LoRA, arXiv 2106.09685); 0 trains every weight."""
+    adapted: frozenset[Literal["qkv", "q_k_v", "out", "up", "down"]] = frozenset({"qkv", "out"})
+    """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
+    and out of the feed-forward layer."""
 
     @property
     def global_batch_sequences(self) -> int:

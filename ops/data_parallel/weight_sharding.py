@@ -10,6 +10,7 @@ backward of torch.split), which is cast where it travels wider and divided in pl
 (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook and _reduce_grad).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -38,28 +39,32 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
     for owner in (Owner.DENSE, Owner.EXPERT):
         shard_axis = context.traits.copies.shard_axis(owner)
         elements = _elements(piece, owner, len(layout))
-        if not elements.any():
+        held = elements + _elements(piece, owner, len(layout), lambda op: op.frozen)
+        if not held.any():
             continue
         ranks, _ = ranks_and_stride(shard_axis, layout)
         gathers = (layout.zero_stage >= 3) | context.job.preset.data_parallel.gathers_every_forward
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
-        moved = np.where(gathers, elements, 0)
+        moved = np.where(gathers, held, 0)
         gather = _moved(context, what, shard_axis, moved, ranks, Phase.FORWARD)
-        moved = np.where(layout.zero_stage >= 3, elements, 0)
+        moved = np.where(layout.zero_stage >= 3, held, 0)
         again = _moved(context, what, shard_axis, moved, ranks, Phase.INPUT_GRAD)
         reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
         forward += [gather, *_copied(context, gather)]
-        backward += [again, *_copied(context, again), *_reduced(context, reduction, owner, elements)]
+        reduced = _reduced(context, reduction, owner, elements) if elements.any() else []
+        backward += [again, *_copied(context, again), *reduced]
     before, behind = sliced(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
     return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
 
-def _elements(piece: Piece, owner: Owner, rows: int) -> IntArray:
+def _elements(
+    piece: Piece, owner: Owner, rows: int, count: Callable[[Op], IntArray] = lambda op: op.parameters
+) -> IntArray:
     total = np.zeros(rows, dtype=np.int64)
     for op in piece.forward:
         if op.owner is owner:
-            total = total + op.parameters
+            total = total + count(op)
     return total
 
 

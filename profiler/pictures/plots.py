@@ -21,8 +21,6 @@ from profiler.pictures.compute_plots import (
     draw_linear,
     draw_linear_rates,
     draw_memory_bound,
-    dtypes_held,
-    kernels_held,
 )
 from profiler.pictures.plot_style import (
     COLOURS,
@@ -65,9 +63,8 @@ def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) ->
     if linear is None:
         say_absent(panels[1], "no matrix products")
     else:
-        dtype = dtypes_held(linear)[0]
-        draw_linear_rates(panels[1], linear, dtype)
-        panels[1].set_title(f"matrix products, {dtype}")
+        draw_linear_rates(panels[1], linear, "bf16")
+        panels[1].set_title("matrix products, bf16")
     draw_attention_overview(panels[2], profile)
     kernels = usable(profile, Family.MEMORY_BOUND)
     if kernels is None:
@@ -113,8 +110,7 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
         say_absent(axes, "no attention")
         return
     number = 0
-    kernels = kernels_held(table)
-    for kernel in [name for name in kernels if name != "core"] or kernels:
+    for kernel in ("flash", "cudnn"):
         for direction in ("forward", "backward"):
             rows = np.flatnonzero(
                 table.labels["kernel"].equals(kernel)

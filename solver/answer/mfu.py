@@ -19,22 +19,24 @@ from spec.model import ModelSpec
 
 
 def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
-    """FLOPs of one training sequence, forward and backward, counted on the unsplit model."""
+    """FLOPs of one training sequence, forward and backward, counted on the unsplit model; a frozen weight has no
+    gradient of its own."""
     alone = Layout.of(1)
     unpadded = job.preset.changed(
         {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
     )
     balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0)
     ops = model_ops(model, balanced, alone, "mtp", Recompute.NONE)
-    forward = sum(
-        run.count * _forward_flops(piece) for run, piece in zip(model.blocks, ops.blocks, strict=True)
-    )
-    return 3.0 * (forward + _forward_flops(ops.head))
+    layers = sum(run.count * _flops(piece) for run, piece in zip(model.blocks, ops.blocks, strict=True))
+    return layers + _flops(ops.head)
 
 
-def _forward_flops(piece: Piece) -> float:
+def _flops(piece: Piece) -> float:
+    """The forward's products, each with its two gradients, or with one where its weight is frozen."""
     return sum(
-        float(op.flops[0]) for op in piece.forward if isinstance(op, BatchedGemm | GroupedGemm | Attention)
+        float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
+        for op in piece.forward
+        if isinstance(op, BatchedGemm | GroupedGemm | Attention)
     )
 
 

@@ -17,9 +17,8 @@ def gathered_weights_bytes(
     layout = context.layout
     layers, edges, edge = np.zeros(len(row)), np.zeros(len(row)), np.zeros(len(row))
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
-        on_rank = kind.parameters
-        isp = np.where(layout.wp > 1, on_rank.weight[row] * layout.wp, 0)
-        sharded = np.where(layout.zero_stage >= 3, on_rank.total[row], 0)
+        isp = np.where(layout.wp > 1, (kind.parameters.weight + kind.frozen.weight)[row] * layout.wp, 0)
+        sharded = np.where(layout.zero_stage >= 3, (kind.parameters.total + kind.frozen.total)[row], 0)
         gathered = (isp + sharded) * (weight > 0)
         if index < len(kinds) - 2:
             layers = np.maximum(layers, 2.0 * gathered)

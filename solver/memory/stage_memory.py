@@ -63,14 +63,8 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     count = len(layers.layout)
     kinds = [layer_bytes(piece, count) for piece in layers.pieces]
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
-    on_rank = RankParameters(
-        **{
-            owner.value: np.sum(
-                [kind.parameters.of(owner)[row] * w for kind, w in zip(kinds, weights, strict=True)], axis=0
-            )
-            for owner in Owner
-        }
-    )
+    on_rank = _over_layers([kind.parameters.take(row) for kind in kinds], weights)
+    frozen = _over_layers([kind.frozen.take(row) for kind in kinds], weights)
     vpp = plans.vpp[stages.plan]
     num_micro = plans.num_micro[stages.plan]
     chunks = plans.schedule.in_flight(stages.position, layout.pp, vpp, num_micro)
@@ -87,7 +81,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     logits = (head.saved_bytes + head.transient_bytes)[row] * stages.head
     working = transient + working_bytes(context, plans.sharding, kinds, row)
     cost = MemoryCost(
-        **model_state(context, on_rank, plans, stages),
+        **model_state(context, on_rank, frozen, layout.zero_stage),
         narrow_weights_bytes=np.sum(
             [kind.cached_bytes[row] * w for kind, w in zip(kinds, weights, strict=True)], axis=0
         ),
@@ -110,6 +104,16 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     segments = segment_bytes(buffers, logits / 4.0) - step
     return StageBytes(
         on_rank=on_rank, cost=replace(cost, step_bytes=step, segment_bytes=np.maximum(segments, 0.0))
+    )
+
+
+def _over_layers(kinds: list[RankParameters], weights: tuple[IntArray, ...]) -> RankParameters:
+    """Elements of a stage, which holds so many layers of each kind."""
+    return RankParameters(
+        **{
+            owner.value: np.sum([kind.of(owner) * w for kind, w in zip(kinds, weights, strict=True)], axis=0)
+            for owner in Owner
+        }
     )
 
 

@@ -1,5 +1,6 @@
 """Times and bytes of one layer, embedding or head: per distinct layer layout, not per plan."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from ops.block import ModelOps, model_ops
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
-from ops.op import Lane, Ops, Owner, Phase, Piece
+from ops.op import Lane, Op, Ops, Owner, Phase, Piece
 from solver.plans.plan_table import PlanTable
 from solver.times.host_floor import host_shares
 from solver.times.op_times import Pricer, TimedOp
@@ -21,12 +22,13 @@ from spec.model import ModelSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
     """What one layer keeps until its backward, the most it holds for a moment, copies of weights it keeps from
-    step to step, and what it trains."""
+    step to step, and the elements that it trains and holds frozen."""
 
     saved_bytes: FloatArray
     transient_bytes: FloatArray
     cached_bytes: FloatArray
     parameters: RankParameters
+    frozen: RankParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +86,20 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
             result = result + value
         return result
 
-    def held(owner: Owner) -> IntArray:
-        elements: IntArray = total([op.parameters for op in forward if op.owner is owner]).astype(np.int64)
-        return elements
+    def held(count: Callable[[Op], IntArray]) -> RankParameters:
+        return RankParameters(
+            **{
+                owner.value: total([count(op) for op in forward if op.owner is owner]).astype(np.int64)
+                for owner in Owner
+            }
+        )
 
     return LayerBytes(
         saved_bytes=total([op.saved_bytes for op in forward]),
         transient_bytes=total([op.transient_bytes for op in forward]),
         cached_bytes=total([op.cached_bytes for op in forward]),
-        parameters=RankParameters(
-            dense=held(Owner.DENSE), weight=held(Owner.WEIGHT), expert=held(Owner.EXPERT)
-        ),
+        parameters=held(lambda op: op.parameters),
+        frozen=held(lambda op: op.frozen),
     )
 
 

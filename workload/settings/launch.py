@@ -59,6 +59,10 @@ def check_exports(names: Iterable[str], question: Question) -> None:
     """Raise ExportError for an exporter that has no words for this model or job, whatever the plan."""
     preset = question.job.preset.name
     for name in names:
+        if question.job.adapter_rank and EXPORTERS[name].of_any is None:
+            raise ExportError(
+                f"--export_{name}: adapters (adapter_rank) are set in a training script, not by its flags"
+            )
         if preset in EXPORTERS[name].check:
             EXPORTERS[name].check[preset](question)
 
@@ -71,6 +75,7 @@ def write_launch_files(
     Raises ExportError for a plan that its framework does not run, or a file that cannot be written.
     """
     check_framework(files, plan.preset)
+    check_exports(files, question)
     texts = {name: _composed(name, question, plan) for name in files}
     with ExitStack() as stack:
         handles = {name: stack.enter_context(replaced_file(path)) for name, path in files.items()}

@@ -29,6 +29,15 @@ def test_files_are_written_and_their_notes_returned(tmp_path: Path) -> None:
     assert notes == [f"{files['megatron']}: set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell"]
 
 
+def test_adapters_are_no_flags_of_a_launch(tmp_path: Path) -> None:
+    question = asked(PLAN)
+    question = replace(question, job=replace(question.job, adapter_rank=16))
+    with pytest.raises(ExportError, match="--export_megatron: adapters"):
+        write_launch_files(question, PLAN, {"megatron": tmp_path / "m.txt"})
+    assert not list(tmp_path.iterdir())
+    write_launch_files(question, PLAN, {"trace": tmp_path / "t.json"})
+
+
 def test_nothing_is_written_when_one_is_refused(tmp_path: Path) -> None:
     long = replace(PLAN, num_micro=300_000)
     files = {"megatron": tmp_path / "m.txt", "trace": tmp_path / "t.json"}

@@ -7,6 +7,7 @@ from spec.cluster.architecture import ArchitectureSpec
 from spec.model import MoeSpec
 from spec.presets.preset import FrameworkPreset
 from spec.program.kinds import Number, Whole
+from spec.program.limits import MOST_STEP_TOKENS
 
 MAX_ADAPTER_RANK = 4096  # the hidden size of small models, many times the ranks in use
 Wide = Literal["bf16", "fp16", "fp32"]
@@ -89,6 +90,9 @@ class JobSpec:
     """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED)."""
     blocking_launches: bool = False
     """The host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)."""
+    document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
+    """Tokens of a document, on average, where several are packed into a sequence and attend to themselves alone
+    (flash attention; a ring over cp > 1 attends to all); 0: a sequence is one."""
     adapter_rank: Annotated[int, Whole(least=0, most=MAX_ADAPTER_RANK)] = 0
     """Rank of low-rank adapters beside frozen weights (LoRA, arXiv 2106.09685); 0 trains every weight."""
     adapted: frozenset[Literal["qkv", "q_k_v", "out", "up", "down"]] = frozenset({"qkv", "out"})

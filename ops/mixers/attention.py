@@ -16,6 +16,7 @@ from ops.op import Attention, Phase, Piece, sequence
 from ops.roles import Module, OpKey, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import PositionKind
 
@@ -198,18 +199,19 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     saved = inputs + own_output + 4.0 * rows * heads
     if not job.flash_attention:
         saved = inputs + own_output + score_saved_bytes(job) * (rows * heads * kv_len).astype(np.float64)
+    documents, document = _documents(context, length)
     forward = Attention(
         module=Module.ATTENTION,
         role=Role.CORE,
         phase=Phase.FORWARD,
-        batch=layout.micro_batch,
-        q_len=length,
-        kv_len=length,
+        batch=layout.micro_batch * documents,
+        q_len=document,
+        kv_len=document,
         heads=heads,
         kv_heads=kv_heads,
         qk_dim=layout.constant(attention.qk_dim),
         v_dim=layout.constant(attention.v_dim),
-        mask="window" if attention.window else "causal",
+        mask="window" if attention.window else "varlen" if _is_packed(job) else "causal",
         window=layout.constant(attention.window or 0),
         kernel=job.attention_kernel if job.flash_attention else "core",
         dtype=job.precision.attention,
@@ -223,6 +225,22 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
         pieces.append(score_kernels(context, rows * heads, kv_len))
         pieces.append(joined_heads(context, rows, heads * attention.v_dim))
     return sequence(*pieces)
+
+
+def _is_packed(job: JobSpec) -> bool:
+    return job.flash_attention and 0 < job.document_tokens < job.seq_len
+
+
+def _documents(context: LayerContext, length: IntArray) -> tuple[IntArray, IntArray]:
+    """Documents of a sequence that a rank attends within at a time, and tokens of each: the mask of packed
+    documents is block-diagonal (flash-attn, flash_attn_varlen_func: cu_seqlens). A ring hands on whole blocks of
+    keys, so under it a sequence counts as one."""
+    if not _is_packed(context.job):
+        return np.ones_like(length), length
+    one = np.minimum(length, context.job.document_tokens)
+    whole = (context.layout.cp > 1) & (not context.exchanges_context)
+    document = np.where(whole, length, one)
+    return ceil_div(length, document), document
 
 
 def _with_backward(forward: Attention) -> Piece:

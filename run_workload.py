@@ -125,7 +125,7 @@ def simulate(options: argparse.Namespace) -> int:
                 write_json(options.json, {**named, "step_s": replay.step_s})
             return warn(file, ())
         print()
-    asked = closed_form_options(options)
+    asked = closed_form_options(options, ROOT)
     report = price_simai(workload, asked)
     if options.json:
         parts = {f"{name}_s": part for name, part in report.parts.items()}

@@ -234,8 +234,10 @@ def export(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
 def bundle(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
     """Write workload, topology, bus bandwidths and the commands that simulate them."""
     from workload.bundle.bundle import export_bundle
+    from workload.simai.closed_form.ratio import SHIPPED, read_ratio_tables
 
-    for path in export_bundle(opened.question, answer.plan, options.export_bundle).paths:
+    ratios = read_ratio_tables(ROOT / SHIPPED)
+    for path in export_bundle(opened.question, answer.plan, options.export_bundle, ratios).paths:
         print(f"wrote {path}")
 
 

@@ -44,6 +44,8 @@ class Role(StrEnum):
     DOWN = "down"
     ROUTER = "router"
     SHARED_GATE = "shared_gate"
+    LATENT_DOWN = "latent_down"
+    LATENT_UP = "latent_up"
     LOGITS = "logits"
     PROJECTION = "project"
     ADAPTER_DOWN = "adapter_down"

@@ -48,6 +48,8 @@ class MoeSpec:
     DeepSeek-V3's per-expert score correction (arXiv 2412.19437 sec. 2.1.2). ``capacity_factor``
     None means dropless. ``clamped`` limits gate and up before the activation (gpt-oss, swiglu_limit).
     A token's experts all lie in ``route_chosen_groups`` of ``route_groups`` (DeepSeek's n_group, topk_group).
+    With ``latent_hidden`` one product brings tokens to that many channels before they are dispatched, routed experts
+    work there, and another brings their sum back (LatentMoE, arXiv 2512.20856; Nemotron-3 Super's moe_latent_size).
 
     Facts without a price: a token's weights are the ``score`` of its experts ("softmax" or "sigmoid"), divided by
     their sum where ``normalized``, times ``route_scale`` (norm_topk_prob, routed_scaling_factor).
@@ -62,6 +64,7 @@ class MoeSpec:
     shared_gate: bool = False
     router_bias: bool = False
     clamped: bool = False
+    latent_hidden: int = 0
     route_groups: int = 1
     route_chosen_groups: int = 1
     capacity_factor: float | None = None
@@ -70,16 +73,21 @@ class MoeSpec:
     normalized: bool = True
     route_scale: float = 1.0
 
+    def routed_hidden(self, hidden: int) -> int:
+        """Channels in which routed experts read and give tokens of a model of ``hidden``."""
+        return self.latent_hidden or hidden
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpec:
-    """One transformer block: what mixes its tokens, followed by a dense MLP, by experts, or by nothing (Mamba).
+    """One block: what mixes its tokens, followed by a dense MLP or by experts. Either half may be missing, not
+    both: Mamba's layers only mix, and hybrids such as Nemotron-H count a feed-forward network as a layer of its own.
 
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own
     pass through the shared head (arXiv 2412.19437 sec. 2.2).
     """
 
-    mixer: Mixer
+    mixer: Mixer | None
     mlp: MlpSpec | None = None
     moe: MoeSpec | None = None
     norm: NormKind = NormKind.RMS
@@ -89,6 +97,8 @@ class BlockSpec:
     def __post_init__(self) -> None:
         if self.mlp is not None and self.moe is not None:
             raise ValueError("a block has a dense MLP or experts, not both")
+        if self.mixer is None and not self.feeds_forward:
+            raise ValueError("a block mixes tokens, or feeds forward, or does both")
 
     @property
     def feeds_forward(self) -> bool:
@@ -134,6 +144,11 @@ class ModelSpec:
         return sum(run.count for run in self.blocks if not run.block.mtp)
 
     @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """What mixes tokens, one for each run of blocks that do."""
+        return tuple(run.block.mixer for run in self.blocks if run.block.mixer is not None)
+
+    @property
     def main_blocks(self) -> tuple[BlockRun, ...]:
         """The runs of the decoder, without multi-token-prediction blocks."""
         return tuple(run for run in self.blocks if not run.block.mtp)
@@ -141,10 +156,10 @@ class ModelSpec:
     @property
     def cut_heads(self) -> tuple[int, ...]:
         """Numbers of heads of its layers that tp must divide, ascending."""
-        return tuple(sorted({heads for run in self.blocks for heads in run.block.mixer.cut_heads}))
+        return tuple(sorted({heads for mixer in self.mixers for heads in mixer.cut_heads}))
 
     @property
     def repeatable_heads(self) -> tuple[int, ...]:
         """Numbers of heads of its layers that tp must divide or, where a framework repeats them, be a
         multiple of; ascending."""
-        return tuple(sorted({heads for run in self.blocks for heads in run.block.mixer.repeatable_heads}))
+        return tuple(sorted({heads for mixer in self.mixers for heads in mixer.repeatable_heads}))

@@ -66,7 +66,8 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
 
 
 def block_parameters(block: BlockSpec, hidden: int) -> int:
-    """Parameters of one block: token mixer, MLP or experts if any, a norm before each, and what MTP adds.
+    """Parameters of one block: token mixer, MLP or experts as far as it has them, a norm before each, and what MTP
+    adds.
 
     An MTP block adds norms of both inputs and of its output, and the 2h -> h projection
     (arXiv 2412.19437 sec. 2.2; names enorm, hnorm, shared_head.norm, eh_proj in the checkpoint).
@@ -78,8 +79,9 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
         feed_forward = mlp_parameters(block.mlp, hidden)
     norm = norm_parameters(block.norm, hidden)
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
-    norms = (1 + block.feeds_forward) * norm
-    return mixer_parameters(block.mixer, hidden) + feed_forward + norms + extra
+    norms = ((block.mixer is not None) + block.feeds_forward) * norm
+    mixer = 0 if block.mixer is None else mixer_parameters(block.mixer, hidden)
+    return mixer + feed_forward + norms + extra
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:
@@ -88,19 +90,24 @@ def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:
 
 
 def moe_parameters(moe: MoeSpec, hidden: int) -> int:
-    """Parameters of the router, all routed experts, and the shared experts with their gate."""
+    """Parameters of the router, all routed experts, the products in and out of their latent, and the shared experts
+    with their gate."""
     router = hidden * moe.num_experts + (moe.num_experts if moe.router_bias else 0)
-    experts = moe.num_experts * _ffn(hidden, moe.expert_ffn_hidden, gated=moe.gated, bias=moe.bias)
+    latent = _ffn(hidden, moe.latent_hidden, gated=False, bias=moe.bias) if moe.latent_hidden else 0
     shared = 0
     if moe.shared_ffn_hidden:
         shared = _ffn(hidden, moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
         shared += hidden if moe.shared_gate else 0
-    return router + experts + shared
+    return router + moe.num_experts * _expert_parameters(moe, hidden) + latent + shared
 
 
 def idle_expert_parameters(moe: MoeSpec, hidden: int) -> int:
     """Parameters of the routed experts that one token does not visit."""
-    return (moe.num_experts - moe.topk) * _ffn(hidden, moe.expert_ffn_hidden, gated=moe.gated, bias=moe.bias)
+    return (moe.num_experts - moe.topk) * _expert_parameters(moe, hidden)
+
+
+def _expert_parameters(moe: MoeSpec, hidden: int) -> int:
+    return _ffn(moe.routed_hidden(hidden), moe.expert_ffn_hidden, gated=moe.gated, bias=moe.bias)
 
 
 def norm_parameters(norm: NormKind, hidden: int) -> int:

@@ -10,7 +10,7 @@ from workload.simai.closed_form.analytical import AnalyticalReport
 from workload.simai.closed_form.busbw_yaml import read_busbw
 from workload.simai.closed_form.network import simai_network
 from workload.simai.closed_form.options import AnalyticalOptions
-from workload.simai.closed_form.ratio import read_ratio_tables
+from workload.simai.closed_form.ratio import SHIPPED, read_ratio_tables
 from workload.simai.closed_form.result_file import row_lines, summary_lines
 from workload.simai.format import SimaiWorkload
 
@@ -25,8 +25,9 @@ def workload_path(options: argparse.Namespace) -> Path:
     return Path(given[0])
 
 
-def closed_form_options(options: argparse.Namespace) -> AnalyticalOptions:
-    """The binary's options. Raises ConfigError without -g_p_s and -n_p_s, WorkloadError for what it would misread."""
+def closed_form_options(options: argparse.Namespace, root: Path) -> AnalyticalOptions:
+    """The binary's options, its ratio tables by default the shipped ones below ``root``. Raises ConfigError without
+    -g_p_s and -n_p_s, WorkloadError for what it would misread."""
     for flag, value in (("-g_p_s", options.gpus_per_server), ("-n_p_s", options.nic_per_server)):
         if value is None:
             raise ConfigError(
@@ -42,7 +43,7 @@ def closed_form_options(options: argparse.Namespace) -> AnalyticalOptions:
             nic_gib=options.nic_busbw,
         ),
         gpus=options.gpus,
-        ratios=read_ratio_tables(options.ratio_dir) if options.ratio_dir else None,
+        ratios=read_ratio_tables(options.ratio_dir or root / SHIPPED),
         busbw=read_busbw(options.busbw) if options.busbw else None,
         dp_overlap=options.dp_o,
         tp_overlap=options.tp_o,

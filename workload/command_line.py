@@ -89,7 +89,7 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--ratio_dir",
         type=Path,
-        help="SimAI's inputs/ratio folder (default: every ratio is 1, with a warning)",
+        help="SimAI's inputs/ratio folder (default: as shipped, configs/simai_ratio)",
     )
     verb.add_argument("--json", type=Path, help="write the parts (seconds) to this file")
     verb.add_argument("--rows", type=Path, help="write what the closed form takes for each row to this file")

@@ -158,6 +158,8 @@ class Workshop:
     def mixer(self, block: BlockSpec) -> MockedOps:
         """Norm, what mixes the tokens, and residual of a block."""
         half = mixer_half(self.context, self.sharding, block)
+        if block.mixer is None:
+            raise ValueError("the block mixes no tokens")
         return self.leaf(block.mixer.name, half, MIXERS[type(block.mixer)].module)
 
     def feed_forward(self, block: BlockSpec) -> MockedOps:

@@ -50,21 +50,23 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     several = (experts > 1) & (context.layout.ep > 1)
     sorted_rows = np.where(several, rows, 0)
     # Only this dispatcher overlaps (transformer_config.py: moe_shared_expert_overlap needs alltoall).
-    hides = context.job.overlap_shared_experts and moe.shared_ffn_hidden > 0
+    # A latent refuses it in training (moe_layer.py, preprocess).
+    hides = context.job.overlap_shared_experts and moe.shared_ffn_hidden > 0 and not moe.latent_hidden
     first, second = [OpKey(Module.SHARED_EXPERTS, role) if hides else None for role in (Role.UP, Role.DOWN)]
-    copies = (rows * context.model.hidden).astype(np.float64)
+    width = moe.routed_hidden(context.model.hidden)
+    copies = (rows * width).astype(np.float64)
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            _counted(context, moe, moved_rows(context, Role.PERMUTE, own_rows, rows)),
+            _counted(context, moe, moved_rows(context, Role.PERMUTE, (own_rows, rows), width)),
             _over_ranks(context, Role.DISPATCH, copies, first),
             # Rows that arrive rank by rank, into the order of this rank's several experts.
-            moved_rows(context, Role.SORT, sorted_rows, sorted_rows),
+            moved_rows(context, Role.SORT, (sorted_rows, sorted_rows), width),
         ),
         combine=sequence(
-            moved_rows(context, Role.UNSORT, sorted_rows, sorted_rows),
+            moved_rows(context, Role.UNSORT, (sorted_rows, sorted_rows), width),
             _over_ranks(context, Role.COMBINE, copies, second),
-            moved_rows(context, Role.UNPERMUTE, rows, own_rows),
+            moved_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
         ),
     )
 
@@ -76,16 +78,17 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     routing = Routing.of(moe)
     visits = places_visited(context.layout.ep, routing)
     arriving: IntArray = np.ceil(busiest * visits).astype(np.int64)
-    elements = (arriving * context.model.hidden).astype(np.float64)
-    routed = RoutedTokens(elements=busiest * context.model.hidden, routing=routing)
+    width = moe.routed_hidden(context.model.hidden)
+    elements = (arriving * width).astype(np.float64)
+    routed = RoutedTokens(elements=busiest * width, routing=routing)
     return Exchange(
         rows=rows,
         dispatch=sequence(
             _over_ranks(context, Role.DISPATCH, elements, routed=routed),
-            _counted(context, moe, moved_rows(context, Role.PERMUTE, arriving, rows)),
+            _counted(context, moe, moved_rows(context, Role.PERMUTE, (arriving, rows), width)),
         ),
         combine=sequence(
-            moved_rows(context, Role.UNPERMUTE, rows, arriving),
+            moved_rows(context, Role.UNPERMUTE, (rows, arriving), width),
             _over_ranks(context, Role.COMBINE, elements, routed=routed),
         ),
     )
@@ -100,12 +103,15 @@ def _counted(context: LayerContext, moe: MoeSpec, piece: Piece) -> Piece:
     )
 
 
-def moved_rows(context: LayerContext, role: Role, before: IntArray, after: IntArray, name: str = "") -> Piece:
-    """Rows of the hidden size read and written in another order or number, each once (fused permutation,
-    Transformer Engine ``permutation.py``: a row is loaded once and stored for each of its experts).
+def moved_rows(
+    context: LayerContext, role: Role, rows: tuple[IntArray, IntArray], width: int, name: str = ""
+) -> Piece:
+    """``rows`` before and after, of ``width`` channels, read and written in another order or number, each once (fused
+    permutation, Transformer Engine ``permutation.py``: a row is loaded once and stored for each of its experts).
 
     The kernel moves its rows in and out, so it is given the mean of both; its backward needs the map alone.
     """
+    before, after = rows
     return kernel(
         context,
         Kernel(
@@ -114,7 +120,7 @@ def moved_rows(context: LayerContext, role: Role, before: IntArray, after: IntAr
             name=name,
             kernel="permute",
             rows=(before + after + 1) // 2,
-            width=context.model.hidden,
+            width=width,
             saved_bytes=8.0 * np.maximum(before, after),
         ),
     )
@@ -156,10 +162,10 @@ def _over_ranks(
     )
 
 
-def fold(context: LayerContext, rows: IntArray, *, entering: bool) -> Piece:
-    """All-gather of rows over etp before the experts, reduce-scatter after; mirrored backward."""
+def fold(context: LayerContext, rows: IntArray, width: int, *, entering: bool) -> Piece:
+    """All-gather of rows of ``width`` channels over etp before the experts, reduce-scatter after; mirrored backward."""
     precision = context.job.precision
-    size = (rows * context.layout.etp * context.model.hidden * context.activation_bytes).astype(np.int64)
+    size = (rows * context.layout.etp * width * context.activation_bytes).astype(np.int64)
 
     def over_etp(kind: Collective, phase: Phase) -> Comm:
         return Comm(

@@ -22,15 +22,15 @@ from spec.model import MoeSpec
 
 def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
     """``rows`` through the rank's num_experts / ep experts, cut over etp."""
-    layout, model = context.layout, context.model
+    layout, channels = context.layout, moe.routed_hidden(context.model.hidden)
     experts = np.maximum(moe.num_experts // layout.ep, 1)
     width = ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp)
-    hidden = layout.constant(model.hidden)
+    hidden = layout.constant(channels)
     inward = width * (2 if moe.gated else 1)
     up = _product(context, moe, Role.UP, rows, (hidden, inward))
     down = _product(context, moe, Role.DOWN, rows, (width, hidden))
     return sequence(
-        padded(context, "moe.pad", rows),
+        padded(context, "moe.pad", rows, channels),
         cast_input(context, Role.UP, rows, hidden),
         grouped_linear(context, up, experts),
         cast_gradient(context, Role.UP, rows, inward),
@@ -39,8 +39,8 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
         cast_input(context, Role.DOWN, rows, width),
         grouped_linear(context, down, experts),
         cast_gradient(context, Role.DOWN, rows, hidden),
-        _bias_by_probability(context, rows, experts) if moe.bias else Piece(),
-        padded(context, "moe.unpad", rows),
+        _bias_by_probability(context, moe, rows, experts) if moe.bias else Piece(),
+        padded(context, "moe.unpad", rows, channels),
     )
 
 
@@ -75,7 +75,7 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     )
 
 
-def _bias_by_probability(context: LayerContext, rows: IntArray, experts: IntArray) -> Piece:
+def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> Piece:
     """Each expert's bias times its rows' probabilities, added, one expert after another; in fp32 where the
     dispatcher hands probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
     wide = context.job.moe_dispatcher == "deduplicated"
@@ -86,7 +86,7 @@ def _bias_by_probability(context: LayerContext, rows: IntArray, experts: IntArra
             role=Role.BIAS,
             kernel="expert_bias_fp32_unfused" if wide else "expert_bias_unfused",
             rows=ceil_div(rows, experts),
-            width=context.model.hidden,
+            width=moe.routed_hidden(context.model.hidden),
             saved_bytes=np.zeros(len(rows)),
         ),
     )

@@ -13,6 +13,7 @@ from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mlp_block import Rows, feed_forward
 from ops.op import Piece, sequence
+from ops.quantize import recipe_of
 from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
@@ -84,12 +85,34 @@ def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:
 
 
 def _experts(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
-    """Dispatch, the experts on what arrives, combine."""
+    """Dispatch, the experts on what arrives, combine; in their latent, if they have one."""
     around = exchange(context, moe, own_rows)
+    width = moe.routed_hidden(context.model.hidden)
     return sequence(
+        _latent(context, moe, Role.LATENT_DOWN, own_rows) if moe.latent_hidden else Piece(),
         around.dispatch,
-        fold(context, around.rows, entering=True),
+        fold(context, around.rows, width, entering=True),
         expert_mlp(context, moe, around.rows * context.layout.etp),
-        fold(context, around.rows, entering=False),
+        fold(context, around.rows, width, entering=False),
         around.combine,
+        _latent(context, moe, Role.LATENT_UP, own_rows) if moe.latent_hidden else Piece(),
     )
+
+
+def _latent(context: LayerContext, moe: MoeSpec, role: Role, rows: IntArray) -> Piece:
+    """The product into the experts' latent, or the one out of it; every rank has both whole and works on its own
+    tokens (Megatron-LM moe_layer.py, fc1_latent_proj and fc2_latent_proj: duplicated). The first reads what
+    the router or the shared experts keep; where products are narrow each linear keeps its own copy."""
+    hidden, latent = context.model.hidden, moe.latent_hidden
+    inputs, outputs = (hidden, latent) if role is Role.LATENT_DOWN else (latent, hidden)
+    keeps = role is Role.LATENT_UP or recipe_of(context) is not None
+    layer = Linear(
+        module=Module.MOE,
+        role=role,
+        tokens=rows,
+        inputs=context.layout.constant(inputs),
+        outputs=context.layout.constant(outputs),
+        saved_bytes=context.activations(rows, inputs) * keeps,
+        bias=moe.bias,
+    )
+    return linear(context, layer)

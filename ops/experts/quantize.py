@@ -59,8 +59,8 @@ def _cast(context: LayerContext, product: Role, rows: IntArray, width: IntArray,
     )
 
 
-def padded(context: LayerContext, name: str, rows: IntArray) -> Piece:
+def padded(context: LayerContext, name: str, rows: IntArray, width: int) -> Piece:
     """Rows copied to or from their padded places, where the dispatcher leaves that to the experts."""
     if recipe_of(context) is None or context.job.moe_dispatcher == "deduplicated":
         return Piece()
-    return moved_rows(context, Role.PAD, rows, rows, name)
+    return moved_rows(context, Role.PAD, (rows, rows), width, name)

@@ -13,8 +13,10 @@ from spec.model import BlockSpec
 
 
 def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
-    """Everything from the first norm to the first residual add."""
+    """Everything from the first norm to the first residual add; nothing where a block does not mix tokens."""
     mixer = block.mixer
+    if mixer is None:
+        return Piece()
     row = MIXERS[type(mixer)]
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     tensors = row.exchanged(mixer)

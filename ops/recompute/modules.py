@@ -74,7 +74,9 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
     "moe": (
         RecomputedModule(
             again=frozenset({Module.MOE, Module.SHARED_EXPERTS}),
-            drops=SHARED_INNER | _in(Module.MOE, Role.TOP_K, Role.UP, Role.CLAMP, Role.ACTIVATION, Role.DOWN),
+            drops=SHARED_INNER
+            | _in(Module.MOE, Role.TOP_K, Role.UP, Role.CLAMP, Role.ACTIVATION, Role.DOWN)
+            | _in(Module.MOE, Role.LATENT_DOWN, Role.LATENT_UP),
             where=ROUTER,
         ),
     ),

@@ -63,7 +63,7 @@ def _cases(run: AiobRun) -> dict[str, Case]:
     block: BlockSpec = run.model.blocks[0].block
     attention, mlp = block.mixer, block.mlp
     if not isinstance(attention, AttentionSpec) or len(run.model.main_blocks) > 1:
-        kinds = ", ".join(sorted({each.block.mixer.name for each in run.model.main_blocks}))
+        kinds = ", ".join(sorted({mixer.name for mixer in run.model.mixers}))
         raise ConfigError(
             where="AIOB import",
             key="model",

@@ -54,6 +54,16 @@ def commonest(labels: list[str]) -> str:
     return max(sorted(set(labels)), key=labels.count)
 
 
+def dtypes_held(table: SampleTable) -> list[str]:
+    """The dtypes of the products, bf16 first; GPUs before Ampere have fp16 alone."""
+    return sorted(set(table.labels["dtype_in"].labels()), key=lambda name: (name != "bf16", name))
+
+
+def kernels_held(table: SampleTable) -> list[str]:
+    """The attention kernels, fused ones first; GPUs before Ampere have core alone."""
+    return [name for name in ("flash", "cudnn", "core") if table.labels["kernel"].equals(name).any()]
+
+
 def draw_linear_rates(axes: Axes, table: SampleTable, dtype: str) -> None:
     """TFLOP/s over work of one dtype, a colour for each layout."""
     for number, (layout, label) in enumerate(LAYOUTS.items()):
@@ -86,7 +96,7 @@ def draw_linear(profile: ProfileDatabase, path: Path) -> Path | None:
     table = usable(profile, Family.GEMM)
     if table is None:
         return None
-    dtypes = sorted(set(table.labels["dtype_in"].labels()), key=lambda name: (name != "bf16", name))
+    dtypes = dtypes_held(table)
     figure, panels = new_figure(len(dtypes))
     for axes, dtype in zip(panels, dtypes, strict=True):
         draw_linear_rates(axes, table, dtype)
@@ -151,7 +161,7 @@ def draw_attention(profile: ProfileDatabase, path: Path) -> Path | None:
     table = usable(profile, Family.ATTENTION)
     if table is None or not table.labels["mask"].equals("causal").any():
         return None
-    kernels = [name for name in ("flash", "cudnn", "core") if table.labels["kernel"].equals(name).any()]
+    kernels = kernels_held(table)
     figure, panels = new_figure(2, rows=len(kernels))
     for row, kernel in enumerate(kernels):
         for column, direction in enumerate(("forward", "backward")):

@@ -82,8 +82,10 @@ def powers_axis(axes: Axes, name: str, label: str, formatter: object, base: int 
 def legend_above(axes: Axes, *, columns: int = 1, fontsize: float = 8.0) -> None:
     """The legend in room of its own above the curves; a linear axis starts at zero.
 
-    What is drawn so far decides how high the curves reach.
+    What is drawn so far decides how high the curves reach; a panel without curves stays as it is.
     """
+    if not axes.has_data():
+        return
     figure, grid = axes.figure, axes.get_subplotspec()
     rows = grid.get_gridspec().nrows if grid is not None else 1
     panel = PANEL_SHARE * figure.get_figheight() / rows * 72.0  # type: ignore[union-attr]

@@ -21,6 +21,8 @@ from profiler.pictures.compute_plots import (
     draw_linear,
     draw_linear_rates,
     draw_memory_bound,
+    dtypes_held,
+    kernels_held,
 )
 from profiler.pictures.plot_style import (
     COLOURS,
@@ -63,8 +65,9 @@ def draw_overview(profile: ProfileDatabase, series: list[Series], path: Path) ->
     if linear is None:
         say_absent(panels[1], "no matrix products")
     else:
-        draw_linear_rates(panels[1], linear, "bf16")
-        panels[1].set_title("matrix products, bf16")
+        dtype = dtypes_held(linear)[0]
+        draw_linear_rates(panels[1], linear, dtype)
+        panels[1].set_title(f"matrix products, {dtype}")
     draw_attention_overview(panels[2], profile)
     kernels = usable(profile, Family.MEMORY_BOUND)
     if kernels is None:
@@ -110,7 +113,8 @@ def draw_attention_overview(axes: Axes, profile: ProfileDatabase) -> None:
         say_absent(axes, "no attention")
         return
     number = 0
-    for kernel in ("flash", "cudnn"):
+    kernels = kernels_held(table)
+    for kernel in [name for name in kernels if name != "core"] or kernels:
         for direction in ("forward", "backward"):
             rows = np.flatnonzero(
                 table.labels["kernel"].equals(kernel)

@@ -31,7 +31,7 @@ def _widest(block: BlockSpec, hidden: int) -> int:
     mixer's widest product writes."""
     if block.mlp is not None:
         return block.mlp.ffn_hidden * (3 if block.mlp.gated else 2)
-    if block.moe is not None:
+    if block.moe is not None or block.mixer is None:
         return 0
     tensors = (tensor for module in block.mixer.modules(hidden, "") for tensor in module.tensors)
     return max(tensor.shape[0] for tensor in tensors)

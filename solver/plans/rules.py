@@ -58,7 +58,7 @@ def _kv_heads(draft: Draft) -> BoolArray:
 
 def _sequences_cut(draft: Draft) -> BoolArray:
     """Where cp cuts sequences, every layer's core works in the job's way (ring or all-to-all)."""
-    rows = (MIXERS[type(run.block.mixer)] for run in draft.model.blocks)
+    rows = (MIXERS[type(mixer)] for mixer in draft.model.mixers)
     return bools((draft["cp"] == 1) | all(draft.job.context_parallel in row.context_parallel for row in rows))
 
 

@@ -121,8 +121,9 @@ class AttentionSpec:
         yield linear_module(f"{prefix}.kv_up", (width, rank))
 
 
-def attention_of(mixer: Mixer, reader: str) -> AttentionSpec:
+def attention_of(mixer: Mixer | None, reader: str) -> AttentionSpec:
     """``mixer``, for a ``reader`` that is written for attention. Raises ExportError naming any other kind."""
     if not isinstance(mixer, AttentionSpec):
-        raise ExportError(f"{reader}: written for layers of attention, not of {mixer.name}")
+        kind = "a feed-forward network alone" if mixer is None else mixer.name
+        raise ExportError(f"{reader}: written for layers of attention, not of {kind}")
     return mixer

@@ -17,6 +17,7 @@ from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface_deepseek import deepseek
 from spec.readers.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
 from spec.readers.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
+from spec.readers.huggingface_nemotron import nemotron_h
 from spec.section import Section
 from spec.text_file import read_text
 
@@ -33,6 +34,7 @@ MODEL_TYPES: dict[str, Callable[[Section, str], ModelSpec]] = {
     "qwen3_moe": qwen3_moe,
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
+    "nemotron_h": nemotron_h,
 }
 
 

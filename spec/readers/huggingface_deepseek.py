@@ -10,7 +10,7 @@ from dataclasses import replace
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
 from spec.readers.huggingface_dense import decoder, read_mlp, runs_of
-from spec.readers.huggingface_moe import read_experts
+from spec.readers.huggingface_moe import read_experts, route_groups
 from spec.section import MAX_LAYERS, Section
 
 
@@ -60,10 +60,7 @@ def _experts(top: Section) -> MoeSpec:
     shared = top.integer_or("n_shared_experts", 0, minimum=0)
     third = top.text("model_type") == "deepseek_v3"
     method = top.text("topk_method", "noaux_tc" if third else "greedy")
-    groups = top.integer_or("n_group", 1)
-    chosen = top.integer_or("topk_group", groups)
-    if chosen > groups or moe.num_experts % groups or moe.num_experts // groups * chosen < moe.topk:
-        top.fail("n_group", f"a divisor of {moe.num_experts} experts, with topk in topk_group of them")
+    groups, chosen = route_groups(top, "n_routed_experts")
     limited = method != "greedy"
     return replace(
         moe,

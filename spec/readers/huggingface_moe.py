@@ -55,6 +55,16 @@ def read_experts(top: Section, count_key: str, width_key: str) -> MoeSpec:
     )
 
 
+def route_groups(top: Section, count_key: str) -> tuple[int, int]:
+    """Groups of experts, and of how many of them a token's experts are (``n_group``, ``topk_group``)."""
+    count, topk = top.integer(count_key), top.integer("num_experts_per_tok")
+    groups = top.integer_or("n_group", 1)
+    chosen = top.integer_or("topk_group", groups)
+    if chosen > groups or count % groups or count // groups * chosen < topk:
+        top.fail("n_group", f"a divisor of {count} experts, with topk in topk_group of them")
+    return groups, chosen
+
+
 def _sparse(top: Section, name: str, attention: AttentionSpec, moe: MoeSpec) -> ModelSpec:
     """Layer i is routed unless listed in ``mlp_only_layers`` or off the ``decoder_sparse_step``."""
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)

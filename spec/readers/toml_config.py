@@ -151,13 +151,15 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
     return BlockRun(block=block, count=count)
 
 
-def _mixer(block: Section, hidden: int) -> Mixer:
-    """What the block's one key among MIXERS describes."""
+def _mixer(block: Section, hidden: int) -> Mixer | None:
+    """What the block's one key among MIXERS describes; None with ``mixer = false``."""
     written = [name for name in MIXERS if block.has(name)]
+    if not block.flag("mixer", True):
+        if written or block.values.get("mlp") is False:
+            block.fail("mixer", f"true, or none of {', '.join(MIXERS)} and an mlp or moe")
+        return None
     if len(written) != 1:
-        allowed = (
-            f"exactly one of {', '.join(MIXERS)} in each block" if len(MIXERS) > 1 else "required: a table"
-        )
+        allowed = f"exactly one of {', '.join(MIXERS)} in each block (mixer = false: it has none)"
         block.fail(written[-1] if written else next(iter(MIXERS)), allowed)
     return MIXERS[written[0]].read(block.section(written[0]), hidden)
 
@@ -186,6 +188,7 @@ def _moe(section: Section) -> MoeSpec:
         shared_gate=section.flag("shared_gate", False),
         router_bias=section.flag("router_bias", False),
         clamped=section.flag("clamped", False),
+        latent_hidden=section.integer_or("latent_hidden", 0, minimum=0),
         route_groups=section.integer_or("route_groups", 1),
         route_chosen_groups=section.integer_or("route_chosen_groups", 1),
         capacity_factor=section.number("capacity_factor") if section.has("capacity_factor") else None,

@@ -148,7 +148,15 @@ def op_parameters(model: ModelSpec) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["8x7B_mixtral.py", "175B_gpt.toml", "671B_deepseek_v3.toml", "405B_llama3.py"]
+    "name",
+    [
+        "8x7B_mixtral.py",
+        "175B_gpt.toml",
+        "671B_deepseek_v3.toml",
+        "405B_llama3.py",
+        "8B_nemotron_h.json",
+        "30B_nemotron3_nano.json",
+    ],
 )
 def test_op_list_and_parameter_count_agree(name: str) -> None:
     """Two independent counts, the operations' and spec.parameters', of the same model. Router
@@ -161,6 +169,24 @@ def test_op_list_and_parameter_count_agree(name: str) -> None:
         if run.block.moe is not None and run.block.moe.router_bias
     )
     assert op_parameters(model) == count.total + count.mtp - untrained
+
+
+def test_half_layers_do_what_the_halves_of_a_whole_one_do() -> None:
+    """Nemotron-H counts a mixer and a feed-forward network as two layers."""
+    model = read_config(ROOT / "configs" / "7B_llama2.py").model
+    block = model.blocks[0].block
+    halves = (replace(block, mlp=None), replace(block, mixer=None))
+    runs = tuple(BlockRun(block=half, count=1) for half in halves)
+    asked = job()
+    whole = written(model, asked, "fsp", Layout.of(8, tp=4)).blocks[0]
+    first, second = written(replace(model, blocks=runs), asked, "fsp", Layout.of(8, tp=4)).blocks
+    for of_whole, of_halves in (
+        (whole.forward, (*first.forward, *second.forward)),
+        (whole.backward, (*second.backward, *first.backward)),
+    ):
+        assert [op.name for op in of_whole] == [op.name for op in of_halves]
+    saved = [sum(float(op.saved_bytes[0]) for op in piece.forward) for piece in (whole, first, second)]
+    assert saved[0] == saved[1] + saved[2]
 
 
 def test_a_tied_head_owns_weights_only_on_another_stage() -> None:

@@ -74,7 +74,8 @@ def test_gpt_175b_matches_the_closed_form() -> None:
 def test_every_shipped_config_reads_and_is_near_its_name() -> None:
     for path in sorted(CONFIGS.glob("*B_*.*")):
         config = read_config(path)
-        assert config.seq_len is not None, path
+        # A published config.json says no length to train at.
+        assert config.seq_len is not None or path.suffix == ".json", path
         # A .py config is a training config and writes a plan; the other forms may hold a model alone.
         written = config.plan is not None and config.plan.strategy is not None
         assert written or path.suffix != ".py", path

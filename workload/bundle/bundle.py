@@ -4,7 +4,7 @@ workload.txt (and what it cannot say), a topology of the cluster's size, busbw.y
 command lines of SimAI-Analytical and of the ns-3 front end, README.md.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ops.op import Comm, Phase
@@ -23,19 +23,29 @@ from workload.items import StageWork
 from workload.report import simai_lines
 from workload.simai.closed_form.analytical import price_simai
 from workload.simai.closed_form.busbw_yaml import BusBandwidths, write_busbw
-from workload.simai.closed_form.network import SimaiNetwork
+from workload.simai.closed_form.network import SimaiNetwork, simai_network
 from workload.simai.closed_form.options import AnalyticalOptions
+from workload.simai.closed_form.ratio import RatioTables
 from workload.simai.export import Exported, export_works, header_of, rows_of
 from workload.simai.format import SimaiHeader, SimaiWorkload
 from workload.simai.replay import AXES, layout_of
 from workload.simai.replay_difference import compare
 from workload.simai.tokens import PREFIXES, SimaiGroup
-from workload.topology.templates import NVL, SPECTRUM_X, TopologyFlags, build_topology
+from workload.topology.nvl import NVL72_GPUS, SWITCHES_PER_RACK
+from workload.topology.templates import (
+    ASW_PER_PSW,
+    NICS_PER_ASW,
+    NVL,
+    SPECTRUM_X,
+    TopologyFlags,
+    build_topology,
+)
 from workload.topology.topology import Topology, write_topology
 from workload.workload_error import WorkloadError
 
 # busbw.yaml holds one figure a group and collective: that of a large array.
 BUSBW_BYTES = 2**30
+NO_FIGURES = ("none: the compute times are assumed, not priced",)
 GBIT = 8 / 1e9
 
 
@@ -48,12 +58,18 @@ class Bundle:
 
 
 def export_bundle(
-    question: Question, plan: Plan, folder: Path, *, work: StageWork | None = None, times_known: bool = True
+    question: Question,
+    plan: Plan,
+    folder: Path,
+    ratios: RatioTables,
+    *,
+    work: StageWork | None = None,
+    times_known: bool = True,
 ) -> Bundle:
     """Write the bundle of ``plan`` (of its slowest stage unless ``work`` is given).
 
-    ``times_known`` False leaves figures out: a book of fixed times prices nothing. Raises ExportError when
-    the folder cannot be made or the format cannot be met.
+    ``ratios`` are SimAI's, for the figures it will print. ``times_known`` False leaves figures out: a book of fixed
+    times prices nothing. Raises ExportError when the folder cannot be made or the format cannot be met.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +79,7 @@ def export_bundle(
     header = header_of(plan, work)
     exported = export_works(plan, (work,), folder / "workload.txt", strict=False)
     paths = list(exported.paths)
-    topology = _topology(question.cluster, plan.world_size)
+    topology = cluster_topology(question.cluster, plan.world_size)
     network = simai_network_of(question.cluster)
     paths.append(folder / topology.file_name)
     write_topology(paths[-1], topology)
@@ -79,7 +95,11 @@ def export_bundle(
     paths.append(folder / "README.md")
     with replaced_file(paths[-1]) as handle:
         handle.writelines(
-            f"{line}\n" for line in _readme((question, plan, work), exported, commands, times_known)
+            f"{line}\n"
+            for line in (
+                *_readme((question, plan, work), exported, commands),
+                *(_figures((question, plan, work), ratios) if times_known else NO_FIGURES),
+            )
         )
     return Bundle(paths=tuple(paths), exported=exported)
 
@@ -92,7 +112,7 @@ def simai_network_of(cluster: ClusterSpec) -> SimaiNetwork:
     """
     ranks = cluster.scale_up_ranks
     nics = max(cluster.nics_per_node * ranks // cluster.gpus_per_node, ranks)
-    return SimaiNetwork(
+    return simai_network(
         gpus_per_server=ranks,
         nics_per_server=nics,
         nvlink_gib=cluster.domains[0].bandwidth / GIB,
@@ -100,21 +120,30 @@ def simai_network_of(cluster: ClusterSpec) -> SimaiNetwork:
     )
 
 
-def _topology(cluster: ClusterSpec, world_size: int) -> Topology:
-    """Rail-optimised servers of the cluster's size, or racks of 72 for a domain of 72."""
+def cluster_topology(cluster: ClusterSpec, world_size: int) -> Topology:
+    """A rack of 72 GPUs for a world within one, else rail-optimised servers or racks: never fewer GPUs than the
+    workload has ranks. The pod's switches have as many ports as that takes."""
     size = cluster.server_ranks
-    rate = f"{round(cluster.domains[0].bandwidth * GBIT)}Gbps"
-    if size == 72:
-        return build_topology(TopologyFlags(template=NVL))
+    racks = size == NVL72_GPUS
+    switches = SWITCHES_PER_RACK if racks else 1
+    flags = TopologyFlags(
+        template=NVL,
+        gpu_type=cluster.gpu.name.split("-")[0],
+        nvlink_bandwidth=f"{round(cluster.domains[0].bandwidth * GBIT / switches)}Gbps",
+    )
+    if racks and world_size <= size:
+        return build_topology(flags)
     servers = -(-world_size // size)
+    segments = -(-servers // NICS_PER_ASW)
     return build_topology(
-        TopologyFlags(
+        replace(
+            flags,
             template=SPECTRUM_X,
             gpus=servers * size,
             gpus_per_server=size,
-            gpu_type=cluster.gpu.name.split("-")[0],
-            nvlink_bandwidth=rate,
+            nv_switches_per_server=switches,
             bandwidth=f"{round(cluster.domains[-1].bandwidth * GBIT)}Gbps",
+            asw_per_psw=max(size * segments, ASW_PER_PSW),
         )
     )
 
@@ -157,7 +186,8 @@ def _hop_gib(header: SimaiHeader, pricer: Pricer) -> float | None:
 
 
 def command_lines(header: SimaiHeader, topology: str, network: SimaiNetwork) -> list[str]:
-    """SimAI-Analytical with the cluster's line rates, and the ns-3 front end on the topology.
+    """SimAI-Analytical with the cluster's line rates, to the last digit of a C++ float, and the ns-3 front end on the
+    topology.
 
     Source: SimAI's user guides (options -w -n -c -t of SimAI_simulator; AS_SEND_LAT, the microseconds a send
     takes, as in their examples; NVLS off, its default, as SimAI-Analytical has none).
@@ -165,18 +195,16 @@ def command_lines(header: SimaiHeader, topology: str, network: SimaiNetwork) -> 
     return [
         "mkdir -p results",
         f'./bin/SimAI_analytical -w "$BUNDLE/workload.txt" -g {header.all_gpus} '
-        f"-g_p_s {network.gpus_per_server} -n_p_s {network.nics_per_server} -nv {network.nvlink_gib:.1f} "
-        f"-nic {network.nic_gib:.1f} -r bundle-",
+        f"-g_p_s {network.gpus_per_server} -n_p_s {network.nics_per_server} -nv {network.nvlink_gib:.9g} "
+        f"-nic {network.nic_gib:.9g} -r bundle-",
         'AS_SEND_LAT=3 AS_NVLS_ENABLE=0 ./bin/SimAI_simulator -t 16 -w "$BUNDLE/workload.txt" '
         f'-n "$BUNDLE/{topology}" -c astra-sim-alibabacloud/inputs/config/SimAI.conf',
     ]
 
 
-def _readme(
-    what: tuple[Question, Plan, StageWork], exported: Exported, commands: list[str], times_known: bool
-) -> list[str]:
+def _readme(what: tuple[Question, Plan, StageWork], exported: Exported, commands: list[str]) -> list[str]:
     question, plan, work = what
-    lines = [
+    return [
         f"# {question.model.name} on {plan.world_size} x {question.cluster.gpu.name}",
         "",
         f"Plan: {plan.label()} ({plan.preset}), {question.job.global_batch_sequences} sequences of "
@@ -195,15 +223,19 @@ def _readme(
         "",
         "## Our figures",
     ]
-    if not times_known:
-        return [*lines, "none: the compute times are assumed, not priced"]
+
+
+def _figures(what: tuple[Question, Plan, StageWork], ratios: RatioTables) -> list[str]:
+    """The way from the replay to the step, and what SimAI_analytical will print."""
+    question, plan, work = what
     header = header_of(plan, work)
     file = SimaiWorkload(header=header, rows=rows_of(work, header, plan))
-    lines += ["", *(f"    {line}" for line in compare(question, plan).lines()), ""]
+    lines = ["", *(f"    {line}" for line in compare(question, plan).lines()), ""]
+    options = AnalyticalOptions(network=simai_network_of(question.cluster), ratios=ratios)
     try:
-        report = price_simai(file, AnalyticalOptions(network=simai_network_of(question.cluster)))
+        report = price_simai(file, options)
     except WorkloadError as error:
         return [*lines, f"SimAI's closed form: {error}"]
-    lines.append("SimAI's closed form, as SimAI_analytical prints it without its ratio tables:")
+    lines += ["SimAI's closed form, as SimAI_analytical prints it with its ratio tables:"]
     lines += ["", *(f"    {line}" for line in simai_lines(report)), ""]
     return [*lines, *(f"- {warning}" for warning in report.warnings)]

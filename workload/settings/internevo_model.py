@@ -134,6 +134,7 @@ def _feed_forward(model: ModelSpec, block: BlockSpec, kind: str) -> Section:
 
 def _experts(moe: MoeSpec, kind: str) -> Section:
     refuse_unless(not moe.router_bias, NAME, "score corrections of the router")
+    refuse_unless(not moe.latent_hidden, NAME, "experts in a latent")
     shared, odd = divmod(moe.shared_ffn_hidden, moe.expert_ffn_hidden)
     refuse_unless(odd == 0, NAME, "shared experts of another width")
     drops = moe.capacity_factor is not None

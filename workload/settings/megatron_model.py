@@ -123,6 +123,8 @@ def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
         "--moe-router-topk": moe.topk,
         "--moe-ffn-hidden-size": moe.expert_ffn_hidden,
     }
+    if moe.latent_hidden:
+        flags["--moe-latent-size"] = moe.latent_hidden
     if moe.shared_ffn_hidden:
         flags["--moe-shared-expert-intermediate-size"] = moe.shared_ffn_hidden
         if moe.shared_gate:

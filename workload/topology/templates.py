@@ -17,6 +17,9 @@ NVL = "NVL"
 NVL576 = "NVL576"
 TEMPLATES = (SPECTRUM_X, HPN, DCN, NVL, NVL576)
 
+NICS_PER_ASW = 64
+ASW_PER_PSW = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFlags:
@@ -52,10 +55,10 @@ _BASE = TopologyFlags(
     nv_latency="0.000025ms",
     bandwidth="400Gbps",
     latency="0.0005ms",
-    nics_per_asw=64,
+    nics_per_asw=NICS_PER_ASW,
     num_psw=64,
     uplink_bandwidth="400Gbps",
-    asw_per_psw=64,
+    asw_per_psw=ASW_PER_PSW,
     error_rate="0",
 )
 _RACK = {"gpu_type": "B200", "nvlink_bandwidth": "800Gbps"}

@@ -17,6 +17,7 @@ from tests.ops.layouts import job, written
 
 HIDDEN, SEQ, EXPERTS, TOPK, WIDTH, EP = 256, 1024, 32, 4, 128, 8
 COPIES = SEQ * TOPK
+LATENT = ("moe.latent_down", "moe.latent_up")
 
 
 def model(**changes: object) -> ModelSpec:
@@ -88,6 +89,45 @@ def test_imbalance_and_capacity_scale_what_the_experts_work_on() -> None:
     assert rows(layer()) == COPIES
     assert rows(layer(job(seq_len=SEQ, moe_imbalance=1.5))) == COPIES * 3 // 2
     assert rows(layer(job(seq_len=SEQ, moe_imbalance=1.5), capacity_factor=1.0)) == COPIES
+
+
+def test_a_latent_is_what_travels_and_what_the_experts_multiply() -> None:
+    """Nemotron-3 Super (Megatron-LM moe_layer.py, experts.py, token_dispatcher.py): tokens enter at a quarter of their
+    channels and leave as wide as they came; two products more, whole on every rank and of its own tokens."""
+    latent = HIDDEN // 4
+    plain, narrowed = layer(), layer(latent_hidden=latent)
+    assert [int(op.size_bytes[0]) for op in exchanges(narrowed)] == [COPIES * latent * 2] * 4
+    for name in ("moe.permute", "moe.unpermute", "moe.sort"):
+        assert 4 * moved(narrowed, name) == moved(plain, name)
+    for name in ("moe.up", "moe.down"):
+        assert 4 * sum(op.flops[0] for op in named(narrowed, name)) == sum(
+            op.flops[0] for op in named(plain, name)
+        )
+    for name in ("moe.latent_down", "moe.latent_up"):
+        forward, *backward = named(narrowed, name)
+        assert forward.flops[0] == 2 * SEQ * HIDDEN * latent
+        assert [op.flops[0] for op in backward] == [forward.flops[0]] * 2
+        assert forward.parameters[0] == HIDDEN * latent
+    order = [op.name for op in narrowed.forward]
+    steps = ["moe.router", "moe.latent_down", "moe.permute", "moe.down", "moe.unpermute", "moe.latent_up"]
+    assert [name for name in order if name in steps] == steps
+
+
+def test_a_latent_keeps_what_leaves_it_and_narrow_products_what_enters() -> None:
+    """The router keeps the norm's output; fp8 keeps a copy of its own."""
+    saved = [float(named(layer(latent_hidden=64), name)[0].saved_bytes[0]) for name in LATENT]
+    assert saved == [0.0, SEQ * 64 * 2]
+    asked = narrow("tensor", copies=False)
+    kept = [float(named(layer(asked, latent_hidden=64), name)[0].saved_bytes[0]) for name in LATENT]
+    weights = kept[0] - SEQ * HIDDEN
+    assert kept == [SEQ * HIDDEN + weights, SEQ * 64 + weights]
+
+
+def test_shared_experts_hide_nothing_of_a_latent_exchange() -> None:
+    """moe_layer.py, preprocess: refused in training."""
+    asked = job(seq_len=SEQ, overlap_shared_experts=True)
+    found = exchanges(layer(asked, shared_ffn_hidden=WIDTH, latent_hidden=64))
+    assert all(op.lane is Lane.MAIN for op in found)
 
 
 def test_overlapped_exchanges_run_beside_the_pass() -> None:

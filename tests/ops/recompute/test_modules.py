@@ -90,8 +90,9 @@ def test_full_recomputation_repeats_everything_once() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_names_operations_that_exist(name: str) -> None:
     ops: list[Op] = [op for which in (DENSE, EXPERTS) for op in block(which).forward]
-    # gpt-oss's, and unjoined gates
-    elsewhere = {OpKey(Module.MOE, Role.CLAMP), OpKey(Module.MLP, Role.GATE)}
+    # gpt-oss's, experts in a latent, and unjoined gates
+    elsewhere = {OpKey(Module.MOE, role) for role in (Role.CLAMP, Role.LATENT_DOWN, Role.LATENT_UP)}
+    elsewhere.add(OpKey(Module.MLP, Role.GATE))
     keys = {op.key for op in ops} | elsewhere
     for module in MODULES[name]:
         assert module.drops <= keys

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import gen_profiler_data
-from profdb.cases import CollectiveCase, HostCase
+from profdb.cases import AttentionCase, CollectiveCase, Family, GemmCase, HostCase
 from profdb.curvebook import CurveBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
+from profiler.modelled_run import Made
 from profiler.pictures.collective_plots import all_series, draw_bandwidth, fitted, worth_drawing
+from profiler.pictures.compute_plots import draw_linear_rates, dtypes_held
 from profiler.pictures.plot_style import (
     byte_label,
     count_label,
@@ -20,7 +22,8 @@ from profiler.pictures.plot_style import (
     rate_label,
     time_label,
 )
-from profiler.pictures.plots import draw_profile
+from profiler.pictures.plots import draw_attention_overview, draw_profile
+from profiler.pictures.usable_samples import usable
 from spec.collectives import TRAINING_COLLECTIVES, Collective
 from spec.origin import Origin
 from tests.profiler.fakes import seconds_of
@@ -53,6 +56,37 @@ def test_a_profile_of_little_draws_what_it_has(tmp_path: Path) -> None:
     assert [path.name for path in drawn] == ["overview.jpg"]
 
 
+def test_a_gpu_with_fp16_and_unfused_attention_alone_is_drawn(tmp_path: Path) -> None:
+    cases = [GemmCase(m=m, k=256, n=256, layout="NT", dtype_in="fp16", dtype_out="fp16") for m in (256, 512)]
+    attention = [
+        AttentionCase(
+            q_len=length,
+            kv_len=length,
+            heads=8,
+            kv_heads=8,
+            qk_dim=64,
+            v_dim=64,
+            mask="causal",
+            direction="forward",
+            dtype="fp16",
+            kernel="core",
+        )
+        for length in (256, 512)
+    ]
+    samples = tuple(Sample(case=case, trials_s=(1e-3,)) for case in (*cases, *attention))
+    profile = ProfileDatabase(machine=MACHINE, samples=samples)
+    assert {path.stem for path in draw_profile(profile, tmp_path)} == {"linear", "attention", "overview"}
+    products = usable(profile, Family.GEMM)
+    assert products is not None
+    _, (axes,) = new_figure(1)
+    draw_linear_rates(axes, products, dtypes_held(products)[0])
+    assert axes.get_title().startswith("fp16")
+    assert len(axes.lines) == 2  # the samples and their median
+    _, (axes,) = new_figure(1)
+    draw_attention_overview(axes, profile)
+    assert [line.get_label() for line in axes.lines] == ["core, forward"]
+
+
 def test_the_shipped_pictures_are_those_of_the_default_profile() -> None:
     folder = Path(gen_profiler_data.__file__).parent / "prof_data"
     series = worth_drawing(all_series(load_profile(folder / "data.pt")))
@@ -70,7 +104,8 @@ def test_a_modelled_profile_is_drawn_too(
 ) -> None:
     samples = (Sample(case=HostCase(kind="launch"), trials_s=(1e-6,), origin=Origin.MODELLED),)
     profile = ProfileDatabase(machine=MACHINE, samples=samples)
-    monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: (profile, "modelled"))
+    made = Made(profile=profile, output=tmp_path / name, said="modelled")
+    monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: made)
     assert gen_profiler_data.main(["--from_cluster", "b200", "--output", str(tmp_path / name)]) == 0
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")] == [f"{folder}/overview.jpg"]
 

@@ -68,6 +68,18 @@ def test_gpt_preset() -> None:
     assert config.seq_len == 2048
 
 
+def test_a_block_may_feed_forward_alone(tmp_path: Path) -> None:
+    attention = "attention = { num_heads = 16, num_kv_heads = 4, window = 512, sinks = true }"
+    config = load(tmp_path, MIXED.replace(attention, "mixer = false"))
+    block = config.model.blocks[0].block
+    assert (block.mixer, block.mlp is not None) == (None, True)
+    assert len(config.model.mixers) == 1
+    both = load(tmp_path, MIXED).model
+    # the mixer and the norm before it, twice
+    mixer = 1024 * (16 + 2 * 4) * 64 + 1024 * 1024 + 16
+    assert num_parameters(both).total - num_parameters(config.model).total == 2 * (mixer + 1024)
+
+
 BAD = {
     "model.hidden": ("hidden = 1024", "hidden = 1024.5"),
     "model.colour": ("hidden = 1024", "hidden = 1024\ncolour = 1"),
@@ -76,6 +88,8 @@ BAD = {
     "model.blocks[0].attention.qk_dim": ("num_heads = 16, num_kv_heads = 4", "num_heads = 15"),
     "model.blocks[0].mlp.ffn_hidden": ("ffn_hidden = 4096", "ffn_hidden = -1"),
     "model.blocks[0].mlp": ("mlp = { ffn_hidden = 4096 }", ""),
+    "model.blocks[0].mixer": ("mlp = { ffn_hidden = 4096 }", "mlp = { ffn_hidden = 4096 }\nmixer = false"),
+    "model.blocks[1].mixer": ("[data]", "mixer = false\n[data]"),
     "model.blocks[1].attention.v_dim": ("v_dim = 64, ", ""),
     "model.blocks[1].attention.rope_dim": ("rope_dim = 32", "rope_dim = 96"),
     "model.blocks[1].moe.topk": ("topk = 2", "topk = 9"),

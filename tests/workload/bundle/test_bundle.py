@@ -1,5 +1,6 @@
 """A bundle: every file reads back, its figures are ours, and without prices it says so."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -12,17 +13,22 @@ from spec.collectives import Collective
 from spec.units import GIB
 from tests.solver.flat_book import INTRA_BANDWIDTH
 from tests.solver.questions import ROOT, question
-from workload.bundle.bundle import export_bundle, simai_network_of
+from workload.bundle.bundle import cluster_topology, export_bundle, simai_network_of
 from workload.simai.check import check_simai
 from workload.simai.closed_form.busbw_yaml import read_busbw
+from workload.simai.closed_form.ratio import SHIPPED, read_ratio_tables
+from workload.simai.closed_form.single_precision import single
 from workload.simai.reader import read_simai
 from workload.simai.tokens import SimaiGroup
 from workload.topology.read_topology import read_topology
+from workload.topology.topology import bandwidth_bits
+
+RATIOS = read_ratio_tables(ROOT / SHIPPED)
 
 
 def test_every_file_reads_back(tmp_path: Path) -> None:
     plan = Plan(strategy="mtp", preset="internevo", tp=4, pp=2, dp=2, num_micro=8)
-    bundle = export_bundle(question(sequences=16), plan, tmp_path / "new" / "b")
+    bundle = export_bundle(question(sequences=16), plan, tmp_path / "new" / "b", RATIOS)
     names = {path.name: path for path in bundle.paths}
     assert check_simai(read_simai(names["workload.txt"])) == []
     topology = next(path for name, path in names.items() if name.startswith("Spectrum"))
@@ -43,7 +49,7 @@ def test_every_file_reads_back(tmp_path: Path) -> None:
 def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Path) -> None:
     plan = Plan(strategy="mtp", preset="internevo", tp=4, dp=4, num_micro=2)
     folder = tmp_path / "with a blank"
-    export_bundle(question(sequences=8), plan, folder)
+    export_bundle(question(sequences=8), plan, folder, RATIOS)
     checkout = tmp_path / "checkout"
     (checkout / "bin").mkdir(parents=True)
     for name in ("SimAI_analytical", "SimAI_simulator"):
@@ -71,6 +77,49 @@ def test_the_commands_run_in_a_checkout_with_the_options_simai_has(tmp_path: Pat
     assert subprocess.run(
         ["sh", script], cwd=checkout, env={"PATH": "/bin:/usr/bin"}, capture_output=True, check=False
     ).returncode
+
+
+def test_the_readme_quotes_what_the_command_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rates are given to the last digit of a C++ float: rounded ones would print another step."""
+    plan = Plan(strategy="fsp", preset="internevo", tp=4, pp=2, dp=2, num_micro=8)
+    bundle = export_bundle(question(sequences=16), plan, tmp_path, RATIOS)
+    script = (tmp_path / "run_simai.sh").read_text()
+    words = shlex.split(next(line for line in script.splitlines() if "SimAI_analytical" in line))[1:]
+    words[words.index("-w") + 1] = str(tmp_path / "workload.txt")
+    del words[words.index("-r") :]
+    assert run_workload.main(["simulate", *words]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    readme = next(path for path in bundle.paths if path.name == "README.md").read_text()
+    assert "\n".join(f"    {line}" for line in shown) in readme
+    network = simai_network_of(question().cluster)
+    assert (single(float(words[words.index("-nv") + 1])), single(float(words[words.index("-nic") + 1]))) == (
+        network.nvlink_gib,
+        network.nic_gib,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "gpus"),
+    [
+        ("h100-sxm", 12, 16),
+        ("h100-sxm", 16384, 16384),  # more than the 4,096 of SimAI's own pod
+        ("gb200-nvl72", 36, 72),
+        ("gb200-nvl72", 576, 576),
+    ],
+)
+def test_the_topology_is_as_large_as_the_workload(name: str, world: int, gpus: int) -> None:
+    cluster = read_cluster(name, root=ROOT)
+    topology = cluster_topology(cluster, world)
+    assert (topology.num_gpus, topology.gpus_per_server) == (gpus, cluster.server_ranks)
+    # all NVLinks of a GPU together are as wide as the sheet's domain
+    wires = [
+        link.wire for link in topology.links if link.src == 0 and link.dst < gpus + topology.num_nv_switches
+    ]
+    assert sum(bandwidth_bits(wire.bandwidth) for wire in wires) == pytest.approx(
+        cluster.domains[0].bandwidth * 8, rel=1e-3
+    )
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,8 +93,9 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
 
 def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module]:
     """The modules of one block in forward order."""
-    yield _norm(f"{prefix}.input_norm", hidden, block.norm)
-    yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
+    if block.mixer is not None:
+        yield _norm(f"{prefix}.input_norm", hidden, block.norm)
+        yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
     if block.feeds_forward:
         yield _norm(f"{prefix}.post_norm", hidden, block.norm)
     if block.moe is not None:
@@ -119,9 +120,12 @@ def _experts(moe: MoeSpec, hidden: int, prefix: str) -> Iterator[Module]:
     if moe.router_bias:
         router.append(Tensor(name=f"{prefix}.router.bias", shape=(moe.num_experts,)))
     yield Module(name=f"{prefix}.router", tensors=tuple(router))
+    if moe.latent_hidden:
+        yield linear_module(f"{prefix}.latent_down", (moe.latent_hidden, hidden), bias=moe.bias)
+        yield linear_module(f"{prefix}.latent_up", (hidden, moe.latent_hidden), bias=moe.bias)
     for expert in range(moe.num_experts):
         one = MlpSpec(ffn_hidden=moe.expert_ffn_hidden, gated=moe.gated, bias=moe.bias)
-        yield from _mlp(one, hidden, f"{prefix}.experts.{expert}")
+        yield from _mlp(one, moe.routed_hidden(hidden), f"{prefix}.experts.{expert}")
     if moe.shared_ffn_hidden:
         shared = MlpSpec(ffn_hidden=moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
         yield from _mlp(shared, hidden, f"{prefix}.shared")

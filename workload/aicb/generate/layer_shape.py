@@ -44,10 +44,12 @@ def experts_of(flags: ShapeFlags, mlp: MlpSpec, size: Resized) -> MoeSpec:
     )
 
 
-def _mixer(flags: ShapeFlags, mixer: Mixer, size: Resized) -> Mixer:
+def _mixer(flags: ShapeFlags, mixer: Mixer | None, size: Resized) -> Mixer | None:
     """Attention with the heads and ranks typed; any other kind stays as its config has it."""
     if isinstance(mixer, AttentionSpec):
         return _attention(flags, mixer, size)
+    if mixer is None:
+        return None
     for name in ("num_attention_heads", "num_query_groups", *LATENT_FLAGS):
         if getattr(flags, name) is not None:
             raise refuse(name, getattr(flags, name), f"layers of attention; these are of {mixer.name}")

@@ -15,6 +15,7 @@ from workload.aicb.generate.simai import Generated, file_name, generated, target
 from workload.build import stage_works
 from workload.bundle.bundle import export_bundle
 from workload.report import group_lines
+from workload.simai.closed_form.ratio import SHIPPED, read_ratio_tables
 from workload.traffic.plan_traffic import plan_groups
 
 
@@ -38,7 +39,7 @@ def write_files(options: argparse.Namespace, root: Path) -> Written:
     made = generated(options, root)
     lines = _beside(made, options)
     if options.bundle:
-        beyond, files = _bundle(made, options)
+        beyond, files = _bundle(made, options, root)
     elif options.format == GENERAL:
         path = target(options.output, file_name(made, options, "_workload.csv"))
         written = write_general_files(made, options, path)
@@ -62,11 +63,12 @@ def _beside(made: Generated, options: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _bundle(made: Generated, options: argparse.Namespace) -> tuple[list[str], list[str]]:
+def _bundle(made: Generated, options: argparse.Namespace, root: Path) -> tuple[list[str], list[str]]:
     bundle = export_bundle(
         made.question,
         made.plan,
         options.bundle,
+        read_ratio_tables(root / SHIPPED),
         work=made.works[0] if len(made.works) == 1 else None,
         times_known=options.comp_filepath is None and made.has_times and options.fixed_time_us is None,
     )

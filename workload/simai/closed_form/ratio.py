@@ -1,8 +1,5 @@
-"""The efficiency tables of SimAI-Analytical, read from its own files.
-
-The three tables (nic_ratio.csv, nvlink_ratio.csv, ata_ratio.csv in a SimAI checkout under
-astra-sim-alibabacloud/inputs/ratio) are measurements of its authors and are not part of this project:
-without them every ratio is 1 and the report says so.
+"""The efficiency tables of SimAI-Analytical, read from its own files: configs/simai_ratio, or a checkout's
+astra-sim-alibabacloud/inputs/ratio.
 
 Source of the look-up: SimAI 1.6/1.7, ``readCSV``, ``getValue`` and ``cal_ratio``.
 """
@@ -19,6 +16,7 @@ from workload.simai.closed_form.network import GroupShape
 from workload.simai.tokens import SimaiGroup
 from workload.workload_error import WorkloadError
 
+SHIPPED = Path("configs", "simai_ratio")
 FILES = ("nic_ratio", "nvlink_ratio", "ata_ratio")
 # Servers of a group -> column; every other number takes that of 16 servers.
 _COLUMNS = {1: 1, 2: 2, 4: 3, 8: 4, 16: 5, 32: 6, 64: 7, 128: 8, 9: 9}

@@ -1,0 +1,110 @@
+"""Nemotron-H and Nemotron-3: one block a letter, with the parameters of the published weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec.errors import ConfigError
+from spec.mixers.mamba2 import Mamba2Spec
+from spec.model import ModelSpec, PositionKind
+from spec.parameters import num_parameters
+from spec.readers.read_config import read_config
+from tests.solver.questions import ROOT
+
+SHAPES = Path(__file__).parent / "huggingface"
+H_8B, NANO = (
+    json.loads((ROOT / "configs" / f"{name}.json").read_text())
+    for name in ("8B_nemotron_h", "30B_nemotron3_nano")
+)
+H_56B, SUPER = (
+    json.loads((SHAPES / f"{name}.json").read_text()) for name in ("nemotron_h_56b", "nemotron3_super")
+)
+
+
+def load(folder: Path, content: dict[str, Any]) -> ModelSpec:
+    path = folder / "config.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return read_config(path).model
+
+
+@pytest.mark.published
+def test_nemotron_h_8b_has_the_parameters_of_its_weights(tmp_path: Path) -> None:
+    """Tensors of nvidia/Nemotron-H-8B-Base-8K: 8,100,852,736."""
+    model = load(tmp_path, H_8B)
+    assert num_parameters(model).total == 8_100_852_736
+    assert (model.num_layers, model.position, model.rope) == (52, PositionKind.NONE, None)
+
+
+@pytest.mark.published
+def test_nemotron3_nano_has_the_parameters_of_its_weights(tmp_path: Path) -> None:
+    """Hugging Face counts 31,577,937,344 trained elements in its safetensors; the 23 x 128 score corrections are
+    buffers there. Active, with embedding and head: 3.6 B (arXiv 2512.20848)."""
+    count = num_parameters(load(tmp_path, NANO))
+    assert count.total - count.router_bias == 31_577_937_344
+    assert count.router_bias == 23 * 128
+    assert count.active / 1e9 == pytest.approx(3.6, abs=0.05)
+
+
+@pytest.mark.published
+def test_larger_models_are_as_published(tmp_path: Path) -> None:
+    """Nemotron-H 56B (arXiv 2504.03624); Nemotron-3 Super: 120.6 B, 12.7 B of them active (arXiv 2604.12374)."""
+    assert num_parameters(load(tmp_path, H_56B)).total / 1e9 == pytest.approx(56, abs=0.5)
+    count = num_parameters(load(tmp_path, SUPER))
+    assert count.total / 1e9 == pytest.approx(120.6, abs=0.1)
+    assert count.active / 1e9 == pytest.approx(12.7, abs=0.1)
+
+
+def test_what_predicts_one_more_token_is_one_block(tmp_path: Path) -> None:
+    """Super's *E: three norms and 2h -> h beside attention and experts, with a norm before each."""
+    model = load(tmp_path, SUPER)
+    last = model.blocks[-1].block
+    assert last.mtp
+    assert last.mixer is not None
+    assert last.moe is not None
+    assert model.num_layers == 88
+    attention, experts = (
+        next(run.block for run in model.blocks if wanted(run.block))
+        for wanted in (lambda block: block.mixer == last.mixer, lambda block: block.moe == last.moe)
+    )
+    assert attention.moe is None
+    assert experts.mixer is None
+
+
+def test_letters_and_names_say_the_same(tmp_path: Path) -> None:
+    """Two feed-forward layers may follow each other, as in Nemotron-H 47B (M---MM)."""
+    short = {
+        key: value
+        for key, value in NANO.items()
+        if key not in ("hybrid_override_pattern", "num_hidden_layers")
+    }
+    letters = load(tmp_path, {**short, "hybrid_override_pattern": "M--*E"})
+    named = ["linear_attention", "mlp", "mlp", "full_attention", "moe"]
+    assert load(tmp_path, {**short, "layers_block_type": named}).blocks == letters.blocks
+    assert [run.count for run in letters.blocks] == [1, 2, 1, 1]
+    mixer = letters.blocks[0].block.mixer
+    assert mixer == Mamba2Spec(num_heads=64, head_dim=64, state_size=128, num_groups=8, chunk_size=128)
+    assert [run.block.mlp is not None for run in letters.blocks] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "content"),
+    [
+        ("hybrid_override_pattern", {**H_8B, "hybrid_override_pattern": "M-X"}),
+        ("hybrid_override_pattern", {**H_8B, "hybrid_override_pattern": None}),
+        ("layers_block_type", {**H_8B, "hybrid_override_pattern": None, "layers_block_type": ["rnn"]}),
+        ("num_hidden_layers", {**H_8B, "num_hidden_layers": 53}),
+        ("use_bias", {**H_8B, "use_bias": True}),
+        ("residual_in_fp32", {**H_8B, "residual_in_fp32": True}),
+        ("n_groups", {**H_8B, "n_groups": 7}),
+        ("n_shared_experts", {**NANO, "n_shared_experts": 2}),
+        ("n_group", {**NANO, "n_group": 3}),
+        ("mtp_hybrid_override_pattern", {**SUPER, "mtp_hybrid_override_pattern": "EE"}),
+    ],
+)
+def test_bad_values_are_one_error(tmp_path: Path, key: str, content: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, content)
+    assert refused.value.key == key
+    assert "\n" not in str(refused.value)

@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from profdb.curvebook import CurveBook  # noqa: E402
-from profdb.fitting import with_fits  # noqa: E402
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, Query  # noqa: E402
+from profdb.refit import with_fits  # noqa: E402
 from profdb.sample import ProfileDatabase, Samples  # noqa: E402
 from profdb.store.columns import SampleTable  # noqa: E402
 from profdb.store.data_file import load_profile, save_profile  # noqa: E402

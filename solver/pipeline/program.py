@@ -53,9 +53,12 @@ def program(
 
     Raises ValueError when the schedule waits for itself.
     """
-    pp, vpp, _ = shape
+    pp, vpp, micro_batches = shape
     orders = schedule.orders(shape)
-    leaving = [_leaving(order) if waited else {} for order in orders]
+    forwards_first = waited and vpp > 1 and micro_batches == pp
+    if forwards_first:
+        orders = [_forwards_first(order) for order in orders]
+    leaving = [_leaving(order) if waited and not forwards_first else {} for order in orders]
     index_of: dict[tuple[int, Work], int] = {}
     instructions: list[Instruction] = []
     done = [0] * pp
@@ -80,7 +83,7 @@ def program(
                         before=last[stage],
                         needs=-1 if source is None else index_of[source],
                         hops=hops,
-                        exchanges=_exchanges(order, done[stage]),
+                        exchanges=forwards_first or _exchanges(order, done[stage]),
                     )
                 )
                 last[stage] = index_of[(stage, work)] = len(instructions) - 1
@@ -96,6 +99,12 @@ def _exchanges(order: list[Work], index: int) -> bool:
     work = order[index]
     paired = index + 1 < len(order) and order[index + 1].kind is Kind.BACKWARD
     return index + 1 < len(order) and (work.kind is Kind.BACKWARD or not paired)
+
+
+def _forwards_first(order: list[Work]) -> list[Work]:
+    """All forwards, then all backwards: what interleaved stages that wait for messages run when there are just as many
+    micro-batches as stages (Megatron-LM v2.5, schedules.py, all_warmup_microbatches)."""
+    return sorted(order, key=lambda work: work.kind is not Kind.FORWARD)
 
 
 def _leaving(order: list[Work]) -> dict[Work, Work]:

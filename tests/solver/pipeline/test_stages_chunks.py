@@ -84,6 +84,23 @@ def test_waiting_for_messages_costs_a_hop_a_chunk(pp: int, vpp: int) -> None:
     assert span(waited=False, seconds=hop) - free < 0.75 * cost
 
 
+@pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (8, 4)])
+def test_as_many_micro_batches_as_stages_run_all_forwards_first(pp: int, vpp: int) -> None:
+    """Stages that wait for messages would wait for each other otherwise (Megatron-LM v2.5,
+    all_warmup_microbatches); the bubble stays pp - 1 chunks of forward and of backward."""
+    equal = np.full((pp, vpp, 1), 1.0)
+    work = program(Schedule.ONE_F_ONE_B, (pp, vpp, pp), waited=True)
+
+    def span(seconds: float) -> float:
+        times = ChunkTimes(
+            forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, hop_s=floats(seconds), waited=True
+        )
+        return float(run(work, times)[1].max())
+
+    assert span(0.0) == pytest.approx(3.0 * (pp * vpp + pp - 1))
+    assert span(0.01) - span(0.0) >= 0.01 * 2 * (pp * vpp - 1)
+
+
 def test_a_put_off_weight_gradient_hides_no_collective() -> None:
     """tp 2 under zero bubble: the all-reduce of the input gradient is waited for."""
     asked = question(world_size=8, sequences=16, model=small_model(layers=8))

@@ -55,6 +55,9 @@ class Recipe:
 
 ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
 BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
+BLOCKS = frozenset({"block", "mx"})
+ALONG_K = BLOCKS | {"row"}
+"""Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 RECIPES: dict[str, Recipe] = {
     # the norm writes 1 byte instead of 2; the second copy reads and writes 1
     "delayed": Recipe(input=BOTH, normed_input=Passes(writes=1), gradient=BOTH, weight=BOTH),
@@ -88,8 +91,8 @@ def recipe_of(context: LayerContext) -> Recipe | None:
     precision = context.job.precision
     if dtype_bytes(precision.linear) >= dtype_bytes(precision.activation):
         return None
-    named = RECIPES[precision.scaling or ("block" if precision.scale_recipe == "block" else "current")]
-    if precision.transposed_copies or precision.scale_recipe == "block":
+    named = RECIPES[precision.scaling or ("block" if precision.scale_recipe in BLOCKS else "current")]
+    if precision.transposed_copies or precision.scale_recipe in ALONG_K:
         return named
     return replace(
         named,

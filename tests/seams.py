@@ -151,4 +151,33 @@ def operations_have_roles(source: Source) -> Iterator[str]:
                 )
 
 
-SEAM_RULES: tuple[Rule, ...] = (architectures_are_files, strategies_are_asked, operations_have_roles)
+JOB_PARTS = frozenset(
+    str.split(
+        "JobSpec Precision FrameworkPreset Variant DataParallel TensorParallel Pipeline Recomputation Layers Loss "
+        "Host Offload precision_of named_precision changed with_preset"
+    )
+)
+"""What makes a job, its precision or its preset."""
+
+
+def benchmarks_ask(source: Source) -> Iterator[str]:
+    """Benchmarks ask for jobs as users do (spec.settings.job): a switch that only they set is measured for nobody."""
+    if source.owner != "benchmarks":
+        return
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func).split(".")[-1]
+        if called in JOB_PARTS:
+            yield source.at(node, f"{called} makes a part of a job; ask for it (spec.settings.job, AskedJob)")
+        changed = {word.arg for word in node.keywords} & {"preset", "precision"}
+        if called == "replace" and changed:
+            yield source.at(node, f"changes a job's {changed.pop()}; make it a setting of the AskedJob")
+
+
+SEAM_RULES: tuple[Rule, ...] = (
+    architectures_are_files,
+    strategies_are_asked,
+    operations_have_roles,
+    benchmarks_ask,
+)

@@ -59,6 +59,11 @@ BAD = [
     ("architectures_are_files", "solver/price.py", "match a:\n    case 'Hopper':\n        x = 1\n"),
     ("architectures_are_files", "profiler/device.py", "PLATEAU_VOLTA = 1.9\n"),
     ("architectures_are_files", "benchmarks/accuracy_rows/job.py", "def f(is_ampere): ...\n"),
+    ("benchmarks_ask", "benchmarks/accuracy_rows/job.py", "x = JobSpec(world_size=8)\n"),
+    ("benchmarks_ask", "benchmarks/accuracy_rows/job.py", "x = spec.job.Precision(linear='fp8')\n"),
+    ("benchmarks_ask", "benchmarks/speed.py", "x = FrameworkPreset(name='ours')\n"),
+    ("benchmarks_ask", "benchmarks/speed.py", "x = MEGATRON.changed({'loss.fused': True})\n"),
+    ("benchmarks_ask", "benchmarks/speed.py", "x = replace(job, precision=narrow)\n"),
     ("modules_hold_no_state", "spec/job.py", "x = 1\ndef f():\n    global x\n    x = 2\n"),
     ("modules_hold_no_state", "spec/job.py", "CACHE = {}\n"),
     ("modules_hold_no_state", "spec/job.py", "import collections\nSEEN: object = collections.defaultdict(list)\n"),
@@ -72,6 +77,10 @@ BAD = [
 
 # What lies beside the forbidden and is allowed: no rule may report any of it.
 GOOD = [
+    (
+        "benchmarks/speed.py",
+        '"""Doc."""\nx = job_of(AskedJob(framework="nemo"))\ny = Question(job=x, model=m)\n',
+    ),
     (
         "spec/job.py",
         '"""Doc."""\nNAMES = {"a": 1}\n__all__ = ["NAMES"]\nALL = list(NAMES)\nONE = dict(a=1)\n',

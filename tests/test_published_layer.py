@@ -4,12 +4,10 @@ Priced from the A100 sheet alone. The forward of this table also gave the sheet 
 backward and what is recomputed did not.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy_rows.job import OLD_MEGATRON
 from ops.block import model_ops
 from ops.recompute.layers import Recompute
 from profdb.modelled.book import ModelledBook
@@ -20,6 +18,7 @@ from spec.cluster.reader import read_cluster
 from spec.job import JobSpec, precision_of
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
+from spec.presets.registry import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = read_cluster("a100-sxm-80g", root=ROOT)
@@ -52,8 +51,8 @@ JOB = JobSpec(
     world_size=8,
     seq_len=2048,
     global_batch_tokens=4 * 2048,
-    preset=OLD_MEGATRON,
-    precision=replace(precision_of(OLD_MEGATRON, "fp16"), gradient="fp16"),
+    preset=PRESETS["megatron-2021"],
+    precision=precision_of(PRESETS["megatron-2021"], "fp16"),
     flash_attention=False,
     dropout=True,
 )

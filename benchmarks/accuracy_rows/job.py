@@ -1,126 +1,48 @@
-"""From a row's framework, precision and notes to a JobSpec: presets changed where the source says so."""
+"""From a row's framework, precision and notes to the job that a user would ask for: a preset by name, and settings
+where the source says otherwise."""
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
-from spec.job import JobSpec, Precision, precision_of
-from spec.presets.deepspeed import DEEPSPEED
-from spec.presets.fsdp import FSDP
-from spec.presets.internevo import INTERNEVO
-from spec.presets.megatron import MEGATRON
-from spec.presets.preset import FrameworkPreset
+from spec.settings.job import AskedJob
 
-# 2021-2022 Megatron-LM: local data parallelism without overlap and gradients in fp16 unless asked
-# otherwise (megatron/model/distributed.py and arguments.py of v2.5), no sharded optimizer; stages wait for
-# their messages (megatron/p2p_communication.py, _communicate: wait on every request, then synchronize).
-OLD_MEGATRON = replace(MEGATRON, name="megatron-2021").changed(
-    {
-        "data_parallel.fp32_gradients": False,
-        "data_parallel.overlap_grad_reduce": False,
-        "data_parallel.overlap_param_gather": False,
-        "pipeline.overlap_hops": False,
-        "data_parallel.gradient_sync": "all_reduce",
-        "host.checks_numbers": False,
-    }
-)
-# Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
-# in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
-SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
-# DeepSpeed's first ZeRO stage 3, of 2021 (ops.data_parallel.sliced_collectives).
-DEEPSPEED_2021 = replace(DEEPSPEED, name="deepspeed-2021").changed(
-    {
-        "data_parallel.fp32_gradients": False,
-        "data_parallel.overlap_grad_reduce": True,
-        "data_parallel.sliced_collectives": True,
-    }
-)
-# Composer and torchtitan run the loss without a copy beside the logits only when compiled, which torchtitan's
-# was not before 2025 (train.py of v0.0.2: "compiling loss function causes CUDA errors").
-# FSDP1: Composer with torch 1.13.1 and 2.0.1 (scripts/train/benchmarking: --image), before early_stop; fms-fsdp with
-# nightly builds of 2024.
-COMPOSER = FSDP.changed(
-    {
-        "data_parallel.copies_parameters": False,
-        "data_parallel.joins_gradients": True,
-        "recomputation.stops_early": False,
-    }
-)
-COMPILED_FSDP = FSDP.changed({"loss.fused": True, "host.code": "compiled"})
-UNCOMPILED_LOSS = "_202412_"
-# Aleph Alpha's own library with ZeRO-1 (arXiv 2311.05610 sec. 3), as published in Aleph-Alpha/scaling:
-# input gradients reduced synchronously and gathered inputs kept (core/nn/linear/utils.py), silu(gate) * up in
-# plain PyTorch (core/nn/mlp.py), whole activations sent to the next stage (core/nn/parallel_module/communicator.py,
-# send_data), gradients all-reduced at the end in fp32 buckets (core/optimizer/allreduce.py).
-# The head gathers its logits (transformer/model/layers/lm_head.py), the loss is PyTorch's on an fp32 copy
-# (transformer/model/losses/cross_entropy.py), every_layer checkpointing takes in embedding and head and pipeline
-# buffers keep outputs (core/nn/parallel_module/parallel_module.py). Embedding, final norm and head are modules of
-# the uniform partition, the default (core/topology/topology_config.py, transformer/model/model.py).
-ALEPH_ALPHA = replace(DEEPSPEED, name="aleph-alpha").changed(
-    {
-        "tensor_parallel.strategies": ("mtp", "msp"),
-        "tensor_parallel.overlap_backward": False,
-        "layers.fused_activation": False,
-        "layers.joined_gate": False,
-        "pipeline.scattered_hops": False,
-        "data_parallel.gradient_sync": "all_reduce",
-        "loss.plain": True,
-        "loss.gathers_logits": True,
-        "recomputation.recomputes_ends": True,
-        "pipeline.counts_ends_as_layers": True,
-        "host.code": "torch",
-    }
-)
-# InternLM 7B in InternEvo of 2023: gate and up apart (FeedForward of internlm/model/linear.py), norms on an fp32 copy of
-# the residual (internlm/model/modeling_internlm.py).
-INTERNLM = replace(INTERNEVO, name="internlm").changed({"layers.joined_gate": False})
-# Reduced in fp32 from bf16 gradients: Aleph Alpha (above), torchtitan (mixed_precision_reduce = "float32")
-# and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
-FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
+Settings = Mapping[str, object]
 
-# NeMo 24: tensor-parallel communication inside the GEMMs (NeMo-Framework-Launcher,
-# launcher_scripts/conf/training/gpt3/20b.yaml: ub_tp_comm_overlap True).
-NEMO = replace(MEGATRON, name="nemo").changed({"tensor_parallel.overlap": True, "host.checks_numbers": False})
-# Megatron-Bridge's performance recipes: gradients kept and reduced in bf16, added up inside the GEMM
-# (scripts/performance: mixed_precision.grad_reduce_in_fp32 = False), a fused loss, tp_comm_overlap.
-BRIDGE = replace(MEGATRON, name="megatron-bridge").changed(
-    {
-        "data_parallel.fp32_gradients": False,
-        "data_parallel.accumulation": "",
-        "loss.fused": True,
-        "tensor_parallel.overlap": True,
-        "host.checks_numbers": False,
-    }
+# fms-fsdp with nightly builds of 2024: compiled, but with FSDP1.
+FSDP1: Settings = {"data_parallel.copies_parameters": False, "data_parallel.joins_gradients": True}
+# (word in the framework column, preset, settings beside it); the first that occurs wins.
+FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
+    ("InternEvo", "internlm", {}),
+    ("llm-foundry", "composer", {}),
+    ("torchtitan FSDP2 eager", "fsdp", {}),
+    ("torchtitan", "fsdp-compiled", {}),
+    ("FMS PyTorch", "fsdp-compiled", FSDP1),
+    ("AutoModel", "fsdp-compiled", {"host.code": "modules"}),
+    ("AA-Scaling", "aleph-alpha", {}),
+    ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
+    ("Megatron-DeepSpeed", "deepspeed", {}),
+    ("zero-bubble", "megatron-2021", {}),
+    ("Megatron-Bridge", "megatron-bridge", {}),
+    ("NeMo", "nemo", {}),
+    ("Megatron-Core", "megatron", {}),
+    ("Mega", "megatron", {}),
 )
-
-# (word in the framework column, preset); the first that occurs wins.
-PRESETS: tuple[tuple[str, FrameworkPreset], ...] = (
-    ("InternEvo", INTERNLM),
-    ("llm-foundry", COMPOSER),
-    ("torchtitan FSDP2 eager", FSDP),
-    ("torchtitan", COMPILED_FSDP),
-    (
-        "FMS PyTorch",
-        COMPILED_FSDP.changed(
-            {"data_parallel.copies_parameters": False, "data_parallel.joins_gradients": True}
-        ),
-    ),
-    ("AutoModel", COMPILED_FSDP.changed({"host.code": "modules"})),
-    ("AA-Scaling", ALEPH_ALPHA),
-    ("Megatron-LM/Megatron-DeepSpeed", OLD_MEGATRON),
-    ("Megatron-DeepSpeed", DEEPSPEED),
-    ("zero-bubble", OLD_MEGATRON),
-    ("Megatron-Bridge", BRIDGE),
-    ("NeMo", NEMO),
-    ("Megatron-Core", MEGATRON),
-    ("Mega", MEGATRON),
-)
+UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
 # Published before Megatron-Core existed.
 OLD_DATASETS = frozenset(
     {"vtrain_multi", "megatron_sc21", "megatron_seqpar", "megatron_tp2020", "mtnlg", "zero_bubble"}
 )
+# Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
+# in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
+SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
+# torchtitan's loss was not compiled before 2025.
+UNCOMPILED_LOSS = "_202412_"
+# Reduced in fp32 from bf16 gradients: Aleph Alpha, torchtitan (mixed_precision_reduce = "float32")
+# and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
+FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
 # Megatron-LM trains with dropout 0.1 unless told otherwise (arguments.py: --hidden-dropout 0.1,
 # --attention-dropout 0.1), and the memory formulas of arXiv 2205.05198 count its masks. BLOOM's script
 # (bigscience-workshop/bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm) tells its fork nothing else.
@@ -128,83 +50,81 @@ DROPOUT_DATASETS = OLD_DATASETS | {"bigscience"}
 # The same script exports CUDA_LAUNCH_BLOCKING=1, without which runs on these nodes hung.
 BLOCKING_DATASETS = frozenset({"bigscience"})
 
-FORMATS = {
-    "bf16": "bf16",
-    "amp_bf16": "bf16",
-    "fp16": "fp16",
-    "16-bit": "fp16",
-    "": "bf16",
-}
+WIDE = {"bf16": "bf16", "amp_bf16": "bf16", "fp16": "fp16", "16-bit": "fp16", "": "bf16"}
+SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8", "fp8-subchannel": "fp8-blockwise"}
 
 
-def preset_of(row: Row, notes: Notes) -> FrameworkPreset:
-    """The framework's preset with the overlaps the row states; Megatron-Core's for an unknown one."""
-    framework = row.text("framework")
-    preset = next((preset for word, preset in PRESETS if word in framework), MEGATRON)
+def framework_of(row: Row) -> tuple[str, Settings]:
+    """The preset of the row's framework, with what it sets beside it; Megatron-Core's for an unknown one."""
     if row.dataset in OLD_DATASETS:
-        preset = OLD_MEGATRON
-    if row.dataset in SYNCHRONOUS_TP:
-        preset = preset.changed({"tensor_parallel.overlap_backward": False})
-    if row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3:
-        preset = DEEPSPEED_2021
+        return ("deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"), {}
+    word = row.text("framework")
+    return next(((name, beside) for part, name, beside in FRAMEWORKS if part in word), UNKNOWN_FRAMEWORK)
+
+
+def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
+    """What runs beside what, where the source says so; later words beat earlier ones."""
+    said: dict[str, object] = {}
+    if row.dataset in SYNCHRONOUS_TP and not (
+        row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3
+    ):
+        said["tensor_parallel.overlap_backward"] = False
     if notes.overlapped_ddp:
-        preset = preset.changed({"data_parallel.overlap_grad_reduce": True})
+        said["data_parallel.overlap_grad_reduce"] = True
     if notes.no_overlap or row.dataset.startswith("simumax"):
-        preset = preset.changed(
-            {"data_parallel.overlap_grad_reduce": False, "data_parallel.overlap_param_gather": False}
-        )
+        said["data_parallel.overlap_grad_reduce"] = False
+        said["data_parallel.overlap_param_gather"] = False
     if row.dataset.startswith("simumax"):
         # "No comm overlap": tensor-parallel too, by every --disable-tp-comm-* flag, the bulk ones of the backward
         # included (SimuMax, simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh).
-        preset = preset.changed({"tensor_parallel.overlap_backward": False})
-    if UNCOMPILED_LOSS in row.text("source"):
-        preset = preset.changed({"loss.fused": False})
-    if "cross-entropy fusion" in row.notes or row.dataset.startswith("simumax"):
-        preset = preset.changed({"loss.fused": True})
+        said["tensor_parallel.overlap_backward"] = False
     if notes.async_tp or notes.overlapped_tp:
-        preset = preset.changed({"tensor_parallel.overlap": True})
-    if notes.pure_precision or row.text("precision") == "amp_bf16":
-        # Composer: reduce_dtype fp32 under mp_mode DEFAULT, the low precision under PURE (composer
-        # distributed/mosaic_parallelism.py, get_mixed_precision).
-        preset = preset.changed({"data_parallel.fp32_gradients": not notes.pure_precision})
-    return preset
+        said["tensor_parallel.overlap"] = True
+    return said
 
 
-def precision_of_row(row: Row, preset: FrameworkPreset) -> tuple[Precision, tuple[Gap, ...]]:
+def loss_of(row: Row) -> dict[str, object]:
+    """Whether the loss is fused, where the source says so."""
+    if "cross-entropy fusion" in row.notes or row.dataset.startswith("simumax"):
+        return {"loss.fused": True}
+    return {"loss.fused": False} if UNCOMPILED_LOSS in row.text("source") else {}
+
+
+def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[Gap, ...]]:
     """Number formats; fp8 means the linears alone. Raises RowError for an unknown precision."""
     word = row.text("precision").lower()
-    in_fp32 = any(name in row.text("framework") for name in FP32_REDUCTION)
-    precision = precision_of(preset, FORMATS.get(word, "bf16"))
-    precision = replace(precision, reduce="fp32") if in_fp32 else precision
-    if word in FORMATS:
-        return precision, ()
+    said: dict[str, object] = {}
+    if notes.pure_precision or word == "amp_bf16":
+        # Composer: reduce_dtype fp32 under mp_mode DEFAULT, the low precision under PURE (composer
+        # distributed/mosaic_parallelism.py, get_mixed_precision).
+        said["data_parallel.fp32_gradients"] = not notes.pure_precision
+    if any(name in row.text("framework") for name in FP32_REDUCTION):
+        said["precision.reduce"] = "fp32"
+    if word in WIDE:
+        return said | {"precision.recipe": WIDE[word]}, ()
     if "fp8" in word:
-        return replace(precision, linear="fp8", **_fp8_scaling(row, word)), (Gap.FP8_COMM,)
+        return said | _fp8(row, word), (Gap.FP8_COMM,)
     if "fp4" in word:
-        return replace(precision, linear="fp4", scale_recipe="block"), ()
-    raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(FORMATS)}")
+        return said | {"precision.recipe": "nvfp4"}, ()
+    raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(WIDE)}")
 
 
-def _fp8_scaling(row: Row, word: str) -> dict[str, str | bool]:
+def _fp8(row: Row, word: str) -> dict[str, object]:
     """How a framework finds scales and casts: torchtitan through torchao; Composer and NeMo of 2024 by
     Transformer Engine's delayed scaling (composer/utils/misc.py and NeMo's fp8_hybrid: DelayedScaling);
     Megatron-Bridge by the recipe in the row's word, current scaling where it names none."""
     framework = row.text("framework")
-    if word in ("mxfp8", "fp8-mx", "fp8-subchannel"):
-        return {"scale_recipe": "block"}
+    if word in SCALED_BY_BLOCKS:
+        return {"precision.recipe": SCALED_BY_BLOCKS[word]}
     if "torchtitan" in framework:
-        return {
-            "scale_recipe": "tensor",
-            "scaling": "row" if "row" in word else "dynamic",
-            "casts_every_forward": True,
-        }
-    delayed = "llm-foundry" in framework or framework.startswith("NeMo")
-    return {
-        "scale_recipe": "tensor",
-        "scaling": "delayed" if delayed else "current",
+        return {"precision.recipe": "fp8-rowwise" if "row" in word else "fp8-tensor"}
+    said: dict[str, object] = {"precision.recipe": "fp8-current"}
+    if "llm-foundry" in framework:
         # only Megatron says which micro-batch is a step's first
-        "casts_every_forward": "llm-foundry" in framework,
-    }
+        said["precision.casts_every_forward"] = True
+    if "llm-foundry" in framework or framework.startswith("NeMo"):
+        said["precision.scaling"] = "delayed"
+    return said
 
 
 def flash_of(row: Row) -> bool:
@@ -247,35 +167,42 @@ def context_parallel_of(row: Row) -> str:
     return "all_to_all" if exchanged or row.dataset == "megascale_moe" else "ring"
 
 
-def job_of(row: Row, notes: Notes) -> tuple[JobSpec, tuple[Gap, ...]]:
-    """The training job of a row and the physics of it that is not priced."""
-    preset = preset_of(row, notes)
-    precision, gaps = precision_of_row(row, preset)
+def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
+    """The training job of a row as a user would ask for it, and the physics of it that is not priced."""
+    framework, beside = framework_of(row)
+    formats, gaps = precision_of_row(row, notes)
     seq_len = row.whole("seq_len")
-    job = JobSpec(
+    settings = {
+        **beside,
+        **overlaps_of(row, notes),
+        **loss_of(row),
+        **formats,
+        "flash_attention": flash_of(row),
+        "dropout": row.dataset in DROPOUT_DATASETS,
+        "context_parallel": context_parallel_of(row),
+        "attention_kernel": attention_kernel_of(row, notes),
+        "unfused": unfused_of(row, notes),
+        "moe_dispatcher": recipes.dispatcher(row, notes.dispatcher),
+        "overlap_expert_a2a": notes.expert_overlap,
+        "cuda_graphs": recipes.cuda_graphs(row, notes.cuda_graphs),
+        "wide_norms": "InternEvo" in row.text("framework"),
+        "blocking_launches": row.dataset in BLOCKING_DATASETS,
+    }
+    asked = AskedJob(
         world_size=row.whole("num_gpus"),
         seq_len=seq_len,
         global_batch_tokens=row.whole("global_batch_sequences") * seq_len,
-        preset=preset,
-        precision=precision,
-        flash_attention=flash_of(row),
-        dropout=row.dataset in DROPOUT_DATASETS,
-        context_parallel=context_parallel_of(row),
-        attention_kernel=attention_kernel_of(row, notes),
-        unfused=unfused_of(row, notes),
-        moe_dispatcher=recipes.dispatcher(row, notes.dispatcher),
-        overlap_expert_a2a=notes.expert_overlap,
-        cuda_graphs=recipes.cuda_graphs(row, notes.cuda_graphs),
-        wide_norms="InternEvo" in row.text("framework"),
-        blocking_launches=row.dataset in BLOCKING_DATASETS,
+        framework=framework,
+        settings=settings,
+        where=f"{row.path}:{row.line}",
     )
-    return job, (*gaps, *_gaps(row, notes))
+    return asked, (*gaps, *_gaps(row, notes))
 
 
 def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     framework = row.text("framework")
     needed = {
-        Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _ in PRESETS),
+        Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _, _ in FRAMEWORKS),
         Gap.ASYNC_TP: notes.async_tp,
     }
     return tuple(gap for gap, wanted in needed.items() if wanted)

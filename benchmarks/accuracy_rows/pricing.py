@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.accuracy_rows.books import Books
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.hardware import cluster_of
-from benchmarks.accuracy_rows.job import job_of
+from benchmarks.accuracy_rows.job import asked_job
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import Candidate, candidates_of
@@ -20,6 +20,7 @@ from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.segment import segmented
 from spec.errors import UserError
+from spec.settings.job import job_of
 from spec.units import GIB
 
 # What each dataset's memory figure is: max_memory_allocated (SimuMax's README; the zero-bubble paper's
@@ -104,7 +105,8 @@ class Pricing:
         notes = notes_of(row)
         cluster = cluster_of(row, self.root)
         model, model_gaps = model_of(row, notes)
-        job, job_gaps = job_of(row, notes)
+        asked, job_gaps = asked_job(row, notes)
+        job = job_of(asked, cluster.gpu.architecture)
         cluster = segmented(cluster, job.world_size)
         candidates, plan_gaps = candidates_of(row, notes, job)
         key = (
@@ -114,7 +116,7 @@ class Pricing:
             row=row,
             question=Question(
                 model=model,
-                job=job.on(cluster.gpu.architecture),
+                job=job,
                 cluster=cluster,
                 pricer=self._pricer(key, cluster),
             ),

@@ -11,9 +11,8 @@ from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ExportError
-from spec.job import JobSpec, precision_of
-from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
+from spec.settings.job import AskedJob, job_of
 from workload.settings.launch import EXPORTERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,16 +66,16 @@ def asked(config: Path, framework: str) -> Question:
     """The config's model and job on WORLD GPUs, 16 sequences a rank."""
     read = read_config(config)
     seq_len = read.seq_len or 4096
-    preset = PRESETS[framework]
     cluster = read_cluster(CLUSTER, root=ROOT)
     return Question(
         model=read.model,
-        job=JobSpec(
-            world_size=WORLD,
-            seq_len=seq_len,
-            global_batch_tokens=16 * WORLD * seq_len,
-            preset=preset,
-            precision=precision_of(preset),
+        job=job_of(
+            AskedJob(
+                world_size=WORLD,
+                seq_len=seq_len,
+                global_batch_tokens=16 * WORLD * seq_len,
+                framework=framework,
+            )
         ),
         cluster=cluster,
         pricer=Pricer.on(cluster, ModelledBook(cluster=cluster)),

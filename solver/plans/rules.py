@@ -110,7 +110,8 @@ def _stage_accepted(draft: Draft) -> BoolArray:
 
 def _parameters_shardable(draft: Draft) -> BoolArray:
     cut_already = draft.sharding.traits.copies.has_weight_groups
-    return bools((draft["zero_stage"] < 2) | ((draft["pp"] == 1) & (not cut_already)))
+    staged = (draft["pp"] == 1) | draft.job.preset.pipeline.shards_weights
+    return bools((draft["zero_stage"] < 2) | (staged & (not cut_already)))
 
 
 def _optimizer_on_host(draft: Draft) -> BoolArray:
@@ -245,7 +246,7 @@ RULES: tuple[Rule, ...] = (
         keep=_experts_beside_shards,
     ),
     Rule(
-        reason="sharded gradients or parameters with pipeline stages or isp",
+        reason="the framework shards no gradients or parameters in pipeline stages, or under isp",
         after="zero_stage",
         keep=_parameters_shardable,
     ),

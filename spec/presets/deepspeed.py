@@ -23,10 +23,10 @@ DEEPSPEED = FrameworkPreset(
         overlap_param_gather=False,
     ),
     tensor_parallel=TensorParallel(strategies=("mtp", "ulysses")),
-    pipeline=Pipeline(scattered_hops=True, keeps_stage_outputs=True),
+    pipeline=Pipeline(shards_weights=False, scattered_hops=True, keeps_stage_outputs=True),
     recomputation=Recomputation(partial=False),
     offload=Offload(optimizer="backward"),
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
-    "runtime/pipe/engine.py: pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
+    "runtime/pipe/engine.py: \"ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism\", pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
     "is_grad_partitioned where there is tensor parallelism",
 )

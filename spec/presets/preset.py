@@ -95,6 +95,8 @@ class Pipeline:
     """Schedules it can run, by solver.schedules.registry' names."""
     interleaves: bool = False
     """A stage may hold several virtual chunks."""
+    shards_weights: bool = True
+    """Gradients and parameters of stages may be sharded (ZeRO stages 2 and 3)."""
     uneven_layers: bool = True
     """Layers need not divide pp."""
     counts_ends_as_layers: bool = False

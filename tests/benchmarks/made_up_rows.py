@@ -4,12 +4,14 @@ import csv
 from pathlib import Path
 
 from benchmarks.accuracy_rows.books import Books
-from benchmarks.accuracy_rows.job import job_of
+from benchmarks.accuracy_rows.job import asked_job
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing
 from benchmarks.accuracy_rows.row import Row
 from solver.plans.plan_table import Plan
+from spec.job import JobSpec
+from spec.settings.job import job_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -60,10 +62,14 @@ def row(**cells: object) -> Row:
     return Row(path="made_up.csv", line=2, cells=CELLS | {name: str(value) for name, value in cells.items()})
 
 
+def job_of_row(one: Row) -> JobSpec:
+    return job_of(asked_job(one, notes_of(one))[0])
+
+
 def plans(**cells: object) -> list[Plan]:
     one = row(**cells)
     notes = notes_of(one)
-    return [candidate.plan for candidate in candidates_of(one, notes, job_of(one, notes)[0])[0]]
+    return [candidate.plan for candidate in candidates_of(one, notes, job_of_row(one))[0]]
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:

@@ -3,12 +3,11 @@
 import pytest
 
 from benchmarks.accuracy_rows import recipes
-from benchmarks.accuracy_rows.job import job_of
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from ops.recompute.layers import Recompute
-from tests.benchmarks.made_up_rows import EXPERTS, plans, row
+from tests.benchmarks.made_up_rows import EXPERTS, job_of_row, plans, row
 
 AUTOMODEL = EXPERTS | {
     "framework": "NeMo-AutoModel FSDP2",
@@ -70,7 +69,7 @@ def test_automodel_recomputes_as_its_recipes_do(model: str, kinds: set[Recompute
 )
 def test_bridge_recomputes_the_modules_of_its_recipes(cells: dict[str, str], modules: set[str]) -> None:
     one = row(**EXPERTS | {"framework": "Megatron-Bridge 26.02", "recompute": "unknown", "dp": ""} | cells)
-    found, _ = candidates_of(one, notes_of(one), job_of(one, notes_of(one))[0])
+    found, _ = candidates_of(one, notes_of(one), job_of_row(one))
     assert {frozenset(each.plan.recompute_modules) for each in found} == {frozenset(modules)}
 
 
@@ -88,7 +87,7 @@ def test_bridge_recomputes_the_modules_of_its_recipes(cells: dict[str, str], mod
 )
 def test_the_dispatcher_is_the_stated_one_or_the_recipes(cells: dict[str, str], kind: str) -> None:
     one = row(**EXPERTS | {"framework": "Megatron-Bridge 26.02"} | cells)
-    assert job_of(one, notes_of(one))[0].moe_dispatcher == kind
+    assert job_of_row(one).moe_dispatcher == kind
 
 
 def test_graphs_are_as_stated_or_as_the_recipes_for_experts_set_them() -> None:

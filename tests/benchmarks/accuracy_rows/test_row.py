@@ -4,7 +4,6 @@ import pytest
 
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.hardware import cluster_of, fabric_of
-from benchmarks.accuracy_rows.job import job_of
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
@@ -12,7 +11,7 @@ from ops.recompute.layers import Recompute
 from solver.schedules.registry import Schedule
 from spec.mixers.attention import AttentionKind
 from spec.model import NormKind, PositionKind
-from tests.benchmarks.made_up_rows import EXPERTS, ROOT, plans, predict, row
+from tests.benchmarks.made_up_rows import EXPERTS, ROOT, job_of_row, plans, predict, row
 
 
 def test_stated_degrees_become_one_plan() -> None:
@@ -42,7 +41,7 @@ def test_shard_groups_are_read_from_notes(cells: dict[str, object], stage: int, 
 @pytest.mark.parametrize(("dataset", "overlaps"), [("simumax_b200", False), ("made_up", True)])
 def test_a_source_without_overlap_waits_for_tensor_communication(dataset: str, overlaps: bool) -> None:
     one = row(dataset=dataset)
-    preset = job_of(one, notes_of(one))[0].preset
+    preset = job_of_row(one).preset
     assert (preset.tensor_parallel.overlap_backward, preset.data_parallel.overlap_grad_reduce) == (
         overlaps,
         overlaps,
@@ -164,7 +163,7 @@ def test_interleaved_stages_take_micro_batches_in_turns_of_pp() -> None:
     deep = {"pp": 4, "tp": 1, "sp": 0, "dp": 1, "num_gpus": 4, "layers": 16, "vpp": 2}
     six, eight, twelve = (row(**deep, global_batch_sequences=n) for n in (6, 8, 12))
     notes = notes_of(six)
-    (candidate,) = candidates_of(six, notes, job_of(six, notes)[0])[0]
+    (candidate,) = candidates_of(six, notes, job_of_row(six))[0]
     assert (candidate.plan.num_micro, candidate.longer.num_micro, candidate.beyond) == (4, 8, 0.5)
     low, middle, high = (one.step_s for one in predict(six, eight, twelve))
     assert low is not None

@@ -1,4 +1,4 @@
-"""What ulysses must satisfy, rule by rule; the search keeps the same rules."""
+"""What a framework or a strategy demands of a plan, rule by rule; the search keeps the same rules."""
 
 from dataclasses import replace
 
@@ -85,3 +85,23 @@ def test_deepspeed_s_search_finds_its_best() -> None:
     plans = [answer.plan for answer in found.best if answer.plan.strategy == "ulysses"]
     assert {plan.zero_size for plan in plans} == {1, 16}
     assert {plan.tp for plan in plans} == {2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    ("preset", "runs"),
+    [("fsdp", True), ("fsdp-compiled", True), ("megatron-fsdp", True), ("deepspeed", False)],
+)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_only_deepspeed_shards_no_weights_of_stages(preset: str, stage: int, runs: bool) -> None:
+    """torchtitan trains with pipeline stages of FSDP2; deepspeed/runtime/pipe/engine.py refuses stages 2 and 3."""
+    asked = question(model=DENSE, world_size=16, preset=PRESETS[preset])
+    plan = plan_of(parse_plan(f"pp=2,zero_stage={stage}"), asked, "--plan")
+    refused = [reason for reason in broken_rules(asked, plan) if "in pipeline stages" in reason]
+    assert refused == [] if runs else len(refused) == 1
+
+
+def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:
+    asked = question(model=DENSE, world_size=16, preset=PRESETS["fsdp"])
+    found = search(asked, full_space(asked.model, asked.job), top_k=10**6)
+    staged = {answer.plan.zero_stage for answer in found.best if answer.plan.pp > 1}
+    assert {2, 3} <= staged

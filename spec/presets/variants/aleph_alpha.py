@@ -1,0 +1,29 @@
+"""Aleph Alpha's own library with ZeRO-1."""
+
+from spec.presets.variants.variant import Variant
+
+ALEPH_ALPHA = Variant(
+    name="aleph-alpha",
+    of="deepspeed",
+    source="arXiv 2311.05610 sec. 3, as published in Aleph-Alpha/scaling: core/nn/linear/utils.py (input gradients reduced "
+    "synchronously, gathered inputs kept), core/nn/mlp.py (silu(gate) * up in plain PyTorch), "
+    "core/nn/parallel_module/communicator.py (send_data: whole activations to the next stage), "
+    "core/optimizer/allreduce.py (gradients all-reduced at the end in fp32 buckets), transformer/model/layers/lm_head.py "
+    "(the head gathers its logits), transformer/model/losses/cross_entropy.py (PyTorch's, on an fp32 copy), "
+    "core/nn/parallel_module/parallel_module.py (every_layer checkpointing takes in embedding and head, pipeline buffers "
+    "keep outputs), core/topology/topology_config.py and transformer/model/model.py (embedding, final norm and head are "
+    "modules of the uniform partition, the default)",
+    choices={
+        "tensor_parallel.strategies": ("mtp", "msp"),
+        "tensor_parallel.overlap_backward": False,
+        "layers.fused_activation": False,
+        "layers.joined_gate": False,
+        "pipeline.scattered_hops": False,
+        "data_parallel.gradient_sync": "all_reduce",
+        "loss.plain": True,
+        "loss.gathers_logits": True,
+        "recomputation.recomputes_ends": True,
+        "pipeline.counts_ends_as_layers": True,
+        "host.code": "torch",
+    },
+)

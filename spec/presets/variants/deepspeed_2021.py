@@ -1,0 +1,14 @@
+"""DeepSpeed with its first ZeRO stage 3, of 2021."""
+
+from spec.presets.variants.variant import Variant
+
+DEEPSPEED_2021 = Variant(
+    name="deepspeed-2021",
+    of="deepspeed",
+    source="ops.data_parallel.sliced_collectives has the code that was read",
+    choices={
+        "data_parallel.fp32_gradients": False,
+        "data_parallel.overlap_grad_reduce": True,
+        "data_parallel.sliced_collectives": True,
+    },
+)

@@ -1,0 +1,14 @@
+"""InternLM 7B in InternEvo of 2023. Its norms work on an fp32 copy of the residual
+(internlm/model/modeling_internlm.py): say ``wide_norms`` = true.
+"""
+
+from spec.presets.variants.variant import Variant
+
+INTERNLM = Variant(
+    name="internlm",
+    of="internevo",
+    source="InternEvo of 2023: internlm/model/linear.py (FeedForward: gate and up apart)",
+    choices={
+        "layers.joined_gate": False,
+    },
+)

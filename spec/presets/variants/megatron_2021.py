@@ -1,0 +1,21 @@
+"""Megatron-LM of 2021 and 2022. Before the asynchronous all-reduce of input gradients (no
+--no-async-tensor-model-parallel-allreduce in arguments.py of v2.5), say ``tensor_parallel.overlap_backward`` = false.
+"""
+
+from spec.presets.variants.variant import Variant
+
+MEGATRON_2021 = Variant(
+    name="megatron-2021",
+    of="megatron",
+    source="Megatron-LM v2.5: megatron/model/distributed.py and arguments.py (local data parallelism without overlap, gradients in "
+    "16 bits unless asked otherwise, no sharded optimizer), megatron/p2p_communication.py (_communicate: wait on every "
+    "request, then synchronize)",
+    choices={
+        "data_parallel.fp32_gradients": False,
+        "data_parallel.overlap_grad_reduce": False,
+        "data_parallel.overlap_param_gather": False,
+        "data_parallel.gradient_sync": "all_reduce",
+        "pipeline.overlap_hops": False,
+        "host.checks_numbers": False,
+    },
+)

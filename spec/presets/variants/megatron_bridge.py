@@ -1,0 +1,17 @@
+"""Megatron-Bridge in its performance recipes."""
+
+from spec.presets.variants.variant import Variant
+
+MEGATRON_BRIDGE = Variant(
+    name="megatron-bridge",
+    of="megatron",
+    source="Megatron-Bridge, scripts/performance: mixed_precision.grad_reduce_in_fp32 = False (gradients kept and reduced in 16 bits, "
+    "added up inside the GEMM), a fused loss, tp_comm_overlap",
+    choices={
+        "data_parallel.fp32_gradients": False,
+        "data_parallel.accumulation": "",
+        "loss.fused": True,
+        "tensor_parallel.overlap": True,
+        "host.checks_numbers": False,
+    },
+)

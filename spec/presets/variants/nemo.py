@@ -1,0 +1,14 @@
+"""NeMo 24."""
+
+from spec.presets.variants.variant import Variant
+
+NEMO = Variant(
+    name="nemo",
+    of="megatron",
+    source="NeMo-Framework-Launcher, launcher_scripts/conf/training/gpt3/20b.yaml: ub_tp_comm_overlap True (tensor-parallel "
+    "communication inside the GEMMs)",
+    choices={
+        "tensor_parallel.overlap": True,
+        "host.checks_numbers": False,
+    },
+)

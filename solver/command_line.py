@@ -41,10 +41,17 @@ def parser() -> argparse.ArgumentParser:
         help="settings of the job (docs/configs.md): dropout=true,precision.gradient=bf16,...",
     )
     where = parser.add_argument_group("on what")
+    where.add_argument("--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)")
     where.add_argument(
-        "--pre_profiling_data_path", type=Path, default=Path("prof_data/data.pt"), help="the profile"
+        "--cluster",
+        help="a sheet of configs/clusters, or a .toml (default: the profile's machine); modelled from the sheet where "
+        "the profile is of another",
     )
-    where.add_argument("--cluster", help="a sheet of configs/clusters (default: the profile's machine)")
+    where.add_argument(
+        "--transfer",
+        action="store_true",
+        help="with --cluster: restate a profile measured on another GPU instead",
+    )
     where.add_argument(
         "--calibration", type=Path, help="factors of this cluster that python -m solver.calibrate wrote"
     )

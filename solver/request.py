@@ -1,24 +1,19 @@
-"""From what a user typed to a question: read the files, check the numbers, open the book."""
+"""What a user typed, as far as it can be read and checked without a profile: model, framework, cluster, job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ops.strategies.registry import strategy_named
-from profdb.cases import Family
-from profdb.curvebook import Book, CurveBook
-from profdb.on_demand import MeasuringDevice, OnDemand
-from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
-from solver.calibration_file import read_calibration
-from solver.question import Question
+from profdb.store.glance import cluster_named_by
 from solver.schedules.registry import Schedule
-from solver.times.op_times import Pricer
 from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.cluster.segment import segmented
-from spec.errors import ConfigError
+from spec.errors import ConfigError, ProfileError
+from spec.job import JobSpec
 from spec.model_size import check_model_size, config_for_size
 from spec.presets.preset import FrameworkPreset
 from spec.readers.config_file import ConfigFile
@@ -26,18 +21,21 @@ from spec.readers.read_config import read_config
 from spec.settings.job import DEFAULT_FRAMEWORK, AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
+DEFAULT_PROFILE = Path("prof_data") / "data.pt"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
     ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat it as
-    it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project folder, where configs/ lies; ``missing`` is "error" or "modelled";
-    ``device`` measures what no sample surrounds; ``calibration`` is a file of solver.calibrate.fit.
+    it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project folder, where
+    configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit;
+    ``transfer`` restates a measured profile of another GPU. Without ``profile`` it is DEFAULT_PROFILE, if that is there.
     """
 
     root: Path
-    profile: Path
+    profile: Path | None = None
     config: Path | None = None
     model_size: str | None = None
     world_size: int | None = None
@@ -48,59 +46,38 @@ class Request:
     precision: str | None = None
     job: Mapping[str, object] = field(default_factory=dict)
     missing: str = "error"
-    device: MeasuringDevice | None = None
     calibration: Path | None = None
+    transfer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A question with the files it came from, and what is measured while it is answered."""
+class Asked:
+    """The config and the job of a request; the cluster as its ``sheet`` says, and what the job gets of it;
+    ``assumed_framework``: neither the request nor the config names one."""
 
-    question: Question
     config: ConfigFile
-    profile: ProfileDatabase
-    on_demand: OnDemand | None = None
-    assumed_framework: bool = False
-    """Neither the request nor the config named a framework."""
+    sheet: ClusterSpec
+    cluster: ClusterSpec
+    job: JobSpec
+    assumed_framework: bool
 
 
-def open_question(request: Request) -> Opened:
-    """Read everything the request names and check that it fits together.
+def read_request(request: Request) -> Asked:
+    """Read the config and the cluster's sheet, and check the job's numbers against them.
 
-    Raises ConfigError or ProfileError with one clear line for anything that does not.
+    Raises ConfigError or ProfileError with one clear line for anything that does not fit together.
     """
     config = _config(request)
-    profile = load_profile(request.profile)
-    cluster = _cluster(request, profile)
-    job = job_of(asked_job(request, config, cluster), cluster.gpu.architecture)
+    sheet = _sheet(request)
+    job = job_of(asked_job(request, config, sheet), sheet.gpu.architecture)
     check_names(job.preset)
-    cluster = segmented(cluster, job.world_size)
-    on_demand = request.device.on_demand(profile, str(request.profile)) if request.device else None
-    book = CurveBook(
-        profile, missing=request.missing, modelled=_modelled(request, cluster), on_demand=on_demand
-    )
-    pricer = Pricer.on(cluster, book)
-    return Opened(
-        question=Question(
-            model=config.model,
-            job=job,
-            cluster=cluster,
-            pricer=pricer,
-            calibration=read_calibration(request.calibration, cluster) if request.calibration else None,
-        ),
+    return Asked(
         config=config,
-        profile=profile,
-        on_demand=on_demand,
+        sheet=sheet,
+        cluster=segmented(sheet, job.world_size),
+        job=job,
         assumed_framework=request.framework is None and config.framework is None,
     )
-
-
-def _modelled(request: Request, cluster: ClusterSpec) -> Book | None:
-    if request.missing != "modelled":
-        return None
-    from profdb.modelled.book import ModelledBook
-
-    return ModelledBook(cluster=cluster)
 
 
 def _config(request: Request) -> ConfigFile:
@@ -122,38 +99,25 @@ def _config(request: Request) -> ConfigFile:
     return config
 
 
-def _cluster(request: Request, profile: ProfileDatabase) -> ClusterSpec:
-    """The cluster asked for, or the one the profile was taken on: of the same GPU, and of the same network
-    where the profile holds collectives (one taken on a single GPU suits any network)."""
-    taken_on = profile.machine.cluster
-    if not taken_on and request.cluster is None:
+def _sheet(request: Request) -> ClusterSpec:
+    """The cluster asked for, or the one that the profile was taken on."""
+    if request.cluster is not None:
+        return read_cluster(request.cluster, root=request.root)
+    path = request.profile or DEFAULT_PROFILE
+    if request.profile is None and not path.exists():
+        raise ProfileError(
+            f"{path}: no such profile; answer from a hardware sheet with --cluster, or make a profile with: "
+            "torchrun --nproc-per-node=8 gen_profiler_data.py"
+        )
+    taken_on = cluster_named_by(path) or load_profile(path).machine.cluster
+    if not taken_on:
         raise ConfigError(
-            where=str(request.profile),
+            where=str(path),
             key="machine.cluster",
             value=taken_on,
             allowed="the profile names no cluster sheet: choose one with --cluster",
         )
-    cluster = read_cluster(request.cluster or taken_on, root=request.root)
-    # A sheet of the profile's own name may lie anywhere.
-    if request.cluster is not None and taken_on and cluster.name != taken_on:
-        measured = read_cluster(taken_on, root=request.root)
-        holds_network = Family.COLLECTIVE in profile.tables
-        if holds_network and measured.gpu.name == cluster.gpu.name and measured.domains != cluster.domains:
-            raise ConfigError(
-                where="--cluster",
-                key="cluster",
-                value=request.cluster,
-                allowed=f"a cluster with the network of {taken_on}, whose collectives {request.profile} holds; "
-                f"for another network make a profile of it (gen_profiler_data.py --from_cluster)",
-            )
-        if measured.gpu.name != cluster.gpu.name:
-            raise ConfigError(
-                where="--cluster",
-                key="cluster",
-                value=request.cluster,
-                allowed=f"a cluster of {measured.gpu.name}, the GPU that {request.profile} was taken on",
-            )
-    return cluster
+    return read_cluster(taken_on, root=request.root)
 
 
 def checked_world_size(world_size: int | None, cluster: ClusterSpec) -> int:

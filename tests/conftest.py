@@ -1,6 +1,6 @@
 """Goldens: small texts kept under tests/golden; --update-golden writes them anew."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what is computed now; the commit says why it changed",
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs run by tests keep what they can make again in a folder that goes with the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

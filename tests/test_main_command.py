@@ -159,7 +159,6 @@ def test_below_one_node_is_fine(world: str) -> None:
         ({"global_batch_size": "-4096"}, "global_batch_size"),
         ({"global_batch_size": "lots"}, "global_batch_size"),
         ({"cluster": "tpu-v5"}, "tpu-v5"),
-        ({"cluster": "a100-sxm-80g"}, "--cluster"),
         ({"framework": "jax"}, "framework"),
         ({"model_size": "70"}, "model_size"),
         ({"model_size": "huge"}, "model_size"),

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from solver.calibrate.fit import Steps, joined
 from solver.calibration import Terms, terms_of
+from solver.opening import open_question
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import price, sized
 from solver.question import Question
-from solver.request import Request, open_question
+from solver.request import Request
 from solver.typed_plan import parse_plan, plan_of
 from spec.errors import ConfigError
 from spec.program.limits import MOST_GPUS, MOST_STEP_TOKENS

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ops.recompute.layers import Recompute
 from profdb.sample import ProfileDatabase
 from solver.answer.answer import Answer
+from solver.cluster_times import ClusterTimes
 from solver.question import Question
 from solver.search import SearchResult
 from spec.job import JobSpec
@@ -123,7 +124,7 @@ def internlm_dict(answer: Answer, job: JobSpec) -> dict[str, object]:
     }
 
 
-def question_lines(question: Question, profile: ProfileDatabase, *, assumed_framework: bool = False) -> str:
+def question_lines(question: Question, times: ClusterTimes, *, assumed_framework: bool = False) -> str:
     """What is asked, which framework is meant or assumed, which settings differ from its own, and which data answers."""
     model, job, cluster = question.model, question.job, question.cluster
     count = num_parameters(model)
@@ -136,7 +137,7 @@ def question_lines(question: Question, profile: ProfileDatabase, *, assumed_fram
         * assumed_framework,
         *settings_lines(question),
         f"cluster  {cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
-        f"profile  {profile_words(profile)}",
+        f"profile  {times.source or profile_words(times.profile)}",
     ]
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ normal distribution; times of different GPUs are normal and independent. The exp
 Blom's (Statistical Estimates and Transformed Beta-Variables, 1958): the normal quantile at (N - 3/8) / (N + 1/4).
 """
 
-from scipy.special import ndtri
+from statistics import NormalDist
 
 VARIATION = 0.08
 # From Q1 - 1.5 (Q3 - Q1) to Q3 + 1.5 (Q3 - Q1), the quartiles of a normal distribution at 0.6745.
@@ -19,4 +19,4 @@ SPREAD = VARIATION / WHISKERS_STD
 
 def slowest_of(ranks: int) -> float:
     """Compute time of the slowest of ``ranks`` GPUs (at least 1) over that of a typical one; 1 for one GPU."""
-    return 1.0 + SPREAD * max(float(ndtri((ranks - 0.375) / (ranks + 0.25))), 0.0)
+    return 1.0 + SPREAD * max(NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)), 0.0)

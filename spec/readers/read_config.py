@@ -17,14 +17,18 @@ READERS: dict[str, Callable[[Path], ConfigFile]] = {
 }
 
 
+def config_file(path: Path) -> Path:
+    """The file that a path names as a config: a folder stands for the ``config.json`` in it."""
+    return path / "config.json" if os.path.isdir(path) else path
+
+
 def read_config(path: Path) -> ConfigFile:
     """Read a model config: ``.py`` InternLM style, ``.json`` Hugging Face, ``.toml`` our own; a
     folder stands for the ``config.json`` in it.
 
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
-    if os.path.isdir(path):
-        path = path / "config.json"
+    path = config_file(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ConfigError(

@@ -8,7 +8,8 @@ import gen_profiler_data
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile, save_profile
 from profiler.modelled_run import model_profile
-from solver.request import Request, open_question
+from solver.opening import open_question
+from solver.request import Request
 from spec.errors import ProfileError
 from tests.profdb.profiles import gemm_samples
 

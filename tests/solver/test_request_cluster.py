@@ -1,25 +1,35 @@
-"""Which clusters a profile may be asked about: its GPU, and its network where it holds one."""
+"""Whose times answer: the profile's for its GPU and network, the sheet's for others, or the profile's restated."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from profdb.cases import Case, CollectiveCase, HostCase
+from profdb.cases import Case, CollectiveCase, GemmCase, HostCase
+from profdb.curvebook import Book
+from profdb.lookup.queries import CollectiveQuery, LinearQuery
+from profdb.modelled.book import ModelledBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import save_profile
-from solver.request import Request, open_question
+from solver.cluster_times import ClusterTimes
+from solver.opening import open_question
+from solver.request import Request
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
-from spec.errors import ConfigError
+from spec.errors import ConfigError, ProfileError
+from spec.origin import Origin
 from tests.solver.questions import ROOT
 
 COMPUTE = HostCase(kind="launch")
+PRODUCT_TAKEN = GemmCase(m=4096, k=4096, n=4096)
+TAKEN_S = 2e-4
 NETWORK = CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=1024, intra=8, inter=1)
 
 
-def asked(folder: Path, cluster: str, *cases: Case) -> Request:
+def asked(folder: Path, cluster: str, *cases: Case, origin: Origin = Origin.MEASURED) -> Request:
     """A profile of the cases, taken on H100s of one network, asked about ``cluster``."""
     machine = MachineFacts(gpu="H100-SXM-80GB", cluster="h100-sxm")
-    samples = tuple(Sample(case=case, trials_s=(1e-6,)) for case in cases)
+    samples = tuple(Sample(case=case, trials_s=(TAKEN_S,), origin=origin) for case in cases)
     save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=samples))
     return Request(
         profile=folder / "p.pt",
@@ -32,14 +42,70 @@ def asked(folder: Path, cluster: str, *cases: Case) -> Request:
     )
 
 
+def book_of(request: Request) -> tuple[Book, ClusterTimes]:
+    """The book that answers, and what is said of it."""
+    opened = open_question(request)
+    return opened.times.book, opened.times
+
+
+SUM = CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=[1024], intra=[8], inter=[2])
+PRODUCT = LinearQuery(m=[4096], k=[4096], n=[4096])
+
+
 def test_a_profile_of_one_gpu_suits_another_network(tmp_path: Path) -> None:
     opened = open_question(asked(tmp_path, "gcp-a3-mega", COMPUTE))
     assert opened.question.cluster.name == "gcp-a3-mega"
+    assert opened.source == str(tmp_path / "p.pt")
 
 
-@pytest.mark.parametrize(("cluster", "cases"), [("gcp-a3-mega", (COMPUTE, NETWORK)), ("h200", (COMPUTE,))])
-def test_another_gpu_or_a_measured_network_is_refused(
-    cluster: str, cases: tuple[Case, ...], tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=cluster):
-        open_question(asked(tmp_path, cluster, *cases))
+def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:
+    request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), missing="error")
+    book, times = book_of(request)
+    assert "every time is modelled from its sheet" in times.source
+    assert "--transfer" in times.source
+    sheet = ModelledBook(cluster=read_cluster("h200", root=ROOT))
+    for query in (SUM, replace(SUM, size_bytes=[2**20])):
+        assert book.collective_s(query).seconds == pytest.approx(sheet.collective_s(query).seconds, rel=1e-12)
+    told = book.linear_s(PRODUCT)
+    assert told.seconds == pytest.approx(sheet.linear_s(PRODUCT).seconds, rel=1e-12)
+    assert told.origin.tolist() == [int(Origin.MODELLED)]
+
+
+def test_of_another_network_only_the_collectives_are_modelled(tmp_path: Path) -> None:
+    book, times = book_of(asked(tmp_path, "gcp-a3-mega", COMPUTE, NETWORK))
+    assert "the network of gcp-a3-mega is modelled from its sheet" in times.source
+    sheet = ModelledBook(cluster=read_cluster("gcp-a3-mega", root=ROOT))
+    assert book.collective_s(SUM).seconds == pytest.approx(sheet.collective_s(SUM).seconds, rel=1e-12)
+    assert book.host_s("launch").origin.tolist() == [int(Origin.MEASURED)]
+
+
+def test_transfer_restates_what_was_measured(tmp_path: Path) -> None:
+    """The product keeps its ratio to the sheet's model (profdb.transfer)."""
+    request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), transfer=True)
+    book, times = book_of(request)
+    assert "restated for H200-SXM-141GB" in times.source
+    assert book.linear_s(PRODUCT).origin.tolist() == [int(Origin.TRANSFERRED)]
+    here, there = (ModelledBook(cluster=read_cluster(name, root=ROOT)) for name in ("h200", "h100-sxm"))
+    ratio = here.linear_s(PRODUCT).seconds / there.linear_s(PRODUCT).seconds
+    assert book.linear_s(PRODUCT).seconds == pytest.approx(TAKEN_S * ratio, rel=1e-6)
+
+
+@pytest.mark.parametrize(("cluster", "origin"), [("h100-sxm", Origin.MEASURED), ("h200", Origin.MODELLED)])
+def test_transfer_wants_measurements_of_another_gpu(cluster: str, origin: Origin, tmp_path: Path) -> None:
+    request = replace(asked(tmp_path, cluster, PRODUCT_TAKEN, origin=origin), transfer=True)
+    with pytest.raises(ConfigError, match=r"--transfer.*measurements of another GPU"):
+        open_question(request)
+
+
+def test_a_cluster_is_answered_without_any_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = replace(asked(tmp_path, "b200", COMPUTE), profile=None)
+    monkeypatch.chdir(tmp_path)
+    assert open_question(request).source == "none of b200: every time is modelled from its sheet"
+    with pytest.raises(ProfileError, match=r"prof_data/data.pt: no such profile; .*--cluster"):
+        open_question(replace(request, cluster=None))
+
+
+def test_a_profile_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    request = replace(asked(tmp_path, "b200", COMPUTE), profile=tmp_path / "absent.pt")
+    with pytest.raises(ProfileError, match=r"absent\.pt: no such profile"):
+        open_question(request)

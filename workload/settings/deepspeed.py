@@ -40,16 +40,17 @@ def deepspeed_settings(question: Question, plan: Plan) -> LaunchText:
     )
 
 
-def check_deepspeed(question: Question) -> None:
-    """Raise ExportError for a job that no plan makes DeepSpeed run."""
-    _precision(question.job.precision)
+def check_deepspeed(model: ModelSpec, job: JobSpec) -> None:
+    """Raise ExportError for a job that no plan makes DeepSpeed run; every model is its script's."""
+    del model
+    _precision(job.precision)
 
 
 def deepspeed_json(question: Question, plan: Plan) -> Settings:
     """The configuration without what the script sets. Raises ExportError for what DeepSpeed cannot run."""
     job = question.job
     same_framework("deepspeed", plan)
-    check_deepspeed(question)
+    check_deepspeed(question.model, job)
     _refuse_plan(job, plan)
     if plan.tp > 1:
         for run in question.model.blocks:

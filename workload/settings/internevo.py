@@ -12,6 +12,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.registry import Schedule
 from spec.errors import ExportError
+from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.readers.internlm_plan import chunk_sizes
 from workload.settings.internevo_model import NAME, Section, model_section, model_type, unsaid
@@ -40,7 +41,7 @@ def internevo_settings(question: Question, plan: Plan) -> LaunchText:
     """The config. Raises ExportError for what InternEvo cannot run."""
     same_framework("internevo", plan)
     refuse_unsaid(plan, SAYS, NAME)
-    check_internevo(question)
+    check_internevo(question.model, question.job)
     kind = model_type(question.model)
     sections = {
         "model": _model(question, plan),
@@ -64,10 +65,9 @@ def _since(kind: str, plan: Plan) -> str:
     return ZERO_BUBBLE_SINCE if plan.schedule is Schedule.ZB_H1 and kind != "QWEN3MOE" else SINCE[kind]
 
 
-def check_internevo(question: Question) -> None:
+def check_internevo(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes InternEvo run."""
-    job = question.job
-    model_section(_trained(question))
+    model_section(_trained(model, job))
     refuse_unless(not job.dropout, NAME, "a job's dropout")
     products = job.precision
     plain = products.compute in ("bf16", "fp16") and products.linear == products.compute
@@ -75,7 +75,7 @@ def check_internevo(question: Question) -> None:
     sync = job.preset.data_parallel
     both = sync.overlap_grad_reduce and sync.overlap_param_gather
     refuse_unless(
-        not (_routed(question.model) and both), NAME, "experts with overlap_sync_grad and overlap_sync_param"
+        not (_routed(model) and both), NAME, "experts with overlap_sync_grad and overlap_sync_param"
     )
 
 
@@ -95,14 +95,14 @@ def checkpoint_share(recomputed: int, sizes: frozenset[int]) -> float:
     )
 
 
-def _trained(question: Question) -> ModelSpec:
+def _trained(model: ModelSpec, job: JobSpec) -> ModelSpec:
     """The model with the capacity of experts that the job says."""
     runs = []
-    for run in question.model.blocks:
+    for run in model.blocks:
         moe = run.block.moe
-        moe = moe and replace(moe, capacity_factor=question.job.capacity_factor(moe))
+        moe = moe and replace(moe, capacity_factor=job.capacity_factor(moe))
         runs.append(replace(run, block=replace(run.block, moe=moe)))
-    return replace(question.model, blocks=tuple(runs))
+    return replace(model, blocks=tuple(runs))
 
 
 def _model(question: Question, plan: Plan) -> Section:
@@ -119,7 +119,7 @@ def _model(question: Question, plan: Plan) -> Section:
         checkpoint = checkpoint_share(plan.num_recompute_layers, sizes)
     alone = [run.block.mlp for run in model.blocks if run.block.mlp]
     return {
-        **model_section(_trained(question)),
+        **model_section(_trained(question.model, question.job)),
         "mlp_layer_fusion": job.preset.layers.joined_gate and any(not mlp.bias for mlp in alone),
         "dtype": {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[job.precision.compute],
         "use_flash_attn": job.flash_attention,

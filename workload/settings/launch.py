@@ -9,8 +9,11 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.typed_plan import broken_rules
 from spec.errors import ExportError
+from spec.job import JobSpec
+from spec.model import ModelSpec
 from spec.replaced_file import replaced_file
 from workload.settings.deepspeed import check_deepspeed, deepspeed_settings
+from workload.settings.frameworks import check_framework
 from workload.settings.internevo import check_internevo, internevo_settings
 from workload.settings.launch_text import LaunchText
 from workload.settings.megatron import check_megatron, megatron_settings
@@ -19,7 +22,7 @@ from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_setting
 
 Composer = Callable[[Question, Plan], LaunchText]
 """Raises ExportError for a plan that the framework does not run."""
-Check = Callable[[Question], None]
+Check = Callable[[ModelSpec, JobSpec], None]
 """Raises ExportError for a model or a job that no plan makes the framework run."""
 
 
@@ -44,27 +47,15 @@ EXPORTERS: dict[str, Exporter] = {
 """By the name of their option, --export_NAME."""
 
 
-def check_framework(names: Iterable[str], preset: str) -> None:
-    """Raise ExportError for an exporter that writes no plan of the framework ``preset``; this needs no profile."""
-    for name in names:
-        exporter = EXPORTERS[name]
-        if exporter.of_any is None and preset not in exporter.compose:
-            wanted = " or ".join(exporter.compose)
-            raise ExportError(
-                f"--export_{name}: the plans are of {preset}; price them with --framework {wanted}"
-            )
-
-
-def check_exports(names: Iterable[str], question: Question) -> None:
+def check_exports(names: Iterable[str], model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for an exporter that has no words for this model or job, whatever the plan."""
-    preset = question.job.preset.name
     for name in names:
-        if question.job.adapter_rank and EXPORTERS[name].of_any is None:
+        if job.adapter_rank and EXPORTERS[name].of_any is None:
             raise ExportError(
                 f"--export_{name}: adapters (adapter_rank) are set in a training script, not by its flags"
             )
-        if preset in EXPORTERS[name].check:
-            EXPORTERS[name].check[preset](question)
+        if job.preset.name in EXPORTERS[name].check:
+            EXPORTERS[name].check[job.preset.name](model, job)
 
 
 def write_launch_files(
@@ -75,7 +66,7 @@ def write_launch_files(
     Raises ExportError for a plan that its framework does not run, or a file that cannot be written.
     """
     check_framework(files, plan.preset)
-    check_exports(files, question)
+    check_exports(files, question.model, question.job)
     texts = {name: _composed(name, question, plan) for name in files}
     with ExitStack() as stack:
         handles = {name: stack.enter_context(replaced_file(path)) for name, path in files.items()}

@@ -9,6 +9,7 @@ are the user's.
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from solver.question import Question
+from spec.job import JobSpec
 from spec.model import ModelSpec
 from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
 from workload.settings.launch_text import LaunchText, comments
@@ -39,11 +40,11 @@ def megatron_settings(question: Question, plan: Plan) -> LaunchText:
     return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=notes)
 
 
-def check_megatron(question: Question) -> None:
+def check_megatron(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes Megatron-LM run."""
-    model_flags(question)
-    job_flags(question)
-    fact_flags(question.model)
+    model_flags(model, job)
+    job_flags(model, job)
+    fact_flags(model)
 
 
 def megatron_flags(question: Question, plan: Plan) -> Flags:
@@ -59,9 +60,9 @@ def megatron_flags(question: Question, plan: Plan) -> Flags:
         "--micro-batch-size": plan.micro_batch,
         "--global-batch-size": plan.micro_batch * plan.num_micro * plan.dp,
         "--seq-length": question.job.seq_len,
-        **job_flags(question),
+        **job_flags(question.model, question.job),
         **recompute_flags(plan),
-        **model_flags(question),
+        **model_flags(question.model, question.job),
         **fact_flags(question.model),
     }
 

@@ -9,6 +9,7 @@ from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec, Precision
+from spec.model import ModelSpec
 from workload.settings.launch_error import refuse_unless
 from workload.settings.megatron_model import NAME, Flags
 
@@ -22,9 +23,8 @@ FP8_RECIPES = {
 UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"}
 
 
-def job_flags(question: Question) -> Flags:
+def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
     """What every plan shares. Raises ExportError for a job that Megatron-LM does not run."""
-    job = question.job
     flags = _formats(job.precision)
     flags["--attention-backend"] = "flash" if job.flash_attention else "unfused"
     if not job.dropout:
@@ -34,7 +34,7 @@ def job_flags(question: Question) -> Flags:
         flags["--cross-entropy-loss-fusion"] = None
     if not job.preset.host.checks_numbers:
         flags["--no-check-for-nan-in-loss-and-grad"] = None
-    if any(run.block.moe for run in question.model.blocks):
+    if any(run.block.moe for run in model.blocks):
         flags |= _dispatch(job)
     return flags
 

@@ -4,9 +4,9 @@ Source: Megatron-LM core 0.14, megatron/training/arguments.py and core/models/gp
 latent attention exist only with --qk-layernorm); core 0.16 for the gate of shared experts.
 """
 
-from solver.question import Question
+from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
-from spec.model import BlockSpec, MlpSpec, MoeSpec, NormKind, PositionKind
+from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
 from workload.settings.launch_error import refuse_unless
 
 NAME = "Megatron-LM"
@@ -18,9 +18,8 @@ POSITIONS = {
 }
 
 
-def model_flags(question: Question) -> Flags:
+def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for layers Megatron-LM does not have."""
-    model = question.model
     blocks = [run.block for run in model.main_blocks]
     mixers = {attention_of(block.mixer, f"settings of {NAME}") for block in blocks}
     refuse_unless(len(mixers) == 1, NAME, "layers of unequal attention")
@@ -32,8 +31,8 @@ def model_flags(question: Question) -> Flags:
         "--num-layers": model.num_layers,
         "--hidden-size": model.hidden,
         "--vocab-size": model.vocab,
-        "--make-vocab-size-divisible-by": question.job.preset.tensor_parallel.vocab_pad_multiple,
-        "--max-position-embeddings": max(model.max_positions, question.job.seq_len),
+        "--make-vocab-size-divisible-by": job.preset.tensor_parallel.vocab_pad_multiple,
+        "--max-position-embeddings": max(model.max_positions, job.seq_len),
         "--position-embedding-type": POSITIONS[model.position],
         "--normalization": "RMSNorm" if model.norm is NormKind.RMS else "LayerNorm",
     }
@@ -44,7 +43,7 @@ def model_flags(question: Question) -> Flags:
         flags["--mtp-num-layers"] = predicted
     flags |= _attention(attention, model.hidden)
     flags |= _biases(attention, blocks)
-    return flags | _feed_forward(question, blocks)
+    return flags | _feed_forward(model, job, blocks)
 
 
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
@@ -85,8 +84,7 @@ def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
     return flags | {"--add-qkv-bias": None} if attention.qkv_bias else flags
 
 
-def _feed_forward(question: Question, blocks: list[BlockSpec]) -> Flags:
-    model = question.model
+def _feed_forward(model: ModelSpec, job: JobSpec, blocks: list[BlockSpec]) -> Flags:
     refuse_unless(all(block.feeds_forward for block in blocks), NAME, "layers without a feed-forward network")
     dense = {block.mlp for block in blocks if block.mlp}
     routed = {block.moe for block in blocks if block.moe}
@@ -98,7 +96,7 @@ def _feed_forward(question: Question, blocks: list[BlockSpec]) -> Flags:
     for mlp in dense:
         flags["--ffn-hidden-size"] = mlp.ffn_hidden
     for moe in routed:
-        flags |= _experts(moe, question.job.capacity_factor(moe))
+        flags |= _experts(moe, job.capacity_factor(moe))
     if dense and routed:
         pattern = "+".join(f"[{int(run.block.moe is not None)}]*{run.count}" for run in model.main_blocks)
         flags["--moe-layer-freq"] = f"({pattern})"

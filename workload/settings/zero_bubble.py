@@ -10,6 +10,8 @@ from dataclasses import replace
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.registry import Schedule
+from spec.job import JobSpec
+from spec.model import ModelSpec
 from spec.presets.megatron import MEGATRON
 from workload.settings.launch_error import refuse_unless, same_framework
 from workload.settings.launch_text import LaunchText, comments
@@ -58,16 +60,16 @@ def zero_bubble_settings(question: Question, plan: Plan) -> LaunchText:
     return LaunchText(text="\n".join([*head, *lines]) + "\n", notes=tuple(notes))
 
 
-def check_zero_bubble(question: Question) -> None:
+def check_zero_bubble(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes the fork run."""
-    check_megatron(question)
-    refuse_unless(not question.model.tied_embeddings, NAME, "an embedding tied to the head")
+    check_megatron(model, job)
+    refuse_unless(not model.tied_embeddings, NAME, "an embedding tied to the head")
 
 
 def zero_bubble_flags(question: Question, plan: Plan) -> Flags:
     """Megatron-LM's flags in the words of core 0.9, and the schedule's."""
     same_framework("zero-bubble", plan)
-    check_zero_bubble(question)
+    check_zero_bubble(question.model, question.job)
     flags: Flags = {}
     asked = megatron_flags(question, _without_bubbles(plan))
     if "--ffn-hidden-size" not in asked:

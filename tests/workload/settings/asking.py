@@ -6,7 +6,7 @@ from typing import Any
 
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from spec.job import Precision
+from spec.job import JobSpec, Precision
 from spec.model import BlockRun, ModelSpec
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
@@ -31,6 +31,12 @@ def asked(
     formats = {key: changes.pop(key) for key in list(changes) if key in Precision.__dataclass_fields__}
     precision = replace(base.job.precision, **formats)
     return replace(base, job=replace(base.job, precision=precision, **changes))
+
+
+def known(plan: Plan, **changes: Any) -> tuple[ModelSpec, JobSpec]:
+    """What stands before there is a plan."""
+    question = asked(plan, **changes)
+    return question.model, question.job
 
 
 def with_block(model: ModelSpec, **changes: Any) -> ModelSpec:

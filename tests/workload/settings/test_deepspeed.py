@@ -12,7 +12,7 @@ from spec.errors import ExportError
 from spec.mixers.rope import RopeScaling, RopeSpec
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.asking import asked, known, with_block
 from workload.settings.deepspeed import SCRIPT, check_deepspeed, deepspeed_json, deepspeed_settings
 
 PLAN = Plan(strategy="mtp", preset="deepspeed")
@@ -113,7 +113,7 @@ def test_its_pipelines_reduce_after_the_backward() -> None:
 )
 def test_jobs_that_deepspeed_does_not_run(job: dict[str, Any], match: str) -> None:
     with pytest.raises(ExportError, match=match):
-        check_deepspeed(asked(PLAN, job=job))
+        check_deepspeed(*known(PLAN, job=job))
 
 
 def test_ulysses_is_said_by_its_sequence_groups() -> None:

@@ -21,7 +21,7 @@ from spec.readers.read_config import read_config
 from tests.solver.questions import small_model
 from tests.workload.generating import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.asking import asked, known, with_block
 from workload.settings.internevo import check_internevo, checkpoint_share, internevo_settings
 
 PLAN = Plan(strategy="msp", preset="internevo")
@@ -176,7 +176,7 @@ def test_plans_that_internevo_does_not_run(changes: dict[str, Any], match: str) 
 )
 def test_jobs_that_internevo_does_not_run(preset: dict[str, Any], job: dict[str, Any], match: str) -> None:
     with pytest.raises(ExportError, match=match):
-        check_internevo(asked(PLAN, model=ROUTED, preset=preset, job=job))
+        check_internevo(*known(PLAN, model=ROUTED, preset=preset, job=job))
 
 
 def test_the_file_says_which_internevo_it_needs_and_what_it_leaves_out() -> None:

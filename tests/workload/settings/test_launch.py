@@ -10,11 +10,11 @@ from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.solver.questions import small_model
 from tests.workload.generating import ROOT
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.asking import asked, known, with_block
+from workload.settings.frameworks import FRAMEWORKS
 from workload.settings.launch import (
     EXPORTERS,
     check_exports,
-    check_framework,
     write_launch_files,
 )
 
@@ -61,27 +61,17 @@ def test_a_plan_that_breaks_a_rule_of_its_framework_is_not_written(tmp_path: Pat
     write_launch_files(asked(uncut), uncut, {"trace": tmp_path / "t.json"})
 
 
-@pytest.mark.parametrize(
-    ("exporter", "preset", "wanted"),
-    [
-        ("megatron", "internevo", "megatron or zero-bubble"),
-        ("deepspeed", "megatron", "deepspeed"),
-        ("internevo", "fsdp", "internevo"),
-    ],
-)
-def test_an_exporter_writes_plans_of_its_own_frameworks(exporter: str, preset: str, wanted: str) -> None:
-    with pytest.raises(ExportError, match=f"--export_{exporter}: .* --framework {wanted}"):
-        check_framework([exporter], preset)
-    check_framework(["trace"], preset)
-    for framework in EXPORTERS[exporter].compose:
-        check_framework([exporter], framework)
+def test_every_exporter_composes_the_plans_of_its_frameworks() -> None:
+    assert {name: tuple(one.compose) for name, one in EXPORTERS.items()} == FRAMEWORKS
+    assert all((one.of_any is None) == bool(one.compose) for one in EXPORTERS.values())
+    assert all(one.check.keys() == one.compose.keys() for one in EXPORTERS.values())
 
 
 @pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "internevo", "deepspeed"])
 def test_a_question_that_no_plan_answers_is_refused_before_there_is_one(preset: str) -> None:
     plan = replace(PLAN, preset=preset)
     (exporter,) = (name for name, one in EXPORTERS.items() if preset in one.compose)
-    check_exports([exporter, "trace"], asked(plan))
+    check_exports([exporter, "trace"], *known(plan))
     odd = {
         "megatron": "parallel residuals",
         "zero-bubble": "parallel residuals",
@@ -90,9 +80,9 @@ def test_a_question_that_no_plan_answers_is_refused_before_there_is_one(preset: 
     if preset in odd:
         model = with_block(small_model(layers=8), parallel_residual=True)
         with pytest.raises(ExportError, match=odd[preset]):
-            check_exports([exporter], asked(plan, model=model))
+            check_exports([exporter], *known(plan, model=model))
     with pytest.raises(ExportError, match="products"):
-        check_exports([exporter], asked(plan, job={"linear": "fp4"}))
+        check_exports([exporter], *known(plan, job={"linear": "fp4"}))
 
 
 def test_the_command_writes_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from spec.presets.registry import PRESETS
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, LATENT, Case, cases
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.asking import asked, known, with_block
 from workload.settings.megatron import check_megatron, megatron_flags, megatron_settings
 
 LIST = "megatron-core-0.14"
@@ -197,7 +197,7 @@ def test_the_file_says_its_use_its_core_and_what_else_is_needed() -> None:
 def test_a_model_that_no_plan_can_run_is_known_before_there_is_one() -> None:
     odd = with_block(small_model(layers=8), parallel_residual=True)
     with pytest.raises(ExportError, match="parallel residuals"):
-        check_megatron(asked(FSP, model=odd))
+        check_megatron(*known(FSP, model=odd))
     with pytest.raises(ExportError, match="fp4 products"):
-        check_megatron(asked(FSP, job={"linear": "fp4"}))
-    check_megatron(asked(FSP))
+        check_megatron(*known(FSP, job={"linear": "fp4"}))
+    check_megatron(*known(FSP))

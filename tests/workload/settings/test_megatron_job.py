@@ -10,7 +10,7 @@ from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.asking import asked, known, with_block
 from workload.settings.megatron_job import job_flags, recompute_flags, unsaid_job
 
 PLAN = Plan(strategy="fsp", preset="megatron")
@@ -21,7 +21,7 @@ HALF = dict.fromkeys(
 
 
 def flags_of(job: dict[str, Any], **changes: Any) -> dict[str, object]:
-    return dict(job_flags(asked(PLAN, job=job, **changes)))
+    return dict(job_flags(*known(PLAN, job=job, **changes)))
 
 
 PLAIN = {

@@ -10,7 +10,7 @@ from spec.errors import ExportError
 from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, LATENT
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.asking import known, with_block
 from workload.settings.megatron_model import model_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron")
@@ -18,7 +18,7 @@ SMALL = small_model(layers=8)
 
 
 def flags_of(**changes: Any) -> dict[str, object]:
-    return dict(model_flags(asked(PLAN, model=with_block(SMALL, **changes))))
+    return dict(model_flags(*known(PLAN, model=with_block(SMALL, **changes))))
 
 
 def test_norms_of_latents_are_asked_for() -> None:
@@ -49,7 +49,7 @@ def test_a_bias_is_fused_with_gelu_alone() -> None:
 def test_experts_beside_dense_layers() -> None:
     dense, routed = SMALL.blocks[0].block, replace(SMALL.blocks[0].block, mlp=None, moe=EXPERTS)
     runs = (BlockRun(block=dense, count=1), BlockRun(block=routed, count=7))
-    flags = model_flags(asked(PLAN, model=replace(SMALL, blocks=runs)))
+    flags = model_flags(*known(PLAN, model=replace(SMALL, blocks=runs)))
     assert flags["--moe-layer-freq"] == "([0]*1+[1]*7)"
     assert flags["--moe-shared-expert-intermediate-size"] == EXPERTS.shared_ffn_hidden
     gated = flags_of(mlp=None, moe=replace(EXPERTS, shared_gate=True))
@@ -82,4 +82,4 @@ def test_experts_and_dense_layers_share_their_activation() -> None:
     )
     runs = (BlockRun(block=dense, count=1), BlockRun(block=routed, count=7))
     with pytest.raises(ExportError, match="another activation"):
-        model_flags(asked(PLAN, model=replace(SMALL, blocks=runs)))
+        model_flags(*known(PLAN, model=replace(SMALL, blocks=runs)))

@@ -12,7 +12,7 @@ from spec.errors import ExportError
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS
 from tests.workload.settings.accepted.lists import parse_flags
-from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.asking import asked, known, with_block
 from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_flags, zero_bubble_settings
 
 PLAN = Plan(strategy="fsp", preset="zero-bubble", pp=4, num_micro=8, schedule=Schedule.ZB_H1)
@@ -88,7 +88,7 @@ def test_plans_that_the_fork_does_not_run(
 
 def test_models_that_the_fork_does_not_have() -> None:
     with pytest.raises(ExportError, match="tied"):
-        check_zero_bubble(asked(PLAN, model=replace(small_model(), tied_embeddings=True)))
+        check_zero_bubble(*known(PLAN, model=replace(small_model(), tied_embeddings=True)))
     shared = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
     with pytest.raises(ExportError, match="moe-shared-expert-intermediate-size"):
         flags_of(PLAN, model=shared)

@@ -7,7 +7,8 @@ import pytest
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import save_profile
-from solver.request import Request, open_question
+from solver.opening import open_question
+from solver.request import Request
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -127,5 +128,5 @@ def test_the_solver_takes_a_written_sheet_with_a_profile_of_its_name(tmp_path: P
 
     opened = open_question(asked(str(tmp_path / "mine.toml")))
     assert opened.question.cluster.domains[-1].bandwidth == 100 * GBPS
-    with pytest.raises(ConfigError, match="mine"):
-        open_question(asked("h200"))
+    assert opened.source == str(profile)
+    assert "every time is modelled from its sheet" in open_question(asked("h100-sxm")).source

@@ -1,0 +1,158 @@
+"""Whose times answer: the profile's, the profile's restated for another GPU, or the hardware sheet's alone.
+
+A profile answers for the GPU it was taken on, and for the network where it holds collectives. About another
+cluster the sheet is asked instead, in the sizes that come up (profdb.modelled.kept_book), and every time says
+that it is modelled; of the same GPU on another network only the collectives are. ``--transfer`` restates what was
+measured on another GPU (profdb.transfer), and models what cannot be restated.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from profdb.cases import Family
+from profdb.curvebook import Book, CurveBook
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import CollectiveQuery, P2PQuery
+from profdb.modelled.kept_book import KeptBook
+from profdb.on_demand import MeasuringDevice, OnDemand
+from profdb.refit import with_fits
+from profdb.sample import MachineFacts, ProfileDatabase, Samples
+from profdb.store.columns import SampleTable
+from profdb.transfer import transferred_profile
+from solver.request import Asked, Request
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.reader import read_cluster
+from spec.errors import ConfigError
+from spec.origin import Origin
+from spec.program.cache_folder import cache_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTimes:
+    """``book`` answers for the cluster; ``profile`` is what it was made of, and ``source`` says so in words where
+    that is not the profile as it is ("" where it is). ``kept`` remembers what the sheet was asked."""
+
+    book: Book
+    profile: ProfileDatabase
+    source: str
+    kept: KeptBook | None = None
+    on_demand: OnDemand | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The profile at hand, from the file ``path``; None where there is no file and none was asked for."""
+
+    profile: ProfileDatabase | None
+    path: Path
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything in it was measured."""
+        tables = self.profile.tables.values() if self.profile else ()
+        return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in tables)
+
+
+class OtherNetwork(CurveBook):
+    """The curves of a profile for all that runs on one GPU, and the sheet's model of another network."""
+
+    def __init__(self, profile: ProfileDatabase, *, missing: str, network: KeptBook) -> None:
+        compute: dict[Family, SampleTable] = {
+            family: table for family, table in profile.tables.items() if family is not Family.COLLECTIVE
+        }
+        kept = replace(profile, samples=Samples(compute))
+        super().__init__(kept, missing=missing, modelled=network if missing == "modelled" else None)
+        self.network = network
+
+    def collective_s(self, query: CollectiveQuery) -> Priced:
+        """From the sheet."""
+        return self.network.collective_s(query)
+
+    def p2p_s(self, query: P2PQuery) -> Priced:
+        """From the sheet."""
+        return self.network.p2p_s(query)
+
+
+def times_of(
+    held: Held, request: Request, asked: Asked, device: MeasuringDevice | None = None
+) -> ClusterTimes:
+    """Times of the cluster asked about, by the profile at hand or without it.
+
+    Raises ConfigError where ``--transfer`` has nothing to restate, and where ``device`` would add to a profile of
+    another cluster.
+    """
+    profile, cluster = held.profile, asked.cluster
+    of_its_gpu = profile is not None and profile.machine.gpu == cluster.gpu.name
+    suits = of_its_gpu and profile is not None and suits_network(profile, asked.sheet, root=request.root)
+    if device is not None and (request.transfer or not suits):
+        raise ConfigError(
+            where="--measure_missing",
+            key="profile",
+            value=str(held.path),
+            allowed=f"a profile of {cluster.name}, to which what is measured is added",
+        )
+    on_demand = (
+        device.on_demand(profile, str(held.path)) if device is not None and profile is not None else None
+    )
+    if request.transfer:
+        return _restated(held, cluster, request.root)
+    if profile is None or not suits:
+        return _without_profile(held, cluster, missing=request.missing)
+    kept = KeptBook(cluster, cache_folder()) if request.missing == "modelled" else None
+    book = CurveBook(profile, missing=request.missing, modelled=kept, on_demand=on_demand)
+    return ClusterTimes(book=book, profile=profile, source="", kept=kept, on_demand=on_demand)
+
+
+def _without_profile(held: Held, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
+    """The sheet alone, or for the GPU of a measured profile the sheet's network."""
+    profile, kept = held.profile, KeptBook(cluster, cache_folder())
+    if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
+        book = OtherNetwork(profile, missing=missing, network=kept)
+        where = profile.machine.cluster or "an unnamed cluster"
+        said = f"{held.path}, taken on {where}; the network of {cluster.name} is modelled from its sheet"
+        return ClusterTimes(book=book, profile=book.profile, source=said, kept=kept)
+    nothing = ProfileDatabase(
+        machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
+    )
+    other = f" ({held.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
+    hint = "; --transfer restates what was measured" if held.measured else ""
+    return ClusterTimes(
+        book=CurveBook(nothing, missing="modelled", modelled=kept),
+        profile=nothing,
+        source=f"none of {cluster.name}{other}: every time is modelled from its sheet{hint}",
+        kept=kept,
+    )
+
+
+def suits_network(profile: ProfileDatabase, cluster: ClusterSpec, *, root: Path) -> bool:
+    """Whether the profile's collectives are of this network; one without any suits every network. A sheet of
+    the name that the profile holds may lie anywhere."""
+    taken_on = profile.machine.cluster
+    if Family.COLLECTIVE not in profile.tables or taken_on in ("", cluster.name):
+        return True
+    try:
+        return read_cluster(taken_on, root=root).domains == cluster.domains
+    except ConfigError:
+        return False
+
+
+def _restated(held: Held, cluster: ClusterSpec, root: Path) -> ClusterTimes:
+    """What was measured on another GPU, for this one; the sheet says what cannot be restated."""
+    profile = held.profile
+    if profile is None or not held.measured or profile.machine.gpu == cluster.gpu.name:
+        raise ConfigError(
+            where="--transfer",
+            key="profile",
+            value=str(held.path),
+            allowed=f"measurements of another GPU than {cluster.gpu.name}: without any, leave --transfer out",
+        )
+    if not profile.machine.cluster:
+        raise ConfigError(
+            where=str(held.path), key="machine.cluster", value="", allowed="the sheet that it was measured on"
+        )
+    measured_on = read_cluster(profile.machine.cluster, root=root)
+    restated = with_fits(transferred_profile(profile, measured_on, cluster))
+    said = f"{held.path} of {profile.machine.gpu}, restated for {cluster.gpu.name} by the ratio of modelled times"
+    kept = KeptBook(cluster, cache_folder())
+    book = CurveBook(restated, missing="modelled", modelled=kept)
+    return ClusterTimes(book=book, profile=restated, source=said, kept=kept)

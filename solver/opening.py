@@ -1,0 +1,78 @@
+"""From a request to a question: the profile is loaded, or the cluster's sheet asked, and the book opened."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from profdb.on_demand import MeasuringDevice
+from profdb.store.data_file import load_profile
+from solver.calibration_file import read_calibration
+from solver.cluster_times import ClusterTimes, Held, times_of
+from solver.question import Question
+from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
+from solver.times.op_times import Pricer
+from spec.cluster.reader import read_cluster
+from spec.errors import ProfileError
+from spec.readers.config_file import ConfigFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A question with the files it came from, and the times that answer it."""
+
+    question: Question
+    config: ConfigFile
+    times: ClusterTimes
+    profile_path: Path
+
+    @property
+    def source(self) -> str:
+        """Which profile or sheet answers, for an error that names it."""
+        return self.times.source or str(self.profile_path)
+
+
+def open_question(request: Request) -> Opened:
+    """Read everything that the request names and check that it fits together.
+
+    Raises ConfigError or ProfileError with one clear line for anything that does not.
+    """
+    return open_asked(request, read_request(request))
+
+
+def open_asked(request: Request, asked: Asked, device: MeasuringDevice | None = None) -> Opened:
+    """The question of a request that is read; ``device`` measures what no sample surrounds.
+
+    Raises ConfigError or ProfileError for a profile or factors that do not fit it.
+    """
+    held = held_profile(request.profile)
+    check_cluster(held, request, asked)
+    cluster = asked.cluster
+    times = times_of(held, request, asked, device)
+    return Opened(
+        question=Question(
+            model=asked.config.model,
+            job=asked.job,
+            cluster=cluster,
+            pricer=Pricer.on(cluster, times.book),
+            calibration=read_calibration(request.calibration, cluster) if request.calibration else None,
+        ),
+        config=asked.config,
+        times=times,
+        profile_path=held.path,
+    )
+
+
+def held_profile(path: Path | None) -> Held:
+    """The profile asked for, or the default one if that is there; ProfileError as load_profile."""
+    if path is None and not DEFAULT_PROFILE.exists():
+        return Held(profile=None, path=DEFAULT_PROFILE)
+    return Held(profile=load_profile(path or DEFAULT_PROFILE), path=path or DEFAULT_PROFILE)
+
+
+def check_cluster(held: Held, request: Request, asked: Asked) -> None:
+    """Raise ProfileError unless the profile as loaded is of the cluster that a glance at it said."""
+    if request.cluster is None and held.profile is not None:
+        taken_on = held.profile.machine.cluster
+        if not taken_on or read_cluster(taken_on, root=request.root) != asked.sheet:
+            raise ProfileError(
+                f"{held.path}: changed while it was read, or names its cluster twice; try again"
+            )

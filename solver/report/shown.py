@@ -1,0 +1,87 @@
+"""What the main command prints and writes of an answer: the ranking of a search, or one priced plan."""
+
+import argparse
+
+from tqdm import tqdm
+
+from solver.answer.answer import Answer
+from solver.memory.device_memory import usable_bytes
+from solver.opening import Opened
+from solver.plans.plan_table import PlanTable
+from solver.plans.space import full_space
+from solver.question import Question
+from solver.report import tables as report
+from solver.report.explain import why
+from solver.report.result_files import answer_record, question_record, search_record, write_json
+from solver.search import SearchResult, price_plan, search
+from solver.typed_plan import broken_rules, plan_of
+from spec.errors import ConfigError
+from spec.settings.plan import WrittenPlan
+from spec.units import bytes_to_gib
+
+
+def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
+    """Search every plan and print the ranking."""
+    question = opened.question
+    space = full_space(question.model, question.job)
+    with tqdm(total=len(space.blocks), desc="search", unit="block", disable=None, leave=False) as bar:
+        result = search(question, space, top_k=options.top_k, tick=bar.update)
+    print_search(opened, result)
+    if options.json:
+        write_json(options.json, search_record(question, result))
+    return result.best
+
+
+def print_search(opened: Opened, result: SearchResult) -> None:
+    """The ranking, the best of each mode, why, and what fell."""
+    winner = result.best[0]
+    print(f"best {len(result.best)} plans (parts of the step in ms)")
+    print(report.plans_table(result.best), end="\n\n")
+    print("best of each mode")
+    print(report.plans_table(list(result.best_of_mode.values())), end="\n\n")
+    print("why")
+    for line in why(winner, result.best_of_mode):
+        print(f"  {line}")
+    print(f"\nmemory   {report.memory_line(winner)}")
+    print(f"origin   {report.origin_line(winner)}")
+    print(f"preset   {winner.plan.preset}\n")
+    print(report.rejected_table(result), end="\n\n")
+    if result.nearest_miss:
+        print(f"nearest miss: {result.nearest_miss}")
+    print(report.search_line(result))
+    print(report.internlm_dict(winner, opened.question.job))
+
+
+def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | None) -> tuple[Answer, ...]:
+    """Price the ``typed`` plan or that of the config and print it."""
+    question = opened.question
+    written = typed or opened.config.plan
+    if written is None or written == WrittenPlan():
+        raise ConfigError(
+            where=opened.config.path,
+            key="plan",
+            value=None,
+            allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
+        )
+    plan = plan_of(written, question, "--plan" if options.plan else opened.config.path)
+    answers = price_plan(question, PlanTable.of(plan))
+    answer = answers[0]
+    print(report.plans_table(answers), end="\n\n")
+    print("why")
+    for line in why(answer, {}):
+        print(f"  {line}")
+    print(f"\nmemory   {report.memory_line(answer)}")
+    print(f"origin   {report.origin_line(answer)}")
+    for reason in obstacles(question, answer):
+        print(f"not feasible: {reason}")
+    print(report.internlm_dict(answer, question.job))
+    if options.json:
+        write_json(options.json, question_record(question) | {"plan": answer_record(answer)})
+    return answers
+
+
+def obstacles(question: Question, answer: Answer) -> tuple[str, ...]:
+    """Why a priced plan cannot run: rules it breaks, and memory."""
+    limit = usable_bytes(question.cluster)
+    short = f"needs {bytes_to_gib(answer.needed_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}"
+    return (*broken_rules(question, answer.plan), *([short] if answer.needed_bytes > limit else []))

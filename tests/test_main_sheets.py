@@ -1,0 +1,26 @@
+"""The main command about a cluster of which there is no profile."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import simulation_train_formulaic as command
+from tests.test_main_command import changed
+
+
+def test_any_sheet_is_answered_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a profile of another GPU, and without any; the second time from what was kept."""
+    words = changed(cluster="h100-sxm", world_size="16", json=str(tmp_path / "a.json"))
+    assert command.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "of h200): every time is modelled from its sheet" in printed
+    first = json.loads((tmp_path / "a.json").read_text())["best"][0]
+    assert first["origins_s"].keys() <= {"modelled", "derived"}
+    kept = list((Path(os.environ["XDG_CACHE_HOME"]) / "parallel-strategy-solver").glob("*.npz"))
+    assert kept
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    assert command.main(words) == 0
+    assert json.loads((tmp_path / "a.json").read_text())["best"][0] == first
+    assert {path: path.stat().st_mtime_ns for path in kept} == times

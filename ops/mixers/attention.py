@@ -32,9 +32,26 @@ def _project(context: LayerContext, sharding: Sharding, attention: AttentionSpec
 
 
 def _output(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
-    """The product of the heads' outputs with the output matrix."""
+    """The heads' outputs, gated where the layer gates them, times the output matrix."""
     inputs = projected_heads(context, sharding, attention.num_heads) * attention.v_dim
-    return out_of_mixer(context, sharding, OpKey(Module.ATTENTION, Role.OUT), inputs, bias=attention.out_bias)
+    key = OpKey(Module.ATTENTION, Role.OUT)
+    product = out_of_mixer(context, sharding, key, inputs, bias=attention.out_bias)
+    return sequence(_gate(context, sharding, inputs), product) if attention.output_gate else product
+
+
+def _gate(context: LayerContext, sharding: Sharding, width: IntArray) -> Piece:
+    """Each channel times the sigmoid of its gate, as one kernel that keeps both (Megatron-LM attention.py,
+    _apply_output_gate)."""
+    rows = ceil_div(context.tokens, sharding.gemm_shards(context.layout))
+    gated = Kernel(
+        module=Module.ATTENTION,
+        role=Role.OUTPUT_GATE,
+        kernel="swiglu",
+        rows=rows,
+        width=width,
+        saved_bytes=2.0 * context.activations(rows, width),
+    )
+    return kernel(context, gated)
 
 
 def _exchanged(attention: AttentionSpec) -> HeadTensors:
@@ -58,7 +75,8 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
     kv_heads = projected_heads(context, sharding, attention.num_kv_heads)
     q_width = heads * attention.qk_dim
     k_width = kv_heads * attention.qk_dim
-    width = q_width + k_width + kv_heads * attention.v_dim
+    gates = heads * attention.v_dim * attention.output_gate
+    width = q_width + gates + k_width + kv_heads * attention.v_dim
     qkv = OpKey(Module.ATTENTION, Role.QKV)
     pieces = [into_mixer(context, sharding, qkv, width, bias=attention.qkv_bias)]
     if not context.job.flash_attention:

@@ -52,7 +52,7 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
 
 def _is_gate(op: Op) -> bool:
     """Whether it multiplies gate and up; a mixer's own gate does neither."""
-    return isinstance(op, MemoryBound) and KERNELS[op.kernel].gated and op.role is not Role.CORE
+    return isinstance(op, MemoryBound) and KERNELS[op.kernel].gated and op.role is Role.ACTIVATION
 
 
 def _is_kept(op: Op) -> bool:

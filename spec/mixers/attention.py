@@ -25,7 +25,8 @@ class AttentionSpec:
 
     ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1)
     ``qk_dim`` = nope + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means
-    that queries are projected directly.
+    that queries are projected directly. ``output_gate``: the query projection also gives a gate for each channel of
+    the heads' outputs, which their sigmoid multiplies (Qwen3-Next).
     """
 
     name: ClassVar[str] = "attention"
@@ -43,6 +44,7 @@ class AttentionSpec:
     out_bias: bool = False
     qk_norm: bool = False
     sinks: bool = False
+    output_gate: bool = False
 
     @classmethod
     def read(cls, section: Section, hidden: int) -> Self:
@@ -74,7 +76,10 @@ class AttentionSpec:
             out_bias=section.flag("out_bias", False),
             qk_norm=section.flag("qk_norm", False),
             sinks=section.flag("sinks", False),
+            output_gate=section.flag("output_gate", False),
         )
+        if attention.output_gate and latent:
+            section.fail("output_gate", "false: latent attention with output gates is not priced")
         section.close()
         return attention
 
@@ -95,7 +100,8 @@ class AttentionSpec:
             yield from self._latent_modules(hidden, prefix)
         else:
             kv_heads, bias = self.num_kv_heads, self.qkv_bias
-            yield linear_module(f"{prefix}.q", (self.num_heads * self.qk_dim, hidden), bias=bias)
+            queries = self.num_heads * (self.qk_dim + self.output_gate * self.v_dim)
+            yield linear_module(f"{prefix}.q", (queries, hidden), bias=bias)
             yield linear_module(f"{prefix}.k", (kv_heads * self.qk_dim, hidden), bias=bias)
             yield linear_module(f"{prefix}.v", (kv_heads * self.v_dim, hidden), bias=bias)
             if self.qk_norm:

@@ -93,7 +93,9 @@ def _layers(model: ModelSpec) -> tuple[BlockSpec, AttentionSpec]:
 
 def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section:
     plain = attention.kind is not AttentionKind.MLA and attention.qk_dim == attention.v_dim
-    refuse_unless(plain and not attention.sinks, NAME, f"the attention of {model.name}")
+    refuse_unless(
+        plain and not (attention.sinks or attention.output_gate), NAME, f"the attention of {model.name}"
+    )
     section: Section = {
         "num_attention_heads": attention.num_heads,
         "num_kv_attention_heads": attention.num_kv_heads,

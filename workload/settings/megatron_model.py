@@ -49,6 +49,8 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
     refuse_unless(not attention.sinks, NAME, "attention sinks")
     flags: Flags = {"--num-attention-heads": attention.num_heads}
+    if attention.output_gate:
+        flags["--attention-output-gate"] = None
     if attention.kind is AttentionKind.MLA:
         flags |= {
             "--multi-latent-attention": None,

@@ -1,13 +1,21 @@
-"""The attention kernel of packed sequences."""
+"""The attention kernel of packed sequences, and the gate on its output (Qwen3-Next)."""
+
+from dataclasses import replace
 
 import pytest
 
 from ops.layout import Layout
-from ops.op import Attention
+from ops.op import Attention, BatchedGemm, MemoryBound, Piece
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.mixer import mixer_parameters
+from spec.model import BlockRun, BlockSpec, ModelSpec
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
 SEQ = 2048
+HIDDEN, HEADS, KV, HEAD = 1024, 8, 2, 96
+PLAIN = AttentionSpec(kind=AttentionKind.GQA, num_heads=HEADS, num_kv_heads=KV, qk_dim=HEAD, v_dim=HEAD)
+GATED = replace(PLAIN, output_gate=True)
 
 
 def cores(layout: Layout, **changes: object) -> list[Attention]:
@@ -47,3 +55,33 @@ def test_a_ring_attends_to_all_and_an_exchange_within_documents() -> None:
 
 def test_unfused_scores_are_whole() -> None:
     assert {op.mask for op in cores(Layout.of(1), document_tokens=128, flash_attention=False)} <= {"causal"}
+
+
+def layer(attention: AttentionSpec, tp: int = 1) -> Piece:
+    run = BlockRun(block=BlockSpec(mixer=attention), count=2)
+    model = ModelSpec(name="gated", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")
+    return written(model, job(seq_len=SEQ, world_size=tp), "mtp", Layout.of(tp, tp=tp)).blocks[0]
+
+
+def saved(piece: Piece) -> float:
+    return float(sum(op.saved_bytes[0] for op in piece.forward))
+
+
+def test_queries_bring_a_gate_for_each_channel_of_the_output() -> None:
+    assert mixer_parameters(GATED, HIDDEN) - mixer_parameters(PLAIN, HIDDEN) == HIDDEN * HEADS * HEAD
+    (wide,) = (op for op in layer(GATED, tp=2).forward if op.name == "attention.qkv")
+    assert isinstance(wide, BatchedGemm)
+    assert wide.n[0] == (2 * HEADS + 2 * KV) * HEAD // 2
+
+
+def test_the_gate_reads_two_tensors_and_keeps_them() -> None:
+    gated = layer(GATED)
+    forward, backward = (
+        next(op for op in ops if isinstance(op, MemoryBound) and op.name == "attention.output_gate")
+        for ops in (gated.forward, gated.backward)
+    )
+    a_tensor = 2 * SEQ * HEADS * HEAD
+    assert (forward.bytes_moved[0], backward.bytes_moved[0]) == (3 * a_tensor, 5 * a_tensor)
+    assert saved(gated) - saved(layer(PLAIN)) == 2 * a_tensor
+    order = [op.name for op in gated.forward]
+    assert order.index("attention.output_gate") + 1 == order.index("attention.out")

@@ -69,6 +69,8 @@ CALLS: dict[str, ModuleCalls] = {
 
 # Assumption: a collective takes two calls: events, streams and NCCL's own enqueueing beside the dispatch.
 COLLECTIVE_CALLS = 2.0
+# Assumption: launching a Triton kernel (finding its compiled form by its arguments, in Python) takes one call.
+TRITON_CALLS = 1.0
 # TransformerEngine issue 761: issuing forwards with fp8 linears takes 140 ms where bf16 takes 77 ms.
 FP8_CALLS_RATIO = 140.0 / 77.0
 # Transformer Engine 2 GroupedLinear runs one product per expert: splitting, casting and listing each.

@@ -11,6 +11,7 @@ from ops.host_work.calls import (
     EXPERT_CAST_CALLS,
     EXPERT_GRADIENT_CALLS,
     FP8_CALLS_RATIO,
+    TRITON_CALLS,
     ModuleCalls,
 )
 from ops.host_work.cuda_graphs import is_replayed, replay_calls
@@ -68,12 +69,14 @@ def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
 
 def _linear(op: BatchedGemm, calls: ModuleCalls) -> Issuing:
     """One call forward and one backward, which launches both products; fp8's casts are operations of their
-    own."""
+    own. A product in a mixer's core is a Triton kernel."""
     if op.phase is Phase.WEIGHT_GRAD:
         return _work(0.0, 1.0)
     if op.role is Role.ROUTER:
         forward, backward = OF_ROLE[op.role]
         return _work(calls.by_role.get(op.role, 0.0), backward if op.phase is Phase.INPUT_GRAD else forward)
+    if op.role is Role.CORE:
+        return _work(min(calls.linear, TRITON_CALLS), calls.first_launch)
     fp8 = op.scale_recipe != ""
     return _work(calls.linear * (FP8_CALLS_RATIO if fp8 else 1.0), calls.first_launch)
 

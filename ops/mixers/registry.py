@@ -3,13 +3,16 @@
 from typing import Any
 
 from ops.mixers.attention import ATTENTION
+from ops.mixers.gated_delta import GATED_DELTA
 from ops.mixers.mamba2 import MAMBA2
 from ops.mixers.mixer_row import MixerRow
 from spec.mixers.attention import AttentionSpec
+from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 
 MIXERS: dict[type[Mixer], MixerRow[Any]] = {
     AttentionSpec: ATTENTION,
     Mamba2Spec: MAMBA2,
+    GatedDeltaSpec: GATED_DELTA,
 }

@@ -1,8 +1,9 @@
 """Every kind of token mixer, by its key in a block's table of a config; ops.mixers.registry has what each runs."""
 
 from spec.mixers.attention import AttentionSpec
+from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 
-KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec)
+KNOWN: tuple[type[Mixer], ...] = (AttentionSpec, Mamba2Spec, GatedDeltaSpec)
 MIXERS: dict[str, type[Mixer]] = {kind.name: kind for kind in KNOWN}

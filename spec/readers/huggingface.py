@@ -16,8 +16,8 @@ from spec.model import ModelSpec
 from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface_deepseek import deepseek
 from spec.readers.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
+from spec.readers.huggingface_hybrid import nemotron_h, qwen3_next
 from spec.readers.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
-from spec.readers.huggingface_nemotron import nemotron_h
 from spec.section import Section
 from spec.text_file import read_text
 
@@ -35,6 +35,7 @@ MODEL_TYPES: dict[str, Callable[[Section, str], ModelSpec]] = {
     "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
     "nemotron_h": nemotron_h,
+    "qwen3_next": qwen3_next,
 }
 
 

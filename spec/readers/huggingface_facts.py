@@ -43,6 +43,7 @@ USUAL = {
         epsilon_key="layer_norm_eps",
         activation="gelu",
     ),
+    "qwen3_next": Usual(share=0.25),
     "nemotron_h": Usual(epsilon=1e-5, activation="relu2", activation_key="mlp_hidden_act"),
 }
 # names of transformers' ACT2FN that compute what spec.model calls otherwise

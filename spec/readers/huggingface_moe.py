@@ -65,14 +65,18 @@ def route_groups(top: Section, count_key: str) -> tuple[int, int]:
     return groups, chosen
 
 
-def _sparse(top: Section, name: str, attention: AttentionSpec, moe: MoeSpec) -> ModelSpec:
+def routed_layers(top: Section, layers: int) -> list[bool]:
     """Layer i is routed unless listed in ``mlp_only_layers`` or off the ``decoder_sparse_step``."""
-    layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
     step = top.integer_or("decoder_sparse_step", 1)
     dense_layers = top.values.get("mlp_only_layers") or []
     if not isinstance(dense_layers, list) or not all(type(index) is int for index in dense_layers):
         top.fail("mlp_only_layers", "a list of layer numbers")
-    routed = [index not in dense_layers and (index + 1) % step == 0 for index in range(layers)]
+    return [index not in dense_layers and (index + 1) % step == 0 for index in range(layers)]
+
+
+def _sparse(top: Section, name: str, attention: AttentionSpec, moe: MoeSpec) -> ModelSpec:
+    layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    routed = routed_layers(top, layers)
     mlp = None if all(routed) else read_mlp(top)
     blocks = [
         BlockSpec(

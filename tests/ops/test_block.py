@@ -156,6 +156,7 @@ def op_parameters(model: ModelSpec) -> int:
         "405B_llama3.py",
         "8B_nemotron_h.json",
         "30B_nemotron3_nano.json",
+        "80B_qwen3_next.json",
     ],
 )
 def test_op_list_and_parameter_count_agree(name: str) -> None:

@@ -53,6 +53,14 @@ def test_transformer_engines_linear_takes_2_7_plain_ones_and_fp8_nearly_twice_th
     assert fp8.launches[0] == 0
 
 
+def test_a_product_of_a_recurrence_is_one_kernel_and_no_linear() -> None:
+    """A Triton kernel that its mixer's autograd function launches."""
+    core = OpKey(Module.MAMBA2, Role.CORE)
+    for phase in (Phase.FORWARD, Phase.RECOMPUTE, Phase.INPUT_GRAD):
+        assert host_work(gemm(core, phase), job()).calls[0] == 1.0
+        assert host_work(gemm(core, phase, "tensor"), job()).launches[0] == 0.0
+
+
 def test_both_products_of_a_backward_are_one_call_and_one_more_launch() -> None:
     products = [host_work(gemm(phase=phase), job()) for phase in (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)]
     assert sum(work.calls[0] for work in products) == CALLS["modules"].linear

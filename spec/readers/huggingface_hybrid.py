@@ -1,23 +1,27 @@
-"""Nemotron-H and Nemotron-3 as Hugging Face describes them: each layer is Mamba-2, attention, an MLP or experts.
+"""Hybrids as Hugging Face describes them: Nemotron-H and Nemotron-3, whose layers are Mamba-2, attention, an MLP or
+experts; Qwen3-Next, where three layers of the gated delta rule stand beside one of gated attention.
 
 Source: transformers ``models/nemotron_h/configuration_nemotron_h.py`` (defaults, letters of a pattern) and
 ``modular_nemotron_h.py`` (a norm, one of the four, a residual add; attention without positions; one shared expert of its
-own width; a latent around routed experts); Megatron-Bridge, ``nemotron_h_bridge.py``, for what surrounds the prediction of
-further tokens.
+own width; a latent around routed experts); ``models/qwen3_next/configuration_qwen3_next.py`` and
+``modular_qwen3_next.py``. What predicts further tokens: Megatron-Bridge, ``nemotron_h_bridge.py``, ``qwen3_next_bridge.py``.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from spec.mixers.attention import AttentionSpec
+from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
+from spec.mixers.mixer import Mixer
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, PositionKind
-from spec.readers.huggingface_dense import decoder, read_attention, runs_of
+from spec.readers.huggingface_dense import decoder, read_attention, read_mlp, runs_of
 from spec.readers.huggingface_facts import activation
-from spec.readers.huggingface_moe import read_experts, route_groups
+from spec.readers.huggingface_moe import read_experts, route_groups, routed_layers
 from spec.section import MAX_LAYERS, Section
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+LAYER_TYPES = ("linear_attention", "full_attention")
 NAMES = {name: name for name in LETTERS.values()} | {
     "linear_attention": "mamba",
     "full_attention": "attention",
@@ -25,7 +29,7 @@ NAMES = {name: name for name in LETTERS.values()} | {
 
 
 def nemotron_h(top: Section, name: str) -> ModelSpec:
-    """One block a layer of ``hybrid_override_pattern`` (or ``layers_block_type``); those of the
+    """Nemotron-H: one block a layer of ``hybrid_override_pattern`` (or ``layers_block_type``); those of the
     ``mtp_hybrid_override_pattern``, one mixer and one feed-forward network, make one more block that predicts."""
     top.only("use_bias", (False,), "biases of Mamba-2's projections are not priced")
     top.only("mamba_proj_bias", (False,), "biases of Mamba-2's projections are not priced")
@@ -127,3 +131,52 @@ READERS: dict[str, Callable[[Section], BlockSpec]] = {
     "mlp": _mlp,
     "moe": _experts,
 }
+
+
+def qwen3_next(top: Section, name: str) -> ModelSpec:
+    """Qwen3-Next: layer i is of attention where ``layer_types`` says so, or else where ``full_attention_interval`` divides i + 1."""
+    layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    every = top.integer_or("full_attention_interval", 4)
+    types = top.texts("layer_types") or tuple(
+        LAYER_TYPES[(index + 1) % every == 0] for index in range(layers)
+    )
+    if len(types) != layers or not set(types) <= set(LAYER_TYPES):
+        top.fail("layer_types", f"a list of {layers} texts out of {', '.join(LAYER_TYPES)}")
+    bias = top.flag("attention_bias", False)
+    attention = replace(
+        read_attention(top, qkv_bias=bias, out_bias=bias, head_dim=256), qk_norm=True, output_gate=True
+    )
+    mixers: dict[str, Mixer] = {"linear_attention": _gated_delta(top), "full_attention": attention}
+    moe = replace(
+        read_experts(top, "num_experts", "moe_intermediate_size"),
+        shared_ffn_hidden=top.integer("shared_expert_intermediate_size"),
+        shared_gate=True,
+        normalized=top.flag("norm_topk_prob", True),
+    )
+    routed = routed_layers(top, layers)
+    mlp = None if all(routed) else read_mlp(top)
+    runs = runs_of(
+        [
+            BlockSpec(
+                mixer=mixers[layer_type], mlp=None if is_routed else mlp, moe=moe if is_routed else None
+            )
+            for layer_type, is_routed in zip(types, routed, strict=True)
+        ]
+    )
+    extra = top.integer_or("num_nextn_predict_layers", 0, minimum=0)
+    if extra:
+        runs = (*runs, BlockRun(block=BlockSpec(mixer=attention, moe=moe, mtp=True), count=extra))
+    return decoder(top, name, runs)
+
+
+def _gated_delta(top: Section) -> GatedDeltaSpec:
+    mixer = GatedDeltaSpec(
+        num_key_heads=top.integer_or("linear_num_key_heads", 16),
+        num_value_heads=top.integer_or("linear_num_value_heads", 32),
+        key_dim=top.integer_or("linear_key_head_dim", 128),
+        value_dim=top.integer_or("linear_value_head_dim", 128),
+        conv_kernel=top.integer_or("linear_conv_kernel_dim", 4),
+    )
+    if mixer.num_value_heads % mixer.num_key_heads:
+        top.fail("linear_num_key_heads", f"a divisor of linear_num_value_heads = {mixer.num_value_heads}")
+    return mixer

@@ -1,4 +1,5 @@
-"""Nemotron-H and Nemotron-3: one block a letter, with the parameters of the published weights."""
+"""Nemotron-H and Nemotron-3: one block a letter; Qwen3-Next: three layers of the gated delta rule and one of gated
+attention; all with the parameters of the published weights."""
 
 import json
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from spec.errors import ConfigError
+from spec.mixers.attention import AttentionSpec
+from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.model import ModelSpec, PositionKind
 from spec.parameters import num_parameters
@@ -14,9 +17,9 @@ from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT
 
 SHAPES = Path(__file__).parent / "huggingface"
-H_8B, NANO = (
+H_8B, NANO, NEXT_80B = (
     json.loads((ROOT / "configs" / f"{name}.json").read_text())
-    for name in ("8B_nemotron_h", "30B_nemotron3_nano")
+    for name in ("8B_nemotron_h", "30B_nemotron3_nano", "80B_qwen3_next")
 )
 H_56B, SUPER = (
     json.loads((SHAPES / f"{name}.json").read_text()) for name in ("nemotron_h_56b", "nemotron3_super")
@@ -104,6 +107,52 @@ def test_letters_and_names_say_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_bad_values_are_one_error(tmp_path: Path, key: str, content: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, content)
+    assert refused.value.key == key
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.published
+def test_qwen3_next_has_the_parameters_of_its_weights(tmp_path: Path) -> None:
+    """Hugging Face counts 81,324,862,720 in Qwen3-Next-80B-A3B's safetensors, the layer that predicts one more token
+    included, which its config does not mention."""
+    count = num_parameters(load(tmp_path, {**NEXT_80B, "num_nextn_predict_layers": 1}))
+    assert count.total + count.mtp == 81_324_862_720
+    assert count.total == num_parameters(load(tmp_path, NEXT_80B)).total
+
+
+def test_every_fourth_layer_is_gated_attention(tmp_path: Path) -> None:
+    runs = load(tmp_path, NEXT_80B).blocks
+    assert [run.count for run in runs] == [3, 1] * 12
+    delta, attention = (run.block.mixer for run in runs[:2])
+    assert delta == GatedDeltaSpec(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128)
+    assert isinstance(attention, AttentionSpec)
+    assert (attention.output_gate, attention.qk_norm, attention.qk_dim) == (True, True, 256)
+    moe = runs[0].block.moe
+    assert moe is not None
+    assert (moe.shared_ffn_hidden, moe.shared_gate, moe.normalized) == (512, True, True)
+
+
+def test_layers_may_be_listed(tmp_path: Path) -> None:
+    kinds = ["full_attention", "linear_attention", "linear_attention"]
+    runs = load(tmp_path, {**NEXT_80B, "num_hidden_layers": 3, "layer_types": kinds}).blocks
+    assert [(run.count, type(run.block.mixer)) for run in runs] == [(1, AttentionSpec), (2, GatedDeltaSpec)]
+    rope = load(tmp_path, {**NEXT_80B, "partial_rotary_factor": None}).rope
+    assert rope is not None
+    assert rope.share == 0.25
+
+
+@pytest.mark.parametrize(
+    ("key", "content"),
+    [
+        ("layer_types", {**NEXT_80B, "layer_types": ["full_attention"]}),
+        ("layer_types", {**NEXT_80B, "num_hidden_layers": 1, "layer_types": ["mamba"]}),
+        ("linear_num_key_heads", {**NEXT_80B, "linear_num_key_heads": 5}),
+        ("num_experts_per_tok", {**NEXT_80B, "num_experts_per_tok": 513}),
+    ],
+)
+def test_bad_values_of_qwen3_next_are_one_error(tmp_path: Path, key: str, content: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, content)
     assert refused.value.key == key

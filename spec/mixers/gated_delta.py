@@ -1,0 +1,64 @@
+"""Gated DeltaNet (arXiv 2412.06464): a state per head, decayed, corrected and read token by token, in chunks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from spec.section import Section
+from spec.weights import Module, Tensor, linear_module, norm_module, parameter_module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaSpec:
+    """``num_value_heads`` heads, each with a state of ``key_dim`` x ``value_dim``; groups of them share one of
+    ``num_key_heads`` queries and keys. The convolution over queries, keys and values spans ``conv_kernel`` tokens.
+    """
+
+    name: ClassVar[str] = "gated_delta"
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_kernel: int = 4
+
+    @classmethod
+    def read(cls, section: Section, hidden: int) -> Self:
+        """As many key heads as value heads unless written, and keys as wide as values."""
+        heads = section.integer("num_value_heads")
+        value_dim = section.integer("value_dim")
+        mixer = cls(
+            num_key_heads=section.integer_or("num_key_heads", heads),
+            num_value_heads=heads,
+            key_dim=section.integer_or("key_dim", value_dim),
+            value_dim=value_dim,
+            conv_kernel=section.integer_or("conv_kernel", 4),
+        )
+        if heads % mixer.num_key_heads:
+            section.fail("num_key_heads", f"a divisor of num_value_heads = {heads}")
+        section.close()
+        return mixer
+
+    @property
+    def cut_heads(self) -> tuple[int, ...]:
+        """Both kinds of heads (Megatron-LM, transformer_config.py, asserts both)."""
+        return (self.num_key_heads, self.num_value_heads)
+
+    @property
+    def repeatable_heads(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def modules(self, hidden: int, prefix: str) -> Iterator[Module]:
+        """transformers ``models/qwen3_next/modular_qwen3_next.py``, Qwen3NextGatedDeltaNet: queries, keys, values and
+        output gates in one product, write strengths and decays in another; the convolution without biases; per
+        head a bias of the decay and its rate; one norm for all heads; the output."""
+        keys, values = self.num_key_heads * self.key_dim, self.num_value_heads * self.value_dim
+        yield linear_module(f"{prefix}.in_proj_qkvz", (2 * keys + 2 * values, hidden))
+        yield linear_module(f"{prefix}.in_proj_ba", (2 * self.num_value_heads, hidden))
+        taps = Tensor(name=f"{prefix}.conv1d.weight", shape=(2 * keys + values, 1, self.conv_kernel))
+        yield Module(name=f"{prefix}.conv1d", tensors=(taps,))
+        for name in ("dt_bias", "A_log"):
+            yield parameter_module(f"{prefix}.{name}", (self.num_value_heads,))
+        yield norm_module(f"{prefix}.norm", self.value_dim)
+        yield linear_module(f"{prefix}.out_proj", (hidden, values))

@@ -40,6 +40,7 @@ class NetworkDomain:
     pcie, socket (between the processors of one server), network or memory ("" when nobody said).
     ``links`` lead from each inner domain into this one and are shared by all that cross, ``bandwidth``
     being an equal part of them; 0: the NICs in the outermost domain, one per GPU elsewhere.
+    ``payload_share`` of a network's bandwidth carries data; 0: what InfiniBand's headers leave.
     """
 
     name: str
@@ -49,6 +50,7 @@ class NetworkDomain:
     in_network_reduction: bool = False
     link: str = ""
     links: int = 0
+    payload_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,6 +157,7 @@ def _domains(top: Section) -> tuple[NetworkDomain, ...]:
                 latency_s=table.measure("latency_s", *LATENCY_S),
                 in_network_reduction=table.flag("in_network_reduction", False),
                 links=table.integer_or("links", 0, maximum=MAX_RANKS),
+                payload_share=table.measure("payload_share", 0.1, 1.0) if table.has("payload_share") else 0.0,
             )
         )
         table.close()

@@ -14,6 +14,7 @@ from profdb.modelled.network.links import (
     outer_hop_seconds,
     outside_server,
     scale_up_rate,
+    start_seconds,
     ways_out,
 )
 from profdb.modelled.network.nccl_constants import NET_OVERHEAD_S, RING_BASE_S, RING_LL_SHARE, Protocol
@@ -49,7 +50,7 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shap
             hop_seconds(cluster.domains[0], protocol),
             outer_hop_seconds(cluster, shape, protocol),
         )
-        latency = base + (shape.intra - 1.0) * hop + outer_hop
+        latency = base + start_seconds(cluster, shape) + (shape.intra - 1.0) * hop + outer_hop
         latency = latency + np.where(across, outer_peers * NET_OVERHEAD_S[protocol], 0.0)
         slowest = inner_bytes / inside
         for way in ways:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from profdb.modelled.network import shares
 from profdb.modelled.network.links import (
     Shape,
     network_rate,
@@ -20,6 +21,12 @@ def bus_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
     inside = np.where(shape.intra > 1, scale_up_rate(cluster), np.inf)
     outside = np.where(shape.inter > 1, network_rate(cluster, shape), np.inf)
     return np.asarray(np.minimum(inside, outside), dtype=np.float64)
+
+
+def long_share(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+    """Share of the rate that long messages of a collective reach: less where a node holds one rank."""
+    alone = outside_server(cluster, shape) & (shape.intra == 1)
+    return np.where(alone, shares.ONE_RANK_SHARE, shares.LONG_SHARE)
 
 
 def ll_cap(cluster: ClusterSpec, shape: Shape) -> FloatArray:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from profdb.modelled.network import shares
 from profdb.modelled.network.nccl_constants import (
     HOPS,
     PCIE_EFFICIENCY,
@@ -64,14 +65,20 @@ class Way:
     def rate(self) -> FloatArray:
         """Payload bytes/s that one group sends along it, one way; infinite where it does not.
 
-        NIC rates are of the line; NCCL's figures for the links between processors are of the payload.
+        NIC rates are of the line; NCCL's figures for the links between processors are of the payload. Between
+        more than two nodes the slowest of more paths counts (shares.RATE_LOSS).
         """
         per_gpu = self.domain.bandwidth
         one_link = per_gpu * self.inner_ranks / min(self.links, self.inner_ranks)
         wanted = np.maximum(per_gpu * self.members, one_link)
         part = per_gpu * self.inner_ranks / np.maximum(self.siblings, 1)
-        share = 1.0 if self.domain.link == "socket" else NIC_EFFICIENCY
-        return np.asarray(np.where(self.crossed, np.minimum(wanted, part) * share, np.inf), dtype=np.float64)
+        rate = np.minimum(wanted, part)
+        if self.domain.link != "socket":
+            doublings = np.maximum(
+                np.log2(np.maximum(self.reached / np.maximum(self.members, 1), 1.0)) - 1.0, 0.0
+            )
+            rate = rate * (self.domain.payload_share or NIC_EFFICIENCY) / (1.0 + shares.RATE_LOSS * doublings)
+        return np.asarray(np.where(self.crossed, rate, np.inf), dtype=np.float64)
 
 
 def ways_out(cluster: ClusterSpec, shape: Shape) -> tuple[Way, ...]:
@@ -135,22 +142,35 @@ def outside_server(cluster: ClusterSpec, shape: Shape) -> BoolArray:
 def outer_hop_seconds(
     cluster: ClusterSpec, shape: Shape, protocol: Protocol, *, tree: bool = False
 ) -> FloatArray:
-    """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain."""
+    """Latency of a hop over the outermost domain that a group reaches into; 0 inside one domain. One rank a
+    node has no other step to hide it behind: NCCL takes the tree's figure (``interLat`` where ppn is 1)."""
     seconds = np.zeros(shape.intra.shape)
     for way in ways_out(cluster, shape):
-        seconds = np.where(way.crossed, hop_seconds(way.domain, protocol, tree=tree), seconds)
+        alone = hop_seconds(way.domain, protocol, tree=True)
+        hop = np.where(shape.intra == 1, alone, hop_seconds(way.domain, protocol, tree=tree))
+        seconds = np.where(way.crossed, hop, seconds)
     return seconds
 
 
 def hop_seconds(domain: NetworkDomain, protocol: Protocol, *, tree: bool = False) -> float:
     """Latency of one hop over a domain.
 
-    NCCL's figure for the kind of link and protocol, plus what the sheet's ``latency_s`` has over
-    NCCL's Ring/LL figure (as NCCL adds a network's own ``latencyInter``). A domain in host memory has
+    NCCL's figure for the kind of link and protocol, plus ``own_latency_s``. A domain in host memory has
     only its own latency.
     """
     if domain.link not in HOPS:
         return domain.latency_s
     hops = HOPS[domain.link]
-    own = max(domain.latency_s - hops.ring[Protocol.LL], 0.0)
-    return (hops.tree if tree else hops.ring)[protocol] + own
+    return (hops.tree if tree else hops.ring)[protocol] + own_latency_s(domain, protocol)
+
+
+def start_seconds(cluster: ClusterSpec, shape: Shape) -> FloatArray:
+    """What a collective between servers takes before its first hop, beyond NCCL's base."""
+    return np.where(outside_server(cluster, shape), shares.NETWORK_START_S, 0.0)
+
+
+def own_latency_s(domain: NetworkDomain, protocol: Protocol) -> float:
+    """What the sheet's ``latency_s`` has over NCCL's Ring/LL figure: NCCL adds a network's own ``latencyInter``
+    to each hop, and once more under Simple for the flush (``interLat`` in tuning.cc)."""
+    own = max(domain.latency_s - HOPS[domain.link].ring[Protocol.LL], 0.0) if domain.link in HOPS else 0.0
+    return own * (2.0 if protocol is Protocol.SIMPLE else 1.0)

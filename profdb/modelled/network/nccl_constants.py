@@ -68,14 +68,26 @@ TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)
 
 NVLS_MAX_RANKS = 32
 
+# Between nodes LL128 needs GPUs and NICs below one PCIe switch (tuning.cc, ``typeInter``); published runs between nodes follow
+# Simple from 2 MiB on.
+LL128_MAX_BYTES = 2 * 2**20
+
 # "Plateau effect of ring": its condition in bytes per channel and rank; 16 channels (Assumption: what
 # DGX-class systems use).
 PLATEAU_BYTES = 64 * 16
 
-# treeCorrectionFactor[protocol][log2(bytes / 64)], 64 bytes to 512 MiB.
+# treeCorrectionFactor[protocol][log2(bytes / 64)], 64 bytes to 512 MiB; above that nothing is corrected.
 _TREE_CORRECTION_ROWS = (
     "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1 1",
     "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
     ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9 .9",
 )
-TREE_CORRECTION: FloatArray = np.array([row.split() for row in _TREE_CORRECTION_ROWS], dtype=np.float64)
+TREE_CORRECTION: FloatArray = np.array(
+    [f"{row} 1".split() for row in _TREE_CORRECTION_ROWS], dtype=np.float64
+)
+
+
+def tree_correction(protocol: Protocol, size_bytes: FloatArray) -> FloatArray:
+    """Share of the rate that trees keep at a size: their pipelines fill slowly."""
+    column = np.log2(np.maximum(size_bytes / 64.0, 1.0)).astype(np.int64)
+    return np.asarray(TREE_CORRECTION[protocol][np.minimum(column, TREE_CORRECTION.shape[1] - 1)])

@@ -21,10 +21,6 @@ from spec.cluster.cluster import ClusterSpec
 
 RELATIVE_STD = 0.25  # Assumption: somewhat worse known than collectives
 
-# Fitted: share of a NIC's rate that one send stream reaches; Vidur's profiling/network/h100_dgx
-# send_recv across nodes tends to 36 GB/s on a 50 GB/s NIC.
-NIC_STREAM_SHARE = 0.73
-
 
 def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> FloatArray:
     """Seconds of one message; arrays of one length. ``shape`` is (2, 1) inside a scale-up domain and
@@ -38,7 +34,7 @@ def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> F
         outer_intra=shape.outer_intra,
         outer_siblings=shape.outer_siblings,
     )
-    stream = np.where(outside_server(cluster, shape), NIC_STREAM_SHARE, shares.LONG_SHARE)
+    stream = np.where(outside_server(cluster, shape), shares.NIC_STREAM_SHARE, shares.LONG_SHARE)
     outside = network_rate(cluster, one) * stream
     inside = scale_up_rate(cluster) * shares.LONG_SHARE
     rate = np.where(across, outside, inside)

@@ -6,15 +6,17 @@ Steps, base and hop latencies, protocol shares and caps are NCCL's (profdb.model
 import numpy as np
 
 from profdb.modelled.network import shares
-from profdb.modelled.network.bus import bus_rate, ll_cap
+from profdb.modelled.network.bus import bus_rate, ll_cap, long_share
 from profdb.modelled.network.links import (
     Shape,
     hop_seconds,
     outer_hop_seconds,
     outside_server,
     scale_up_rate,
+    start_seconds,
 )
 from profdb.modelled.network.nccl_constants import (
+    LL128_MAX_BYTES,
     NET_OVERHEAD_S,
     PLATEAU_BYTES,
     RING_BASE_S,
@@ -49,23 +51,27 @@ def ring_rate(cluster: ClusterSpec, shape: Shape, protocol: Protocol) -> FloatAr
     """Payload bytes/s of the ring under a protocol."""
     bus = bus_rate(cluster, shape)
     if protocol is Protocol.SIMPLE:
-        return bus * shares.LONG_SHARE
+        return bus * long_share(cluster, shape)
     if protocol is Protocol.LL128:
         return bus * RING_LL128_SHARE
     return np.asarray(np.minimum(bus * RING_LL_SHARE, ll_cap(cluster, shape)), dtype=np.float64)
 
 
 def ring_latency(cluster: ClusterSpec, kind: Collective, shape: Shape, protocol: Protocol) -> FloatArray:
-    """Base plus one hop latency per step; ``inter - 1`` of a turn's steps cross the network."""
+    """Base plus one hop latency per step.
+
+    A turn has ``inter`` links between domains, and the last chunk to arrive has passed them all (NCCL counts
+    one fewer; aws-ofi-nccl's tuner, src/tuner/nccl_ofi_model.cpp, takes 2 inter for all_reduce, as here).
+    """
     steps = ring_steps(kind, shape.ranks)
     turns = 2.0 if kind is Collective.ALL_REDUCE else 1.0
-    crossing = np.where(shape.intra > 1, turns * (shape.inter - 1.0), steps)
-    crossing = np.where(shape.inter > 1, crossing, 0.0)
+    crossing = np.where(shape.inter > 1, np.minimum(turns * shape.inter, steps), 0.0)
     inner = np.full(shape.inter.shape, hop_seconds(cluster.domains[0], protocol))
     inner = np.where(outside_server(cluster, shape), np.maximum(inner, NET_OVERHEAD_S[protocol]), inner)
     outer = outer_hop_seconds(cluster, shape, protocol)
     base = 0.0 if cluster.domains[0].link == "memory" else RING_BASE_S[protocol]
-    return np.asarray(base + (steps - crossing) * inner + crossing * outer, dtype=np.float64)
+    start = base + start_seconds(cluster, shape)
+    return np.asarray(start + (steps - crossing) * inner + crossing * outer, dtype=np.float64)
 
 
 def _with_protocol(
@@ -81,6 +87,8 @@ def _with_protocol(
         held = across if kind is Collective.ALL_REDUCE else ~across & gathered
         latency = np.where(held & (size >= PLATEAU_BYTES * ranks), latency * nccl.ring_plateau, latency)
     rate = ring_rate(cluster, shape, protocol)
+    if protocol is Protocol.LL128:
+        latency = np.where(outside_server(cluster, shape) & (size >= LL128_MAX_BYTES), np.inf, latency)
     seconds = latency + size / ranks * (steps / rate + own_chunk(cluster, shape, rate))
     return np.asarray(seconds, dtype=np.float64)
 

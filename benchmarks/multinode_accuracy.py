@@ -1,0 +1,243 @@
+"""How well a sheet tells collectives between nodes, against published nccl-tests runs.
+
+    python benchmarks/multinode_accuracy.py --runs FILE [--json FILE]
+
+FILE is a CSV file with a row for each message of a run: run, gpu, gpus_per_node, nodes, nics_per_node, nic_gbps,
+fabric, collective, bytes (nccl-tests' size), time_us, quality. A run is priced from the sheet of its GPU with
+the row's NICs, and with the latency and the share of the line of a sheet that has its fabric. Prints mean
+|log(told / measured)|: the mean of a run's rows, then the mean over runs. Only good runs count, in two halves at 1 MiB;
+series of unknown quality that shrink with the nodes stand apart. Exits with 1 when a target is missed.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.modelled_accuracy import SHEETS  # noqa: E402
+from profdb.lookup.queries import CollectiveQuery  # noqa: E402
+from profdb.modelled.book import ModelledBook  # noqa: E402
+from spec.arrays import ints  # noqa: E402
+from spec.cluster.cluster import ClusterSpec  # noqa: E402
+from spec.cluster.reader import read_cluster  # noqa: E402
+from spec.collectives import Collective  # noqa: E402
+from spec.errors import ProfileError, UserError  # noqa: E402
+from spec.units import MIB  # noqa: E402
+
+KINDS = {one.value: one for one in Collective} | {
+    "sendrecv": Collective.P2P,
+    "all_to_all": Collective.ALL_TO_ALL,
+}
+GIGABIT = 1e9 / 8.0
+# (start of the GPU's name, start of the fabric's) -> the sheet with that network; the first that fits.
+NETWORKS = (
+    ("", "IB", "h100-sxm"),
+    ("A100", "EFA", "aws-p4d"),
+    ("H200", "EFA", "aws-p5en"),
+    ("", "EFA", "aws-p5"),
+    ("", "RoCE", "gcp-a4"),
+    ("", "TCPXO", "gcp-a3-mega"),
+    ("", "Slingshot", "perlmutter"),
+)
+COLUMNS = (
+    "run",
+    "gpu",
+    "gpus_per_node",
+    "nodes",
+    "nics_per_node",
+    "nic_gbps",
+    "fabric",
+    "collective",
+    "bytes",
+)
+COLUMNS += ("time_us", "quality")
+FEWEST_RUNS = 3  # of a fabric, to be held to a target of its own
+TARGETS = {"all": 0.15, "small": 0.30, "fabric": 0.20, "series": 0.15}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Mean |log error| of ``runs`` runs, the mean of the logs (positive: told too slow), and what the mean of
+    the absolute ones may be (0: only reported)."""
+
+    what: str
+    runs: int
+    rows: int
+    error: float
+    bias: float
+    target: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error keeps its target."""
+        return not self.target or self.error <= self.target
+
+
+def main() -> int:
+    """Read, price, print; 1 when a target is missed, 2 for what the user can mend."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="CSV file of nccl-tests runs")
+    parser.add_argument("--json", type=Path, help="write scores and runs to this file as well")
+    options = parser.parse_args()
+    try:
+        runs, passed_over = runs_of(read_runs(options.runs))
+        rows = told(runs)
+    except (UserError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    scores = all_scores(rows)
+    print(f"{'between nodes':28} {'runs':>5} {'rows':>5} {'|log|':>6} {'bias':>6}   limit")
+    for score in scores:
+        limit = f"{score.target:.2f}  {'ok' if score.passed else 'MISSED'}" if score.target else "-"
+        print(
+            f"{score.what:28} {score.runs:5d} {score.rows:5d} {score.error:6.3f} {score.bias:+6.3f}   {limit}"
+        )
+    if passed_over:
+        print(f"not priced, for want of a sheet: {', '.join(passed_over)}")
+    if options.json:
+        document = {
+            "scores": [asdict(score) | {"passed": score.passed} for score in scores],
+            "runs": [asdict(score) for score in by_run(rows)],
+            "passed_over": passed_over,
+        }
+        temporary = options.json.with_name(f".{options.json.name}.tmp")
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, options.json)
+    return 0 if all(score.passed for score in scores) else 1
+
+
+def read_runs(path: Path) -> pd.DataFrame:
+    """The file's rows. ProfileError for a missing column or file, or no positive time."""
+    try:
+        rows = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: not a CSV file ({error})") from error
+    missing = [name for name in COLUMNS if name not in rows]
+    if missing:
+        raise ProfileError(f"{path}: no column {', '.join(missing)}")
+    unknown = sorted(set(rows.collective) - set(KINDS))
+    if unknown:
+        raise ProfileError(f"{path}: collective {', '.join(unknown)}; allowed: {', '.join(KINDS)}")
+    if not (rows.time_us > 0.0).all() or not (rows.nodes > 1).all():
+        raise ProfileError(f"{path}: time_us must be positive and nodes two or more")
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The rows of one run and how they are asked for."""
+
+    rows: pd.DataFrame
+    book: ModelledBook
+    query: CollectiveQuery
+
+    def priced(self) -> pd.DataFrame:
+        """The rows with ``log_error`` and the relative error that is told beside the time."""
+        found = self.book.collective_s(self.query)
+        errors = np.log(found.seconds * 1e6 / self.rows.time_us.to_numpy())
+        return self.rows.assign(log_error=errors, told_std=found.relative_std)
+
+
+def runs_of(rows: pd.DataFrame) -> tuple[list[Run], list[str]]:
+    """The runs that a sheet can price, and the names of those that none can."""
+    found, passed_over = [], []
+    for name, run in rows.groupby("run", sort=False):
+        first = run.iloc[0]
+        cluster = sheet_of(first)
+        if cluster is None:
+            passed_over.append(str(name))
+            continue
+        query = CollectiveQuery(
+            collective=KINDS[first.collective],
+            size_bytes=ints(run.bytes),
+            intra=ints(run.gpus_per_node),
+            inter=ints(run.nodes),
+            siblings=ints(np.ones(len(run))),
+        )
+        found.append(Run(rows=run, book=ModelledBook(cluster=cluster), query=query))
+    if not found:
+        raise ProfileError("no run of a GPU and a fabric that have a sheet")
+    return found, passed_over
+
+
+def told(runs: Sequence[Run]) -> pd.DataFrame:
+    """All rows with their errors."""
+    return pd.concat([run.priced() for run in runs], ignore_index=True)
+
+
+def sheet_of(row: pd.Series) -> ClusterSpec | None:
+    """The GPU's sheet with the row's NICs on the network of its fabric's sheet; None without such sheets."""
+    gpu = next((sheet for start, sheet in SHEETS.items() if row.gpu.startswith(start)), None)
+    network = next(
+        (
+            sheet
+            for start, fabric, sheet in NETWORKS
+            if row.gpu.startswith(start) and row.fabric.startswith(fabric)
+        ),
+        None,
+    )
+    if gpu is None or network is None or not row.nics_per_node or not row.nic_gbps:
+        return None
+    own = read_cluster(gpu, root=ROOT)
+    nics = int(row.nics_per_node)
+    node = int(row.gpus_per_node) if row.gpus_per_node > 1 else own.gpus_per_node
+    if row.gpus_per_node == 1:
+        nics *= node
+    outer = replace(
+        read_cluster(network, root=ROOT).domains[-1], bandwidth=row.nic_gbps * GIGABIT * nics / node
+    )
+    inner = replace(own.domains[0], ranks=node)
+    return replace(own, domains=(inner, outer), nics_per_node=nics, gpus_per_node=node)
+
+
+def all_scores(rows: pd.DataFrame) -> list[Score]:
+    """The halves over all, each fabric from 1 MiB on, and the series that shrinks."""
+    good = rows[rows.quality == "good"]
+    large = good[good.bytes >= MIB]
+    scores = [
+        _score("1 MiB and more", large, TARGETS["all"]),
+        _score("below 1 MiB", good[good.bytes < MIB], TARGETS["small"]),
+    ]
+    for fabric, part in large.groupby("fabric"):
+        held = part.run.nunique() >= FEWEST_RUNS
+        scores.append(_score(f"  {fabric}", part, TARGETS["fabric"] if held else 0.0))
+    for kind, part in large.groupby("collective"):
+        scores.append(_score(f"  {kind}", part, 0.0))
+    series = rows[(rows.quality == "unknown") & (rows.collective == Collective.REDUCE_SCATTER.value)]
+    scores.append(_score("reduce-scatter, 4-128 nodes", series, TARGETS["series"]))
+    return [score for score in scores if score.runs]
+
+
+def by_run(rows: pd.DataFrame) -> list[Score]:
+    """A score for each run and half, in the file's order."""
+    halves = [(">=", rows[rows.bytes >= MIB]), ("<", rows[rows.bytes < MIB])]
+    return [
+        _score(f"{name} {sign} 1 MiB", run, 0.0)
+        for sign, half in halves
+        for name, run in half.groupby("run", sort=False)
+    ]
+
+
+def _score(what: str, rows: pd.DataFrame, target: float) -> Score:
+    by = rows.assign(size=rows.log_error.abs()).groupby("run")[["size", "log_error"]].mean()
+    return Score(
+        what=what,
+        runs=len(by),
+        rows=len(rows),
+        error=float(by["size"].mean()) if len(by) else 0.0,
+        bias=float(by["log_error"].mean()) if len(by) else 0.0,
+        target=target,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -39,7 +39,7 @@ from profdb.lookup.queries import (
 )
 from profdb.lookup.reuse import stand_ins
 from profdb.lookup.unique_shapes import unique_shapes
-from profdb.modelled.errors import MODEL_ERROR
+from profdb.modelled.errors import model_error
 from profdb.on_demand import OnDemand
 from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
@@ -237,8 +237,8 @@ class CurveBook:
             asked = {name: column[rows] for name, column in columns.items()}
             predicted = FITTERS[family].predict(curve.arrays, asked, labels)
             # A curve through modelled samples is no better than the model they came from.
-            model_error = MODEL_ERROR[family] if curve.origin is Origin.MODELLED else 0.0
-            error = np.sqrt(predicted.relative_std**2 + penalty**2 + model_error**2)
+            modelled = model_error(family, asked) if curve.origin is Origin.MODELLED else 0.0
+            error = np.sqrt(predicted.relative_std**2 + penalty**2 + modelled**2)
             surer = error < np.where(surrounded[rows], MUCH_SURER, 1.0) * spread[rows]
             better = ~np.isnan(predicted.seconds) & (np.isnan(seconds[rows]) | surer)
             taken = rows[better]

@@ -17,7 +17,7 @@ from profdb.lookup.queries import (
     P2PQuery,
 )
 from profdb.modelled import attention, gemm, host, memory_bound, optimizer
-from profdb.modelled.network import algorithms, all_to_all, p2p
+from profdb.modelled.network import algorithms, all_to_all, p2p, spread
 from profdb.modelled.network.links import Shape
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.cluster.cluster import ClusterSpec
@@ -77,19 +77,22 @@ class ModelledBook:
         shape = _shape(c)
         size = c["size_bytes"].astype(np.float64)
         if query.collective is Collective.P2P:
-            return _modelled(p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD)
-        if query.collective is Collective.ALL_TO_ALL:
+            seconds, inside = p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD
+        elif query.collective is Collective.ALL_TO_ALL:
             seconds = all_to_all.all_to_all_seconds(self.cluster, size, shape)
-            return _modelled(seconds, all_to_all.RELATIVE_STD)
-        seconds = algorithms.collective_seconds(self.cluster, query.collective, size, shape)
-        return _modelled(seconds, algorithms.RELATIVE_STD)
+            inside = all_to_all.RELATIVE_STD
+        else:
+            seconds = algorithms.collective_seconds(self.cluster, query.collective, size, shape)
+            inside = algorithms.RELATIVE_STD
+        return _modelled(seconds, spread.relative_std(self.cluster, size, shape, inside))
 
     def p2p_s(self, query: P2PQuery) -> Priced:
         """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
         c = query.columns()
         shape = _shape(c)
         size = c["size_bytes"].astype(np.float64)
-        return _modelled(p2p.p2p_seconds(self.cluster, size, shape), p2p.RELATIVE_STD)
+        std = spread.relative_std(self.cluster, size, shape, p2p.RELATIVE_STD)
+        return _modelled(p2p.p2p_seconds(self.cluster, size, shape), std)
 
     def optimizer_s(self, query: OptimizerQuery) -> Priced:
         """One AdamW step."""
@@ -118,10 +121,10 @@ def _shape(columns: dict[str, IntArray]) -> Shape:
     )
 
 
-def _modelled(seconds: FloatArray, relative_std: float) -> Priced:
+def _modelled(seconds: FloatArray, relative_std: float | FloatArray) -> Priced:
     return Priced(
         seconds=seconds,
-        relative_std=np.full(seconds.shape, relative_std),
+        relative_std=np.broadcast_to(np.float64(relative_std), seconds.shape).copy(),
         origin=np.full(seconds.shape, int(Origin.MODELLED), dtype=np.int64),
     )
 

@@ -1,8 +1,13 @@
 """How far each family's model is from measurements: relative standard errors beside the models."""
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from profdb.cases import Family
 from profdb.modelled import attention, gemm, host, memory_bound, optimizer
-from profdb.modelled.network import algorithms
+from profdb.modelled.network import algorithms, spread
+from spec.arrays import FloatArray, IntArray
 
 MODEL_ERROR: dict[Family, float] = {
     Family.GEMM: gemm.RELATIVE_STD,
@@ -13,3 +18,12 @@ MODEL_ERROR: dict[Family, float] = {
     Family.COLLECTIVE: algorithms.RELATIVE_STD,
     Family.HOST: host.RELATIVE_STD,
 }
+
+
+def model_error(family: Family, columns: Mapping[str, IntArray]) -> FloatArray:
+    """The family's error for each row of ``columns``; collectives between domains are known less well."""
+    inside = MODEL_ERROR[family]
+    if family is not Family.COLLECTIVE:
+        return np.full(next(iter(columns.values())).shape, inside)
+    outside = spread.between_nodes_std(columns["size_bytes"].astype(np.float64), columns["inter"])
+    return np.where(columns["inter"] > 1, np.maximum(outside, inside), inside)

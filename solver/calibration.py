@@ -170,6 +170,7 @@ def calibrated_cost(
     origins[Origin.CALIBRATED] = origins.get(Origin.CALIBRATED, np.zeros_like(step_s)) + changed
     longer = step_s / cost.step_s
     return StepCost(
+        stage=cost.stage,
         step_s=step_s,
         parts=parts,
         origins=origins,

@@ -36,14 +36,15 @@ class StepCost:
     """Seconds per plan. ``parts`` (STEP_PARTS) sum to ``step_s``, and so do ``origins``;
     ``std_s[family]`` are the standard errors each curve family brings in.
 
-    The parts are those of the stage that ends last; its waiting is ``bubble``, of which what hops cost
-    is ``pp_comm``.
+    The parts are those of the slowest stage, which works longest on a micro-batch: the row ``stage`` of the
+    plans' StageTable. Its waiting is ``bubble``, of which what hops cost is ``pp_comm``.
     """
 
     step_s: FloatArray
     parts: dict[str, FloatArray]
     origins: dict[Origin, FloatArray]
     std_s: dict[str, FloatArray]
+    stage: IntArray
 
     @property
     def standard_error_s(self) -> FloatArray:
@@ -58,6 +59,7 @@ class StepCost:
             parts={key: value[rows] for key, value in self.parts.items()},
             origins={key: value[rows] for key, value in self.origins.items()},
             std_s={key: value[rows] for key, value in self.std_s.items()},
+            stage=self.stage[rows],
         )
 
 
@@ -209,7 +211,8 @@ def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) ->
 def _assemble(
     table: Sized, per_micro: SumByPart, step: StepTimes, ends_s: tuple[FloatArray, FloatArray]
 ) -> StepCost:
-    """Parts of the stage that is ready for the update last, then the slowest update and gather."""
+    """The step ends with the stage that is ready for the update last, then the slowest update and gather. The
+    parts are of the slowest stage, in the same step."""
     stages, plans = table.stages, table.plans
     end_s, free_end_s = ends_s
     ready = end_s + step.reduction.seconds
@@ -220,16 +223,38 @@ def _assemble(
         [busy, step.reduction.take(last), step.update.take(after), step.gather.take(after)], len(plans)
     )
     waiting = np.maximum(end_s[last] - busy.seconds, 0.0)
-    hops = np.clip(end_s[last] - free_end_s[last], 0.0, waiting)
+    step_s = whole.seconds + waiting
+    stage = _slowest(per_micro, stages, plans.num_micro, end_s, last)
+    shown = added(
+        [
+            per_micro.take(stage).scaled(plans.num_micro),
+            step.reduction.take(last),
+            step.update.take(after),
+            step.gather.take(after),
+        ],
+        len(plans),
+    )
+    idle = np.maximum(step_s - shown.seconds, 0.0)
+    hops = np.clip(end_s[last] - free_end_s[last], 0.0, idle)
     zero = np.zeros(len(plans))
-    parts = {part: whole.parts.get(part, zero) for part in PARTS}
-    parts |= {"pp_comm": hops, "bubble": waiting - hops}
+    parts = {part: shown.parts.get(part, zero) for part in PARTS}
+    parts |= {"pp_comm": hops, "bubble": idle - hops}
     origins = dict(whole.origins)
     origins[Origin.DERIVED] = origins.get(Origin.DERIVED, zero) + waiting
     # The bubble is made of the same times, so it errs as they do.
     longer = 1.0 + np.divide(waiting, whole.seconds, out=np.zeros_like(waiting), where=whole.seconds > 0)
     std_s: dict[str, FloatArray] = {family: value * longer for family, value in whole.std_s.items()}
-    return StepCost(step_s=whole.seconds + waiting, parts=parts, origins=origins, std_s=std_s)
+    return StepCost(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage)
+
+
+def _slowest(
+    per_micro: SumByPart, stages: StageTable, num_micro: IntArray, end_s: FloatArray, last: IntArray
+) -> IntArray:
+    """For every plan the stage row that works longest on a micro-batch; the ``last`` one to end where that one
+    ends later still (its reduction is shorter)."""
+    busy_s = per_micro.seconds
+    busiest = _argmax(busy_s, stages)
+    return np.where(busy_s[busiest] * num_micro <= end_s[last], busiest, last).astype(np.int64)
 
 
 def _argmax(values: FloatArray, stages: StageTable) -> IntArray:

@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.recompute.layers import Recompute
+from solver.answer.alike import grouped
 from solver.answer.answer import Answer, answer_of
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
+from solver.answer.slowest_stage import slowest_stage
 from solver.calibration import calibrated_cost
 from solver.memory.device_memory import usable_bytes
+from solver.memory.shortfall import needs_words
 from solver.plans.partial_recompute import least_recomputed
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
@@ -18,7 +21,6 @@ from solver.price import Sized, StepCost, price, sized
 from solver.question import Question
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.errors import NoFeasiblePlanError
-from spec.units import bytes_to_gib
 
 OUT_OF_MEMORY = "does not fit in memory"
 # A recomputed forward is at most a quarter of forward, forward again and twice as much backward.
@@ -31,7 +33,7 @@ MOST_PARTLY_RECOMPUTED = 300
 class SearchResult:
     """The answer to a search.
 
-    ``best`` the top plans by step time; ``best_of_mode`` the fastest of each strategy; ``pareto`` the
+    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.answer.alike); ``best_of_mode`` the fastest of each strategy; ``pareto`` the
     plans no other beats in both step time and memory; ``num_seen`` plans looked at, ``num_priced`` of
     them priced; ``rejected`` maps a reason to a number of plans; ``nearest_miss`` the plan that came
     closest to fitting, in words; ``seconds`` of search.
@@ -134,8 +136,7 @@ def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _
         row = int(np.argmin(np.where(fits, np.inf, device)))
         miss = _Miss(
             needed_bytes=float(device[row]),
-            words=f"{plans.plan(row).label()} needs {bytes_to_gib(float(device[row])):.1f} GiB "
-            f"of {bytes_to_gib(limit):.1f}",
+            words=f"{plans.plan(row).label()} {needs_words(float(device[row]), limit)}",
         )
     kept = plans.take(np.flatnonzero(fits).astype(np.int64)) if fits.any() else None
     return kept, dropped, miss
@@ -160,12 +161,16 @@ def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
 def _answer(question: Question, priced: PricedTable, row: int) -> Answer:
     one = np.array([row], dtype=np.int64)
     cost = priced.cost.take(one)
+    plan = priced.table.plans.plan(row)
     return answer_of(
-        priced.table.plans.plan(row),
+        plan,
         cost,
         priced.table.memory.take(one),
-        tgs=float(tokens_per_gpu_per_s(question.job, cost.step_s)[0]),
-        mfu=float(mfu(question.model, question.job, question.cluster, cost.step_s)[0]),
+        used=(
+            float(tokens_per_gpu_per_s(question.job, cost.step_s)[0]),
+            float(mfu(question.model, question.job, question.cluster, cost.step_s)[0]),
+        ),
+        slowest=slowest_stage(question.model, priced.table.stages, int(cost.stage[0]), plan.pp),
         residual_std=question.calibration.residual_std if question.calibration else None,
     )
 
@@ -191,8 +196,17 @@ def _ranked(
     best_of_mode = {
         str(mode): answers(order[modes[order] == mode][:1])[0] for mode in dict.fromkeys(modes.tolist())
     }
+    ranked = (
+        (place, float(step_s[i]), priced[int(owner[i])].table.plans.plan(int(row[i])))
+        for place, i in enumerate(order)
+    )
+    groups = grouped(ranked, top_k)
+    leaders = answers(order[[group.place for group in groups]])
     return SearchResult(
-        best=answers(order[:top_k]),
+        best=tuple(
+            replace(leader, also_zero_sizes=tuple(group.zero_sizes))
+            for leader, group in zip(leaders, groups, strict=True)
+        ),
         best_of_mode=best_of_mode,
         pareto=answers(_pareto(order, device)),
         num_seen=seen,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from solver.answer.interval import interval_of
+from solver.answer.slowest_stage import SlowestStage
 from solver.memory.memory_cost import TERMS, MemoryCost
 from solver.plans.plan_table import Plan
 from solver.price import StepCost
@@ -17,7 +18,8 @@ class Answer:
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
     ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
     tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
-    curves brings in, which two plans share.
+    curves brings in, which two plans share. ``parts_s`` are of the ``slowest`` stage. ``also_zero_sizes``: plans of
+    these that differ in nothing else take at most 1 % longer.
     """
 
     plan: Plan
@@ -33,9 +35,16 @@ class Answer:
     tgs: float
     mfu: float
     errors_s: dict[str, float]
+    slowest: SlowestStage
     host_bytes: float = 0.0
     interval_low_s: float = 0.0
     interval_high_s: float = 0.0
+    also_zero_sizes: tuple[int, ...] = ()
+
+    def label(self) -> str:
+        """The plan's words, and those of the plans it stands for."""
+        also = ", ".join(f"zero{size}" if size > 1 else "no zero" for size in sorted(self.also_zero_sizes))
+        return f"{self.plan.label()} (or {also})" if also else self.plan.label()
 
 
 def answer_of(
@@ -43,11 +52,13 @@ def answer_of(
     cost: StepCost,
     memory: MemoryCost,
     *,
-    tgs: float,
-    mfu: float,
+    used: tuple[float, float],
+    slowest: SlowestStage,
     residual_std: float | None = None,
 ) -> Answer:
-    """The answer of a one-row cost and memory; ``residual_std`` as in solver.answer.interval."""
+    """The answer of a one-row cost and memory; ``used`` are tgs and mfu, ``residual_std`` as in
+    solver.answer.interval."""
+    tgs, mfu = used
     low_s, high_s = interval_of(cost.step_s, cost.standard_error_s, residual_std)
     return Answer(
         plan=plan,
@@ -64,6 +75,7 @@ def answer_of(
         tgs=tgs,
         mfu=mfu,
         errors_s={family: float(value[0]) for family, value in cost.std_s.items()},
+        slowest=slowest,
         interval_low_s=float(low_s[0]),
         interval_high_s=float(high_s[0]),
     )

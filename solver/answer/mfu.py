@@ -2,14 +2,17 @@
 
 Model FLOPs are three times the forward of the model without any recomputation (PaLM, arXiv
 2204.02311 App. B): matrix products and the whole attention matrix, causal or not; the embedding
-look-up counts nothing, the head counts.
+look-up counts nothing, the head counts. Of long sequences, whose attention would be more than a third of that, what a
+causal mask leaves of the matrix counts instead: kernels pass over the rest, and counting it would put good kernels above
+100 %. Products in a narrower format than the job computes in count against the peak of theirs.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ops.block import model_ops
 from ops.layout import Layout
-from ops.op import Attention, BatchedGemm, GroupedGemm, Piece
+from ops.op import Attention, BatchedGemm, GroupedGemm
 from ops.recompute.layers import Recompute
 from spec.arrays import FloatArray
 from spec.cluster.cluster import ClusterSpec
@@ -17,27 +20,71 @@ from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
+MOST_WHOLE = 1.0 / 3.0
+"""Of the model's FLOPs, attention's share up to which its whole matrix counts."""
+
 
 def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
-    """FLOPs of one training sequence, forward and backward, counted on the unsplit model; a frozen weight has no
-    gradient of its own."""
+    """FLOPs of one training sequence, forward and backward, with the whole attention matrix, counted on the unsplit
+    model; a frozen weight has no gradient of its own."""
+    return sum(_flops(op) * count for op, count in _products(model, job))
+
+
+def counts_whole_attention(model: ModelSpec, job: JobSpec) -> bool:
+    """Whether the whole attention matrix counts, or what causal masks leave of it."""
+    attention = sum(
+        _flops(op) * count for op, count in _products(model, job) if isinstance(op, Attention) and _halved(op)
+    )
+    return attention <= MOST_WHOLE * model_flops_per_sequence(model, job)
+
+
+def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -> float:
+    """Seconds in which one GPU at its dense peak would do the model's FLOPs of a sequence; raises ConfigError for a GPU
+    without a peak of the format that the job computes in."""
+    dtype, peaks = job.precision.compute, cluster.gpu.peak_flops
+    if dtype not in peaks:
+        raise ConfigError(
+            where=cluster.name,
+            key=f"gpu.peak_flops.{dtype}",
+            value=None,
+            allowed=f"a figure for {dtype}; the sheet has {', '.join(peaks)}",
+        )
+    whole = counts_whole_attention(model, job)
+    return sum(
+        _flops(op)
+        * count
+        * (1.0 if whole or not _halved(op) else 0.5)
+        / max(peaks[dtype], peaks.get(op.dtype, 0.0))
+        for op, count in _products(model, job)
+    )
+
+
+Product = BatchedGemm | GroupedGemm | Attention
+
+
+def _products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
+    """The forward's products on the unsplit model, and how many blocks have each."""
     alone = Layout.of(1)
     unpadded = job.preset.changed(
         {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
     )
     balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0)
     ops = model_ops(model, balanced, alone, "mtp", Recompute.NONE)
-    layers = sum(run.count * _flops(piece) for run, piece in zip(model.blocks, ops.blocks, strict=True))
-    return layers + _flops(ops.head)
+    pieces = [*zip(ops.blocks, (run.count for run in model.blocks), strict=True), (ops.head, 1)]
+    for piece, count in pieces:
+        for op in piece.forward:
+            if isinstance(op, Product):
+                yield op, count
 
 
-def _flops(piece: Piece) -> float:
-    """The forward's products, each with its two gradients, or with one where its weight is frozen."""
-    return sum(
-        float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
-        for op in piece.forward
-        if isinstance(op, BatchedGemm | GroupedGemm | Attention)
-    )
+def _flops(op: Product) -> float:
+    """A product with its two gradients, or with one where its weight is frozen."""
+    return float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
+
+
+def _halved(op: Product) -> bool:
+    """Whether a mask leaves half of a matrix."""
+    return isinstance(op, Attention) and op.mask in ("causal", "varlen")
 
 
 def tokens_per_gpu_per_s(job: JobSpec, step_s: FloatArray) -> FloatArray:
@@ -46,15 +93,6 @@ def tokens_per_gpu_per_s(job: JobSpec, step_s: FloatArray) -> FloatArray:
 
 
 def mfu(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, step_s: FloatArray) -> FloatArray:
-    """Model FLOPs of a step over what the GPUs' dense peak would do in that time."""
-    dtype = job.precision.compute
-    peak = cluster.gpu.peak_flops.get(dtype)
-    if peak is None:
-        raise ConfigError(
-            where=cluster.name,
-            key=f"gpu.peak_flops.{dtype}",
-            value=None,
-            allowed=f"a figure for {dtype}; the sheet has {', '.join(cluster.gpu.peak_flops)}",
-        )
-    flops = model_flops_per_sequence(model, job) * job.global_batch_tokens / job.seq_len
-    return flops / (job.world_size * peak * step_s)
+    """The least time of a step's model FLOPs over its time; raises ConfigError as least_s_per_sequence."""
+    least_s = least_s_per_sequence(model, job, cluster) * job.global_batch_tokens / job.seq_len
+    return least_s / (job.world_size * step_s)

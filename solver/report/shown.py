@@ -5,7 +5,9 @@ import argparse
 from tqdm import tqdm
 
 from solver.answer.answer import Answer
+from solver.answer.believable import check_believable
 from solver.memory.device_memory import usable_bytes
+from solver.memory.shortfall import nearly_all_words, needs_words
 from solver.opening import Opened
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
@@ -17,7 +19,6 @@ from solver.search import SearchResult, price_plan, search
 from solver.typed_plan import broken_rules, plan_of
 from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan
-from spec.units import bytes_to_gib
 
 
 def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
@@ -26,6 +27,7 @@ def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
     space = full_space(question.model, question.job)
     with tqdm(total=len(space.blocks), desc="search", unit="block", disable=None, leave=False) as bar:
         result = search(question, space, top_k=options.top_k, tick=bar.update)
+    check_believable((*result.best, *result.best_of_mode.values(), *result.pareto), opened.source)
     print_search(opened, result)
     if options.json:
         write_json(options.json, search_record(question, result))
@@ -42,14 +44,24 @@ def print_search(opened: Opened, result: SearchResult) -> None:
     print("why")
     for line in why(winner, result.best_of_mode):
         print(f"  {line}")
-    print(f"\nmemory   {report.memory_line(winner)}")
-    print(f"origin   {report.origin_line(winner)}")
+    print_details(winner, opened.question)
     print(f"preset   {winner.plan.preset}\n")
     print(report.rejected_table(result), end="\n\n")
     if result.nearest_miss:
         print(f"nearest miss: {result.nearest_miss}")
     print(report.search_line(result))
     print(report.internlm_dict(winner, opened.question.job))
+
+
+def print_details(answer: Answer, question: Question) -> None:
+    """Whose its columns are, how MFU counts, memory with a warning where that is nearly all, and origins."""
+    print(f"\nslowest  {answer.slowest.words()}; the columns are of it")
+    print(f"mfu      {report.used_line(answer, question)}")
+    print(f"memory   {report.memory_line(answer)}")
+    limit = usable_bytes(question.cluster)
+    if answer.needed_bytes <= limit and (warning := nearly_all_words(answer.needed_bytes, limit)):
+        print(f"warning  {warning}")
+    print(f"origin   {report.origin_line(answer)}")
 
 
 def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | None) -> tuple[Answer, ...]:
@@ -66,12 +78,12 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
     plan = plan_of(written, question, "--plan" if options.plan else opened.config.path)
     answers = price_plan(question, PlanTable.of(plan))
     answer = answers[0]
+    check_believable(answers, opened.source)
     print(report.plans_table(answers), end="\n\n")
     print("why")
     for line in why(answer, {}):
         print(f"  {line}")
-    print(f"\nmemory   {report.memory_line(answer)}")
-    print(f"origin   {report.origin_line(answer)}")
+    print_details(answer, question)
     for reason in obstacles(question, answer):
         print(f"not feasible: {reason}")
     print(report.internlm_dict(answer, question.job))
@@ -83,5 +95,5 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
 def obstacles(question: Question, answer: Answer) -> tuple[str, ...]:
     """Why a priced plan cannot run: rules it breaks, and memory."""
     limit = usable_bytes(question.cluster)
-    short = f"needs {bytes_to_gib(answer.needed_bytes):.1f} GiB of {bytes_to_gib(limit):.1f}"
+    short = needs_words(answer.needed_bytes, limit)
     return (*broken_rules(question, answer.plan), *([short] if answer.needed_bytes > limit else []))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ops.recompute.layers import Recompute
 from profdb.sample import ProfileDatabase
 from solver.answer.answer import Answer
+from solver.answer.mfu import counts_whole_attention
 from solver.cluster_times import ClusterTimes
 from solver.question import Question
 from solver.search import SearchResult
@@ -65,7 +66,7 @@ def plans_table(answers: Sequence[Answer]) -> str:
     ]
     rows = [
         [
-            answer.plan.label(),
+            answer.label(),
             f"{seconds_to_ms(answer.step_s):.1f}",
             f"{seconds_to_ms(answer.interval_low_s):.1f}..{seconds_to_ms(answer.interval_high_s):.1f}",
             f"{answer.tgs:.0f}",
@@ -77,6 +78,18 @@ def plans_table(answers: Sequence[Answer]) -> str:
         for answer in answers
     ]
     return table(rows, header)
+
+
+def used_line(answer: Answer, question: Question) -> str:
+    """Model-FLOP utilisation, of which peak, and how it counts attention."""
+    precision = question.job.precision
+    linear = f", of {precision.linear} for linear layers" if precision.linear != precision.compute else ""
+    counted = (
+        "counts the whole attention matrix, causal or not (PaLM's convention)"
+        if counts_whole_attention(question.model, question.job)
+        else "counts what causal masks leave of the attention matrix, as the sequence is long"
+    )
+    return f"{100 * answer.mfu:.1f} % of the dense peak of {precision.compute}{linear}; {counted}"
 
 
 def memory_line(answer: Answer) -> str:

@@ -110,12 +110,18 @@ def test_a_put_off_weight_gradient_hides_no_collective() -> None:
     assert split > 1.2 * plain
 
 
-def test_a_heavy_head_shows_as_bubble_of_the_other_stages() -> None:
+def test_a_heavy_head_shows_as_products_of_the_slowest_stage() -> None:
+    """The head's forward and its two gradients, 32 times as many words, of 32 micro-batches: by the flat book."""
     asked = question(world_size=4, sequences=32, model=small_model(layers=8))
     heavy = replace(asked, model=replace(asked.model, vocab=32 * asked.model.vocab))
     one = plan(vpp=1, num_micro=32)
     light_s, heavy_s = (price_plan(each, PlanTable.of(one))[0] for each in (asked, heavy))
-    assert heavy_s.parts_s["bubble"] > 2.0 * light_s.parts_s["bubble"]
+    assert light_s.slowest.head
+    assert heavy_s.slowest.head
+    model, tokens = asked.model, 32 * asked.job.seq_len
+    more = 31 * 6 * tokens * model.hidden * model.vocab / 100e12
+    assert heavy_s.parts_s["gemm"] - light_s.parts_s["gemm"] == pytest.approx(more, rel=1e-6)
+    assert heavy_s.step_s - light_s.step_s > more
 
 
 def test_a_written_layout_is_taken_as_written() -> None:

@@ -10,24 +10,16 @@ import pytest
 
 import run_workload
 import simulation_train_formulaic as script
-from tests.workload.generating import ROOT
+from tests.pages import ROOT, commands
 from tests.workload.simai_lines import GOOD, LONG, cell
 
-PAGE = (ROOT / "docs" / "workloads.md").read_text()
 # Files of others, and what takes minutes.
 ELSEWHERE = ("workload_analytical.txt", "dcn.pt")
 
 
-def commands() -> list[tuple[str, list[str]]]:
-    """Each command of the page with the lines shown below it."""
-    found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"```\n(\$ .*?)```", PAGE, flags=re.DOTALL):
-        for line in block.replace("\\\n", " ").splitlines():
-            if line.startswith("$ "):
-                found.append((line[2:], []))
-            elif line.strip():
-                found[-1][1].append(line)
-    return [one for one in found if not any(name in one[0] for name in ELSEWHERE)]
+def shown_commands() -> list[tuple[str, list[str]]]:
+    """Those that need no file of others."""
+    return [one for one in commands("workloads.md") if not any(name in one[0] for name in ELSEWHERE)]
 
 
 def without_times(lines: list[str]) -> list[str]:
@@ -56,6 +48,6 @@ def test_every_command_prints_what_the_page_shows(
     bad = [cell(3, "allreduce"), cell(2, "1.5"), GOOD + "\t7", cell(5, "2147483648"), GOOD]
     (tmp_path / "bad.txt").write_text("\n".join([LONG.replace("ga: 4 ", ""), "9", *bad]) + "\n")
     monkeypatch.chdir(tmp_path)
-    assert len(commands()) >= 20
-    for command, shown in commands():
+    assert len(shown_commands()) >= 20
+    for command, shown in shown_commands():
         assert without_times(printed(command, capsys)) == without_times(shown), command

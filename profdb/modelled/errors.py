@@ -21,9 +21,10 @@ MODEL_ERROR: dict[Family, float] = {
 
 
 def model_error(family: Family, columns: Mapping[str, IntArray]) -> FloatArray:
-    """The family's error for each row of ``columns``; collectives between domains are known less well."""
+    """The family's error for each row of ``columns``, or of shape () where every row has the same; collectives
+    between domains are known less well."""
     inside = MODEL_ERROR[family]
     if family is not Family.COLLECTIVE:
-        return np.full(next(iter(columns.values())).shape, inside)
+        return np.array(inside)
     outside = spread.between_nodes_std(columns["size_bytes"].astype(np.float64), columns["inter"])
     return np.where(columns["inter"] > 1, np.maximum(outside, inside), inside)

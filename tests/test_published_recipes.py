@@ -1,0 +1,67 @@
+"""NVIDIA's own recipes that fit with their settings alone, gradients in bf16 above all, asked through the door.
+
+Megatron-Bridge, perf_recipes (commit 067f987d): llama/h100/llama31.py and qwen/b300/qwen3_moe.py; a recipe shipped for a
+GPU fits there. Qwen3-30B-A3B: huggingface.co/Qwen/Qwen3-30B-A3B config.json.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import simulation_train_formulaic as script
+from tests.pages import ROOT
+
+QWEN3_30B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "hidden_act": "silu",
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+LLAMA = "strategy=fsp,tp=8,cp=2,pp=8,vpp=8,micro_batch=1,zero_stage=1,recompute=none"
+QWEN = "strategy=mtp,ep=8,etp=1,micro_batch=8,zero_stage=1,recompute=none"
+FP32 = "data_parallel.fp32_gradients=true"
+GRAPHS = "moe_dispatcher=deduplicated,cuda_graphs=moe_router+moe_preprocess,tensor_parallel.overlap=false"
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "job", "plan", "otherwise"),
+    [
+        ("405B_llama3.py", "h100-sxm 1024 8192 12_582_912", "dropout=false", LLAMA, FP32),
+        ("405B_llama3.py", "h100-sxm 512 8192 6_291_456", "dropout=false", LLAMA, FP32),
+        ("config.json", "b300 8 4096 2_097_152", GRAPHS, QWEN, f"{FP32},loss.fused=false"),
+    ],
+)
+def test_a_recipe_is_feasible_with_its_settings_and_not_with_megatron_s(
+    config: str,
+    sizes: str,
+    job: str,
+    plan: str,
+    otherwise: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    path = ROOT / "configs" / config
+    if not path.exists():
+        path = tmp_path / config
+        path.write_text(json.dumps(QWEN3_30B))
+    words = f"--config {path} --framework megatron-bridge --job {job} --plan {plan}".split()
+    for option, size in zip(
+        ("cluster", "world_size", "seq_len", "global_batch_size"), sizes.split(), strict=True
+    ):
+        words += [f"--{option}", size]
+    assert script.main(words) == 0
+    assert script.main([*words, "--job", otherwise]) == script.NOT_FEASIBLE

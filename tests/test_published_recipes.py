@@ -5,6 +5,7 @@ GPU fits there. Qwen3-30B-A3B: huggingface.co/Qwen/Qwen3-30B-A3B config.json.
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -36,32 +37,41 @@ FP32 = "data_parallel.fp32_gradients=true"
 GRAPHS = "moe_dispatcher=deduplicated,cuda_graphs=moe_router+moe_preprocess,tensor_parallel.overlap=false"
 
 
+@dataclass(frozen=True)
+class Recipe:
+    config: str
+    cluster: str
+    world_size: int
+    seq_len: int
+    sequences: int
+    plan: str
+    job: str = "dropout=false"
+    otherwise: str = FP32
+
+    def words(self, folder: Path) -> list[str]:
+        path = ROOT / "configs" / self.config
+        if not path.exists():
+            path = folder / self.config
+            path.write_text(json.dumps(QWEN3_30B))
+        tokens = self.sequences * self.seq_len
+        return (
+            f"--config {path} --cluster {self.cluster} --world_size {self.world_size} --seq_len {self.seq_len} "
+            f"--global_batch_size {tokens} --framework megatron-bridge --job {self.job} --plan {self.plan}"
+        ).split()
+
+
 @pytest.mark.parametrize(
-    ("config", "sizes", "job", "plan", "otherwise"),
+    "recipe",
     [
-        ("405B_llama3.py", "h100-sxm 1024 8192 12_582_912", "dropout=false", LLAMA, FP32),
-        ("405B_llama3.py", "h100-sxm 512 8192 6_291_456", "dropout=false", LLAMA, FP32),
-        ("config.json", "b300 8 4096 2_097_152", GRAPHS, QWEN, f"{FP32},loss.fused=false"),
+        Recipe("405B_llama3.py", "h100-sxm", 1024, 8192, 1536, LLAMA),
+        Recipe("405B_llama3.py", "h100-sxm", 512, 8192, 768, LLAMA),
+        Recipe("config.json", "b300", 8, 4096, 512, QWEN, GRAPHS, f"{FP32},loss.fused=false"),
     ],
 )
 def test_a_recipe_is_feasible_with_its_settings_and_not_with_megatron_s(
-    config: str,
-    sizes: str,
-    job: str,
-    plan: str,
-    otherwise: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    path = ROOT / "configs" / config
-    if not path.exists():
-        path = tmp_path / config
-        path.write_text(json.dumps(QWEN3_30B))
-    words = f"--config {path} --framework megatron-bridge --job {job} --plan {plan}".split()
-    for option, size in zip(
-        ("cluster", "world_size", "seq_len", "global_batch_size"), sizes.split(), strict=True
-    ):
-        words += [f"--{option}", size]
+    words = recipe.words(tmp_path)
     assert script.main(words) == 0
-    assert script.main([*words, "--job", otherwise]) == script.NOT_FEASIBLE
+    assert script.main([*words, "--job", recipe.otherwise]) == script.NOT_FEASIBLE

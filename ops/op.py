@@ -88,7 +88,7 @@ class Op(Identity):
 
     ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the
     layer runs; ``cached_bytes`` are copies of weights that stay from step to step; ``parameters`` are trained elements held by this rank because of this operation
-    (before ZeRO), counted on the forward operation alone, ``frozen`` those that it holds and does not train, as so many of the parameters' format; ``repeat`` identical launches; ``synchronises``: the host waits
+    (before ZeRO), counted on the forward operation alone, ``frozen`` those that it holds and does not train, as so many of the parameters' format; ``repeat`` identical launches, fewer than one each where ranks share them out; ``synchronises``: the host waits
     for the device before it can issue it.
     """
 
@@ -97,7 +97,7 @@ class Op(Identity):
     lane: Lane = Lane.MAIN
     beside: OpKey | None = None
     beside_phase: Phase = Phase.FORWARD
-    repeat: int | IntArray = 1
+    repeat: int | IntArray | FloatArray = 1
     synchronises: bool = False
     saved_bytes: FloatArray = field(default_factory=lambda: NOTHING)
     transient_bytes: FloatArray = field(default_factory=lambda: NOTHING)

@@ -30,7 +30,7 @@ class Precision:
     master: Literal["fp32", "bf16", "fp16", ""] = "fp32"
     """The optimizer's own copy of parameters, "" where there is none."""
     moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
-    """Both moments of Adam."""
+    """Both moments of Adam, the one of Muon."""
     activation: Wide = "bf16"
     """What layers hand on and keep."""
     attention: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
@@ -93,6 +93,9 @@ class JobSpec:
     document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
     """Tokens of a document, on average, where several are packed into a sequence and attend to themselves alone
     (flash attention; a ring over cp > 1 attends to all); 0: a sequence is one."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """What updates the matrices of layers: AdamW, or Muon (arXiv 2502.16982), which keeps one moment and takes whole
+    matrices; all else is AdamW's."""
     adapter_rank: Annotated[int, Whole(least=0, most=MAX_ADAPTER_RANK)] = 0
     """Rank of low-rank adapters beside frozen weights (LoRA, arXiv 2106.09685); 0 trains every weight."""
     adapted: frozenset[Literal["qkv", "q_k_v", "out", "up", "down"]] = frozenset({"qkv", "out"})

@@ -4,11 +4,12 @@ Sources: ZeRO (arXiv 1910.02054 sec. 5 and 7: reduce-scatter of gradients, all-g
 InternEvo sends updated shards by broadcast, one per owner.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ops.context import LayerContext, padded_to_ranks
+from ops.context import LayerContext
+from ops.data_parallel.muon import Dealt, HeldMatrices, dealt, update_ops
 from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
 from ops.data_parallel.optimizer_passes import optimizer_passes
 from ops.groups import ranks_and_stride
@@ -21,11 +22,12 @@ from spec.dtypes import dtype_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankParameters:
-    """Trained elements on one rank by owner, one entry per row."""
+    """Trained elements on one rank by owner, one entry per row, and those among them that Muon updates."""
 
     dense: IntArray
     weight: IntArray
     expert: IntArray
+    matrices: tuple[HeldMatrices, ...] = field(default=())
 
     @property
     def total(self) -> IntArray:
@@ -34,7 +36,12 @@ class RankParameters:
 
     def take(self, rows: IntArray) -> "RankParameters":
         """The rows asked for."""
-        return RankParameters(dense=self.dense[rows], weight=self.weight[rows], expert=self.expert[rows])
+        return RankParameters(
+            dense=self.dense[rows],
+            weight=self.weight[rows],
+            expert=self.expert[rows],
+            matrices=tuple(held.take(rows) for held in self.matrices),
+        )
 
     def of(self, owner: Owner) -> IntArray:
         """The elements of one owner."""
@@ -55,9 +62,35 @@ def shards(context: LayerContext, owner: Owner) -> IntArray:
     return np.gcd(layout.zero_size, layout.wdp)
 
 
+def muon_dealt(context: LayerContext, on_rank: RankParameters, owner: Owner) -> Dealt:
+    """The matrices of ``owner`` among its shards."""
+    return dealt(on_rank.matrices, owner, shards(context, owner))
+
+
+def muon_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
+    """Elements of the matrices of ``owner`` that the busiest rank updates: its slice of each."""
+    slices = context.layout.etp if owner is Owner.EXPERT else context.layout.tp
+    return np.ceil(muon_dealt(context, on_rank, owner).elements / slices).astype(np.int64)
+
+
+def shard_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
+    """Elements of ``owner`` in the largest shard: an equal part of what AdamW updates, and Muon's whole matrices."""
+    layout = context.layout
+    slices = layout.etp if owner is Owner.EXPERT else layout.tp
+    whole = sum(one.count * one.matrix.elements for one in on_rank.matrices if one.matrix.owner is owner)
+    rest = np.maximum(on_rank.of(owner) - whole // slices, 0)
+    return ceil_div(rest, shards(context, owner)) + muon_elements(context, on_rank, owner)
+
+
 def owned_elements(context: LayerContext, on_rank: RankParameters) -> IntArray:
     """Elements whose optimizer state this rank keeps and updates."""
-    parts = [ceil_div(on_rank.of(owner), shards(context, owner)) for owner in Owner]
+    parts = [shard_elements(context, on_rank, owner) for owner in Owner]
+    return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
+
+
+def owned_by_muon(context: LayerContext, on_rank: RankParameters) -> IntArray:
+    """Those of them with one moment."""
+    parts = [muon_elements(context, on_rank, owner) for owner in Owner]
     return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
 
 
@@ -77,10 +110,10 @@ def step_ops(context: LayerContext, on_rank: RankParameters, tied: IntArray) -> 
         ops.append(_comm(_reduced("tied_gradient"), Collective.ALL_REDUCE, Axis.EMBEDDING, size, dtype))
     present = [owner for owner in Owner if on_rank.of(owner).any()]
     for owner in present:
-        ops += _reduction(context, owner, on_rank.of(owner))
+        ops += _reduction(context, owner, on_rank)
     ops += gradients_to_host(context, owned_elements(context, on_rank))
     ops += _update(context, on_rank)
-    ops += [_return(context, owner, on_rank.of(owner)) for owner in present]
+    ops += [_return(context, owner, on_rank) for owner in present]
     return tuple(ops)
 
 
@@ -101,7 +134,7 @@ def _comm(what: Identity, kind: Collective, axis: Axis, size_bytes: IntArray, dt
     )
 
 
-def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[Op]:
+def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> list[Op]:
     """Gradients summed over the copies; hybrid sharding sums the shards over the replicas after."""
     layout, preset = context.layout, context.job.preset
     dtype = context.job.precision.reduce
@@ -109,12 +142,12 @@ def _reduction(context: LayerContext, owner: Owner, elements: IntArray) -> list[
     axis = context.traits.copies.copy_axis(owner)
     name = f"{owner.value}_gradient"
     # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding).
-    elements = np.where(layout.zero_stage >= 2, 0, elements)
-    whole = (elements * width).astype(np.int64)
+    here = layout.zero_stage < 2
+    whole = (np.where(here, on_rank.of(owner), 0) * width).astype(np.int64)
     if preset.data_parallel.gradient_sync == "all_reduce":
         return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype)]
     parts = shards(context, owner)
-    padded = padded_to_ranks(elements, parts, width)
+    padded = (np.where(here, shard_elements(context, on_rank, owner), 0) * parts * width).astype(np.int64)
     shard_axis = context.traits.copies.shard_axis(owner)
     ops: list[Op] = [
         _comm(_reduced(name), Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype),
@@ -134,11 +167,16 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
     owned = owned_elements(context, on_rank)
     here = owned - offloaded_elements(context, owned)
     before, after = optimizer_passes(context, on_rank.total, here)
-    update = Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=here)
-    return [*before, update, *host_updates(context, owned), *after]
+    by_adam = here - owned_by_muon(context, on_rank)
+    update = Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=by_adam)
+    owners = {one.matrix.owner: None for one in on_rank.matrices}
+    by_muon = [
+        op for owner in owners for op in update_ops(context, muon_dealt(context, on_rank, owner), owner)
+    ]
+    return [*before, update, *by_muon, *host_updates(context, owned), *after]
 
 
-def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
+def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     """Updated parameters back to every copy: one all-gather, or one broadcast after another, each from the
     owner of a shard (InternEvo)."""
     layout = context.layout
@@ -147,7 +185,8 @@ def _return(context: LayerContext, owner: Owner, elements: IntArray) -> Op:
     gathered_later = (layout.zero_stage >= 3) | (
         (layout.zero_stage == 2) & context.job.preset.data_parallel.gathers_every_forward
     )
-    size = padded_to_ranks(elements, parts, dtype_bytes(dtype))
+    shard = shard_elements(context, on_rank, owner)
+    size = (shard * parts * dtype_bytes(dtype)).astype(np.int64)
     size = np.where((parts > 1) & ~gathered_later, size, 0)
     label = f"{Module.STEP}.{owner.value}_parameters"
     what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)

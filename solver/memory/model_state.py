@@ -4,7 +4,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.data_parallel.offload import keeps_gradients_on_host, offloaded_elements
-from ops.data_parallel.step import RankParameters, owned_elements
+from ops.data_parallel.step import RankParameters, owned_by_muon, owned_elements
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 
@@ -13,7 +13,7 @@ def model_state(
     context: LayerContext, trained: RankParameters, frozen: RankParameters, zero_stage: IntArray
 ) -> dict[str, FloatArray]:
     """Parameters (cut by stage 3), gradients (by stage 2 and up) and optimizer state (by stage 1 and up) of the
-    ``trained`` and ``frozen`` elements of a rank, without what is on the host."""
+    ``trained`` and ``frozen`` elements of a rank, without what is on the host; Muon keeps one moment of its matrices."""
     precision = context.job.precision
     owned = owned_elements(context, trained)
     here = owned - offloaded_elements(context, owned)
@@ -25,5 +25,5 @@ def model_state(
     return {
         "parameters_bytes": (parameters + still) * dtype_bytes(precision.parameter),
         "gradients_bytes": gradients * dtype_bytes(precision.gradient),
-        "optimizer_bytes": here * state,
+        "optimizer_bytes": here * state - owned_by_muon(context, trained) * dtype_bytes(precision.moments),
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.data_parallel.muon import held_matrices
 from ops.data_parallel.offload import optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import HostTransfer, Owner
@@ -64,6 +65,8 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     kinds = [layer_bytes(piece, count) for piece in layers.pieces]
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
     on_rank = _over_layers([kind.parameters.take(row) for kind in kinds], weights)
+    if job.optimizer == "muon":
+        on_rank = replace(on_rank, matrices=held_matrices(model, job, layout, stages.layers))
     frozen = _over_layers([kind.frozen.take(row) for kind in kinds], weights)
     vpp = plans.vpp[stages.plan]
     num_micro = plans.num_micro[stages.plan]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ops.context import LayerContext
+from ops.data_parallel.muon import working_bytes
 from ops.data_parallel.offload import offloaded_elements
 from ops.data_parallel.step import RankParameters, owned_elements
 from solver.memory.memory_cost import MemoryCost
@@ -31,7 +32,7 @@ def step_buffers(
     """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
     before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
     the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
-    shard for the update."""
+    shard for the update, Muon's largest matrix."""
     precision, preset = context.job.precision, context.job.preset
     widened = (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
     owned = owned_elements(context, on_rank)
@@ -41,6 +42,7 @@ def step_buffers(
         bucket_bytes(context, on_rank) * ~reduces_in_backward(context),
         embedding * checked,
         (owned - offloaded_elements(context, owned)) * dtype_bytes(precision.master) * widened,
+        working_bytes(context, on_rank.matrices),
     )
 
 

@@ -122,6 +122,15 @@ def _optimizer_on_host(draft: Draft) -> BoolArray:
     return bools((draft["zero_stage"] >= 1) & (kind != "") & parted | (share == 0.0))
 
 
+def _matrices_whole(draft: Draft) -> BoolArray:
+    """Muon wants whole matrices: only optimizer state is cut, by matrices, and it stays on the device
+    (layer_wise_optimizer.py); a strategy that cuts weights over wp has none."""
+    if draft.job.optimizer != "muon":
+        return _always(draft, True)
+    uncut = draft.sharding.traits.copies.linear_owner is not Owner.WEIGHT
+    return bools((draft["zero_stage"] <= 1) & (draft.columns["optimizer_offload"] == 0.0) & uncut)
+
+
 def _activations_on_host(draft: Draft) -> BoolArray:
     """Megatron-Core, transformer_config.py, where cpu_offloading: no pipeline, no recomputation, one layer stays."""
     layers = draft["offloaded_layers"]
@@ -254,6 +263,11 @@ RULES: tuple[Rule, ...] = (
         reason="the framework cannot run so much of this optimizer on the host",
         after="zero_stage",
         keep=_optimizer_on_host,
+    ),
+    Rule(
+        reason="Muon takes whole matrices: state sharded at most, on the device, weights not over wp",
+        after="zero_stage",
+        keep=_matrices_whole,
     ),
     Rule(
         reason="the framework cannot keep these layers' activations on the host",

@@ -87,12 +87,11 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         return result
 
     def held(count: Callable[[Op], IntArray]) -> RankParameters:
-        return RankParameters(
-            **{
-                owner.value: total([count(op) for op in forward if op.owner is owner]).astype(np.int64)
-                for owner in Owner
-            }
-        )
+        of = {
+            owner: total([count(op) for op in forward if op.owner is owner]).astype(np.int64)
+            for owner in Owner
+        }
+        return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
 
     return LayerBytes(
         saved_bytes=total([op.saved_bytes for op in forward]),

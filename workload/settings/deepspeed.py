@@ -43,6 +43,7 @@ def deepspeed_settings(question: Question, plan: Plan) -> LaunchText:
 def check_deepspeed(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a job that no plan makes DeepSpeed run; every model is its script's."""
     del model
+    refuse_unless(job.optimizer == "adamw", NAME, "whole matrices dealt to ranks, as Muon is priced")
     _precision(job.precision)
 
 

@@ -69,6 +69,7 @@ def check_internevo(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes InternEvo run."""
     model_section(_trained(model, job))
     refuse_unless(not job.dropout, NAME, "a job's dropout")
+    refuse_unless(job.optimizer == "adamw", NAME, "another optimizer than Adam")
     products = job.precision
     plain = products.compute in ("bf16", "fp16") and products.linear == products.compute
     refuse_unless(plain, NAME, f"{products.linear} products")

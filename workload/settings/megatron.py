@@ -27,7 +27,14 @@ USAGE = (
 )
 CORE = "0.14"
 # flags that core 0.14 does not have yet
-SINCE = {"--window-size": "0.15", "--cpu-offloading-num-layers": "0.16", "--moe-shared-expert-gate": "0.16"}
+SINCE = {
+    "--window-size": "0.15",
+    "--cpu-offloading-num-layers": "0.16",
+    "--moe-shared-expert-gate": "0.16",
+    "--moe-latent-size": "0.19",
+    "--attention-output-gate": "0.19",
+    "--optimizer": "0.19",
+}
 
 
 def megatron_settings(question: Question, plan: Plan) -> LaunchText:
@@ -142,6 +149,9 @@ def _data_parallel(question: Question, plan: Plan) -> Flags:
                 choices.overlap_grad_reduce, NAME, "gathering parameters ahead without overlap-grad-reduce"
             )
             flags["--overlap-param-gather"] = None
+    if question.job.optimizer == "muon":
+        refuse_unless(plan.zero_size in (1, copies), NAME, "Muon over a part of the data-parallel ranks")
+        flags["--optimizer"] = "muon"
     precision = question.job.precision
     plain = {precision.master, precision.moments} == {"fp32"}
     refuse_unless(plain or plan.zero_size > 1, NAME, "narrow optimizer states that are not distributed")

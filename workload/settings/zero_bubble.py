@@ -64,6 +64,7 @@ def check_zero_bubble(model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for a model or a job that no plan makes the fork run."""
     check_megatron(model, job)
     refuse_unless(not model.tied_embeddings, NAME, "an embedding tied to the head")
+    refuse_unless(job.optimizer == "adamw", NAME, "another optimizer than Adam")
 
 
 def zero_bubble_flags(question: Question, plan: Plan) -> Flags:

@@ -1,5 +1,6 @@
 """What decides a stage's memory: peaks that do not meet, kept outputs, what stands beside tensors."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
 from solver.search import price_plan
+from spec.parameters import block_parameters
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
 from spec.units import MIB
@@ -53,6 +55,20 @@ def test_a_pipeline_that_keeps_outputs_holds_one_a_micro_batch_in_flight_and_two
     freed = memory(PRESETS["deepspeed"].changed({"pipeline.keeps_stage_outputs": False}), pp=4)
     output = 2.0 * 2 * SEQ * HIDDEN
     assert kept.activations_bytes[0] - freed.activations_bytes[0] == pytest.approx((4 + 2) * output)
+
+
+def test_muon_keeps_one_moment_of_the_matrices_of_layers() -> None:
+    """arXiv 2502.16982: 4 bytes an element less than AdamW; the embedding and the norms keep both."""
+    asked = question(world_size=1, sequences=16, preset=PRESETS["megatron"])
+    plan = Plan(strategy="mtp", preset="megatron", micro_batch=2, num_micro=8)
+
+    def optimizer_bytes(optimizer: str) -> float:
+        job = replace(asked.job, optimizer=optimizer)
+        return float(sized(asked.model, job, PlanTable.of(plan), asked.cluster).memory.optimizer_bytes[0])
+
+    block = asked.model.blocks[0].block
+    layer = block_parameters(block, HIDDEN) - 2 * HIDDEN
+    assert optimizer_bytes("adamw") - optimizer_bytes("muon") == 4 * asked.model.num_layers * layer
 
 
 def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> None:

@@ -7,6 +7,7 @@ import pytest
 from solver.plans.space import full_space
 from solver.search import search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
+from spec.cluster.cluster import HostSpec
 from spec.model import MoeSpec
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
@@ -27,6 +28,28 @@ EXPERTS = replace(
 def broken(text: str, *, model=DENSE, preset: str = "deepspeed") -> tuple[str, ...]:
     asked = question(model=model, world_size=16, preset=PRESETS[preset])
     return broken_rules(asked, plan_of(parse_plan(f"strategy=ulysses,{text}"), asked, "--plan"))
+
+
+HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9, links=4)
+MUON = "Muon takes whole matrices: state sharded at most, on the device, weights not over wp"
+
+
+@pytest.mark.parametrize(
+    ("text", "preset", "reason"),
+    [
+        ("strategy=mtp,zero_stage=1,zero_size=0", "deepspeed", None),
+        ("strategy=mtp,zero_stage=2,zero_size=0", "deepspeed", MUON),
+        ("strategy=mtp,zero_stage=1,zero_size=0,optimizer_offload=1", "deepspeed", MUON),
+        ("strategy=isp,wp=4,zero_stage=1,zero_size=0", "internevo", MUON),
+    ],
+)
+def test_muon_takes_whole_matrices(text: str, preset: str, reason: str | None) -> None:
+    asked = question(model=DENSE, world_size=16, preset=PRESETS[preset])
+    asked = replace(asked, cluster=replace(asked.cluster, host=HOST))
+    for optimizer, expected in (("muon", reason), ("adamw", None)):
+        one = replace(asked, job=replace(asked.job, optimizer=optimizer))
+        found = broken_rules(one, plan_of(parse_plan(text), one, "--plan"))
+        assert (MUON in found) == (expected is not None)
 
 
 @pytest.mark.parametrize(

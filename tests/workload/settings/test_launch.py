@@ -38,6 +38,15 @@ def test_adapters_are_no_flags_of_a_launch(tmp_path: Path) -> None:
     write_launch_files(question, PLAN, {"trace": tmp_path / "t.json"})
 
 
+@pytest.mark.parametrize("preset", ["deepspeed", "internevo"])
+def test_muon_is_megatrons(tmp_path: Path, preset: str) -> None:
+    plan = Plan(strategy="mtp", preset=preset)
+    question = asked(plan)
+    question = replace(question, job=replace(question.job, optimizer="muon"))
+    with pytest.raises(ExportError, match=r"optimizer|Muon"):
+        write_launch_files(question, plan, {preset: tmp_path / "settings"})
+
+
 def test_nothing_is_written_when_one_is_refused(tmp_path: Path) -> None:
     long = replace(PLAN, num_micro=300_000)
     files = {"megatron": tmp_path / "m.txt", "trace": tmp_path / "t.json"}

@@ -194,6 +194,29 @@ def test_the_file_says_its_use_its_core_and_what_else_is_needed() -> None:
     assert "core 0.16 or later" in offloaded
 
 
+def test_what_core_0_19_brought() -> None:
+    """arguments.py: --optimizer takes muon; --attention-output-gate and --moe-latent-size are fields of its config."""
+    plan = replace(FSP, dp=4, zero_stage=1, zero_size=4)
+    block = small_model().blocks[0].block
+    gated = with_block(small_model(layers=8), mixer=replace(block.mixer, output_gate=True))
+    question = asked(plan, model=gated)
+    question = replace(question, job=replace(question.job, optimizer="muon"))
+    text = megatron_settings(question, plan).text
+    assert "core 0.19 or later" in text
+    read = parse_flags("megatron-core-0.19", text)
+    assert (read.optimizer, read.attention_output_gate, read.use_distributed_optimizer) == (
+        "muon",
+        True,
+        True,
+    )
+    part = replace(plan, zero_size=2)
+    with pytest.raises(ExportError, match="Muon over a part"):
+        megatron_settings(question, part)
+    latent = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=256, latent_hidden=64)
+    routed = with_block(small_model(layers=8), mlp=None, moe=latent)
+    assert megatron_flags(asked(FSP, model=routed), FSP)["--moe-latent-size"] == 64
+
+
 def test_a_model_that_no_plan_can_run_is_known_before_there_is_one() -> None:
     odd = with_block(small_model(layers=8), parallel_residual=True)
     with pytest.raises(ExportError, match="parallel residuals"):

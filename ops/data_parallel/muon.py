@@ -1,0 +1,215 @@
+"""Muon (arXiv 2502.16982 sec. 2): the momentum of every matrix of a layer, orthogonalised, is its update.
+
+Source: Megatron-LM ``core/optimizer/layer_wise_optimizer.py`` (whole matrices are dealt to data-parallel ranks, to the one with the
+least work by ``_ns_compute_cost``; gradients and parameters travel as with AdamW) and ``emerging_optimizers.py`` (matrices of
+layers alone: embedding, head, norms and biases keep AdamW; queries, keys and values apart; tp_mode "duplicated": every
+tensor-parallel rank gathers the momentum and works on all of it); Emerging-Optimizers ``muon_utils.py``, newton_schulz (five steps of
+three products in bf16), and ``orthogonalized_optimizer.py``, step (the passes around them).
+``Assumption:`` all matrices of layers are cut over tensor-parallel ranks (a router is not), and the busiest rank has the mean work, or the
+largest matrix.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.block import model_ops
+from ops.context import LayerContext
+from ops.layout import Layout
+from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Owner, Phase
+from ops.recompute.layers import Recompute
+from ops.roles import Module, Role
+from spec.arrays import FloatArray, IntArray
+from spec.collectives import Collective
+from spec.job import JobSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockSpec, ModelSpec
+
+STEPS = 5
+FP32_BYTES, BF16_BYTES = 4.0, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """One of the matrices of a layer, whole, the smaller side first; an expert's, if ``owner`` says so."""
+
+    small: int
+    large: int
+    owner: Owner
+
+    @property
+    def elements(self) -> int:
+        """Of one."""
+        return self.small * self.large
+
+    @property
+    def cost(self) -> float:
+        """Half the FLOPs of one step."""
+        return float(self.small) ** 2 * (2.0 * self.large + self.small)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldMatrices:
+    """``count`` equal matrices whose slices, or wholes, a rank holds, one entry per row."""
+
+    matrix: Matrix
+    count: IntArray
+
+    def take(self, rows: IntArray) -> "HeldMatrices":
+        """The rows asked for."""
+        return replace(self, count=self.count[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealt:
+    """The matrices of one owner among ``shards`` ranks: ``elements`` of the busiest one's, whole; its work is
+    ``load`` times the mean."""
+
+    matrices: tuple[HeldMatrices, ...]
+    shards: IntArray
+    elements: FloatArray
+    load: FloatArray
+
+
+def held_matrices(
+    model: ModelSpec, job: JobSpec, layout: Layout, layers: tuple[IntArray, ...]
+) -> tuple[HeldMatrices, ...]:
+    """The matrices of a stage with so many ``layers`` of each block kind (kinds may come twice); of experts those of a
+    rank."""
+    counts: dict[Matrix, IntArray] = {}
+    kinds = [_of_layer(model, job, index) for index in range(len(model.blocks))]
+    for index, number in enumerate(layers):
+        for matrix, each in kinds[index % len(kinds)].items():
+            ranks = layout.ep if matrix.owner is Owner.EXPERT else 1
+            counts[matrix] = counts.get(matrix, 0 * number) + number * each // ranks
+    return tuple(HeldMatrices(matrix=matrix, count=count) for matrix, count in counts.items())
+
+
+def _of_layer(model: ModelSpec, job: JobSpec, index: int) -> dict[Matrix, int]:
+    """How many matrices of each size one layer has: its products' weights on a rank that has them whole."""
+    run = model.blocks[index]
+    (piece,) = model_ops(replace(model, blocks=(run,)), job, Layout.of(1), "mtp", Recompute.NONE).blocks
+    found: dict[Matrix, int] = {}
+    for op in piece.forward:
+        if not isinstance(op, BatchedGemm | GroupedGemm) or not op.parameters.any():
+            continue
+        expert = isinstance(op, GroupedGemm)
+        for outputs in _parts(op, run.block):
+            sides = sorted((int(op.k[0]), outputs))
+            matrix = Matrix(small=sides[0], large=sides[1], owner=Owner.EXPERT if expert else Owner.DENSE)
+            found[matrix] = found.get(matrix, 0) + (int(op.groups[0]) if isinstance(op, GroupedGemm) else 1)
+    return found
+
+
+def _parts(op: BatchedGemm | GroupedGemm, block: BlockSpec) -> Iterable[int]:
+    """Outputs of the matrices that a weight is: queries, keys, values and gates are one each (muon_split_qkv)."""
+    mixer = block.mixer
+    if op.role is not Role.QKV or not isinstance(mixer, AttentionSpec) or mixer.kind is AttentionKind.MLA:
+        return (int(op.n[0]),)
+    queries, keys = mixer.num_heads, mixer.num_kv_heads
+    gates = (queries * mixer.v_dim,) * mixer.output_gate
+    return (queries * mixer.qk_dim, *gates, keys * mixer.qk_dim, keys * mixer.v_dim)
+
+
+def dealt(held: tuple[HeldMatrices, ...], owner: Owner, shards: IntArray) -> Dealt:
+    """How the matrices of ``owner`` lie on ``shards`` ranks."""
+    own = tuple(one for one in held if one.matrix.owner is owner)
+
+    def busiest(weights: list[float]) -> tuple[FloatArray, FloatArray]:
+        """Of the busiest rank, and on the mean one."""
+        none = np.zeros(len(shards))
+        total = sum((one.count * weight for one, weight in zip(own, weights, strict=True)), none)
+        largest = np.max(
+            [(one.count > 0) * weight for one, weight in zip(own, weights, strict=True)] or [none], axis=0
+        )
+        return np.maximum(total / shards, largest), total / shards
+
+    elements, _ = busiest([float(one.matrix.elements) for one in own])
+    most, mean = busiest([one.matrix.cost for one in own])
+    load = np.divide(most, mean, out=np.ones_like(most), where=mean > 0)
+    return Dealt(matrices=own, shards=shards, elements=elements, load=load)
+
+
+def update_ops(context: LayerContext, dealt_out: Dealt, owner: Owner) -> list[Op]:
+    """The busiest rank's update of its matrices of ``owner``."""
+    axis, ranks = (Axis.ETP, context.layout.etp) if owner is Owner.EXPERT else (Axis.TP, context.layout.tp)
+    whole = np.ceil(dealt_out.elements).astype(np.int64)
+    own = np.ceil(dealt_out.elements / ranks).astype(np.int64)
+
+    def one_pass(name: str, kernel: str, elements: IntArray, dtype: str = "fp32") -> MemoryBound:
+        return MemoryBound(
+            module=Module.STEP,
+            role=Role.UPDATE,
+            name=f"{Module.STEP}.muon_{owner.value}_{name}",
+            phase=Phase.STEP,
+            kernel=kernel,
+            rows=elements,
+            width=np.ones_like(elements),
+            dtype=dtype,
+        )
+
+    gather = Comm(
+        module=Module.STEP,
+        role=Role.UPDATE,
+        name=f"{Module.STEP}.muon_{owner.value}_gather",
+        phase=Phase.STEP,
+        collective=Collective.ALL_GATHER,
+        axis=axis,
+        size_bytes=np.where(ranks > 1, FP32_BYTES * whole, 0).astype(np.int64),
+        dtype="fp32",
+    )
+    return [
+        one_pass("decay", "copy", own),
+        one_pass("momentum", "add", own),
+        gather,
+        one_pass("norm", "norm_reduce", whole),
+        one_pass("normed", "copy", whole),
+        one_pass("narrow", "cast", whole, "bf16"),
+        *(product for one in dealt_out.matrices for product in _newton_schulz(one, dealt_out)),
+        one_pass("wide", "cast", whole, "bf16"),
+        one_pass("scale", "copy", own),
+        one_pass("add", "add", own),
+    ]
+
+
+def _newton_schulz(held: HeldMatrices, dealt_out: Dealt) -> list[Op]:
+    """muon_utils.py, newton_schulz_step: A = X X^T, B = b A + c A A, X = a X + B X, for the rank's share of the matrices."""
+    small, large = (np.full(len(held.count), side) for side in (held.matrix.small, held.matrix.large))
+    share = STEPS * held.count / dealt_out.shards * dealt_out.load
+    shapes = {
+        "gram": (small, large, small, "NT"),
+        "square": (small, small, small, "NN"),
+        "turn": (small, small, large, "NN"),
+    }
+    return [
+        BatchedGemm(
+            module=Module.STEP,
+            role=Role.UPDATE,
+            name=f"{Module.STEP}.muon_{name}_{held.matrix.small}x{held.matrix.large}",
+            phase=Phase.STEP,
+            repeat=share,
+            batch=np.ones_like(small),
+            m=m,
+            k=k,
+            n=n,
+            layout=layout,
+            dtype="bf16",
+        )
+        for name, (m, k, n, layout) in shapes.items()
+    ]
+
+
+def working_bytes(context: LayerContext, held: tuple[HeldMatrices, ...]) -> FloatArray:
+    """What the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32 under tensor
+    parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
+    gathered = 2.0 * FP32_BYTES * (context.layout.tp > 1)
+    needed = [
+        (one.count > 0)
+        * (
+            one.matrix.elements * (gathered + FP32_BYTES + 2.0 * BF16_BYTES)
+            + 2.0 * BF16_BYTES * one.matrix.small**2
+        )
+        for one in held
+    ]
+    return np.asarray(np.max(needed, axis=0) if needed else np.zeros(len(context.layout)), dtype=np.float64)

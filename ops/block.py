@@ -48,11 +48,15 @@ def model_ops(
     sharding = STRATEGIES[strategy]
     context = layer_context(sharding, model, job, layout)
     kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
-    blocks = tuple(
-        sharded_over_data(context, block_ops(context, sharding, run.block, kind, modules), Module.LAYER)
+    # Runs of equal blocks, of which hybrids have many, share one piece.
+    pieces = {
+        (kind, block): sharded_over_data(
+            context, block_ops(context, sharding, block, kind, modules), Module.LAYER
+        )
         for kind in kinds
-        for run in model.blocks
-    )
+        for block in {run.block: None for run in model.blocks}
+    }
+    blocks = tuple(pieces[kind, run.block] for kind in kinds for run in model.blocks)
     shares = offloaded_shares(model, layout.offloaded_layers) * len(kinds)
     blocks = tuple(map(activations_offloaded, blocks, shares))
     first = frozen_ends(context, embedding(context, sharding))

@@ -104,10 +104,12 @@ class StageSeconds:
 def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StageSeconds:
     """Time every stage row of the table."""
     plans, stages = table.plans, table.stages
-    times = [
-        layer_times(pricer, job, piece, table.layers.layout, split=plans.schedule.splits_backward)
-        for piece in table.layers.pieces
-    ]
+    # Runs of equal blocks share a piece.
+    timed = {
+        id(piece): layer_times(pricer, job, piece, table.layers.layout, split=plans.schedule.splits_backward)
+        for piece in {id(piece): piece for piece in table.layers.pieces}.values()
+    }
+    times = [timed[id(piece)] for piece in table.layers.pieces]
     forward = _stage_sum(table, [time.forward for time in times])
     backward = _stage_sum(table, [time.backward for time in times])
     row_layout = plans.layout.take(stages.plan)

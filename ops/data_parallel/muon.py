@@ -24,7 +24,7 @@ from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockSpec, ModelSpec
+from spec.model import BlockRun, BlockSpec, ModelSpec
 
 STEPS = 5
 FP32_BYTES, BF16_BYTES = 4.0, 2.0
@@ -78,24 +78,24 @@ def held_matrices(
     """The matrices of a stage with so many ``layers`` of each block kind (kinds may come twice); of experts those of a
     rank."""
     counts: dict[Matrix, IntArray] = {}
-    kinds = [_of_layer(model, job, index) for index in range(len(model.blocks))]
+    known = {run.block: _of_layer(model, job, run.block) for run in model.blocks}
     for index, number in enumerate(layers):
-        for matrix, each in kinds[index % len(kinds)].items():
+        for matrix, each in known[model.blocks[index % len(model.blocks)].block].items():
             ranks = layout.ep if matrix.owner is Owner.EXPERT else 1
             counts[matrix] = counts.get(matrix, 0 * number) + number * each // ranks
     return tuple(HeldMatrices(matrix=matrix, count=count) for matrix, count in counts.items())
 
 
-def _of_layer(model: ModelSpec, job: JobSpec, index: int) -> dict[Matrix, int]:
+def _of_layer(model: ModelSpec, job: JobSpec, block: BlockSpec) -> dict[Matrix, int]:
     """How many matrices of each size one layer has: its products' weights on a rank that has them whole."""
-    run = model.blocks[index]
-    (piece,) = model_ops(replace(model, blocks=(run,)), job, Layout.of(1), "mtp", Recompute.NONE).blocks
+    alone = replace(model, blocks=(BlockRun(block=block, count=1),))
+    (piece,) = model_ops(alone, job, Layout.of(1), "mtp", Recompute.NONE).blocks
     found: dict[Matrix, int] = {}
     for op in piece.forward:
         if not isinstance(op, BatchedGemm | GroupedGemm) or not op.parameters.any():
             continue
         expert = isinstance(op, GroupedGemm)
-        for outputs in _parts(op, run.block):
+        for outputs in _parts(op, block):
             sides = sorted((int(op.k[0]), outputs))
             matrix = Matrix(small=sides[0], large=sides[1], owner=Owner.EXPERT if expert else Owner.DENSE)
             found[matrix] = found.get(matrix, 0) + (int(op.groups[0]) if isinstance(op, GroupedGemm) else 1)

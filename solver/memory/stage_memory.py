@@ -62,7 +62,9 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     context = layer_context(plans.sharding, model, job, layout)
     row = layers.row[stages.plan]
     count = len(layers.layout)
-    kinds = [layer_bytes(piece, count) for piece in layers.pieces]
+    # Runs of equal blocks share a piece.
+    held = {key: layer_bytes(piece, count) for key, piece in {id(p): p for p in layers.pieces}.items()}
+    kinds = [held[id(piece)] for piece in layers.pieces]
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
     on_rank = _over_layers([kind.parameters.take(row) for kind in kinds], weights)
     if job.optimizer == "muon":

@@ -14,12 +14,14 @@ from profdb.store.columns import (
     LabelColumn,
     SampleTable,
     label_names,
-    number_names,
+    number_limits,
 )
-from spec.arrays import ints
+from spec.arrays import IntArray, ints
 from spec.collectives import Collective
 from spec.errors import ProfileError
 from spec.origin import Origin
+from spec.program.limits import MOST_GPUS
+from spec.program.numbers import shortened
 
 SCHEMA_VERSION = 1
 
@@ -28,10 +30,16 @@ Launched = Mapping[str, str | int | float | bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldShape:
-    """The processes that ran when a sample was taken."""
+    """The processes that ran when a sample was taken. Raises ProfileError for a number that is none."""
 
     nodes: int = 1
     ranks: int = 1
+
+    def __post_init__(self) -> None:
+        for name, number in (("nodes", self.nodes), ("ranks", self.ranks)):
+            if type(number) is not int or not 1 <= number <= MOST_GPUS:
+                shown = shortened(str(number))
+                raise ProfileError(f"{name} = {shown} of a sample: a whole number from 1 to {MOST_GPUS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +99,7 @@ class MachineFacts:
 
 
 def tabulate(samples: Sequence[Sample]) -> dict[Family, SampleTable]:
-    """Columns of each family that occurs."""
+    """Columns of each family that occurs. Raises ProfileError for a size that is none."""
     by_family: dict[Family, list[Sample]] = {}
     for sample in samples:
         by_family.setdefault(FAMILY_OF[type(sample.case)], []).append(sample)
@@ -102,7 +110,7 @@ def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
     counts = ints([len(sample.trials_s) for sample in samples])
     return SampleTable(
         family=family,
-        numbers={name: ints([int(getattr(s.case, name)) for s in samples]) for name in number_names(family)},
+        numbers={name: _sizes(samples, name, limits) for name, limits in number_limits(family).items()},
         labels={
             name: LabelColumn.of(str(getattr(s.case, name)) for s in samples) for name in label_names(family)
         },
@@ -115,6 +123,19 @@ def _table_of(family: Family, samples: list[Sample]) -> SampleTable:
         taken=LabelColumn.of(s.taken for s in samples),
         launched=LabelColumn.of(json.dumps(dict(s.launched), sort_keys=True) for s in samples),
     )
+
+
+def _sizes(samples: Sequence[Sample], name: str, limits: tuple[int, int]) -> IntArray:
+    """A number of each sample's case."""
+    least, most = limits
+    for sample in samples:
+        size = getattr(sample.case, name)
+        if not isinstance(size, int) or not least <= size <= most:
+            raise ProfileError(
+                f"{name} = {shortened(str(size))} of a {FAMILY_OF[type(sample.case)].value} sample: a whole number "
+                f"from {least} to {most}"
+            )
+    return ints([int(getattr(sample.case, name)) for sample in samples])
 
 
 def case_at(table: SampleTable, row: int) -> Case:

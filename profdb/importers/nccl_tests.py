@@ -3,7 +3,7 @@
 ``size`` in these logs is the whole array on one rank (all_gather: what is gathered; reduce_scatter:
 what is scattered), as our ``size_bytes``. Out-of-place and in-place times become two samples of one case.
 What a launcher writes before each line is taken off. Lines of other programs between the rows (MPI, NCCL
-messages) are passed over; a line that starts with a number and is no row is an error. Several runs may
+messages) are passed over; a line that starts as a row does and is none is an error. Several runs may
 follow each other in one file.
 
 Source of the layout: nccl-tests, src/common.cu and src/util.cu (writeDeviceReport, writeResultHeader,
@@ -20,6 +20,8 @@ from profdb.cases import CollectiveCase
 from profdb.sample import Sample, WorldShape
 from spec.collectives import Collective
 from spec.errors import ProfileError
+from spec.program.limits import MOST_BYTES
+from spec.program.numbers import whole_number
 from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 from spec.units import GIGA, US
 
@@ -62,7 +64,7 @@ DTYPES: dict[str, str] = {
 _LAUNCHER = re.compile(r"^(?:.{0,60}<std(?:out|err)>:\s?|\s*\d+:\s)")
 _PROGRAM = re.compile(rf"(?<![A-Za-z])({'|'.join((*PROGRAMS, *REFUSED))})_perf\b")
 _RANK = re.compile(r"#\s*Rank\s+\d+(?:\s+Group\s+(\d+))?.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(\S.*)")
-_ROW = re.compile(r"\d+\s+\d+\s")
+_ROW = re.compile(rf"\d+\s+\d+\s|\S+\s+\S+\s+(?:{'|'.join(DTYPES)})\s")
 _ROOT = re.compile(r"-?\d+$")
 
 ROUNDING = 0.02
@@ -141,7 +143,7 @@ def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Ite
     cells = _aligned(run, cells)
     if len(cells) != len(run.columns):
         raise ProfileError(f"{where}: {len(cells)} cells under {len(run.columns)} columns; nothing imported")
-    if int(cells[0]) == 0:
+    if _size_bytes(cells, where) == 0:
         return
     case = _case_of(run, cells, where, domain_ranks)
     world = WorldShape(nodes=len(set(run.hosts)), ranks=len(run.hosts))
@@ -155,6 +157,13 @@ def _read_row(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Ite
             launched={"program": f"{run.program}_perf", "in_place": in_place},
             world=world,
         )
+
+
+def _size_bytes(cells: list[str], where: str) -> int:
+    try:
+        return whole_number(cells[0], minimum=0, maximum=MOST_BYTES)
+    except ValueError as error:
+        raise ProfileError(f"{where}: size {error}; nothing imported") from error
 
 
 def _aligned(run: _Run, cells: list[str]) -> list[str]:
@@ -181,7 +190,9 @@ def _checked_time(run: _Run, cells: list[str], place: int, where: str) -> float:
         raise ProfileError(f"{where}: the run found {wrong} wrong values; nothing imported")
     # hypercube.cu works its algbw out from what a rank receives, all but its own part.
     ranks = len(run.hosts)
-    expected = int(cells[0]) / seconds * ((ranks - 1) / ranks if run.program == "hypercube" else 1.0)
+    expected = (
+        _size_bytes(cells, where) / seconds * ((ranks - 1) / ranks if run.program == "hypercube" else 1.0)
+    )
     if expected > GIGA and abs(printed / expected - 1.0) > ROUNDING:
         raise ProfileError(
             f"{where}: algbw {printed / GIGA:.2f} GB/s is not that of size and time, {expected / GIGA:.2f}; nothing imported"
@@ -208,7 +219,7 @@ def _case_of(run: _Run, cells: list[str], where: str, domain_ranks: int) -> Coll
         intra, inter = (2, 1) if inter == 1 else (1, 2)
     return CollectiveCase(
         collective=kind,
-        size_bytes=int(cells[0]),
+        size_bytes=_size_bytes(cells, where),
         intra=intra,
         inter=inter,
         siblings=siblings,

@@ -15,6 +15,9 @@ from spec.errors import UserError
 WRONG_INPUT = 2
 INTERRUPTED = 130
 
+MOST_SAID = 1200
+"""Letters of a complaint that quotes a name of any length."""
+
 # What writing to stdout raises without naming a file: no reader, no room, no quota, a broken or closed device.
 OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
 
@@ -64,11 +67,14 @@ def _status_of(work: Callable[[], int]) -> int:
 
 
 def complain(text: str) -> None:
-    """One line on stderr, whatever the text holds; lost where stderr cannot be written."""
+    """One line on stderr, whatever the text holds and however long; lost where stderr cannot be written."""
     if sys.stderr is None:
         return
+    line = " ".join(text.split())
+    if len(line) > MOST_SAID:
+        line = f"{line[: MOST_SAID // 2]} ... {line[-MOST_SAID // 2 :]}"
     try:
-        print(" ".join(text.split()), file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
     except OSError:
         _forget(sys.stderr.fileno())
 

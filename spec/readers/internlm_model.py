@@ -57,7 +57,9 @@ def read_internlm_model(
     _refuse_unpriced(model)
     attention, mlp_bias = _attention(model, family, hidden, model_type)
     norm = NormKind(model.choice("norm_type", [kind.value for kind in NormKind], "rmsnorm"))
-    ffn = rounded_ffn(hidden, model.number("mlp_ratio"), multiple_of=model.integer_or("multiple_of", 256))
+    ffn = rounded_ffn(
+        hidden, model.measure("mlp_ratio", *MLP_RATIOS), multiple_of=model.integer_or("multiple_of", 256)
+    )
     swiglu = model.flag("use_swiglu", True)
     experts = _experts(model, moe, family, ffn)
     # without SwiGLU the gate is a GELU (InternEvo 0.5.3, internlm/model/modules/mlp.py, FeedForward)
@@ -78,6 +80,10 @@ def read_internlm_model(
     model.close(MODEL)
     moe.close(MOE)
     return spec
+
+
+MLP_RATIOS = (1e-3, 1e3)
+"""Narrowest and widest MLP over hidden that anybody means: published ones lie from 0.1 (an expert) to 8."""
 
 
 def rounded_ffn(hidden: int, mlp_ratio: float, *, multiple_of: int) -> int:

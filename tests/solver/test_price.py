@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import STEP_PARTS, price, sized
+from solver.price import STEP_PARTS, hop_bytes, price, sized
 from solver.question import Question
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
@@ -155,3 +155,23 @@ def test_zero_cuts_the_optimizer_state_by_its_size() -> None:
     cut = answer(replace(plan, zero_size=4, zero_stage=1))
     assert whole.memory_bytes["optimizer"] == pytest.approx(4 * cut.memory_bytes["optimizer"], rel=1e-4)
     assert whole.memory_bytes["optimizer"] == pytest.approx(6 * whole.memory_bytes["parameters"])
+
+
+@pytest.mark.parametrize(
+    ("preset", "strategy", "pieces"),
+    [
+        ("megatron", "mtp", 1),  # core 0.14 get_tensor_shapes: cut with sequence parallelism only
+        ("megatron", "fsp", 2),
+        ("megatron-bridge", "mtp", 1),
+        ("megatron-2021", "mtp", 2),  # --scatter-gather-tensors-in-pipeline, arXiv 2104.04473 sec. 4.1
+        ("deepspeed", "mtp", 2),  # runtime/pipe/engine.py, is_pipe_partitioned
+    ],
+)
+def test_a_message_between_stages_is_cut_by_tp_where_the_framework_does(
+    preset: str, strategy: str, pieces: int
+) -> None:
+    one = Plan(strategy=strategy, preset=preset, tp=2, pp=2, num_micro=4)
+    asked = ask(one, preset=PRESETS[preset])
+    table = sized(asked.model, asked.job, PlanTable.of(one), asked.cluster)
+    whole = asked.job.seq_len * asked.model.hidden * 2
+    assert hop_bytes(asked.model, asked.job, table).tolist() == [whole // pieces]

@@ -9,13 +9,14 @@ MEGATRON_2021 = Variant(
     of="megatron",
     source="Megatron-LM v2.5: megatron/model/distributed.py and arguments.py (local data parallelism without overlap, gradients in "
     "16 bits unless asked otherwise, no sharded optimizer), megatron/p2p_communication.py (_communicate: wait on every "
-    "request, then synchronize)",
+    "request, then synchronize; --no-scatter-gather-tensors-in-pipeline turns the scattering off)",
     choices={
         "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
         "data_parallel.gradient_sync": "all_reduce",
         "pipeline.overlap_hops": False,
+        "pipeline.scattered_hops": True,
         "host.checks_numbers": False,
     },
 )

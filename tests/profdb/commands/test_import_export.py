@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from profdb.cases import GemmCase
 from profdb.commands.import_export import main
+from profdb.sample import Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path
 from profiler.journal import Journal
@@ -47,6 +49,33 @@ def test_importing_into_another_gpus_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="different GPUs"):
         main(["import", "csv", str(source), "--gpu", "Other", "--of", "B", "--into", str(into)])
     assert into.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "says"),
+    [
+        ('"m": 64', '"m": -7', "m = '-7' of a gemm sample: a whole number from 1"),
+        ('"n": 64', '"n": 1.5', r"n = '1\.5' of a gemm sample"),
+        ('"ranks": 1', '"ranks": 1e999', "ranks = 'inf' of a sample: a whole number from 1"),
+    ],
+)
+def test_a_size_that_is_none_is_refused(good: str, bad: str, says: str, tmp_path: Path) -> None:
+    source, into = tmp_path / "journal", tmp_path / "data.pt"
+    journal = Journal.open(source, "Chip")
+    journal.append(Sample(case=GemmCase(m=64, k=64, n=64), trials_s=(1e-5,)))
+    journal.close()
+    assert good in source.read_text()
+    source.write_text(source.read_text().replace(good, bad))
+    with pytest.raises(ProfileError, match=says):
+        main(["import", "journal", str(source), "--into", str(into)])
+    assert not into.exists()
+
+
+def test_a_size_beyond_64_bits_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "curves.csv"
+    source.write_text(f"gpu,m,n,k,latency_us\nA,{'9' * 30},2,3,4\n")
+    with pytest.raises(ProfileError, match=r"m = '1\d+' of a gemm sample: a whole number from 1"):
+        main(["import", "csv", str(source), "--gpu", "Chip", "--into", str(tmp_path / "data.pt")])
 
 
 def test_a_model_that_vidur_cannot_say_is_refused(tmp_path: Path) -> None:

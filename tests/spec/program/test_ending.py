@@ -29,6 +29,13 @@ def test_an_error_of_the_user_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "error: two lines\n"
 
 
+def test_a_long_name_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(lambda: raising(ExportError("a" * 100_000 + ": cannot be written"))) == 2
+    said = capsys.readouterr().err
+    assert len(said) < 2000
+    assert said.endswith("aaa: cannot be written\n")
+
+
 def test_only_a_rank_that_speaks_complains(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: raising(UserError("x")), speaks=lambda _: False) == 2
     assert capsys.readouterr().err == ""

@@ -223,7 +223,7 @@ BAD_VALUES = {
     "model.vocab_size": ("vocab_size=VOCAB_SIZE", "vocab_size=True"),
     "model.num_attention_heads": ("num_attention_heads=NUM_ATTENTION_HEAD", "num_attention_heads=33"),
     "model.num_kv_attention_heads": ("no_bias=True", "no_bias=True, num_kv_attention_heads=5"),
-    "model.mlp_ratio": ("mlp_ratio=MLP_RATIO", 'mlp_ratio=float("inf")'),
+    "model.mlp_ratio": ("mlp_ratio=MLP_RATIO", "mlp_ratio=10.0**30"),
     "model.use_flash_attn": ("use_flash_attn=True", 'use_flash_attn="yes"'),
     "model.multiple_of": ("num_chunks=1", "multiple_of=0"),
     "model": ("num_chunks=1,", "num_chunks=1, **dict(a=1),"),

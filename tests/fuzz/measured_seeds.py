@@ -1,0 +1,70 @@
+"""Questions to python -m profdb and python -m solver.calibrate: what others measured, journals, profiles, steps."""
+
+from pathlib import Path
+
+from profdb.cases import GemmCase
+from profdb.sample import Sample
+from profdb.store.data_file import save_profile
+from profiler.journal import Journal
+from tests.fuzz.asked import Asked
+from tests.profdb.profiles import collective_samples, gemm_samples, profile
+
+CURVES = {
+    "gemm": b"gpu,m,n,k,dtype,latency_us,framework,flag\nX,4,5,6,bf16,2.5,lib,\nX,4,5,7,bf16,9,lib,\n",
+    "comm": b"gpu,collective,dtype,num_gpus,bytes,latency_us\nX,all_reduce,bf16,8,1048576,40\nX,all_gather,bf16,8,4096,9\n",
+    "attention": b"gpu,batch,seq,heads,kv_heads,head_dim,latency_us,dtype\nX,1,4096,32,8,128,250,bf16\n",
+}
+NCCL_LOG = (
+    b"# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803\n# Collective test starting: all_reduce_perf\n"
+    b"# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20\n#\n# Using devices\n"
+    b"#  Rank  0 Group  0 Pid  4000 on node-0 device  0 [0000:00:00] NVIDIA H100 80GB HBM3\n"
+    b"#  Rank  1 Group  0 Pid  4001 on node-0 device  1 [0000:01:00] NVIDIA H100 80GB HBM3\n#\n"
+    b"#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+    b"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n"
+    b"     1048576        262144     float     sum      -1    20.00   52.43   52.43      0    21.00   49.93   49.93      0\n"
+    b"     2097152        524288     float     sum      -1    30.00   69.91   69.91      0    31.00   67.65   67.65      0\n"
+    b"# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 60\n"
+)
+VIDUR = {
+    "vidur/mlp.csv": b"time_stats.attn_pre_proj.median,time_stats.mlp_act.median,n_head,n_kv_head,n_embd,"
+    b"n_expanded_embd,vocab_size,use_gated_mlp,num_tokens,num_tensor_parallel_workers\n"
+    b"0.5,0.1,64,8,8192,28672,32000,True,4096,8\n",
+    "vidur/all_reduce.csv": b",time_stats.all_reduce.median,rank,num_workers,size,collective,devices_per_node\n"
+    b"0,0.05,0,8,1048576,all_reduce,8\n",
+}
+STEPS = b"""config,world_size,global_batch,measured_step_s,plan
+configs/7B_internlm2.py,128,4194304,6.0,"strategy=fsp,tp=2"
+configs/7B_internlm2.py,128,4194304,6.9,"strategy=fsp,tp=4"
+configs/7B_internlm2.py,128,4194304,7.2,"strategy=fsp,tp=4,pp=2"
+"""
+
+
+def measurements(folder: Path) -> dict[str, Asked]:
+    measured = profile([*gemm_samples(), *collective_samples()])
+    save_profile(folder / "small.pt", measured)
+    small = (folder / "small.pt").read_bytes()
+    journal = Journal.open(folder / "j", "H100")
+    for m in (64, 128):
+        journal.append(Sample(case=GemmCase(m=m, k=64, n=64), trials_s=(1e-5, 2e-5)))
+    journal.close()
+
+    def take(form: str, source: str, gpu: str, files: dict[str, bytes]) -> Asked:
+        words = ("import", form, source, "--gpu", gpu, "--into", "into.pt")
+        return Asked(program="profdb", words=words, files=files)
+
+    curves = {f"{kind} csv": take("csv", "x.csv", "X", {"x.csv": text}) for kind, text in CURVES.items()}
+    return curves | {
+        "nccl-tests": take("nccl-tests", "log", "H100", {"log": NCCL_LOG}),
+        "vidur": take("vidur", "vidur", "H100", VIDUR),
+        "journal": take("journal", "j", "H100", {"j": (folder / "j").read_bytes()}),
+        "import into": take("csv", "x.csv", "Testchip", {"x.csv": CURVES["gemm"], "into.pt": small}),
+        "show": Asked(program="profdb", words=("show", "a.pt", "--json"), files={"a.pt": small}),
+        "merge": Asked(
+            program="profdb",
+            words=("merge", "a.pt", "b.pt", "--into", "c.pt"),
+            files={"a.pt": small, "b.pt": small},
+        ),
+        "calibrate": Asked(
+            program="calibrate", words=("--steps", "s.csv", "--out", "c.json"), files={"s.csv": STEPS}
+        ),
+    }

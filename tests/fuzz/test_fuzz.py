@@ -1,0 +1,96 @@
+"""Spoilt files and command lines: an answer, or one line and exit status 2; never a traceback, a warning, NaN, a hang
+or an answer that came from a number without meaning.
+
+An input is named by its seed and a number: ``FUZZ="toml:17" python -m pytest tests/fuzz`` runs that one alone.
+"""
+
+import os
+import re
+import zlib
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz.asked import Asked
+from tests.fuzz.damage import damaged
+from tests.fuzz.seeds import seeds
+from tests.fuzz.verdict import Ending, complaint, ended
+
+NAMES = (
+    *("llama_2_7b config.json", "mixtral_8x7b config.json", "deepseek_v2_lite config.json"),
+    *(
+        "qwen3_30b_a3b config.json",
+        "nemotron_h_56b config.json",
+        "gpt_2 config.json",
+        "toml",
+        "py",
+        "exports",
+    ),
+    *("bundle", "internevo", "deepspeed", "search", "job", "cluster sheet", "calibration", "profile"),
+    *("architecture", "check", "simulate", "replay", "busbw", "ratio tables", "AIOB file", "import-aiob"),
+    *("general workload", "topology file", "generate of a config", "gemm csv", "comm csv", "attention csv"),
+    *("nccl-tests", "vidur", "journal", "import into", "show", "merge", "calibrate", "workload groups"),
+    *("workload traffic", "workload topology", "workload generate moe", "workload generate zero"),
+    *("workload tests", "search 7B", "profile options"),
+)
+SHORT, LONG = 2, 45
+"""Inputs of a seed: 2 in every test run, 45 (over 2,000 in all) with -m nightly."""
+
+# What asks for minutes of work by itself, not because it is spoilt.
+LONG_WORK = frozenset({"--measure_missing", "--compile", "--help", "--refit"})
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Asked]:
+    found = seeds(tmp_path_factory.mktemp("seeds"))
+    assert sorted(found) == sorted(NAMES)
+    return found
+
+
+def flags_of(seed: Asked, folder: Path) -> list[str]:
+    """Every flag of the program, or of its verb, as --help lists them."""
+    verb = () if seed.words[0].startswith("-") else seed.words[:1]
+    if seed.program == "readers":
+        return []
+    shown = ended(Asked(program=seed.program, words=(*verb, "--help")), folder).out
+    return sorted(set(re.findall(r"(?<!\w)--?[a-z][\w-]*", shown)) - LONG_WORK)
+
+
+def undamaged(seed: Asked, folder: Path) -> Ending:
+    found = ended(seed, folder)
+    assert (found.status, complaint(found)) == (0, ""), found
+    return found
+
+
+def run_numbers(name: str, seed: Asked, numbers: range, folder: Path) -> None:
+    """Complain of every input of ``numbers`` that does not end as it should."""
+    base, flags = undamaged(seed, folder / "base"), flags_of(seed, folder / "help")
+    complaints = []
+    for number in numbers:
+        spoilt = damaged(seed, Random(zlib.crc32(f"{name}:{number}".encode())), flags)
+        found = ended(spoilt.asked, folder / str(number))
+        if wrong := complaint(found, base if spoilt.same_or_refused else None):
+            complaints.append(f"FUZZ={name}:{number} {spoilt.how}\n{spoilt.asked.shown()}\n{wrong}")
+    assert not complaints, f"{len(complaints)} of {len(numbers)}:\n\n" + "\n\n".join(complaints)
+
+
+def chosen() -> tuple[str, int] | None:
+    """The input named in FUZZ."""
+    name, _, number = os.environ.get("FUZZ", "").rpartition(":")
+    return (name, int(number)) if name else None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_few(name: str, asked: dict[str, Asked], tmp_path: Path) -> None:
+    if one := chosen():
+        if one[0] == name:
+            run_numbers(name, asked[name], range(one[1], one[1] + 1), tmp_path)
+        return
+    run_numbers(name, asked[name], range(SHORT), tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", NAMES)
+def test_two_thousand(name: str, asked: dict[str, Asked], tmp_path: Path) -> None:
+    run_numbers(name, asked[name], range(SHORT, LONG), tmp_path)

@@ -1,0 +1,43 @@
+"""What an answer says of the question before its plans."""
+
+from dataclasses import replace
+
+from profdb.sample import MachineFacts, ProfileDatabase
+from solver.cluster_times import ClusterTimes
+from solver.report.tables import question_lines
+from spec.presets.registry import PRESETS
+from spec.settings.job import AskedJob, job_of
+from tests.solver.flat_book import FlatBook
+from tests.solver.questions import question
+
+TIMES = ClusterTimes(
+    book=FlatBook(),
+    profile=ProfileDatabase(machine=MachineFacts(gpu="flat", cluster="flat"), samples=()),
+    source="made for this test",
+)
+
+
+def lines(*, assumed: bool = False, **settings: object) -> list[str]:
+    here = question(preset=PRESETS["megatron"])
+    asked = AskedJob(
+        world_size=16,
+        seq_len=1024,
+        global_batch_tokens=65536,
+        settings={key.replace("__", "."): value for key, value in settings.items()},
+    )
+    return question_lines(replace(here, job=job_of(asked)), TIMES, assumed_framework=assumed).splitlines()
+
+
+def test_an_assumed_framework_is_said() -> None:
+    assert "megatron preset (assumed; --framework names another)" in lines(assumed=True)[1]
+    assert lines()[1].endswith("megatron preset")
+
+
+def test_settings_that_are_not_the_framework_s_own_are_said_as_they_are_typed() -> None:
+    assert not any(line.startswith("settings") for line in lines(dropout=False, precision__gradient="fp32"))
+    said = lines(cuda_graphs=["mlp", "attn"], precision__recipe="fp8-current", precision__gradient="bf16")
+    (told,) = (line for line in said if line.startswith("settings"))
+    assert told == (
+        "settings precision.gradient=bf16, precision.linear=fp8, precision.scale_recipe=tensor, "
+        "precision.scaling=current, cuda_graphs=attn+mlp"
+    )

@@ -74,7 +74,7 @@ def read_request(request: Request) -> Asked:
     return Asked(
         config=config,
         sheet=sheet,
-        cluster=segmented(sheet, job.world_size),
+        cluster=segmented(sheet, job.world_size, job.nvlink_segment),
         job=job,
         assumed_framework=request.framework is None and config.framework is None,
     )

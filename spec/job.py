@@ -90,6 +90,9 @@ class JobSpec:
     """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED)."""
     blocking_launches: bool = False
     """The host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)."""
+    nvlink_segment: Annotated[int, Whole(least=0, most=1024)] = 0
+    """GPUs that the scheduler gives of each NVLink domain of several nodes, as 64 or 72 of 72 (Slurm's --segment, in
+    nodes there); 0: the largest power of two that divides the world, else the most that do."""
     document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
     """Tokens of a document, on average, where several are packed into a sequence and attend to themselves alone
     (flash attention; a ring over cp > 1 attends to all); 0: a sequence is one."""

@@ -107,7 +107,7 @@ class Pricing:
         model, model_gaps = model_of(row, notes)
         asked, job_gaps = asked_job(row, notes)
         job = job_of(asked, cluster.gpu.architecture)
-        cluster = segmented(cluster, job.world_size)
+        cluster = segmented(cluster, job.world_size, job.nvlink_segment)
         candidates, plan_gaps = candidates_of(row, notes, job)
         key = (
             f"{cluster.name} {cluster.domains[-1].bandwidth} {cluster.nics_per_node} {cluster.scale_up_ranks}"

@@ -21,7 +21,7 @@ def segmented(cluster: ClusterSpec, world_size: int, segment: int = 0) -> Cluste
     possible = segments(cluster, world_size)
     if segment and segment not in possible:
         raise ConfigError(
-            where="job",
+            where="--job",
             key="nvlink_segment",
             value=segment,
             allowed=f"0 or GPUs of one NVLink domain, whole nodes that divide {world_size} GPUs of {cluster.name}: "

@@ -13,7 +13,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import save_profile
 from solver.cluster_times import ClusterTimes
 from solver.opening import open_question
-from solver.request import Request
+from solver.request import Request, read_request
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.errors import ConfigError, ProfileError
@@ -109,3 +109,36 @@ def test_a_profile_that_was_named_has_to_be_there(tmp_path: Path) -> None:
     request = replace(asked(tmp_path, "b200", COMPUTE), profile=tmp_path / "absent.pt")
     with pytest.raises(ProfileError, match=r"absent\.pt: no such profile"):
         open_question(request)
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"), [({}, 64), ({"nvlink_segment": 72}, 72), ({"nvlink_segment": 36}, 36)]
+)
+def test_a_job_says_its_segment_of_an_nvlink_domain(said: dict[str, object], ranks: int) -> None:
+    """1,152 GPUs are 18 segments of 64 and 16 racks of 72; plans are placed on what the job gets."""
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "7B_llama2.py",
+        world_size=1152,
+        global_batch_tokens=1152 * 4096,
+        cluster="gb200-nvl72",
+        missing="modelled",
+        job=said,
+    )
+    asked = read_request(request)
+    assert asked.sheet.scale_up_ranks == 72
+    assert asked.cluster.scale_up_ranks == ranks
+
+
+def test_a_segment_that_does_not_divide_the_world_is_refused() -> None:
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "7B_llama2.py",
+        world_size=128,
+        global_batch_tokens=128 * 4096,
+        cluster="gb200-nvl72",
+        missing="modelled",
+        job={"nvlink_segment": 72},
+    )
+    with pytest.raises(ConfigError, match=r"nvlink_segment = 72.*4, 8, 16, 32, 64"):
+        read_request(request)

@@ -72,6 +72,10 @@ def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"left out: dispatch of tokens in {job.precision.moe_dispatch}")
     if job.blocking_launches:
         notes.append("set CUDA_LAUNCH_BLOCKING=1")
+    cluster = question.cluster
+    if cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size:
+        nodes = cluster.scale_up_ranks // cluster.gpus_per_node
+        notes.append(f"have {nodes} nodes of each NVLink domain allocated (Slurm: --segment={nodes})")
     if plan.tp > 1 or plan.cp > 1:
         notes.append("set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell")
     return tuple(notes)

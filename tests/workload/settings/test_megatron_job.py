@@ -7,8 +7,10 @@ import pytest
 
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
+from spec.cluster.reader import read_cluster
+from spec.cluster.segment import segmented
 from spec.errors import ExportError
-from tests.solver.questions import small_model
+from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS
 from tests.workload.settings.asking import asked, known, with_block
 from workload.settings.megatron_job import job_flags, recompute_flags, unsaid_job
@@ -146,3 +148,12 @@ def test_what_no_flag_says(job: dict[str, Any], note: str) -> None:
     assert unsaid_job(asked(PLAN), PLAN) == ()
     (said,) = unsaid_job(asked(PLAN, job=job), PLAN)
     assert note in said
+
+
+def test_a_segment_of_an_nvlink_domain_is_asked_of_the_scheduler() -> None:
+    """128 GPUs on GB200 NVL72 are two segments of 16 nodes of 4."""
+    question = asked(PLAN)
+    cluster = segmented(read_cluster("gb200-nvl72", root=ROOT), 128)
+    job = replace(question.job, world_size=128)
+    (said,) = unsaid_job(replace(question, cluster=cluster, job=job), PLAN)
+    assert "--segment=16" in said

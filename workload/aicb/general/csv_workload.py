@@ -6,6 +6,7 @@ two shapes. Runtime columns are empty until a run fills them; ``_elapsed_time`` 
 
 import csv
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -147,7 +148,7 @@ def arguments_path(path: Path) -> Path:
 
 
 def _arguments(path: Path) -> Arguments:
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     try:
         read = json.loads(read_file_text(path, MOST_ARGUMENTS_BYTES))

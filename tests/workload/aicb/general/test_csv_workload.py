@@ -1,5 +1,6 @@
 """The CSV of a general workload: AICB's columns, read as it was written, malformed files refused."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -106,6 +107,17 @@ def generate(words: str, path: Path) -> list[GeneralItem]:
     flags = f"{words} --format general --output {path}".split()
     assert run_workload.main(["generate", *flags]) == 0
     return list(Workload.load(path)[0].items)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_arguments_that_cannot_be_read_are_no_empty_ones(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    (tmp_path / "w.csv").write_text(",".join(COLUMNS) + "\n")
+    assert Workload.load(tmp_path / "w.csv")[1] == {}
+    make(tmp_path / "w.csv.args.json")
+    with pytest.raises(WorkloadError, match=r"args\.json: is no arguments file"):
+        Workload.load(tmp_path / "w.csv")
 
 
 def test_a_small_workload_to_the_letter(tmp_path: Path, golden: Callable[[str, str], None]) -> None:

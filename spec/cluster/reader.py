@@ -3,6 +3,7 @@
 A sheet is data with a source behind each figure. docs/clusters.md shows the form.
 """
 
+import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -75,7 +76,7 @@ def _sheet_path(name_or_path: str, root: Path) -> Path:
     if name_or_path in known_clusters(root):
         return root / CLUSTER_FOLDER / f"{name_or_path}.toml"
     path = Path(name_or_path)
-    if path.suffix == ".toml" and path.is_file():
+    if path.suffix == ".toml" and os.path.isfile(path):
         return path
     raise ConfigError(
         where="cluster",

@@ -1,12 +1,14 @@
 """Reading a command line: every complaint is one line and exit status 2."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from spec.errors import CommandLineError
-from spec.program.numbers import decimal_number, whole_number
+from spec.program.numbers import decimal_number, shortened, whole_number
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -15,11 +17,17 @@ MOST_SAID = 400
 """Letters of a complaint: argparse quotes what was typed, however long."""
 
 
+LONGEST_NAME_BYTES, LONGEST_PATH_BYTES = 255, 4095
+"""Of Linux' file systems (NAME_MAX, PATH_MAX)."""
+
+
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose complaints are CommandLineErrors, printed like every other; options are named in full."""
+    """A parser whose complaints are CommandLineErrors, printed like every other; options are named in full, and a
+    Path is one that can exist."""
 
     def __init__(self, *arguments: object, **settings: object) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})  # type: ignore[arg-type]
+        self.register("type", Path, path)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
@@ -36,6 +44,18 @@ class OneLineParser(argparse.ArgumentParser):
         if arg_strings == ["--"] and action.option_strings and action.nargs is None:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
+
+
+def path(text: str) -> Path:
+    """For argparse: a path that a file system can hold; asking whether a longer one exists is an error of its own."""
+    name = os.fsencode(text)
+    if not name or len(name) > LONGEST_PATH_BYTES:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is no path")
+    if any(len(part) > LONGEST_NAME_BYTES for part in name.split(b"/")):
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)} has a part longer than {LONGEST_NAME_BYTES} bytes"
+        )
+    return Path(text)
 
 
 def whole(minimum: int, maximum: int) -> Callable[[str], int]:

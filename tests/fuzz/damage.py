@@ -65,7 +65,8 @@ JUNK += (
     b",,,,",
 )
 
-SPECIAL = ("folder", "fifo", "absent", "loop")
+SPECIAL = ("absent", "folder", "fifo", "loop")
+"""What a file may be instead; of several files some may be absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ def damaged(seed: Asked, rng: Random, flags: Sequence[str]) -> Damaged:
         return _other_words(seed, rng, flags)
     name = rng.choice(files)
     if rng.random() < 0.05:
-        kind = rng.choice(SPECIAL)
+        kind = rng.choice(SPECIAL if len(files) == 1 else SPECIAL[1:])
         return Damaged(asked=replace(seed, special=(name, kind)), how=f"{name}: {kind}", same_or_refused=True)
     content = seed.files[name]
     if name.endswith(".pt"):

@@ -23,7 +23,9 @@ MEMORY_BYTES = 12 * 2**30
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERED, FINDINGS, REFUSED, NOT_FEASIBLE = range(4)
-NO_NUMBER = re.compile(r"(?<![\w'\"./-])(?<!wrote )[-+]?(?:nan|inf|infinity)(?![\w'\"./:-])", re.IGNORECASE)
+# As Python and JSON print them; what names a file or a GPU is no number.
+NO_NUMBER = re.compile(r"(?<![\w'\"./-])(?<!wrote )-?(?:nan|inf|NaN|Infinity)(?![\w'\"./:-])")
+NO_NAMES = re.compile(r"samples of \S+|profile of \S+")
 PACE = re.compile(r".*plans/s.*\n|.*\"(?:seconds|search_s|plans_per_s)\".*\n")
 LONGEST_LINE = 2000
 
@@ -111,7 +113,7 @@ def complaint(found: Ending, undamaged: Ending | None = None) -> str:
     if found.status == FINDINGS:  # check and topology --check quote what they find
         return ""
     for name, text in {"stdout": found.out, **found.written}.items():
-        if spot := NO_NUMBER.search(text):
+        if spot := NO_NUMBER.search(text := NO_NAMES.sub("", text)):
             return f"{name}: {text[max(0, spot.start() - 80) : spot.end() + 20]!r}"
     return "" if undamaged is None else _of_another_answer(repr(undamaged.answer()), repr(found.answer()))
 

@@ -170,6 +170,8 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     width = padded_vocab(context, sharding) if whole else ceil_div(padded_vocab(context, sharding), layout.tp)
     name, saved_bytes, transient_bytes = _loss_kernel(context)
+    chosen = context.job.preset.loss
+    upcasts = chosen.fused and chosen.upcasts and not chosen.chunked
     entropy = kernel(
         context,
         Kernel(
@@ -180,8 +182,11 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
             width=width,
             saved_bytes=saved_bytes * rows * width,
             transient_bytes=transient_bytes * rows * width,
+            dtype="fp32" if upcasts else "",
         ),
     )
+    if upcasts:
+        entropy = sequence(_upcast(context, rows, width), entropy)
     if whole:
         return entropy
     reduced = Comm(
@@ -197,17 +202,36 @@ def loss(context: LayerContext, sharding: Sharding) -> Piece:
     return sequence(entropy, Piece(forward=(reduced,)))
 
 
+def _upcast(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+    """The logits brought to fp32, and their gradient back."""
+    cast = Kernel(
+        module=Module.LOSS,
+        role=Role.CAST,
+        serves=Role.CROSS_ENTROPY,
+        kernel="cast",
+        rows=rows,
+        width=width,
+        saved_bytes=0.0 * rows,
+    )
+    return kernel(context, cast)
+
+
 def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     """Kernel, and the bytes a logit keeps until the backward and takes beyond them at the loss's peak.
 
     Logits that the framework keeps are those of this micro-batch and, at the peak, of the one before.
-    Fused: the logits, whose place their gradient takes. Megatron-LM's: the logits and the softmax in fp32,
+    Fused: the logits, whose place their gradient takes, or an fp32 copy of them and, for a moment, both;
+    chunked, a chunk of them for a moment, whose gradient is spent at once (Liger, ops/fused_linear_cross_entropy.py). Megatron-LM's: the logits and the softmax in fp32,
     whose place its gradient takes (core/tensor_parallel/cross_entropy.py). PyTorch's: the logits and the
     log-softmax in fp32; in the backward the gradients of the loss and of the log-softmax are two more fp32
     tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each into a new one).
     """
     preset, logit_bytes = context.job.preset, context.activation_bytes
     kept_bytes = logit_bytes if preset.pipeline.keeps_stage_outputs else 0.0
+    if preset.loss.chunked:
+        return "cross_entropy_fused", 0.0, 0.0
+    if preset.loss.fused and preset.loss.upcasts:
+        return "cross_entropy_fused", 4.0, logit_bytes + kept_bytes
     if preset.loss.fused:
         return "cross_entropy_fused", logit_bytes, kept_bytes
     if preset.loss.plain:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from spec.cluster.architecture import ArchitectureSpec
+from spec.dtypes import dtype_bytes
 from spec.model import MoeSpec
 from spec.presets.preset import FrameworkPreset
 from spec.program.kinds import Number, Whole
@@ -49,6 +50,11 @@ class Precision:
     """Weights are cast anew in every forward instead of once a step."""
     frozen: Literal["nf4", "int4", ""] = ""
     """Frozen weights as they are held (QLoRA, GPTQ), brought to ``parameter`` for every product; "" as that."""
+
+    @property
+    def master_bytes(self) -> float:
+        """Bytes of an element of the optimizer's own copy, 0 where there is none."""
+        return dtype_bytes(self.master) if self.master else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ def keeps_gradients_on_host(context: LayerContext) -> IntArray:
 def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
     """Bytes of a rank's offloaded optimizer on the host: state, fp32 gradients, and gradients that wait."""
     precision = context.job.precision
-    state = dtype_bytes(precision.master) + 2 * dtype_bytes(precision.moments) + HOST_GRADIENT_BYTES
+    state = precision.master_bytes + 2 * dtype_bytes(precision.moments) + HOST_GRADIENT_BYTES
     waiting = keeps_gradients_on_host(context) * (_num_micro(context) > 1) * dtype_bytes(precision.gradient)
     return np.asarray(offloaded_elements(context, owned) * (state + waiting), dtype=np.float64)
 

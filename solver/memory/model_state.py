@@ -17,7 +17,7 @@ def model_state(
     precision = context.job.precision
     owned = owned_elements(context, trained)
     here = owned - offloaded_elements(context, owned)
-    state = dtype_bytes(precision.master) + 2 * dtype_bytes(precision.moments)
+    state = precision.master_bytes + 2 * dtype_bytes(precision.moments)
     kept = np.where(keeps_gradients_on_host(context) > 0, here, owned)
     gradients = np.where(zero_stage >= 2, kept, trained.total)
     parameters = np.where(zero_stage >= 3, owned, trained.total)

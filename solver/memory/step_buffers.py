@@ -32,16 +32,20 @@ def step_buffers(
     """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
     before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
     the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
-    shard for the update, Muon's largest matrix."""
+    shard for the update, what the update itself makes, Muon's largest matrix."""
     precision, preset = context.job.precision, context.job.preset
-    widened = (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
+    widened = (
+        bool(precision.master) & (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
+    )
     owned = owned_elements(context, on_rank)
     checked = 4.0 * (precision.gradient == "fp16") * (not preset.data_parallel.contiguous_gradients)
+    here = owned - offloaded_elements(context, owned)
     return (
         embedding * context.activation_bytes,
         bucket_bytes(context, on_rank) * ~reduces_in_backward(context),
         embedding * checked,
-        (owned - offloaded_elements(context, owned)) * dtype_bytes(precision.master) * widened,
+        here * precision.master_bytes * widened,
+        here * dtype_bytes(precision.moments) * preset.data_parallel.update_copies,
         working_bytes(context, on_rank.matrices),
     )
 

@@ -17,6 +17,10 @@ class Loss:
     """One copy of the logits instead of an fp32 copy beside them."""
     plain: bool = False
     """Unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits."""
+    upcasts: bool = False
+    """A fused loss reads an fp32 copy of the logits, made by a kernel of its own, whose place its gradient takes."""
+    chunked: bool = False
+    """Fused with the head, a chunk of tokens after another: no logits are kept."""
     gathers_logits: bool = False
     """Every tensor rank gathers the whole vocabulary's logits and computes the whole loss."""
 
@@ -60,6 +64,8 @@ class DataParallel:
     gathers into the place they are views of)."""
     joins_gradients: bool = False
     """Gradients are joined into a flat one, cast and divided before they are reduced (FSDP1)."""
+    update_copies: bool = False
+    """The update makes the square roots of the second moments beside them (torch's foreach AdamW)."""
     accumulation: Literal["accumulate_fp32", "accumulate", ""] = "accumulate_fp32"
     """The kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; "" where sharded
     gradients are added in small pieces."""

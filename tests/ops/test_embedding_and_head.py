@@ -5,6 +5,7 @@ import pytest
 from ops.block import ModelOps
 from ops.layout import Layout
 from ops.op import Axis, Comm, MemoryBound, Phase
+from ops.roles import Module, Role
 from spec.collectives import Collective
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
@@ -36,6 +37,24 @@ def test_each_loss_holds_its_own_tensors() -> None:
         2 + 8,
     )
     assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.plain": True})) == (2, 0)
+    assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.upcasts": True})) == (4, 2)
+    assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.chunked": True})) == (0, 0)
+
+
+def test_an_upcast_loss_reads_fp32_logits_that_a_cast_makes() -> None:
+    """2 + 4 bytes a logit for the cast each way, and 4 forward, 4 + 4 backward for the loss; an unfused one makes
+    its own copy."""
+    head = ops_of(1, choices={"loss.fused": True, "loss.upcasts": True}).head
+    logits = SEQ * VOCAB
+    for passed, loss_bytes_a_logit in ((head.forward, 4), (head.backward, 8)):
+        moved = {
+            op.role: float(op.bytes_moved[0]) / logits
+            for op in passed
+            if isinstance(op, MemoryBound) and op.module is Module.LOSS
+        }
+        assert moved == {Role.CAST: 6, Role.CROSS_ENTROPY: loss_bytes_a_logit}
+    for choices in ({"loss.upcasts": True}, {"loss.fused": True, "loss.upcasts": True, "loss.chunked": True}):
+        assert all(op.role is not Role.CAST for op in ops_of(1, choices=choices).head.forward)
 
 
 @pytest.mark.parametrize("tp", [1, 4])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
 from solver.search import price_plan
-from spec.parameters import block_parameters
+from spec.parameters import block_parameters, num_parameters
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
 from spec.units import MIB
@@ -29,7 +30,7 @@ from tests.solver.questions import cluster, question, small_model
 SEQ, HIDDEN, VOCAB = 1024, 512, 4096
 
 
-def memory(preset: FrameworkPreset, **degrees: int) -> MemoryCost:
+def memory(preset: FrameworkPreset, **degrees: Any) -> MemoryCost:
     plan = Plan(strategy="mtp", preset=preset.name, **{"micro_batch": 2, "num_micro": 8} | degrees)
     asked = question(
         world_size=plan.world_size,
@@ -77,6 +78,30 @@ def test_a_bucket_that_leaves_after_the_backward_is_not_beside_activations() -> 
     assert late.bucket_bytes[0] == 0
     assert early.bucket_bytes[0] > 0
     assert late.allocated_bytes[0] < early.allocated_bytes[0]
+
+
+def test_an_update_that_makes_square_roots_holds_them_once_activations_are_gone() -> None:
+    """torch's foreach AdamW: 4 bytes more a trained element of the rank at the end of the step."""
+    plain = PRESETS["fsdp"].changed({"loss.chunked": True})
+    degrees = {"num_micro": 1, "micro_batch": 1, "recompute": Recompute.FULL, "zero_stage": 2}
+    parameters = memory(plain, **degrees).parameters_bytes[0] / 2
+    made = memory(plain.changed({"data_parallel.update_copies": True}), **degrees)
+    without = memory(plain, **degrees)
+    passes = without.activations_bytes[0] + without.logits_bytes[0] + without.working_bytes[0]
+    assert made.step_bytes[0] == pytest.approx(4 * parameters - passes - without.bucket_bytes[0])
+    assert made.step_bytes[0] > without.step_bytes[0]
+
+
+def test_an_optimizer_without_a_copy_keeps_its_moments_alone() -> None:
+    """8 bytes an element in 16 bits: parameter, gradient and two moments."""
+    preset = PRESETS["fsdp"]
+    plan = Plan(strategy="mtp", preset="fsdp", num_micro=8)
+    asked = question(world_size=1, sequences=8, preset=preset, model=small_model())
+    formats = replace(asked.job.precision, master="", moments="bf16", gradient="bf16")
+    job = replace(asked.job, precision=formats)
+    held = sized(asked.model, job, PlanTable.of(plan), asked.cluster).memory
+    state = held.parameters_bytes[0] + held.gradients_bytes[0] + held.optimizer_bytes[0]
+    assert state == 8 * num_parameters(asked.model).total
 
 
 def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> None:

@@ -98,7 +98,8 @@ def cluster_of(row: Row, root: Path) -> ClusterSpec:
         raise RowError(
             f"{row.path}:{row.line}: gpu = {gpu!r}: no sheet {name!r} (there are {known})"
         ) from error
-    return with_fabric(cluster, fabric_of(row.text("inter_node"), row.whole("gpus_per_node")))
+    gpus_per_node = row.whole_or("gpus_per_node", cluster.gpus_per_node)
+    return with_fabric(cluster, fabric_of(row.text("inter_node"), gpus_per_node))
 
 
 def with_fabric(cluster: ClusterSpec, fabric: Fabric | None) -> ClusterSpec:

@@ -4,6 +4,7 @@ where the source says otherwise."""
 from collections.abc import Mapping
 
 from benchmarks.accuracy_rows import recipes
+from benchmarks.accuracy_rows.fine_tuning import fine_tuning
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
@@ -20,12 +21,18 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("torchtitan FSDP2 eager", "fsdp", {}),
     ("torchtitan", "fsdp-compiled", {}),
     ("FMS PyTorch", "fsdp-compiled", FSDP1),
+    ("HF Trainer", "hf-trainer", {}),
+    ("XTuner", "xtuner", {}),
     ("AutoModel", "fsdp-compiled", {"host.code": "modules"}),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
     ("Megatron-DeepSpeed", "deepspeed", {}),
     ("zero-bubble", "megatron-2021", {}),
     ("Megatron-Bridge", "megatron-bridge", {}),
+    ("MLPerf", "nemo2", {}),
+    ("NeMo (DGX Cloud", "nemo2", {}),
+    ("NeMo SFT", "nemo2", {}),
+    ("NeMo LoRA", "nemo2", {}),
     ("NeMo", "nemo", {}),
     ("Megatron-Core", "megatron", {}),
     ("Mega", "megatron", {}),
@@ -93,6 +100,8 @@ def loss_of(row: Row) -> dict[str, object]:
 def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[Gap, ...]]:
     """Number formats; fp8 means the linears alone. Raises RowError for an unknown precision."""
     word = row.text("precision").lower()
+    if not word and "MLPerf" in row.text("framework"):
+        word = "fp8"  # every configuration of NVIDIA's submissions sources config_fp8.sh
     said: dict[str, object] = {}
     if notes.pure_precision or word == "amp_bf16":
         # Composer: reduce_dtype fp32 under mp_mode DEFAULT, the low precision under PURE (composer
@@ -122,7 +131,7 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
     if "llm-foundry" in framework:
         # only Megatron says which micro-batch is a step's first
         said["precision.casts_every_forward"] = True
-    if "llm-foundry" in framework or framework.startswith("NeMo"):
+    if "llm-foundry" in framework or framework.startswith(("NeMo", "MLPerf v4")):
         said["precision.scaling"] = "delayed"
     return said
 
@@ -138,7 +147,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     llm-foundry: the kernel written in Triton until its scripts of 2024 (scripts/train/benchmarking:
     submit_benchmarks.py of 2023, --attn_impl triton; flash-attn 2 became possible in October 2023), and in
     the sweep over 128 H100 and more (sweep.py) still for 13b and 30b. torchtitan and fms-fsdp call PyTorch's,
-    which is FlashAttention-2.
+    which is FlashAttention-2, XTuner flash-attn 2 itself.
     """
     framework, model = row.text("framework"), row.text("model_name")
     if notes.kernel.startswith("flash_attention"):
@@ -146,13 +155,16 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     if "llm-foundry" in framework:
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
-    return "flash2" if "torchtitan" in framework or "FMS" in framework else "flash"
+    return "flash2" if any(word in framework for word in ("torchtitan", "FMS", "XTuner")) else "flash"
 
 
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     """What Aleph Alpha's runs left to elementwise PyTorch: norm and rotary embedding without the RMSNorm
     kernel, the softmax too without any fused kernel (arXiv 2311.05610 sec. 4.1)."""
     framework = row.text("framework")
+    if "XTuner" in framework:
+        # Hugging Face's modules; xtuner/model/modules/dispatch: a Triton norm with USE_TRITON_KERNEL alone
+        return frozenset({"norm", "rotary"})
     if "AA-Scaling" not in framework:
         return frozenset()
     parts = {"rotary"} if "RMS" in framework else {"rotary", "norm"}
@@ -187,6 +199,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "cuda_graphs": recipes.cuda_graphs(row, notes.cuda_graphs),
         "wide_norms": "InternEvo" in row.text("framework"),
         "blocking_launches": row.dataset in BLOCKING_DATASETS,
+        **fine_tuning(row),
     }
     asked = AskedJob(
         world_size=row.whole("num_gpus"),

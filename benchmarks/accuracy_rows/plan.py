@@ -142,8 +142,8 @@ def _strategy(row: Row, job: JobSpec, tp: int) -> str:
 
 
 def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:
-    """Stage as stated (unstated: 0) and the ranks one copy is cut over."""
-    stage = row.whole_or("zero_stage", 0)
+    """Stage as stated, else by the recipe, and the ranks one copy is cut over."""
+    stage = row.whole_or("zero_stage", recipes.zero_stage(row))
     ranks = degrees["dp"] * degrees["cp"]
     if stage == 0:
         return 0, 1

@@ -12,12 +12,15 @@ from spec.presets.variants.aleph_alpha import ALEPH_ALPHA
 from spec.presets.variants.composer import COMPOSER
 from spec.presets.variants.deepspeed_2021 import DEEPSPEED_2021
 from spec.presets.variants.fsdp_compiled import FSDP_COMPILED
+from spec.presets.variants.hf_trainer import HF_TRAINER
 from spec.presets.variants.internlm import INTERNLM
 from spec.presets.variants.megatron_2021 import MEGATRON_2021
 from spec.presets.variants.megatron_bridge import MEGATRON_BRIDGE
 from spec.presets.variants.megatron_fsdp import MEGATRON_FSDP
 from spec.presets.variants.nemo import NEMO
+from spec.presets.variants.nemo2 import NEMO2
 from spec.presets.variants.variant import Variant
+from spec.presets.variants.xtuner import XTUNER
 from spec.presets.zero_bubble import ZERO_BUBBLE
 
 WHOLE: dict[str, FrameworkPreset] = {
@@ -27,8 +30,11 @@ VARIANTS: tuple[Variant, ...] = (
     MEGATRON_BRIDGE,
     MEGATRON_FSDP,
     NEMO,
+    NEMO2,
     FSDP_COMPILED,
     COMPOSER,
+    HF_TRAINER,
+    XTUNER,
     MEGATRON_2021,
     DEEPSPEED_2021,
     INTERNLM,

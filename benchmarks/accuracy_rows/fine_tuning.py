@@ -1,0 +1,53 @@
+"""Settings of runs that tune a trained model, by the scripts that ran them."""
+
+import re
+
+from benchmarks.accuracy_rows.row import Row
+
+# SQuAD's paragraph and question with their prompt (NeMo, collections/llm/gpt/data/squad.py). Assumption: some 127 words
+# (arXiv 1606.05250 sec. 3-4: paragraphs of about 117, questions of about 10), 1.3 tokens a word, and the prompt.
+SQUAD_TOKENS = 180
+
+
+def fine_tuning(row: Row) -> dict[str, object]:
+    """What a row's script sets beside its framework's preset; nothing for a training from scratch."""
+    framework = row.text("framework")
+    if framework.startswith(("NeMo SFT", "NeMo LoRA")):
+        return _nemo(row, lora="LoRA" in framework)
+    if framework.startswith("HF Trainer"):
+        return _hf_trainer(row, framework)
+    return {}
+
+
+def _nemo(row: Row, *, lora: bool) -> dict[str, object]:
+    """nemo/collections/llm/recipes/llama3_8b.py and llama3_70b.py of v2.3.0, finetune_recipe and
+    finetune_performance_optimizations: LoRA of rank 8 (8B) or 16 on linear_qkv alone, with neither tp overlap nor
+    a fused loss."""
+    said: dict[str, object] = {}
+    if "packed" in row.notes:
+        said["document_tokens"] = SQUAD_TOKENS
+    if lora:
+        said |= {"adapted": "qkv", "adapter_rank": 8 if row.whole("layers") == 32 else 16}
+        said |= {"tensor_parallel.overlap": False, "loss.fused": False}
+    return said
+
+
+def _hf_trainer(row: Row, framework: str) -> dict[str, object]:
+    """foundation-model-stack/fms-acceleration, scripts/benchmarks: adapters on q, k, v and o; fast kernels for norm,
+    rotary embedding and loss ("foak", plugins/fused-ops-and-kernels). Trained parameters and AdamW are in 16 bits
+    (accelerate.yaml: mixed_precision "no") where the scenario does not say bf16: scenarios.yaml says so of bnb
+    alone, scenarios-liger.yaml of all, and accelerate then holds them in fp32 (accelerator.py, prepare_model)."""
+    said: dict[str, object] = {"attention_kernel": "flash2"}
+    if row.text("source").endswith("a100_80gb.csv") and "bnb" not in framework:
+        dtype = "fp16" if row.text("precision") == "fp16" else "bf16"
+        said |= {"precision.master": "none", "precision.moments": dtype}
+    if "foak" in framework:
+        said |= {"loss.fused": True, "loss.chunked": "liger" in framework}
+    else:
+        said["unfused"] = "norm+rotary"
+    rank = re.search(r"r=(\d+)", row.notes)
+    if rank:
+        said |= {"adapted": "q_k_v+out", "adapter_rank": int(rank[1])}
+    if "QLoRA" in framework:
+        said["precision.frozen"] = "int4" if "gptq" in framework else "nf4"
+    return said

@@ -1,0 +1,22 @@
+"""Hugging Face's Trainer over FSDP1 (accelerate)."""
+
+from spec.presets.variants.variant import Variant
+
+HF_TRAINER = Variant(
+    name="hf-trainer",
+    of="fsdp",
+    source="transformers 4.4x: models/llama/modeling_llama.py (gate_proj and up_proj apart, act_fn(gate) * up, logits.float() "
+    "before the loss), modeling_utils.py gradient_checkpointing_enable (use_reentrant=True: the forward is repeated to its end); "
+    "torch/distributed/fsdp/_runtime_utils.py (FSDP1); training_args.py, optim adamw_torch, and torch/optim/adamw.py, "
+    "_multi_tensor_adamw: _foreach_sqrt(device_exp_avg_sqs)",
+    choices={
+        "data_parallel.copies_parameters": False,
+        "data_parallel.joins_gradients": True,
+        "data_parallel.update_copies": True,
+        "loss.upcasts": True,
+        "layers.joined_gate": False,
+        "layers.fused_activation": False,
+        "recomputation.stops_early": False,
+        "recomputation.selective": "",
+    },
+)

@@ -1,0 +1,19 @@
+"""NeMo 2, and NVIDIA's submissions to MLPerf Training with NeMo."""
+
+from spec.presets.variants.variant import Variant
+
+NEMO2 = Variant(
+    name="nemo2",
+    of="megatron",
+    source="NVIDIA/NeMo v2.3.0, nemo/collections/llm/recipes/llama3_8b.py and llama3_70b.py, *_performance_optimizations "
+    "(grad_reduce_in_fp32 False, tp_comm_overlap), gpt/model/base.py (cross_entropy_loss_fusion, gradient_accumulation_fusion); "
+    "mlcommons/training_results_v4.1, NVIDIA/benchmarks/gpt3/implementations/eos_n32_ngc24.09_nemo "
+    "(conf/optim/distributed_fused_adam.yaml: grad_sync_dtype bf16; conf/custom.yaml: cross_entropy_loss_fusion; TP_COMM_OVERLAP)",
+    choices={
+        "data_parallel.fp32_gradients": False,
+        "data_parallel.accumulation": "",
+        "loss.fused": True,
+        "tensor_parallel.overlap": True,
+        "host.checks_numbers": False,
+    },
+)

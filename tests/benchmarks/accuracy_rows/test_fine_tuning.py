@@ -1,0 +1,58 @@
+"""Jobs of runs that tune a trained model, as their scripts set them."""
+
+import pytest
+
+from tests.benchmarks.made_up_rows import job_of_row, row
+
+HF = {"framework": "HF Trainer + FSDP1 none", "tp": "1", "pp": "1", "dp": "8", "zero_stage": "3"}
+SIXTEEN_BITS = {"source": "scripts/benchmarks/refs/a100_80gb.csv"}
+LORA = "LoRA fine-tuning r=16 on q_proj k_proj v_proj o_proj"
+
+
+def test_nemo_adapts_the_joint_projection_alone_and_attends_within_documents() -> None:
+    """nemo v2.3.0, llama3_8b.py: dim 8, target_modules linear_qkv, no fused loss; grad_reduce_in_fp32 False."""
+    job = job_of_row(
+        row(framework="NeMo LoRA", layers="32", notes="LoRA; inputs packed to 4096", seq_len="4096")
+    )
+    assert (job.adapter_rank, job.adapted, job.document_tokens) == (8, {"qkv"}, 180)
+    assert not job.preset.loss.fused
+    assert not job.preset.tensor_parallel.overlap
+    assert (job.precision.gradient, job.precision.reduce) == ("bf16", "bf16")
+    assert job_of_row(row(framework="NeMo LoRA", layers="80")).adapter_rank == 16
+    whole = job_of_row(row(framework="NeMo SFT", notes="SFT"))
+    assert (whole.adapter_rank, whole.document_tokens, whole.preset.loss.fused) == (0, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("framework", "source", "state"),
+    [
+        ("HF Trainer + FSDP1 none", "refs/a100_80gb.csv", ("", "bf16")),
+        ("HF Trainer + FSDP1 QLoRA-bnb baseline-peft-bnb", "refs/a100_80gb.csv", ("fp32", "fp32")),
+        ("HF Trainer + FSDP1 foak-fast-kernels-liger", "refs/a100_80gb_liger.csv", ("fp32", "fp32")),
+    ],
+)
+def test_adam_is_in_16_bits_where_no_mixed_precision_is_asked_for(
+    framework: str, source: str, state: tuple[str, str]
+) -> None:
+    job = job_of_row(row(**HF | {"framework": framework, "source": source}))
+    assert (job.precision.master, job.precision.moments) == state
+
+
+def test_hf_trainer_runs_hugging_faces_modules_unless_fast_kernels_replace_them() -> None:
+    plain, fast = (
+        job_of_row(row(**HF | SIXTEEN_BITS)),
+        job_of_row(row(**HF | {"framework": "HF Trainer foak liger"})),
+    )
+    assert (plain.preset.name, plain.attention_kernel) == ("hf-trainer", "flash2")
+    assert plain.unfused == {"norm", "rotary"}
+    assert fast.unfused == frozenset()
+    assert (fast.preset.loss.fused, fast.preset.loss.chunked) == (True, True)
+    assert not plain.preset.loss.fused
+
+
+@pytest.mark.parametrize(
+    ("framework", "frozen"), [("LoRA none", ""), ("QLoRA-bnb x", "nf4"), ("QLoRA-gptq x", "int4")]
+)
+def test_adapters_and_the_format_of_what_is_frozen(framework: str, frozen: str) -> None:
+    job = job_of_row(row(**HF | {"framework": f"HF Trainer + FSDP1 {framework}", "notes": LORA}))
+    assert (job.adapter_rank, job.adapted, job.precision.frozen) == (16, {"q_k_v", "out"}, frozen)

@@ -84,7 +84,9 @@ def arguments() -> argparse.ArgumentParser:
         help="longest wait of one rank for another",
     )
     pictures = parser.add_mutually_exclusive_group()
-    pictures.add_argument("--pics", dest="pics", action="store_true", default=True, help="draw (default)")
+    pictures.add_argument(
+        "--pics", action="store_true", default=None, help="draw (default, but not with --from_cluster)"
+    )
     pictures.add_argument("--no_pics", dest="pics", action="store_false", help="draw nothing")
     return parser
 
@@ -131,7 +133,7 @@ def measure(given: argparse.Namespace, layout: "RankLayout") -> None:
     report = run_profiling(options, layout)
     if report is not None:
         print("\n".join(report_lines(report, options.output)))
-        draw_pictures(options.output, report.profile, wanted=given.pics)
+        draw_pictures(options.output, report.profile, wanted=given.pics is not False)
 
 
 def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> None:
@@ -150,7 +152,7 @@ def run(given: argparse.Namespace, layout: "RankLayout") -> int:
 
         made = model_profile(given.from_cluster, given.output, root=ROOT)
         print(made.said)
-        draw_pictures(made.output, made.profile, wanted=given.pics)
+        draw_pictures(made.output, made.profile, wanted=bool(given.pics))
     else:
         measure(given, layout)
     return 0

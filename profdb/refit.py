@@ -14,8 +14,9 @@ from profdb.store.columns import SampleTable
 PARALLEL_FROM = 10_000
 """Samples from which a second process gains more than its start costs (a second)."""
 
-# Assumption: seconds a sample takes to fit, relative to a matrix product's; who takes longest begins first.
-COST: dict[Family, float] = {Family.ATTENTION: 4.0, Family.COLLECTIVE: 2.0, Family.OPTIMIZER: 70.0}
+TOGETHER = frozenset({Family.ATTENTION, Family.OPTIMIZER})
+"""Families whose curves are the likeliest to try trees (profdb.fits.surface), fitted by one process: scikit-learn takes
+two seconds to import. They also take longest, and begin first."""
 
 Packed = Mapping[str, object]
 
@@ -43,11 +44,17 @@ def _packed(tables: list[SampleTable]) -> Iterator[tuple[Family, Packed]]:
     if workers < 2 or sum(table.size for table in tables) < PARALLEL_FROM:
         yield from map(_fit_one, tables)
         return
-    longest_first = sorted(tables, key=lambda table: -table.size * COST.get(table.family, 1.0))
+    shared = [table for table in tables if table.family in TOGETHER]
+    tasks = [shared] * bool(shared) + [[table] for table in tables if table.family not in TOGETHER]
     # spawn: a forked copy of a process with threads (torch's, BLAS's) may hang
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, initializer=_leave_interrupts_to_the_parent) as pool:
-        yield from pool.imap_unordered(_fit_one, longest_first)
+        for done in pool.imap_unordered(_fit_all, tasks):
+            yield from done
+
+
+def _fit_all(tables: list[SampleTable]) -> list[tuple[Family, Packed]]:
+    return [_fit_one(table) for table in tables]
 
 
 def _fit_one(table: SampleTable) -> tuple[Family, Packed]:

@@ -115,11 +115,15 @@ def _read_part(
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     axis = int(arrays["axis"][0])
     along, others = points[:, axis], np.delete(points, axis, axis=1)
+    # arithmetic in place: these are the largest arrays of a fit, and it asks hundreds of times
     squared = np.zeros((points.shape[0], arrays["coords"].shape[0]))
+    term = np.empty_like(squared)
     for column in range(others.shape[1]):
-        squared += (others[:, column, None] - arrays["coords"][None, :, column]) ** 2
-    gap = np.maximum(arrays["low"][None, :] - along[:, None], along[:, None] - arrays["high"][None, :])
-    squared += np.maximum(gap, 0.0) ** 2
+        np.subtract(others[:, column, None], arrays["coords"][None, :, column], out=term)
+        squared += np.square(term, out=term)
+    gap = np.subtract(along[:, None], arrays["high"][None, :])
+    np.maximum(gap, np.subtract(arrays["low"][None, :], along[:, None], out=term), out=gap)
+    squared += np.square(np.maximum(gap, 0.0, out=term), out=term)
     if skip is not None:
         squared[np.arange(points.shape[0]), skip] = np.inf
     count = min(blend.neighbours, squared.shape[1] - (skip is not None))

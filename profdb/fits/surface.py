@@ -141,7 +141,8 @@ class Trial:
 
 def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
     """The blend and metric with the smallest left-out error: every blend, then the metric by two passes
-    over the coordinates (each is tried closer and farther) with every blend again after each."""
+    over the coordinates (each is tried closer and farther) with every blend again after each. What comes up again,
+    as most does in the second pass, is not tried again."""
     axis = int(lines["axis"][0])
     metric: FloatArray = np.ones(points.shape[1])
     if lines["coords"].shape[0] < 3:
@@ -156,16 +157,23 @@ def _choose(lines: Arrays, points: FloatArray, target: FloatArray) -> Trial:
         )
     rows = np.random.default_rng(0).permutation(target.shape[0])[:CV_POINTS]
     asked = Asked(rows=rows, points=points[rows], target=target[rows], skip=line_of(points, axis)[rows])
-    best = min((_left_out(lines, asked, metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
+    tried: dict[tuple[Blend, tuple[float, ...]], Trial] = {}
+
+    def trial(metric: FloatArray, blend: Blend) -> Trial:
+        key = (blend, tuple(metric.tolist()))
+        if key not in tried:
+            tried[key] = _left_out(lines, asked, metric, blend)
+        return tried[key]
+
+    best = min((trial(metric, blend) for blend in CANDIDATES), key=lambda t: t.score)
     varying = [d for d in range(points.shape[1]) if d != axis and np.ptp(points[:, d]) > 0.0]
     for _ in range(2):
         for dimension in varying:
             for factor in METRIC_FACTORS:
                 metric = best.metric.copy()
                 metric[dimension] *= factor
-                best = min(best, _left_out(lines, asked, metric, best.blend), key=lambda t: t.score)
-        tried = [_left_out(lines, asked, best.metric, blend) for blend in CANDIDATES]
-        best = min([best, *tried], key=lambda t: t.score)
+                best = min(best, trial(metric, best.blend), key=lambda t: t.score)
+        best = min([best, *(trial(best.metric, blend) for blend in CANDIDATES)], key=lambda t: t.score)
     return best
 
 

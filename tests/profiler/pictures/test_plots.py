@@ -106,7 +106,7 @@ def test_a_modelled_profile_is_drawn_too(
     profile = ProfileDatabase(machine=MACHINE, samples=samples)
     made = Made(profile=profile, output=tmp_path / name, said="modelled")
     monkeypatch.setattr("profiler.modelled_run.model_profile", lambda *_, **__: made)
-    assert gen_profiler_data.main(["--from_cluster", "b200", "--output", str(tmp_path / name)]) == 0
+    assert gen_profiler_data.main(["--from_cluster", "b200", "--output", str(tmp_path / name), "--pics"]) == 0
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")] == [f"{folder}/overview.jpg"]
 
 

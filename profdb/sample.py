@@ -30,16 +30,17 @@ Launched = Mapping[str, str | int | float | bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldShape:
-    """The processes that ran when a sample was taken. Raises ProfileError for a number that is none."""
+    """The processes that ran when a sample was taken, none for a modelled one. Raises ProfileError for a number
+    that is none."""
 
     nodes: int = 1
     ranks: int = 1
 
     def __post_init__(self) -> None:
         for name, number in (("nodes", self.nodes), ("ranks", self.ranks)):
-            if type(number) is not int or not 1 <= number <= MOST_GPUS:
+            if type(number) is not int or not 0 <= number <= MOST_GPUS:
                 shown = shortened(str(number))
-                raise ProfileError(f"{name} = {shown} of a sample: a whole number from 1 to {MOST_GPUS}")
+                raise ProfileError(f"{name} = {shown} of a sample: a whole number from 0 to {MOST_GPUS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def test_importing_into_another_gpus_profile_is_refused(tmp_path: Path) -> None:
     [
         ('"m": 64', '"m": -7', "m = '-7' of a gemm sample: a whole number from 1"),
         ('"n": 64', '"n": 1.5', r"n = '1\.5' of a gemm sample"),
-        ('"ranks": 1', '"ranks": 1e999', "ranks = 'inf' of a sample: a whole number from 1"),
+        ('"ranks": 1', '"ranks": 1e999', "ranks = 'inf' of a sample: a whole number from 0"),
     ],
 )
 def test_a_size_that_is_none_is_refused(good: str, bad: str, says: str, tmp_path: Path) -> None:

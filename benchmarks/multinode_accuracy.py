@@ -23,6 +23,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.accuracy_rows.hardware import network_sheet  # noqa: E402
 from benchmarks.modelled_accuracy import SHEETS  # noqa: E402
 from profdb.lookup.queries import CollectiveQuery  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
@@ -38,16 +39,6 @@ KINDS = {one.value: one for one in Collective} | {
     "all_to_all": Collective.ALL_TO_ALL,
 }
 GIGABIT = 1e9 / 8.0
-# (start of the GPU's name, start of the fabric's) -> the sheet with that network; the first that fits.
-NETWORKS = (
-    ("", "IB", "h100-sxm"),
-    ("A100", "EFA", "aws-p4d"),
-    ("H200", "EFA", "aws-p5en"),
-    ("", "EFA", "aws-p5"),
-    ("", "RoCE", "gcp-a4"),
-    ("", "TCPXO", "gcp-a3-mega"),
-    ("", "Slingshot", "perlmutter"),
-)
 COLUMNS = (
     "run",
     "gpu",
@@ -177,14 +168,7 @@ def told(runs: Sequence[Run]) -> pd.DataFrame:
 def sheet_of(row: pd.Series) -> ClusterSpec | None:
     """The GPU's sheet with the row's NICs on the network of its fabric's sheet; None without such sheets."""
     gpu = next((sheet for start, sheet in SHEETS.items() if row.gpu.startswith(start)), None)
-    network = next(
-        (
-            sheet
-            for start, fabric, sheet in NETWORKS
-            if row.gpu.startswith(start) and row.fabric.startswith(fabric)
-        ),
-        None,
-    )
+    network = network_sheet(row.gpu, row.fabric) or (gpu if row.fabric.startswith("IB") else None)
     if gpu is None or network is None or not row.nics_per_node or not row.nic_gbps:
         return None
     own = read_cluster(gpu, root=ROOT)

@@ -32,6 +32,18 @@ SHEET_OF: tuple[tuple[str, str], ...] = (
     ("V100", "dgx2-v100"),
 )
 
+# (start of the GPU's name, word of the fabric) -> the sheet with that network; the first that fits. InfiniBand is the
+# network of the GPUs' own sheets.
+NETWORKS: tuple[tuple[str, str, str], ...] = (
+    ("A100", "EFA", "aws-p4d"),
+    ("H200", "EFA", "aws-p5en"),
+    ("", "EFA", "aws-p5"),
+    ("", "RoCE", "gcp-a4"),
+    ("", "TCPXO", "gcp-a3-mega"),
+    ("", "Slingshot", "perlmutter"),
+    ("", "Omni-Path", "jean-zay-a100"),
+)
+
 BITS_PER_BYTE = 8.0
 GIGABIT = 1e9
 
@@ -98,8 +110,24 @@ def cluster_of(row: Row, root: Path) -> ClusterSpec:
         raise RowError(
             f"{row.path}:{row.line}: gpu = {gpu!r}: no sheet {name!r} (there are {known})"
         ) from error
+    words = row.text("inter_node")
+    network = network_sheet(gpu, words)
+    if network:
+        cluster = with_network(cluster, sheet_cluster(network, root))
     gpus_per_node = row.whole_or("gpus_per_node", cluster.gpus_per_node)
-    return with_fabric(cluster, fabric_of(row.text("inter_node"), gpus_per_node))
+    return with_fabric(cluster, fabric_of(words, gpus_per_node))
+
+
+def network_sheet(gpu: str, words: str) -> str:
+    """The sheet of the network that ``words`` name; "" where they name none but the GPU's own."""
+    return next((sheet for start, word, sheet in NETWORKS if gpu.startswith(start) and word in words), "")
+
+
+def with_network(cluster: ClusterSpec, other: ClusterSpec) -> ClusterSpec:
+    """The cluster with another's outermost domain and NICs."""
+    return replace(
+        cluster, domains=(*cluster.domains[:-1], other.domains[-1]), nics_per_node=other.nics_per_node
+    )
 
 
 def with_fabric(cluster: ClusterSpec, fabric: Fabric | None) -> ClusterSpec:

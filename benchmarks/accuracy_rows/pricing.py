@@ -109,8 +109,9 @@ class Pricing:
         job = job_of(asked, cluster.gpu.architecture)
         cluster = segmented(cluster, job.world_size, job.nvlink_segment)
         candidates, plan_gaps = candidates_of(row, notes, job)
+        outer = cluster.domains[-1]
         key = (
-            f"{cluster.name} {cluster.domains[-1].bandwidth} {cluster.nics_per_node} {cluster.scale_up_ranks}"
+            f"{cluster.name} {outer.name} {outer.bandwidth} {cluster.nics_per_node} {cluster.scale_up_ranks}"
         )
         return Prepared(
             row=row,

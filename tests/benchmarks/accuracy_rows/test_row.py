@@ -170,3 +170,20 @@ def test_interleaved_stages_take_micro_batches_in_turns_of_pp() -> None:
     assert middle is not None
     assert high is not None
     assert low < middle < high
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "latency_s", "bandwidth", "nics"),
+    [
+        ("H100-80GB", "EFA (bandwidth not stated)", 20e-6, 50e9, 32),
+        ("A100-40GB", "EFA", 75e-6, 6.25e9, 4),
+        ("A100-80GB", "4x100 Gb/s RoCE per node", 2.7e-6, 6.25e9, 4),
+        ("B300-SXM", "ConnectX IB, not stated", 2.7e-6, 100e9, 8),
+    ],
+)
+def test_a_named_fabric_has_its_own_latency_and_the_rows_rate(
+    gpu: str, words: str, latency_s: float, bandwidth: float, nics: int
+) -> None:
+    cluster = cluster_of(row(gpu=gpu, inter_node=words), ROOT)
+    outer = cluster.domains[-1]
+    assert (outer.latency_s, outer.bandwidth, cluster.nics_per_node) == (latency_s, bandwidth, nics)

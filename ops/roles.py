@@ -61,7 +61,6 @@ class Role(StrEnum):
     CONVOLUTION = "convolution"
     TABLE = "table"
     NORM = "norm"
-    INNER_NORM = "inner_norm"
     OUTPUT_GATE = "output_gate"
     ROTARY = "rotary"
     ACTIVATION = "activation"

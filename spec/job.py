@@ -90,9 +90,9 @@ class JobSpec:
     --overlap-moe-expert-parallel-comm)."""
     overlap_shared_experts: bool = False
     """The experts' exchange runs beside the shared experts' products (--moe-shared-expert-overlap)."""
-    cuda_graphs: frozenset[Literal["attn", "mlp", "moe_router", "moe_preprocess", "full_iteration"]] = (
-        frozenset()
-    )
+    cuda_graphs: frozenset[
+        Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
+    ] = frozenset()
     """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED)."""
     blocking_launches: bool = False
     """The host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)."""

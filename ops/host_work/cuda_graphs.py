@@ -7,7 +7,8 @@ from ops.roles import Module, OpKey, Role
 
 # Of each scope the modules it holds whole, and the operations with all that serves them.
 GRAPHED: dict[str, frozenset[Module | OpKey]] = {
-    "attn": frozenset({Module.ATTENTION}),
+    "attn": frozenset({Module.ATTENTION, Module.GATED_DELTA}),
+    "mamba": frozenset({Module.MAMBA2}),
     "mlp": frozenset({Module.MLP}),
     "moe_router": frozenset(
         {OpKey(Module.MLP, Role.NORM), OpKey(Module.MOE, Role.ROUTER), Module.SHARED_EXPERTS}
@@ -21,6 +22,8 @@ REPLAY_CALLS = 3.0
 REPLAYS = frozenset(
     {
         OpKey(Module.ATTENTION, Role.NORM),
+        OpKey(Module.GATED_DELTA, Role.NORM),
+        OpKey(Module.MAMBA2, Role.NORM),
         OpKey(Module.MLP, Role.UP),
         OpKey(Module.MOE, Role.ROUTER),
         OpKey(Module.MOE, Role.PERMUTE),

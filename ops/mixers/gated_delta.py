@@ -117,6 +117,7 @@ def _prepared(context: LayerContext, rows: IntArray, widths: Widths, spec: Gated
     normed = Kernel(
         module=Module.GATED_DELTA,
         role=Role.NORM,
+        serves=Role.PROJECTION,
         name="gated_delta.qk_norm",
         kernel="rmsnorm",
         rows=rows * ceil_div(both, spec.key_dim),
@@ -159,7 +160,9 @@ def _gated_norm(context: LayerContext, rows: IntArray, widths: Widths, spec: Gat
     gate stands already in one piece."""
     normed = Kernel(
         module=Module.GATED_DELTA,
-        role=Role.INNER_NORM,
+        role=Role.NORM,
+        serves=Role.OUT,
+        name="gated_delta.inner_norm",
         kernel="rmsnorm",
         rows=rows * widths.heads,
         width=spec.value_dim,

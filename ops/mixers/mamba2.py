@@ -58,6 +58,7 @@ def _output(context: LayerContext, sharding: Sharding, spec: Mamba2Spec) -> Piec
     normed = Kernel(
         module=Module.MAMBA2,
         role=Role.NORM,
+        serves=Role.OUT,
         name="mamba2.inner_norm",
         kernel="rmsnorm",
         rows=rows,

@@ -14,6 +14,7 @@ from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT
 
 DENSE, EXPERTS = 0, 1
+NEMOTRON, NEXT = "30B_nemotron3_nano.json", "80B_qwen3_next.json"
 
 
 def layer(which: int) -> tuple[Op, ...]:
@@ -37,6 +38,19 @@ def test_a_graph_is_replayed_once_and_issues_nothing_else(which: int, scope: str
     work = [host_work(op, asked) for op in layer(which) if is_replayed(op, {scope})]
     assert sum(float(one.calls[0]) for one in work) == REPLAY_CALLS
     assert sum(float(one.launches[0]) for one in work) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "scope"), [(NEMOTRON, 0, "mamba"), (NEXT, 0, "attn"), (NEXT, 1, "attn")]
+)
+def test_mixers_are_replayed_whole(name: str, kind: int, scope: str) -> None:
+    """Megatron-Core cuda_graphs.py: Mamba layers under a scope of their own, other mixers as attention."""
+    asked = job(seq_len=256, world_size=1, cuda_graphs=frozenset({scope}))
+    piece = written(read_config(ROOT / "configs" / name).model, asked, "fsp", Layout.of(1)).blocks[kind]
+    work = [host_work(op, asked) for op in piece.forward if is_replayed(op, {scope})]
+    assert sum(float(one.calls[0]) for one in work) == REPLAY_CALLS
+    assert sum(float(one.launches[0]) for one in work) == 0.0
+    assert len(work) > 8
 
 
 def test_a_scope_holds_its_modules_with_all_that_serves_them() -> None:

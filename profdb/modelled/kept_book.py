@@ -119,12 +119,14 @@ class KeptBook:
         """Each different shape priced once."""
         unique, inverse = unique_shapes(query.columns())
         rows = np.ascontiguousarray(np.stack(list(unique.values()), axis=1))
-        kept = self._kept.setdefault(_question(query), Kept())
+        question = _question(query)
+        kept = self._kept.get(question, Kept())
         known = np.fromiter((row.tobytes() in kept.places for row in rows), dtype=np.bool_, count=len(rows))
         if not known.all():
             asked: dict[str, Any] = {name: column[~known] for name, column in unique.items()}
             told = ask(self.model, replace(query, **asked))
             kept.add(rows[~known], told.seconds, told.relative_std)
+            self._kept[question] = kept
             self._fresh += int(np.count_nonzero(~known))
         _, seconds, relative_std = kept.joined()
         at = np.fromiter((kept.places[row.tobytes()] for row in rows), dtype=np.int64, count=len(rows))

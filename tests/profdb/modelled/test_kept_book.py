@@ -15,6 +15,7 @@ from profdb.modelled.kept_book import KeptBook, digest_of
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
+from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 H100 = read_cluster("h100-sxm", root=ROOT)
@@ -69,6 +70,15 @@ def test_a_shape_is_modelled_once_and_for_all(tmp_path: Path, monkeypatch: pytes
     book.keep()
     ask(KeptBook(H100, tmp_path), "linear_s")
     assert asked == [3, 1]
+
+
+def test_a_question_that_is_refused_is_not_kept(tmp_path: Path) -> None:
+    book = KeptBook(H100, tmp_path)
+    right = ask(book, "linear_s")
+    with pytest.raises(ConfigError, match="fp4"):
+        book.linear_s(replace(QUERIES["linear_s"], dtype="fp4"))  # type: ignore[arg-type]
+    book.keep()
+    assert same(ask(KeptBook(H100, tmp_path), "linear_s"), right)
 
 
 def test_another_sheet_or_another_source_is_another_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.cluster.segment import segmented
 from spec.errors import ConfigError, ProfileError
-from spec.job import JobSpec
+from spec.job import JobSpec, Precision
 from spec.model_size import check_model_size, config_for_size
 from spec.presets.preset import FrameworkPreset
 from spec.readers.config_file import ConfigFile
@@ -71,6 +71,7 @@ def read_request(request: Request) -> Asked:
     sheet = _sheet(request)
     job = job_of(asked_job(request, config, sheet), sheet.gpu.architecture)
     check_names(job.preset)
+    check_formats(job.precision, sheet)
     return Asked(
         config=config,
         sheet=sheet,
@@ -192,6 +193,20 @@ def check_names(preset: FrameworkPreset) -> None:
         if name not in set(Schedule):
             allowed = f"of {', '.join(Schedule)}"
             raise ConfigError(where="--job", key="pipeline.schedules", value=name, allowed=allowed)
+
+
+def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
+    """Raise ConfigError for products in a format that the GPU does not compute in."""
+    known = cluster.gpu.peak_flops
+    for key in ("compute", "linear", "attention"):
+        dtype = getattr(precision, key)
+        if dtype not in known:
+            raise ConfigError(
+                where="--precision",
+                key=f"precision.{key}",
+                value=dtype,
+                allowed=f"a format that {cluster.gpu.name} computes in: {', '.join(known)}",
+            )
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:

@@ -29,7 +29,7 @@ class Loss:
 class DataParallel:
     """How gradients are added up and reduced, and parameters, optimizer and gradients sharded."""
 
-    zero_stages: Annotated[tuple[int, ...], Several(Whole(least=0, most=3))]
+    zero_stages: Annotated[tuple[int, ...], Several(Whole(least=0, most=3), least=1)]
     """Sharding stages it can run."""
     hybrid_zero: bool = True
     """zero_size may be smaller than the data-parallel group."""
@@ -75,7 +75,7 @@ class DataParallel:
 class TensorParallel:
     """How a layer, the vocabulary and the sequence are cut over ranks, and what is communicated beside what."""
 
-    strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies.registry"))]
+    strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies.registry"), least=1)]
     """Tensor-parallel modes it can run."""
     cuts_sequences: bool = False
     """Sequences may be cut over cp."""
@@ -95,9 +95,9 @@ class TensorParallel:
 class Pipeline:
     """How layers are dealt to stages, in which order stages compute and how they hand on."""
 
-    schedules: Annotated[tuple[str, ...], Several(Text(means="names of solver.schedules.registry"))] = (
-        "1f1b",
-    )
+    schedules: Annotated[
+        tuple[str, ...], Several(Text(means="names of solver.schedules.registry"), least=1)
+    ] = ("1f1b",)
     """Schedules it can run, by solver.schedules.registry' names."""
     interleaves: bool = False
     """A stage may hold several virtual chunks."""

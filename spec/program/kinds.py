@@ -129,11 +129,12 @@ class Several:
 
     of: Kind
     unordered: bool = False
+    least: int = 0
 
     @property
     def allowed(self) -> str:
-        """What each may be."""
-        return f"{self.of.allowed}, joined by +"
+        """What each may be, and of how many at least."""
+        return f"{self.of.allowed}, joined by +{f', at least {self.least}' if self.least else ''}"
 
     def read(self, text: str) -> tuple[object, ...] | frozenset[object]:
         """Values between + signs."""
@@ -150,6 +151,8 @@ class Several:
     def _all(self, values: list[object]) -> tuple[object, ...] | frozenset[object]:
         words = self.of.words if isinstance(self.of, Word) else values
         ordered = dict.fromkeys(one for one in words if one in values)
+        if len(ordered) < self.least:
+            raise ValueError(values)
         return frozenset(ordered) if self.unordered else tuple(ordered)
 
 

@@ -141,3 +141,27 @@ def test_what_is_typed_beats_the_precision_that_beats_the_file(tmp_path: Path) -
     assert (job.dropout, job.precision.scale_recipe, job.precision.scaling) == (False, "tensor", "block")
     with pytest.raises(ConfigError, match=r"tensor_parallel\.strategies|strategy"):
         read_request(replace(said, job={"tensor_parallel.strategies": ("ours",)}))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "precision", "word"),
+    [
+        ("a100-sxm-80g", "mxfp8", "precision.linear = 'fp8'"),
+        ("h100-sxm", "nvfp4", "precision.linear = 'fp4'"),
+        ("dgx2-v100", None, "precision.compute = 'bf16'"),
+    ],
+)
+def test_a_format_that_the_gpu_does_not_compute_in_is_refused(
+    cluster: str, precision: str | None, word: str
+) -> None:
+    asked = replace(request(ROOT / "configs" / "7B_gpt.toml"), cluster=cluster)
+    with pytest.raises(ConfigError, match=word):
+        read_request(replace(asked, precision=precision))
+
+
+@pytest.mark.parametrize(
+    "key", ["tensor_parallel.strategies", "pipeline.schedules", "data_parallel.zero_stages"]
+)
+def test_a_framework_runs_something(key: str) -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        read_request(request(ROOT / "configs" / "7B_gpt.toml", job={key: ()}))

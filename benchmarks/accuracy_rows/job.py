@@ -23,6 +23,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("FMS PyTorch", "fsdp-compiled", FSDP1),
     ("HF Trainer", "hf-trainer", {}),
     ("XTuner", "xtuner", {}),
+    ("nanotron", "nanotron", {}),
     ("AutoModel", "fsdp-compiled", {"host.code": "modules"}),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
@@ -85,6 +86,9 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
         # "No comm overlap": tensor-parallel too, by every --disable-tp-comm-* flag, the bulk ones of the backward
         # included (SimuMax, simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh).
         said["tensor_parallel.overlap_backward"] = False
+    if "nanotron" in row.text("framework") and row.whole_or("zero_stage", 0) == 0:
+        # trainer.py: DistributedDataParallel, whose hook reduces bucket by bucket, without ZeRO-1 alone
+        said["data_parallel.overlap_grad_reduce"] = True
     if notes.async_tp or notes.overlapped_tp:
         said["tensor_parallel.overlap"] = True
     return said
@@ -155,7 +159,11 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     if "llm-foundry" in framework:
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
-    return "flash2" if any(word in framework for word in ("torchtitan", "FMS", "XTuner")) else "flash"
+    return (
+        "flash2"
+        if any(word in framework for word in ("torchtitan", "FMS", "XTuner", "nanotron"))
+        else "flash"
+    )
 
 
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:

@@ -17,6 +17,7 @@ from spec.presets.variants.internlm import INTERNLM
 from spec.presets.variants.megatron_2021 import MEGATRON_2021
 from spec.presets.variants.megatron_bridge import MEGATRON_BRIDGE
 from spec.presets.variants.megatron_fsdp import MEGATRON_FSDP
+from spec.presets.variants.nanotron import NANOTRON
 from spec.presets.variants.nemo import NEMO
 from spec.presets.variants.nemo2 import NEMO2
 from spec.presets.variants.variant import Variant
@@ -34,6 +35,7 @@ VARIANTS: tuple[Variant, ...] = (
     FSDP_COMPILED,
     COMPOSER,
     HF_TRAINER,
+    NANOTRON,
     XTUNER,
     MEGATRON_2021,
     DEEPSPEED_2021,

@@ -131,3 +131,36 @@ def test_deepseek_v3_routes_to_four_of_eight_groups() -> None:
     moe = model_of(one, notes_of(one))[0].blocks[-1].block.moe
     assert moe is not None
     assert (moe.route_groups, moe.route_chosen_groups) == (8, 4)
+
+
+def test_nanotron_reduces_beside_the_backward_without_zero_alone() -> None:
+    """trainer.py: make_ddp unless gradients accumulate in fp32 under ZeRO-1."""
+    cells = {"framework": "nanotron 1F1B"}
+    overlaps = {
+        stage: job_of_row(row(**cells, zero_stage=stage)).preset.data_parallel.overlap_grad_reduce
+        for stage in (0, 1)
+    }
+    assert overlaps == {0: True, 1: False}
+    assert job_of_row(row(**cells)).attention_kernel == "flash2"
+
+
+def test_a_submission_to_mlperf_runs_in_fp8_without_recomputation_unless_it_says() -> None:
+    """training_results_v4.1, NVIDIA: config_fp8.sh, conf/custom.yaml."""
+    cells = {"framework": "MLPerf v5.1 NeMo NVIDIA", "precision": "", "recompute": "unknown"}
+    job = job_of_row(row(**cells))
+    assert (job.preset.name, job.precision.linear, job.precision.gradient) == ("nemo2", "fp8", "bf16")
+    assert {plan.recompute for plan in plans(**cells)} == {Recompute.NONE}
+    assert job_of_row(row(**cells | {"precision": "bf16"})).precision.linear == "bf16"
+
+
+def test_xtuner_shards_parameters_unless_it_says() -> None:
+    cells = {
+        "framework": "XTuner (HF + DeepSpeed, Ulysses)",
+        "tp": "1",
+        "pp": "1",
+        "dp": "8",
+        "zero_stage": "",
+    }
+    assert {plan.zero_stage for plan in plans(**cells)} == {3}
+    assert {plan.zero_stage for plan in plans(**cells | {"zero_stage": "2"})} == {2}
+    assert job_of_row(row(**cells)).unfused == {"norm", "rotary"}

@@ -1,0 +1,25 @@
+"""nanotron."""
+
+from spec.presets.variants.variant import Variant
+
+NANOTRON = Variant(
+    name="nanotron",
+    of="megatron",
+    source="huggingface/nanotron 67c5ebb (December 2024): models/llama.py (GLUActivation: act(gate) * up; CoreAttention: "
+    "flash_attn_varlen_func), parallel/tensor_parallel/functional.py (collectives of the backward beside the other gradient, in the "
+    "forward beside a rank's own shard alone), optim/gradient_accumulator.py (sync_gradients_across_dp: one all-reduce of all fp32 "
+    "gradients after the backward), optim/zero.py (_all_gather_params after the update), "
+    "parallel/pipeline_parallel/p2p.py (messages are waited for, their shapes read by the host)",
+    choices={
+        "layers.fused_activation": False,
+        "data_parallel.gradient_sync": "all_reduce",
+        "data_parallel.overlap_grad_reduce": False,
+        "data_parallel.overlap_param_gather": False,
+        "data_parallel.accumulation": "accumulate",
+        "pipeline.interleaves": False,
+        "pipeline.overlap_hops": False,
+        "pipeline.counts_ends_as_layers": False,
+        "recomputation.selective": "",
+        "host.checks_numbers": False,
+    },
+)

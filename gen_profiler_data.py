@@ -1,7 +1,7 @@
 """Measure this cluster: torchrun --nproc-per-node=8 gen_profiler_data.py -> prof_data/data.pt."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts
+from spec.program.ending import exit_status, quiet_interrupts, uninterrupted
 
 quiet_interrupts()
 
@@ -170,8 +170,9 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
 
 def in_layout(given: argparse.Namespace) -> int:
     """The exit status of this rank; of an error that all ranks meet, rank 0 speaks alone."""
-    from profiler.rank_layout import read_rank_layout
-    from profiler.world import leaving_on_failure
+    with uninterrupted():
+        from profiler.rank_layout import read_rank_layout
+        from profiler.world import leaving_on_failure
 
     layout = read_rank_layout(os.environ)
     with leaving_on_failure(layout) as leave:

@@ -5,7 +5,7 @@ profile is refused before one is loaded.
 """
 
 # ruff: noqa: E402 - what follows takes a while to import, and Ctrl-C may come meanwhile
-from spec.program.ending import exit_status, quiet_interrupts
+from spec.program.ending import exit_status, quiet_interrupts, uninterrupted
 
 quiet_interrupts()
 
@@ -143,7 +143,8 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
 
 def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
     """The device of this machine, for what the profile does not hold."""
-    from profiler.on_demand import measuring_device as device_here
+    with uninterrupted():
+        from profiler.on_demand import measuring_device as device_here
 
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
 

@@ -20,6 +20,7 @@ from profdb.store.checks import check_fit, check_table
 from profdb.store.columns import LabelColumn, SampleTable, label_names, number_names
 from spec.arrays import IntArray
 from spec.errors import ExportError, ProfileError
+from spec.program.ending import uninterrupted
 from spec.replaced_file import replaced_path
 
 FORMAT = "training-profile"
@@ -33,7 +34,8 @@ def save_profile(path: str | Path, profile: ProfileDatabase) -> None:
 
     Raises ProfileError when it cannot be written, or load_profile would not read it: nothing is written then.
     """
-    import torch
+    with uninterrupted():
+        import torch
 
     target = Path(path)
     document = {
@@ -106,7 +108,8 @@ def _document_in(content: bytes, where: str) -> object:
     """What the archive holds: plain data alone, of which no tensor is larger than the file."""
     import pickle
 
-    import torch
+    with uninterrupted():
+        import torch
 
     try:
         check_archive(content)
@@ -139,7 +142,8 @@ UNREADABLE = (
 
 def _check_tensors(document: object, size: int) -> None:
     """Refuse tensors that tell more elements than the file has bytes; ValueError."""
-    import torch
+    with uninterrupted():
+        import torch
 
     waiting = [document]
     while waiting:
@@ -151,7 +155,8 @@ def _check_tensors(document: object, size: int) -> None:
 
 
 def _to_plain(value: object) -> object:
-    import torch
+    with uninterrupted():
+        import torch
 
     return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 

@@ -6,8 +6,10 @@ answer: one line and 2. A bug of ours keeps its traceback.
 
 import errno
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from spec.errors import UserError
@@ -82,6 +84,17 @@ def complain(text: str) -> None:
 def quiet_interrupts() -> None:
     """From now on Ctrl-C outside of ``exit_status`` (while modules are imported) is one line and 130 too."""
     sys.excepthook = _quiet_interrupt
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C takes effect when the block ends. Around imports of torch: its C code clears an interrupt that it meets,
+    and the program goes on with half of numpy."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _quiet_interrupt(

@@ -11,15 +11,19 @@ Named = Mapping[str, Path | None]
 
 
 def check_outputs(files: Named, folders: Named, inputs: Named) -> None:
-    """Raise ConfigError for a result file whose folder does not exist, that is a folder, or that is the same file as an input or
-    another result, through links too; and for a result folder that is a file."""
+    """Raise ConfigError for a result file whose folder does not exist or cannot be written, that is no regular file, or
+    that is the same file as an input or another result, through links too; and for a result folder that is a file."""
     seen = {option: path for option, path in inputs.items() if path is not None and path.exists()}
     for option, path in files.items():
         if path is None:
             continue
-        if path.is_dir() or not path.absolute().parent.is_dir():
+        folder = path.resolve().parent
+        if (path.exists() and not path.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ConfigError(
-                where=option, key="output path", value=str(path), allowed="a file in a folder that exists"
+                where=option,
+                key="output path",
+                value=str(path),
+                allowed="a file in a folder that exists and can be written",
             )
         for other, taken in seen.items():
             if _same(path, taken):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ExportError, UserError
-from spec.program.ending import exit_status
+from spec.program.ending import exit_status, uninterrupted
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -96,3 +97,17 @@ def test_letters_that_the_terminal_lacks_are_escaped() -> None:
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert (result.returncode, result.stdout) == (0, "\\xe9\\udcff\n")
+
+
+def test_an_interrupt_waits_for_the_end_of_a_block() -> None:
+    reached = []
+
+    def work() -> None:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("its end")
+        reached.append("what follows")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert reached == ["its end"]

@@ -1,5 +1,6 @@
 """Results that would take the place of an input, or of each other, are refused before any work is done."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ def test_files_want_a_folder_that_exists_and_folders_no_file(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     refused("--json.*a file in a folder that exists", files={"--json": tmp_path / "nowhere" / "a.json"})
     refused("--json.*a file in a folder that exists", files={"--json": tmp_path})
+    os.mkfifo(tmp_path / "pipe")
+    refused("--json.*a file in a folder that exists", files={"--json": tmp_path / "pipe"})
+    refused("--json.*a file in a folder that exists", files={"--json": Path("/dev/full")})
     refused("--export_bundle.*a folder", folders={"--export_bundle": tmp_path / "file"})
 
 

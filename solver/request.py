@@ -196,7 +196,8 @@ def check_names(preset: FrameworkPreset) -> None:
 
 
 def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
-    """Raise ConfigError for products in a format that the GPU does not compute in."""
+    """Raise ConfigError for products in a format, or with scales, that the GPU does not compute in (Transformer
+    Engine, "Datatype and hardware support matrix"; blocks of 128 are emulated where MXFP8 is)."""
     known = cluster.gpu.peak_flops
     for key in ("compute", "linear", "attention"):
         dtype = getattr(precision, key)
@@ -207,6 +208,17 @@ def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
                 value=dtype,
                 allowed=f"a format that {cluster.gpu.name} computes in: {', '.join(known)}",
             )
+    fp8 = cluster.gpu.architecture.fp8
+    scales = set(fp8.scales if fp8 else ())
+    if "mx" in scales:
+        scales.add("block")
+    if precision.linear == "fp8" and precision.scale_recipe not in scales:
+        raise ConfigError(
+            where="--precision",
+            key="precision.scale_recipe",
+            value=precision.scale_recipe,
+            allowed=f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}",
+        )
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:

@@ -130,10 +130,12 @@ def test_no_framework_named_is_megatron_and_the_answer_says_that_it_was_assumed(
 def test_what_is_typed_beats_the_precision_that_beats_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     text = (ROOT / "configs" / "7B_gpt.toml").read_text()
-    path.write_text(text + '\n[job]\ndropout = true\n[job.precision]\nrecipe = "mxfp8"\nmoments = "bf16"\n')
+    path.write_text(
+        text + '\n[job]\ndropout = true\n[job.precision]\nrecipe = "fp8-rowwise"\nmoments = "bf16"\n'
+    )
     said = request(path)
     job = read_request(said).job
-    assert (job.dropout, job.precision.scale_recipe, job.precision.moments) == (True, "mx", "bf16")
+    assert (job.dropout, job.precision.scale_recipe, job.precision.moments) == (True, "row", "bf16")
     job = read_request(replace(said, precision="fp8-blockwise")).job
     assert (job.dropout, job.precision.scale_recipe, job.precision.moments) == (True, "block", "fp32")
     typed = {"precision.scale_recipe": "tensor", "dropout": False}
@@ -149,6 +151,7 @@ def test_what_is_typed_beats_the_precision_that_beats_the_file(tmp_path: Path) -
         ("a100-sxm-80g", "mxfp8", "precision.linear = 'fp8'"),
         ("h100-sxm", "nvfp4", "precision.linear = 'fp4'"),
         ("dgx2-v100", None, "precision.compute = 'bf16'"),
+        ("h100-sxm", "mxfp8", "precision.scale_recipe = 'mx'"),
     ],
 )
 def test_a_format_that_the_gpu_does_not_compute_in_is_refused(

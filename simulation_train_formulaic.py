@@ -21,7 +21,7 @@ from spec.program.outputs import check_outputs
 from spec.readers.read_config import config_file
 from spec.settings.job import job_settings
 from spec.settings.setting import typed_values
-from workload.settings.frameworks import FRAMEWORKS, check_framework
+from workload.settings.frameworks import WRITTEN, check_framework
 
 if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
@@ -36,7 +36,13 @@ ROOT = Path(__file__).resolve().parent
 
 def main(arguments: list[str]) -> int:
     """Run one command line; the exit status."""
-    return exit_status(lambda: run(parser().parse_args(arguments)))
+    return exit_status(lambda: run(options_of(arguments)))
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """The options of one command line."""
+    exports = {name: written.how for name, written in WRITTEN.items()}
+    return parser(exports).parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,7 +101,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 def launch_files(options: argparse.Namespace) -> dict[str, Path]:
     """The launch settings asked for: exporter -> path."""
-    named = {name: getattr(options, f"export_{name}") for name in FRAMEWORKS}
+    named = {name: getattr(options, f"export_{name}") for name in WRITTEN}
     return {name: path for name, path in named.items() if path is not None}
 
 

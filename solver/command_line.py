@@ -1,6 +1,7 @@
 """The options of simulation_train_formulaic.py."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from spec.presets.registry import PRESETS
@@ -10,8 +11,8 @@ from spec.settings.job import DEFAULT_FRAMEWORK
 from spec.settings.precision import PRECISIONS
 
 
-def parser() -> argparse.ArgumentParser:
-    """Every option, with its unit."""
+def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Every option, with its unit; ``exports`` is how each --export_NAME writes a plan, by NAME."""
     parser = OneLineParser(
         prog="simulation_train_formulaic.py",
         description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
@@ -92,12 +93,7 @@ def parser() -> argparse.ArgumentParser:
         "--stage", default="slowest", help="pipeline stages to export: slowest, all, or a number from 0"
     )
     out.add_argument("--export_bundle", type=Path, help="folder for workload, topology and SimAI commands")
-    for name, how in (
-        ("megatron", "as Megatron-LM flags"),
-        ("deepspeed", "as DeepSpeed's JSON"),
-        ("internevo", "as an InternEvo config"),
-        ("trace", "step by step as a Chrome trace"),
-    ):
+    for name, how in exports.items():
         out.add_argument(f"--export_{name}", type=Path, help=f"write the plan {how} to this file")
     out.add_argument(
         "--rank", type=whole(1, MOST_SHOWN), default=1, help="which of the ranked plans to export (default 1)"

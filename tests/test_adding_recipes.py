@@ -21,6 +21,7 @@ KINDS = (
     "schedule",
     "rule",
     "importer",
+    "exporter",
     "model family",
 )
 

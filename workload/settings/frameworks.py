@@ -1,23 +1,34 @@
-"""Which exporter writes plans of which framework; asked before anything is loaded, so nothing is imported here."""
+"""The files that a plan can be handed over in; asked before anything is loaded, so nothing is imported here."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from spec.errors import ExportError
 
-FRAMEWORKS: dict[str, tuple[str, ...]] = {
-    "megatron": ("megatron", "zero-bubble"),
-    "deepspeed": ("deepspeed",),
-    "internevo": ("internevo",),
-    "trace": (),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """``how`` a plan is written, for the option's help; ``frameworks`` are the presets whose plans are, none where
+    everyone's are."""
+
+    how: str
+    frameworks: tuple[str, ...] = ()
+
+
+WRITTEN: dict[str, Written] = {
+    "megatron": Written(how="as Megatron-LM flags", frameworks=("megatron", "zero-bubble")),
+    "deepspeed": Written(how="as DeepSpeed's JSON", frameworks=("deepspeed",)),
+    "internevo": Written(how="as an InternEvo config", frameworks=("internevo",)),
+    "trace": Written(how="step by step as a Chrome trace"),
 }
-"""By the name of an option --export_NAME: the presets whose plans it writes, none where it writes everyone's."""
+"""By the name of an option --export_NAME."""
 
 
 def check_framework(names: Iterable[str], preset: str) -> None:
     """Raise ExportError for an exporter that writes no plan of the framework ``preset``."""
     for name in names:
-        if FRAMEWORKS[name] and preset not in FRAMEWORKS[name]:
-            wanted = " or ".join(FRAMEWORKS[name])
+        wanted = WRITTEN[name].frameworks
+        if wanted and preset not in wanted:
             raise ExportError(
-                f"--export_{name}: the plans are of {preset}; price them with --framework {wanted}"
+                f"--export_{name}: the plans are of {preset}; price them with --framework {' or '.join(wanted)}"
             )

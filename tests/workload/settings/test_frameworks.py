@@ -4,7 +4,7 @@ import pytest
 
 from spec.errors import ExportError
 from spec.presets.registry import PRESETS
-from workload.settings.frameworks import FRAMEWORKS, check_framework
+from workload.settings.frameworks import WRITTEN, check_framework
 
 
 @pytest.mark.parametrize(
@@ -19,9 +19,9 @@ def test_an_exporter_writes_plans_of_its_own_frameworks(exporter: str, preset: s
     with pytest.raises(ExportError, match=f"--export_{exporter}: .* --framework {wanted}"):
         check_framework([exporter], preset)
     check_framework(["trace"], preset)
-    for framework in FRAMEWORKS[exporter]:
+    for framework in WRITTEN[exporter].frameworks:
         check_framework([exporter], framework)
 
 
 def test_frameworks_are_presets() -> None:
-    assert {preset for presets in FRAMEWORKS.values() for preset in presets} <= PRESETS.keys()
+    assert {preset for one in WRITTEN.values() for preset in one.frameworks} <= PRESETS.keys()

@@ -1,7 +1,9 @@
 """What the project says about itself in its files agrees: README, Makefile, requirements, pyproject."""
 
 import re
+import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -153,6 +155,23 @@ def test_ci_uses_what_a_user_uses() -> None:
     assert "pip install" not in script
     for target in ("env-dev", "lint", "types", "test"):
         assert f"step {target}" in script
+
+
+def collected(*more: str) -> str:
+    """The tests of the pages' commands that pytest would run."""
+    page = ROOT / "tests" / "test_shown_commands.py"
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *more, str(page)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_nightly_runs_what_the_normal_run_leaves_out() -> None:
+    handed = re.search(r'/run" (.*)$', text_of(".ci/nightly"), re.MULTILINE)
+    assert handed
+    # .ci/run hands its arguments to make, and make to a shell
+    arguments = shlex.split(" ".join(shlex.split(handed[1])))
+    assert "test_every_command_runs" not in collected()
+    assert "test_every_command_runs" in collected(*arguments)
+    assert "test_commands_are_found" in collected(*arguments)
 
 
 def test_glossary_says_every_origin_as_the_code_does() -> None:

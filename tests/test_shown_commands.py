@@ -1,0 +1,150 @@
+"""Commands that README.md, docs/ and the other pages show: their flags exist, and what names all that it needs runs.
+
+docs/workloads.md, docs/adding.md and docs/published.md have tests of their own, which compare what is printed as well.
+"""
+
+import importlib
+import inspect
+import io
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from profdb.cases import GemmCase
+from profdb.sample import Sample
+from profiler.journal import Journal
+from tests.architecture import project_files
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (
+    "README.md",
+    "prof_data/README.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
+RECIPES = "docs/adding.md"  # adds programs' flags first
+TESTED_APART = ("docs/workloads.md", RECIPES, "docs/published.md")
+
+# In a block of its own, behind $ or not; or in a sentence, in backticks.
+BLOCK = re.compile(r"^(?: {4}|\$ |)(?:\.venv/bin/)?((?:python|torchrun|srun) .*)$", re.MULTILINE)
+SENTENCE = re.compile(r"`((?:python|torchrun|srun) [^`]*)`")
+# A word that stands for one of the reader's: FILE, A, $DATA/x, <name>, ...
+STANDS_FOR = re.compile(r"(?:\$?[A-Z]+(?:\W.*)?|<.*>|\.\.\.)")
+SCRIPT = re.compile(r"(?:\w+/)*\w+\.py")
+# What a page shows as a mistake.
+WRONG_ON_PURPOSE = frozenset({"-model_size"})
+# What the calibration of one's own cluster starts from: seconds that somebody measured.
+STEPS = """config,world_size,global_batch,measured_step_s,plan
+configs/7B_internlm2.py,128,4194304,6.0,"strategy=fsp,tp=2"
+configs/7B_internlm2.py,128,4194304,6.9,"strategy=fsp,tp=4"
+configs/7B_internlm2.py,128,4194304,7.2,"strategy=fsp,tp=4,pp=2"
+"""
+
+
+def shown(page: str, pattern: re.Pattern[str]) -> list[str]:
+    """Commands of a page, each on one line and without what a shell does around it."""
+    text = re.sub(r"\\\n\s*", " ", (ROOT / page).read_text(encoding="utf-8"))
+    return [re.sub(r"\s+(?:#|->|2?>|\||&&).*", "", found) for found in pattern.findall(text)]
+
+
+def of_ours(command: str) -> list[str]:
+    """The words from our script or module on; none where it is no program of ours."""
+    words = re.sub(r"[][\"']", " ", command).split()
+    for place, word in enumerate(words):
+        if SCRIPT.fullmatch(word) and (ROOT / word).is_file():
+            return words[place:]
+        if word == "-m" and (ROOT / words[place + 1].replace(".", "/")).is_dir():
+            return words[place:]
+    return []
+
+
+def everything() -> Iterator[tuple[str, str]]:
+    """Page and command, of every page."""
+    for page in PAGES:
+        for command in (*shown(page, BLOCK), *shown(page, SENTENCE)):
+            yield page, command
+
+
+def flags(module: str, verb: tuple[str, ...]) -> frozenset[str]:
+    """What ``--help`` of a program or its verb lists."""
+    main = importlib.import_module(module).main
+    words = [*verb, "--help"]
+    with (
+        redirect_stdout(io.StringIO()) as said,
+        suppress(SystemExit),
+        patch.object(sys, "argv", [module, *words]),
+    ):
+        main(words) if inspect.signature(main).parameters else main()
+    return frozenset(re.findall(r"(?<!\w)--?[a-zA-Z][\w-]*", said.getvalue()))
+
+
+def asked(words: list[str]) -> tuple[str, tuple[str, ...], set[str]]:
+    """The module, its verb and the flags of a command."""
+    is_module = words[0] == "-m"
+    module = f"{words[1]}.__main__" if is_module else words[0].removesuffix(".py").replace("/", ".")
+    rest = words[1 + is_module :]
+    verb = tuple(rest[:1]) if rest and re.fullmatch(r"[a-z][a-z-]+", rest[0]) else ()
+    typed = {word.split("=")[0] for word in rest if re.fullmatch(r"--?[a-zA-Z][\w-]*(?:=.*)?", word)}
+    return module, verb, typed
+
+
+def test_every_flag_shown_is_one() -> None:
+    known: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
+    wrong = []
+    for page, command in everything():
+        words = of_ours(command)
+        if words and page != RECIPES:
+            module, verb, typed = asked(words)
+            if (module, verb) not in known:
+                known[module, verb] = flags(module, verb) | WRONG_ON_PURPOSE | {"--help"}
+            wrong += [f"{page}: {command}: {flag}" for flag in typed - known[module, verb]]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_commands_are_found() -> None:
+    found = [" ".join(of_ours(command)) for _, command in everything()]
+    for expected in (
+        "gen_profiler_data.py --device cpu",
+        "-m profdb merge A B --into C",
+        "run_workload.py --help",
+    ):
+        assert expected in found
+    assert len(found) > 100
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the project in which a command may write, with steps and a journal as somebody measured them."""
+    folder = tmp_path / "tree"
+    for path in project_files(ROOT):
+        place = folder / path.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+    (folder / "steps.csv").write_text(STEPS)
+    journal = Journal.open(folder / "data.pt.journal", "Chip")
+    journal.append(Sample(case=GemmCase(m=64, k=64, n=64), trials_s=(1e-5, 2e-5)))
+    journal.close()
+    return folder
+
+
+def can_run(command: str) -> bool:
+    """Whether every word is meant as it stands, and no GPU is needed."""
+    words = command.split()
+    return words[0] == "python" and bool(of_ours(command)) and not any(map(STANDS_FOR.fullmatch, words))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in TESTED_APART])
+def test_every_command_runs(page: str, tree: Path) -> None:
+    for command in filter(can_run, shown(page, BLOCK)):
+        words = shlex.split(command)[1:]
+        ran = subprocess.run([sys.executable, *words], cwd=tree, capture_output=True, text=True, check=False)
+        assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), f"{command}\n{ran.stderr[-2000:]}"
+        assert ran.stdout.strip(), command

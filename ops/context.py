@@ -34,6 +34,19 @@ class LayerContext:
         return self.job.context_parallel == "all_to_all"
 
     @property
+    def reduce_dtype(self) -> str:
+        """Format in which gradients of dense weights and of experts travel."""
+        over_sequence = self.job.preset.data_parallel.sequence_gradient_dtype
+        return (
+            over_sequence if self.traits.copies.over_sequence and over_sequence else self.job.precision.reduce
+        )
+
+    @property
+    def widens_gradients(self) -> bool:
+        """Whether gradients are cast to another format only to travel, and back."""
+        return self.reduce_dtype != self.job.precision.reduce
+
+    @property
     def sequence(self) -> IntArray:
         """Tokens of one sequence on one rank: seq_len / cp."""
         return ceil_div(self.layout.constant(self.job.seq_len), self.layout.cp)

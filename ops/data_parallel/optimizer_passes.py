@@ -38,7 +38,14 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     wide = precision.master or precision.gradient
     copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
     divided = np.where((copies > 1) & (layout.zero_stage < 2), on_rank, 0)
-    before = [("divide_gradients", "copy", divided, precision.gradient)]
+    before: list[tuple[str, str, IntArray, str]] = [("divide_gradients", "copy", divided, precision.gradient)]
+    if context.widens_gradients:
+        # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket
+        before = [
+            ("widen_gradients", "cast", divided, precision.gradient),
+            ("divide_gradients", "copy", divided, context.reduce_dtype),
+            ("narrow_gradients", "cast", divided, precision.gradient),
+        ]
     if preset.host.checks_numbers:
         # megatron/core/distributed/param_and_grad_buffer.py, check_grads
         before.insert(0, ("check_gradients", "norm_reduce", on_rank, precision.gradient))

@@ -137,7 +137,7 @@ def _comm(what: Identity, kind: Collective, axis: Axis, size_bytes: IntArray, dt
 def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> list[Op]:
     """Gradients summed over the copies; hybrid sharding sums the shards over the replicas after."""
     layout, preset = context.layout, context.job.preset
-    dtype = context.job.precision.reduce
+    dtype = context.reduce_dtype
     width = dtype_bytes(dtype)
     axis = context.traits.copies.copy_axis(owner)
     name = f"{owner.value}_gradient"

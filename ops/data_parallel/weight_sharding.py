@@ -98,7 +98,7 @@ def _copied(context: LayerContext, gather: Comm) -> list[Op]:
 def _joined(context: LayerContext, reduction: Identity, elements: FloatArray) -> list[Op]:
     """What FSDP1 does to a unit's gradient before its reduce-scatter. ``Assumption:`` the cast and the division,
     on a stream of their own, slow the products beside them by what they take alone."""
-    reduce = context.job.precision.reduce
+    reduce = context.reduce_dtype
 
     def passed(role: Role, way: str, kernel: str) -> MemoryBound:
         what = reduction.key.served_by(role, f"{reduction.name}_{way}")
@@ -131,7 +131,7 @@ def _pass(
 def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:
     """Reduce-scatter over the shards, then for hybrid sharding an all-reduce over the replicas."""
     layout = context.layout
-    dtype = context.job.precision.reduce
+    dtype = context.reduce_dtype
     axis = context.traits.copies.shard_axis(owner)
     ranks, _ = ranks_and_stride(axis, layout)
     sharded = np.where(layout.zero_stage >= 2, elements, 0)
@@ -158,6 +158,11 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
         ops.append(_pass(context, copied, kernel, Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype)))
     if context.job.preset.data_parallel.joins_gradients:
         ops.extend(_joined(context, what, whole / dtype_bytes(dtype)))
+    if context.widens_gradients:
+        # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket; stage3.py, __avg_scatter_contiguous_grads
+        for way in ("widen", "narrow"):
+            cast = what.key.served_by(Role.CAST, f"{what.name}_{way}")
+            ops.append(_pass(context, cast, "cast", Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype)))
     ops.append(reduction(Collective.REDUCE_SCATTER, axis, whole))
     if owner is Owner.DENSE:
         replicas, _ = ranks_and_stride(context.traits.copies.zero_replicate, layout)

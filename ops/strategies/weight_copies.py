@@ -24,6 +24,11 @@ class WeightCopies:
         """Whether weights are cut over wp; elsewhere wp is 1."""
         return self.linear_owner is Owner.WEIGHT
 
+    @property
+    def over_sequence(self) -> bool:
+        """Whether ranks that hold parts of one sequence over tp hold the same DENSE weights."""
+        return self.dense is Axis.SDP
+
     def copy_axis(self, owner: Owner) -> Axis:
         """Ranks over which gradients of ``owner``'s weights are summed."""
         return {Owner.DENSE: self.dense, Owner.WEIGHT: Axis.WDP, Owner.EXPERT: Axis.EDP}[owner]

@@ -23,7 +23,7 @@ def working_bytes(
     gradients = 2.0 * context.activations(rows, model.hidden) + wide
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)
     layer = np.max([kind.parameters.total[row] for kind in kinds[:-2]], axis=0) * layout.wp
-    return gradients + np.where(cut, layer * dtype_bytes(context.job.precision.reduce), 0.0)
+    return gradients + np.where(cut, layer * dtype_bytes(context.reduce_dtype), 0.0)
 
 
 def _widest(block: BlockSpec, hidden: int) -> int:

@@ -16,8 +16,8 @@ def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
     format than the gradients' has a flat copy in theirs beside it."""
     preset, precision = context.job.preset, context.job.precision
     elements = np.minimum(on_rank.total, preset.data_parallel.bucket_elements)
-    copied = precision.reduce != precision.gradient
-    width = dtype_bytes(precision.reduce) + copied * dtype_bytes(precision.gradient)
+    copied = context.reduce_dtype != precision.gradient
+    width = dtype_bytes(context.reduce_dtype) + copied * dtype_bytes(precision.gradient)
     return 0.0 * elements if preset.data_parallel.contiguous_gradients else elements * width
 
 

@@ -18,6 +18,7 @@ DEEPSPEED = FrameworkPreset(
         zero_stages=(0, 1, 2, 3),
         hybrid_zero=False,
         fp32_gradients=False,
+        sequence_gradient_dtype="fp32",
         bucket_elements=500_000_000,
         overlap_grad_reduce=False,
         overlap_param_gather=False,
@@ -28,5 +29,6 @@ DEEPSPEED = FrameworkPreset(
     offload=Offload(optimizer="backward"),
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
     "runtime/pipe/engine.py: \"ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism\", pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
-    "is_grad_partitioned where there is tensor parallelism",
+    "is_grad_partitioned where there is tensor parallelism; runtime/zero/stage_1_and_2.py, allreduce_bucket: fp32 where "
+    "sequence_parallel_size > 1, and seq_parallel_communication_data_type, fp32, at stages 0 and 3",
 )

@@ -35,6 +35,9 @@ class DataParallel:
     """zero_size may be smaller than the data-parallel group."""
     fp32_gradients: bool
     """Gradients accumulate and travel in fp32 instead of the format of the products."""
+    sequence_gradient_dtype: Literal["fp32", ""] = ""
+    """Format in which gradients travel that are summed over the parts of a sequence as well (ulysses), "" for that of
+    all others."""
     bucket_elements: Annotated[int, Whole(least=0)]
     """Elements of one gradient reduction, 0 for one reduction a layer."""
     bucket_elements_per_rank: Annotated[int, Whole(least=0)] = 0

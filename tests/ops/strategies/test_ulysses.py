@@ -134,14 +134,16 @@ def test_gradients_are_reduced_and_parameters_return_over_all_of_them() -> None:
         group = group_of(moved[role].axis, layout, domain_ranks=8)
         assert (group.ranks.tolist(), group.stride.tolist()) == ([8], [1])
     assert moved[Role.PARAMETER_GATHER].size_bytes.tolist() == [2 * PARAMETERS]
-    assert moved[Role.GRADIENT_REDUCTION].size_bytes.tolist() == [2 * PARAMETERS]
+    # DeepSpeed sums in fp32 over the parts of a sequence (stage_1_and_2.py, allreduce_bucket).
+    assert moved[Role.GRADIENT_REDUCTION].size_bytes.tolist() == [4 * PARAMETERS]
     (update,) = (op for op in step_of(table, asked(one)) if op.role is Role.UPDATE)
     assert update.elements.tolist() == [PARAMETERS // 8]
 
 
 def what_runs(one: Plan) -> tuple[list[object], list[object], dict[str, list[float]]]:
     """Collectives with their groups, everything else with its sizes, and the memory of a plan."""
-    asked_of = asked(one, context_parallel="all_to_all")
+    alike = DEEPSPEED.changed({"data_parallel.sequence_gradient_dtype": ""})
+    asked_of = asked(one, context_parallel="all_to_all", preset=alike)
     table = laid_out(one, asked_of)
     layout = table.plans.layout
     layers = [op for piece in table.layers.pieces for op in (*piece.forward, *piece.backward)]
@@ -172,9 +174,23 @@ def what_runs(one: Plan) -> tuple[list[object], list[object], dict[str, list[flo
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_gradients_are_cast_to_travel_and_back(stage: int) -> None:
+    """Twice every gradient: once a step, or from stage 2 on as the backward makes it."""
+    one = plan(stage, tp=TP, dp=2)
+    table = laid_out(one, asked(one))
+    passes = [op for op in step_of(table, asked(one)) if "gradients" in op.name and "arrow" in op.name]
+    passes += [op for op in step_of(table, asked(one)) if op.name == "step.widen_gradients"]
+    layers = [op for op in table.layers.ops.blocks[0].backward if op.role is Role.CAST]
+    assert [op.rows.tolist() for op in passes] == [[PARAMETERS * (stage < 2)]] * 2
+    weights = 4 * HIDDEN**2 + 3 * HIDDEN * 11008 + 2 * HIDDEN
+    assert [op.rows.tolist() for op in layers] == [[weights]] * (2 if stage >= 2 else 0)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_over_n_ranks_it_is_all_to_all_context_parallelism_over_n(ranks: int, stage: int) -> None:
-    """The same bytes over the same groups, the same products and kernels, the same memory."""
+    """The same bytes over the same groups, the same products and kernels, the same memory; gradients travel in
+    one format."""
     sequence = plan(stage, tp=ranks, dp=8 // ranks)
     context = replace(sequence, strategy="mtp", tp=1, cp=ranks)
     assert what_runs(sequence) == what_runs(context)

@@ -46,6 +46,7 @@ from workload.report import (
     simai_lines,
     topology_line,
 )
+from workload.result_files import check_result_files
 from workload.simai.check import check_simai
 from workload.simai.closed_form.analytical import price_simai
 from workload.simai.reader import SimaiFile, read_simai, usable_workload
@@ -78,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
         TRAFFIC: traffic,
         IMPORT_AIOB: take_aiob,
     }
+    check_result_files(options)
     return verbs[options.verb](options)
 
 

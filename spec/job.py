@@ -102,6 +102,8 @@ class JobSpec:
     document_tokens: Annotated[int, Whole(least=0, most=MOST_STEP_TOKENS)] = 0
     """Tokens of a document, on average, where several are packed into a sequence and attend to themselves alone
     (flash attention; a ring over cp > 1 attends to all); 0: a sequence is one."""
+    expandable_segments: bool = False
+    """The allocator's segments grow, so that freed memory joins (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """What updates the matrices of layers: AdamW, or Muon (arXiv 2502.16982), which keeps one moment and takes whole
     matrices; all else is AdamW's."""

@@ -4,17 +4,17 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from solver.memory.device_memory import ALLOCATOR_SLACK, CONTEXT_BYTES
+from solver.memory.device_memory import CONTEXT_BYTES
 from spec.arrays import FloatArray, IntArray
 
-BESIDE_TENSORS = frozenset({"segment_bytes", "nccl_bytes", "host_bytes"})
+BESIDE_TENSORS = frozenset({"slack_bytes", "segment_bytes", "nccl_bytes", "host_bytes"})
 """Fields of MemoryCost that are no live tensors of the device at the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCost:
-    """Bytes per row. The terms (TERMS) sum to ``allocated_bytes``; ``segment_bytes`` are what the caching
-    allocator keeps of buffers that lived at other times, ``nccl_bytes`` those of communicators,
+    """Bytes per row. The terms (TERMS) sum to ``allocated_bytes``; ``slack_bytes`` are freed and split blocks that the
+    caching allocator keeps, ``segment_bytes`` what it keeps of buffers that lived at other times, ``nccl_bytes`` those of communicators,
     ``host_bytes`` what is kept in the host's memory instead (ops.data_parallel.offload).
 
     ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes`` with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes``
@@ -32,6 +32,7 @@ class MemoryCost:
     weight_pool_bytes: FloatArray
     bucket_bytes: FloatArray
     step_bytes: FloatArray
+    slack_bytes: FloatArray
     segment_bytes: FloatArray
     nccl_bytes: FloatArray
     host_bytes: FloatArray
@@ -47,7 +48,7 @@ class MemoryCost:
     @property
     def reserved_bytes(self) -> FloatArray:
         """What the caching allocator holds where memory is plenty (max_memory_reserved)."""
-        return self.allocated_bytes * (1.0 + ALLOCATOR_SLACK) + self.segment_bytes
+        return self.allocated_bytes + self.slack_bytes + self.segment_bytes
 
     @property
     def device_bytes(self) -> FloatArray:

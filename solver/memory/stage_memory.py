@@ -15,7 +15,7 @@ from ops.data_parallel.offload import optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import HostTransfer, Owner
 from ops.strategies.sharding import layer_context
-from solver.memory.device_memory import communicator_bytes
+from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
 from solver.memory.layer_backward import working_bytes
 from solver.memory.memory_cost import MemoryCost
@@ -97,6 +97,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         weight_pool_bytes=gathered_weights_bytes(context, kinds, row, weights),
         bucket_bytes=bucket_bytes(context, on_rank) * reduces_in_backward(context),
         step_bytes=np.zeros(len(row)),
+        slack_bytes=np.zeros(len(row)),
         segment_bytes=np.zeros(len(row)),
         nccl_bytes=_nccl(tables),
         host_bytes=optimizer_host_bytes(context, owned_elements(context, on_rank))
@@ -104,12 +105,14 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     )
     edge = kinds[blocks].parameters.total[row] * stages.embedding
     buffers = step_buffers(context, on_rank, edge)
-    step = step_peak_bytes(cost, buffers)
+    cost = replace(cost, step_bytes=step_peak_bytes(cost, buffers))
+    if job.expandable_segments:
+        # Freed blocks join whatever their sizes (PyTorch, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF").
+        return StageBytes(on_rank=on_rank, cost=cost)
     # Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
-    segments = segment_bytes(buffers, logits / 4.0) - step
-    return StageBytes(
-        on_rank=on_rank, cost=replace(cost, step_bytes=step, segment_bytes=np.maximum(segments, 0.0))
-    )
+    segments = np.maximum(segment_bytes(buffers, logits / 4.0) - cost.step_bytes, 0.0)
+    slack = ALLOCATOR_SLACK * cost.allocated_bytes
+    return StageBytes(on_rank=on_rank, cost=replace(cost, slack_bytes=slack, segment_bytes=segments))
 
 
 def _over_layers(kinds: list[RankParameters], weights: tuple[IntArray, ...]) -> RankParameters:

@@ -15,7 +15,13 @@ from solver.question import Question
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import attention_of
 from spec.model import ModelSpec
-from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
+from workload.settings.launch_error import (
+    EXPANDABLE_SEGMENTS,
+    launch_of,
+    refuse_unless,
+    refuse_unsaid,
+    same_framework,
+)
 from workload.settings.launch_text import LaunchText
 
 NAME = "DeepSpeed"
@@ -152,6 +158,8 @@ def _in_script(question: Question, plan: Plan) -> list[str]:
     if plan.recompute is not Recompute.NONE:
         what = "every layer" if plan.recompute is Recompute.FULL else "the attention core of every layer"
         notes.append(f"activation checkpointing of {what} (deepspeed.checkpointing.checkpoint)")
+    if question.job.expandable_segments:
+        notes.append(f"the environment variable {EXPANDABLE_SEGMENTS}")
     return notes
 
 

@@ -16,7 +16,13 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.readers.internlm_plan import chunk_sizes
 from workload.settings.internevo_model import NAME, Section, model_section, model_type, unsaid
-from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
+from workload.settings.launch_error import (
+    EXPANDABLE_SEGMENTS,
+    launch_of,
+    refuse_unless,
+    refuse_unsaid,
+    same_framework,
+)
 from workload.settings.launch_text import LaunchText, comments
 
 # The keys of a plan that its sections say.
@@ -50,6 +56,8 @@ def internevo_settings(question: Question, plan: Plan) -> LaunchText:
         "hybrid_zero_optimizer": _optimizer(question),
     }
     notes = tuple(f"left out: {note}" for note in unsaid(question.model))
+    if question.job.expandable_segments:
+        notes = (*notes, f"set {EXPANDABLE_SEGMENTS}")
     head = [
         plan.label(),
         f"Needs InternEvo {_since(kind, plan)}. Add {USERS}.",

@@ -8,6 +8,8 @@ from spec.errors import ExportError
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
 
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
 
 def refuse_unless(holds: bool, framework: str, what: str) -> None:
     """Raise ExportError naming what the framework has no setting for, unless ``holds``."""

@@ -10,7 +10,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
-from workload.settings.launch_error import refuse_unless
+from workload.settings.launch_error import EXPANDABLE_SEGMENTS, refuse_unless
 from workload.settings.megatron_model import NAME, Flags
 
 FORMATS = {"bf16": "--bf16", "fp16": "--fp16"}
@@ -72,6 +72,8 @@ def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"left out: dispatch of tokens in {job.precision.moe_dispatch}")
     if job.blocking_launches:
         notes.append("set CUDA_LAUNCH_BLOCKING=1")
+    if job.expandable_segments:
+        notes.append(f"set {EXPANDABLE_SEGMENTS}")
     cluster = question.cluster
     if cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size:
         nodes = cluster.scale_up_ranks // cluster.gpus_per_node

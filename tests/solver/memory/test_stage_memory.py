@@ -114,6 +114,22 @@ def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> N
     assert predicted.device_bytes[0] - predicted.needed_bytes[0] == pytest.approx(predicted.segment_bytes[0])
 
 
+def test_segments_that_grow_leave_no_fragments() -> None:
+    """PyTorch's expandable_segments: reserved is what is allocated."""
+    preset = PRESETS["deepspeed"]
+    plan = Plan(strategy="mtp", preset=preset.name, micro_batch=2, num_micro=8, pp=4)
+    asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
+    fixed, grown = (
+        sized(
+            asked.model, replace(asked.job, expandable_segments=grows), PlanTable.of(plan), asked.cluster
+        ).memory
+        for grows in (False, True)
+    )
+    assert grown.allocated_bytes[0] == fixed.allocated_bytes[0] == grown.reserved_bytes[0]
+    saved = fixed.needed_bytes[0] - grown.needed_bytes[0]
+    assert saved == pytest.approx(ALLOCATOR_SLACK * fixed.allocated_bytes[0])
+
+
 def test_one_gpu_has_no_communicator() -> None:
     assert communicator_bytes(Layout.of(1), cluster())[0] == 0.0
 

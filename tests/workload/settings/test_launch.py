@@ -47,6 +47,17 @@ def test_muon_is_megatrons(tmp_path: Path, preset: str) -> None:
         write_launch_files(question, plan, {preset: tmp_path / "settings"})
 
 
+@pytest.mark.parametrize("preset", ["megatron", "deepspeed", "internevo"])
+def test_the_allocators_setting_is_the_environments(tmp_path: Path, preset: str) -> None:
+    plan = Plan(strategy="mtp", preset=preset)
+    question = asked(plan)
+    question = replace(question, job=replace(question.job, expandable_segments=True))
+    path = tmp_path / "settings"
+    _, notes = write_launch_files(question, plan, {preset: path})
+    assert any("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note for note in notes)
+    assert "expandable_segments:True" in path.read_text()
+
+
 def test_nothing_is_written_when_one_is_refused(tmp_path: Path) -> None:
     long = replace(PLAN, num_micro=300_000)
     files = {"megatron": tmp_path / "m.txt", "trace": tmp_path / "t.json"}

@@ -37,6 +37,8 @@ SHEET_OF: tuple[tuple[str, str], ...] = (
 NETWORKS: tuple[tuple[str, str, str], ...] = (
     ("A100", "EFA", "aws-p4d"),
     ("H200", "EFA", "aws-p5en"),
+    ("B200", "EFA", "aws-p5en"),
+    ("B300", "EFA", "aws-p5en"),
     ("", "EFA", "aws-p5"),
     ("", "RoCE", "gcp-a4"),
     ("", "TCPXO", "gcp-a3-mega"),

@@ -176,3 +176,18 @@ def test_published_runs_are_told(
     and four nodes) and 322 (the line kept on 128 nodes)."""
     seconds = collective_seconds(cluster, kind, floats(size), shape(8, nodes))[0]
     assert seconds * 1e6 == pytest.approx(measured_us, rel=within)
+
+
+@pytest.mark.parametrize(
+    ("sheet", "share"),
+    [
+        ("h100-sxm", 4096 / 4166),
+        ("gcp-a4", 4096 / (4096 + 38 + 20 + 8 + 16 + 4)),
+        ("gcp-a3-mega", 8192 / 8282),
+    ],
+)
+def test_a_sheet_says_what_of_the_line_carries_data(sheet: str, share: float) -> None:
+    """Headers of InfiniBand, of RoCEv2 (Ethernet with gaps, IP, UDP, transport, checksum), of TCP in 8,244 bytes."""
+    cluster = read_cluster(sheet, root=ROOT)
+    line = cluster.domains[-1].bandwidth
+    assert network_rate(cluster, shape(1, 2))[0] == pytest.approx(line * share, rel=2e-3)

@@ -1,6 +1,7 @@
 """Pricing one given plan: the one written in a config, or one typed as tp=8,pp=4,..."""
 
 from math import gcd
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +13,14 @@ from ops.strategies.sharding import Sharding
 from solver.plans.draft import Draft
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS
-from solver.question import Question
 from solver.schedules.registry import Schedule, schedule_named
-from solver.times.op_times import HOST_NEEDED
+from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
+
+if TYPE_CHECKING:
+    from solver.question import Question
 
 
 def parse_plan(text: str) -> WrittenPlan:
@@ -28,7 +31,7 @@ def parse_plan(text: str) -> WrittenPlan:
     return WrittenPlan(**typed_values(text, typed_plan_settings(), "--plan"))
 
 
-def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
+def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
     """The plan a config writes, with the batch of the job.
 
     Raises ConfigError when the degrees do not divide the world or the batch.
@@ -105,7 +108,7 @@ def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = F
     return sharding
 
 
-def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int, where: str) -> int:
+def _expert_ranks(written: WrittenPlan, question: "Question", stage_ranks: int, where: str) -> int:
     """ep as written; 0 means as many ranks as experts and a stage's ranks allow.
 
     Raises ConfigError for more ranks than a stage has: there is no such group to price.
@@ -148,7 +151,7 @@ def _schedule(name: str, where: str) -> Schedule:
     return schedule_named(name)
 
 
-def broken_rules(question: Question, plan: Plan) -> tuple[str, ...]:
+def broken_rules(question: "Question", plan: Plan) -> tuple[str, ...]:
     """Every rule of the search that the plan breaks, besides memory."""
     draft = Draft(
         model=question.model,

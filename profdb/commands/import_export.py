@@ -44,11 +44,13 @@ def main(arguments: list[str]) -> int:
         return 0
     source = Source(path=given.source, domain_ranks=given.domain_ranks)
     named, samples = _chosen(IMPORTERS[given.form](source), given.of, given.source)
-    gpu, cluster = _canonical(given.gpu or named, given.source)
+    gpu, sheet = canonical_gpu(given.gpu or named, given.source)
     into: Path = given.into
+    # whose network it was, only the user knows
+    network = any(isinstance(sample.case, CollectiveCase) for sample in samples)
     machine = MachineFacts(
         gpu=gpu,
-        cluster=given.cluster or cluster,
+        cluster=given.cluster or ("" if network else sheet),
         nodes=max(sample.world.nodes for sample in samples),
         gpus_per_node=max(_ranks_per_domain(sample) for sample in samples),
     )
@@ -100,8 +102,9 @@ def _ranks_per_domain(sample: Sample) -> int:
     return sample.case.intra if isinstance(sample.case, CollectiveCase) else 1
 
 
-def _canonical(gpu: str, source: Path) -> tuple[str, str]:
-    """The name under which profiles keep the GPU, and the sheet that knows it ("": none does)."""
+def canonical_gpu(gpu: str, source: Path) -> tuple[str, str]:
+    """The name under which profiles keep the GPU, and the sheet that knows it ("": none does); ProfileError for a
+    ``source`` without a GPU."""
     if not gpu.strip():
         raise ProfileError(f"{source}: names no GPU; say which with --gpu")
     sheet = sheet_of_gpu(gpu, root=ROOT)

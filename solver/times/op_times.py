@@ -28,7 +28,7 @@ from solver.times.expert_exchange import exchanged
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
 from spec.arrays import FloatArray, IntArray
-from spec.cluster.cluster import ClusterSpec, GpuSpec, HostSpec
+from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.origin import Origin
@@ -195,7 +195,6 @@ class Pricer:
         return COMM_PART[op.axis], f"{op.collective.value}", self.book.collective_s(query)
 
 
-HOST_NEEDED = "a cluster sheet with a [host] table, which offloading needs (docs/clusters.md)"
 COMPUTE_BOUND = ("gemm", "grouped_gemm", "attention")
 # Assumption: thread blocks of a collective, one figure for all; NCCL's channel count differs by GPU and links.
 COLLECTIVE_BLOCKS = 20

@@ -53,6 +53,10 @@ class NetworkDomain:
     payload_share: float = 0.0
 
 
+HOST_NEEDED = "a cluster sheet with a [host] table, which offloading needs (docs/clusters.md)"
+"""What is allowed where a plan offloads and the sheet has no host."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
     """A node's processors and their memory as its GPUs reach them.

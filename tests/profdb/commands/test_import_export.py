@@ -96,7 +96,16 @@ def test_a_gpu_goes_by_every_name_of_its_sheet(name: str, tmp_path: Path) -> Non
     source.write_text(CSV)
     assert main(["import", "csv", str(source), "--gpu", name, "--of", "A", "--into", str(into)]) == 0
     assert load_profile(into).machine.gpu == "H200-SXM-141GB"
-    assert load_profile(into).machine.cluster == "h200"
+
+
+@pytest.mark.parametrize(
+    ("text", "cluster"), [(CSV.replace("B,", "A,"), ""), ("gpu,m,n,k,latency_us\nA,1,2,3,4\n", "h200")]
+)
+def test_a_gpu_alone_says_no_network(text: str, cluster: str, tmp_path: Path) -> None:
+    source, into = tmp_path / "t.csv", tmp_path / "data.pt"
+    source.write_text(text)
+    assert main(["import", "csv", str(source), "--gpu", "NVIDIA H200", "--into", str(into)]) == 0
+    assert load_profile(into).machine.cluster == cluster
 
 
 def test_the_journal_of_another_run_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

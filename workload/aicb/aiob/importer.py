@@ -7,7 +7,7 @@ stands for is profdb.importers.aiob's to say.
 import argparse
 from pathlib import Path
 
-from profdb.commands.import_export import import_lines
+from profdb.commands.import_export import canonical_gpu, import_lines
 from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
 from spec.program.limits import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS
@@ -21,7 +21,9 @@ def add_import_aiob(verb: argparse.ArgumentParser) -> None:
     """All options of the verb."""
     verb.add_argument("file", type=Path, help="AICB's text file of module times (microseconds)")
     verb.add_argument("--config", type=Path, required=True, help="model that was timed")
-    verb.add_argument("--gpu", required=True, help="GPU of the times, as the profile names it")
+    verb.add_argument(
+        "--gpu", required=True, help="GPU of the times, by any name that a sheet or the profile gives it"
+    )
     verb.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
     verb.add_argument("--tp", type=whole(1, MOST_GPUS), required=True, help="tensor-parallel ranks")
     verb.add_argument(
@@ -49,6 +51,7 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
     samples, left = module_samples(times, run)
     if not samples:
         raise WorkloadError(f"{options.file}: no section that stands for an operation; nothing imported")
-    machine = MachineFacts(gpu=options.gpu, cluster=options.cluster)
+    gpu, sheet = canonical_gpu(options.gpu, options.file)
+    machine = MachineFacts(gpu=gpu, cluster=options.cluster or sheet)
     lines = import_lines(options.into, ProfileDatabase(machine=machine, samples=samples))
     return lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])

@@ -92,3 +92,8 @@ def test_a_bad_file_says_where(
     assert run_workload.main(words) == 2
     assert said in capsys.readouterr().err
     assert not Path(words[-1]).exists()
+
+
+def test_the_gpu_goes_by_every_name_of_its_sheet(words: list[str]) -> None:
+    assert run_workload.main(changed(words, "--gpu", "nvidia h200")) == 0
+    assert load_profile(words[-1]).machine.gpu == "H200-SXM-141GB"

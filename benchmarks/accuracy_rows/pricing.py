@@ -8,6 +8,7 @@ from benchmarks.accuracy_rows.books import Books
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.hardware import cluster_of
 from benchmarks.accuracy_rows.job import asked_job
+from benchmarks.accuracy_rows.memory import memory_gib
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import Candidate, candidates_of
@@ -21,16 +22,6 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.segment import segmented
 from spec.errors import UserError
 from spec.settings.job import job_of
-from spec.units import GIB
-
-# What each dataset's memory figure is: max_memory_allocated (SimuMax's README; the zero-bubble paper's
-# table 4, in GB of 10^9 bytes as printed), max_memory_reserved (torchtitan's metrics), what nvidia-smi shows
-# (bigscience; assumed of InternEvo's table). Out-of-memory verdicts: what the device must have.
-ALLOCATED = frozenset({"simumax_a100", "simumax_b200"})
-ALLOCATED_DECIMAL = frozenset({"zero_bubble"})
-RESERVED = frozenset({"torchtitan"})
-SHOWN = frozenset({"bigscience", "internevo_mem"})
-DECIMAL_GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +152,7 @@ def _prediction(one: Prepared, answers: Answers) -> Prediction:
         question=one.question,
         answer=answer,
         step_s=step_s,
-        memory_gib=memory_gib(one.row.dataset, answer),
+        memory_gib=memory_gib(one.row.dataset, one.question, answer),
         gaps=one.gaps,
     )
 
@@ -192,14 +183,3 @@ def _answer_of(one: Prepared, plan: Plan, answers: Answers) -> Answer:
     """The answer from its table, or priced alone so that the error names this row's own trouble."""
     found = answers.get((one.table_key(plan), plan))
     return found if found is not None else price_plan(one.question, PlanTable.of(plan))[0]
-
-
-def memory_gib(dataset: str, answer: Answer) -> float:
-    """The predicted figure in the unit and meaning of the dataset's own (GiB unless stated)."""
-    if dataset in ALLOCATED:
-        return answer.allocated_bytes / GIB
-    if dataset in ALLOCATED_DECIMAL:
-        return answer.allocated_bytes / DECIMAL_GB
-    if dataset in RESERVED:
-        return answer.reserved_bytes / GIB
-    return (answer.device_bytes if dataset in SHOWN else answer.needed_bytes) / GIB

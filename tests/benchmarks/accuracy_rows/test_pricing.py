@@ -125,6 +125,18 @@ def test_memory_is_what_the_dataset_measured() -> None:
     assert device.memory_gib == pytest.approx(device.answer.device_bytes / 2**30)
 
 
+def test_memory_of_a_first_stage_lacks_the_logits_of_the_last() -> None:
+    """A head of many words weighs most on the last of two stages, which rank 0 is not on."""
+    cells = {"framework": "nanotron", "vocab": "100000", "zero_stage": "0"}
+    first, worst = predict(row(dataset="nanotron_bench", **cells), row(dataset="simumax_b200", **cells))
+    assert first.memory_gib is not None
+    assert worst.memory_gib is not None
+    assert first.memory_gib < worst.memory_gib
+    (alone,) = predict(row(dataset="nanotron_bench", **cells | {"pp": "1", "dp": "4"}))
+    assert alone.answer is not None
+    assert alone.memory_gib == pytest.approx(alone.answer.allocated_bytes / 2**30)
+
+
 def test_curves_change_the_price_and_are_restated_for_the_same_generation(tmp_path: Path) -> None:
     gemms = [
         f"A100-80GB,{m},{n},{k},bf16,{1e6 * 2 * m * n * k / 100e12 + 5}"

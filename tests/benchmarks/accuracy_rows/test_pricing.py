@@ -128,6 +128,7 @@ def test_memory_is_what_the_dataset_measured() -> None:
 def test_memory_of_a_first_stage_lacks_the_logits_of_the_last() -> None:
     """A head of many words weighs most on the last of two stages, which rank 0 is not on."""
     cells = {"framework": "nanotron", "vocab": "100000", "zero_stage": "0"}
+    cells |= {"micro_batch": "8", "global_batch_sequences": "32"}
     first, worst = predict(row(dataset="nanotron_bench", **cells), row(dataset="simumax_b200", **cells))
     assert first.memory_gib is not None
     assert worst.memory_gib is not None

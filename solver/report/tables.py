@@ -12,7 +12,7 @@ from solver.search import SearchResult
 from spec.job import JobSpec
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
-from spec.settings.job import RECIPE, AskedJob, job_of, job_settings, setting_of
+from spec.settings.job import settings_apart
 from spec.settings.setting import typed
 from spec.units import bytes_to_gib, seconds_to_ms
 
@@ -157,20 +157,9 @@ def question_lines(question: Question, times: ClusterTimes, *, assumed_framework
 
 def settings_lines(question: Question) -> list[str]:
     """The settings that are not the framework's own, if any."""
-    job = question.job
-    asked = AskedJob(
-        world_size=job.world_size,
-        seq_len=job.seq_len,
-        global_batch_tokens=job.global_batch_tokens,
-        framework=job.preset.name,
-    )
-    own = job_of(asked, question.cluster.gpu.architecture)
-    said = [
-        f"{key}={typed(setting_of(job, key))}"
-        for key in job_settings()
-        if key != RECIPE.key and setting_of(job, key) != setting_of(own, key)
-    ]
-    return [f"settings {', '.join(said)}"] if said else []
+    apart = settings_apart(question.job, question.cluster.gpu.architecture)
+    said = ", ".join(f"{key}={typed(value)}" for key, value in apart.items())
+    return [f"settings {said}"] if said else []
 
 
 def profile_words(profile: ProfileDatabase) -> str:

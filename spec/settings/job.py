@@ -89,3 +89,20 @@ def job_of(asked: AskedJob, architecture: ArchitectureSpec | None = None) -> Job
     )
     job = job.on(architecture) if architecture is not None else job
     return replace(job, precision=replace(job.precision, **formats))
+
+
+def settings_apart(
+    job: JobSpec, architecture: ArchitectureSpec | None = None, *, recipe: str = "bf16"
+) -> dict[str, object]:
+    """The settings by which a job on GPUs of the ``architecture`` differs from its framework's own in the named
+    precision ``recipe``, by key."""
+    asked = AskedJob(
+        world_size=job.world_size,
+        seq_len=job.seq_len,
+        global_batch_tokens=job.global_batch_tokens,
+        framework=job.preset.name,
+        settings={RECIPE.key: recipe},
+    )
+    own = job_of(asked, architecture)
+    values = {key: setting_of(job, key) for key in job_settings() if key != RECIPE.key}
+    return {key: value for key, value in values.items() if value != setting_of(own, key)}

@@ -21,11 +21,13 @@ from workload.settings.launch_error import (
     refuse_unless,
     refuse_unsaid,
     same_framework,
+    unsaid_settings,
 )
 from workload.settings.launch_text import LaunchText
 
 NAME = "DeepSpeed"
 SCRIPT = "set_in_the_training_script"
+PRICED = "priced_and_left_out"
 Settings = dict[str, object]
 # The keys of a plan that the configuration or its notes say.
 SAYS = frozenset(
@@ -33,17 +35,27 @@ SAYS = frozenset(
     | {"optimizer_offload"}
 )
 
+# The settings of a job that the JSON, or its refusals, say.
+SAYS_OF_JOB = frozenset(
+    str.split(
+        "data_parallel.fp32_gradients data_parallel.bucket_elements data_parallel.overlap_grad_reduce "
+        "precision.compute precision.gradient precision.reduce precision.master precision.moments precision.linear "
+        "precision.scale_recipe precision.scaling optimizer adapter_rank adapted expandable_segments"
+    )
+)
+
 
 def deepspeed_settings(question: Question, plan: Plan) -> LaunchText:
     """The JSON. Raises ExportError for what DeepSpeed cannot run."""
     settings = deepspeed_json(question, plan)
     launch = launch_of("deepspeed", plan, NAME)
-    notes = (*launch.in_script, *_in_script(question, plan), *_facts(question.model))
-    settings[SCRIPT] = list(notes)
-    return LaunchText(
-        text=json.dumps(settings, indent=2) + "\n",
-        notes=tuple(f"set in the training script: {note}" for note in notes),
-    )
+    script = (*launch.in_script, *_in_script(question, plan), *_facts(question.model))
+    settings[SCRIPT] = list(script)
+    unsaid = unsaid_settings(question, SAYS_OF_JOB)
+    if unsaid:
+        settings[PRICED] = [clause.removeprefix("left out: ") for clause in unsaid]
+    notes = (*(f"set in the training script: {note}" for note in script), *unsaid)
+    return LaunchText(text=json.dumps(settings, indent=2) + "\n", notes=notes)
 
 
 def check_deepspeed(model: ModelSpec, job: JobSpec) -> None:

@@ -22,6 +22,7 @@ from workload.settings.launch_error import (
     refuse_unless,
     refuse_unsaid,
     same_framework,
+    unsaid_settings,
 )
 from workload.settings.launch_text import LaunchText, comments
 
@@ -29,6 +30,14 @@ from workload.settings.launch_text import LaunchText, comments
 SAYS = frozenset(
     {"tp", "pp", "wp", "ep", "etp", "vpp", "zero_stage", "zero_size", "micro_batch", "num_micro"}
     | {"schedule", "recompute", "recompute_layers"}
+)
+# The settings of a job that the sections, or their refusals, say.
+SAYS_OF_JOB = frozenset(
+    str.split(
+        "data_parallel.bucket_elements data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather "
+        "data_parallel.overlap_weights layers.joined_gate precision.compute precision.linear precision.scale_recipe "
+        "precision.scaling flash_attention dropout moe_capacity_factor optimizer adapter_rank adapted expandable_segments"
+    )
 )
 # The first that registers a model type (internlm/model/registry.py); the release 0.5.2 has INTERNLM,
 # INTERNLM2_PUBLIC, LLAMA2, INTERNLM_MoE and LLAVA.
@@ -55,9 +64,11 @@ def internevo_settings(question: Question, plan: Plan) -> LaunchText:
         "parallel": _parallel(question, plan),
         "hybrid_zero_optimizer": _optimizer(question),
     }
-    notes = tuple(f"left out: {note}" for note in unsaid(question.model))
-    if question.job.expandable_segments:
-        notes = (*notes, f"set {EXPANDABLE_SEGMENTS}")
+    notes = (
+        *(f"left out: {note}" for note in unsaid(question.model)),
+        *unsaid_settings(question, SAYS_OF_JOB),
+        *([f"set {EXPANDABLE_SEGMENTS}"] if question.job.expandable_segments else []),
+    )
     head = [
         plan.label(),
         f"Needs InternEvo {_since(kind, plan)}. Add {USERS}.",

@@ -1,10 +1,12 @@
-"""What a framework cannot be told about a plan."""
+"""What a framework cannot be told about a plan or a job."""
 
 from collections.abc import Collection
 
 from ops.strategies.launch import Launch
 from solver.plans.plan_table import Plan
+from solver.question import Question
 from spec.errors import ExportError
+from spec.settings.job import settings_apart
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
 
@@ -32,6 +34,28 @@ def refuse_unsaid(plan: Plan, says: Collection[str], framework: str) -> None:
     for key in plan_settings():
         value = getattr(plan.written, key)
         refuse_unless(key in says or value == getattr(plain, key), framework, f"{key} = {typed(value)}")
+
+
+# Settings that say which plans there may be, and change nothing about one that is.
+PERMITS = frozenset(
+    str.split(
+        "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.cuts_sequences "
+        "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
+        "pipeline.uneven_layers pipeline.fills_pipeline recomputation.partial offload.activations"
+    )
+)
+SIXTEEN_BITS = ("bf16", "fp16")
+
+
+def unsaid_settings(question: Question, says: Collection[str]) -> tuple[str, ...]:
+    """A clause for each setting of the job that is not the framework's own and not among ``says``: it was priced,
+    and a launch does not get it from here."""
+    job = question.job
+    recipe = job.precision.compute if job.precision.compute in SIXTEEN_BITS else "bf16"
+    apart = settings_apart(job, question.cluster.gpu.architecture, recipe=recipe)
+    return tuple(
+        f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(says)
+    )
 
 
 def launch_of(framework: str, plan: Plan, title: str) -> Launch:

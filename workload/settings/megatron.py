@@ -11,10 +11,16 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec
 from spec.model import ModelSpec
-from workload.settings.launch_error import launch_of, refuse_unless, refuse_unsaid, same_framework
+from workload.settings.launch_error import (
+    launch_of,
+    refuse_unless,
+    refuse_unsaid,
+    same_framework,
+    unsaid_settings,
+)
 from workload.settings.launch_text import LaunchText, comments
 from workload.settings.megatron_facts import fact_flags, unsaid_facts
-from workload.settings.megatron_job import job_flags, recompute_flags, unsaid_job
+from workload.settings.megatron_job import job_flags, recompute_flags, says_of_job, unsaid_job
 from workload.settings.megatron_model import NAME, Flags, model_flags
 
 # The keys of a plan that its flags say.
@@ -40,7 +46,8 @@ SINCE = {
 def megatron_settings(question: Question, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what Megatron-LM cannot run."""
     flags = megatron_flags(question, plan)
-    notes = (*unsaid_facts(question.model), *unsaid_job(question, plan))
+    unsaid = (*unsaid_job(question, plan), *unsaid_settings(question, says_of_job(question.job)))
+    notes = (*unsaid_facts(question.model), *unsaid)
     core = max([CORE, *(SINCE[flag] for flag in flags if flag in SINCE)])
     head = comments([plan.label(), f"{NAME} core {core} or later: {USAGE}", *notes])
     lines = [flag if value is None else f"{flag} {value}" for flag, value in flags.items()]

@@ -20,6 +20,20 @@ FP8_RECIPES = {
     "current": ("tensorwise", "hybrid"),
     "block": ("blockwise", "e4m3"),
 }
+BUCKETS = frozenset({"data_parallel.bucket_elements", "data_parallel.bucket_elements_per_rank"})
+# The settings of a job that the flags, or their refusals and notes, say.
+SAYS_OF_JOB = BUCKETS | frozenset(
+    str.split(
+        "data_parallel.fp32_gradients "
+        "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
+        "tensor_parallel.overlap loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
+        "precision.parameter precision.parameter_gather precision.gradient precision.reduce precision.master "
+        "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
+        "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
+        "context_parallel moe_capacity_factor moe_dispatcher overlap_expert_a2a overlap_shared_experts cuda_graphs "
+        "blocking_launches optimizer adapter_rank adapted expandable_segments"
+    )
+)
 UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"}
 
 
@@ -37,6 +51,11 @@ def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
     if any(run.block.moe for run in model.blocks):
         flags |= _dispatch(job)
     return flags
+
+
+def says_of_job(job: JobSpec) -> frozenset[str]:
+    """The settings that the flags say; without overlap there is one bucket."""
+    return SAYS_OF_JOB if job.preset.data_parallel.overlap_grad_reduce else SAYS_OF_JOB - BUCKETS
 
 
 def recompute_flags(plan: Plan) -> Flags:

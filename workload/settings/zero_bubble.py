@@ -13,11 +13,11 @@ from solver.schedules.registry import Schedule
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.presets.megatron import MEGATRON
-from workload.settings.launch_error import refuse_unless, same_framework
+from workload.settings.launch_error import refuse_unless, same_framework, unsaid_settings
 from workload.settings.launch_text import LaunchText, comments
 from workload.settings.megatron import check_megatron, megatron_flags
 from workload.settings.megatron_facts import unsaid_facts
-from workload.settings.megatron_job import unsaid_job
+from workload.settings.megatron_job import says_of_job, unsaid_job
 from workload.settings.megatron_model import Flags
 
 NAME = "The zero-bubble fork"
@@ -51,6 +51,7 @@ def zero_bubble_settings(question: Question, plan: Plan) -> LaunchText:
     """One flag a line. Raises ExportError for what the fork cannot run."""
     flags = zero_bubble_flags(question, plan)
     notes = [*unsaid_facts(question.model), *unsaid_job(question, plan)]
+    notes += unsaid_settings(question, says_of_job(question.job))
     if plan.schedule is not Schedule.ONE_F_ONE_B:
         notes.append("left out: the order of its passes, which the fork searches itself within that memory")
         if "--enable-optimizer-post-validation" not in flags:

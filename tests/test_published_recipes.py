@@ -36,6 +36,10 @@ QWEN = "strategy=mtp,ep=8,etp=1,micro_batch=8,zero_stage=1,recompute=none"
 FP32 = "data_parallel.fp32_gradients=true"
 GRAPHS = "moe_dispatcher=deduplicated,cuda_graphs=moe_router+moe_preprocess,tensor_parallel.overlap=false"
 
+NANO = "strategy=mtp,ep=8,etp=1,micro_batch=2,zero_stage=1,recompute=none"
+NANO_GRAPHS = "moe_dispatcher=deduplicated,cuda_graphs=attn+mamba+moe_router+moe_preprocess"
+NEXT = "strategy=mtp,ep=128,etp=1,micro_batch=1,zero_stage=1,recompute=none"
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -75,3 +79,19 @@ def test_a_recipe_is_feasible_with_its_settings_and_not_with_megatron_s(
     words = recipe.words(tmp_path)
     assert script.main(words) == 0
     assert script.main([*words, "--job", recipe.otherwise]) == script.NOT_FEASIBLE
+
+
+@pytest.mark.parametrize(
+    ("recipe", "precision"),
+    [
+        (Recipe("30B_nemotron3_nano.json", "gb200-nvl72", 8, 8192, 512, NANO, NANO_GRAPHS), "mxfp8"),
+        (Recipe("80B_qwen3_next.json", "h100-sxm", 128, 4096, 1024, NEXT), "bf16"),
+    ],
+)
+def test_hybrids_fit_as_their_recipes_run_them(
+    recipe: Recipe, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron-Bridge, perf_recipes/nemotronh/gb200/nemotronh.py (nemotron_3_nano_pretrain_8gpu_gb200_fp8mx_config) and
+    perf_recipes/qwen/h100/qwen3_moe.py (qwen3_next_80b_a3b_pretrain_128gpu_h100_bf16_config)."""
+    monkeypatch.chdir(ROOT)
+    assert script.main([*recipe.words(tmp_path), "--precision", precision]) == 0

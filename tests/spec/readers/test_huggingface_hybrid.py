@@ -11,7 +11,7 @@ from spec.errors import ConfigError
 from spec.mixers.attention import AttentionSpec
 from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
-from spec.model import ModelSpec, PositionKind
+from spec.model import MlpSpec, ModelSpec, PositionKind
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT
@@ -89,6 +89,23 @@ def test_letters_and_names_say_the_same(tmp_path: Path) -> None:
     mixer = letters.blocks[0].block.mixer
     assert mixer == Mamba2Spec(num_heads=64, head_dim=64, state_size=128, num_groups=8, chunk_size=128)
     assert [run.block.mlp is not None for run in letters.blocks] == [False, True, False, False]
+
+
+def test_what_a_config_leaves_out_is_its_classes(tmp_path: Path) -> None:
+    """NemotronHConfig and Qwen3NextConfig, the defaults of transformers."""
+    sizes = {"hidden_size": 4096, "vocab_size": 131072, "num_attention_heads": 32, "num_key_value_heads": 8}
+    bare = {"model_type": "nemotron_h", **sizes, "hybrid_override_pattern": "M*-", "intermediate_size": 21504}
+    mamba, attention, mlp = (run.block for run in load(tmp_path, bare).blocks)
+    assert mamba.mixer == Mamba2Spec(
+        num_heads=128, head_dim=64, state_size=128, num_groups=8, conv_kernel=4, chunk_size=128
+    )
+    assert isinstance(attention.mixer, AttentionSpec)
+    assert (attention.mixer.qk_dim, attention.mixer.window, attention.mixer.qkv_bias) == (128, None, False)
+    assert mlp.mlp == MlpSpec(ffn_hidden=21504, gated=False, activation="squared_relu")
+    named = {key: value for key, value in NEXT_80B.items() if not key.startswith("linear_")}
+    left = ("head_dim", "full_attention_interval", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers")
+    short = {key: value for key, value in named.items() if key not in left}
+    assert load(tmp_path, short).blocks == load(tmp_path, NEXT_80B).blocks
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def chosen_output(device: str, layout: "RankLayout") -> Path:
     return default_output(chosen.kind, chosen.name, sheet.cluster if sheet else None)
 
 
-def measure(given: argparse.Namespace, layout: "RankLayout") -> None:
-    """Run and report."""
+def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
+    """Run and report; the exit status."""
     from profiler.profiling_run import run_profiling
     from profiler.report import report_lines
 
@@ -134,6 +134,7 @@ def measure(given: argparse.Namespace, layout: "RankLayout") -> None:
     if report is not None:
         print("\n".join(report_lines(report, options.output)))
         draw_pictures(options.output, report.profile, wanted=given.pics is not False)
+    return 0
 
 
 def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> None:
@@ -145,25 +146,25 @@ def draw_pictures(output: Path, profile: "ProfileDatabase", *, wanted: bool) -> 
         print(draw(profile, folder if output.stem == "data" else folder / output.stem))
 
 
-def run(given: argparse.Namespace, layout: "RankLayout") -> int:
-    """The exit status."""
-    if given.from_cluster:
-        from profiler.modelled_run import model_profile
+def model(given: argparse.Namespace) -> int:
+    """Make a profile of a sheet, which needs neither a device nor other ranks; the exit status."""
+    from profiler.modelled_run import model_profile
 
-        made = model_profile(given.from_cluster, given.output, root=ROOT)
-        print(made.said)
-        draw_pictures(made.output, made.profile, wanted=bool(given.pics))
-    else:
-        measure(given, layout)
+    made = model_profile(given.from_cluster, given.output, root=ROOT)
+    print(made.said)
+    draw_pictures(made.output, made.profile, wanted=bool(given.pics))
     return 0
+
+
+def modelling_interrupted(given: argparse.Namespace) -> str:
+    """What is left behind after Ctrl-C."""
+    return f"interrupted; {given.output or 'the profile'} is as it was, or complete"
 
 
 def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
     """What is left behind after Ctrl-C, said by rank 0."""
     if layout.rank:
         return ""
-    if given.from_cluster:
-        return f"interrupted; {given.output or 'the profile'} is as it was, or complete"
     kept = f"{given.output}.journal" if given.output else "the profile's journal"
     return f"interrupted; what was measured is in {kept}, go on with --resume"
 
@@ -178,7 +179,7 @@ def in_layout(given: argparse.Namespace) -> int:
     with leaving_on_failure(layout) as leave:
         return leave(
             exit_status(
-                lambda: run(given, layout),
+                lambda: measure(given, layout),
                 interrupted=lambda: interrupted(given, layout),
                 speaks=lambda error: (
                     layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment")
@@ -187,9 +188,16 @@ def in_layout(given: argparse.Namespace) -> int:
         )
 
 
+def done(given: argparse.Namespace) -> int:
+    """The exit status of modelling, or of this rank of measuring."""
+    if given.from_cluster:
+        return exit_status(lambda: model(given), interrupted=lambda: modelling_interrupted(given))
+    return in_layout(given)
+
+
 def main(words: list[str]) -> int:
     """Parse, call, print; the exit status."""
-    return exit_status(lambda: in_layout(arguments().parse_args(words)))
+    return exit_status(lambda: done(arguments().parse_args(words)))
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ class Sample:
 class MachineFacts:
     """What the samples were taken on. Unknown facts are 0 or "".
 
-    ``best_flops`` maps a dtype to the best FLOP/s seen; ``cluster`` is the stem of the file in
-    configs/clusters that describes the machine.
+    ``best_flops`` maps a dtype to the best FLOP/s seen; ``cluster`` is the name of the sheet
+    that describes the machine.
     """
 
     gpu: str
@@ -221,3 +221,8 @@ class ProfileDatabase:
         """The samples as columns, one table for each family that occurs."""
         assert isinstance(self.samples, Samples)
         return self.samples.tables
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything in it was measured on the machine itself."""
+        return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in self.tables.values())

@@ -3,7 +3,9 @@
 import datetime
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from profdb.refit import with_fits
@@ -11,7 +13,6 @@ from profdb.sample import MachineFacts, ProfileDatabase
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.sole_writer import sole_writer
 from profiler.output_file import FOLDER
-from profiler.profiling_run import has_measurements
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ProfileError
@@ -38,7 +39,7 @@ def check_output(output: Path, cluster: ClusterSpec) -> None:
     if not output.exists():
         return
     held = load_profile(output)
-    if has_measurements(held):
+    if held.is_measured:
         raise ProfileError(
             f"{output}: holds measurements of {held.machine.gpu!r}; give another file with --output"
         )
@@ -70,7 +71,11 @@ def model_profile(name: str, output: Path | None, *, root: Path) -> Made:
     with sole_writer(output):
         tell(f"modelling times of {cluster.gpu.name}")
         profile = ProfileDatabase(machine=machine, samples=modelled_samples(cluster))
+        # torch, which writes the file, takes two seconds to load
+        loading = threading.Thread(target=import_module, args=("torch",))
+        loading.start()
         profile = with_fits(profile, tell=lambda family: tell(f"fitted the curves of {family}"))
+        loading.join()
         save_profile(output, profile)
     said = f"{output}: {len(profile.samples)} samples of {cluster.gpu.name}, modelled from {name}"
     return Made(profile=profile, output=output, said=said)

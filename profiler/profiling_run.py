@@ -159,11 +159,6 @@ def open_files(options: RunOptions, machine: MachineFacts, held: Held) -> None:
     held.journal = Journal.open(path, machine.gpu)
 
 
-def has_measurements(profile: ProfileDatabase) -> bool:
-    """Whether anything in the profile was measured on the machine itself."""
-    return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in profile.tables.values())
-
-
 def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], held: Held) -> list[Case]:
     """The cases to measure, the same on every rank: with --resume those that rank 0 lacks."""
     if not options.resume:

@@ -23,7 +23,6 @@ from solver.request import Asked, Request
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
-from spec.origin import Origin
 from spec.program.cache_folder import cache_folder
 
 
@@ -49,8 +48,7 @@ class Held:
     @property
     def measured(self) -> bool:
         """Whether anything in it was measured."""
-        tables = self.profile.tables.values() if self.profile else ()
-        return any(bool((table.origin == int(Origin.MEASURED)).any()) for table in tables)
+        return self.profile is not None and self.profile.is_measured
 
 
 class OtherNetwork(CurveBook):

@@ -13,6 +13,7 @@ from spec.errors import ConfigError
 
 MAX_COUNT = 2**40  # no size, count or degree of a model or plan comes near
 MAX_NUMBER = sys.float_info.max  # whole numbers of a file may be longer, infinity and NaN are not below it
+MOST_OF_A_FACTOR = 1e12  # no base of a rotation, scale or factor of a model comes near
 MAX_LAYERS = 10_000  # a model's blocks are listed one by one
 
 
@@ -56,16 +57,17 @@ class Section:
         """A whole number, or None when the key is absent."""
         return self.integer(key, minimum=minimum) if self.has(key) else None
 
-    def number(self, key: str, *, positive: bool = True) -> float:
-        """A required finite number, above zero unless ``positive`` is False."""
-        value = self._finite(key, "a finite number")
-        if positive and value <= 0:
-            self.fail(key, "a number above 0")
+    def number(self, key: str, *, positive: bool = True, maximum: float = MOST_OF_A_FACTOR) -> float:
+        """A required number up to ``maximum``: above zero, or zero too if ``positive`` is False."""
+        allowed = f"a number {'above 0 and up' if positive else 'from 0'} to {maximum:g}"
+        value = self._finite(key, allowed)
+        if not 0 <= value <= maximum or (positive and value == 0):
+            self.fail(key, allowed)
         return value
 
-    def number_or(self, key: str, default: float) -> float:
-        """A finite number above zero, or ``default`` when the key is absent."""
-        return float(self.number(key)) if self.has(key) else default
+    def number_or(self, key: str, default: float, *, maximum: float = MOST_OF_A_FACTOR) -> float:
+        """A number above zero up to ``maximum``, or ``default`` when the key is absent."""
+        return float(self.number(key, maximum=maximum)) if self.has(key) else default
 
     def measure(self, key: str, low: float, high: float, unit: str = "") -> float:
         """A required number from ``low`` to ``high``: limits of what is believable in that unit."""

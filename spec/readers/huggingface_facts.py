@@ -67,7 +67,7 @@ def activation(top: Section) -> str:
 def norm_epsilon(top: Section) -> float:
     """What norms add under the root."""
     usual = _usual(top)
-    return top.number_or(usual.epsilon_key, usual.epsilon)
+    return top.number_or(usual.epsilon_key, usual.epsilon, maximum=1.0)
 
 
 def rope(top: Section) -> RopeSpec:
@@ -75,7 +75,9 @@ def rope(top: Section) -> RopeSpec:
     usual = _usual(top)
     inside = top.section("rope_parameters")
     base = inside.number_or("rope_theta", top.number_or(usual.base_key, usual.rope_base))
-    share = inside.number_or("partial_rotary_factor", top.number_or(usual.share_key, usual.share))
+    share = inside.number_or(
+        "partial_rotary_factor", top.number_or(usual.share_key, usual.share, maximum=1.0), maximum=1.0
+    )
     if share > 1.0:
         top.fail(usual.share_key, "a share of a head's channels, above 0 to 1")
     return RopeSpec(

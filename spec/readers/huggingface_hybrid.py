@@ -45,7 +45,9 @@ def nemotron_h(top: Section, name: str) -> ModelSpec:
     extra = top.integer_or("num_nextn_predict_layers", 0, minimum=0)
     if extra:
         runs = (*runs, BlockRun(block=_predicting(top), count=extra))
-    epsilon = top.number_or("layer_norm_epsilon", top.number_or("rms_norm_eps", 1e-5))
+    epsilon = top.number_or(
+        "layer_norm_epsilon", top.number_or("rms_norm_eps", 1e-5, maximum=1.0), maximum=1.0
+    )
     model = decoder(top, name, runs)
     return replace(model, position=PositionKind.NONE, rope=None, norm_epsilon=epsilon)
 

@@ -75,7 +75,7 @@ def read_internlm_model(
         max_positions=model.integer_or("max_position_embeddings", 0),
         norm=norm,
         rope=_rope(model),
-        norm_epsilon=model.number_or("layer_norm_epsilon", 1e-5),
+        norm_epsilon=model.number_or("layer_norm_epsilon", 1e-5, maximum=1.0),
     )
     model.close(MODEL)
     moe.close(MOE)

@@ -101,7 +101,7 @@ def _model(section: Section, *, name: str, source: str) -> ModelSpec:
         head_bias=section.flag("head_bias", False),
         embedding_norm=section.flag("embedding_norm", False),
         rope=_rope(section.section("rope")) if section.has("rope") else None,
-        norm_epsilon=section.number("norm_epsilon") if section.has("norm_epsilon") else None,
+        norm_epsilon=section.number("norm_epsilon", maximum=1.0) if section.has("norm_epsilon") else None,
     )
     if model.rope is not None and position is not PositionKind.ROTARY:
         section.fail("rope", "rotary positions only")
@@ -126,7 +126,9 @@ def _rope(section: Section) -> RopeSpec:
         )
         inside.close()
     rope = RopeSpec(
-        base=section.number_or("base", 10_000.0), share=section.number_or("share", 1.0), scaling=scaling
+        base=section.number_or("base", 10_000.0),
+        share=section.number_or("share", 1.0, maximum=1.0),
+        scaling=scaling,
     )
     if rope.share > 1.0:
         section.fail("share", "a share of a head's channels, above 0 to 1")

@@ -38,6 +38,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         "typed_plan",
         "calibration_file",
         "request",
+        "cluster_times",
+        "opening",
         "report",
         "calibrate",
     ),

@@ -15,11 +15,10 @@ from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.kept_book import KeptBook
 from profdb.on_demand import MeasuringDevice, OnDemand
-from profdb.refit import with_fits
 from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable
-from profdb.transfer import transferred_profile
 from solver.request import Asked, Request
+from solver.restated import restated
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -149,8 +148,8 @@ def _restated(held: Held, cluster: ClusterSpec, root: Path) -> ClusterTimes:
             where=str(held.path), key="machine.cluster", value="", allowed="the sheet that it was measured on"
         )
     measured_on = read_cluster(profile.machine.cluster, root=root)
-    restated = with_fits(transferred_profile(profile, measured_on, cluster))
+    answering = restated(profile, held.path, measured_on, cluster, cache_folder())
     said = f"{held.path} of {profile.machine.gpu}, restated for {cluster.gpu.name} by the ratio of modelled times"
     kept = KeptBook(cluster, cache_folder())
-    book = CurveBook(restated, missing="modelled", modelled=kept)
-    return ClusterTimes(book=book, profile=restated, source=said, kept=kept)
+    book = CurveBook(answering, missing="modelled", modelled=kept)
+    return ClusterTimes(book=book, profile=answering, source=said, kept=kept)

@@ -38,6 +38,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "typed_plan",
         "calibration_file",
         "request",
+        "restated",
         "cluster_times",
         "opening",
         "report",

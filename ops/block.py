@@ -59,17 +59,23 @@ def model_ops(
     blocks = tuple(pieces[kind, run.block] for kind in kinds for run in model.blocks)
     shares = offloaded_shares(model, layout.offloaded_layers) * len(kinds)
     blocks = tuple(map(activations_offloaded, blocks, shares))
-    first = frozen_ends(context, embedding(context, sharding))
-    last = adapted(context, head(context, sharding))
-    if recompute is Recompute.FULL and job.preset.recomputation.recomputes_ends:
-        rows = ceil_div(context.tokens, sharding.norm_shards(layout))
-        first = recomputed(first, recompute, 8.0 * context.tokens)
-        last = recomputed(last, recompute, context.activations(rows, model.hidden))
+    first, last = end_ops(context, sharding, recompute)
     return ModelOps(
         blocks=blocks,
         embedding=sharded_over_data(context, first, Module.EMBEDDING),
-        head=sharded_over_data(context, sequence(last, loss(context, sharding)), Module.HEAD),
+        head=sharded_over_data(context, last, Module.HEAD),
     )
+
+
+def end_ops(context: LayerContext, sharding: Sharding, recompute: Recompute) -> tuple[Piece, Piece]:
+    """The embedding, and the head with its loss; run again with all layers where the framework does."""
+    first = frozen_ends(context, embedding(context, sharding))
+    last = adapted(context, head(context, sharding))
+    if recompute is Recompute.FULL and context.job.preset.recomputation.recomputes_ends:
+        rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
+        first = recomputed(first, recompute, 8.0 * context.tokens)
+        last = recomputed(last, recompute, context.activations(rows, context.model.hidden))
+    return first, sequence(last, loss(context, sharding))
 
 
 def block_ops(

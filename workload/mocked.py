@@ -11,11 +11,10 @@ from math import prod
 
 import numpy as np
 
-from ops.block import block_ops
+from ops.block import block_ops, end_ops
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters
 from ops.data_parallel.weight_sharding import sharded_over_data
-from ops.embedding_and_head import embedding, head, loss
 from ops.experts.moe_block import moe_half
 from ops.layout import Layout
 from ops.linear import Linear, linear
@@ -23,7 +22,7 @@ from ops.memory_bound import norm, residual
 from ops.mixers.mixer_half import mixer_half
 from ops.mixers.registry import MIXERS
 from ops.mlp_block import Rows, feed_forward, mlp_half
-from ops.op import Op, Ops, Owner, Piece, sequence
+from ops.op import Op, Ops, Owner, Piece
 from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding, layer_context
 from solver.optimizer_step import operations
@@ -141,12 +140,14 @@ class Workshop:
 
     def embedding(self) -> MockedOps:
         """Token embedding with the strategy's collective."""
-        return self.leaf("embedding", embedding(self.context, self.sharding), Module.EMBEDDING)
+        return self.leaf("embedding", self._ends()[0], Module.EMBEDDING)
 
     def head(self) -> MockedOps:
         """Final norm, vocabulary projection and loss."""
-        tail = sequence(head(self.context, self.sharding), loss(self.context, self.sharding))
-        return self.leaf("head", tail, Module.HEAD)
+        return self.leaf("head", self._ends()[1], Module.HEAD)
+
+    def _ends(self) -> tuple[Piece, Piece]:
+        return end_ops(self.context, self.sharding, self.plan.recompute)
 
     def block(self, block: BlockSpec) -> MockedOps:
         """A whole transformer block, with the plan's recomputation."""

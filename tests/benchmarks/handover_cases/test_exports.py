@@ -27,13 +27,15 @@ from workload.settings.megatron import SINCE
 
 # Configs that a framework has no layers for, and the word in the refusal that says which.
 REFUSED = {
-    "megatron": {"7B_MoE4_sft": "biases"},
+    "megatron": {"7B_MoE4_sft": "biases", "2.7B_mamba2": "attention"},
     "zero-bubble": {
         "7B_MoE4_sft": "biases",
+        "2.7B_mamba2": "attention",
         **dict.fromkeys(("13B_gpt", "175B_gpt", "22B_gpt", "7B_gpt"), "tied"),
         **dict.fromkeys(("16B_deepseek_v2_lite", "236B_deepseek_v2", "671B_deepseek_v3"), "core 0.9"),
     },
     "internevo": {
+        "2.7B_mamba2": "attention",
         **dict.fromkeys(("13B_gpt", "175B_gpt", "22B_gpt", "7B_gpt"), "rotary"),
         **dict.fromkeys(("16B_deepseek_v2_lite", "236B_deepseek_v2", "671B_deepseek_v3"), "mixed"),
     },

@@ -46,6 +46,7 @@ def test_there_is_a_recipe_for_each_kind(kind: str) -> None:
     assert [recipe.name for recipe in RECIPES if kind in recipe.name]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name.replace(" ", "-"))
 def test_recipe_can_be_carried_out(recipe: Recipe, tree: Path) -> None:
     carry_out(recipe, tree)

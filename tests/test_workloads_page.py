@@ -40,6 +40,7 @@ def printed(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return (ran.stdout + ran.stderr).splitlines()
 
 
+@pytest.mark.nightly
 def test_every_command_prints_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

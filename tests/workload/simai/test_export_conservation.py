@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 
 from ops.op import Axis
@@ -79,9 +80,20 @@ def general_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str
     assert work.hops == 2 * links
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_every_byte_by_collective_and_group(case: Case) -> None:
+    every_byte_is_written(case)
+
+
+@pytest.mark.nightly
+@settings(max_examples=400, deadline=None)
+@given(case=cases())
+def test_every_byte_of_many_plans(case: Case) -> None:
+    every_byte_is_written(case)
+
+
+def every_byte_is_written(case: Case) -> None:
     for work in stage_works(case.question, case.plan):
         priced = priced_bytes(case, work.position)
         simai_holds_every_byte(case, work, priced)

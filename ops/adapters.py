@@ -17,9 +17,10 @@ from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
+from spec.job import Adapted
 
 # The products that a name of JobSpec.adapted means.
-ADAPTED: dict[str, tuple[OpKey, ...]] = {
+ADAPTED: dict[Adapted, tuple[OpKey, ...]] = {
     "qkv": (OpKey(Module.ATTENTION, Role.QKV),),
     "q_k_v": (OpKey(Module.ATTENTION, Role.QKV),),
     "out": (OpKey(Module.ATTENTION, Role.OUT),),

@@ -7,6 +7,7 @@ from pathlib import Path
 from ops.strategies.registry import strategy_named
 from profdb.store.data_file import load_profile
 from profdb.store.glance import cluster_named_by
+from solver.adapter_rules import check_adapters
 from solver.schedules.registry import Schedule
 from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
@@ -72,6 +73,7 @@ def read_request(request: Request) -> Asked:
     job = job_of(asked_job(request, config, sheet), sheet.gpu.architecture)
     check_names(job.preset)
     check_formats(job.precision, sheet)
+    check_adapters(config.model, job)
     return Asked(
         config=config,
         sheet=sheet,

@@ -10,6 +10,7 @@ from spec.presets.preset import FrameworkPreset
 from spec.program.kinds import Number, Whole
 from spec.program.limits import MOST_STEP_TOKENS
 
+Adapted = Literal["qkv", "q_k_v", "out", "up", "down"]
 MAX_ADAPTER_RANK = 4096  # the hidden size of small models, many times the ranks in use
 Wide = Literal["bf16", "fp16", "fp32"]
 
@@ -109,7 +110,7 @@ class JobSpec:
     matrices; all else is AdamW's."""
     adapter_rank: Annotated[int, Whole(least=0, most=MAX_ADAPTER_RANK)] = 0
     """Rank of low-rank adapters beside frozen weights (LoRA, arXiv 2106.09685); 0 trains every weight."""
-    adapted: frozenset[Literal["qkv", "q_k_v", "out", "up", "down"]] = frozenset({"qkv", "out"})
+    adapted: frozenset[Adapted] = frozenset({"qkv", "out"})
     """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
     and out of the feed-forward layer."""
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import modelled_accuracy
 from benchmarks.held_out import HeldOut, held_out, tables_by_gpu
 from benchmarks.measured_curves import read_folder
-from spec.errors import UserError
+from spec.errors import ProfileError, UserError
 
 
 def as_plain(result: HeldOut) -> dict[str, object]:
@@ -73,6 +73,8 @@ def main() -> int:
             results.append(result)
             print(as_line(result), flush=True)
     scores = modelled_accuracy.all_scores(by_gpu)
+    if not results and not scores:
+        raise ProfileError(f"{given.curves}: {modelled_accuracy.NOTHING_TO_SCORE}")
     print("\n" + "\n".join(modelled_accuracy.score_lines(scores)) + "\n")
     elapsed_s = time.perf_counter() - started
     if passed_over:

@@ -7,6 +7,7 @@ price goes through CurveBook, as in a search.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
 from profdb.store.columns import SampleTable, label_names
 from spec.arrays import BoolArray, FloatArray
 from spec.collectives import Collective
+from spec.errors import MissingCurveError
 from spec.origin import Origin
 from spec.units import MIB
 
@@ -73,23 +75,29 @@ def random_hidden(keys: np.ndarray, rng: np.random.Generator) -> BoolArray:
 
 def ask_gemm(book: CurveBook, table: SampleTable) -> Priced:
     """The book's times for the table's matrix products (all of one dtype and layout)."""
-    numbers = table.numbers
-    return book.linear_s(
-        LinearQuery(
-            batch=numbers["batch"],
-            m=numbers["m"],
-            k=numbers["k"],
-            n=numbers["n"],
-            layout=table.labels["layout"].labels()[0],
-            dtype=table.labels["dtype_in"].labels()[0],
-        )
+    query = LinearQuery(
+        **{name: table.numbers[name] for name in ("batch", "m", "k", "n")},
+        layout=table.labels["layout"].labels()[0],
+        dtype=table.labels["dtype_in"].labels()[0],
     )
+    return told_or_not(lambda: book.linear_s(query), table.size)
 
 
 def ask_attention(book: CurveBook, table: SampleTable) -> Priced:
     """The book's times for the table's attention calls (all of one kind)."""
     labels = {name: table.labels[name].labels()[0] for name in label_names(Family.ATTENTION)}
-    return book.attention_s(AttentionQuery(**table.numbers, **labels))
+    query = AttentionQuery(**table.numbers, **labels)
+    return told_or_not(lambda: book.attention_s(query), table.size)
+
+
+def told_or_not(ask: Callable[[], Priced], size: int) -> Priced:
+    """The answer; seconds of NaN where too little is left to make a curve of."""
+    try:
+        return ask()
+    except MissingCurveError:
+        return Priced(
+            seconds=np.full(size, np.nan), relative_std=np.zeros(size), origin=np.zeros(size, dtype=np.int64)
+        )
 
 
 def ask_collectives(book: CurveBook, table: SampleTable) -> Priced:
@@ -100,7 +108,8 @@ def ask_collectives(book: CurveBook, table: SampleTable) -> Priced:
     for name in kinds.values:
         rows = np.flatnonzero(kinds.equals(name))
         sizes = {column: values[rows] for column, values in table.numbers.items()}
-        predicted = book.collective_s(CollectiveQuery(collective=Collective(name), **sizes))
+        query = CollectiveQuery(collective=Collective(name), **sizes)
+        predicted = told_or_not(partial(book.collective_s, query), len(rows))
         seconds[rows], spread[rows], origin[rows] = (
             predicted.seconds,
             predicted.relative_std,
@@ -117,12 +126,13 @@ def compare(
     ask: Callable[[CurveBook, SampleTable], Priced],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(errors, whether each was called measured, whether it is within the error told) of the hidden rows
-    that are scored."""
+    that are scored and that the others make a curve for."""
     asked = table.take(np.flatnonzero(hidden & scored).astype(np.int64))
     predicted = ask(book_without(gpu, table, hidden), asked)
-    errors = np.abs(predicted.seconds / asked.medians_s() - 1.0)
-    measured = (predicted.origin == int(Origin.MEASURED)).astype(np.float64)
-    return errors, measured, (errors <= predicted.relative_std).astype(np.float64)
+    told = np.flatnonzero(np.isfinite(predicted.seconds))
+    errors = np.abs(predicted.seconds / asked.medians_s() - 1.0)[told]
+    measured = (predicted.origin[told] == int(Origin.MEASURED)).astype(np.float64)
+    return errors, measured, (errors <= predicted.relative_std[told]).astype(np.float64)
 
 
 def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int) -> list[HeldOut]:
@@ -149,7 +159,7 @@ def held_out(gpu: str, tables: dict[Family, SampleTable], seed: int, draws: int)
         drawn = [random_hidden(keys, rng) for _ in range(times)]
         counted = large_enough(table)
         found = [compare(gpu, table, each, counted, ask) for each in drawn if tells(each, counted)]
-        if not found:
+        if not sum(draw[0].size for draw in found):
             continue
         results.append(
             HeldOut(
@@ -193,6 +203,8 @@ def eight_from_fewer(gpu: str, table: SampleTable) -> list[HeldOut]:
     if not tells(eight, scored):
         return []
     errors, measured, within = compare(gpu, table, eight, scored, ask_collectives)
+    if not errors.size:
+        return []
     return [
         HeldOut(
             test="8 GPUs from 2 and 4",

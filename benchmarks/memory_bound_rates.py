@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from ops.kernels import bytes_moved_per_element  # noqa: E402
 from profdb.modelled.memory_bound import memory_bound_seconds  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
-from spec.errors import UserError  # noqa: E402
+from spec.errors import ProfileError, UserError  # noqa: E402
 
 SHEETS = {"a100": "a100-sxm-80g", "h100": "h100-sxm"}
 # Hidden sizes of the models, from their published config.json.
@@ -33,8 +33,21 @@ HIDDEN = {
     "Meta-Llama-3-70B": 8192,
     "Qwen-72B": 8192,
 }
+COLUMNS = ("gpu", "model", "op", "num_tokens", "latency_us")
 # A tensor of at least this many times the L2 cache has left it when the next kernel reads it.
 CACHES = 1.0
+
+
+def read_operations(path: Path) -> pd.DataFrame:
+    """The file's rows. ProfileError for a file that is no CSV, a missing column, or a number that is none."""
+    try:
+        table = pd.read_csv(path)
+        missing = [name for name in COLUMNS if name not in table]
+        if missing:
+            raise ProfileError(f"{path}: no column {', '.join(missing)}")
+        return table.astype({"num_tokens": float, "latency_us": float})
+    except ValueError as error:
+        raise ProfileError(f"{path}: {str(error).splitlines()[0]}") from error
 
 
 def compared(table: pd.DataFrame, gpu: str) -> tuple[pd.Series, pd.Series, float]:
@@ -56,10 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--operations", type=Path, required=True, help="CSV of measured layer operations")
     asked = parser.parse_args(argv)
     try:
-        table = pd.read_csv(asked.operations)
+        table = read_operations(asked.operations)
         print(f"{'gpu':6}{'points':>8}{'of sheet %':>12}{'median %':>10}{'p90 %':>8}{'bias %':>8}")
         for gpu in SHEETS:
             ratio, rate, sheet_rate = compared(table, gpu)
+            if not len(ratio):
+                print(f"{gpu:6}{0:8}  no addition of a known model larger than the L2 cache")
+                continue
             error = 100.0 * (ratio - 1.0).abs()
             print(
                 f"{gpu:6}{len(ratio):8}{100.0 * rate.median() / sheet_rate:12.1f}"

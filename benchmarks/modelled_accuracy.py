@@ -38,7 +38,7 @@ from spec.arrays import FloatArray, ints  # noqa: E402
 from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
-from spec.errors import UserError  # noqa: E402
+from spec.errors import ProfileError, UserError  # noqa: E402
 from spec.origin import Origin  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
@@ -56,6 +56,7 @@ TARGETS = {
     "transferred gemm": 0.10,
     "transferred attention": 0.15,
 }
+NOTHING_TO_SCORE = "nothing large enough of a GPU that has a sheet, so nothing to score"
 HELD_PAIRS = ("A100 -> H100", "H100 -> H200", "H100 -> B200")
 
 Pricing = Callable[[ModelledBook, pd.DataFrame], Priced]
@@ -92,6 +93,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         scores = all_scores(tables_by_gpu(read_folder(options.curves)[0]))
+        if not scores:
+            raise ProfileError(f"{options.curves}: {NOTHING_TO_SCORE}")
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -213,6 +216,8 @@ def _transferred(what: str, table: pd.DataFrame, keys: list[str]) -> list[Score]
         if first.empty or second.empty:
             continue
         both = first.merge(second, on=keys, suffixes=("", "_target"))
+        if both.empty:
+            continue
         predicted = by_model(
             [_case(what, row) for row in both[keys].to_numpy().tolist()],
             both.latency_us.to_numpy() * 1e-6,

@@ -9,7 +9,7 @@ from the middle of their ranges, and scored on the GPU left out. Takes a few min
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
@@ -22,15 +22,19 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.held_out import tables_by_gpu  # noqa: E402
 from benchmarks.measured_curves import frame, read_folder  # noqa: E402
-from benchmarks.modelled_accuracy import price_collectives, price_gemm, sheet_of  # noqa: E402
+from benchmarks.modelled_accuracy import SHEETS, price_collectives, price_gemm, sheet_of  # noqa: E402
 from profdb.cases import Family  # noqa: E402
 from profdb.lookup.priced import Priced  # noqa: E402
 from profdb.modelled import gemm  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
 from profdb.modelled.network import all_to_all, shares  # noqa: E402
+from profdb.store.columns import SampleTable  # noqa: E402
+from spec.collectives import Collective  # noqa: E402
 from spec.errors import UserError  # noqa: E402
+from spec.units import MIB  # noqa: E402
 
 FIT_POINTS = 1000
+TOO_FEW_GPUS = "no family with large enough points of two GPUs that have a sheet; one is fitted to the others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,26 @@ def fitted(family: Fitted, gpus: list[str], steps: int, seed: int) -> np.ndarray
     return best
 
 
+def families_of(tables: dict[str, dict[Family, SampleTable]]) -> list[Fitted]:
+    """Products above 1 GFLOP and collectives above 1 MiB, each where two GPUs with a sheet or more have them."""
+    products = frame(tables, Family.GEMM, {"layout": "NT", "dtype_in": "bf16", "scale_recipe": ""})
+    if len(products):
+        products = products[2.0 * products.m * products.n * products.k > 1e9]
+    nccl = frame(tables, Family.COLLECTIVE, {})
+    if len(nccl):
+        nccl = nccl[(nccl.size_bytes > MIB) & (nccl.collective != Collective.P2P.value)]
+    found = [
+        Fitted(name="gemm", table=products, price=price_gemm, constants=GEMM_CONSTANTS),
+        Fitted(name="nccl", table=nccl, price=price_collectives, constants=NCCL_CONSTANTS),
+    ]
+    found = [
+        replace(one, table=one.table[one.table.gpu.str[:4].isin(list(SHEETS))])
+        for one in found
+        if len(one.table)
+    ]
+    return [one for one in found if one.table.gpu.nunique() > 1]
+
+
 def main() -> int:
     """Print one line for each family and GPU; 2 when a file cannot be read."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -119,22 +143,10 @@ def main() -> int:
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    products = frame(tables, Family.GEMM, {"layout": "NT", "dtype_in": "bf16", "scale_recipe": ""})
-    nccl = frame(tables, Family.COLLECTIVE, {})
-    families = (
-        Fitted(
-            name="gemm",
-            table=products[2.0 * products.m * products.n * products.k > 1e9],
-            price=price_gemm,
-            constants=GEMM_CONSTANTS,
-        ),
-        Fitted(
-            name="nccl",
-            table=nccl[nccl.size_bytes > 2**20],
-            price=price_collectives,
-            constants=NCCL_CONSTANTS,
-        ),
-    )
+    families = families_of(tables)
+    if not families:
+        print(f"{options.curves}: {TOO_FEW_GPUS}", file=sys.stderr)
+        return 2
     for family in families:
         gpus = sorted(family.table.gpu.unique())
         for held_out in gpus:

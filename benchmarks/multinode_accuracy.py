@@ -51,6 +51,8 @@ COLUMNS = (
     "bytes",
 )
 COLUMNS += ("time_us", "quality")
+NUMBERS = ("gpus_per_node", "nodes", "nics_per_node", "nic_gbps", "bytes", "time_us")
+LEAST = {"nodes": 2, "bytes": 1, "gpus_per_node": 1}
 FEWEST_RUNS = 3  # of a fabric, to be held to a target of its own
 TARGETS = {"all": 0.15, "small": 0.30, "fabric": 0.20, "series": 0.15}
 
@@ -118,9 +120,17 @@ def read_runs(path: Path) -> pd.DataFrame:
     unknown = sorted(set(rows.collective) - set(KINDS))
     if unknown:
         raise ProfileError(f"{path}: collective {', '.join(unknown)}; allowed: {', '.join(KINDS)}")
-    if not (rows.time_us > 0.0).all() or not (rows.nodes > 1).all():
-        raise ProfileError(f"{path}: time_us must be positive and nodes two or more")
-    return rows
+    try:
+        rows = rows.astype(dict.fromkeys(NUMBERS, float))
+    except ValueError as error:
+        raise ProfileError(f"{path}: {', '.join(NUMBERS)} must be numbers ({error})") from error
+    wrong = [name for name, least in LEAST.items() if not (rows[name] >= least).all()]
+    if wrong or not (rows.time_us > 0.0).all():
+        raise ProfileError(
+            f"{path}: {', '.join(wrong) or 'time_us'}: time_us must be positive, nodes two or more, bytes and "
+            "gpus_per_node one or more"
+        )
+    return rows.fillna({"fabric": "", "nics_per_node": 0.0, "nic_gbps": 0.0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

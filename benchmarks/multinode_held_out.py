@@ -22,7 +22,7 @@ from benchmarks.modelled_held_out import Constant  # noqa: E402
 from benchmarks.multinode_accuracy import Run, read_runs, runs_of, told  # noqa: E402
 from profdb.modelled.network import shares  # noqa: E402
 from spec.arrays import FloatArray  # noqa: E402
-from spec.errors import UserError  # noqa: E402
+from spec.errors import ProfileError, UserError  # noqa: E402
 from spec.units import MIB  # noqa: E402
 
 CONSTANTS = (
@@ -40,12 +40,18 @@ def main() -> int:
     options = parser.parse_args()
     try:
         rows = read_runs(options.runs)
+        if "source" not in rows:
+            raise ProfileError(f"{options.runs}: no column source")
         runs, _ = runs_of(rows[rows.quality == "good"])
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     print_line("all runs", fitted(runs, options.steps), runs)
-    for source in sorted({run.rows.source.iloc[0] for run in runs}):
+    sources = sorted({run.rows.source.iloc[0] for run in runs})
+    if len(sources) == 1:
+        print("one source alone: none left to choose the constants for it")
+        return 0
+    for source in sources:
         others = [run for run in runs if run.rows.source.iloc[0] != source]
         kept = [run for run in runs if run.rows.source.iloc[0] == source]
         print_line(source, fitted(others, options.steps), kept)

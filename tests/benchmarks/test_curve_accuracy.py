@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import curve_accuracy
+from benchmarks import curve_accuracy, modelled_accuracy, modelled_held_out
 from benchmarks.modelled_accuracy import Score
+from spec.errors import ProfileError
 
 SIZES = (512, 1024, 2048, 4096)
 PEAK_FLOPS = {"A100-made-up": 200e12, "H100-made-up": 500e12}
@@ -107,3 +108,42 @@ def test_eight_gpus_are_told_only_from_fewer(
     tests = {row["test"] for row in json.loads(out.read_text())["rows"]}
     assert ("8 GPUs from 2 and 4" in tests) is told
     assert "collective sizes" in tests
+
+
+def test_times_that_no_two_gpus_share_are_not_restated(
+    curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (curves / "second.csv").unlink()
+    header, *rows = (curves / "first.csv").read_text().splitlines()
+    apart = [row for row in rows if row.startswith("A100") == (row.split(",")[1] == str(SIZES[-1]))]
+    (curves / "first.csv").write_text("\n".join([header, *apart]) + "\n")
+    out = tmp_path / "out.json"
+    assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
+    assert {row["what"] for row in json.loads(out.read_text())["modelled"]} == {"modelled gemm"}
+
+
+def test_a_kind_of_which_nothing_is_left_to_fit_is_not_scored(
+    curves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (curves / "first.csv").unlink()
+    with (curves / "second.csv").open("a") as rows:
+        rows.write("A100-made-up,all_reduce,8,4194304,50.0\n")
+    out = tmp_path / "out.json"
+    assert run(monkeypatch, "--curves", str(curves), "--draws", "1", "--json", str(out)) in (0, 1)
+    held = {(row["test"], row["gpu"]): row for row in json.loads(out.read_text())["rows"]}
+    assert held["8 GPUs from 2 and 4", "A100-made-up"]["points"] == 7
+    assert held["collective sizes", "A100-made-up"]["median"] < 1.0
+
+
+def test_nothing_to_score_is_said(
+    curves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (curves / "second.csv").unlink()
+    (curves / "first.csv").write_text("gpu,m,n,k,latency_us\nA100-made-up,1,32,32,2.5\n")
+    with pytest.raises(ProfileError, match="nothing to score"):
+        run(monkeypatch, "--curves", str(curves), "--draws", "1")
+    monkeypatch.setattr("sys.argv", ["modelled_accuracy.py", "--curves", str(curves)])
+    assert modelled_accuracy.main() == 2
+    monkeypatch.setattr("sys.argv", ["modelled_held_out.py", "--curves", str(curves)])
+    assert modelled_held_out.main() == 2
+    assert "two GPUs" in capsys.readouterr().err

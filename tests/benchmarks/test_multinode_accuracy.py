@@ -103,11 +103,24 @@ def test_one_gpu_a_node_has_the_nic_that_the_row_says() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"collective": "barrier"}, "barrier"), ({"time_us": 0.0}, "positive"), ({"nodes": 1}, "two")],
+    [
+        ({"collective": "barrier"}, "barrier"),
+        ({"time_us": 0.0}, "positive"),
+        ({"nodes": 1}, "two"),
+        ({"time_us": "fast"}, "numbers"),
+        ({"bytes": 0}, "bytes"),
+        ({"gpus_per_node": None}, "gpus_per_node"),
+    ],
 )
 def test_rows_that_say_nothing_are_refused(changes: dict[str, object], words: str, tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=words):
         read_runs(written(tmp_path, [row(**changes)]))
+
+
+@pytest.mark.parametrize("cell", ["fabric", "nics_per_node", "nic_gbps"])
+def test_a_run_without_a_network_is_passed_over(cell: str, tmp_path: Path) -> None:
+    _, passed_over = runs_of(read_runs(written(tmp_path, [row(), row(run="two", **{cell: None})])))
+    assert passed_over == ["two"]
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

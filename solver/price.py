@@ -81,7 +81,7 @@ class Sized:
 def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
     """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory)."""
     layers = distinct_layers(model, job, plans)
-    stages = stage_table(model, plans, counts_ends_as_layers=job.preset.pipeline.counts_ends_as_layers)
+    stages = stage_table(model, plans, deals=job.preset.pipeline.deals)
     return Sized(
         plans=plans,
         layers=layers,

@@ -16,11 +16,12 @@ MOST_REPEATS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLayout:
-    """Decoder layers of every virtual stage in the order a token passes them, and the stage that holds the
-    multi-token prediction blocks, the last where there are none."""
+    """Decoder layers of every virtual stage in the order a token passes them, the stage that holds the
+    multi-token prediction blocks, the head's where there are none, and the stage of the head."""
 
     layers: tuple[int, ...]
     predicting_stage: int
+    head_stage: int
 
 
 def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout:
@@ -41,6 +42,7 @@ def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout
     return PipelineLayout(
         layers=tuple(stage.count("t") for stage in stages),
         predicting_stage=predicting[0] if predicting else len(stages) - 1,
+        head_stage=len(stages) - 1,
     )
 
 

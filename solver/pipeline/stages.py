@@ -7,14 +7,15 @@ from functools import partial
 import numpy as np
 
 from ops.recompute.layers import Recompute
+from solver.pipeline.block_costs import stages_by_cost
 from solver.plans.plan_table import PlanTable
 from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.errors import ConfigError
 from spec.model import ModelSpec
 from spec.pipeline_layout import PipelineLayout, parse_pipeline_layout
 
-Deal = Callable[[int, int], PipelineLayout]
-"""(layers, stages) -> what each stage holds."""
+Deal = Callable[[ModelSpec, int], PipelineLayout]
+"""(model, stages) -> what each stage holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +103,8 @@ class _Chunk:
 def _written_out(stage_layout: str) -> Deal:
     """The deal of an explicit layout. Its function raises ConfigError for other stages or layers."""
 
-    def dealt(layers: int, stages: int) -> PipelineLayout:
-        layout = parse_pipeline_layout(stage_layout)
+    def dealt(model: ModelSpec, stages: int) -> PipelineLayout:
+        layout, layers = parse_pipeline_layout(stage_layout), model.num_layers
         if len(layout.layers) != stages or sum(layout.layers) != layers:
             raise ConfigError(
                 where="--plan",
@@ -119,15 +120,16 @@ def _written_out(stage_layout: str) -> Deal:
 def _by_rule(rule: Callable[[int, int], IntArray]) -> Deal:
     """The deal of a rule; prediction blocks are on the last stage."""
 
-    def dealt(layers: int, stages: int) -> PipelineLayout:
-        return PipelineLayout(layers=tuple(rule(layers, stages).tolist()), predicting_stage=stages - 1)
+    def dealt(model: ModelSpec, stages: int) -> PipelineLayout:
+        layers = tuple(rule(model.num_layers, stages).tolist())
+        return PipelineLayout(layers=layers, predicting_stage=stages - 1, head_stage=stages - 1)
 
     return dealt
 
 
 def _virtual_stages(model: ModelSpec, stages: int, deal: Deal) -> list[_Chunk]:
     """The content of ``stages`` virtual stages in the order a token passes them."""
-    dealt = deal(model.num_layers, stages)
+    dealt = deal(model, stages)
     bounds = np.concatenate([[0], np.cumsum(dealt.layers)])
     found: list[_Chunk] = []
     for stage in range(stages):
@@ -139,7 +141,7 @@ def _virtual_stages(model: ModelSpec, stages: int, deal: Deal) -> list[_Chunk]:
                 continue
             counts.append(max(0, min(high, begin + run.count) - max(low, begin)))
             begin += run.count
-        found.append(_Chunk(embedding=stage == 0, head=stage == stages - 1, layers=tuple(counts)))
+        found.append(_Chunk(embedding=stage == 0, head=stage == dealt.head_stage, layers=tuple(counts)))
     return found
 
 
@@ -165,18 +167,22 @@ def _classes(model: ModelSpec, pp: int, vpp: int, deal: Deal) -> list[_Class]:
     return found
 
 
-def stage_table(model: ModelSpec, plans: PlanTable, *, counts_ends_as_layers: bool = False) -> StageTable:
+def _rule(model: ModelSpec, deals: str) -> Deal:
+    """``deals`` as in spec.presets.preset.Pipeline."""
+    if deals == "costs":
+        return stages_by_cost
+    predicts = any(run.block.mtp for run in model.blocks)
+    return _by_rule(modules_per_stage if deals == "modules" else partial(layers_per_stage, predicts=predicts))
+
+
+def stage_table(model: ModelSpec, plans: PlanTable, *, deals: str = "layers") -> StageTable:
     """The stage rows of every plan; the classes are found once per pipeline depth and number of chunks.
-    ``counts_ends_as_layers`` as in FrameworkPreset.
+    ``deals`` as in FrameworkPreset.
 
     Where plans recompute some layers of a chunk, ``layers`` has two columns a block kind, as ops.block
     has two of its pieces: recomputed layers of every kind, then the others.
     """
-    predicts = any(run.block.mtp for run in model.blocks)
-    rule = _by_rule(
-        modules_per_stage if counts_ends_as_layers else partial(layers_per_stage, predicts=predicts)
-    )
-    deal = _written_out(plans.stage_layout) if plans.stage_layout else rule
+    deal = _written_out(plans.stage_layout) if plans.stage_layout else _rule(model, deals)
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)
     classes = [_classes(model, int(pp), int(vpp), deal) for pp, vpp in shapes.T]

@@ -108,8 +108,9 @@ class Pipeline:
     """Gradients and parameters of stages may be sharded (ZeRO stages 2 and 3)."""
     uneven_layers: bool = True
     """Layers need not divide pp."""
-    counts_ends_as_layers: bool = False
-    """Embedding, final norm and head count as a layer each where stages get equally many."""
+    deals: Literal["layers", "modules", "costs"] = "layers"
+    """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer each)
+    or "costs" (solver.pipeline.block_costs: the head counts by its size)."""
     fills_pipeline: bool = False
     """At least pp micro-batches are wanted."""
     scattered_hops: bool = False

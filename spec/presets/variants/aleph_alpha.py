@@ -23,7 +23,7 @@ ALEPH_ALPHA = Variant(
         "loss.plain": True,
         "loss.gathers_logits": True,
         "recomputation.recomputes_ends": True,
-        "pipeline.counts_ends_as_layers": True,
+        "pipeline.deals": "modules",
         "host.code": "torch",
     },
 )

@@ -9,7 +9,7 @@ NANOTRON = Variant(
     "flash_attn_varlen_func), parallel/tensor_parallel/functional.py (collectives of the backward beside the other gradient, in the "
     "forward beside a rank's own shard alone), optim/gradient_accumulator.py (sync_gradients_across_dp: one all-reduce of all fp32 "
     "gradients after the backward), optim/zero.py (_all_gather_params after the update), "
-    "parallel/pipeline_parallel/p2p.py (messages are waited for, their shapes read by the host)",
+    "models/base.py (build_model: stages cut by cost), parallel/pipeline_parallel/p2p.py (messages are waited for, their shapes read by the host)",
     choices={
         "layers.fused_activation": False,
         "data_parallel.gradient_sync": "all_reduce",
@@ -18,7 +18,7 @@ NANOTRON = Variant(
         "data_parallel.accumulation": "accumulate",
         "pipeline.interleaves": False,
         "pipeline.overlap_hops": False,
-        "pipeline.counts_ends_as_layers": False,
+        "pipeline.deals": "costs",
         "recomputation.selective": "",
         "host.checks_numbers": False,
     },

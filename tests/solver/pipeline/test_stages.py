@@ -42,7 +42,7 @@ def test_every_dealt_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
 
 
 def test_a_preset_that_deals_edges_is_obeyed() -> None:
-    table = stage_table(small_model(layers=9), PlanTable.of(plan(4)), counts_ends_as_layers=True)
+    table = stage_table(small_model(layers=9), PlanTable.of(plan(4)), deals="modules")
     assert np.repeat(table.layers[0], table.count).tolist() == [2, 3, 3, 1]
 
 

@@ -155,10 +155,12 @@ def _priced(question: Question, plans: PlanTable) -> PricedTable:
 def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
     """Answers for the rows of a table, whether they fit or not."""
     priced = _priced(question, plans)
-    return tuple(_answer(question, priced, row) for row in range(len(plans)))
+    used = mfu(question.model, question.job, question.cluster, priced.cost.step_s)
+    return tuple(_answer(question, priced, row, float(used[row])) for row in range(len(plans)))
 
 
-def _answer(question: Question, priced: PricedTable, row: int) -> Answer:
+def _answer(question: Question, priced: PricedTable, row: int, used: float) -> Answer:
+    """The answer of a row, whose model-FLOP utilisation is ``used``."""
     one = np.array([row], dtype=np.int64)
     cost = priced.cost.take(one)
     plan = priced.table.plans.plan(row)
@@ -168,7 +170,7 @@ def _answer(question: Question, priced: PricedTable, row: int) -> Answer:
         priced.table.memory.take(one),
         used=(
             float(tokens_per_gpu_per_s(question.job, cost.step_s)[0]),
-            float(mfu(question.model, question.job, question.cluster, cost.step_s)[0]),
+            used,
         ),
         slowest=slowest_stage(question.model, priced.table.stages, int(cost.stage[0]), plan.pp),
         residual_std=question.calibration.residual_std if question.calibration else None,
@@ -188,9 +190,10 @@ def _ranked(
     owner = np.concatenate([np.full(len(one.needed_bytes), i) for i, one in enumerate(priced)])
     row = np.concatenate([np.arange(len(one.needed_bytes)) for one in priced])
     order = np.lexsort((device, step_s))
+    used = mfu(question.model, question.job, question.cluster, step_s)
 
     def answers(rows: IntArray) -> tuple[Answer, ...]:
-        return tuple(_answer(question, priced[int(owner[i])], int(row[i])) for i in rows)
+        return tuple(_answer(question, priced[int(owner[i])], int(row[i]), float(used[i])) for i in rows)
 
     modes = np.array([one.table.plans.strategy for one in priced])[owner]
     best_of_mode = {

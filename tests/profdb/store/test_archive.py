@@ -27,10 +27,11 @@ def small_archive() -> bytes:
     return buffer.getvalue()
 
 
-def test_no_block_of_the_shipped_profile_can_be_zeroed() -> None:
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.nightly)])
+def test_no_block_of_the_shipped_profile_can_be_zeroed(step: int) -> None:
     content = SHIPPED.read_bytes()
     changed = 0
-    for start in range(0, len(content), BLOCK_BYTES):
+    for start in range(0, len(content), BLOCK_BYTES * step):
         block = content[start : start + BLOCK_BYTES]
         if not block.strip(b"\0"):
             continue
@@ -39,7 +40,7 @@ def test_no_block_of_the_shipped_profile_can_be_zeroed() -> None:
         with pytest.raises(ProfileError) as caught:
             profile_in(damaged, "data.pt")
         assert "\n" not in str(caught.value), start
-    assert changed > 1000
+    assert changed > 1000 / step
 
 
 def test_only_bytes_that_nobody_reads_can_be_flipped_in_an_archive() -> None:

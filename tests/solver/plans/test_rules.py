@@ -124,7 +124,7 @@ def test_only_deepspeed_shards_no_weights_of_stages(preset: str, stage: int, run
 
 
 def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:
-    asked = question(model=DENSE, world_size=16, preset=PRESETS["fsdp"])
+    asked = question(model=DENSE, world_size=8, sequences=16, preset=PRESETS["fsdp"])
     found = search(asked, full_space(asked.model, asked.job), top_k=10**6)
     staged = {answer.plan.zero_stage for answer in found.best if answer.plan.pp > 1}
     assert {2, 3} <= staged

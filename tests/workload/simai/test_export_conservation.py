@@ -80,7 +80,7 @@ def general_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str
     assert work.hops == 2 * links
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=cases())
 def test_every_byte_by_collective_and_group(case: Case) -> None:
     every_byte_is_written(case)

@@ -11,22 +11,53 @@ import numpy as np
 import pytest
 
 import simulation_train_formulaic as command
-from profdb.cases import GemmCase
+from profdb.cases import CollectiveCase, GemmCase
 from profdb.sample import ProfileDatabase, Sample
 from profdb.store.data_file import load_profile, save_profile
+from spec.collectives import TRAINING_COLLECTIVES
+from spec.origin import Origin
 from tests.solver.questions import ROOT
+
+# one worker measures once
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("measured profile")]
 
 TINY = str(ROOT / "configs" / "tiny_internlm2.py")
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The profile, and what its ranks said on stderr."""
     path = tmp_path_factory.mktemp("profile") / "data.pt"
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29611"]
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words += [str(ROOT / "gen_profiler_data.py"), "--device", "cpu", "--no_pics", "--output", str(path)]
+    words += ["--max_size", "1MiB"]
     run = subprocess.run(words, capture_output=True, text=True, timeout=280, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
-    return path
+    return path, run.stderr
+
+
+@pytest.fixture
+def profile(measured: tuple[Path, str]) -> Path:
+    return measured[0]
+
+
+def test_two_ranks_measure_what_the_profile_says(measured: tuple[Path, str]) -> None:
+    path, said = measured
+    assert "it/s" not in said  # no progress bar off a terminal
+    profile = load_profile(path)
+    assert (profile.machine.nodes, profile.machine.gpus_per_node) == (1, 2)
+    cases = [sample.case for sample in profile.samples]
+    assert {case.collective for case in cases if isinstance(case, CollectiveCase)} == set(
+        TRAINING_COLLECTIVES
+    )
+    for sample in profile.samples:
+        assert (sample.status, sample.origin) == ("ok", Origin.MEASURED)
+        assert len(sample.trials_s) >= 3
+        assert sample.world.ranks == 2
+        if isinstance(sample.case, CollectiveCase):
+            assert (sample.case.intra, sample.case.inter, sample.case.siblings) == (2, 1, 1)
+            assert sample.launched["implementation"] == f"torch gloo {sample.case.collective.value}"
+    assert {family.value for family in profile.tables} == set(profile.fits)
 
 
 def answers(profile: Path, folder: Path) -> list[tuple[float, dict[str, float]]]:
@@ -37,7 +68,6 @@ def answers(profile: Path, folder: Path) -> list[tuple[float, dict[str, float]]]
     return [(one["step_s"], one["origins_s"]) for one in json.loads(out.read_text())["best"]]
 
 
-@pytest.mark.distributed
 def test_a_measured_profile_answers_and_says_so(profile: Path, tmp_path: Path) -> None:
     predicted = answers(profile, tmp_path)
     assert all(step_s > 0 for step_s, _ in predicted)
@@ -46,7 +76,6 @@ def test_a_measured_profile_answers_and_says_so(profile: Path, tmp_path: Path) -
     assert not any("modelled" in origins_s for _, origins_s in predicted)
 
 
-@pytest.mark.distributed
 def test_changed_samples_change_the_price(profile: Path, tmp_path: Path) -> None:
     """Every GEMM sample three times as long, nothing else: the step grows by twice its GEMM part, as far as
     products this small outlast what the host does for them."""

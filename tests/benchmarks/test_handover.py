@@ -123,9 +123,7 @@ def test_a_config_that_is_taken_whole(tmp_path: Path, capsys: pytest.CaptureFixt
     ("files", "said"),
     [
         ({}, "a folder that holds megatron/training/arguments.py"),
-        pytest.param(
-            {"megatron/training/arguments.py": "1 +"}, "parser runs", marks=pytest.mark.nightly
-        ),
+        pytest.param({"megatron/training/arguments.py": "1 +"}, "parser runs", marks=pytest.mark.nightly),
     ],
 )
 def test_a_folder_that_is_no_checkout_is_one_line(

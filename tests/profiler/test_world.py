@@ -14,8 +14,6 @@ import pytest
 from profdb.cases import CollectiveCase
 from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path, read_journal
-from spec.collectives import TRAINING_COLLECTIVES
-from spec.origin import Origin
 
 pytestmark = pytest.mark.distributed
 
@@ -54,37 +52,6 @@ def as_slurm_would(rank: int, port: str, nodes: int = 1) -> dict[str, str]:
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=port,
     )
-
-
-def test_two_ranks_under_torchrun_measure_what_the_profile_says(tmp_path: Path) -> None:
-    output = tmp_path / "data.pt"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", SCRIPT]
-    flags = ["--device", "cpu", "--output", str(output), "--max_size", "64KiB", "--no_pics"]
-    only = ["--only", "linear,memory_bound,optimizer,host,comm"]
-    ended = subprocess.run(
-        [*command, *flags, *only],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "it/s" not in ended.stderr  # no progress bar off a terminal
-    profile = load_profile(output)
-    assert (profile.machine.nodes, profile.machine.gpus_per_node) == (1, 2)
-    found = Counter(
-        sample.case.collective for sample in profile.samples if isinstance(sample.case, CollectiveCase)
-    )
-    assert set(found) == set(TRAINING_COLLECTIVES)
-    for sample in profile.samples:
-        assert (sample.status, sample.origin) == ("ok", Origin.MEASURED)
-        assert len(sample.trials_s) >= 3
-        assert sample.world.ranks == 2
-        if isinstance(sample.case, CollectiveCase):
-            assert (sample.case.intra, sample.case.inter, sample.case.siblings) == (2, 1, 1)
-            assert sample.launched["implementation"] == f"torch gloo {sample.case.collective.value}"
-    assert {family.value for family in profile.tables} == set(profile.fits)
 
 
 def test_two_nodes_under_slurm_measure_every_split(tmp_path: Path) -> None:

@@ -43,13 +43,15 @@ class Lane(StrEnum):
     MAIN: one after another. BESIDE: runs beside the operation named in ``beside`` in the phase
     ``beside_phase`` and costs what outlasts it. PREFETCH: runs beside everything the layer does in the
     same pass (weights of the next layer coming, gradients of the last one going). COPY: the same on the copy
-    engines, which take no multiprocessor and another link.
+    engines, which take no multiprocessor and another link. PIECES: it and the product named in ``beside`` are cut
+    into ``pieces`` that take turns.
     """
 
     MAIN = "main"
     BESIDE = "beside"
     PREFETCH = "prefetch"
     COPY = "copy"
+    PIECES = "pieces"
 
 
 class Axis(StrEnum):
@@ -83,6 +85,18 @@ class Owner(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """``count`` pieces of a collective and of a product. The first of the product needs none of the collective, or the last
+    of the product's none of a reduction; with ``last_waits`` the last one of the reduction is waited for. The collective
+    occupies ``thread_blocks`` multiprocessors, none where copy engines carry it.
+    """
+
+    count: IntArray
+    last_waits: bool
+    thread_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op(Identity):
     """What every operation says.
 
@@ -97,6 +111,7 @@ class Op(Identity):
     lane: Lane = Lane.MAIN
     beside: OpKey | None = None
     beside_phase: Phase = Phase.FORWARD
+    pieces: Pieces | None = None
     repeat: int | IntArray | FloatArray = 1
     synchronises: bool = False
     saved_bytes: FloatArray = field(default_factory=lambda: NOTHING)

@@ -9,7 +9,6 @@ class Gap(StrEnum):
     MODULE_RECOMPUTE = "recompute of modules without a model of their own"
     LAYER_RECOMPUTE = "recompute of an unstated share of the layers"
     UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
-    ASYNC_TP = "tp overlap by pipelined GEMM chunks"
     FP8_COMM = "fp8 parameter gathers"
     UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"
     ALIBI = "ALiBi added to the attention scores"

@@ -224,6 +224,5 @@ def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
     framework = row.text("framework")
     needed = {
         Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _, _ in FRAMEWORKS),
-        Gap.ASYNC_TP: notes.async_tp,
     }
     return tuple(gap for gap, wanted in needed.items() if wanted)

@@ -69,6 +69,9 @@ CALLS: dict[str, ModuleCalls] = {
 
 # Assumption: a collective takes two calls: events, streams and NCCL's own enqueueing beside the dispatch.
 COLLECTIVE_CALLS = 2.0
+# Of each piece beyond the first of a collective and a product (ops.strategies.pipelined): product, copy, its signal and the
+# wait for the other's (split_overlap_ag), from C++. Assumption: half a launch each, without dispatch and autograd.
+PIECE_LAUNCHES = 2.0
 # Assumption: launching a Triton kernel (finding its compiled form by its arguments, in Python) takes one call.
 TRITON_CALLS = 1.0
 # TransformerEngine issue 761: issuing forwards with fp8 linears takes 140 ms where bf16 takes 77 ms.

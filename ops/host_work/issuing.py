@@ -11,6 +11,7 @@ from ops.host_work.calls import (
     EXPERT_CAST_CALLS,
     EXPERT_GRADIENT_CALLS,
     FP8_CALLS_RATIO,
+    PIECE_LAUNCHES,
     TRITON_CALLS,
     ModuleCalls,
 )
@@ -64,7 +65,8 @@ def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
     """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function."""
     if op.axis is Axis.EP and calls.exchange:
         return _work(calls.exchange, COLLECTIVE_CALLS)
-    return _work(COLLECTIVE_CALLS, 0.0)
+    pieces = 0.0 if op.pieces is None else PIECE_LAUNCHES * (op.pieces.count - 1)
+    return _work(COLLECTIVE_CALLS, pieces)
 
 
 def _linear(op: BatchedGemm, calls: ModuleCalls) -> Issuing:

@@ -56,7 +56,7 @@ class MegatronTensor:
         """Nothing forward; the input gradient is summed over the ranks."""
         size = full_tokens_bytes(context, width)
         summed = collective(context, linear.served_by(Role.ENTER), Collective.ALL_REDUCE, Axis.TP, size)
-        lane = backward_lane(context)
+        lane = backward_lane(context, beside=Phase.WEIGHT_GRAD)
         backward = replace(
             summed, phase=Phase.INPUT_GRAD, lane=lane, beside=linear, beside_phase=Phase.WEIGHT_GRAD
         )

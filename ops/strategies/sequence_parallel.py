@@ -15,6 +15,7 @@ from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
 from ops.roles import OpKey, Role
 from ops.strategies.launch import Launch
+from ops.strategies.pipelined import gathered_into, scattered_from
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from ops.strategies.traits import Traits
 from spec.arrays import IntArray
@@ -71,24 +72,27 @@ class SequenceParallel:
         """All-gather in; backward: reduce-scatter of the input gradient beside the weight gradient
         and, for fsp, the gather again beside the input gradient."""
         size = full_tokens_bytes(context, width)
-        lane = backward_lane(context)
         entering, again = linear.served_by(Role.ENTER), linear.served_by(Role.REGATHER)
         gather = collective(context, entering, Collective.ALL_GATHER, Axis.TP, size)
         scatter = collective(context, entering, Collective.REDUCE_SCATTER, Axis.TP, size)
-        scattered = replace(
-            scatter, phase=Phase.INPUT_GRAD, lane=lane, beside=linear, beside_phase=Phase.WEIGHT_GRAD
+        whole = replace(
+            scatter,
+            phase=Phase.INPUT_GRAD,
+            lane=backward_lane(context, beside=Phase.WEIGHT_GRAD),
+            beside=linear,
+            beside_phase=Phase.WEIGHT_GRAD,
         )
-        backward = [scattered]
+        backward = list(scattered_from(context, whole, linear))
         if self.regather:
             regather = replace(
                 collective(context, again, Collective.ALL_GATHER, Axis.TP, size),
                 phase=Phase.WEIGHT_GRAD,
-                lane=lane,
+                lane=backward_lane(context, beside=Phase.INPUT_GRAD),
                 beside=linear,
                 beside_phase=Phase.INPUT_GRAD,
             )
             backward.insert(0, regather)
-        return Piece(forward=(gather,), backward=tuple(backward))
+        return Piece(forward=(gathered_into(context, gather, linear),), backward=tuple(backward))
 
     def leave(self, context: LayerContext, linear: OpKey) -> Piece:
         """Reduce-scatter out; backward: all-gather of the output gradient."""
@@ -96,7 +100,8 @@ class SequenceParallel:
         leaving = linear.served_by(Role.LEAVE)
         scatter = collective(context, leaving, Collective.REDUCE_SCATTER, Axis.TP, size)
         gather = collective(context, leaving, Collective.ALL_GATHER, Axis.TP, size)
-        return Piece(forward=(scatter,), backward=(replace(gather, phase=Phase.INPUT_GRAD),))
+        gathered = gathered_into(context, replace(gather, phase=Phase.INPUT_GRAD), linear)
+        return Piece(forward=scattered_from(context, scatter, linear), backward=(gathered,))
 
     def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Heads are cut already."""

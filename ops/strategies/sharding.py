@@ -108,11 +108,9 @@ def full_tokens_bytes(context: LayerContext, width: int = 0) -> IntArray:
     return (tokens * (width or context.model.hidden) * context.activation_bytes).astype(np.int64)
 
 
-def backward_lane(context: LayerContext) -> Lane:
-    """Whether the backward's tp collectives run beside the other gradient GEMM."""
-    preset = context.job.preset
-    return (
-        Lane.BESIDE
-        if preset.tensor_parallel.overlap_backward or preset.tensor_parallel.overlap
-        else Lane.MAIN
-    )
+def backward_lane(context: LayerContext, *, beside: Phase) -> Lane:
+    """Whether a whole tp collective of the backward runs beside the other gradient's GEMM: of the input gradient
+    (the input gathered again) or of the weight gradient (the input gradient reduced)."""
+    choices = context.job.preset.tensor_parallel
+    bulk = choices.bulk_dgrad if beside is Phase.INPUT_GRAD else choices.bulk_wgrad
+    return Lane.BESIDE if choices.overlap_backward or (choices.overlap and bulk) else Lane.MAIN

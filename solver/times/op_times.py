@@ -1,6 +1,6 @@
 """The time of one operation: a question to the book of times, whatever kind of operation it is."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,16 +27,19 @@ from profdb.modelled.offload import host_transfer_s, host_update_s
 from solver.times.expert_exchange import exchanged
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.origin import Origin
 
+INSIDE = bools(np.zeros(1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOp:
-    """An operation with its time for N rows; ``part`` and ``family`` say where it is added."""
+    """An operation with its time for N rows; ``part`` and ``family`` say where it is added, ``crosses`` where what is
+    cut into pieces leaves the scale-up domain, over which nobody pipelines it."""
 
     op: Op
     part: str
@@ -44,6 +47,7 @@ class TimedOp:
     seconds: FloatArray
     relative_std: FloatArray
     origin: IntArray
+    crosses: BoolArray = field(default_factory=lambda: INSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,13 @@ class Pricer:
             seconds=np.broadcast_to(priced.seconds, (rows,)) * op.repeat * slower,
             relative_std=np.broadcast_to(priced.relative_std, (rows,)),
             origin=np.broadcast_to(priced.origin, (rows,)),
+            crosses=self._crosses(op, layout),
         )
+
+    def _crosses(self, op: Op, layout: Layout) -> BoolArray:
+        if op.pieces is None or not isinstance(op, Comm):
+            return INSIDE
+        return bools(group_of(op.axis, layout, self.domain_ranks).inter > 1)
 
     def _slower(self, op: Op, world_size: int) -> float:
         """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one."""

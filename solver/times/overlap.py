@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ops.op import Lane, Phase
+from ops.op import Lane, Phase, Pieces
 from ops.roles import OpKey
-from solver.times.op_times import TimedOp
+from solver.times.op_times import COLLECTIVE_BLOCKS, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray
 
@@ -21,6 +21,14 @@ def beside(comm_s: FloatArray, compute_s: FloatArray, sm_share: float) -> FloatA
     what the compute loses meanwhile."""
     together = np.minimum(comm_s, compute_s / (1.0 - sm_share))
     return np.asarray(np.maximum(comm_s - together, 0.0) + sm_share * together, dtype=np.float64)
+
+
+def in_pieces(comm_s: FloatArray, compute_s: FloatArray, pieces: Pieces, sm_share: float) -> FloatArray:
+    """A collective cut into pieces with the product that makes or uses its array (ops.strategies.pipelined): of
+    ``n`` pieces ``1 - 1 / n`` of the product run beside what of the collective can."""
+    alone = 1.0 / pieces.count
+    waited = comm_s * alone if pieces.last_waits else np.zeros_like(comm_s)
+    return waited + beside(comm_s - waited, compute_s * (1.0 - alone), sm_share)
 
 
 def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
@@ -50,6 +58,12 @@ def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
         wait = timed.seconds
         if lane is Lane.BESIDE:
             wait = beside(wait, partners[(timed.op.beside, timed.op.beside_phase)], sm_share)
+        pieces = timed.op.pieces
+        if lane is Lane.PIECES and pieces is not None:
+            # What is kept is not made again, and then there is no product to overtake.
+            partner = partners.get((timed.op.beside, timed.op.beside_phase), np.zeros(rows))
+            taken = sm_share * pieces.thread_blocks / COLLECTIVE_BLOCKS
+            wait = np.where(timed.crosses, wait, in_pieces(wait, partner, pieces, taken))
         waits[index] = wait
         main_s = main_s + wait
     over = beside(ahead_s, main_s, sm_share)

@@ -24,9 +24,17 @@ FSDP = FrameworkPreset(
         accumulation="",
     ),
     tensor_parallel=TensorParallel(
-        strategies=("mtp", "fsp"), cuts_sequences=True, vocab_pad_multiple=1, overlap_backward=False
+        strategies=("mtp", "fsp"),
+        cuts_sequences=True,
+        vocab_pad_multiple=1,
+        overlap_backward=False,
+        overlap_rs_dgrad=True,
+        overlap_rs_method="ring_exchange",
+        bulk_dgrad=False,
+        bulk_wgrad=False,
     ),
     recomputation=Recomputation(selective="every_second_product", stops_early=True),
     host=Host(code="torch"),
-    source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer",
+    source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer; "
+    "torch/_inductor/fx_passes/micro_pipeline_tp.py (tensor_parallel.overlap) fuses gathers into products, and products into reduce-scatters, in both passes",
 )

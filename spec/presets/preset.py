@@ -89,9 +89,22 @@ class TensorParallel:
     vocab_pad_times_tp: bool = True
     """The vocabulary is padded to that multiple on each tensor rank."""
     overlap: bool = False
-    """Collectives are split and run beside the GEMM that makes or uses their array."""
+    """Under sequence parallelism collectives overlap the GEMM that makes or uses their array, inside one NVLink domain
+    (Megatron-LM tp_comm_overlap; torchtitan's asynchronous tensor parallelism); how, the next six say."""
+    overlap_ag: bool = True
+    """All-gathers in pieces as a GEMM reads them (tp_comm_overlap_ag; ops.strategies.pipelined)."""
+    overlap_rs: bool = True
+    """Reduce-scatters in pieces as the forward's GEMM makes them (tp_comm_overlap_rs)."""
+    overlap_rs_dgrad: bool = False
+    """The same of input gradients (tp_comm_overlap_rs_dgrad)."""
+    overlap_rs_method: Literal["pipeline", "ring_exchange"] = "pipeline"
+    """In which pieces: four reduced on multiprocessors, or one a rank sent by copy engines (Transformer Engine's ub_cfgs)."""
+    bulk_dgrad: bool = True
+    """The input gathered again, whole, beside the GEMM of its gradient (tp_comm_bulk_dgrad)."""
+    bulk_wgrad: bool = True
+    """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
     overlap_backward: bool = True
-    """Collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198 sec. 4.2.2)."""
+    """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198 sec. 4.2.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec
 from spec.model import ModelSpec
+from spec.presets.preset import TensorParallel
 from workload.settings.launch_error import (
     launch_of,
     refuse_unless,
@@ -28,6 +29,13 @@ SAYS = frozenset(
     {"tp", "pp", "cp", "vpp", "ep", "etp", "zero_stage", "zero_size", "micro_batch", "num_micro", "layout"}
     | {"recompute", "recompute_layers", "recompute_modules", "optimizer_offload", "offloaded_layers"}
 )
+# What takes a part of --tp-comm-overlap away (arguments.py), by the choice of spec.presets.preset.TensorParallel.
+SWITCHED_OFF = {
+    "overlap_ag": "--disable-tp-comm-overlap-ag",
+    "overlap_rs": "--disable-tp-comm-overlap-rs",
+    "bulk_dgrad": "--disable-tp-comm-bulk-dgrad",
+    "bulk_wgrad": "--disable-tp-comm-bulk-wgrad",
+}
 USAGE = (
     "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) and your data, tokenizer, learning rate, checkpoints"
 )
@@ -104,8 +112,17 @@ def _degrees(question: Question, plan: Plan) -> Flags:
         refuse_unless(overlaps, NAME, "overlapped experts without ep, or on stages of one chunk")
     if job.preset.tensor_parallel.overlap and plan.tp > 1:
         refuse_unless(sequence_parallel, NAME, "tp overlap without sequence parallelism")
-        flags["--tp-comm-overlap"] = None
+        flags |= _tp_overlap(job.preset.tensor_parallel)
     return flags
+
+
+def _tp_overlap(choices: TensorParallel) -> Flags:
+    """Whether a reduce-scatter goes by ring exchange stands in a file of its own (--tp-comm-overlap-cfg)."""
+    by_ring = "tp overlap with reduce-scatters by ring exchange"
+    refuse_unless(choices.overlap_rs_method == "pipeline", NAME, by_ring)
+    flags: Flags = {"--tp-comm-overlap": None}
+    flags |= {flag: None for choice, flag in SWITCHED_OFF.items() if not getattr(choices, choice)}
+    return flags | ({"--tp-comm-overlap-rs-dgrad": None} if choices.overlap_rs_dgrad else {})
 
 
 def _split(model: ModelSpec, plan: Plan) -> Flags:

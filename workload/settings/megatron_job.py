@@ -26,7 +26,8 @@ SAYS_OF_JOB = BUCKETS | frozenset(
     str.split(
         "data_parallel.fp32_gradients "
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
-        "tensor_parallel.overlap loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
+        "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
+        "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
         "precision.parameter precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "

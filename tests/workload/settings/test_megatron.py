@@ -120,6 +120,15 @@ def test_messages_and_collectives_beside_compute() -> None:
     assert "--tp-comm-overlap" not in flags_of(FSP, preset=split)
     with pytest.raises(ExportError, match="tp overlap"):
         flags_of(replace(FSP, strategy="mtp", tp=2), preset=split)
+    for choice in ("overlap_ag", "overlap_rs", "bulk_dgrad", "bulk_wgrad"):
+        partly = flags_of(replace(FSP, tp=2), preset=split | {f"tensor_parallel.{choice}": False})
+        assert f"--disable-tp-comm-{choice.replace('_', '-')}" in partly
+    more = flags_of(replace(FSP, tp=2), preset=split | {"tensor_parallel.overlap_rs_dgrad": True})
+    assert "--tp-comm-overlap-rs-dgrad" in more
+    assert "--disable-tp-comm-overlap-ag" not in more
+    ring = split | {"tensor_parallel.overlap_rs_method": "ring_exchange"}
+    with pytest.raises(ExportError, match="ring exchange"):
+        flags_of(replace(FSP, tp=2), preset=ring)
 
 
 def routed(**changes: Any) -> MoeSpec:

@@ -1,0 +1,100 @@
+"""A linear and its tensor-parallel collective cut into pieces that overtake each other.
+
+Source: Transformer Engine, ``pytorch/module/base.py`` initialize_ub (which product runs how, by default) and
+``common/comm_gemm_overlap/comm_gemm_overlap.cpp``:
+
+- "ring_exchange" all-gather (CommOverlapP2PBase::split_overlap_ag): tp pieces of the input travel a ring by copy
+  engines; the rank's own is there from the start, and each is multiplied as it arrives;
+- "ring_exchange" reduce-scatter (split_overlap_rs): tp pieces of the output, each sent to its owner while the next is
+  multiplied, the own one last; then one kernel adds up what has come (reduce_bf16);
+- "pipeline" reduce-scatter (CommOverlapBase::split_overlap_rs): 4 pieces, each reduced on 16 multiprocessors
+  while the next is multiplied, so that the last is waited for;
+- "bulk": whole, beside the other gradient's product (ops.strategies.sharding.backward_lane).
+
+PyTorch's asynchronous tensor parallelism (``distributed/_symmetric_memory``, _pipelined_all_gather_and_consume and
+_pipelined_produce_and_all2all) is the ring exchange both ways, also for input gradients, and has no bulk.
+
+``Assumption:`` pieces run on several streams (three in Transformer Engine), so that one fills the multiprocessors that
+the last one leaves idle, and together they take what the whole product takes.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.op import Comm, Lane, MemoryBound, Ops, Phase, Pieces
+from ops.roles import Module, OpKey, Role
+from spec.arrays import IntArray
+
+PIPELINE_PIECES = 4  # num_splits
+PIPELINE_BLOCKS = 16  # num_sm
+
+# What Transformer Engine has buffers for: qkv, proj, fc1, fc2; a Mamba layer's linears are fc1 and fc2.
+INTO = frozenset(
+    {
+        OpKey(Module.ATTENTION, Role.QKV),
+        OpKey(Module.MAMBA2, Role.PROJECTION),
+        OpKey(Module.GATED_DELTA, Role.PROJECTION),
+        OpKey(Module.MLP, Role.GATE),
+        OpKey(Module.MLP, Role.UP),
+    }
+)
+OUT_OF = frozenset(
+    {
+        OpKey(Module.ATTENTION, Role.OUT),
+        OpKey(Module.MAMBA2, Role.OUT),
+        OpKey(Module.GATED_DELTA, Role.OUT),
+        OpKey(Module.MLP, Role.DOWN),
+    }
+)
+
+
+def gathered_into(context: LayerContext, gather: Comm, product: OpKey) -> Comm:
+    """An all-gather whose pieces ``product`` multiplies as they arrive, in the gather's own phase."""
+    choices = context.job.preset.tensor_parallel
+    if not (choices.overlap and choices.overlap_ag) or product not in INTO | OUT_OF:
+        return gather
+    return _beside(gather, product, _ring(context))
+
+
+def scattered_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
+    """A reduce-scatter whose pieces leave as ``product`` makes them, in the scatter's own phase, and the sum of
+    what a ring exchange brought."""
+    choices = context.job.preset.tensor_parallel
+    into = product in INTO
+    wanted = choices.overlap_rs_dgrad if into else choices.overlap_rs
+    if not (choices.overlap and wanted) or product not in INTO | OUT_OF:
+        return (scatter,)
+    if choices.overlap_rs_method == "pipeline":
+        count = context.layout.constant(PIPELINE_PIECES)
+        pieces = Pieces(count=count, last_waits=True, thread_blocks=PIPELINE_BLOCKS)
+        return (_beside(scatter, product, pieces),)
+    return (_beside(scatter, product, _ring(context)), _summed(context, scatter, product))
+
+
+def _ring(context: LayerContext) -> Pieces:
+    return Pieces(count=context.layout.tp, last_waits=False, thread_blocks=0)
+
+
+def _beside(comm: Comm, product: OpKey, pieces: Pieces) -> Comm:
+    return replace(comm, lane=Lane.PIECES, beside=product, beside_phase=comm.phase, pieces=pieces)
+
+
+def _summed(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryBound:
+    """Reads the pieces of all ranks and writes one: as many bytes as a copy of half of them and of one."""
+    tp = context.layout.tp
+    elements = scatter.size_bytes / context.activation_bytes
+    rows: IntArray = np.where(tp > 1, np.ceil(elements * (1.0 + 1.0 / tp) / 2.0), 0.0).astype(np.int64)
+    what = product.served_by(Role.REDUCE)
+    return MemoryBound(
+        module=what.module,
+        role=what.role,
+        serves=what.serves,
+        name=what.name,
+        phase=Phase.FORWARD if scatter.phase is Phase.FORWARD else Phase.INPUT_GRAD,
+        kernel="copy",
+        rows=rows,
+        width=np.ones_like(rows),
+        dtype=context.job.precision.activation,
+    )

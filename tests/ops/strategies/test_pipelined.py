@@ -1,0 +1,124 @@
+"""Which product takes turns with its tensor-parallel collective, and how, as Transformer Engine's defaults say."""
+
+import numpy as np
+import pytest
+
+from ops.host_work.issuing import host_work
+from ops.layout import Layout
+from ops.op import Comm, Lane, MemoryBound, Phase, Piece
+from ops.roles import Role
+from solver.plans.plan_table import Plan
+from spec.presets.registry import PRESETS
+from tests.ops.layouts import job, written
+from tests.solver.flat_book import FLOPS, INTRA_BANDWIDTH
+from tests.solver.questions import small_model
+from tests.solver.test_price import answer
+
+TP = 4
+
+
+def _layer(choices: dict[str, object], strategy: str = "fsp") -> Piece:
+    preset = PRESETS["megatron"].changed(choices)
+    return written(small_model(), job(world_size=TP, preset=preset), strategy, Layout.of(TP, tp=TP)).blocks[0]
+
+
+def _lanes(piece: Piece) -> dict[tuple[str, Phase], Lane]:
+    return {(op.name, op.phase): op.lane for op in (*piece.forward, *piece.backward) if isinstance(op, Comm)}
+
+
+def test_methods_by_default_are_those_of_initialize_ub() -> None:
+    """qkv, fc1 fprop and proj, fc2 dgrad gather in a ring; proj, fc2 fprop reduce in a pipeline; the rest in bulk."""
+    layer = _layer({"tensor_parallel.overlap": True})
+    assert _lanes(layer) == {
+        ("attention.qkv.enter", Phase.FORWARD): Lane.PIECES,
+        ("attention.out.leave", Phase.FORWARD): Lane.PIECES,
+        ("mlp.up.enter", Phase.FORWARD): Lane.PIECES,
+        ("mlp.down.leave", Phase.FORWARD): Lane.PIECES,
+        ("mlp.down.leave", Phase.INPUT_GRAD): Lane.PIECES,
+        ("mlp.up.regather", Phase.WEIGHT_GRAD): Lane.BESIDE,
+        ("mlp.up.enter", Phase.INPUT_GRAD): Lane.BESIDE,
+        ("attention.out.leave", Phase.INPUT_GRAD): Lane.PIECES,
+        ("attention.qkv.regather", Phase.WEIGHT_GRAD): Lane.BESIDE,
+        ("attention.qkv.enter", Phase.INPUT_GRAD): Lane.BESIDE,
+    }
+    cuts = {
+        op.role: (int(op.pieces.count[0]), op.pieces.last_waits, op.pieces.thread_blocks)
+        for op in layer.forward
+        if op.pieces
+    }
+    assert cuts == {Role.ENTER: (TP, False, 0), Role.LEAVE: (4, True, 16)}
+
+
+@pytest.mark.parametrize(
+    ("choice", "key", "lane"),
+    [
+        ("overlap_ag", ("mlp.up.enter", Phase.FORWARD), Lane.MAIN),
+        ("overlap_ag", ("mlp.down.leave", Phase.INPUT_GRAD), Lane.MAIN),
+        ("overlap_rs", ("mlp.down.leave", Phase.FORWARD), Lane.MAIN),
+        ("bulk_dgrad", ("mlp.up.regather", Phase.WEIGHT_GRAD), Lane.MAIN),
+        ("bulk_wgrad", ("mlp.up.enter", Phase.INPUT_GRAD), Lane.MAIN),
+    ],
+)
+def test_each_switch_takes_its_own_overlap_away(choice: str, key: tuple[str, Phase], lane: Lane) -> None:
+    on = {"tensor_parallel.overlap": True, "tensor_parallel.overlap_backward": False}
+    with_it, without = (_lanes(_layer(on | {f"tensor_parallel.{choice}": said})) for said in (True, False))
+    changed = {name for name in with_it if with_it[name] is not without[name]}
+    assert key in changed
+    assert without[key] is lane
+    assert all(choice != "overlap_rs" or name[1] is Phase.FORWARD for name in changed)
+
+
+def test_each_further_piece_is_issued() -> None:
+    """Product, copy, signal and wait, half a launch each."""
+    asked = job(world_size=TP)
+    apart, cut = (_layer({"tensor_parallel.overlap": on}).forward for on in (False, True))
+    launches = [
+        sum(host_work(op, asked).launches[0] for op in ops if isinstance(op, Comm)) for ops in (apart, cut)
+    ]
+    assert launches[1] - launches[0] == 4 * 2.0 * (TP - 1)
+
+
+def test_a_ring_exchange_adds_up_what_came() -> None:
+    """tp pieces are read and one is written (reduce_bf16); PyTorch does so for input gradients too."""
+    asked = PRESETS["fsdp"].changed({"tensor_parallel.overlap": True})
+    layer = written(small_model(), job(world_size=TP, preset=asked), "fsp", Layout.of(TP, tp=TP)).blocks[0]
+    sums = [op for op in (*layer.forward, *layer.backward) if op.role is Role.REDUCE]
+    assert [op.phase for op in sums] == [Phase.FORWARD] * 2 + [Phase.INPUT_GRAD] * 2
+    scatter = next(op for op in layer.forward if isinstance(op, Comm) and op.role is Role.LEAVE)
+    assert isinstance(sums[0], MemoryBound)
+    assert sums[0].bytes_moved[0] == scatter.size_bytes[0] * (1 + 1 / TP)
+    assert not any(op.lane is Lane.BESIDE for op in layer.backward)
+
+
+def test_pieces_are_waited_for_by_hand() -> None:
+    """What a layer no longer waits for: of each gather and of three quarters of each reduce-scatter as much as three
+    quarters of its product last."""
+    bare = {"tensor_parallel.overlap_backward": True, "loss.fused": True}
+    plan = Plan(strategy="fsp", preset="megatron", tp=TP, num_micro=1)
+
+    def tp_comm_s(layers: int, choices: dict[str, object]) -> float:
+        preset = PRESETS["megatron"].changed(bare | choices)
+        return answer(plan, model=small_model(layers=layers), preset=preset).parts_s["tp_comm"]
+
+    def of_a_layer(choices: dict[str, object]) -> float:
+        return tp_comm_s(3, choices) - tp_comm_s(2, choices)
+
+    size_s = 2 * 1024 * 512 * (TP - 1) / TP / INTRA_BANDWIDTH
+    products_s = 2 * 1024 * 512 * np.array([1024, 512, 4096, 2048]) / TP / FLOPS
+    apart, together = (of_a_layer({"tensor_parallel.overlap": on}) for on in (False, True))
+    hidden = np.minimum(size_s * np.array([1, 0.75, 1, 0.75]), products_s * 0.75)
+    backward = np.minimum(size_s, products_s[[1, 3]] * 0.75)
+    assert apart - together == pytest.approx(hidden.sum() + backward.sum(), rel=1e-9)
+
+
+def test_nothing_is_pipelined_beyond_a_domain_or_without_sequence_parallelism() -> None:
+    on = PRESETS["megatron"].changed({"tensor_parallel.overlap": True})
+    for plan in (
+        Plan(strategy="fsp", preset="megatron", tp=16, num_micro=1),
+        Plan(strategy="mtp", preset="megatron", tp=4, num_micro=1),
+    ):
+        with_it, without = (
+            answer(plan, model=small_model(kv_heads=16, heads=16), preset=preset).parts_s["tp_comm"]
+            for preset in (on, PRESETS["megatron"])
+        )
+        assert with_it == without

@@ -1,0 +1,83 @@
+"""Collectives beside products: what is hidden is bounded by both, and pieces take turns as a replay of them does."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.op import Pieces
+from solver.times.overlap import beside, bucketed, in_pieces
+from spec.arrays import FloatArray
+
+SECONDS = st.floats(min_value=0.0, max_value=10.0)
+SHARES = st.floats(min_value=0.0, max_value=0.5)
+COUNTS = st.integers(min_value=1, max_value=16)
+
+
+def _floats(*values: float) -> FloatArray:
+    return np.array(values, dtype=np.float64)
+
+
+def _pieces(count: int, *, last_waits: bool) -> Pieces:
+    return Pieces(count=np.array([count]), last_waits=last_waits, thread_blocks=0)
+
+
+def _gathered(comm_s: float, compute_s: float, count: int) -> float:
+    """Pieces of the input arrive one after another, the own one is there; each is multiplied once it and the
+    product before it are."""
+    arrived, done = 0.0, compute_s / count
+    for _ in range(count - 1):
+        arrived += comm_s / (count - 1)
+        done = max(done, arrived) + compute_s / count
+    return done if count > 1 else comm_s + compute_s
+
+
+def _reduced(comm_s: float, compute_s: float, count: int) -> float:
+    """Each piece of the output leaves once it is made and the one before it has left."""
+    made, left = 0.0, 0.0
+    for _ in range(count):
+        made += compute_s / count
+        left = max(left, made) + comm_s / count
+    return left
+
+
+@given(SECONDS, SECONDS, COUNTS)
+def test_pieces_of_an_all_gather_end_as_a_replay_of_them_does(
+    comm_s: float, compute_s: float, count: int
+) -> None:
+    wait = in_pieces(_floats(comm_s), _floats(compute_s), _pieces(count, last_waits=False), 0.0)
+    assert compute_s + wait[0] == pytest.approx(_gathered(comm_s, compute_s, count), abs=1e-9)
+
+
+@given(SECONDS, SECONDS, COUNTS)
+def test_pieces_of_a_reduce_scatter_end_as_a_replay_of_them_does(
+    comm_s: float, compute_s: float, count: int
+) -> None:
+    wait = in_pieces(_floats(comm_s), _floats(compute_s), _pieces(count, last_waits=True), 0.0)
+    assert compute_s + wait[0] == pytest.approx(_reduced(comm_s, compute_s, count), abs=1e-9)
+
+
+@given(SECONDS, SECONDS, COUNTS, SHARES, st.sampled_from(["beside", "bucketed", "pieces", "ring"]))
+def test_no_overlap_hides_more_than_the_shorter_of_the_two(
+    comm_s: float, compute_s: float, count: int, share: float, kind: str
+) -> None:
+    """Together they take at least the longer of the two, and no longer than one after the other where the
+    collective's multiprocessors are fewer than half."""
+    comm, compute = _floats(comm_s), _floats(compute_s)
+    wait = {
+        "beside": lambda: beside(comm, compute, share),
+        "bucketed": lambda: bucketed(comm, compute, _floats(count), share),
+        "pieces": lambda: in_pieces(comm, compute, _pieces(count, last_waits=True), share),
+        "ring": lambda: in_pieces(comm, compute, _pieces(count, last_waits=False), share),
+    }[kind]()
+    total = compute_s + wait[0]
+    assert total >= max(comm_s, compute_s) - 1e-9
+    assert total <= comm_s + compute_s + 1e-9
+    if share == 0.0 and kind == "beside":
+        assert total == pytest.approx(max(comm_s, compute_s))
+
+
+def test_multiprocessors_of_a_collective_slow_what_computes_beside_it() -> None:
+    """20 of 100 for one second cost 0.2 s of what all 100 would have done."""
+    assert beside(_floats(1.0), _floats(4.0), 0.2)[0] == pytest.approx(0.2)
+    assert beside(_floats(6.0), _floats(4.0), 0.2)[0] == pytest.approx(2.0)

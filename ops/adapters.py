@@ -2,7 +2,8 @@
 
 A frozen weight W has an input gradient and no gradient of its own, so its product keeps no input and nothing of it
 is reduced or updated. Beside an adapted one run h = B A x, with A of ``adapter_rank`` x inputs and B of outputs x
-``adapter_rank``, and their gradients; x is kept for A's. Weights held in 4 bits are brought to 16 before each
+``adapter_rank``, and their gradients; x is kept for A's, or, dropped out or in another format, a copy of it for each A (peft,
+tuners/lora/layer.py, Linear.forward: lora_A(dropout(x)) of x in lora_A's format). Weights held in 4 bits are brought to 16 before each
 product that reads them (QLoRA sec. 3, eq. 5; bitsandbytes, autograd/_functions.py, MatMul4Bit).
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Identity, Module, OpKey, Role
-from spec.arrays import IntArray
+from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 from spec.job import Adapted
@@ -88,10 +89,25 @@ def _forward(
             found.append(_frozen(op))
             continue
         found.extend(_widened(context, op, Phase.FORWARD, op.parameters))
-        kept = op.saved_bytes if op.key in adapters else 0.0 * op.saved_bytes
+        kept = op.saved_bytes if _keeps_input(context, op, op.key in adapters) else 0.0 * op.saved_bytes
         found.append(replace(_frozen(op, _held_share(context, op)), saved_bytes=kept))
         found.extend(adapters[op.key].forward if op.key in adapters else ())
     return found
+
+
+def _keeps_input(context: LayerContext, product: Op, has_adapter: bool) -> bool:
+    """Whether a frozen product's own input stays: the flash kernel's result does for that kernel's backward, any other
+    for an adapter that reads it and makes nothing else of it."""
+    if product.key == OpKey(Module.ATTENTION, Role.OUT) and context.job.flash_attention:
+        return True
+    return has_adapter and not (context.job.adapter_dropout or context.job.adapter_dtype)
+
+
+def _own_inputs(context: LayerContext, elements: FloatArray) -> FloatArray:
+    """What an adapter keeps of its ``elements`` of input: a copy of its own in its format, and a byte of mask."""
+    dropout, dtype = context.job.adapter_dropout, context.job.adapter_dtype
+    own = dtype_bytes(dtype or context.job.precision.activation) if dropout or dtype else 0.0
+    return (own + float(dropout)) * elements
 
 
 def _backward(
@@ -158,8 +174,9 @@ def _adapter(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
         what = base.key.served_by(role, f"{base.name}.{role}")
         m, k, n = shape
         forward = phase is Phase.FORWARD
-        # A's input is the frozen product's, B's the result of A.
-        kept = context.activations(tokens, rank) * times if role is Role.ADAPTER_UP and forward else none
+        # A's input is the frozen product's or a copy, B's the result of A.
+        inward = _own_inputs(context, 1.0 * tokens * inputs) * times
+        kept = context.activations(tokens, rank) * times if role is Role.ADAPTER_UP else inward
         return BatchedGemm(
             module=what.module,
             role=what.role,
@@ -173,7 +190,7 @@ def _adapter(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
             n=n,
             layout=layout,
             dtype=precision.compute,
-            saved_bytes=kept,
+            saved_bytes=kept if forward else none,
             parameters=times * k * n if forward else 0 * n,
         )
 

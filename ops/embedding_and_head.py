@@ -220,7 +220,8 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     """Kernel, and the bytes a logit keeps until the backward and takes beyond them at the loss's peak.
 
     Logits that the framework keeps are those of this micro-batch and, at the peak, of the one before.
-    Fused: the logits, whose place their gradient takes, or an fp32 copy of them and, for a moment, both;
+    Fused: the logits, whose place their gradient takes, or an fp32 copy of them and one of it that the labels are
+    shifted against (transformers 4.4x, LlamaForCausalLM.forward: logits.float(), shift_logits.contiguous());
     chunked, a chunk of them for a moment, whose gradient is spent at once (Liger, ops/fused_linear_cross_entropy.py). Megatron-LM's: the logits and the softmax in fp32,
     whose place its gradient takes (core/tensor_parallel/cross_entropy.py). PyTorch's: the logits and the
     log-softmax in fp32; in the backward the gradients of the loss and of the log-softmax are two more fp32
@@ -231,7 +232,7 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     if preset.loss.chunked:
         return "cross_entropy_fused", 0.0, 0.0
     if preset.loss.fused and preset.loss.upcasts:
-        return "cross_entropy_fused", 4.0, logit_bytes + kept_bytes
+        return "cross_entropy_fused", 4.0, 4.0 + kept_bytes
     if preset.loss.fused:
         return "cross_entropy_fused", logit_bytes, kept_bytes
     if preset.loss.plain:

@@ -58,8 +58,10 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
     kind = context.model.norm
     unfused = kind is NormKind.RMS and "norm" in context.job.unfused
     wide = context.job.wide_norms and not unfused
-    # Unfused, autograd keeps the input in fp32 and the scaled input in 16 bits (the input itself is not).
-    kept_bytes = context.activation_bytes + 4.0 if unfused else 4.0 if wide else context.activation_bytes
+    # Unfused, autograd keeps the input in fp32 (the input itself is not) and, for the weight's gradient, the scaled
+    # input in 16 bits.
+    scaled_bytes = 0.0 if context.job.adapter_rank else context.activation_bytes
+    kept_bytes = scaled_bytes + 4.0 if unfused else 4.0 if wide else context.activation_bytes
     normed = kernel(
         context,
         Kernel(

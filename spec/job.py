@@ -110,6 +110,11 @@ class JobSpec:
     matrices; all else is AdamW's."""
     adapter_rank: Annotated[int, Whole(least=0, most=MAX_ADAPTER_RANK)] = 0
     """Rank of low-rank adapters beside frozen weights (LoRA, arXiv 2106.09685); 0 trains every weight."""
+    adapter_dropout: bool = False
+    """Adapters drop inputs: each keeps what is left of its own and the mask (peft's lora_dropout)."""
+    adapter_dtype: Literal["fp32", ""] = ""
+    """Format in which adapters keep their inputs, "" for the activations' (peft's autocast_adapter_dtype makes it
+    fp32 where no mixed precision casts them back)."""
     adapted: frozenset[Adapted] = frozenset({"qkv", "out"})
     """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
     and out of the feed-forward layer."""

@@ -33,7 +33,7 @@ def _nemo(row: Row, *, lora: bool) -> dict[str, object]:
 
 
 def _hf_trainer(row: Row, framework: str) -> dict[str, object]:
-    """foundation-model-stack/fms-acceleration, scripts/benchmarks: adapters on q, k, v and o; fast kernels for norm,
+    """foundation-model-stack/fms-acceleration, scripts/benchmarks: adapters on q, k, v and o, with lora_dropout 0.1; fast kernels for norm,
     rotary embedding and loss ("foak", plugins/fused-ops-and-kernels). Trained parameters and AdamW are in 16 bits
     (accelerate.yaml: mixed_precision "no") where the scenario does not say bf16: scenarios.yaml says so of bnb
     alone, scenarios-liger.yaml of all, and accelerate then holds them in fp32 (accelerator.py, prepare_model)."""
@@ -47,7 +47,9 @@ def _hf_trainer(row: Row, framework: str) -> dict[str, object]:
         said["unfused"] = "norm+rotary"
     rank = re.search(r"r=(\d+)", row.notes)
     if rank:
-        said |= {"adapted": "q_k_v+out", "adapter_rank": int(rank[1])}
+        said |= {"adapted": "q_k_v+out", "adapter_rank": int(rank[1]), "adapter_dropout": True}
+        # peft makes adapters fp32 (autocast_adapter_dtype), and nothing casts them back without mixed precision
+        said["adapter_dtype"] = "fp32" if "precision.master" in said and "QLoRA" not in framework else "none"
     if "QLoRA" in framework:
         said["precision.frozen"] = "int4" if "gptq" in framework else "nf4"
     return said

@@ -12,6 +12,7 @@ import numpy as np
 
 from ops.kernels import KERNELS
 from ops.op import Attention, BatchedGemm, Comm, MemoryBound, Op, Piece, run_again
+from ops.recompute.kept_input import held_again
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -46,7 +47,8 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
             kept = kept + op.saved_bytes - op.input_bytes
         elif not _is_kept(op):
             repeated.append(run_again(op))
-        forward.append(replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes))
+        held = op.transient_bytes + op.saved_bytes if index else held_again(op, input_bytes)
+        forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
     return Piece(forward=tuple(forward), backward=(*repeated, *block.backward))
 
 

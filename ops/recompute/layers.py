@@ -12,6 +12,7 @@ from enum import StrEnum
 from ops.mixers.unfused_attention import is_score_kernel
 from ops.op import Attention, Axis, BatchedGemm, Comm, Op, Ops, Phase, Piece, run_again
 from ops.recompute.every_second_product import EVERY_SECOND_PRODUCT, every_second_product
+from ops.recompute.kept_input import held_again
 from spec.arrays import FloatArray
 
 CORE_ATTENTION = "core_attn"
@@ -71,12 +72,13 @@ def _repeat(
         if not chosen(op):
             forward.append(op)
             continue
-        kept = 0.0 * op.saved_bytes
+        kept: FloatArray = 0.0 * op.saved_bytes
+        held: FloatArray = op.transient_bytes + op.saved_bytes
         if keep is None:
             kept = _inputs_of_core(op)
         elif op is block.forward[0]:
-            kept = keep
-        forward.append(replace(op, saved_bytes=kept, transient_bytes=op.transient_bytes + op.saved_bytes))
+            kept, held = keep, held_again(op, keep)
+        forward.append(replace(op, saved_bytes=kept, transient_bytes=held))
     backward = tuple(op for op in block.backward if keep is None or not _gathers_weights(op))
     return Piece(forward=tuple(forward), backward=again + backward)
 

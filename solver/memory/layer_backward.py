@@ -13,10 +13,11 @@ from spec.model import BlockSpec
 def working_bytes(
     context: LayerContext, sharding: Sharding, kinds: list[LayerBytes], row: IntArray
 ) -> FloatArray:
-    """What a layer's backward holds for a moment: two hidden-sized gradients, the gradients of its widest
+    """What a layer's backward holds for a moment: its output and that one's gradient, the gradients of its widest
     activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
     layout, model = context.layout, context.model
-    widths = [_widest(run.block, model.hidden) for run in model.blocks]
+    keeps_result = not context.job.adapter_rank or "down" in context.job.adapted
+    widths = [_widest(run.block, model.hidden, keeps_result) for run in model.blocks]
     # This work is cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp).
     wide = context.activations(context.tokens, max(widths, default=0)) / layout.tp
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
@@ -26,11 +27,22 @@ def working_bytes(
     return gradients + np.where(cut, layer * dtype_bytes(context.reduce_dtype), 0.0)
 
 
-def _widest(block: BlockSpec, hidden: int) -> int:
-    """Channels of the widest activations of a dense block; of one without a feed-forward network those that its
-    mixer's widest product writes."""
+def frozen_input_gradients(inputs: FloatArray, layers: tuple[IntArray, ...]) -> FloatArray:
+    """Gradients of the ``inputs`` of a stage's layers that hooks hold until its backward ends, but those of the last two
+    layers worked on, which count with the work. FSDP1 hangs a hook on the inputs of a unit whose parameters are all
+    frozen (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook), which holds their
+    nodes of the graph (torch/autograd/graph.py, register_multi_grad_hook: grad_fns); a recomputed layer's input is a
+    leaf (torch/utils/checkpoint.py, detach_variable), whose node holds it and its gradient."""
+    count = np.sum(layers, axis=0)
+    return np.asarray(inputs * np.maximum(count - 2, 0) / np.maximum(count, 1), dtype=np.float64)
+
+
+def _widest(block: BlockSpec, hidden: int, keeps_result: bool) -> int:
+    """Channels of gradients at the backward of a dense block's activation, beyond what the block keeps: of gate and up,
+    or of the one input; the gradient of its result has the result's place where the product behind it keeps that.
+    Of a block without a feed-forward network those that its mixer's widest product writes."""
     if block.mlp is not None:
-        return block.mlp.ffn_hidden * (3 if block.mlp.gated else 2)
+        return block.mlp.ffn_hidden * ((2 if block.mlp.gated else 1) + (not keeps_result))
     if block.moe is not None or block.mixer is None:
         return 0
     tensors = (tensor for module in block.mixer.modules(hidden, "") for tensor in module.tensors)

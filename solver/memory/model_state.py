@@ -15,15 +15,19 @@ def model_state(
     """Parameters (cut by stage 3), gradients (by stage 2 and up) and optimizer state (by stage 1 and up) of the
     ``trained`` and ``frozen`` elements of a rank, without what is on the host; Muon keeps one moment of its matrices."""
     precision = context.job.precision
+    shards_master = context.job.preset.data_parallel.shards_master and precision.master
     owned = owned_elements(context, trained)
     here = owned - offloaded_elements(context, owned)
     state = precision.master_bytes + 2 * dtype_bytes(precision.moments)
     kept = np.where(keeps_gradients_on_host(context) > 0, here, owned)
     gradients = np.where(zero_stage >= 2, kept, trained.total)
-    parameters = np.where(zero_stage >= 3, owned, trained.total)
+    # The optimizer's copy is counted with its state, and is all there is where it alone is sharded.
+    parameters = np.where(zero_stage >= 3, 0 if shards_master else owned, trained.total)
     still = np.where(zero_stage >= 3, owned_elements(context, frozen), frozen.total)
+    wide = dtype_bytes(precision.gradient)
+    sharded = max(wide, precision.master_bytes) if shards_master else wide
     return {
         "parameters_bytes": (parameters + still) * dtype_bytes(precision.parameter),
-        "gradients_bytes": gradients * dtype_bytes(precision.gradient),
+        "gradients_bytes": gradients * np.where(zero_stage >= 2, sharded, wide),
         "optimizer_bytes": here * state - owned_by_muon(context, trained) * dtype_bytes(precision.moments),
     }

@@ -13,24 +13,26 @@ from ops.context import LayerContext
 from ops.data_parallel.muon import held_matrices
 from ops.data_parallel.offload import optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_elements
-from ops.op import HostTransfer, Owner
+from ops.op import BatchedGemm, HostTransfer, Owner
+from ops.recompute.layers import Recompute
+from ops.roles import Role
 from ops.strategies.sharding import layer_context
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
-from solver.memory.layer_backward import working_bytes
+from solver.memory.layer_backward import frozen_input_gradients, working_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.model_state import model_state
+from solver.memory.peaks import beyond_passes
 from solver.memory.step_buffers import (
     bucket_bytes,
     reduces_in_backward,
     segment_bytes,
     step_buffers,
-    step_peak_bytes,
 )
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import DistinctLayers, layer_bytes
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import FloatArray, IntArray, bools
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -85,6 +87,12 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     head = kinds[-1]
     logits = (head.saved_bytes + head.transient_bytes)[row] * stages.head
     working = transient + working_bytes(context, plans.sharding, kinds, row)
+    if (
+        job.preset.recomputation.keeps_frozen_inputs
+        and job.adapter_rank
+        and plans.recompute is Recompute.FULL
+    ):
+        working = working + frozen_input_gradients(saved, stages.layers)
     cost = MemoryCost(
         **model_state(context, on_rank, frozen, layout.zero_stage),
         narrow_weights_bytes=np.sum(
@@ -105,12 +113,15 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     )
     edge = kinds[blocks].parameters.total[row] * stages.embedding
     buffers = step_buffers(context, on_rank, edge)
-    cost = replace(cost, step_bytes=step_peak_bytes(cost, buffers))
+    fresh = bools(job.preset.data_parallel.fresh_gradients & (num_micro == 1))
+    gradients, step = beyond_passes(cost, buffers, working, fresh)
+    cost = replace(cost, gradients_bytes=gradients, step_bytes=step)
     if job.expandable_segments:
         # Freed blocks join whatever their sizes (PyTorch, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF").
         return StageBytes(on_rank=on_rank, cost=cost)
     # Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
     segments = np.maximum(segment_bytes(buffers, logits / 4.0) - cost.step_bytes, 0.0)
+    segments = segments + np.where(logits > working, _narrow_logits(context, layers, row) * stages.head, 0.0)
     slack = ALLOCATOR_SLACK * cost.allocated_bytes
     return StageBytes(on_rank=on_rank, cost=replace(cost, slack_bytes=slack, segment_bytes=segments))
 
@@ -133,6 +144,18 @@ def _on_host(layers: DistinctLayers, row: IntArray, weights: tuple[IntArray, ...
             if isinstance(op, HostTransfer):
                 total = total + op.size_bytes[row] * weight
     return total
+
+
+def _narrow_logits(context: LayerContext, layers: DistinctLayers, row: IntArray) -> FloatArray:
+    """16-bit logits, gone once they are brought to fp32: they came first, into a segment that takes none of the fp32
+    ones (as large buffers of the step's end: segment_bytes)."""
+    loss = context.job.preset.loss
+    if not (loss.plain or loss.upcasts) or loss.chunked or context.job.preset.pipeline.keeps_stage_outputs:
+        return np.zeros(len(row))
+    products = [
+        op for op in layers.pieces[-1].forward if op.role is Role.LOGITS and isinstance(op, BatchedGemm)
+    ]
+    return np.asarray(np.sum([context.activations(op.m, op.n)[row] for op in products], axis=0))
 
 
 def _nccl(tables: Tables) -> FloatArray:

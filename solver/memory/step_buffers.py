@@ -6,7 +6,6 @@ from ops.context import LayerContext
 from ops.data_parallel.muon import working_bytes
 from ops.data_parallel.offload import offloaded_elements
 from ops.data_parallel.step import RankParameters, owned_elements
-from solver.memory.memory_cost import MemoryCost
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.dtypes import dtype_bytes
 
@@ -48,12 +47,6 @@ def step_buffers(
         here * dtype_bytes(precision.moments) * preset.data_parallel.update_copies,
         working_bytes(context, on_rank.matrices),
     )
-
-
-def step_peak_bytes(cost: MemoryCost, buffers: tuple[FloatArray, ...]) -> FloatArray:
-    """What the end of the step takes beyond the passes' peak; its activations are gone by then."""
-    passes = cost.activations_bytes + cost.logits_bytes + cost.working_bytes + cost.bucket_bytes
-    return np.asarray(np.maximum(np.max(buffers, axis=0) - passes, 0.0), dtype=np.float64)
 
 
 def segment_bytes(buffers: tuple[FloatArray, ...], largest: FloatArray) -> FloatArray:

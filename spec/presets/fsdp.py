@@ -21,6 +21,8 @@ FSDP = FrameworkPreset(
         bucket_elements=0,
         gathers_every_forward=True,
         copies_parameters=True,
+        shards_master=True,
+        fresh_gradients=True,
         accumulation="",
     ),
     tensor_parallel=TensorParallel(

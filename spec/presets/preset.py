@@ -18,7 +18,8 @@ class Loss:
     plain: bool = False
     """Unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits."""
     upcasts: bool = False
-    """A fused loss reads an fp32 copy of the logits, made by a kernel of its own, whose place its gradient takes."""
+    """A fused loss reads an fp32 copy of the logits, made by a kernel of its own, and of it another one without the
+    last token, whose place its gradient takes."""
     chunked: bool = False
     """Fused with the head, a chunk of tokens after another: no logits are kept."""
     gathers_logits: bool = False
@@ -67,6 +68,13 @@ class DataParallel:
     gathers into the place they are views of)."""
     joins_gradients: bool = False
     """Gradients are joined into a flat one, cast and divided before they are reduced (FSDP1)."""
+    shards_master: bool = False
+    """What is sharded is the optimizer's own copy of parameters, of which layers gather theirs, and gradients are kept
+    in its format (FSDP's MixedPrecision, FSDP2's MixedPrecisionPolicy)."""
+    fresh_gradients: bool = False
+    """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
+    gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2
+    """Layers whose gathered weights live at once: those in use and those coming."""
     update_copies: bool = False
     """The update makes the square roots of the second moments beside them (torch's foreach AdamW)."""
     accumulation: Literal["accumulate_fp32", "accumulate", ""] = "accumulate_fp32"
@@ -147,6 +155,9 @@ class Recomputation:
     """Some layers of a stage may be recomputed and others not."""
     recomputes_ends: bool = False
     """Full recomputation repeats embedding and head as it does layers."""
+    keeps_frozen_inputs: bool = False
+    """Inputs of layers whose weights are all frozen, and the gradients of those inputs, stay to the end of the
+    backward (FSDP1 over torch.utils.checkpoint's reentrant kind)."""
     stops_early: bool = False
     """Full recomputation ends once everything the backward needs is back, before the layer's last product
     (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant)."""

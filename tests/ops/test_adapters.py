@@ -92,10 +92,33 @@ def test_a_frozen_product_keeps_its_input_only_for_an_adapter() -> None:
     rows = 2048.0
     (block,) = ops_of(lora("qkv")).blocks
     assert saved(block, Module.MLP) == 0.0
-    assert saved(block, Module.ATTENTION) == 2 * rows * (HIDDEN + RANK)
+    # beside it the flash kernel's result, which that kernel's backward reads
+    assert saved(block, Module.ATTENTION) == 2 * rows * (HIDDEN + RANK + HIDDEN)
     (block,) = ops_of(lora("down")).blocks
     assert saved(block, Module.MLP) == 2 * rows * (FFN + RANK)
+    assert saved(block, Module.ATTENTION) == 2 * rows * HIDDEN
+    (block,) = ops_of(lora("down", flash_attention=False)).blocks
     assert saved(block, Module.ATTENTION) == 0.0
+
+
+@pytest.mark.parametrize(("dtype", "each"), [("", 2 + 1), ("fp32", 4 + 1)])
+def test_adapters_that_drop_inputs_keep_one_each_and_its_mask(dtype: str, each: int) -> None:
+    """peft's lora_A(dropout(x)): q, k and v keep three results of one x, and three masks of a byte."""
+    rows = 2048.0
+    (block,) = ops_of(lora("q_k_v", adapter_dropout=True, adapter_dtype=dtype)).blocks
+    flash = 2 * rows * HIDDEN
+    assert saved(block, Module.ATTENTION) == 3 * rows * (each * HIDDEN + 2 * RANK) + flash
+
+
+def test_norms_with_frozen_weights_keep_no_scaled_input() -> None:
+    unfused = frozenset({"norm"})
+    (block,) = ops_of(lora("qkv", unfused=unfused)).blocks
+    (whole,) = ops_of(job(world_size=1, unfused=unfused)).blocks
+    kept = [
+        [op.saved_bytes[0] / (2048 * HIDDEN) for op in piece.forward if op.role is Role.NORM]
+        for piece in (block, whole)
+    ]
+    assert kept == [[4, 4], [6, 6]]
 
 
 def test_nothing_flows_back_into_the_embedding_and_the_head_keeps_no_input() -> None:

@@ -13,10 +13,12 @@ HF_TRAINER = Variant(
         "data_parallel.copies_parameters": False,
         "data_parallel.joins_gradients": True,
         "data_parallel.update_copies": True,
+        "data_parallel.gathered_layers": 1,
         "loss.upcasts": True,
         "layers.joined_gate": False,
         "layers.fused_activation": False,
         "recomputation.stops_early": False,
         "recomputation.selective": "",
+        "recomputation.keeps_frozen_inputs": True,
     },
 )

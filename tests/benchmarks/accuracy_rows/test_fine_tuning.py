@@ -56,3 +56,9 @@ def test_hf_trainer_runs_hugging_faces_modules_unless_fast_kernels_replace_them(
 def test_adapters_and_the_format_of_what_is_frozen(framework: str, frozen: str) -> None:
     job = job_of_row(row(**HF | {"framework": f"HF Trainer + FSDP1 {framework}", "notes": LORA}))
     assert (job.adapter_rank, job.adapted, job.precision.frozen) == (16, {"q_k_v", "out"}, frozen)
+    assert (job.adapter_dropout, job.adapter_dtype) == (True, "")
+
+
+def test_adapters_are_fp32_where_no_mixed_precision_casts_them() -> None:
+    beside = {"framework": "HF Trainer + FSDP1 LoRA none", "notes": LORA}
+    assert job_of_row(row(**HF | SIXTEEN_BITS | beside)).adapter_dtype == "fp32"

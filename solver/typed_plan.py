@@ -12,10 +12,11 @@ from ops.strategies.registry import strategy_named
 from ops.strategies.sharding import Sharding
 from solver.plans.draft import Draft
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.rules import RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS
+from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS
 from solver.schedules.registry import Schedule, schedule_named
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
+from spec.pipeline.shares import Dealt, written_layout
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
 
@@ -80,10 +81,20 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
         micro_batch=micro_batch,
         num_micro=job.global_batch_sequences // (dp * micro_batch),
         recompute_modules=written.recompute_modules,
-        stage_layout=written.layout or "",
+        stage_layout=_layout(written, question, where),
         optimizer_offload=written.optimizer_offload,
         offloaded_layers=written.offloaded_layers,
     )
+
+
+def _layout(written: WrittenPlan, question: "Question", where: str) -> str:
+    """The layout as written, its short forms written out; "" where there is none."""
+    if not written.layout:
+        return ""
+    model = question.model
+    predicted = sum(run.count for run in model.blocks if run.block.mtp)
+    dealt = Dealt(layers=model.num_layers, pp=written.pp or 1, vpp=written.vpp, predicted=predicted)
+    return written_layout(written.layout, dealt, where=where)
 
 
 def _copies(sharding: Sharding, layout: Layout) -> int:
@@ -163,7 +174,7 @@ def broken_rules(question: "Question", plan: Plan) -> tuple[str, ...]:
         recompute_modules=plan.recompute_modules,
         schedule=plan.schedule,
     )
-    passed_over = {UNCUT}
+    passed_over = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}
     broken = [

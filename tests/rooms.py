@@ -10,7 +10,16 @@ from tests.architecture import MAY_IMPORT, Source
 # Of each package, rooms (and in solver files at its top) in the order in which they may see each other: a room
 # imports those before it. Files at the top of a package that are not listed see all, and are seen by all.
 ORDER: dict[str, tuple[str, ...]] = {
-    "spec": ("program", "mixers", "cluster", "presets/variants", "presets", "settings", "readers"),
+    "spec": (
+        "program",
+        "mixers",
+        "cluster",
+        "pipeline",
+        "presets/variants",
+        "presets",
+        "settings",
+        "readers",
+    ),
     "ops": ("strategies", "mixers", "experts", "recompute", "data_parallel", "host_work"),
     "profdb": (
         "store",

@@ -20,7 +20,7 @@ from solver.plans.plan_table import Plan
 from solver.schedules.registry import Schedule, schedule_named
 from spec.errors import ConfigError
 from spec.job import JobSpec
-from spec.pipeline_layout import parse_pipeline_layout
+from spec.pipeline.layout import parse_pipeline_layout
 
 MICRO_BATCHES = (1, 2, 4, 8)
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)

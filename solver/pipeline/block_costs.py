@@ -6,7 +6,7 @@ from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockSpec, ModelSpec
 from spec.parameters import idle_expert_parameters, mlp_parameters, moe_parameters
-from spec.pipeline_layout import PipelineLayout
+from spec.pipeline.layout import PipelineLayout
 
 
 def block_cost(block: BlockSpec, hidden: int) -> int:

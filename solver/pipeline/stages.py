@@ -12,7 +12,7 @@ from solver.plans.plan_table import PlanTable
 from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.errors import ConfigError
 from spec.model import ModelSpec
-from spec.pipeline_layout import PipelineLayout, parse_pipeline_layout
+from spec.pipeline.layout import PipelineLayout, parse_pipeline_layout
 
 Deal = Callable[[ModelSpec, int], PipelineLayout]
 """(model, stages) -> what each stage holds."""

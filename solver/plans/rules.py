@@ -12,6 +12,7 @@ from ops.mixers.registry import MIXERS
 from ops.op import Owner
 from ops.recompute.layers import Recompute
 from solver.plans.draft import Draft
+from solver.plans.pipeline_rules import chunks, equal_instead, zero_bubble
 from spec.arrays import BoolArray, bools
 
 
@@ -139,12 +140,6 @@ def _activations_on_host(draft: Draft) -> BoolArray:
     return bools((draft["pp"] == 1) & runs & (layers < draft.model.num_layers) | (layers == 0))
 
 
-def _zero_bubble(draft: Draft) -> BoolArray:
-    """Zero-bubble schedules are defined for several stages of one chunk (arXiv 2401.10241 sec. 2)."""
-    whole = not draft.schedule.splits_backward
-    return bools(((draft["pp"] > 1) & (draft["vpp"] == 1)) | whole)
-
-
 def _experts_folded(draft: Draft) -> BoolArray:
     etp = draft["etp"]
     ranks = draft["tp"] * draft["cp"] * draft.dp
@@ -161,23 +156,11 @@ def _recomputes(draft: Draft) -> BoolArray:
     return _always(draft, runs.get(draft.recompute, True))
 
 
-def _chunks(draft: Draft) -> BoolArray:
-    """Megatron-LM's conditions for interleaving (arguments.py): layers divide over pp x vpp, with the
-    embedding and the loss counted as one layer each if need be (--account-for-embedding-in-pipeline-split,
-    --account-for-loss-in-pipeline-split), and the number of micro-batches is a multiple of pp."""
-    num_micro = draft.sequences_per_rank // draft["micro_batch"]
-    chunks = draft["pp"] * draft["vpp"]
-    whole = (draft.model.num_layers % chunks == 0) | ((draft.model.num_layers + 2) % chunks == 0)
-    possible = (
-        (draft["pp"] > 1) & whole & (num_micro % draft["pp"] == 0) & draft.job.preset.pipeline.interleaves
-    )
-    return bools((draft["vpp"] == 1) | possible)
-
-
 UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
 UNEVEN_CHUNKS = (
     "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
 )
+EQUAL_INSTEAD = "these stages have equal chunks, which are tried instead"
 
 UNCUT = "the same plan as mtp when nothing is cut"
 
@@ -236,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         after="ep",
         keep=_experts_folded,
     ),
-    Rule(reason="zero-bubble schedules want several stages of one chunk", after="vpp", keep=_zero_bubble),
+    Rule(reason="zero-bubble schedules want several stages of one chunk", after="vpp", keep=zero_bubble),
     Rule(
         reason="zero_size does not divide the data-parallel ranks",
         after="zero_size",
@@ -290,6 +273,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason=UNEVEN_CHUNKS,
         after="vpp",
-        keep=_chunks,
+        keep=chunks,
     ),
+    Rule(reason=EQUAL_INSTEAD, after="vpp", keep=equal_instead),
 )

@@ -10,6 +10,7 @@ from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.plans.draft import Draft
+from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.schedules.registry import Schedule, schedule_named
@@ -19,11 +20,8 @@ from spec.model import ModelSpec
 
 Shape = tuple[str, Recompute, Schedule]
 
-# Assumption: shorter pieces of a sequence, or more chunks of a stage, are never worth their hops; both can
-# be typed as a plan.
+# Assumption: shorter pieces of a sequence are never worth their hops; they can be typed as a plan.
 SHORTEST_PIECE_TOKENS = 4096
-MOST_CHUNKS = 8
-
 
 Columns = dict[str, Any]
 # Columns that can be typed and that no search varies.
@@ -91,7 +89,7 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
             "zero_stage": job.preset.data_parallel.zero_stages,
             "zero_size": divisors(world),
             "micro_batch": divisors(job.global_batch_sequences),
-            "vpp": _chunk_numbers(model) if job.preset.pipeline.interleaves else (1,),
+            "vpp": _chunk_numbers(model, job),
         },
         strategies=job.preset.tensor_parallel.strategies,
         recomputes=recomputes,
@@ -105,10 +103,20 @@ def _context_degrees(job: JobSpec) -> tuple[int, ...]:
     return tuple(2**power for power in range(max(most, 1).bit_length()))
 
 
-def _chunk_numbers(model: ModelSpec) -> tuple[int, ...]:
-    """Numbers of chunks that divide the layers, or the layers with embedding and loss counted as two more."""
-    numbers = {*divisors(model.num_layers), *divisors(model.num_layers + 2)}
-    return tuple(sorted(number for number in numbers if number <= MOST_CHUNKS))
+def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
+    """Numbers of chunks that some depth deals equally, with or without the ends of the model counted as layers;
+    and, where a depth has none and stages can be written out, powers of two."""
+    pipeline = job.preset.pipeline
+    if not pipeline.interleaves:
+        return (1,)
+    counted = [model.num_layers + ends for ends in range(3 if pipeline.uneven_chunks else 1)]
+    found = {1}
+    for pp in (depth for depth in divisors(job.world_size) if 1 < depth <= model.num_layers):
+        equal = {n for n in range(2, MOST_CHUNKS + 1) if any(layers % (pp * n) == 0 for layers in counted)}
+        if not equal and pipeline.uneven_chunks == "layout":
+            equal = {n for n in UNEQUAL if pp * n <= model.num_layers + 2}
+        found |= equal
+    return tuple(sorted(found))
 
 
 def enumerate_block(

@@ -23,11 +23,12 @@ MEGATRON = FrameworkPreset(
         contiguous_gradients=True,
     ),
     tensor_parallel=TensorParallel(strategies=("mtp", "fsp"), cuts_sequences=True),
-    pipeline=Pipeline(interleaves=True),
+    pipeline=Pipeline(interleaves=True, uneven_chunks="layout"),
     host=Host(checks_numbers=True),
     offload=Offload(optimizer="step", activations=True),
     source="Megatron-LM core 0.12: --check-for-nan-in-loss-and-grad by default, --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding; core 0.14 core/pipeline_parallel/schedules.py, get_tensor_shapes: "
-    "a message is cut by tp with sequence parallelism only",
+    "a message is cut by tp with sequence parallelism only; core/transformer/pipeline_parallel_layer_layout.py, "
+    "--pipeline-model-parallel-layout",
 )

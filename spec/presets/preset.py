@@ -132,6 +132,9 @@ class Pipeline:
     deals: Literal["layers", "modules", "costs"] = "layers"
     """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer each)
     or "costs" (solver.pipeline.block_costs: the head counts by its size)."""
+    uneven_chunks: Literal["", "ends", "layout"] = ""
+    """How layers are dealt that do not divide over virtual chunks: not at all (""), embedding and loss counted as
+    a layer each ("ends"), or stage by stage as written ("layout")."""
     fills_pipeline: bool = False
     """At least pp micro-batches are wanted."""
     scattered_hops: bool = False

@@ -12,6 +12,7 @@ ZERO_BUBBLE = replace(
     "and splits no backward where gradients are reduced ahead; otherwise " + MEGATRON.source,
 ).changed(
     {
+        "pipeline.uneven_chunks": "",
         "pipeline.schedules": ("1f1b", "zb-h1", "zb-h2"),
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,

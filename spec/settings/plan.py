@@ -50,8 +50,11 @@ class WrittenPlan:
     """Parts of layers that run again beside it."""
     schedule: Annotated[str | None, Text(means="a schedule such as zb-h1")] = None
     """Order of work in the pipeline (solver.schedules.registry)."""
-    layout: Annotated[str | None, Text(means="stages such as Ett|tt|tL")] = None
-    """What each stage holds (spec.pipeline_layout); layers are dealt evenly unless said."""
+    layout: Annotated[
+        str | None, Text(means="stages such as Ett|tt|tL, first=7+last=7 or embedding+loss")
+    ] = None
+    """What each stage holds (spec.pipeline.layout), the layers of the ends, or which of them count as a layer
+    (spec.pipeline.shares); layers are dealt evenly unless said."""
     optimizer_offload: Annotated[float, Number(least=0, most=1), Column()] = 0.0
     """Share of the optimizer that lives and runs on the host."""
     offloaded_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS), Column()] = 0

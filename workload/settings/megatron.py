@@ -11,6 +11,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.job import JobSpec
 from spec.model import ModelSpec
+from spec.pipeline.layout import layout_text
 from spec.presets.preset import TensorParallel
 from workload.settings.launch_error import (
     launch_of,
@@ -133,15 +134,14 @@ def _split(model: ModelSpec, plan: Plan) -> Flags:
     flags: Flags = {"--num-virtual-stages-per-pipeline-rank": plan.vpp} if plan.vpp > 1 else {}
     if layers % stages == 0:
         return flags
-    if plan.vpp > 1:
-        refuse_unless((layers + 2) % stages == 0, NAME, f"{layers} layers on {stages} chunks")
-        edges = ("embedding", "loss")
-        return flags | {f"--account-for-{edge}-in-pipeline-split": None for edge in edges}
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
-    counts = layers_per_stage(layers, plan.pp, predicts=predicted > 0).tolist()
-    rows = [{0: "", 1: "t"}.get(count, f"t*{count}") for count in counts]
-    last = {0: "", 1: "m"}.get(predicted, f"m*{predicted}")
-    return {"--pipeline-model-parallel-layout": f"E{'|'.join(rows)}{last}L"}
+    counts = layers_per_stage(layers, stages, predicts=predicted > 0).tolist()
+    each = max(counts)
+    for ends in (("loss",), ("embedding", "loss")) if plan.vpp > 1 else ():
+        lighter = [each - ("embedding" in ends), *[each] * (stages - 2), each - 1]
+        if counts == lighter:
+            return flags | {f"--account-for-{end}-in-pipeline-split": None for end in ends}
+    return {"--pipeline-model-parallel-layout": layout_text(counts, predicted)}
 
 
 def _hops(question: Question, plan: Plan) -> Flags:

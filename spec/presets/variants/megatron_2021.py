@@ -17,6 +17,7 @@ MEGATRON_2021 = Variant(
         "data_parallel.gradient_sync": "all_reduce",
         "pipeline.overlap_hops": False,
         "pipeline.scattered_hops": True,
+        "pipeline.uneven_chunks": "",
         "host.checks_numbers": False,
     },
 )

@@ -17,6 +17,7 @@ NANOTRON = Variant(
         "data_parallel.overlap_param_gather": False,
         "data_parallel.accumulation": "accumulate",
         "pipeline.interleaves": False,
+        "pipeline.uneven_chunks": "",
         "pipeline.overlap_hops": False,
         "pipeline.deals": "costs",
         "recomputation.selective": "",

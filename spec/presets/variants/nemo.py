@@ -9,6 +9,7 @@ NEMO = Variant(
     "communication inside the GEMMs)",
     choices={
         "tensor_parallel.overlap": True,
+        "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
     },
 )

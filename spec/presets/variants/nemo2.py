@@ -14,6 +14,7 @@ NEMO2 = Variant(
         "data_parallel.accumulation": "",
         "loss.fused": True,
         "tensor_parallel.overlap": True,
+        "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
     },
 )

@@ -9,11 +9,13 @@ from solver.pipeline.program import ChunkTimes, program, run
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
+from solver.price import sized
 from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats
 from spec.errors import ConfigError
+from spec.parameters import block_parameters
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
@@ -132,6 +134,36 @@ def test_a_written_layout_is_taken_as_written() -> None:
     assert table.layers[0].tolist() == [3, 3]
     assert table.chunks.head.tolist() == [False, False, False, True]
     assert PlanTable.of(one).plan(0) == one
+
+
+def test_a_typed_share_reaches_the_plan_written_out() -> None:
+    asked = question(world_size=4, sequences=16, model=small_model(layers=10), preset=PRESETS["megatron"])
+    typed = plan_of(parse_plan("pp=4,micro_batch=1,layout=first=2+last=2"), asked, "--plan")
+    assert typed.stage_layout == "Et*2|t*3|t*3|t*2L"
+    again = plan_of(parse_plan(f"pp=4,micro_batch=1,layout={typed.written.layout}"), asked, "--plan")
+    assert again == typed
+
+
+def test_unequal_chunks_are_replayed_chunk_by_chunk_and_weighed_stage_by_stage() -> None:
+    """126 layers on 16 x 4 (arXiv 2407.21783): the stages at the ends hold 7 layers, of which one chunk has 1."""
+    even = plan(pp=16, vpp=4, num_micro=32)
+    model = small_model(layers=126)
+    table = stage_table(model, PlanTable.of(even))
+    assert np.repeat(table.layers[0], table.count).tolist() == [7, *[8] * 14, 7]
+    assert table.chunks.layers[0].reshape(-1, 4)[[0, -1]].tolist() == [[1, 2, 2, 2], [2, 2, 2, 1]]
+    asked = question(world_size=16, sequences=32, model=model, preset=PRESETS["megatron"])
+    by_rule, written = (
+        sized(asked.model, asked.job, PlanTable.of(one), asked.cluster)
+        for one in (
+            even,
+            plan_of(parse_plan("pp=16,vpp=4,micro_batch=1,layout=embedding+loss"), asked, "--plan"),
+        )
+    )
+    assert np.array_equal(by_rule.bytes.cost.parameters_bytes, written.bytes.cost.parameters_bytes)
+    layer = small_model(layers=1).blocks[0].block
+    first, middle = by_rule.bytes.on_rank.dense[:2]
+    edge = model.vocab * model.hidden  # a multiple of 128
+    assert middle - (first - edge) == block_parameters(layer, model.hidden)
 
 
 def test_a_layout_changes_the_price_and_is_refused_where_it_does_not_fit() -> None:

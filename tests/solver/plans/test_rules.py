@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from solver.plans.space import full_space
+from solver.plans.rules import UNEVEN_CHUNKS
+from solver.plans.space import enumerate_block, full_space
 from solver.search import search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.cluster.cluster import HostSpec
@@ -121,6 +123,37 @@ def test_only_deepspeed_shards_no_weights_of_stages(preset: str, stage: int, run
     plan = plan_of(parse_plan(f"pp=2,zero_stage={stage}"), asked, "--plan")
     refused = [reason for reason in broken_rules(asked, plan) if "in pipeline stages" in reason]
     assert refused == [] if runs else len(refused) == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "chunks"),
+    [
+        # 61 layers on 4 stages divide over no chunks, with their ends counted neither; on 3 (63) they do over 3 and 7
+        ("megatron", {4: {1, 2, 4, 8}, 3: {1, 3, 7}, 2: {1, 2, 4, 8}}),
+        ("nemo2", {4: {1}, 3: {1, 3, 7}, 2: {1}}),
+        ("megatron-2021", {4: {1}, 3: {1}, 2: {1}}),
+    ],
+)
+def test_chunks_that_do_not_divide_are_searched_as_the_framework_lays_them(
+    preset: str, chunks: dict[int, set[int]]
+) -> None:
+    asked = question(model=small_model(layers=61), world_size=12, sequences=144, preset=PRESETS[preset])
+    space = full_space(asked.model, asked.job)
+    plans = [
+        enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans for block in space.blocks
+    ]
+    found = {
+        pp: {int(n) for one in plans for n in np.unique(one.vpp[one.layout.pp == pp])} for pp in (2, 3, 4)
+    }
+    assert found == chunks
+
+
+def test_a_typed_plan_may_have_chunks_that_the_search_leaves_out() -> None:
+    """8 layers on 2 x 3 chunks, where 2 x 2 and 2 x 4 divide."""
+    for preset, runs in (("megatron", True), ("nemo2", False), ("zero-bubble", False)):
+        asked = question(model=small_model(layers=8), world_size=2, sequences=8, preset=PRESETS[preset])
+        plan = plan_of(parse_plan("pp=2,vpp=3,micro_batch=1"), asked, "--plan")
+        assert (UNEVEN_CHUNKS not in broken_rules(asked, plan)) is runs
 
 
 def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:

@@ -78,6 +78,13 @@ def test_stages_that_do_not_divide() -> None:
     chunks = flags_of(replace(FSP, pp=5, vpp=2, num_micro=5))
     assert chunks["--num-virtual-stages-per-pipeline-rank"] == 2
     assert {f"--account-for-{edge}-in-pipeline-split" for edge in ("embedding", "loss")} <= chunks.keys()
+    lighter_last = flags_of(replace(FSP, pp=3, vpp=3, num_micro=3))
+    assert lighter_last["--num-virtual-stages-per-pipeline-rank"] == 3
+    assert "--account-for-loss-in-pipeline-split" in lighter_last
+    assert "--account-for-embedding-in-pipeline-split" not in lighter_last
+    uneven = flags_of(replace(FSP, pp=3, vpp=2, num_micro=3))
+    assert uneven["--pipeline-model-parallel-layout"] == "Et|t|t|t*2|t*2|tL"
+    assert "--num-virtual-stages-per-pipeline-rank" not in uneven
 
 
 def test_what_the_distributed_optimizer_shares_and_gathers() -> None:
@@ -142,7 +149,6 @@ def routed(**changes: Any) -> MoeSpec:
         ({"schedule": Schedule.ZB_H1}, {}, "schedule = zb-h1"),
         ({"zero_stage": 2, "dp": 2, "zero_size": 2}, {}, "ZeRO stage 2"),
         ({"cp": 3}, {}, "1024 tokens over 2 x cp 3"),
-        ({"pp": 2, "vpp": 3, "num_micro": 2}, {}, "8 layers on 6 chunks"),
         ({"preset": "internevo"}, {}, "--framework megatron"),
         ({"optimizer_offload": 0.5}, {}, "not distributed"),
         ({}, {"moments": "bf16"}, "narrow optimizer states"),

@@ -108,7 +108,7 @@ def test_dashes_are_underscores() -> None:
         ("--model_size 7 --world_size 16 --pp_num 5", "multiple of"),
         ("--model_size 7 --world_size 64 --pp_num 64", "more pipeline stages than layers"),
         (
-            "--model_size 7 --num_layers 37 --world_size 8 --pp_num 4 --global_batch 8 "
+            "--model_size 7 --num_layers 5 --world_size 8 --pp_num 4 --global_batch 8 "
             "--virtual_pipeline_model_parallel_size 2",
             "whole layers each",
         ),

@@ -2,10 +2,12 @@
 
 Form (core/transformer/pipeline_parallel_layer_layout.py): E embedding, t decoder layer, m multi-token
 prediction block, L loss with the head, | the border of a (virtual) stage; (...)*n and x*n repeat; commas
-are decoration. ``Et*3|(tt|)*29,m|L`` has 32 stages.
+are decoration. ``Et*3|(tt|)*29,m|L`` has 32 stages. Its shorter ways to say some of them are in
+spec.pipeline.shares.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spec.errors import ConfigError
@@ -44,6 +46,13 @@ def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout
         predicting_stage=predicting[0] if predicting else len(stages) - 1,
         head_stage=len(stages) - 1,
     )
+
+
+def layout_text(layers: Sequence[int], predicted: int = 0) -> str:
+    """The layout of so many decoder layers a stage, with ``predicted`` prediction blocks on the last."""
+    rows = [{0: "", 1: "t"}.get(count, f"t*{count}") for count in layers]
+    last = {0: "", 1: "m"}.get(predicted, f"m*{predicted}")
+    return f"E{'|'.join(rows)}{last}L"
 
 
 def _unrolled(text: str, where: str) -> str:

@@ -1,0 +1,1 @@
+"""Which layers stand on which pipeline stage, as users write it."""

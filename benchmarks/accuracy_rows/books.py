@@ -1,5 +1,5 @@
 """The book of times for a row's cluster: measured curves where there are any, the hardware sheet
-elsewhere. Each GPU's curves are fitted once."""
+elsewhere. Each GPU's curves are fitted once, and each shape is asked of a sheet once."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.accuracy_rows.hardware import sheet_cluster, sheet_name
+from benchmarks.accuracy_rows.kept_curves import kept_fits, kept_samples
 from benchmarks.accuracy_rows.restated import RestatedBook
 from profdb.cases import Family
 from profdb.curvebook import Book, CurveBook
 from profdb.importers.generic_csv import read_curves_csv
-from profdb.modelled.book import ModelledBook
-from profdb.refit import with_fits
+from profdb.modelled.kept_book import KeptBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
 from profdb.store.data_file import load_profile
 from profdb.store.merge import merge
@@ -30,17 +30,25 @@ class Books:
     root: Path
     measured: dict[str, ProfileDatabase]
     fitted: dict[str, ProfileDatabase] = field(default_factory=dict)
+    sheets: dict[str, KeptBook] = field(default_factory=dict)
 
     def book(self, cluster: ClusterSpec) -> Book:
         """Measured curves with the cluster's sheet for what they lack, or the sheet alone."""
-        modelled = ModelledBook(cluster=cluster)
+        modelled = self._sheet(cluster)
         if cluster.name in self.measured:
             return self._curves(cluster.name, modelled)
         lender = self._lender(cluster)
         if lender is None:
             return modelled
-        here = ModelledBook(cluster=lender)
+        here = self._sheet(lender)
         return RestatedBook(lender=self._curves(lender.name, here), here=here, there=modelled)
+
+    def _sheet(self, cluster: ClusterSpec) -> KeptBook:
+        """The sheet's model, which remembers what this run asked it."""
+        said = repr(cluster)
+        if said not in self.sheets:
+            self.sheets[said] = KeptBook(cluster, None)
+        return self.sheets[said]
 
     def _lender(self, cluster: ClusterSpec) -> ClusterSpec | None:
         names = sorted(self.measured, key=lambda name: (name not in FIRST_LENDERS, name))
@@ -49,9 +57,9 @@ class Books:
             (one for one in sheets if one.gpu.architecture.name == cluster.gpu.architecture.name), None
         )
 
-    def _curves(self, name: str, modelled: ModelledBook) -> CurveBook:
+    def _curves(self, name: str, modelled: KeptBook) -> CurveBook:
         if name not in self.fitted:
-            self.fitted[name] = with_fits(self.measured[name])
+            self.fitted[name] = kept_fits(self.measured[name])
         return CurveBook(self.fitted[name], missing="modelled", modelled=modelled)
 
 
@@ -60,18 +68,23 @@ def open_books(root: Path, curves: Path | None, profiles: Path | None) -> Books:
 
     Raises ConfigError for a path that is no folder, ProfileError for a bad file in it.
     """
-    measured: dict[str, ProfileDatabase] = {}
-    for gpu, samples in (_read_curves(curves) if curves else {}).items():
-        name = sheet_name(gpu)
-        if name:
-            measured[name] = ProfileDatabase(
-                machine=MachineFacts(gpu=sheet_cluster(name, root).gpu.name, cluster=name), samples=samples
-            )
+    measured = kept_samples(curves, lambda: _measured(curves, root)) if curves else {}
     for profile in _read_profiles(profiles) if profiles else []:
         name = profile.machine.cluster
         local = inside_one_domain(profile)
         measured[name] = merge(measured[name], local).profile if name in measured else local
     return Books(root=root, measured=measured)
+
+
+def _measured(curves: Path, root: Path) -> dict[str, ProfileDatabase]:
+    """The samples of every GPU that has a sheet, by the sheet's name."""
+    found = {}
+    for gpu, samples in _read_curves(curves).items():
+        name = sheet_name(gpu)
+        if name:
+            machine = MachineFacts(gpu=sheet_cluster(name, root).gpu.name, cluster=name)
+            found[name] = ProfileDatabase(machine=machine, samples=samples)
+    return found
 
 
 def _folder(path: Path, key: str) -> Path:

@@ -21,7 +21,7 @@ from profdb.lookup.queries import (
     OptimizerQuery,
     P2PQuery,
 )
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.kept_book import KeptBook
 from profdb.transfer import BY_MODEL_STD
 from spec.arrays import BoolArray, ints
 from spec.origin import Origin
@@ -32,8 +32,8 @@ class RestatedBook:
     """``lender`` is the measured book; ``here`` and ``there`` model its cluster and the target."""
 
     lender: Book
-    here: ModelledBook
-    there: ModelledBook
+    here: KeptBook
+    there: KeptBook
 
     def linear_s(self, query: LinearQuery) -> Priced:
         """Matrix products."""
@@ -68,7 +68,7 @@ class RestatedBook:
         return self.there.host_s(kind)
 
     def _inside(self, query: CollectiveQuery | P2PQuery) -> BoolArray:
-        same = self.here.cluster.domains[0].link == self.there.cluster.domains[0].link
+        same = self.here.model.cluster.domains[0].link == self.there.model.cluster.domains[0].link
         return np.asarray((ints(query.inter) == 1) & same, dtype=np.bool_)
 
     def _restated(self, ask: Callable[[Book], Priced], usable: BoolArray | None = None) -> Priced:

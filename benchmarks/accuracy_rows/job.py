@@ -67,6 +67,8 @@ def framework_of(row: Row) -> tuple[str, Settings]:
     if row.dataset in OLD_DATASETS:
         return ("deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"), {}
     word = row.text("framework")
+    if word == "Megatron-DeepSpeed" and row.text("precision").lower() == "bf16":
+        return "deepspeed-bf16", {}
     return next(((name, beside) for part, name, beside in FRAMEWORKS if part in word), UNKNOWN_FRAMEWORK)
 
 

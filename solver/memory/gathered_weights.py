@@ -13,16 +13,18 @@ def gathered_weights_bytes(
     """Gathered weights: two layers, one in use and one coming (one alone where none is fetched ahead), or the head where that is more; isp
     (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2). FSDP's outermost unit,
     embedding and head, stays gathered from the forward to the end of the backward (fully_shard:
-    reshard_after_forward is False for the root)."""
+    reshard_after_forward is False for the root). With pipeline stages all of a stage's stay."""
     layout, data_parallel = context.layout, context.job.preset.data_parallel
-    layers, edges, edge = np.zeros(len(row)), np.zeros(len(row)), np.zeros(len(row))
+    layers, edges, edge, stays = (np.zeros(len(row)) for _ in range(4))
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
         isp = np.where(layout.wp > 1, (kind.parameters.weight + kind.frozen.weight)[row] * layout.wp, 0)
         sharded = np.where(layout.zero_stage >= 3, (kind.parameters.total + kind.frozen.total)[row], 0)
         gathered = (isp + sharded) * (weight > 0)
+        stays = stays + sharded * weight
         if index < len(kinds) - 2:
             layers = np.maximum(layers, data_parallel.gathered_layers * gathered)
         else:
             edge, edges = np.maximum(edge, gathered), edges + gathered
     most = layers + edges if data_parallel.gathers_every_forward else np.maximum(layers, edge)
+    most = np.where(context.job.preset.pipeline.keeps_gathered & (layout.pp > 1), stays, most)
     return np.asarray(most * context.parameter_bytes, dtype=np.float64)

@@ -21,7 +21,7 @@ from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
 from solver.memory.layer_backward import frozen_input_gradients, working_bytes
 from solver.memory.memory_cost import MemoryCost
-from solver.memory.model_state import model_state
+from solver.memory.model_state import model_state, whole_gradients_bytes
 from solver.memory.peaks import beyond_passes
 from solver.memory.step_buffers import (
     bucket_bytes,
@@ -93,8 +93,10 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         and plans.recompute is Recompute.FULL
     ):
         working = working + frozen_input_gradients(saved, stages.layers)
+    state = model_state(context, on_rank, frozen, layout.zero_stage)
+    state["gradients_bytes"] = state["gradients_bytes"] + whole_gradients_bytes(context, on_rank, num_micro)
     cost = MemoryCost(
-        **model_state(context, on_rank, frozen, layout.zero_stage),
+        **state,
         narrow_weights_bytes=np.sum(
             [kind.cached_bytes[row] * w for kind, w in zip(kinds, weights, strict=True)], axis=0
         ),

@@ -36,6 +36,10 @@ class DataParallel:
     """zero_size may be smaller than the data-parallel group."""
     fp32_gradients: bool
     """Gradients accumulate and travel in fp32 instead of the format of the products."""
+    narrow_reduction: bool = False
+    """Gradients that accumulate in fp32 travel in the format of the products."""
+    keeps_micro_gradients: bool = False
+    """Gradients of one micro-batch, in the format of the products, stay beside those that accumulate."""
     sequence_gradient_dtype: Literal["fp32", ""] = ""
     """Format in which gradients travel that are summed over the parts of a sequence as well (ulysses), "" for that of
     all others."""
@@ -137,6 +141,8 @@ class Pipeline:
     a layer each ("ends"), or stage by stage as written ("layout")."""
     fills_pipeline: bool = False
     """At least pp micro-batches are wanted."""
+    keeps_gathered: bool = False
+    """A stage gathers sharded parameters once a step, and adds up whole gradients before it reduces them."""
     scattered_hops: bool = False
     """tp ranks send a slice each to the next stage and gather there (arXiv 2104.04473 sec. 4.1)."""
     overlap_hops: bool = True

@@ -11,6 +11,7 @@ from spec.presets.preset import FrameworkPreset
 from spec.presets.variants.aleph_alpha import ALEPH_ALPHA
 from spec.presets.variants.composer import COMPOSER
 from spec.presets.variants.deepspeed_2021 import DEEPSPEED_2021
+from spec.presets.variants.deepspeed_bf16 import DEEPSPEED_BF16
 from spec.presets.variants.fsdp_compiled import FSDP_COMPILED
 from spec.presets.variants.hf_trainer import HF_TRAINER
 from spec.presets.variants.internlm import INTERNLM
@@ -39,6 +40,7 @@ VARIANTS: tuple[Variant, ...] = (
     XTUNER,
     MEGATRON_2021,
     DEEPSPEED_2021,
+    DEEPSPEED_BF16,
     INTERNLM,
     ALEPH_ALPHA,
 )

@@ -78,8 +78,9 @@ class JobSpec:
     """Norms read an fp32 copy of their input, made by a kernel of its own."""
     dropout: bool = False
     """Dropout after embedding, attention and feed-forward layer, and in attention."""
-    context_parallel: Literal["ring", "all_to_all"] = "ring"
-    """How sequences cut over cp meet: ring (arXiv 2310.01889) or all-to-all (arXiv 2309.14509)."""
+    context_parallel: Literal["ring", "all_gather", "all_to_all"] = "ring"
+    """How sequences cut over cp meet: ring (arXiv 2310.01889), all-gather of keys and values (arXiv 2407.21783
+    sec. 3.3.2) or all-to-all (arXiv 2309.14509)."""
     moe_imbalance: Annotated[float, Number(least=1, most=1024)] = 1.0
     """The busiest rank's share of routed tokens over the average one."""
     moe_capacity_factor: Annotated[float | None, Number(least=0.01, most=1024)] = None

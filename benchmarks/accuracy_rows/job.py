@@ -24,7 +24,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("HF Trainer", "hf-trainer", {}),
     ("XTuner", "xtuner", {}),
     ("nanotron", "nanotron", {}),
-    ("AutoModel", "fsdp-compiled", {"host.code": "modules"}),
+    ("AutoModel", "fsdp-compiled", {"host.code": "modules", "tensor_parallel.partial_attention": "fused"}),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
     ("Megatron-DeepSpeed", "deepspeed", {}),
@@ -183,10 +183,12 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
 
 def context_parallel_of(row: Row) -> str:
     """How context parallelism exchanges: all-to-all where the source says so (SimuMax's runs, Ulysses),
-    else Megatron-Core's default, the ring."""
+    else torchtitan's default (job_config.py, context_parallel_rotate_method: allgather) or Megatron-Core's, the ring."""
     says = f"{row.dataset} {row.notes}".lower()
     exchanged = any(word in says for word in ("simumax", "a2a cp", "cp_comm_type=a2a", "ulysses"))
-    return "all_to_all" if exchanged or row.dataset == "megascale_moe" else "ring"
+    if exchanged or row.dataset == "megascale_moe":
+        return "all_to_all"
+    return "all_gather" if "torchtitan" in row.text("framework") else "ring"
 
 
 def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:

@@ -8,7 +8,7 @@ from ops.context import LayerContext
 from ops.head_exchange import HeadTensor, HeadTensors
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel
-from ops.mixers.context_parallel import ring_steps
+from ops.mixers.context_parallel import parts_of_sequence
 from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
@@ -238,7 +238,7 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     )
     pieces = [_with_backward(forward)]
     if not exchanged:
-        pieces.append(ring_steps(context, attention, forward))
+        pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:
         pieces.append(score_kernels(context, rows * heads, kv_len))
         pieces.append(joined_heads(context, rows, heads * attention.v_dim))
@@ -274,5 +274,5 @@ ATTENTION = MixerRow(
     core=_core,
     output=_output,
     exchanged=_exchanged,
-    context_parallel=frozenset({"ring", "all_to_all"}),
+    context_parallel=frozenset({"ring", "all_gather", "all_to_all"}),
 )

@@ -58,8 +58,8 @@ def _is_gate(op: Op) -> bool:
 
 
 def _is_kept(op: Op) -> bool:
-    """Whether a message's result is kept: a reduce-scatter's, and a ring's hops with the attention they feed."""
-    if op.role is Role.RING_HOP:
+    """Whether its result is kept: a reduce-scatter's, and that of all that attention to parts of a sequence takes."""
+    if op.role is Role.RING_HOP or op.serves is Role.CORE:
         return True
     return isinstance(op, Comm) and op.collective is Collective.REDUCE_SCATTER
 

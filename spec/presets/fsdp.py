@@ -29,6 +29,7 @@ FSDP = FrameworkPreset(
     tensor_parallel=TensorParallel(
         strategies=("mtp", "fsp"),
         cuts_sequences=True,
+        partial_attention="torch",
         vocab_pad_multiple=1,
         overlap_backward=False,
         overlap_rs_dgrad=True,

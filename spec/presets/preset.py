@@ -94,6 +94,9 @@ class TensorParallel:
     """Tensor-parallel modes it can run."""
     cuts_sequences: bool = False
     """Sequences may be cut over cp."""
+    partial_attention: Literal["fused", "torch"] = "fused"
+    """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused kernels, or PyTorch's
+    context_parallel in fp32, one elementwise kernel after another (ops.mixers.partial_attention)."""
     kv_replication: bool = False
     """Key and value heads fewer than tp are replicated instead of refused."""
     vocab_pad_multiple: Annotated[int, Whole(most=MAX_PADDING)] = 128

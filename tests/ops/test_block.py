@@ -248,7 +248,7 @@ def test_a_row_alone_is_the_row_in_the_table(layers: int, rows: list[int]) -> No
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("kind", ["ring", "all_to_all"])
+@pytest.mark.parametrize("kind", ["ring", "all_gather", "all_to_all"])
 def test_context_parallel_layers_can_be_recomputed(recompute: str, kind: str) -> None:
     """Every collective that runs beside something finds it in its own pass."""
     asked = job(world_size=4, seq_len=2048, context_parallel=kind)

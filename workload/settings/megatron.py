@@ -37,6 +37,7 @@ SWITCHED_OFF = {
     "bulk_dgrad": "--disable-tp-comm-bulk-dgrad",
     "bulk_wgrad": "--disable-tp-comm-bulk-wgrad",
 }
+CP_COMM_TYPES = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
 USAGE = (
     "torchrun ... pretrain_gpt.py $(grep -v '^#' FILE) and your data, tokenizer, learning rate, checkpoints"
 )
@@ -101,7 +102,7 @@ def _degrees(question: Question, plan: Plan) -> Flags:
         refuse_unless(
             job.seq_len % (2 * plan.cp) == 0, NAME, f"{job.seq_len} tokens over 2 x cp {plan.cp} pieces"
         )
-        flags["--cp-comm-type"] = {"ring": "p2p", "all_to_all": "a2a"}[job.context_parallel]
+        flags["--cp-comm-type"] = CP_COMM_TYPES[job.context_parallel]
     sequence_parallel = "--sequence-parallel" in flags
     if any(run.block.moe for run in question.model.blocks):
         refuse_unless(

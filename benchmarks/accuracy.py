@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_rows.books import open_books  # noqa: E402
 from benchmarks.accuracy_rows.calibration import calibration_tables  # noqa: E402
+from benchmarks.accuracy_rows.clauses import stated_lines  # noqa: E402
 from benchmarks.accuracy_rows.coverage import coverage_lines, interval  # noqa: E402
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
 from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
@@ -117,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     priced = sum(one.answer is not None for one in predictions)
     print(f"{len(rows)} rows, {priced} priced, {time.perf_counter() - began:.1f} s -> {asked.out}\n")
+    print("\n".join(stated_lines(rows)), end="\n\n")
     print("\n".join(gap_lines(predictions)), end="\n\n")
     print("\n".join(residual_lines(residuals(predictions))))
     print("\n" + "\n".join(coverage_lines(predictions)))

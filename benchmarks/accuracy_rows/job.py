@@ -91,8 +91,8 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
     if "nanotron" in row.text("framework") and row.whole_or("zero_stage", 0) == 0:
         # trainer.py: DistributedDataParallel, whose hook reduces bucket by bucket, without ZeRO-1 alone
         said["data_parallel.overlap_grad_reduce"] = True
-    if notes.async_tp or notes.overlapped_tp:
-        said["tensor_parallel.overlap"] = True
+    if notes.overlapped_tp is not None or notes.async_tp:
+        said["tensor_parallel.overlap"] = notes.async_tp or bool(notes.overlapped_tp)
     return said
 
 
@@ -115,10 +115,12 @@ def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[G
         said["data_parallel.fp32_gradients"] = not notes.pure_precision
     if any(name in row.text("framework") for name in FP32_REDUCTION):
         said["precision.reduce"] = "fp32"
+    if notes.fp8_parameters:
+        said["precision.parameter_gather"] = "fp8"
     if word in WIDE:
         return said | {"precision.recipe": WIDE[word]}, ()
     if "fp8" in word:
-        return said | _fp8(row, word), (Gap.FP8_COMM,)
+        return said | _fp8(row, word), () if notes.fp8_parameters else (Gap.FP8_COMM,)
     if "fp4" in word:
         return said | {"precision.recipe": "nvfp4"}, ()
     raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(WIDE)}")

@@ -101,7 +101,7 @@ def model_of(row: Row, notes: Notes) -> tuple[ModelSpec, tuple[Gap, ...]]:
         vocab=row.whole_or("vocab", GPT2_VOCAB),
         blocks=_blocks(row, notes, family, norm),
         source=row.dataset,
-        tied_embeddings=family.tied,
+        tied_embeddings=family.tied if notes.tied is None else notes.tied,
         position=family.position,
         max_positions=row.whole("seq_len") if family.position is PositionKind.LEARNED else 0,
         norm=norm,

@@ -4,6 +4,23 @@ import re
 from dataclasses import dataclass
 
 from benchmarks.accuracy_rows.row import Row
+from ops.host_work.cuda_graphs import GRAPHED
+from ops.recompute.modules import MODULES
+
+# Graphs of whole layers: "full" in Megatron-Core's words, "CUDA graphs" in those of MLPerf's NeMo (custom_callbacks.py:
+# one graph for each decoder layer, mlcommons/training_results_v4.1, LAYER_CUDA_GRAPH).
+WHOLE_LAYERS = frozenset({"attn", "mamba", "mlp"})
+GRAPH_SCOPES: dict[str, frozenset[str]] = {name: frozenset({name}) for name in GRAPHED}
+GRAPH_SCOPES |= {"full": WHOLE_LAYERS}
+# What the keys of a recipe may hold in words beside None; None: a number. ``cuda_graph`` is implementation:scopes.
+RECIPE_VALUES: dict[str, frozenset[str] | None] = {
+    "recompute_modules": frozenset({*MODULES, "core_attn"}),
+    "recompute_num_layers": None,
+    "cpu_offload_layers": None,
+    "cuda_graph": frozenset({"local", "transformer_engine", *GRAPH_SCOPES}),
+    "moe_a2a_overlap": frozenset({"True", "False"}),
+    "dispatcher": frozenset({"deepep", "hybridep", "alltoall", "allgather"}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +28,7 @@ class Notes:
     """What the notes of one row state; None or "" where they do not.
 
     ``zero_group`` ranks that share one optimizer state (0: all data-parallel ranks); ``shard_group``
-    the same for fully sharded parameters; ``etp`` expert tensor parallelism; ``capacity`` the experts'
+    the same for fully sharded parameters; ``tied`` embeddings; ``offloaded_layers`` whose activations wait on the host; ``etp`` expert tensor parallelism; ``capacity`` the experts'
     capacity factor; ``recompute_layers`` per stage; ``recompute_modules`` names in the source's words.
     """
 
@@ -26,12 +43,14 @@ class Notes:
     recompute_modules: tuple[str, ...]
     pure_precision: bool
     async_tp: bool
-    overlapped_tp: bool
+    overlapped_tp: bool | None
     overlapped_ddp: bool
     no_overlap: bool
     expert_overlap: bool
     dispatcher: str
-    lighter_ends: bool
+    tied: bool | None
+    fp8_parameters: bool
+    offloaded_layers: int | None
     cuda_graphs: frozenset[str]
     layout: str
     multi_token_prediction: bool
@@ -43,30 +62,59 @@ def notes_of(row: Row) -> Notes:
     lower = notes.lower()
     capacity = re.search(r"capacity(?: factor)?[ =](\d+(?:\.\d+)?)", lower)
     modules = re.search(r"recompute_modules=\[([^\]]*)\]", notes)
-    graph = re.search(r"cuda_graph=(?:local|transformer_engine):(\[[^\]]*\]|\w+)", notes)
+    tied = re.search(r"\b(un)?tied embeddings", lower)
     return Notes(
         zero_group=_group(notes, r"zero1 shard group=(\w+)"),
-        shard_group=_group(notes, r"(?:Megatron-FSDP|FSDP) shard group=(\w+)"),
+        shard_group=_group(notes, r"(?:Megatron-FSDP|FSDP) shard group=(\w+)|FSDP over (\d+) GPUs"),
         etp=_whole(notes, r"(?:\(ETP\)|\bETP)=(\d+)"),
         capacity=float(capacity[1]) if capacity else None,
-        schedule=_word(notes, r"schedule=([\w-]+)"),
+        schedule=_word(notes, r"\bschedule(?:[=:]\s?| (?!not\b|un))([\w-]+)"),
         sharding=_word(notes, r"sharding=(\w+)"),
         kernel=_word(f"{row.text('framework')}; {notes}", r"kernel=([\w.+]+)"),
         recompute_layers=_whole(notes, r"recompute_num_layers=(\d+)"),
         recompute_modules=tuple(re.findall(r"\w+", modules[1])) if modules else (),
         pure_precision="mp_mode=PURE" in notes,
-        async_tp="async tp" in lower or "asynctp" in row.text("framework").lower(),
-        overlapped_tp="dp/tp/pp comm overlap on" in lower,
+        async_tp=re.search(r"(?<!no )async tp", lower) is not None
+        or "asynctp" in row.text("framework").lower(),
+        overlapped_tp=_overlapped_tp(lower),
         overlapped_ddp="ddp torch" in lower,
         no_overlap="no comm overlap" in lower or "no grad overlap" in lower,
         expert_overlap="moe_a2a_overlap=true" in lower,
         dispatcher=_word(lower, r"dispatcher=(\w+)"),
-        lighter_ends="first and last stage have one layer less" in lower,
-        cuda_graphs=frozenset(re.findall(r"\w+", graph[1])) if graph else frozenset(),
+        tied=None if tied is None else tied[1] is None,
+        fp8_parameters="fp8 parameters" in lower,
+        offloaded_layers=_whole(notes, r"cpu_offload_layers=(\d+)"),
+        cuda_graphs=_graphs(notes),
         layout=_word(notes, r"pp_layout=['\"]?([EtmL|()*0-9,]+)"),
         multi_token_prediction=re.search(r"\bmtp\b|multi-token", lower) is not None
         and re.search(r"(no|without) (mtp|multi-token)|mtp[ =:]*(off|0|none|no\b|disabled)", lower) is None,
     )
+
+
+def recipe_settings(clause: str) -> dict[str, str]:
+    """Keys and values of a clause "recipe@tag: key=value key=value"; {} for another."""
+    if not re.match(r"recipe@\S+: ", clause):
+        return {}
+    return dict(re.findall(r"(\w+)=(\[[^\]]*\]|\w+:\[[^\]]*\]|\S+)", clause.split(" (", maxsplit=1)[0]))
+
+
+def _overlapped_tp(lower: str) -> bool | None:
+    """Whether tensor-parallel collectives are split and hidden in the products, where the notes say."""
+    if "tp overlap false" in lower:
+        return False
+    return True if "tp overlap true" in lower or "dp/tp/pp comm overlap on" in lower else None
+
+
+def _graphs(notes: str) -> frozenset[str]:
+    """What CUDA graphs replay: a recipe's scopes (none named: whole layers, Megatron-Core's default), or whole layers."""
+    stated = re.search(r"cuda_graph=(\w+):(\[[^\]]*\]|\w+)", notes)
+    if stated is None:
+        return WHOLE_LAYERS if re.search(r"(^|; )CUDA graphs(;|$)", notes) else frozenset()
+    if stated[1] == "None":
+        return frozenset()
+    scopes = [name for name in re.findall(r"\w+", stated[2]) if name != "None"]
+    found = [GRAPH_SCOPES.get(name, frozenset()) for name in scopes] or [WHOLE_LAYERS]
+    return frozenset[str]().union(*found)
 
 
 def _word(text: str, pattern: str) -> str:
@@ -84,4 +132,5 @@ def _group(text: str, pattern: str) -> int | None:
     found = re.search(pattern, text)
     if not found:
         return None
-    return int(found[1]) if found[1].isdigit() else 0
+    ranks = next(one for one in found.groups() if one is not None)
+    return int(ranks) if ranks.isdigit() else 0

@@ -65,6 +65,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
         zero_stage=zero_stage,
         zero_size=zero_size,
         recompute_modules=_modules(row, notes),
+        offloaded_layers=notes.offloaded_layers or 0,
     )
     found: list[Candidate] = []
     for micro in _micro_batches(row, job, degrees["dp"]):

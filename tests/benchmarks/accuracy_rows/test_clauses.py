@@ -1,0 +1,108 @@
+"""Settings stated in notes: taken where there is a switch, named where there is none, an error where nobody reads them."""
+
+import pytest
+
+from benchmarks.accuracy_rows.clauses import Reading, clauses_of, readings, stated_lines
+from benchmarks.accuracy_rows.gaps import Gap
+from benchmarks.accuracy_rows.job import asked_job
+from benchmarks.accuracy_rows.model import model_of
+from benchmarks.accuracy_rows.notes import WHOLE_LAYERS, notes_of
+from ops.host_work.cuda_graphs import GRAPHED
+from tests.benchmarks.made_up_rows import job_of_row, plans, row
+
+RECIPE = "recipe@v9.9: recompute_modules={} cpu_offload_layers={} cuda_graph={} dispatcher=None (some words)"
+
+
+@pytest.mark.parametrize(
+    ("stated", "scopes"),
+    [
+        ("None:None", frozenset()),
+        ("local:full_iteration", frozenset({"full_iteration"})),
+        ("transformer_engine:['attn', 'moe_router']", frozenset({"attn", "moe_router"})),
+        ("transformer_engine:full", WHOLE_LAYERS),
+        ("local:None", WHOLE_LAYERS),
+        ("local:[]", WHOLE_LAYERS),
+    ],
+)
+def test_scopes_of_cuda_graphs_are_the_jobs(stated: str, scopes: frozenset[str]) -> None:
+    one = row(notes=RECIPE.format("None", "None", stated))
+    assert notes_of(one).cuda_graphs == scopes <= frozenset(GRAPHED)
+    assert job_of_row(one).cuda_graphs == scopes
+    assert {reading for reading, _ in readings(one)} == {Reading.TAKEN}
+
+
+def test_mlperf_states_graphs_overlap_and_parameters_in_words() -> None:
+    cells = {"framework": "MLPerf v5.1 NeMo", "precision": "fp8", "gpu": "H100-80GB"}
+    plain = job_of_row(row(**cells))
+    stated = job_of_row(row(**cells, notes="runs 1-2 s; TP overlap False; FP8 parameters; CUDA graphs"))
+    assert plain.preset.tensor_parallel.overlap
+    assert not stated.preset.tensor_parallel.overlap
+    assert (plain.cuda_graphs, stated.cuda_graphs) == (frozenset(), WHOLE_LAYERS)
+    assert (plain.precision.parameter_gather, stated.precision.parameter_gather) == ("bf16", "fp8")
+    told = row(**cells, notes="TP overlap True; FP8 parameters")
+    assert job_of_row(told).preset.tensor_parallel.overlap
+    assert Gap.FP8_COMM not in asked_job(told, notes_of(told))[1]
+
+
+@pytest.mark.parametrize(
+    ("notes", "overlaps"),
+    [("async TP", True), ("no async TP communication", False), ("vanilla TP", False), ("", False)],
+)
+def test_no_async_is_not_async(notes: str, overlaps: bool) -> None:
+    assert job_of_row(row(notes=notes)).preset.tensor_parallel.overlap is overlaps
+
+
+@pytest.mark.parametrize(
+    ("notes", "tied"), [("tied embeddings", True), ("untied embeddings", False), ("", False)]
+)
+def test_tied_embeddings_are_read(notes: str, tied: bool) -> None:
+    one = row(notes=notes)
+    assert model_of(one, notes_of(one))[0].tied_embeddings is tied
+
+
+def test_offloaded_layers_shard_groups_and_schedules_are_the_plans() -> None:
+    (plan,) = plans(notes=RECIPE.format("None", "2", "None:None"))
+    assert plan.offloaded_layers == 2
+    cells = {"zero_stage": "3", "num_gpus": 64, "dp": 16, "global_batch_sequences": 64}
+    (plan,) = plans(**cells, notes="FSDP over 4 GPUs then data parallel")
+    assert plan.zero_size == 4
+    for words in ("schedule=ZB-H1", "schedule ZB-H1", "schedule: ZB-H1"):
+        assert plans(notes=words)[0].schedule.value == "zb-h1"
+    assert plans(notes="schedule not stated")[0].schedule.value == "1f1b"
+
+
+def test_clauses_end_at_semicolons_outside_brackets() -> None:
+    assert clauses_of("one (two; three); four;; ") == ["one (two; three)", "four"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "found"),
+    [
+        ("Table 3; FLAG odd; published MFU 40%", {Reading.NOTHING}),
+        ("grad_accum=4; CUDA graphs", {Reading.TAKEN}),
+        ("mock data, balanced fake gate, no grad clipping", {Reading.UNPRICED}),
+        ("hypersharding=5", {Reading.UNREAD}),
+        ("pp_layout=Et|ttt|L", {Reading.UNREAD}),
+        ("pp_layout=Et|tttL", {Reading.TAKEN}),
+        ("pp_layout=somehow", {Reading.UNREAD}),
+        (RECIPE.format("['warp']", "None", "None:None"), {Reading.TAKEN, Reading.UNREAD}),
+        (RECIPE.format("None", "None", "local:everything"), {Reading.TAKEN, Reading.UNREAD}),
+        (
+            RECIPE.format("None", "None", "None:None").replace("dispatcher", "new_switch"),
+            {Reading.TAKEN, Reading.UNREAD},
+        ),
+    ],
+)
+def test_every_clause_is_accounted_for(notes: str, found: set[Reading]) -> None:
+    assert {reading for reading, _ in readings(row(notes=notes))} == found
+
+
+def test_the_report_counts_what_is_not_read_as_an_error() -> None:
+    rows = [
+        row(notes="hypersharding=5"),
+        row(notes="hypersharding=6; CUDA graphs"),
+        row(dataset="other", notes="PRETRAIN"),
+    ]
+    first, *others = stated_lines(rows)
+    assert first == "settings in the notes: 1 read, 0 no setting here, 1 sets nothing, 2 not read"
+    assert others == ["    2  ERROR, not read: hypersharding=#: made_up 2"]

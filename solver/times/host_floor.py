@@ -7,7 +7,8 @@ needs longer for a stretch of work between two points where the host waits for t
   pass of a stage is a stretch of its own;
 - the loss of a micro-batch, where it is checked before its backward (Megatron-Core pretrain_gpt.py, ``loss_func``);
 - the experts' token counts, which the host reads in the forward before it can size the exchange
-  (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``).
+  (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``); nothing is issued ahead at that moment
+  (solver.times.after_a_wait).
 
 Where launches block (CUDA_LAUNCH_BLOCKING=1: CUDA C++ Programming Guide, "Asynchronous Concurrent Execution")
 nothing is issued ahead: the device idles while the host makes its next operation, and the two add up.
@@ -22,10 +23,11 @@ import numpy as np
 
 from ops.host_work.issuing import host_work
 from ops.layout import Layout
-from ops.op import Op
+from ops.op import GroupedGemm, Op
+from solver.times.after_a_wait import Issued, between_waits_s
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
-from spec.arrays import BoolArray, FloatArray, bools
+from spec.arrays import BoolArray, FloatArray, bools, floats
 from spec.job import JobSpec
 
 
@@ -35,11 +37,15 @@ def host_shares(
     """For the passes of a micro-batch in order (forward and backward, or forward and the two halves of a split
     backward), each as timed operations and what the device waits for: the seconds by which the host is
     later, as one share of the part ``host`` each."""
-    costs = [_host_s(pricer, job, timed, len(layout)) for timed, _ in passes]
-    busy = [
-        np.sum([share.seconds for share in shares], axis=0) + np.zeros(len(layout)) for _, shares in passes
+    issued = [_issued(pricer, job, timed, shares) for timed, shares in passes]
+    nothing = np.zeros(len(layout))
+    costs = [np.sum([one.host_s for one in ops], axis=0) + nothing for ops in issued]
+    busy = [np.sum([one.device_s for one in ops], axis=0) + nothing for ops in issued]
+    paced = [
+        between_waits_s(ops) if any(one.waits for one in ops) else host
+        for ops, host in zip(issued, costs, strict=True)
     ]
-    late = [np.maximum(host - device, 0.0) for host, device in zip(costs, busy, strict=True)]
+    late = [np.maximum(pace - device, 0.0) for pace, device in zip(paced, busy, strict=True)]
     apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
     apart = apart | job.preset.host.checks_numbers
     if job.blocking_launches:
@@ -58,15 +64,24 @@ def _waits_for_device(layout: Layout, ops: Sequence[Op]) -> BoolArray:
     return bools((layout.pp > 1) | any(op.synchronises for op in ops))
 
 
-def _host_s(pricer: Pricer, job: JobSpec, timed: list[TimedOp], rows: int) -> FloatArray:
-    """Seconds the host needs to issue a pass; an operation that takes no time does not run."""
+def _issued(pricer: Pricer, job: JobSpec, timed: list[TimedOp], shares: list[Share]) -> list[Issued]:
+    """Host and device of every operation of a pass; one that takes no time does not run."""
     call_s = float(pricer.book.host_s("call").seconds[0])
     launch_s = float(pricer.book.host_s("launch").seconds[0])
-    total = np.zeros(rows)
-    for one in timed:
+    found = []
+    for one, share in zip(timed, shares, strict=True):
         work = host_work(one.op, job)
-        total = total + np.where(one.seconds > 0.0, work.calls * call_s + work.launches * launch_s, 0.0)
-    return total
+        host_s = np.where(one.seconds > 0.0, work.calls * call_s + work.launches * launch_s, 0.0)
+        products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
+        found.append(
+            Issued(
+                host_s=host_s,
+                device_s=share.seconds,
+                launches=np.maximum(floats(one.op.repeat * products), 1.0),
+                waits=one.op.synchronises,
+            )
+        )
+    return found
 
 
 def _share(pricer: Pricer, seconds: FloatArray) -> Share:

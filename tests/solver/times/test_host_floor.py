@@ -84,10 +84,16 @@ def test_a_long_backward_lets_the_host_run_ahead() -> None:
     assert sum(late_s(200e-6, 350e-6)) == pytest.approx(50e-6)
 
 
-@pytest.mark.parametrize("where", [{"pp": 2}, {"waits": True}, {"checks": True}])
+@pytest.mark.parametrize("where", [{"pp": 2}, {"checks": True}])
 def test_where_the_host_waits_for_the_device_each_pass_is_a_stretch(where: dict[str, int]) -> None:
     assert late_s(200e-6, 800e-6, **where) == (pytest.approx(100e-6), 0.0)
     assert late_s(200e-6, 250e-6, **where) == (pytest.approx(100e-6), pytest.approx(50e-6))
+
+
+def test_after_a_wait_amid_a_layer_nothing_has_been_issued_ahead() -> None:
+    """The device waits 15 us for the first of 20 norms; or it ends the last, of 10 us, after all are issued."""
+    assert late_s(400e-6, 800e-6, waits=True) == pytest.approx((15e-6, 15e-6))
+    assert late_s(200e-6, 400e-6, waits=True) == pytest.approx((110e-6, 15e-6))
 
 
 def test_what_does_not_run_is_not_issued() -> None:

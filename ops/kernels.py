@@ -172,6 +172,10 @@ KERNELS: dict[str, KernelTraffic] = {
         in_product=True,
     ),
     "accumulate": KernelTraffic(forward_reads=0, forward_writes=0, backward_reads=2, backward_writes=1),
+    # the same into an fp32 sum: the 16-bit gradient read, the sum read and written
+    "accumulate_wide": KernelTraffic(
+        forward_reads=0, forward_writes=0, backward_reads=1, backward_writes=0, fp32_backward=2
+    ),
     # a reduction over gradients: read once
     "norm_reduce": KernelTraffic(
         forward_reads=1, forward_writes=0, backward_reads=0, backward_writes=0, width=Width.ELEMENT

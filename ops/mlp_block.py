@@ -68,8 +68,10 @@ def feed_forward(
         saved_bytes=context.activations(rows.gemm, width),
         bias=mlp.bias,
     )
+    fused = context.job.preset.layers.fused_activation
     return sequence(
         *(_entering(context, sharding, layer, first=layer is inward[0]) for layer in inward),
+        _joined_gradients(context, inward[0], rows.gemm) if joined and not fused else Piece(),
         activation(context, mlp.gated, rows.gemm, width, module),
         sharding.weights(context, down.key, down.inputs * down.outputs),
         linear(context, down),
@@ -109,6 +111,21 @@ def _summed_gradients(context: LayerContext, layer: Linear) -> Piece:
         dtype=context.job.precision.activation,
     )
     return Piece(backward=(added,))
+
+
+def _joined_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Piece:
+    """Gate and up are views of one product's result; backward their gradients are copied into one tensor
+    (PyTorch tools/autograd/derivatives.yaml, split: cat)."""
+    copied = Kernel(
+        module=layer.module,
+        role=Role.COPY,
+        serves=layer.role,
+        kernel="copy",
+        rows=rows,
+        width=layer.outputs,
+        saved_bytes=0.0 * rows,
+    )
+    return Piece(backward=kernel(context, copied).backward)
 
 
 def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Piece:

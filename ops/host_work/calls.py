@@ -6,6 +6,10 @@ table and how it was reduced). Transformer Engine's linear takes 2.7 of them (Tr
 99.7 against 37.1 us on GB200, 90.5 against 33.2 us on GH200). A backward takes as many calls as its forward: the
 runs' backwards took 1.0 to 1.1 times as long. Assumption: "torch", modules without Megatron's layers of Python
 around them.
+
+"nanotron": its LlamaDecoderLayer (67c5ebb, models/llama.py) in the same way, forward and backward on a CPU with a process
+group that moves nothing and flash-attn's kernels left out (torch 2.1): 124 calls at tp 1 and 158 to 168 with
+the ten collectives of tp, which split products too; dealt to its modules by what each takes of a forward.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +21,8 @@ from ops.roles import Role
 class ModuleCalls:
     """Calls of a linear, of an attention kernel, of an exchange over ep, of reading how many tokens each expert
     gets, and of what else is a module, by its role; no other kernel is one. ``first_launch`` is 1 where no call
-    holds an operation's first launch."""
+    holds an operation's first launch. Assumption: a ``collective`` takes two calls: events, streams and NCCL's own
+    enqueueing beside the dispatch."""
 
     linear: float = 0.0
     attention: float = 0.0
@@ -25,10 +30,15 @@ class ModuleCalls:
     token_counts: float = 0.0
     by_role: dict[Role, float] = field(default_factory=dict)
     first_launch: float = 0.0
+    collective: float = 2.0
 
+
+# Triton 2 as PyTorch 2.1 and 2.2 ship it takes 62 us to launch a kernel of many parameters (triton-lang/triton pull
+# request 3503), in calls of 13.48 us.
+TRITON_2_CALLS = 62.0 / 13.48
 
 # By how the framework is written: "modules" (Megatron-Core and Transformer Engine), "torch" (plain PyTorch
-# modules). In compiled code a kernel is a launch and no call.
+# modules), "nanotron" (norms and rotary embeddings of queries and of keys are Triton kernels). In compiled code a kernel is a launch and no call.
 CALLS: dict[str, ModuleCalls] = {
     "modules": ModuleCalls(
         linear=3.0,
@@ -64,11 +74,20 @@ CALLS: dict[str, ModuleCalls] = {
             Role.UNSORT: 4.0,
         },
     ),
+    "nanotron": ModuleCalls(
+        linear=4.1,
+        attention=7.8,
+        by_role={
+            Role.NORM: 3.9 + TRITON_2_CALLS,
+            Role.ROTARY: 18.8 + 2.0 * TRITON_2_CALLS,
+            Role.ACTIVATION: 6.2,
+            Role.RESIDUAL: 2.2,
+        },
+        collective=4.0,
+    ),
     "compiled": ModuleCalls(first_launch=1.0),
 }
 
-# Assumption: a collective takes two calls: events, streams and NCCL's own enqueueing beside the dispatch.
-COLLECTIVE_CALLS = 2.0
 # Of each piece beyond the first of a collective and a product (ops.strategies.pipelined): product, copy, its signal and the
 # wait for the other's (split_overlap_ag), from C++. Assumption: half a launch each, without dispatch and autograd.
 PIECE_LAUNCHES = 2.0

@@ -6,7 +6,6 @@ import numpy as np
 
 from ops.host_work.calls import (
     CALLS,
-    COLLECTIVE_CALLS,
     EXPERT_CALLS,
     EXPERT_CAST_CALLS,
     EXPERT_GRADIENT_CALLS,
@@ -64,9 +63,9 @@ def _work(calls: float | FloatArray, launches: float | FloatArray) -> Issuing:
 def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
     """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function."""
     if op.axis is Axis.EP and calls.exchange:
-        return _work(calls.exchange, COLLECTIVE_CALLS)
+        return _work(calls.exchange, calls.collective)
     pieces = 0.0 if op.pieces is None else PIECE_LAUNCHES * (op.pieces.count - 1)
-    return _work(COLLECTIVE_CALLS, pieces)
+    return _work(calls.collective, pieces)
 
 
 def _linear(op: BatchedGemm, calls: ModuleCalls) -> Issuing:

@@ -263,6 +263,12 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         backward=lambda operands, gradient: operands[0].add_(operands[1]),
         one_kernel=True,
     ),
+    "accumulate_wide": KernelFunction(
+        operands=with_fp32_sum,
+        forward=lambda total, part: part,
+        backward=lambda operands, gradient: operands[0].add_(operands[1]),
+        one_kernel=True,
+    ),
     "accumulate_fp32": KernelFunction(
         operands=with_fp32_sum,
         forward=lambda total, part: part,

@@ -81,7 +81,7 @@ class DataParallel:
     """Layers whose gathered weights live at once: those in use and those coming."""
     update_copies: bool = False
     """The update makes the square roots of the second moments beside them (torch's foreach AdamW)."""
-    accumulation: Literal["accumulate_fp32", "accumulate", ""] = "accumulate_fp32"
+    accumulation: Literal["accumulate_fp32", "accumulate_wide", "accumulate", ""] = "accumulate_fp32"
     """The kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; "" where sharded
     gradients are added in small pieces."""
 
@@ -183,15 +183,18 @@ class Layers:
     """A gated activation keeps only its two inputs."""
     joined_gate: bool = True
     """Gate and up are one matrix."""
+    copies_heads: bool = False
+    """Queries, keys and values are copied out of their product's result, keys and values twice more into one
+    tensor, and their gradients back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """What the Python process does for the device."""
 
-    code: Literal["modules", "torch", "compiled"] = "modules"
+    code: Literal["modules", "torch", "nanotron", "compiled"] = "modules"
     """How its layers are written, a key of ops.host_work.calls.CALLS: "modules" of many Python layers
-    (Megatron-Core, Transformer Engine), plain "torch" modules, or "compiled" code."""
+    (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's own, or "compiled" code."""
     checks_numbers: bool = False
     """The host reads every micro-batch's loss before its backward, and gradients are read once more before they
     are reduced, to find what is not a number."""

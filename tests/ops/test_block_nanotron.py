@@ -1,0 +1,85 @@
+"""What a layer of nanotron copies, adds up and issues beyond others (models/llama.py)."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.host_work.issuing import host_work
+from ops.kernels import bytes_moved_per_element
+from ops.layout import Layout
+from ops.op import Comm, MemoryBound, Op, Piece
+from ops.roles import Module, Role
+from spec.job import JobSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
+from spec.presets.registry import PRESETS
+from tests.ops.layouts import job, written
+
+HIDDEN, FFN, TOKENS = 512, 2048, 256
+COLLECTIVES = 10  # a layer's with tp: 2 gathers and 2 scatters forward, 4 and 2 backward
+
+
+def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8) -> Piece:
+    kind = AttentionKind.MHA if kv_heads == 8 else AttentionKind.GQA
+    attention = AttentionSpec(kind=kind, num_heads=8, num_kv_heads=kv_heads, qk_dim=64, v_dim=64)
+    block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=FFN, gated=True))
+    model = ModelSpec(
+        name="m", hidden=HIDDEN, vocab=1024, blocks=(BlockRun(block=block, count=1),), source=""
+    )
+    return written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
+
+
+def nanotron(**choices: object) -> JobSpec:
+    return job(seq_len=TOKENS, preset=PRESETS["nanotron"].changed(choices))
+
+
+def copies(ops: tuple[Op, ...], module: Module) -> list[int]:
+    """Elements that each copy of a module reads."""
+    found = [op for op in ops if isinstance(op, MemoryBound) and op.kernel == "copy" and op.module is module]
+    return [int(op.rows[0] * op.width[0]) for op in found]
+
+
+@pytest.mark.parametrize(("kv_heads", "width"), [(8, 7 * HIDDEN), (2, 512 + 6 * 128)])
+def test_heads_are_copied_out_of_their_product_and_keys_and_values_twice_more(
+    kv_heads: int, width: int
+) -> None:
+    """permute(...).contiguous() of all, cat of keys and values, and contiguous() of that."""
+    piece = layer(nanotron(), kv_heads=kv_heads)
+    assert copies(piece.forward, Module.ATTENTION) == [TOKENS * width]
+    assert copies(piece.backward, Module.ATTENTION) == [TOKENS * width]
+    assert not copies(layer(nanotron(**{"layers.copies_heads": False})).forward, Module.ATTENTION)
+
+
+def test_gradients_of_gate_and_up_are_joined_where_one_product_made_both() -> None:
+    piece = layer(nanotron())
+    assert copies(piece.backward, Module.MLP) == [TOKENS * 2 * FFN]
+    assert not copies(piece.forward, Module.MLP)
+    assert not copies(layer(nanotron(**{"layers.joined_gate": False})).backward, Module.MLP)
+
+
+def test_a_gradient_is_read_in_16_bits_and_added_to_an_fp32_sum() -> None:
+    assert bytes_moved_per_element("accumulate_wide", backward=True, dtype="bf16") == 2 + 4 + 4
+    kernels = {
+        op.kernel
+        for op in layer(nanotron()).backward
+        if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE
+    }
+    assert kernels == {"accumulate_wide"}
+
+
+def test_a_layer_takes_as_many_calls_as_were_traced() -> None:
+    """124 on one rank, and four for each of ten collectives with tp, beside eight launches of Triton's."""
+
+    def calls(tp: int) -> float:
+        piece = layer(nanotron(), tp)
+        ops = [op for op in (*piece.forward, *piece.backward) if tp > 1 or not isinstance(op, Comm)]
+        return sum(float(host_work(op, nanotron()).calls[0]) for op in ops)
+
+    assert calls(1) - 8 * 62.0 / 13.48 == pytest.approx(124, abs=2)
+    assert calls(8) - calls(1) == pytest.approx(4 * COLLECTIVES)
+
+
+def test_other_frameworks_issue_collectives_in_two_calls() -> None:
+    gather = next(op for op in layer(nanotron(), 8).forward if isinstance(op, Comm))
+    assert host_work(gather, nanotron()).calls[0] == 2 * host_work(gather, job()).calls[0]
+    assert host_work(replace(gather, repeat=3), nanotron()).calls[0] == 12

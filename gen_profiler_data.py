@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec.errors import ConfigError
+from spec.errors import ConfigError, UserError
 from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES
 from spec.program.parser import OneLineParser, decimal, whole
 
@@ -170,20 +170,25 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
 
 
 def in_layout(given: argparse.Namespace) -> int:
-    """The exit status of this rank; of an error that all ranks meet, rank 0 speaks alone."""
+    """The exit status of this rank; of an error that all ranks meet one speaks: rank 0, or the first that is well."""
     with uninterrupted():
+        from profiler.meeting import RankFailedError
         from profiler.rank_layout import read_rank_layout
         from profiler.world import leaving_on_failure
 
     layout = read_rank_layout(os.environ)
+
+    def speaks(error: UserError) -> bool:
+        if isinstance(error, RankFailedError):
+            return error.speaker == layout.rank
+        return layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment")
+
     with leaving_on_failure(layout) as leave:
         return leave(
             exit_status(
                 lambda: measure(given, layout),
                 interrupted=lambda: interrupted(given, layout),
-                speaks=lambda error: (
-                    layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment")
-                ),
+                speaks=speaks,
             )
         )
 

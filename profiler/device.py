@@ -58,6 +58,16 @@ class Device:
         if self.kind == "cuda":
             torch.cuda.synchronize(self.index)
 
+    def answers(self) -> bool:
+        """Whether the device still works after an error; some stay until the process ends."""
+        if self.kind != "cuda":
+            return True
+        try:
+            torch.cuda.synchronize(self.index)
+            return float(torch.ones(1, device=self.torch_device).sum()) == 1.0
+        except RuntimeError:
+            return False
+
     def release_memory(self) -> None:
         """Give cached memory back, after a case that did not fit."""
         if self.kind == "cuda":

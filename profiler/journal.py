@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from profdb.cases import Case
 from profdb.sample import Sample
-from profdb.store.journal import FORMAT, sample_to_plain
+from profdb.store.journal import FORMAT, begun_to_plain, sample_to_plain
 from profdb.store.sole_writer import hold
 from spec.errors import ProfileError
 
@@ -38,6 +39,14 @@ class Journal:
         if not drop_broken_tail(handle):
             journal.write_line({"format": FORMAT, "gpu": gpu})
         return journal
+
+    def begin(self, case: Case) -> None:
+        """A case starts: should it take the process with it, the journal says so."""
+        self.write_line(begun_to_plain(case))
+
+    def withdraw(self) -> None:
+        """The case that began was given up, by no fault of its own."""
+        self.write_line({"given_up": True})
 
     def append(self, sample: Sample) -> None:
         """Keep one sample."""

@@ -1,20 +1,18 @@
 """One case measured: launch, agree, warm up, trials, and a sample under what was launched."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import numpy as np
 
 from profdb.cases import Case
 from profdb.sample import Sample, WorldShape
+from profiler.attempt import DeviceLostError, Outcome, attempt
 from profiler.benchmarks.host import HostStopwatch
-from profiler.benchmarks.launched import OUT_OF_MEMORY, Launched, Launcher, UnsupportedCaseError
-from profiler.cases.sweep_plan import describe
+from profiler.benchmarks.launched import Launched, Launcher
 from profiler.timing import Stopwatch, TrialPlan, burst_length, outliers, spread, stopwatch_for
-from profiler.world import RankFailedError, World
+from profiler.world import World
 
-OK, OOM, FAILED = "ok", "oom", "failed"
+Notes = dict[str, str | int | float | bool]
 
 LONG_CALL_S = 0.05
 """A call this long fills the caches and raises the clocks by itself."""
@@ -39,97 +37,62 @@ class Bench:
         return self.device_clock
 
 
-class TellOthers:
-    """Tells the other ranks, who wait for this rank's word, that it fails; the error goes on."""
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """What is known of a case so far: what was really launched, remarks, and its trials in seconds."""
 
-    def __init__(self, world: World, case: Case) -> None:
-        self.world = world
-        self.case = case
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Send the error in place of the word the others wait for."""
-        if isinstance(problem, Exception):
-            self.world.gather(f"error {type(problem).__name__}: {problem}")
-
-
-def attempt(world: World, case: Case, action: Callable[[], object]) -> tuple[str, str]:
-    """Run ``action`` on every rank: ("ok", ""), ("oom", reason) or ("failed", reason), the same word
-    on all. RankFailedError on the ranks that are well when another one is not."""
-    word = OK
-    with TellOthers(world, case):
-        try:
-            action()
-        except UnsupportedCaseError as refused:
-            word = f"{FAILED} {refused}"
-        except (*OUT_OF_MEMORY, MemoryError) as full:
-            word = f"{OOM} {str(full).splitlines()[0] if str(full) else 'out of memory'}"
-    return common_word(world.gather(word), case)
-
-
-def common_word(labels: list[str], case: Case) -> tuple[str, str]:
-    """The worst of the ranks' words."""
-    for rank, word in enumerate(labels):
-        if word.startswith("error "):
-            raise RankFailedError(f"rank {rank} failed in {describe(case)}: {word.removeprefix('error ')}")
-    for status in (OOM, FAILED):
-        for word in labels:
-            if word.startswith(status):
-                return status, word.removeprefix(status).strip()
-    return OK, ""
+    case: Case
+    notes: Notes = field(default_factory=dict)
+    trials_s: list[float] = field(default_factory=list)
 
 
 def measure(case: Case, bench: Bench, taken: str) -> Sample:
     """The sample of one case; every rank calls this with the same case.
 
-    Raises RankFailedError when another rank could not go on.
+    Raises RankFailedError when another rank could not go on, DeviceLostError, with the sample to keep, when the
+    device answers no more.
     """
     world = bench.world
-    held: list[Launched] = []
-    status, reason = attempt(world, case, lambda: held.append(bench.launcher.launch(case)))
-    trials: list[float] = []
-    notes: dict[str, str | int | float | bool] = {}
-    if status == OK:
-        launched = held[0]
-        case = launched.case
-        notes["implementation"] = launched.implementation
-        if launched.collective:
-            run_together(world, case, lambda: trials.extend(time_trials(launched, bench, notes)))
-        else:
-            warm: list[float] = []
-            status, reason = attempt(world, case, lambda: warm.extend(warm_up(launched, bench)))
-            if status == OK:
-                trials.extend(time_trials(launched, bench, notes, warm[-1]))
-    held.clear()
-    if status != OK:
-        notes["reason"] = reason
-        trials = []
-        world.device.release_memory()
-    return Sample(
-        case=case,
-        trials_s=tuple(trials),
-        status=status,
-        launched=notes,
+    reading = Reading(case=case)
+    outcome = read(reading, bench)
+    if not outcome.ok:
+        reading.notes["reason"] = outcome.reason
+        if not outcome.device_lost:
+            world.device.release_memory()
+    sample = Sample(
+        case=reading.case,
+        trials_s=tuple(reading.trials_s),
+        status=outcome.status,
+        launched=reading.notes,
         taken=taken,
         world=WorldShape(nodes=world.layout.nodes, ranks=world.size),
     )
+    if outcome.device_lost:
+        raise DeviceLostError(sample)
+    return sample
 
 
-def run_together(world: World, case: Case, action: Callable[[], object]) -> None:
-    """Run what needs every rank at once. When a rank dies in it the others hear of it from their
-    connections: RankFailedError instead of torch's account of sockets."""
-    try:
-        action()
-    except RankFailedError:
-        raise
-    except RuntimeError as broken:
-        raise RankFailedError(
-            f"rank {world.rank} lost the others in {describe(case)}: {str(broken).splitlines()[0]}"
-        ) from broken
+def read(reading: Reading, bench: Bench) -> Outcome:
+    """Launch, warm up and time; the trials are kept only when every rank came through."""
+    world, case = bench.world, reading.case
+    held: list[Launched] = []
+    outcome = attempt(world, case, lambda: held.append(bench.launcher.launch(case)))
+    if not outcome.ok:
+        return outcome
+    launched = held.pop()
+    reading.case = launched.case
+    reading.notes["implementation"] = launched.implementation
+    warm: list[float] = []
+    outcome = attempt(world, case, lambda: warm.extend(warm_up(launched, bench)))
+    if not outcome.ok:
+        return outcome
+    one_call_s = world.slowest(warm[-1:])[0]
+    own: list[float] = []
+    outcome = attempt(world, case, lambda: own.extend(time_trials(launched, bench, one_call_s)))
+    if outcome.ok:
+        reading.trials_s = world.slowest(own)
+        remark(reading, burst_length(one_call_s))
+    return outcome
 
 
 def warm_up(launched: Launched, bench: Bench) -> list[float]:
@@ -144,25 +107,22 @@ def warm_up(launched: Launched, bench: Bench) -> list[float]:
     return seconds
 
 
-def time_trials(
-    launched: Launched, bench: Bench, notes: dict[str, str | int | float | bool], one_call_s: float = 0.0
-) -> list[float]:
-    """Raw trials: seconds of one launch, each the maximum over the ranks; ``notes`` learns the burst
-    length, the spread and the flagged outliers."""
-    world = bench.world
+def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[float]:
+    """Raw trials of this rank, seconds of one launch; as many on every rank, which agree on ``one_call_s``."""
     clock = bench.clock_for(launched)
-    align = world.align if launched.collective else None
-    one_call_s = one_call_s or warm_up(launched, bench)[-1]
-    one_call_s = world.slowest([one_call_s])[0]
+    align = bench.world.align if launched.collective else None
     count = burst_length(one_call_s)
     rounds = bench.plan.trials(one_call_s * count)
     if one_call_s < LONG_CALL_S:
         clock.burst(launched.calls, count, align)
-    trials = world.slowest([clock.burst(launched.calls, count, align) for _ in range(rounds)])
-    array = np.asarray(trials, dtype=np.float64)
-    notes["launches_per_trial"] = count
-    notes["spread"] = round(spread(array), 4)
-    flagged = [str(index) for index in np.flatnonzero(outliers(array))]
+    return [clock.burst(launched.calls, count, align) for _ in range(rounds)]
+
+
+def remark(reading: Reading, launches_per_trial: int) -> None:
+    """Note the length of a trial's burst, how far trials spread, and which lie apart."""
+    trials_s = np.asarray(reading.trials_s, dtype=np.float64)
+    reading.notes["launches_per_trial"] = launches_per_trial
+    reading.notes["spread"] = round(spread(trials_s), 4)
+    flagged = [str(index) for index in np.flatnonzero(outliers(trials_s))]
     if flagged:
-        notes["outliers"] = " ".join(flagged)
-    return trials
+        reading.notes["outliers"] = " ".join(flagged)

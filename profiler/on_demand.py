@@ -8,6 +8,7 @@ from pathlib import Path
 from profdb.cases import Case
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import Sample
+from profiler.attempt import DeviceLostError
 from profiler.device import choose_device
 from profiler.machine import machine_facts, matching_sheet
 from profiler.measurement import Bench, measure
@@ -16,6 +17,7 @@ from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from profiler.world import World
 from spec.cluster.architecture import ArchitectureSpec
+from spec.errors import ProfileError
 
 
 def case_measurer(
@@ -25,7 +27,8 @@ def case_measurer(
     ``architecture`` where that is known.
 
     A case that does not fit or cannot run here comes back with status oom or failed, as a collective
-    does: one process has nobody to talk to. Raises ConfigError when cuda is wanted and absent.
+    does: one process has nobody to talk to. Raises ConfigError when cuda is wanted and absent, ProfileError when a case
+    takes the device with it.
     """
     chosen = replace(choose_device(device, 0), architecture=architecture)
     world = World(layout=RankLayout(), device=chosen)
@@ -33,7 +36,12 @@ def case_measurer(
     raise_clocks(chosen)
 
     def measure_one(case: Case) -> Sample:
-        return measure(case, bench, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        try:
+            return measure(case, bench, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        except DeviceLostError as lost:
+            raise ProfileError(
+                f"{chosen.name} answers no more after {lost}; search without measuring"
+            ) from lost
 
     return measure_one
 

@@ -1,6 +1,8 @@
 """A whole profiling run: join the ranks, measure, and bring the samples into the profile."""
 
 import datetime
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,20 +13,24 @@ from profdb.store.data_file import load_profile
 from profdb.store.journal import Recorded, journal_path, read_journal
 from profdb.store.merge import Difference
 from profdb.update import merged_into
+from profiler.attempt import DeviceLostError
+from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
 from profiler.cases.model_cases import model_cases
-from profiler.cases.sweep_plan import SweepPlan, plan_cases
+from profiler.cases.sweep_plan import SweepPlan, describe, plan_cases
 from profiler.device import choose_device
 from profiler.journal import Journal
 from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
 from profiler.measurement import Bench
 from profiler.rank_layout import RankLayout
+from profiler.restart import MOST_RESTARTS, restarts, spent_before_s, start_again
 from profiler.sweep import Budget, SweepResult, sweep
 from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from profiler.world import World, open_world
 from spec.errors import ProfileError, UserError
 from spec.origin import Origin
+from spec.program.ending import complain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +74,10 @@ class Held:
     journal: Journal | None = None
     notes: list[str] = field(default_factory=list)
 
-    def cases(self) -> set[Case]:
-        """Every case measured before."""
+    def cases(self, *, all_runs: bool) -> set[Case]:
+        """Every case measured before: by the run that did not end, or by ``all_runs``."""
         known = {sample.case for sample in self.recorded.samples} if self.recorded else set()
-        if self.profile is not None:
+        if all_runs and self.profile is not None:
             known |= {sample.case for sample in self.profile.samples if sample.origin is Origin.MEASURED}
         return known
 
@@ -96,24 +102,25 @@ def run_profiling(
     launcher: Launcher = TorchLauncher(world=world, compiled=options.compiled)
     if launcher_for is not None:
         launcher = launcher_for(world)
-    report = run_in(world, options, cases, launcher)
-    # after a failure the groups are left to the end of the process: taking them down would wait for
-    # ranks that are gone
-    world.close()
-    return report
+    return run_in(world, options, cases, launcher)
 
 
 def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:
     """The run on an open world."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    budget = Budget(seconds=options.budget_s)
+    budget = Budget(seconds=options.budget_s, started=time.monotonic() - spent_before_s(os.environ))
     sheet = matching_sheet(world.device.name, world.device.kind, options.root)
     machine = machine_facts(world, sheet, date)
     held = leader_opens(world, options, machine)
     left = remaining_cases(world, options, cases, held)
+    world.begin("opening groups")
+    world.open_groups(tilings_of(left, world))
     bench = Bench(world=world, launcher=launcher)
     raise_clocks(world.device)
-    result = sweep(left, bench, held.journal, budget, date)
+    result = swept(left, bench, held.journal, budget, date)
+    # before the fits: the others need not wait for them, and after a failure the groups are left to the end of the
+    # process, as taking them down would wait for ranks that are gone
+    world.close()
     if held.journal is None:
         return None
     notes = [*held.notes, *remarks(world, sheet)]
@@ -121,6 +128,25 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     # closed when its samples are in the profile: until then no other run may take it
     held.journal.close()
     return report
+
+
+def swept(
+    cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, date: str
+) -> SweepResult:
+    """The sweep; a device that is lost over a case starts this program anew behind that case."""
+    try:
+        return sweep(cases, bench, journal, budget, date)
+    except DeviceLostError as lost:
+        if journal is not None:
+            journal.close()
+        if restarts(os.environ) >= MOST_RESTARTS:
+            raise ProfileError(
+                f"{bench.world.device.name} was lost {MOST_RESTARTS} times, last in {lost}; look after it, then go on "
+                "with --resume"
+            ) from lost
+        if bench.world.leads:
+            complain(f"note: started again after the device was lost in {lost}")
+        start_again(budget.elapsed_s)
 
 
 def leader_opens(world: World, options: RunOptions, machine: MachineFacts) -> Held:
@@ -157,13 +183,37 @@ def open_files(options: RunOptions, machine: MachineFacts, held: Held) -> None:
             )
         held.notes.append(f"{len(held.recorded.samples)} samples of an earlier run recovered from {path}")
     held.journal = Journal.open(path, machine.gpu)
+    if held.recorded is not None and held.recorded.unended is not None and goes_on(options):
+        pass_over(held, held.recorded, machine)
+
+
+def pass_over(held: Held, recorded: Recorded, machine: MachineFacts) -> None:
+    """The case during which the earlier run ended is not tried again: it may have been the cause."""
+    assert held.journal is not None
+    assert recorded.unended is not None
+    sample = Sample(
+        case=recorded.unended,
+        trials_s=(),
+        status="failed",
+        launched={"reason": "the process ended during this case"},
+        taken=machine.date,
+    )
+    held.journal.append(sample)
+    held.recorded = replace(recorded, samples=(*recorded.samples, sample), unended=None)
+    held.notes.append(f"passed over, as the earlier run ended in it: {describe(sample.case)}")
+
+
+def goes_on(options: RunOptions) -> bool:
+    """Whether this run continues one: asked to, or started again by itself."""
+    return options.resume or restarts(os.environ) > 0
 
 
 def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], held: Held) -> list[Case]:
-    """The cases to measure, the same on every rank: with --resume those that rank 0 lacks."""
-    if not options.resume:
+    """The cases to measure, the same on every rank: with --resume those that rank 0 lacks, after a restart those that
+    the journal lacks."""
+    if not goes_on(options):
         return list(cases)
-    known = held.cases() if world.leads else set()
+    known = held.cases(all_runs=options.resume) if world.leads else set()
     flags = "".join("0" if case in known else "1" for case in cases)
     wanted = world.gather(flags)[0]
     return [case for case, flag in zip(cases, wanted, strict=True) if flag == "1"]
@@ -198,7 +248,7 @@ def finish(
     samples: tuple[Sample, ...] = read_journal(path).samples
     profile = ProfileDatabase(machine=with_best_flops(machine, samples), samples=samples)
     differences: tuple[Difference, ...] = ()
-    skipped = len(held.cases()) if options.resume else 0
+    skipped = len(held.cases(all_runs=True)) if options.resume else 0
     if samples:
         # the file as it is now: others may have added to it since the sweep began
         merged = merged_into(options.output, profile)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from profdb.cases import Case
-from profiler.cases.sweep_plan import benchmark_of
+from profdb.sample import Sample
+from profiler.attempt import DeviceLostError
+from profiler.cases.sweep_plan import benchmark_of, describe
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
 
@@ -26,7 +28,12 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether no case should be started any more."""
-        return self.seconds > 0.0 and time.monotonic() - self.started >= self.seconds
+        return self.seconds > 0.0 and self.elapsed_s >= self.seconds
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self.started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,8 @@ def sweep(
     """Measure ``cases`` in order. Rank 0 decides before each whether to go on and keeps the samples
     (``journal``; None on the other ranks).
 
-    Raises RankFailedError on every rank that is still well when another one is not.
+    Raises RankFailedError on every rank that is still well when another one is not, DeviceLostError on all when the
+    device of one answers no more; the samples so far are kept.
     """
     world = bench.world
     statuses: Counter[str] = Counter()
@@ -57,10 +65,26 @@ def sweep(
         while world.decide(STOP if done == len(cases) or budget.spent else done) != STOP:
             case = cases[done]
             progress.set_description(benchmark_of(case), refresh=False)
-            sample = measure(case, bench, taken)
-            if journal is not None:
-                journal.append(sample)
+            world.begin(describe(case), kept=f"{done} samples of this run")
+            sample = kept_sample(case, bench, journal, taken)
             statuses[sample.status] += 1
             done += 1
             progress.update()
     return SweepResult(statuses=statuses, left=len(cases) - done, seconds=time.monotonic() - start)
+
+
+def kept_sample(case: Case, bench: Bench, journal: Journal | None, taken: str) -> Sample:
+    """The sample of a case, in the journal; DeviceLostError when the device was lost over it."""
+    if journal is None:
+        return measure(case, bench, taken)
+    journal.begin(case)
+    try:
+        sample = measure(case, bench, taken)
+    except DeviceLostError as lost:
+        journal.append(lost.sample)
+        raise
+    except KeyboardInterrupt:
+        journal.withdraw()
+        raise
+    journal.append(sample)
+    return sample

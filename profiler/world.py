@@ -3,23 +3,30 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from profiler.cases.group_tilings import GroupTiling
 from profiler.device import Device
+from profiler.meeting import RankFailedError, connect, meet
 from profiler.rank_layout import RankLayout
-from spec.errors import ConfigError, UserError
+from profiler.watch import Watch
+from spec.errors import ConfigError
 
+Said = TypeVar("Said")
 
-class RankFailedError(UserError):
-    """A rank could not go on; every rank stops with the same message."""
+SPEAKS_FIRST_S = 20.0
+"""How much longer torch's own groups wait than a rank's watch: it has the last word and names the rank."""
+
+NCCL_LEAVES_ENDING_TO_US = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
+"""NCCL's thread would abort the process at a device error or a timeout, before anything is said or kept
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +43,8 @@ class World:
     backend: str = ""
     domain_ranks: int = 1
     control: Any = None
+    watch: Watch | None = None
+    limit: timedelta = timedelta(seconds=120)
     handles: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     @property
@@ -53,22 +62,75 @@ class World:
         """Whether this rank decides, writes and prints."""
         return self.rank == 0
 
+    def join(self, store: dist.Store) -> None:
+        """Form the group of all ranks, which have met at ``store``."""
+
+        def form() -> None:
+            dist.init_process_group(
+                self.backend,
+                store=store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=self.limit,
+                device_id=self.device.torch_device if self.device.kind == "cuda" else None,
+            )
+            self.control = dist.new_group(backend="gloo", timeout=self.limit)
+
+        self._talk(form)
+
+    def open_groups(self, tilings: Sequence[GroupTiling]) -> None:
+        """Make the groups of ``tilings`` before anything is measured; every rank calls this with the same."""
+        if tilings:
+            self.device.release_memory()
+        for tiling in tilings:
+            self.group_for(tiling)
+
     def group_for(self, tiling: GroupTiling) -> Any:
         """The process group of this rank in a tiling; every rank asks for it at the same time."""
         key = (tiling.intra, tiling.inter)
         if key not in self.handles:
-            for ranks in tiling.groups:
-                handle = dist.new_group(list(ranks), backend=self.backend)
-                if self.rank in ranks:
-                    self.handles[key] = handle
+            self.handles[key] = self._talk(lambda: self._make(tiling))
         return self.handles[key]
+
+    def _make(self, tiling: GroupTiling) -> Any:
+        """All groups of a tiling by one split of the world where torch can, else one after another."""
+        if self.backend == "nccl" and hasattr(dist, "split_group"):
+            return dist.split_group(split_ranks=[list(ranks) for ranks in tiling.groups], timeout=self.limit)
+        own = None
+        for ranks in tiling.groups:
+            handle = dist.new_group(list(ranks), backend=self.backend, timeout=self.limit)
+            own = handle if self.rank in ranks else own
+        return own
+
+    def begin(self, doing: str, *, kept: str = "") -> None:
+        """What the ranks do from here on and what would be left, for the line that a failure ends with."""
+        if self.watch is not None:
+            self.watch.step(doing)
+            self.watch.kept = f"{kept} are kept, go on with --resume" if kept else ""
+
+    def _talk(self, action: Callable[[], Said]) -> Said:
+        """What needs every rank; RankFailedError, with the rank that is gone, instead of torch's account of
+        sockets."""
+        if self.watch is not None:
+            self.watch.step(self.watch.doing)
+        try:
+            return action()
+        except RuntimeError as broken:
+            raise self.lost(str(broken)) from broken
+
+    def lost(self, cause: str) -> RankFailedError:
+        """The error of a run whose ranks have lost each other."""
+        said = cause.partition("\n")[0]
+        if self.watch is None:
+            return RankFailedError(f"rank {self.rank} lost the others ({said})", speaker=self.rank)
+        return self.watch.account(said)
 
     def decide(self, value: int) -> int:
         """Rank 0's ``value``, the same on every rank."""
         if self.size == 1:
             return value
         buffer = torch.tensor([value], dtype=torch.int64)
-        dist.broadcast(buffer, src=0, group=self.control)
+        self._talk(lambda: dist.broadcast(buffer, src=0, group=self.control))
         return int(buffer.item())
 
     def slowest(self, seconds: list[float]) -> list[float]:
@@ -76,7 +138,7 @@ class World:
         if self.size == 1:
             return seconds
         buffer = torch.tensor(seconds, dtype=torch.float64)
-        dist.all_reduce(buffer, op=dist.ReduceOp.MAX, group=self.control)
+        self._talk(lambda: dist.all_reduce(buffer, op=dist.ReduceOp.MAX, group=self.control))
         return [float(value) for value in buffer]
 
     def gather(self, word: str) -> list[str]:
@@ -84,7 +146,7 @@ class World:
         if self.size == 1:
             return [word]
         labels: list[Any] = [None] * self.size
-        dist.all_gather_object(labels, word, group=self.control)
+        self._talk(lambda: dist.all_gather_object(labels, word, group=self.control))
         return [str(item) for item in labels]
 
     def align(self) -> None:
@@ -97,6 +159,9 @@ class World:
     def close(self) -> None:
         """Take the groups down."""
         if self.size > 1 and dist.is_initialized():
+            self._talk(lambda: dist.barrier(group=self.control))
+            if self.watch is not None:
+                self.watch.stop()
             dist.destroy_process_group()
 
 
@@ -140,19 +205,20 @@ def open_world(
         )
     if layout.size == 1:
         return World(layout=layout, device=device)
-    backend = "nccl" if device.kind == "cuda" else "gloo"
-    os.environ.setdefault("MASTER_ADDR", layout.master_addr)
-    os.environ.setdefault("MASTER_PORT", str(layout.master_port))
-    limit = timedelta(seconds=timeout_s)
-    dist.init_process_group(
-        backend,
-        rank=layout.rank,
-        world_size=layout.size,
-        timeout=limit,
-        device_id=device.torch_device if device.kind == "cuda" else None,
+    for name, value in NCCL_LEAVES_ENDING_TO_US.items():
+        os.environ.setdefault(name, value)
+    store = meet(layout, timeout_s)
+    watch = Watch(store=connect(layout, timeout_s), rank=layout.rank, size=layout.size, timeout_s=timeout_s)
+    watch.start()
+    world = World(
+        layout=layout,
+        device=device,
+        backend="nccl" if device.kind == "cuda" else "gloo",
+        domain_ranks=domain,
+        watch=watch,
+        limit=timedelta(seconds=timeout_s + SPEAKS_FIRST_S),
     )
-    control = dist.new_group(backend="gloo", timeout=limit)
-    world = World(layout=layout, device=device, backend=backend, domain_ranks=domain, control=control)
+    world.join(store)
     check_same_machines(world)
     return world
 

@@ -1,7 +1,8 @@
 """Samples as lines of JSON: what a run that has not ended has measured so far.
 
 The journal lies beside the profile (``data.pt.journal``) until the run ends and its samples are in
-the profile. The first line holds the format and the GPU.
+the profile. The first line holds the format and the GPU. A line of a case that begins stands before its
+sample; one without a sample is the case that took the process with it.
 """
 
 import json
@@ -26,10 +27,12 @@ def journal_path(profile: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A journal as read: the GPU it was taken on, and its samples in order."""
+    """A journal as read: the GPU it was taken on, its samples in order, and the case that was begun and neither
+    ended nor given up."""
 
     gpu: str
     samples: tuple[Sample, ...]
+    unended: Case | None = None
 
 
 def sample_to_plain(sample: Sample) -> dict[str, Any]:
@@ -44,6 +47,11 @@ def sample_to_plain(sample: Sample) -> dict[str, Any]:
         "taken": sample.taken,
         "world": asdict(sample.world),
     }
+
+
+def begun_to_plain(case: Case) -> dict[str, Any]:
+    """A case that begins as JSON types."""
+    return {"begun": asdict(case), "family": FAMILY_OF[type(case)].value}
 
 
 def case_from_plain(family: str, plain: dict[str, Any]) -> Case:
@@ -81,6 +89,7 @@ def read_journal(path: Path) -> Recorded:
         raise ProfileError(f"{path}: {error}") from error
     samples: list[Sample] = []
     gpu = ""
+    unended: Case | None = None
     for number, line in enumerate(lines, start=1):
         try:
             plain = json.loads(line)
@@ -88,10 +97,13 @@ def read_journal(path: Path) -> Recorded:
                 if plain["format"] != FORMAT:
                     raise ValueError(f"format {plain['format']!r}")
                 gpu = plain["gpu"]
+            elif "begun" in plain:
+                unended = case_from_plain(plain["family"], plain["begun"])
             else:
-                samples.append(sample_from_plain(plain))
+                unended = None
+                samples += [] if "given_up" in plain else [sample_from_plain(plain)]
         except (KeyError, TypeError, ValueError, RecursionError, ProfileError) as error:
             raise ProfileError(
                 f"{path}, line {number}: not a journal of this program ({error}); move it away"
             ) from error
-    return Recorded(gpu=gpu, samples=tuple(samples))
+    return Recorded(gpu=gpu, samples=tuple(samples), unended=unended)

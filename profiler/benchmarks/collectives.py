@@ -4,13 +4,14 @@
 all-gather, the input of a reduce-scatter, the buffer of the others, the message of a p2p.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from profdb.cases import CollectiveCase
+from profdb.cases import Case, CollectiveCase
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import torch_dtype
@@ -66,6 +67,17 @@ def tiling_for(case: CollectiveCase, world: World) -> GroupTiling:
     if tiling.siblings != case.siblings:
         raise UnsupportedCaseError(f"{tiling.siblings} groups share a domain here, not {case.siblings}")
     return tiling
+
+
+def tilings_of(cases: Sequence[Case], world: World) -> list[GroupTiling]:
+    """The tilings that the collectives among ``cases`` need, each once; those that this world cannot form are
+    left to the cases' own refusal."""
+    found: dict[GroupTiling, None] = {}
+    for case in cases:
+        if isinstance(case, CollectiveCase):
+            with contextlib.suppress(UnsupportedCaseError):
+                found[tiling_for(case, world)] = None
+    return list(found)
 
 
 def whole_elements(case: CollectiveCase) -> int:

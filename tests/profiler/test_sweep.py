@@ -1,7 +1,10 @@
 """The stored key is what was launched, for every benchmark, through journal and profile."""
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -10,13 +13,18 @@ from profdb.cases import Case, GemmCase, HostCase
 from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path, read_journal
+from profiler import profiling_run
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.cases.planned import most_informative_first
 from profiler.cases.sweep_plan import BENCHMARKS, SweepPlan, benchmark_of, gpu_compute, plan_cases
+from profiler.device import Device
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
 from profiler.profiling_run import RunOptions, run_in
+from profiler.rank_layout import RankLayout
 from profiler.sweep import Budget, sweep
+from profiler.world import World
+from spec.errors import ProfileError
 from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, seconds_of, single_world
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,15 +143,129 @@ def test_running_out_of_memory_in_the_call_is_recorded_too() -> None:
     assert measure(GemmCase(m=8, k=8, n=8), bench, "").status == "ok"
 
 
-def test_an_unexpected_error_is_not_swallowed() -> None:
+class TritonError(Exception):
+    """As triton.CompilationError: of no family but Exception."""
+
+
+RAISED = [
+    (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul"), "failed"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "oom"),
+    (RuntimeError("CUDA driver error: out of memory"), "oom"),
+    (MemoryError(), "oom"),
+    (torch.OutOfMemoryError("CUDA out of memory."), "oom"),
+    (ValueError("Scale must be contiguous"), "failed"),
+    (TypeError("unexpected keyword 'enable_gqa'"), "failed"),
+    (NotImplementedError("no backward"), "failed"),
+    (AssertionError(), "failed"),
+    (ImportError("no module named triton"), "failed"),
+    (KeyError("float8"), "failed"),
+    (OSError("gcc not found"), "failed"),
+    (TritonError("at 12:4"), "failed"),
+    (UnsupportedCaseError("no such kernel"), "failed"),
+]
+
+
+class BreaksAt:
+    """A clock that raises at its n-th burst: in the first launch, in a later one, in the trials."""
+
+    def __init__(self, problem: Exception, burst: int) -> None:
+        self.problem, self.left = problem, burst
+
+    def burst(self, *_: object) -> float:
+        self.left -= 1
+        if self.left == 0:
+            raise self.problem
+        return 1e-3
+
+
+@pytest.mark.parametrize(("problem", "status"), RAISED, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("point", ["launch", 1, 2, 4, 6])
+def test_whatever_a_case_raises_is_its_result(problem: Exception, status: str, point: str | int) -> None:
+    case = GemmCase(m=8, k=8, n=8)
     bench = fake_bench()
+    if point == "launch":
+        bench.launcher.before = raising(problem)  # type: ignore[attr-defined]
+    else:
+        bench.device_clock = BreaksAt(problem, int(point))
+    sample = measure(case, bench, "2026-01-01")
+    assert (sample.case, sample.status, sample.trials_s) == (case, status, ())
+    said = str(problem) or type(problem).__name__
+    assert said in str(sample.launched["reason"])
 
-    def broken(_: Case) -> None:
-        raise ValueError("a bug of ours")
 
-    bench.launcher.before = broken  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="a bug of ours"):
-        measure(GemmCase(m=8, k=8, n=8), bench, "")
+def raising(problem: BaseException) -> Callable[[Case], None]:
+    def refuse(_: Case) -> None:
+        raise problem
+
+    return refuse
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_stops_a_program_stops_a_sweep(stop: BaseException, tmp_path: Path) -> None:
+    bench = fake_bench()
+    bench.launcher.before = raising(stop)  # type: ignore[attr-defined]
+    journal = Journal.open(tmp_path / "journal", "fake")
+    with pytest.raises(type(stop)):
+        sweep([GemmCase(m=8, k=8, n=8)], bench, journal, Budget(), "")
+    journal.close()
+    # a case that Ctrl-C meets is none that took the process with it
+    given_up = isinstance(stop, KeyboardInterrupt)
+    assert (read_journal(tmp_path / "journal").unended is None) is given_up
+
+
+class Lost(Device):
+    """A device that no call brings back."""
+
+    def answers(self) -> bool:
+        return False
+
+
+def test_a_lost_device_starts_the_program_again_behind_the_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases: list[Case] = [GemmCase(m=8 * size, k=8, n=8) for size in (1, 2, 3)]
+    started: list[float] = []
+
+    def again(spent_s: float) -> NoReturn:
+        started.append(spent_s)
+        raise SystemExit
+
+    monkeypatch.setattr(profiling_run, "start_again", again)
+    options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu")
+    problem = RuntimeError("CUDA error: an illegal memory access was encountered")
+    launcher = FakeLauncher(
+        clock=FakeClock(), before=lambda case: raising(problem)(case) if case == cases[1] else None
+    )
+    world = World(layout=RankLayout(), device=Lost(kind="cpu"))
+    with pytest.raises(SystemExit):
+        run_in(world, options, cases, launcher)
+    assert len(started) == 1
+    monkeypatch.setenv("PROFILER_RESTARTS", "1")
+    again_launcher = FakeLauncher(clock=FakeClock())
+    report = run_in(single_world(), options, cases, again_launcher)
+    assert again_launcher.launched == cases[2:]
+    assert report is not None
+    states = {sample.case: sample for sample in report.profile.samples}
+    assert [states[case].status for case in cases] == ["ok", "failed", "ok"]
+    assert "illegal memory access" in str(states[cases[1]].launched["reason"])
+    monkeypatch.setenv("PROFILER_RESTARTS", "50")
+    launcher.launched.clear()
+    with pytest.raises(ProfileError, match="was lost 50 times, last in linear"):
+        run_in(world, replace(options, output=tmp_path / "other.pt"), cases, launcher)
+
+
+def test_the_case_that_took_the_process_with_it_is_passed_over(tmp_path: Path) -> None:
+    cases: list[Case] = [GemmCase(m=8 * size, k=8, n=8) for size in (1, 2, 3)]
+    path = journal_path(tmp_path / "data.pt")
+    first, _ = run_fake(cases[:1], tmp_path / "first.pt")
+    journal = Journal.open(path, first.machine.gpu)
+    journal.append(first.samples[0])
+    journal.begin(cases[1])
+    journal.close()
+    profile, launcher = run_fake(cases, tmp_path / "data.pt", resume=True)
+    assert launcher.launched == cases[2:]
+    assert [sample.status for sample in profile.samples] == ["ok", "failed", "ok"]
+    assert profile.samples[1].launched["reason"] == "the process ended during this case"
 
 
 def test_a_spent_budget_stops_before_the_next_case(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from spec.program.parser import OneLineParser, decimal, whole
 if TYPE_CHECKING:
     from profdb.sample import ProfileDatabase
     from profiler.profiling_run import RunOptions
-    from profiler.rank_layout import RankLayout
+    from profiler.ranks.rank_layout import RankLayout
 
 ROOT = Path(__file__).resolve().parent
 MOST_SECONDS = 1e6
@@ -172,9 +172,9 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
 def in_layout(given: argparse.Namespace) -> int:
     """The exit status of this rank; of an error that all ranks meet one speaks: rank 0, or the first that is well."""
     with uninterrupted():
-        from profiler.meeting import RankFailedError
-        from profiler.rank_layout import read_rank_layout
-        from profiler.world import leaving_on_failure
+        from profiler.ranks.meeting import RankFailedError
+        from profiler.ranks.rank_layout import read_rank_layout
+        from profiler.ranks.world import leaving_on_failure
 
     layout = read_rank_layout(os.environ)
 

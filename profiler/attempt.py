@@ -13,7 +13,7 @@ from profdb.cases import Case
 from profdb.sample import Sample
 from profiler.benchmarks.launched import OUT_OF_MEMORY, UnsupportedCaseError
 from profiler.cases.sweep_plan import describe
-from profiler.world import World
+from profiler.ranks.world import World
 
 OK, OOM, FAILED, LOST = "ok", "oom", "failed", "lost"
 

@@ -9,7 +9,7 @@ import torch
 from profdb.cases import GemmCase, GroupedGemmCase
 from profdb.sample import MachineFacts, Sample
 from profiler.device import nvidia_smi
-from profiler.world import World
+from profiler.ranks.world import World
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import known_clusters, read_cluster
 

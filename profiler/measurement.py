@@ -9,8 +9,8 @@ from profdb.sample import Sample, WorldShape
 from profiler.attempt import DeviceLostError, Outcome, attempt
 from profiler.benchmarks.host import HostStopwatch
 from profiler.benchmarks.launched import Launched, Launcher
+from profiler.ranks.world import World
 from profiler.timing import Stopwatch, TrialPlan, burst_length, outliers, spread, stopwatch_for
-from profiler.world import World
 
 Notes = dict[str, str | int | float | bool]
 

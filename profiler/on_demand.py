@@ -12,10 +12,10 @@ from profiler.attempt import DeviceLostError
 from profiler.device import choose_device
 from profiler.machine import machine_facts, matching_sheet
 from profiler.measurement import Bench, measure
-from profiler.rank_layout import RankLayout
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import World
 from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
-from profiler.world import World
 from spec.cluster.architecture import ArchitectureSpec
 from spec.errors import ProfileError
 

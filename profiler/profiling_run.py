@@ -22,12 +22,12 @@ from profiler.device import choose_device
 from profiler.journal import Journal
 from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
 from profiler.measurement import Bench
-from profiler.rank_layout import RankLayout
-from profiler.restart import MOST_RESTARTS, restarts, spent_before_s, start_again
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.restart import MOST_RESTARTS, restarts, spent_before_s, start_again
+from profiler.ranks.world import World, open_world
 from profiler.sweep import Budget, SweepResult, sweep
 from profiler.timing import raise_clocks
 from profiler.torch_launcher import TorchLauncher
-from profiler.world import World, open_world
 from spec.errors import ProfileError, UserError
 from spec.origin import Origin
 from spec.program.ending import complain

@@ -20,7 +20,7 @@ from profiler.benchmarks.launched import Launched
 from profiler.benchmarks.linear import launch_gemm
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.benchmarks.optimizer import launch_optimizer
-from profiler.world import World
+from profiler.ranks.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

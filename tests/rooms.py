@@ -31,7 +31,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "exporters",
         "commands",
     ),
-    "profiler": ("cases", "benchmarks", "pictures"),
+    "profiler": ("cases", "ranks", "benchmarks", "pictures"),
     "solver": (
         "schedules",
         "plans",

@@ -8,8 +8,8 @@ from profdb.cases import Case
 from profiler.benchmarks.launched import Call, Launched
 from profiler.device import Device
 from profiler.measurement import Bench
-from profiler.rank_layout import RankLayout
-from profiler.world import World
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import World
 
 
 def seconds_of(case: Case) -> float:

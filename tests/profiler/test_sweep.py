@@ -21,9 +21,9 @@ from profiler.device import Device
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
 from profiler.profiling_run import RunOptions, run_in
-from profiler.rank_layout import RankLayout
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import World
 from profiler.sweep import Budget, sweep
-from profiler.world import World
 from spec.errors import ProfileError
 from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, seconds_of, single_world
 

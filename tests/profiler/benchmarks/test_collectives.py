@@ -11,8 +11,8 @@ from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.collectives import launch_collective
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
-from profiler.rank_layout import RankLayout
-from profiler.world import World
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import World
 from spec.collectives import Collective
 
 SENDER = 1  # rank 1 of two nodes of two; its pair inside the node is (0, 1), between nodes (1, 3)

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from profiler.rank_layout import RankLayout
-from profiler.restart import restarts
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.restart import restarts
 from spec.errors import UserError
 
 ASK_AGAIN_S = 0.05

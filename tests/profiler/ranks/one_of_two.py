@@ -13,12 +13,12 @@ from pathlib import Path
 from profdb.cases import Case, CollectiveCase, GemmCase
 from profiler.benchmarks.launched import Call, Launched
 from profiler.device import Device
-from profiler.meeting import RankFailedError
 from profiler.profiling_run import RunOptions, run_profiling
-from profiler.rank_layout import RankLayout, read_rank_layout
-from profiler.restart import restarts
+from profiler.ranks.meeting import RankFailedError
+from profiler.ranks.rank_layout import RankLayout, read_rank_layout
+from profiler.ranks.restart import restarts
+from profiler.ranks.world import World, leaving_on_failure
 from profiler.torch_launcher import TorchLauncher
-from profiler.world import World, leaving_on_failure
 from spec.collectives import Collective
 from spec.errors import UserError
 

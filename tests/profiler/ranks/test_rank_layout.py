@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.rank_layout import RankLayout, first_host, read_rank_layout, tasks_per_node
+from profiler.ranks.rank_layout import RankLayout, first_host, read_rank_layout, tasks_per_node
 from spec.errors import ConfigError
 
 SLURM = {

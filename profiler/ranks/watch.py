@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from profiler.meeting import RankFailedError, ranks_named
+from profiler.ranks.meeting import RankFailedError, ranks_named
 from spec.program.ending import WRONG_INPUT, complain
 
 BEAT_S = 0.5

@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from profiler.cases.group_tilings import GroupTiling
 from profiler.device import Device
-from profiler.meeting import RankFailedError, connect, meet
-from profiler.rank_layout import RankLayout
-from profiler.watch import Watch
+from profiler.ranks.meeting import RankFailedError, connect, meet
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.watch import Watch
 from spec.errors import ConfigError
 
 Said = TypeVar("Said")

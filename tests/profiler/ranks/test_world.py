@@ -17,9 +17,9 @@ from profdb.store.journal import journal_path, read_journal
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(ROOT / "gen_profiler_data.py")
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def environment(**more: str) -> dict[str, str]:

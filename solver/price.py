@@ -18,6 +18,7 @@ from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import ChunkTable, StageTable, stage_table
 from solver.plans.plan_table import PlanTable
+from solver.times.first_layer import as_first, first_layers
 from solver.times.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
 from solver.times.op_times import Pricer
 from solver.times.step_parts import PARTS, SumByPart, added
@@ -104,12 +105,7 @@ class StageSeconds:
 def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StageSeconds:
     """Time every stage row of the table."""
     plans, stages = table.plans, table.stages
-    # Runs of equal blocks share a piece.
-    timed = {
-        id(piece): layer_times(pricer, job, piece, table.layers.layout, split=plans.schedule.splits_backward)
-        for piece in {id(piece): piece for piece in table.layers.pieces}.values()
-    }
-    times = [timed[id(piece)] for piece in table.layers.pieces]
+    times = _timed_pieces(job, table, pricer)
     forward = _stage_sum(table, [time.forward for time in times])
     backward = _stage_sum(table, [time.backward for time in times])
     row_layout = plans.layout.take(stages.plan)
@@ -132,6 +128,25 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     )
 
 
+def _timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:
+    """Every block kind, then each as a stage's first layer, then embedding and head. Runs of equal blocks
+    share a piece."""
+    ops = table.layers.ops
+    ends = (ops.embedding, ops.head)
+    if job.preset.data_parallel.gathers_every_forward:
+        ends = (as_first(ops.embedding), as_first(ops.head))
+    kinds = {id(piece): piece for piece in ops.blocks}
+    firsts = {key: as_first(piece) for key, piece in kinds.items()}
+    pieces = (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), *ends)
+    timed = {
+        id(piece): layer_times(
+            pricer, job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
+        )
+        for piece in {id(piece): piece for piece in pieces}.values()
+    }
+    return [timed[id(piece)] for piece in pieces]
+
+
 def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
     """The step of every plan of the table."""
     timed = stage_seconds(model, job, table, pricer)
@@ -143,8 +158,10 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
 
 
 def _weights(stages: StageTable | ChunkTable) -> tuple[IntArray, ...]:
-    """How often each piece runs on each stage or chunk row."""
-    return (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
+    """How often each piece of ``_timed_pieces`` runs on each stage or chunk row."""
+    firsts = first_layers(stages.layers)
+    others = (count - first for count, first in zip(stages.layers, firsts, strict=True))
+    return (*others, *firsts, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
 
 
 def _stage_sum(table: Sized, pieces: list[SumByPart]) -> SumByPart:

@@ -34,6 +34,9 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
     layout = context.layout
     if not np.any(layout.zero_stage >= 2):
         return piece
+    # FSDP's outermost unit is not let go of before its backward (reshard_after_forward is False for the root).
+    data_parallel = context.job.preset.data_parallel
+    stays = data_parallel.gathers_every_forward and module in (Module.EMBEDDING, Module.HEAD)
     forward: list[Op] = []
     backward: list[Op] = []
     for owner in (Owner.DENSE, Owner.EXPERT):
@@ -43,12 +46,12 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
         if not held.any():
             continue
         ranks, _ = ranks_and_stride(shard_axis, layout)
-        gathers = (layout.zero_stage >= 3) | context.job.preset.data_parallel.gathers_every_forward
+        gathers = (layout.zero_stage >= 3) | data_parallel.gathers_every_forward
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
         moved = np.where(gathers, held, 0)
         gather = _moved(context, what, shard_axis, moved, ranks, Phase.FORWARD)
-        moved = np.where(layout.zero_stage >= 3, held, 0)
+        moved = np.where((layout.zero_stage >= 3) & (not stays), held, 0)
         again = _moved(context, what, shard_axis, moved, ranks, Phase.INPUT_GRAD)
         reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
         forward += [gather, *_copied(context, gather)]

@@ -23,7 +23,7 @@ class Precision:
     """Format of the products that no narrower one is said for: router and head."""
     parameter: Wide = "bf16"
     """Parameters that layers compute with."""
-    parameter_gather: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
+    parameter_gather: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
     """Format in which sharded parameters travel."""
     gradient: Wide = "bf16"
     """Format in which gradients accumulate."""
@@ -49,6 +49,9 @@ class Precision:
     """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False
     """Weights are cast anew in every forward instead of once a step."""
+    narrow_parameters: bool = False
+    """Weights of narrow products are held in their format alone, beside the optimizer's copy (Transformer Engine's
+    primary weights; Megatron-Core, --fp8-param-gather)."""
     frozen: Literal["nf4", "int4", ""] = ""
     """Frozen weights as they are held (QLoRA, GPTQ), brought to ``parameter`` for every product; "" as that."""
 

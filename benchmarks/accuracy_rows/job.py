@@ -116,11 +116,12 @@ def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[G
     if any(name in row.text("framework") for name in FP32_REDUCTION):
         said["precision.reduce"] = "fp32"
     if notes.fp8_parameters:
-        said["precision.parameter_gather"] = "fp8"
+        said |= {"precision.parameter_gather": "fp8", "precision.narrow_parameters": True}
     if word in WIDE:
         return said | {"precision.recipe": WIDE[word]}, ()
     if "fp8" in word:
-        return said | _fp8(row, word), () if notes.fp8_parameters else (Gap.FP8_COMM,)
+        said |= _fp8(row, word)
+        return said, () if said.get("precision.narrow_parameters") else (Gap.FP8_COMM,)
     if "fp4" in word:
         return said | {"precision.recipe": "nvfp4"}, ()
     raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(WIDE)}")
@@ -132,7 +133,9 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
     Megatron-Bridge by the recipe in the row's word, current scaling where it names none."""
     framework = row.text("framework")
     if word in SCALED_BY_BLOCKS:
-        return {"precision.recipe": SCALED_BY_BLOCKS[word]}
+        # MXFP8 parameters travel in 16 bits, through the gradients' buffer (reuse_grad_buf_for_mxfp8_param_ag)
+        held = SCALED_BY_BLOCKS[word] == "mxfp8" and framework.startswith("Megatron-Bridge")
+        return {"precision.recipe": SCALED_BY_BLOCKS[word], "precision.narrow_parameters": held}
     if "torchtitan" in framework:
         return {"precision.recipe": "fp8-rowwise" if "row" in word else "fp8-tensor"}
     said: dict[str, object] = {"precision.recipe": "fp8-current"}
@@ -141,6 +144,9 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
         said["precision.casts_every_forward"] = True
     if "llm-foundry" in framework or framework.startswith(("NeMo", "MLPerf v4")):
         said["precision.scaling"] = "delayed"
+    if framework.startswith("Megatron-Bridge"):
+        # training/mixed_precision.py: fp8_param_gather in every fp8 recipe but subchannel
+        said |= {"precision.narrow_parameters": True, "precision.parameter_gather": "fp8"}
     return said
 
 

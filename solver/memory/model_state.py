@@ -18,6 +18,19 @@ def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_mi
     return np.asarray(trained.total * (micro + summed * dtype_bytes(context.reduce_dtype)))
 
 
+def held_narrow_bytes(context: LayerContext, copied: FloatArray) -> FloatArray:
+    """What the parameters' format would take of weights that are held narrow alone, ``copied`` of them; sharded
+    parameters stay as they are."""
+    return np.asarray(np.where(context.layout.zero_stage >= 3, 0.0, copied * context.parameter_bytes))
+
+
+def narrow_copies_bytes(context: LayerContext, copies: FloatArray) -> FloatArray:
+    """``copies`` of weights in the format of the products, from step to step; sharded weights that are held narrow are
+    gathered so, and go with what was gathered."""
+    gone = context.job.precision.narrow_parameters & (context.layout.zero_stage >= 3)
+    return np.asarray(np.where(gone, 0.0, copies))
+
+
 def model_state(
     context: LayerContext, trained: RankParameters, frozen: RankParameters, zero_stage: IntArray
 ) -> dict[str, FloatArray]:

@@ -21,7 +21,12 @@ from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
 from solver.memory.layer_backward import frozen_input_gradients, working_bytes
 from solver.memory.memory_cost import MemoryCost
-from solver.memory.model_state import model_state, whole_gradients_bytes
+from solver.memory.model_state import (
+    held_narrow_bytes,
+    model_state,
+    narrow_copies_bytes,
+    whole_gradients_bytes,
+)
 from solver.memory.peaks import beyond_passes
 from solver.memory.step_buffers import (
     bucket_bytes,
@@ -93,13 +98,11 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         and plans.recompute is Recompute.FULL
     ):
         working = working + frozen_input_gradients(saved, stages.layers)
-    state = model_state(context, on_rank, frozen, layout.zero_stage)
-    state["gradients_bytes"] = state["gradients_bytes"] + whole_gradients_bytes(context, on_rank, num_micro)
+    copied = _summed([kind.copied[row] for kind in kinds], weights)
+    copies = _summed([kind.cached_bytes[row] for kind in kinds], weights)
     cost = MemoryCost(
-        **state,
-        narrow_weights_bytes=np.sum(
-            [kind.cached_bytes[row] * w for kind, w in zip(kinds, weights, strict=True)], axis=0
-        ),
+        **_states(context, on_rank, frozen, num_micro, copied),
+        narrow_weights_bytes=narrow_copies_bytes(context, copies),
         activations_bytes=(saved + embedding_saved) * chunks + _kept_outputs(context, plans, stages, chunks),
         # The logits are gone, but for their 16-bit gradient, when the last layer's backward begins.
         logits_bytes=np.where(logits > working, logits, 0.0),
@@ -126,6 +129,26 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     segments = segments + np.where(logits > working, _narrow_logits(context, layers, row) * stages.head, 0.0)
     slack = ALLOCATOR_SLACK * cost.allocated_bytes
     return StageBytes(on_rank=on_rank, cost=replace(cost, slack_bytes=slack, segment_bytes=segments))
+
+
+def _states(
+    context: LayerContext,
+    on_rank: RankParameters,
+    frozen: RankParameters,
+    num_micro: IntArray,
+    copied: FloatArray,
+) -> dict[str, FloatArray]:
+    """Model state by term; ``copied`` elements of weights have a copy in the format of the products."""
+    state = model_state(context, on_rank, frozen, context.layout.zero_stage)
+    state["gradients_bytes"] = state["gradients_bytes"] + whole_gradients_bytes(context, on_rank, num_micro)
+    if context.job.precision.narrow_parameters:
+        state["parameters_bytes"] = state["parameters_bytes"] - held_narrow_bytes(context, copied)
+    return state
+
+
+def _summed(values: list[FloatArray], weights: tuple[IntArray, ...]) -> FloatArray:
+    """A stage's sum, which holds so many layers of each kind."""
+    return np.asarray(np.sum([value * w for value, w in zip(values, weights, strict=True)], axis=0))
 
 
 def _over_layers(kinds: list[RankParameters], weights: tuple[IntArray, ...]) -> RankParameters:

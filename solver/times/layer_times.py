@@ -22,11 +22,12 @@ from spec.model import ModelSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
     """What one layer keeps until its backward, the most it holds for a moment, copies of weights it keeps from
-    step to step, and the elements that it trains and holds frozen."""
+    step to step (``copied`` elements of weights have one), and the elements that it trains and holds frozen."""
 
     saved_bytes: FloatArray
     transient_bytes: FloatArray
     cached_bytes: FloatArray
+    copied: FloatArray
     parameters: RankParameters
     frozen: RankParameters
 
@@ -97,6 +98,7 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         saved_bytes=total([op.saved_bytes for op in forward]),
         transient_bytes=total([op.transient_bytes for op in forward]),
         cached_bytes=total([op.cached_bytes for op in forward]),
+        copied=total([op.parameters * (op.cached_bytes > 0) for op in forward]),
         parameters=held(lambda op: op.parameters),
         frozen=held(lambda op: op.frozen),
     )

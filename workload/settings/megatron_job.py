@@ -28,7 +28,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
         "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
         "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
-        "precision.parameter precision.parameter_gather precision.gradient precision.reduce precision.master "
+        "precision.parameter precision.narrow_parameters precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher overlap_expert_a2a overlap_shared_experts cuda_graphs "
@@ -120,7 +120,11 @@ def _formats(precision: Precision) -> Flags:
         flags |= {"--fp8-format": numbers, "--fp8-recipe": recipe}
     gathered = precision.parameter_gather
     refuse_unless(gathered in (compute, precision.linear), NAME, f"gathered parameters in {gathered}")
-    if gathered != compute:
+    narrow = gathered != compute
+    refuse_unless(
+        precision.narrow_parameters <= narrow, NAME, f"parameters held narrow and gathered in {gathered}"
+    )
+    if narrow:
         flags["--fp8-param-gather"] = None
     return flags | _gradients(precision) | _states(precision)
 

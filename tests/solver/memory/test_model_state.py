@@ -5,8 +5,10 @@ import pytest
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
 from spec.job import precision_of
+from spec.model import ModelSpec
 from spec.parameters import num_parameters
 from spec.presets.registry import PRESETS
+from spec.settings.job import AskedJob, job_of
 from tests.solver.questions import question, small_model
 
 DP = 4
@@ -58,3 +60,31 @@ def test_all_parameters_of_the_small_model_are_counted() -> None:
     asked = question(world_size=DP, sequences=DP * 8, preset=PRESETS["deepspeed"])
     table = sized(asked.model, asked.job, PlanTable.of(plan))
     assert table.bytes.on_rank.total[0] == num_parameters(asked.model).total
+
+
+@pytest.mark.parametrize(
+    ("recipe", "both_orders", "bytes_a_weight"),
+    [("fp8-current", False, 1), ("fp8-current", True, 2), ("mxfp8", False, 2)],
+)
+def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool, bytes_a_weight: int) -> None:
+    """Transformer Engine's primary weights: a byte in each order that products want, and no 2 bytes beside them; the
+    embedding, the norms and the head keep theirs."""
+    model = small_model(layers=16)
+    plan = Plan(strategy="mtp", preset="megatron", dp=DP, zero_stage=1, zero_size=DP, num_micro=8)
+    settings = {
+        "precision.recipe": recipe,
+        "precision.narrow_parameters": True,
+        "precision.transposed_copies": both_orders,
+    }
+    job = job_of(AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings))
+    cost = sized(model, job, PlanTable.of(plan)).bytes.cost
+    layers = 16 * sum(block_linears(model))
+    others = num_parameters(model).total - layers
+    held = cost.parameters_bytes[0] + cost.narrow_weights_bytes[0]
+    assert held == pytest.approx(bytes_a_weight * layers + 2 * others)
+
+
+def block_linears(model: ModelSpec) -> tuple[int, int]:
+    """Weights of attention (q, k, v and out, half as many key and value heads) and feed-forward (three matrices)."""
+    h = model.hidden
+    return 2 * h * h + 2 * h * h // 2, 3 * 4 * h * h

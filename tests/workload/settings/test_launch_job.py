@@ -71,11 +71,12 @@ def test_no_setting_of_a_job_is_passed_over_in_silence(exporter: str, framework:
     assert silent == []
 
 
-# Adapters are refused before there is an exporter (workload.settings.launch.check_exports), scales act with narrow products,
+# Adapters are refused before there is an exporter (workload.settings.launch.check_exports), scales and parameters held narrow act with narrow products,
 # and of two settings of a bucket's size the larger.
 CARRIED = frozenset(
     str.split(
-        "adapter_rank adapted precision.scale_recipe precision.scaling data_parallel.bucket_elements_per_rank"
+        "adapter_rank adapted adapter_dropout adapter_dtype precision.scale_recipe precision.scaling "
+        "precision.narrow_parameters data_parallel.bucket_elements_per_rank"
     )
 )
 

@@ -27,7 +27,9 @@ FSP = Plan(strategy="fsp", preset="megatron")
 @given(case=cases())
 def test_flags_read_back_as_the_plan(case: Case) -> None:
     plan = replace(case.plan, preset="megatron")
-    question = replace(case.question, job=case.question.job.with_preset(PRESETS["megatron"]))
+    formats = replace(case.question.job.precision, reduce=case.question.job.precision.gradient)
+    job = replace(case.question.job, precision=formats).with_preset(PRESETS["megatron"])
+    question = replace(case.question, job=job)
     routed = any(run.block.moe for run in question.model.blocks)
     if plan.strategy not in ("mtp", "fsp") or plan.zero_stage > 1:
         with pytest.raises(ExportError):

@@ -111,6 +111,7 @@ def test_how_tokens_reach_their_experts(job: dict[str, Any], more: dict[str, obj
         ({"gradient": "fp32", "reduce": "bf16"}, "summed in fp32, reduced in bf16"),
         ({"gradient": "fp16", "reduce": "fp16"}, "gradients in fp16"),
         ({"parameter_gather": "fp32"}, "gathered parameters"),
+        ({"narrow_parameters": True}, "parameters held narrow"),
         ({"moments": "int8"}, "moments in int8"),
         ({"master": ""}, "no copy"),
         ({"moe_dispatcher": "deduplicated", "overlap_shared_experts": True}, "DeepEP"),

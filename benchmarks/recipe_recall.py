@@ -1,0 +1,158 @@
+"""Whether the solver finds what a framework's own engineers tuned by hand.
+
+    python benchmarks/recipe_recall.py --recipes FILE [--precision bf16] [--accepted_only] [--json FILE]
+
+FILE is a CSV file with a recipe a row: model, GPU, job settings and plan (no times). Each recipe that is tuned for
+pre-training on a GPU with a sheet is asked of the solver in its own settings: can it be said (expressed), does it fit
+and break no rule (accepted), which rank has it among the searched plans, and by how much is it slower than the fastest.
+Without FILE nothing is measured: it says so and exits with 0.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.recipe_rows.question import question_of, recipe_plan, sheet_of  # noqa: E402
+from benchmarks.recipe_rows.recipe import Recipe, read_recipes  # noqa: E402
+from solver.memory.device_memory import usable_bytes  # noqa: E402
+from solver.plans.plan_table import Plan, PlanTable  # noqa: E402
+from solver.plans.space import full_space  # noqa: E402
+from solver.question import Question  # noqa: E402
+from solver.search import price_plan, search  # noqa: E402
+from solver.typed_plan import broken_rules  # noqa: E402
+from spec.cluster.reader import read_cluster  # noqa: E402
+from spec.errors import NoFeasiblePlanError, UserError  # noqa: E402
+from spec.units import GIB  # noqa: E402
+
+TOP = 1000
+NEAR, FAR = 2.0, 10.0  # percent behind the winner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """What became of one recipe. ``rank`` is 1 for the fastest, None where it is not among the best; ``behind_percent``
+    how much slower than the fastest it is told."""
+
+    recipe: str
+    expressed: bool
+    accepted: bool = False
+    reason: str = ""
+    needed_gib: float | None = None
+    usable_gib: float | None = None
+    step_s: float | None = None
+    rank: int | None = None
+    behind_percent: float | None = None
+    winner: str = ""
+
+
+def recalled(recipe: Recipe, *, ranked: bool) -> Recall:
+    """One recipe; ``ranked`` searches its space too."""
+    try:
+        question = question_of(recipe, read_cluster(sheet_of(recipe), root=ROOT))
+        plan = recipe_plan(recipe, question)
+        (answer,) = price_plan(question, PlanTable.of(plan))
+    except UserError as error:
+        return Recall(recipe=recipe.name, expressed=False, reason=str(error))
+    usable = usable_bytes(question.cluster)
+    broken = broken_rules(question, plan)
+    fits = answer.needed_bytes <= usable
+    reason = "; ".join((*broken, *(() if fits else ("does not fit in memory",))))
+    found = Recall(
+        recipe=recipe.name,
+        expressed=True,
+        accepted=not reason,
+        reason=reason,
+        needed_gib=answer.needed_bytes / GIB,
+        usable_gib=usable / GIB,
+        step_s=answer.step_s,
+    )
+    return _ranked(found, question, plan) if ranked and found.accepted else found
+
+
+def _ranked(found: Recall, question: Question, plan: Plan) -> Recall:
+    """With its place among the searched plans; a plan faster than all of them is the first."""
+    try:
+        best = search(question, full_space(question.model, question.job), top_k=TOP).best
+    except NoFeasiblePlanError:
+        best = ()
+    assert found.step_s is not None
+    faster = [one for one in best if one.step_s < found.step_s and one.plan != plan]
+    fastest = min([found.step_s, *(one.step_s for one in faster)])
+    behind = 100.0 * (found.step_s / fastest - 1.0)
+    told = asdict(found) | {
+        "rank": len(faster) + 1 if len(faster) < TOP else None,
+        "behind_percent": behind,
+        "winner": faster[0].plan.label() if faster else plan.label(),
+    }
+    return Recall(**told)
+
+
+def lines(found: Sequence[Recall]) -> list[str]:
+    """A line a recipe, and the shares."""
+    told = [f"{'recipe':60s} {'needs':>7s} {'of':>6s} {'rank':>5s} {'behind %':>8s}  what"]
+    for one in found:
+        needs = f"{one.needed_gib:7.1f} {one.usable_gib:6.1f}" if one.needed_gib is not None else " " * 14
+        rank = f"{one.rank:5d}" if one.rank is not None else "    -"
+        behind = f"{one.behind_percent:8.1f}" if one.behind_percent is not None else "       -"
+        what = one.winner if one.accepted else one.reason
+        state = "" if one.accepted else ("refused: " if one.expressed else "not expressed: ")
+        told.append(f"{one.recipe:60s} {needs} {rank} {behind}  {state}{what}")
+    return [*told, "", *shares(found)]
+
+
+def shares(found: Sequence[Recall]) -> list[str]:
+    """How many of all recipes are expressed, accepted and near the winner."""
+    total = max(len(found), 1)
+    behind = [one.behind_percent for one in found if one.behind_percent is not None]
+    counts = {
+        "expressed": sum(one.expressed for one in found),
+        "accepted": sum(one.accepted for one in found),
+        f"within {NEAR:g} % of the winner": sum(one <= NEAR for one in behind),
+        f"within {FAR:g} % of the winner": sum(one <= FAR for one in behind),
+    }
+    return [f"{name}: {count} of {len(found)} ({count / total:.0%})" for name, count in counts.items()]
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="recall of hand-tuned recipes")
+    parser.add_argument("--recipes", type=Path, required=True, help="CSV file of recipes")
+    parser.add_argument("--precision", help="only recipes of this precision, such as bf16")
+    parser.add_argument("--only", help="only recipes whose name has this word")
+    parser.add_argument(
+        "--accepted_only", action="store_true", help="do not search, which takes most of the time"
+    )
+    parser.add_argument("--json", type=Path, help="file for the figures of every recipe")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read, ask, print."""
+    asked = arguments(argv)
+    if not asked.recipes.exists():
+        print(f"skipped: there is no {asked.recipes}")
+        return 0
+    try:
+        recipes = [one for one in read_recipes(asked.recipes) if one.counts]
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if asked.precision:
+        recipes = [one for one in recipes if one.text("precision") == asked.precision]
+    if asked.only:
+        recipes = [one for one in recipes if asked.only in one.name]
+    found = [recalled(one, ranked=not asked.accepted_only) for one in recipes]
+    print("\n".join(lines(found)))
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,134 @@
+"""From a recipe to what a user would ask: the job with its settings, and its plan."""
+
+import re
+
+from benchmarks.recipe_rows.model import model_of
+from benchmarks.recipe_rows.recipe import SHEETS, Recipe
+from ops.recompute.modules import MODULES
+from profdb.modelled.kept_book import KeptBook
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from solver.times.op_times import Pricer
+from solver.typed_plan import plan_of
+from spec.cluster.cluster import ClusterSpec
+from spec.cluster.segment import segmented
+from spec.errors import ConfigError
+from spec.settings.job import AskedJob, job_of
+from spec.settings.plan import WrittenPlan
+
+# Megatron-Bridge, training/mixed_precision.py, by the recipe's word.
+PRECISIONS: dict[str, dict[str, object]] = {
+    "bf16": {"precision.recipe": "bf16"},
+    "fp8cs": {"precision.recipe": "fp8-current"},
+    "fp8ds": {"precision.recipe": "fp8-current", "precision.scaling": "delayed"},
+    "fp8sc": {"precision.recipe": "fp8-blockwise"},
+    "fp8mx": {"precision.recipe": "mxfp8"},
+    "nvfp4": {"precision.recipe": "nvfp4"},
+}
+# In which format narrow parameters travel: MXFP8 ones in 16 bits (reuse_grad_buf_for_mxfp8_param_ag).
+GATHERED = {"fp8cs": "fp8", "fp8ds": "fp8", "nvfp4": "fp4"}
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "": "fp32"}
+GRAPHED = {"attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"}
+
+
+def settings_of(recipe: Recipe) -> dict[str, object]:
+    """What the recipe sets beside its framework's preset. Raises ConfigError for what no setting says."""
+    word = recipe.text("precision")
+    if word not in PRECISIONS:
+        allowed = f"one of {', '.join(PRECISIONS)}"
+        raise ConfigError(where=f"{recipe.path}:{recipe.line}", key="precision", value=word, allowed=allowed)
+    narrow = word != "bf16" and recipe.says("param_gather_low_precision")
+    wide = recipe.says("grad_reduce_in_fp32")
+    scopes = set(recipe.text("cuda_graph_scope").split("+")) & GRAPHED
+    if recipe.text("cuda_graph_impl") == "full_iteration":
+        scopes = {"full_iteration"}
+    said: dict[str, object] = {
+        **PRECISIONS[word],
+        "precision.narrow_parameters": narrow,
+        "precision.moments": DTYPES[recipe.text("exp_avg_dtype")],
+        "data_parallel.fp32_gradients": wide,
+        "data_parallel.accumulation": "accumulate_fp32" if wide else "",
+        "data_parallel.overlap_grad_reduce": recipe.says("overlap_grad_reduce"),
+        "data_parallel.overlap_param_gather": recipe.says("overlap_param_gather"),
+        "tensor_parallel.overlap": recipe.says("tp_comm_overlap"),
+        "loss.fused": True,
+        "host.checks_numbers": False,
+        "overlap_expert_a2a": recipe.says("moe_a2a_overlap"),
+        "cuda_graphs": frozenset(scopes),
+        "optimizer": "muon" if "muon" in recipe.text("optimizer") else "adamw",
+        # scripts/performance: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+        "expandable_segments": True,
+    }
+    if narrow and word in GATHERED:
+        said["precision.parameter_gather"] = GATHERED[word]
+    if recipe.text("moe_dispatcher") in ("deepep", "hybridep"):
+        said["moe_dispatcher"] = "deduplicated"
+    return said
+
+
+def question_of(recipe: Recipe, cluster: ClusterSpec) -> Question:
+    """The recipe's model and job on its sheet alone. Raises ConfigError for what cannot be said."""
+    seq_len, gpus = recipe.whole("seq_len"), recipe.whole("num_gpus")
+    asked = AskedJob(
+        world_size=gpus,
+        seq_len=seq_len,
+        global_batch_tokens=recipe.whole("global_batch") * seq_len,
+        framework="megatron-fsdp" if recipe.says("fsdp") else "megatron-bridge",
+        settings=settings_of(recipe),
+        where=f"{recipe.path}:{recipe.line}",
+    )
+    job = job_of(asked, cluster.gpu.architecture)
+    cluster = segmented(cluster, job.world_size, job.nvlink_segment)
+    return Question(
+        model=model_of(recipe),
+        job=job,
+        cluster=cluster,
+        pricer=Pricer.on(cluster, KeptBook(cluster, None)),
+    )
+
+
+def recipe_plan(recipe: Recipe, question: Question) -> Plan:
+    """The recipe's plan. Raises ConfigError for degrees that contradict the job."""
+    # Muon's recipes shard by whole matrices instead (dist_muon, Megatron-Core's layer-wise distributed optimizer).
+    owned = recipe.says("distributed_optimizer") or recipe.text("optimizer").startswith("dist")
+    sharded = 3 if recipe.says("fsdp") else int(owned)
+    kind, modules = _recomputed(recipe)
+    offloaded = re.fullmatch(r"layers:(\d+)", recipe.text("activation_offload"))
+    written = WrittenPlan(
+        strategy="fsp" if recipe.whole("tp") > 1 else "mtp",
+        tp=recipe.whole("tp"),
+        pp=recipe.whole("pp"),
+        vpp=recipe.whole("vpp", 1),
+        cp=recipe.whole("cp", 1),
+        ep=recipe.whole("ep", 1),
+        etp=recipe.whole("etp", 1),
+        zero_stage=sharded,
+        zero_size=0,
+        micro_batch=recipe.whole("micro_batch"),
+        recompute=kind,
+        recompute_modules=modules,
+        layout=recipe.text("pipeline_layout") or _dealt(recipe),
+        offloaded_layers=int(offloaded[1]) if offloaded else 0,
+    )
+    return plan_of(written, question, f"{recipe.path}:{recipe.line}")
+
+
+def _dealt(recipe: Recipe) -> str | None:
+    """Where layers do not divide, embedding and loss count as one each (recipes of Llama 3.1 405B:
+    account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)."""
+    stages = recipe.whole("pp") * recipe.whole("vpp", 1)
+    return "embedding+loss" if recipe.whole("layers") % stages else None
+
+
+def _recomputed(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
+    """What runs again: "none", "full", "full:block:N" or "selective:" and modules."""
+    kind, _, rest = recipe.text("recompute").partition(":")
+    if kind != "selective":
+        return kind or "none", ()
+    modules = rest.split("+")
+    return "none", tuple(name for name in MODULES if name in modules)
+
+
+def sheet_of(recipe: Recipe) -> str:
+    """Name of the recipe's sheet."""
+    return SHEETS[recipe.text("gpu")]

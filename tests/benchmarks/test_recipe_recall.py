@@ -1,0 +1,130 @@
+"""Recipes as rows: what is said of them to the solver, what is refused, and what is printed."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.recipe_recall import main
+from benchmarks.recipe_rows.question import question_of, recipe_plan
+from benchmarks.recipe_rows.recipe import Recipe, read_recipes
+from ops.recompute.layers import Recompute
+from spec.cluster.reader import read_cluster
+from spec.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+LLAMA = {
+    "recipe": "small_pretrain",
+    "kind": "perf",
+    "task": "pretrain",
+    "model": "llama3_8b",
+    "params_total": "",
+    "layers": "8",
+    "hidden": "1024",
+    "ffn": "4096",
+    "heads": "8",
+    "kv_heads": "8",
+    "head_dim": "128",
+    "vocab": "32000",
+    "seq_len": "4096",
+    "gpu": "h100",
+    "num_gpus": "8",
+    "precision": "bf16",
+    "tp": "1",
+    "pp": "1",
+    "vpp": "1",
+    "cp": "1",
+    "ep": "1",
+    "micro_batch": "1",
+    "global_batch": "16",
+    "recompute": "none",
+    "fsdp": "0",
+    "distributed_optimizer": "1",
+    "moe_dispatcher": "",
+    "needs": "",
+}
+
+
+def recipe(**cells: str) -> Recipe:
+    return Recipe(path="recipes.csv", line=2, cells=LLAMA | cells)
+
+
+def written(folder: Path, *rows: dict[str, str]) -> Path:
+    path = folder / "recipes.csv"
+    with path.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, LLAMA)
+        writer.writeheader()
+        writer.writerows(LLAMA | row for row in rows)
+    return path
+
+
+def test_a_recipe_is_asked_in_its_own_settings() -> None:
+    """MXFP8 weights are held narrow and travel in 16 bits, those of current scaling in 8; layers kept on the host and
+    modules run again are the plan's; matrices of dist_muon have owners, and FSDP shards everything."""
+    cluster = read_cluster("b300", root=ROOT)
+    beside = {"gpu": "b300", "param_gather_low_precision": "1"}
+    for word, gathered in (("fp8mx", "bf16"), ("fp8cs", "fp8"), ("nvfp4", "fp4")):
+        job = question_of(recipe(precision=word, **beside), cluster).job
+        assert (job.precision.narrow_parameters, job.precision.parameter_gather) == (True, gathered)
+    told = recipe(fsdp="1", activation_offload="layers:5", recompute="selective:layernorm+mlp", gpu="b300")
+    plan = recipe_plan(told, question_of(told, cluster))
+    assert (plan.preset, plan.zero_stage, plan.offloaded_layers) == ("megatron-fsdp", 3, 5)
+    assert (plan.recompute, set(plan.recompute_modules)) == (Recompute.NONE, {"layernorm", "mlp"})
+    told = recipe(optimizer="dist_muon", distributed_optimizer="0")
+    assert recipe_plan(told, question_of(told, cluster)).zero_stage == 1
+    assert question_of(told, cluster).job.optimizer == "muon"
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({"needs": "vlm"}, "needs = 'vlm'"),
+        ({"precision": "int8"}, "precision = 'int8'"),
+        ({"params_total": "8030261248"}, "params_total"),
+        ({"tp": "x"}, "tp = 'x'"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_with_its_place(cells: dict[str, str], said: str) -> None:
+    asked = recipe(**cells)
+    with pytest.raises(ConfigError, match=rf"recipes\.csv:2: {said}"):
+        recipe_plan(asked, question_of(asked, read_cluster("h100-sxm", root=ROOT)))
+
+
+def test_only_tuned_pretraining_on_a_gpu_with_a_sheet_counts(tmp_path: Path) -> None:
+    rows = ({}, {"kind": "library"}, {"task": "sft"}, {"gpu": "r100"})
+    assert [one.counts for one in read_recipes(written(tmp_path, *rows))] == [True, False, False, False]
+
+
+def test_recipes_are_expressed_accepted_and_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that fits is ranked; one of too large micro-batches does not fit; one that needs more is not expressed."""
+    path = written(
+        tmp_path,
+        {"num_gpus": "2", "global_batch": "2"},
+        {"recipe": "large", "micro_batch": "64", "global_batch": "512"},
+        {"recipe": "more", "needs": "diffusion"},
+    )
+    out = tmp_path / "out.json"
+    assert main(["--recipes", str(path), "--json", str(out)]) == 0
+    fitting, large, more = json.loads(out.read_text())
+    assert fitting["accepted"]
+    assert fitting["rank"] >= 1
+    assert (fitting["rank"] == 1) == (fitting["behind_percent"] == 0.0)
+    assert (large["expressed"], large["accepted"], large["reason"]) == (True, False, "does not fit in memory")
+    assert large["needed_gib"] > large["usable_gib"]
+    assert (more["expressed"], more["rank"]) == (False, None)
+    assert "accepted: 1 of 3 (33%)" in capsys.readouterr().out
+
+
+def test_without_the_file_nothing_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--recipes", str(tmp_path / "none.csv")]) == 0
+    assert capsys.readouterr().out.startswith("skipped: there is no ")
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    assert main(["--recipes", str(path)]) == 2
+    assert "also recipe" in capsys.readouterr().err

@@ -1,0 +1,159 @@
+"""Fitted and assumed constants are found wherever the code says so, varied where they act, and listed in the docs."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy_rows.books import Books
+from benchmarks.constants import effect, sampled, told
+from benchmarks.constants_stated.found import Constant, constants, in_module, in_sheet
+from benchmarks.constants_stated.page import HEAD, keys_in, line_of, replaced, why_unpriced
+from benchmarks.constants_stated.varied import number_of, scaled, varied, with_number
+from profdb.modelled import gemm
+from spec.errors import ConfigError
+from tests.benchmarks.made_up_rows import ROOT, row
+
+MODULE = '''"""About one thing.
+
+Assumption: everything here."""
+
+PLAIN = "word"
+FIRST = 1.5
+'''
+BESIDE = '''
+# Assumption: two that stand together.
+FIRST, SECOND = 1, 2.0
+THIRD: float = 3.0
+
+# From a paper.
+SOURCED = 4.0
+BARE = 5.0  # Fitted: to something
+FLAG = True  # Assumption: no number
+
+BELOW = 6.0
+"""Assumption: said below."""
+
+
+def function() -> None:
+    """Assumption: not a constant."""
+    LOCAL = 7.0  # Assumption
+'''
+SHEET = """name = "made-up"
+
+[gpu]
+rate = 0.5
+[[domains]]
+name = "inner"
+latency_s = 1e-6
+[[domains]]
+name = "outer"
+latency_s = 2.5e-6
+
+[sources]
+"gpu.rate" = "Fitted: to a paper"
+"domains.outer.latency_s" = "Assumption: as others"
+"domains.inner.latency_s" = "a data sheet"
+"node.max_nodes" = "Assumption: a fat tree"
+"""
+
+
+def test_constants_are_found_by_the_word_near_them() -> None:
+    assert [one.name for one in in_module("a.py", MODULE)] == ["FIRST"]
+    found = {one.name: one for one in in_module("b.py", BESIDE)}
+    assert list(found) == ["FIRST", "SECOND", "THIRD", "BARE", "BELOW"]
+    assert (found["BARE"].kind, found["BARE"].source) == ("Fitted", "Fitted: to something")
+    assert found["THIRD"].source == "Assumption: two that stand together."
+    sheet = {
+        "gpu": {"rate": 0.5},
+        "sources": {"gpu.rate": "of that; Assumption: half", "gpu": "a data sheet"},
+    }
+    assert [(one.name, one.source) for one in in_sheet("c.toml", sheet)] == [("gpu.rate", "Assumption: half")]
+
+
+def test_every_constant_is_listed_and_nothing_else() -> None:
+    """python benchmarks/constants.py --out docs/constants.md adds the lines that lack."""
+    listed = keys_in((ROOT / "docs" / "constants.md").read_text(encoding="utf-8"))
+    found = [one.key for one in constants(ROOT)]
+    assert sorted(set(found) - set(listed)) == []
+    assert sorted(set(listed) - set(found)) == []
+    assert len(listed) == len(set(listed))
+    assert len(found) > 150
+
+
+def test_a_sheet_changes_in_one_place() -> None:
+    assert (number_of(SHEET, "gpu.rate"), number_of(SHEET, "domains.outer.latency_s")) == (0.5, 2.5e-6)
+    text = with_number(SHEET, "domains.outer.latency_s", 2.0)
+    assert number_of(text, "domains.outer.latency_s") == 5e-6
+    assert number_of(text, "domains.inner.latency_s") == 1e-6
+    assert number_of(SHEET, "domains") is None
+    with pytest.raises(ValueError, match="no number"):
+        with_number(SHEET, "domains", 2.0)
+
+
+def test_numbers_scale_and_words_stay() -> None:
+    assert scaled({"a": 4, "b": (2.0, "word", True, 0)}, 0.75) == {"a": 3, "b": (1.5, "word", True, 0)}
+
+
+def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) -> None:
+    large = {
+        "hidden": 4096,
+        "ffn_hidden": 11008,
+        "heads": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+        "seq_len": 2048,
+    }
+    rows, books = [row(**large)], Books(root=ROOT, measured={})
+    before = told(rows, books, ROOT)
+    (one,) = (one for one in constants(ROOT) if one.key == "profdb/modelled/gemm.py:MMA_EFFICIENCY")
+    with varied(ROOT, one, 0.5, tmp_path / "root") as root:
+        slower = told(rows, books, root)
+    assert pytest.approx(0.9) == gemm.MMA_EFFICIENCY
+    assert slower.seconds[-1] > 1.01 * before.seconds[-1]
+    assert told(rows, books, ROOT).seconds[-1] == before.seconds[-1]
+    (ratio,) = (
+        one for one in constants(ROOT) if one.key.endswith("a100-sxm-80g.toml:gpu.training_rate_ratio")
+    )
+    with varied(ROOT, ratio, 0.5, tmp_path / "root") as root:
+        assert told(rows, books, root).seconds[-1] > 1.01 * before.seconds[-1]
+
+
+def test_an_effect_names_the_datasets_that_move_most() -> None:
+    rows = [row(dataset=name, measured_step_s=seconds) for name, seconds in (("near", 0.01), ("far", 1e-6))]
+    plain = told(rows, Books(root=ROOT, measured={}), ROOT)
+    slower = told([row(dataset="near", measured_step_s=0.02), rows[1]], Books(root=ROOT, measured={}), ROOT)
+    points = 100.0 * (slower.errors["near"] - plain.errors["near"])
+    assert effect(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
+    assert effect(plain, plain, plain) == "nothing on these rows"
+
+
+def test_rows_are_drawn_evenly_from_each_dataset() -> None:
+    rows = [row(row_id=f"r{n}") for n in range(9)] + [row(dataset="other"), row(measured_step_s="")]
+    assert [one.row_id for one in sampled(rows, 1)] == ["r4", "r1"]
+    assert [one.row_id for one in sampled(rows, 2)] == ["r2", "r6", "r1"]
+
+
+def test_a_page_keeps_the_lines_of_others(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    made = [
+        Constant(path=path, name="NAME", kind="Fitted", source="Fitted: a | b") for path in ("b.py", "a.py")
+    ]
+    page.write_text(f"# Title\n\n{HEAD}\n|---|---|---|---|---|\n")
+    keys = {one.key for one in made}
+    replaced(page, {one.key: line_of(one, "first") for one in made}, keep=keys, anew=True)
+    replaced(page, {made[0].key: line_of(made[0], "second")}, keep=keys, anew=True)
+    replaced(page, {one.key: line_of(one, "unpriced") for one in made}, keep=keys, anew=False)
+    text = page.read_text()
+    assert keys_in(text) == ["a.py:NAME", "b.py:NAME"]
+    assert "| a / b | first |" in text
+    assert "| a / b | second |" in text
+    replaced(page, {}, keep={"a.py:NAME"}, anew=False)
+    assert keys_in(page.read_text()) == ["a.py:NAME"]
+    (tmp_path / "other.md").write_text("nothing")
+    with pytest.raises(ConfigError):
+        replaced(tmp_path / "other.md", {}, keep=keys, anew=True)
+
+
+def test_what_no_step_is_made_of_says_why() -> None:
+    assert why_unpriced(Constant(path="solver/plans/space.py", name="A", kind="Fitted", source=""))
+    assert not why_unpriced(Constant(path="solver/times/op_times.py", name="A", kind="Fitted", source=""))

@@ -85,7 +85,9 @@ class JobSpec:
     """How sequences cut over cp meet: ring (arXiv 2310.01889), all-gather of keys and values (arXiv 2407.21783
     sec. 3.3.2) or all-to-all (arXiv 2309.14509)."""
     moe_imbalance: Annotated[float, Number(least=1, most=1024)] = 1.0
-    """The busiest rank's share of routed tokens over the average one."""
+    """The busiest rank's share of routed tokens over the average one, beside what moe_expert_spread makes of it."""
+    moe_expert_spread: Annotated[float, Number(least=0, most=32)] = 0.0
+    """Standard deviation of tokens over a layer's experts, of their mean; 0: each takes the same."""
     moe_capacity_factor: Annotated[float | None, Number(least=0.01, most=1024)] = None
     """Tokens that an expert takes over the even share, the rest dropped; as the model says unless said."""
     moe_dispatcher: Literal["all_to_all", "deduplicated"] = "all_to_all"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.experts.load import busiest_share
 from ops.experts.routing import Routing, places_visited
 from ops.memory_bound import Kernel, kernel
 from ops.op import Axis, Comm, Lane, Phase, Piece, RoutedTokens, sequence
@@ -22,9 +23,9 @@ from spec.model import MoeSpec
 
 
 def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntArray:
-    """Token rows one rank's experts work on: topk copies spread by the job's stated imbalance, or with a
+    """Token rows the busiest rank's experts work on: topk copies spread as the job states, or with a
     capacity factor that many times topk, dropped or padded to it (GShard, arXiv 2006.16668 sec. 2.2)."""
-    copies = moe.topk * context.job.moe_imbalance
+    copies: float | FloatArray = moe.topk * busiest_share(context, moe)
     capacity = context.job.capacity_factor(moe)
     if capacity is not None:
         copies = moe.topk * capacity
@@ -74,7 +75,7 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
 def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
     """Tokens travel once to each place and are copied for the experts on arrival."""
     rows = routed_rows(context, moe, own_rows)
-    busiest = own_rows * context.job.moe_imbalance
+    busiest = own_rows * busiest_share(context, moe)
     routing = Routing.of(moe)
     visits = places_visited(context.layout.ep, routing)
     arriving: IntArray = np.ceil(busiest * visits).astype(np.int64)

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.experts.quantize import cast_gradient, cast_input, kept_bytes, padded
+from ops.experts.load import aligned
+from ops.experts.quantize import ExpertRows, cast_gradient, cast_input, kept_bytes, padded
 from ops.linear import Linear, grouped_linear
 from ops.memory_bound import Kernel, kernel
 from ops.mlp_block import activation
@@ -27,20 +28,26 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
     width = ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp)
     hidden = layout.constant(channels)
     inward = width * (2 if moe.gated else 1)
+
+    arrived, rows = rows, aligned(context, moe, rows, experts)
+
+    def shared(channels: IntArray) -> ExpertRows:
+        return ExpertRows(rows=rows, width=channels, experts=experts)
+
     up = _product(context, moe, Role.UP, rows, (hidden, inward))
     down = _product(context, moe, Role.DOWN, rows, (width, hidden))
     return sequence(
-        padded(context, "moe.pad", rows, channels),
-        cast_input(context, Role.UP, rows, hidden),
+        padded(context, "moe.pad", (arrived, rows), channels),
+        cast_input(context, Role.UP, shared(hidden)),
         grouped_linear(context, up, experts),
-        cast_gradient(context, Role.UP, rows, inward),
+        cast_gradient(context, Role.UP, shared(inward)),
         _clamp(context, rows, width) if moe.clamped else Piece(),
         activation(context, moe.gated, rows, width, Module.MOE),
-        cast_input(context, Role.DOWN, rows, width),
+        cast_input(context, Role.DOWN, shared(width)),
         grouped_linear(context, down, experts),
-        cast_gradient(context, Role.DOWN, rows, hidden),
-        _bias_by_probability(context, moe, rows, experts) if moe.bias else Piece(),
-        padded(context, "moe.unpad", rows, channels),
+        cast_gradient(context, Role.DOWN, shared(hidden)),
+        _bias_by_probability(context, moe, arrived, experts) if moe.bias else Piece(),
+        padded(context, "moe.unpad", (rows, arrived), channels),
     )
 
 

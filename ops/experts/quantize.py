@@ -1,10 +1,16 @@
 """Casting what enters the experts' products to fp8 or fp4, one pass a tensor, as the job's recipe does.
 
-Source: Transformer Engine 2.x ``pytorch/module/grouped_linear.py`` (tex.split_quantize): as its other linears
-(``ops.quantize``), without a norm that could write narrow numbers itself. Weights are cast once a step. The
+Source: Transformer Engine 2.9 ``pytorch/module/grouped_linear.py`` (tex.split_quantize): as its other linears
+(``ops.quantize``), without a norm that could write narrow numbers itself. Weights are cast once a step. Each expert's
+rows are cast by kernels of their own, but for delayed scaling, which casts them all by one
+(``pytorch/csrc/extensions/cast.cpp``, multi_tensor_quantize_impl); scales found from the whole tensor at hand take
+three small kernels more (``csrc/quantizer.cpp``, Float8CurrentScalingQuantizer::quantize_impl, and
+``common/recipe/current_scaling.cu``: the maximum set to zero, found, and turned into a scale). The
 all-to-all dispatcher's rows are also copied with each expert's rows padded to the format's multiple, and
 back (``fp8_padding.py``); HybridEP and DeepEP hand them over padded.
 """
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +18,7 @@ from ops.context import LayerContext
 from ops.experts.exchange import moved_rows
 from ops.kernels import bytes_moved_per_element
 from ops.memory_bound import Kernel, kernel
-from ops.op import Piece
+from ops.op import Piece, sequence
 from ops.quantize import Passes, recipe_of
 from ops.roles import Module, Role
 from spec.arrays import IntArray
@@ -26,41 +32,73 @@ def kept_bytes(context: LayerContext) -> float:
     return dtype_bytes(precision.linear if narrow else precision.activation)
 
 
-def cast_input(context: LayerContext, product: Role, rows: IntArray, width: IntArray) -> Piece:
-    """The pass over a product's input, forward alone; nothing where products run in the activations' format."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertRows:
+    """``rows`` of ``width`` channels that ``experts`` of a rank share."""
+
+    rows: IntArray
+    width: IntArray
+    experts: IntArray
+
+
+def cast_input(context: LayerContext, product: Role, entering: ExpertRows) -> Piece:
+    """The passes over a product's input, forward alone; nothing where products run in the activations' format."""
     recipe = recipe_of(context)
-    return Piece(forward=_cast(context, product, rows, width, recipe.input).forward) if recipe else Piece()
+    return Piece(forward=_cast(context, product, entering, recipe.input).forward) if recipe else Piece()
 
 
-def cast_gradient(context: LayerContext, product: Role, rows: IntArray, width: IntArray) -> Piece:
-    """The pass over a product's output gradient, backward alone."""
+def cast_gradient(context: LayerContext, product: Role, leaving: ExpertRows) -> Piece:
+    """The passes over a product's output gradient, backward alone."""
     recipe = recipe_of(context)
-    return (
-        Piece(backward=_cast(context, product, rows, width, recipe.gradient).backward) if recipe else Piece()
-    )
+    return Piece(backward=_cast(context, product, leaving, recipe.gradient).backward) if recipe else Piece()
 
 
-def _cast(context: LayerContext, product: Role, rows: IntArray, width: IntArray, passes: Passes) -> Piece:
-    """A copy of as many rows as move the same bytes."""
+SCALE_KERNELS = 3
+
+
+def _cast(context: LayerContext, product: Role, shared: ExpertRows, passes: Passes) -> Piece:
+    """For each expert a copy of as many rows as move the same bytes, and the kernels that find its scale."""
     precision = context.job.precision
     moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
+    apart = np.ones_like(shared.experts) if precision.scaling == "delayed" else shared.experts
+    rows = np.ceil(shared.rows * moved / copied / apart).astype(np.int64)
+    piece = _repeated(_copy(context, product, "", rows, shared.width), apart)
+    if precision.scale_recipe != "tensor" or precision.scaling == "delayed":
+        return piece
+    one = np.ones_like(shared.rows)
+    name = f"moe.{product.value}.scale"
+    return sequence(_repeated(_copy(context, product, name, one, one), SCALE_KERNELS * apart), piece)
+
+
+def _copy(context: LayerContext, product: Role, name: str, rows: IntArray, width: IntArray) -> Piece:
     return kernel(
         context,
         Kernel(
             module=Module.MOE,
             role=Role.CAST,
             serves=product,
+            name=name,
             kernel="copy",
-            rows=np.ceil(rows * moved / copied).astype(np.int64),
+            rows=rows,
             width=width,
             saved_bytes=np.zeros(len(rows)),
         ),
     )
 
 
-def padded(context: LayerContext, name: str, rows: IntArray, width: int) -> Piece:
-    """Rows copied to or from their padded places, where the dispatcher leaves that to the experts."""
+def _repeated(piece: Piece, times: IntArray) -> Piece:
+    return Piece(
+        forward=tuple(replace(op, repeat=times) for op in piece.forward),
+        backward=tuple(replace(op, repeat=times) for op in piece.backward),
+    )
+
+
+def padded(context: LayerContext, name: str, rows: tuple[IntArray, IntArray], width: int) -> Piece:
+    """``rows`` before and after copied to or from their padded places, where the dispatcher leaves that to the
+    experts; nothing where they are of the wanted number already."""
     if recipe_of(context) is None or context.job.moe_dispatcher == "deduplicated":
         return Piece()
-    return moved_rows(context, Role.PAD, (rows, rows), width, name)
+    before, after = rows
+    moves = before != after
+    return moved_rows(context, Role.PAD, (before * moves, after * moves), width, name)

@@ -9,6 +9,7 @@ from ops.host_work.calls import (
     EXPERT_CALLS,
     EXPERT_CAST_CALLS,
     EXPERT_GRADIENT_CALLS,
+    EXTENSION_LAUNCHES,
     FP8_CALLS_RATIO,
     PIECE_LAUNCHES,
     TRITON_CALLS,
@@ -18,7 +19,7 @@ from ops.host_work.cuda_graphs import is_replayed, replay_calls
 from ops.host_work.launches import OF_KERNEL, OF_ROLE
 from ops.kernels import KERNELS
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op, Phase
-from ops.roles import Role
+from ops.roles import Module, Role
 from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
 
@@ -83,8 +84,8 @@ def _linear(op: BatchedGemm, calls: ModuleCalls) -> Issuing:
 
 
 def _grouped(op: GroupedGemm, calls: ModuleCalls) -> Issuing:
-    """A call, and for each expert a product with its Python around it, in fp8 also a cast: only delayed scaling
-    casts all at once (csrc/extensions/cast.cpp, multi_tensor_quantize_impl)."""
+    """A call, and for each expert a product with its Python around it, in fp8 also that of its quantizer and narrow
+    weight; the kernels that cast are operations of their own."""
     experts = op.groups.astype(np.float64)
     fp8 = op.scale_recipe != ""
     if not calls.linear:
@@ -93,7 +94,7 @@ def _grouped(op: GroupedGemm, calls: ModuleCalls) -> Issuing:
         return _work(experts * EXPERT_GRADIENT_CALLS, experts)
     casts = EXPERT_CAST_CALLS if fp8 and op.phase is not Phase.INPUT_GRAD else 0.0
     ratio = FP8_CALLS_RATIO if fp8 else 1.0
-    return _work(calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts * (2.0 if fp8 else 1.0))
+    return _work(calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts)
 
 
 def _kernel(op: MemoryBound, calls: ModuleCalls) -> Issuing:
@@ -101,5 +102,7 @@ def _kernel(op: MemoryBound, calls: ModuleCalls) -> Issuing:
     if KERNELS[op.kernel].in_product:
         return _work(0.0, 0.0)
     further = OF_ROLE.get(op.role) or OF_KERNEL.get(op.kernel, (0.0, 0.0))
+    if op.role is Role.CAST and op.module is Module.MOE:
+        return _work(0.0, EXTENSION_LAUNCHES)
     own = calls.by_role.get(op.role, 0.0) + (calls.token_counts if op.synchronises else 0.0)
     return _work(own, further[int(op.backward)] + (0.0 if own else 1.0))

@@ -68,13 +68,23 @@ def _products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
     unpadded = job.preset.changed(
         {"tensor_parallel.vocab_pad_multiple": 1, "tensor_parallel.vocab_pad_times_tp": False}
     )
-    balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0)
-    ops = model_ops(model, balanced, alone, "mtp", Recompute.NONE)
+    balanced = replace(job.with_preset(unpadded), moe_imbalance=1.0, moe_expert_spread=0.0)
+    # Narrow formats pad experts' rows; what they pad with is no model FLOP.
+    wide = replace(balanced, precision=replace(job.precision, linear=job.precision.activation))
+    for asked, counted in zip(_forwards(model, balanced, alone), _forwards(model, wide, alone), strict=True):
+        for op, plain in zip(asked[0], counted[0], strict=True):
+            if isinstance(op, GroupedGemm) and isinstance(plain, GroupedGemm):
+                yield replace(op, m=plain.m), asked[1]
+            else:
+                yield op, asked[1]
+
+
+def _forwards(model: ModelSpec, job: JobSpec, layout: Layout) -> Iterator[tuple[list[Product], int]]:
+    """The products of each kind of block and of the head, and how many there are of it."""
+    ops = model_ops(model, job, layout, "mtp", Recompute.NONE)
     pieces = [*zip(ops.blocks, (run.count for run in model.blocks), strict=True), (ops.head, 1)]
     for piece, count in pieces:
-        for op in piece.forward:
-            if isinstance(op, Product):
-                yield op, count
+        yield [op for op in piece.forward if isinstance(op, Product)], count
 
 
 def _flops(op: Product) -> float:

@@ -5,11 +5,10 @@ rank has computed. Across five large clusters the times of one GPU vary by 8 % o
 average, outliers aside (arXiv 2208.11035, abstract).
 
 ``Assumption:`` that range is the one between the whiskers of a box plot, which span 5.4 standard deviations of a
-normal distribution; times of different GPUs are normal and independent. The expected largest of N draws is
-Blom's (Statistical Estimates and Transformed Beta-Variables, 1958): the normal quantile at (N - 3/8) / (N + 1/4).
+normal distribution; times of different GPUs are normal and independent.
 """
 
-from statistics import NormalDist
+from spec.order_statistics import expected_largest
 
 VARIATION = 0.08
 # From Q1 - 1.5 (Q3 - Q1) to Q3 + 1.5 (Q3 - Q1), the quartiles of a normal distribution at 0.6745.
@@ -19,4 +18,4 @@ SPREAD = VARIATION / WHISKERS_STD
 
 def slowest_of(ranks: int) -> float:
     """Compute time of the slowest of ``ranks`` GPUs (at least 1) over that of a typical one; 1 for one GPU."""
-    return 1.0 + SPREAD * max(NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)), 0.0)
+    return 1.0 + SPREAD * expected_largest(ranks)

@@ -7,7 +7,7 @@ import pytest
 
 from ops.experts.routing import Routing, places_visited
 from ops.layout import Layout
-from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
+from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Module, OpKey, Role
 from spec.arrays import ints
 from spec.job import JobSpec
@@ -44,6 +44,11 @@ def named(piece: Piece, name: str) -> list[Op]:
 
 def moved(piece: Piece, name: str) -> float:
     return float(sum(op.bytes_moved[0] for op in named(piece, name) if isinstance(op, MemoryBound)))
+
+
+def rows(piece: Piece) -> int:
+    """Rows of the first product of a rank's experts."""
+    return next(int(op.m[0]) for op in piece.forward if isinstance(op, GroupedGemm))
 
 
 def narrow(recipe: str, *, copies: bool = True, **changes: object) -> JobSpec:
@@ -83,9 +88,6 @@ def test_permutations_read_and_write_each_row_once() -> None:
 
 
 def test_imbalance_and_capacity_scale_what_the_experts_work_on() -> None:
-    def rows(piece: Piece) -> int:
-        return int(named(piece, "moe.up")[0].m[0])  # type: ignore[attr-defined]
-
     assert rows(layer()) == COPIES
     assert rows(layer(job(seq_len=SEQ, moe_imbalance=1.5))) == COPIES * 3 // 2
     assert rows(layer(job(seq_len=SEQ, moe_imbalance=1.5), capacity_factor=1.0)) == COPIES
@@ -167,25 +169,79 @@ def test_gpt_oss_pays_for_its_limits_and_biases() -> None:
 @pytest.mark.parametrize(("recipe", "per_element"), [("block", 4), ("tensor", 6)])
 def test_fp8_experts_cast_inputs_and_output_gradients(recipe: str, per_element: int) -> None:
     """One read and two 8-bit writes; another read to find a whole tensor's maximum."""
-    found = layer(narrow(recipe))
+    found = layer(narrow(recipe), capacity_factor=1.0)
     assert moved(found, "moe.up.cast") == per_element * COPIES * (HIDDEN + 2 * WIDTH)
     assert moved(found, "moe.down.cast") == per_element * COPIES * (WIDTH + HIDDEN)
     assert {op.phase for op in named(found, "moe.up.cast")} == {Phase.FORWARD, Phase.INPUT_GRAD}
-    assert moved(found, "moe.pad") == moved(found, "moe.unpad") == 2 * 2 * COPIES * HIDDEN * 2
-    assert not named(layer(narrow(recipe, moe_dispatcher="deduplicated")), "moe.pad")
     assert not named(layer(), "moe.up.cast")
+
+
+def casts_apart(asked: JobSpec, name: str) -> list[int]:
+    return [int(np.max(op.repeat)) for op in named(layer(asked), name)]
+
+
+def test_each_expert_is_cast_by_itself_and_a_scale_at_hand_takes_three_kernels() -> None:
+    """Transformer Engine: only delayed scaling casts all experts at once; current scaling zeroes the maximum, finds it
+    and turns it into a scale."""
+    local = EXPERTS // EP
+    for recipe, kernels in (("block", []), ("tensor", [3 * local] * 2)):
+        assert casts_apart(narrow(recipe), "moe.up.cast") == [local] * 2
+        assert casts_apart(narrow(recipe), "moe.up.scale") == kernels
+    current = narrow("tensor")
+    delayed = replace(current, precision=replace(current.precision, scaling="delayed"))
+    assert casts_apart(delayed, "moe.up.cast") == [1] * 2
+    assert casts_apart(delayed, "moe.up.scale") == []
+
+
+@pytest.mark.parametrize(("recipe", "added"), [("tensor", 30), ("mx", 62)])
+def test_rows_of_an_expert_are_padded_to_its_formats_multiple(recipe: str, added: int) -> None:
+    """Half of 15 or 31 rows for each of 4 experts, copied there and back, forward and backward, unless the dispatcher
+    hands them over padded; an expert's capacity is a multiple of 16 already, and of 1024 + 1 rows 15 are added."""
+    found = layer(narrow(recipe))
+    assert rows(found) == COPIES + added
+    moved_rows = (2 * COPIES + added + 1) // 2
+    assert moved(found, "moe.pad") == moved(found, "moe.unpad") == 2 * 2 * moved_rows * HIDDEN * 2
+    handed = layer(narrow(recipe, moe_dispatcher="deduplicated"))
+    assert rows(handed) == COPIES + added
+    assert not named(handed, "moe.pad")
+    whole = layer(narrow("tensor"), capacity_factor=1.0)
+    assert (rows(whole), moved(whole, "moe.pad")) == (COPIES, 0)
+    assert rows(layer(narrow("tensor"), capacity_factor=1.0 + 4 / COPIES)) == COPIES + 4 * 16
+    assert rows(layer()) == COPIES
+
+
+def test_the_busiest_rank_takes_what_a_stated_spread_leaves_it() -> None:
+    """32 experts on 8 ranks, 4 each: 1 + s sqrt(28 / 31 / 4) sqrt(8 / 7) x 1.4236, the expected largest of 8 normal
+    numbers (Blom: 1.4236 is exact; the approximation is 1.4342)."""
+    share = rows(layer(job(seq_len=SEQ, moe_expert_spread=0.4))) / COPIES
+    assert share == pytest.approx(1.0 + 0.4 * np.sqrt(28 / 31 / 4 * 8 / 7) * 1.4236, rel=0.003)
+    even = layer(job(seq_len=SEQ, moe_expert_spread=0.4), num_experts=EP)
+    assert rows(even) / COPIES == pytest.approx(1.0 + 0.4 * np.sqrt(8 / 7) * 1.4236, rel=0.005)
+    sent = [float(op.size_bytes[0]) for op in exchanges(layer(job(seq_len=SEQ, moe_expert_spread=0.4)))]
+    assert sent[0] == pytest.approx(share * COPIES * HIDDEN * 2)
+    assert rows(layer(job(seq_len=SEQ, moe_expert_spread=0.4), capacity_factor=1.0)) == COPIES
+
+
+def test_loads_drawn_on_a_computer_agree_with_the_closed_form() -> None:
+    random = np.random.default_rng(0)
+    loads = np.maximum(random.normal(1.0, 0.3, (4000, EXPERTS)), 0.0)
+    loads = 1.0 + 0.3 * (loads - loads.mean(1, keepdims=True)) / loads.std(1, keepdims=True)
+    busiest = loads.reshape(4000, EP, -1).mean(2).max(1).mean()
+    share = rows(layer(job(seq_len=SEQ, moe_expert_spread=0.3))) / COPIES
+    assert share == pytest.approx(busiest, rel=0.01)
 
 
 def test_products_that_read_either_order_need_one_copy_of_a_tensor_scaled_whole() -> None:
     """Blackwell: 2 reads of 2 bytes, 1 write of 1."""
-    assert moved(layer(narrow("tensor", copies=False)), "moe.up.cast") == 5 * COPIES * (HIDDEN + 2 * WIDTH)
+    whole = layer(narrow("tensor", copies=False), capacity_factor=1.0)
+    assert moved(whole, "moe.up.cast") == 5 * COPIES * (HIDDEN + 2 * WIDTH)
 
 
 def test_fp8_halves_what_experts_keep_and_spares_the_router() -> None:
     def kept(piece: Piece) -> float:
         return float(named(piece, "moe.up")[0].saved_bytes[0])
 
-    assert kept(layer()) == 2 * kept(layer(narrow("block")))
+    assert kept(layer()) == 2 * kept(layer(narrow("block"), capacity_factor=1.0))
     routers = [op for op in named(layer(narrow("block")), "moe.router") if isinstance(op, BatchedGemm)]
     assert {(op.dtype, op.scale_recipe) for op in routers} == {("bf16", "")}
 

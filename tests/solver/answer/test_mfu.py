@@ -8,6 +8,7 @@ from solver.answer.mfu import counts_whole_attention, least_s_per_sequence, mode
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
 from spec.job import JobSpec
+from spec.model import BlockRun, MoeSpec
 from spec.parameters import num_parameters
 from spec.settings.precision import named_precision
 from tests.ops.layouts import job
@@ -23,6 +24,18 @@ def test_a_frozen_weight_has_no_gradient_of_its_own() -> None:
     adapters = layers * 2 * h * rank
     expected = s * (4 * weights + 6 * adapters + layers * 12 * s * h)
     assert model_flops_per_sequence(model, asked) == pytest.approx(expected, rel=1e-12)
+
+
+def test_rows_that_narrow_formats_pad_with_and_uneven_experts_are_no_model_flops() -> None:
+    """1,000 tokens to 2 of 32 experts: 62.5 rows each, which fp8 pads."""
+    moe = MoeSpec(num_experts=32, topk=2, expert_ffn_hidden=256)
+    dense = small_model()
+    model = replace(
+        dense, blocks=(BlockRun(block=replace(dense.blocks[0].block, mlp=None, moe=moe), count=2),)
+    )
+    asked: JobSpec = job(seq_len=1000, world_size=1)
+    narrow = replace(asked, precision=named_precision("mxfp8", asked.preset), moe_expert_spread=0.5)
+    assert model_flops_per_sequence(model, narrow) == model_flops_per_sequence(model, asked)
 
 
 @pytest.mark.parametrize("strategy", ["mtp", "msp", "fsp", "isp"])

@@ -34,12 +34,18 @@ class StepTimes:
 
 
 def operations(
-    context: LayerContext, sharding: Sharding, on_rank: RankParameters, tied_here: BoolArray
+    context: LayerContext,
+    sharding: Sharding,
+    on_rank: RankParameters,
+    tied_here: BoolArray,
+    *,
+    mirrored: bool = False,
 ) -> Ops:
     """The step's operations for every stage row; ``tied_here`` marks rows whose embedding or head is
-    tied to another stage's."""
+    tied to another stage's, ``mirrored`` says that another stage holds all its parameters too."""
     tied = tied_here & (context.job.adapter_rank == 0)
-    return step_ops(context, on_rank, np.where(tied, embedding_elements(context, sharding), 0))
+    shared = np.where(tied, embedding_elements(context, sharding), 0)
+    return step_ops(context, on_rank, shared, mirrored=mirrored)
 
 
 def step_times(

@@ -4,7 +4,6 @@ The same lines price one plan and a million: distinct layers are priced once, st
 the pipeline is replayed for every plan.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +15,12 @@ from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
-from solver.pipeline.stages import ChunkTable, StageTable, stage_table
+from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
-from solver.times.first_layer import as_first, first_layers
+from solver.times.first_layer import as_first
 from solver.times.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
 from solver.times.op_times import Pricer
+from solver.times.stage_passes import TimedLayers
 from solver.times.step_parts import PARTS, SumByPart, added
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
@@ -106,21 +106,27 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     """Time every stage row of the table."""
     plans, stages = table.plans, table.stages
     times = _timed_pieces(job, table, pricer)
-    forward = _stage_sum(table, [time.forward for time in times])
-    backward = _stage_sum(table, [time.backward for time in times])
+    of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
+    chunk_passes = of_stages.chunk_passes(pricer.sm_share)
     row_layout = plans.layout.take(stages.plan)
     context = layer_context(plans.sharding, model, job, row_layout)
     step = step_times(
         pricer,
         job,
         row_layout,
-        operations(context, plans.sharding, table.bytes.on_rank, stages.tied(model, row_layout.pp)),
+        operations(
+            context,
+            plans.sharding,
+            table.bytes.on_rank,
+            stages.tied(model, row_layout.pp),
+            mirrored=plans.schedule.route.ways > 1,
+        ),
         table.bytes.on_rank,
-        _pass_times(table, times, stages, stages.plan),
+        of_stages.stage_passes(),
     )
     return StageSeconds(
-        per_micro=added([forward, backward], len(stages.plan)),
-        chunk_passes=_pass_times(table, times, stages.chunks, stages.plan[stages.chunks.stage]),
+        per_micro=of_stages.per_micro(chunk_passes),
+        chunk_passes=chunk_passes,
         hops=Hops(
             seconds=hop_seconds(model, job, table, pricer), waited=not job.preset.pipeline.overlap_hops
         ),
@@ -155,45 +161,6 @@ def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepC
         stage_spans_s(table.plans, table.stages, timed.chunk_passes, hops) for hops in (timed.hops, free)
     ]
     return _assemble(table, timed.per_micro, timed.step, (ends_s[0], ends_s[1]))
-
-
-def _weights(stages: StageTable | ChunkTable) -> tuple[IntArray, ...]:
-    """How often each piece of ``_timed_pieces`` runs on each stage or chunk row."""
-    firsts = first_layers(stages.layers)
-    others = (count - first for count, first in zip(stages.layers, firsts, strict=True))
-    return (*others, *firsts, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
-
-
-def _stage_sum(table: Sized, pieces: list[SumByPart]) -> SumByPart:
-    """One micro-batch through every stage row."""
-    row = table.layers.row[table.stages.plan]
-    scaled = [
-        piece.take(row).scaled(weight)
-        for piece, weight in zip(pieces, _weights(table.stages), strict=True)
-        if weight.any()
-    ]
-    return added(scaled, len(row))
-
-
-def _pass_times(
-    table: Sized, pieces: list[LayerTimes], rows: StageTable | ChunkTable, plan: IntArray
-) -> PassTimes:
-    """One micro-batch through every stage or chunk row; ``plan`` is the row's plan."""
-    row = table.layers.row[plan]
-    weights = _weights(rows)
-
-    def total(seconds: Callable[[LayerTimes], FloatArray]) -> FloatArray:
-        summed = np.zeros(len(row))
-        for piece, weight in zip(pieces, weights, strict=True):
-            if weight.any():
-                summed = summed + seconds(piece)[row] * weight
-        return summed
-
-    return PassTimes(
-        forward_s=total(lambda piece: piece.forward.seconds),
-        backward_s=total(lambda piece: piece.backward.seconds),
-        weight_s=total(lambda piece: piece.weight_s),
-    )
 
 
 def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:

@@ -180,8 +180,9 @@ def broken_rules(question: "Question", plan: Plan) -> tuple[str, ...]:
     broken = [
         rule.reason for rule in RULES if rule.reason not in passed_over and not np.all(rule.keep(draft))
     ]
-    rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0
-    if plan.stage_layout and not (question.job.preset.pipeline.interleaves and rounds):
+    turns = plan.schedule.route.turns
+    rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or turns
+    if plan.stage_layout and not ((question.job.preset.pipeline.interleaves or turns) and rounds):
         broken.append("a layout needs a framework with virtual chunks, and these rounds of pp micro-batches")
     if plan.strategy not in question.job.preset.tensor_parallel.strategies:
         broken.insert(0, f"{question.job.preset.name} does not run {plan.strategy}")

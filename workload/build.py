@@ -12,11 +12,17 @@ from solver.price import Sized, hop_bytes, sized
 from solver.question import Question
 from solver.times.op_times import Pricer
 from spec.arrays import ints
+from spec.errors import ExportError
 from workload.items import PieceWork, StageWork, WorkItem
 
 
 def stage_works(question: Question, plan: Plan) -> tuple[StageWork, ...]:
-    """One entry per class of equal stages, in stage order."""
+    """One entry per class of equal stages, in stage order. Raises ExportError for a schedule that runs two chunks of
+    a stage at once."""
+    if plan.schedule.route.turns:
+        raise ExportError(
+            f"a workload runs one chunk of a stage after another, not two at once as {plan.schedule.value}"
+        )
     table = sized(question.model, question.job, PlanTable.of(plan))
     return tuple(_stage(question, table, row) for row in range(len(table.stages.plan)))
 

@@ -94,11 +94,14 @@ def owned_by_muon(context: LayerContext, on_rank: RankParameters) -> IntArray:
     return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
 
 
-def step_ops(context: LayerContext, on_rank: RankParameters, tied: IntArray) -> Ops:
+def step_ops(
+    context: LayerContext, on_rank: RankParameters, tied: IntArray, *, mirrored: bool = False
+) -> Ops:
     """Reduction, norm, update and return of the parameters for every row.
 
     ``tied`` elements of a row's embedding or head are shared with another stage and their gradients
-    are summed between the two (Megatron-LM's embedding group).
+    are summed between the two (Megatron-LM's embedding group). ``mirrored``: another stage holds the same parameters
+    (DualPipe, arXiv 2412.19437 sec. 3.2.1). Assumption: both update all they hold, and sum gradients of their shards.
 
     Where the optimizer is not sharded (zero_size 1) gradients are all-reduced, every copy updates
     everything and nothing returns.
@@ -111,6 +114,11 @@ def step_ops(context: LayerContext, on_rank: RankParameters, tied: IntArray) -> 
     present = [owner for owner in Owner if on_rank.of(owner).any()]
     for owner in present:
         ops += _reduction(context, owner, on_rank)
+    if mirrored:
+        width = dtype_bytes(context.reduce_dtype)
+        size = (owned_elements(context, on_rank) * width).astype(np.int64)
+        what = _reduced("mirrored_gradient")
+        ops.append(_comm(what, Collective.ALL_REDUCE, Axis.EMBEDDING, size, context.reduce_dtype))
     ops += gradients_to_host(context, owned_elements(context, on_rank))
     ops += _update(context, on_rank)
     ops += [_return(context, owner, on_rank) for owner in present]

@@ -34,6 +34,7 @@ from solver.memory.step_buffers import (
     segment_bytes,
     step_buffers,
 )
+from solver.memory.turning_activations import turning_bytes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import DistinctLayers, layer_bytes
@@ -70,8 +71,8 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     row = layers.row[stages.plan]
     count = len(layers.layout)
     # Runs of equal blocks share a piece.
-    held = {key: layer_bytes(piece, count) for key, piece in {id(p): p for p in layers.pieces}.items()}
-    kinds = [held[id(piece)] for piece in layers.pieces]
+    of_piece = {key: layer_bytes(piece, count) for key, piece in {id(p): p for p in layers.pieces}.items()}
+    kinds = [of_piece[id(piece)] for piece in layers.pieces]
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
     on_rank = _over_layers([kind.parameters.take(row) for kind in kinds], weights)
     if job.optimizer == "muon":
@@ -84,7 +85,10 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     saved = np.sum(
         [kind.saved_bytes[row] * w for kind, w in zip(kinds[:blocks], weights[:blocks], strict=True)], axis=0
     )
-    embedding_saved = kinds[blocks].saved_bytes[row] * stages.embedding
+    if plans.schedule.route.turns:
+        held = turning_bytes(plans, stages, kinds, layers.row)
+    else:
+        held = (saved + kinds[blocks].saved_bytes[row] * stages.embedding) * chunks
     transient = np.max(
         [kind.transient_bytes[row] * (w > 0) for kind, w in zip(kinds[:blocks], weights, strict=False)],
         axis=0,
@@ -103,7 +107,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     cost = MemoryCost(
         **_states(context, on_rank, frozen, num_micro, copied),
         narrow_weights_bytes=narrow_copies_bytes(context, copies),
-        activations_bytes=(saved + embedding_saved) * chunks + _kept_outputs(context, plans, stages, chunks),
+        activations_bytes=held + _kept_outputs(context, plans, stages, chunks),
         # The logits are gone, but for their 16-bit gradient, when the last layer's backward begins.
         logits_bytes=np.where(logits > working, logits, 0.0),
         working_bytes=np.where(logits > working, 0.0, working),

@@ -1,21 +1,22 @@
 """A discrete replay of any schedule, for many plans of one shape at once."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
 
 from solver.schedules.registry import Schedule
+from solver.schedules.route import Route
 from solver.schedules.work import Kind, Work
 from spec.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One piece of work of one stage. ``before`` and ``needs`` are indices of earlier instructions, -1
-    for none; ``hops`` whether what it needs comes from another stage; ``exchanges`` whether the stage
-    sends and receives when it is done: after the forwards of the warm-up and after every backward
+    """One piece of work of one stage. ``before`` is the index of its earlier instruction, -1 for none; ``needs``
+    those of the instructions it waits for and whether their results come from another stage; ``exchanges`` whether
+    the stage sends and receives when it is done: after the forwards of the warm-up and after every backward
     (Megatron-LM, forward_backward_pipelining_with_interleaving)."""
 
     kind: Kind
@@ -23,8 +24,7 @@ class Instruction:
     chunk: int
     micro: int
     before: int
-    needs: int
-    hops: bool
+    needs: tuple[tuple[int, bool], ...]
     exchanges: bool
 
 
@@ -32,8 +32,8 @@ class Instruction:
 class ChunkTimes:
     """Seconds of one micro-batch through one chunk, arrays of shape (pp, vpp, N); ``hop_s`` of shape (N,).
 
-    ``weight_s`` is 0 where the schedule does not split the backward. ``waited``: a stage computes nothing
-    while it exchanges messages.
+    ``weight_s`` is 0 where the schedule does not split the backward, ``pair_s`` what a forward of the chunk takes
+    beside a backward of the stage's other one. ``waited``: a stage computes nothing while it exchanges messages.
     """
 
     forward_s: FloatArray
@@ -41,6 +41,7 @@ class ChunkTimes:
     weight_s: FloatArray
     hop_s: FloatArray
     waited: bool = False
+    pair_s: FloatArray | None = None
 
 
 @lru_cache(maxsize=256)
@@ -55,6 +56,7 @@ def program(
     """
     pp, vpp, micro_batches = shape
     orders = schedule.orders(shape)
+    sources = _Sources.of(schedule.route, pp, vpp)
     forwards_first = waited and vpp > 1 and micro_batches == pp
     if forwards_first:
         orders = [_forwards_first(order) for order in orders]
@@ -68,11 +70,12 @@ def program(
         for stage, order in enumerate(orders):
             while done[stage] < len(order):
                 work = order[done[stage]]
-                source = _source(work, stage, pp, vpp)
-                hops = source is not None and source[0] != stage
-                if source is not None and hops:
-                    source = (source[0], leaving[source[0]].get(source[1], source[1]))
-                if source is not None and source not in index_of:
+                found = [
+                    one if one[0] == stage else (one[0], leaving[one[0]].get(one[1], one[1]))
+                    for one in map(partial(sources.of_pass, stage), work.passes)
+                    if one is not None
+                ]
+                if not all(one in index_of for one in found):
                     break
                 instructions.append(
                     Instruction(
@@ -81,12 +84,12 @@ def program(
                         chunk=work.chunk,
                         micro=work.micro,
                         before=last[stage],
-                        needs=-1 if source is None else index_of[source],
-                        hops=hops,
+                        needs=tuple((index_of[one], one[0] != stage) for one in found),
                         exchanges=forwards_first or _exchanges(order, done[stage]),
                     )
                 )
-                last[stage] = index_of[(stage, work)] = len(instructions) - 1
+                last[stage] = len(instructions) - 1
+                index_of |= {(stage, one): last[stage] for one in work.passes}
                 done[stage] += 1
                 moved = True
         if not moved:
@@ -116,19 +119,31 @@ def _leaving(order: list[Work]) -> dict[Work, Work]:
     }
 
 
-def _source(work: Work, stage: int, pp: int, vpp: int) -> tuple[int, Work] | None:
-    """The work whose result ``work`` needs."""
-    if work.kind is Kind.WEIGHT:
-        return stage, work._replace(kind=Kind.BACKWARD)
-    if work.kind is Kind.FORWARD:
-        if stage > 0:
-            return stage - 1, work
-        return (pp - 1, work._replace(chunk=work.chunk - 1)) if work.chunk > 0 else None
-    if stage < pp - 1:
-        return stage + 1, work
-    if work.chunk < vpp - 1:
-        return 0, work._replace(chunk=work.chunk + 1)
-    return stage, work._replace(kind=Kind.FORWARD)
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The (stage, chunk) before and after each on a micro-batch's way, None at the ends."""
+
+    before: dict[tuple[int, int], tuple[int, int] | None]
+    after: dict[tuple[int, int], tuple[int, int] | None]
+
+    @staticmethod
+    def of(route: Route, pp: int, vpp: int) -> "_Sources":
+        """Those of a route."""
+        chains = route.chains(pp, vpp)
+        return _Sources(
+            before={one: prior for chain in chains for prior, one in pairwise([None, *chain]) if one},
+            after={one: later for chain in chains for one, later in pairwise([*chain, None]) if one},
+        )
+
+    def of_pass(self, stage: int, work: Work) -> tuple[int, Work] | None:
+        """The work whose result ``work``, a plain pass of ``stage``, needs."""
+        if work.kind is Kind.WEIGHT:
+            return stage, work._replace(kind=Kind.BACKWARD)
+        forward = work.kind is Kind.FORWARD
+        other = (self.before if forward else self.after)[(stage, work.chunk)]
+        if other is not None:
+            return other[0], work._replace(chunk=other[1])
+        return None if forward else (stage, work._replace(kind=Kind.FORWARD))
 
 
 def starts_and_ends(
@@ -140,16 +155,19 @@ def starts_and_ends(
         Kind.FORWARD: times.forward_s,
         Kind.BACKWARD: times.backward_s,
         Kind.WEIGHT: times.weight_s,
+        Kind.WHOLE_BACKWARD: times.backward_s + times.weight_s,
+        Kind.PAIR: times.forward_s if times.pair_s is None else times.pair_s,
     }
     starts = np.empty((len(instructions), plans))
     ends = np.empty((len(instructions) + 1, plans))
     ends[-1] = 0.0
     for index, one in enumerate(instructions):
-        arrived = ends[one.needs] + times.hop_s if one.hops else ends[one.needs]
         free = ends[one.before]
         if times.waited and one.before >= 0 and instructions[one.before].exchanges:
             free = free + times.hop_s
-        starts[index] = np.maximum(free, arrived)
+        for needed, hops in one.needs:
+            free = np.maximum(free, ends[needed] + times.hop_s if hops else ends[needed])
+        starts[index] = free
         ends[index] = starts[index] + seconds[one.kind][one.stage, one.chunk]
     return starts, ends[:-1]
 

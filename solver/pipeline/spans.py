@@ -21,16 +21,21 @@ SETTLED_ROUNDS = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
     """One micro-batch through each stage row, or each chunk row; ``weight_s`` is the part of
-    ``backward_s`` that only makes weight gradients."""
+    ``backward_s`` that only makes weight gradients, ``pair_s`` what a chunk's forward takes beside the backward of
+    the stage's other chunk (solver.pipeline.pairs), None where none does."""
 
     forward_s: FloatArray
     backward_s: FloatArray
     weight_s: FloatArray
+    pair_s: FloatArray | None = None
 
     def take(self, rows: IntArray) -> "PassTimes":
         """The rows asked for, an array of any shape."""
         return PassTimes(
-            forward_s=self.forward_s[rows], backward_s=self.backward_s[rows], weight_s=self.weight_s[rows]
+            forward_s=self.forward_s[rows],
+            backward_s=self.backward_s[rows],
+            weight_s=self.weight_s[rows],
+            pair_s=None if self.pair_s is None else self.pair_s[rows],
         )
 
 
@@ -59,7 +64,8 @@ def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hops:
         rows = np.flatnonzero(np.isin(stages.plan, chosen)).astype(np.int64)
         # One column per plan: its classes repeated by how many stages each stands for.
         per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
-        per_chunk = stages.chunk_starts[per_stage][:, None, :] + np.arange(int(vpp))[None, :, None]
+        chunks = np.arange(plans.schedule.route.chunks(int(vpp)))
+        per_chunk = stages.chunk_starts[per_stage][:, None, :] + chunks[None, :, None]
         part = passes.take(per_chunk)
         taken = Hops(seconds=hops.seconds[chosen], waited=hops.waited)
         if num_micro == 0:
@@ -85,7 +91,8 @@ def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes
         backward_s=passes.backward_s - (passes.weight_s if split else 0.0),
         weight_s=passes.weight_s if split else np.zeros_like(passes.weight_s),
         hop_s=hops.seconds,
-        waited=hops.waited and passes.forward_s.shape[1] > 1,
+        waited=hops.waited and passes.forward_s.shape[1] > 1 and not schedule.route.turns,
+        pair_s=passes.pair_s,
     )
 
 
@@ -95,12 +102,12 @@ def _program_spans_s(
     """Spans by stage, shape (pp, N). Long steps are replayed over their first rounds and continued by
     what the last of these rounds added."""
     pp, _, num_micro = shape
-    split = schedule.splits_backward
+    apart = schedule.updates_apart
     times = chunk_times(schedule, passes, hops)
 
     def spans(count: int) -> FloatArray:
         began, ended = run(program(schedule, (*shape[:2], count), waited=times.waited), times)
-        return ended - began if split else ended
+        return ended - began if apart else ended
 
     rounds = max((num_micro - SETTLED_ROUNDS * pp) // pp, 0)
     settled = num_micro - rounds * pp

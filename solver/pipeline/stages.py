@@ -9,6 +9,7 @@ import numpy as np
 from ops.recompute.layers import Recompute
 from solver.pipeline.block_costs import stages_by_cost
 from solver.plans.plan_table import PlanTable
+from solver.schedules.route import Route
 from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.errors import ConfigError
 from spec.model import ModelSpec
@@ -51,7 +52,7 @@ class StageTable:
 
     def tied(self, model: ModelSpec, pp: IntArray) -> BoolArray:
         """Rows whose embedding or head is tied to one on another stage (``pp`` per row)."""
-        apart = (self.embedding | self.head) & (pp > 1)
+        apart = (self.embedding ^ self.head) & (pp > 1)
         return bools(apart & model.tied_embeddings)
 
 
@@ -154,13 +155,17 @@ class _Class:
     chunks: tuple[_Chunk, ...]
 
 
-def _classes(model: ModelSpec, pp: int, vpp: int, deal: Deal) -> list[_Class]:
-    """Stage s holds virtual stages s, s + pp, s + 2 pp, ... (arXiv 2104.04473 sec. 2.2.2)."""
+def _classes(model: ModelSpec, pp: int, vpp: int, deal: Deal, route: Route) -> list[_Class]:
+    """Every stage with its chunks, equal neighbours together; where a route turns, each is a class of its own, as what
+    it holds and when it ends depends on where it stands."""
     virtual = _virtual_stages(model, pp * vpp, deal)
+    held: dict[tuple[int, int], _Chunk] = {}
+    for chain in route.chains(pp, vpp):
+        held |= dict(zip(chain, virtual, strict=True))
     found: list[_Class] = []
     for stage in range(pp):
-        chunks = tuple(virtual[stage::pp])
-        if found and found[-1].chunks == chunks:
+        chunks = tuple(held[stage, chunk] for chunk in range(route.chunks(vpp)))
+        if found and found[-1].chunks == chunks and not route.turns:
             found[-1] = replace(found[-1], count=found[-1].count + 1)
         else:
             found.append(_Class(position=stage, count=1, chunks=chunks))
@@ -185,7 +190,8 @@ def stage_table(model: ModelSpec, plans: PlanTable, *, deals: str = "layers") ->
     deal = _written_out(plans.stage_layout) if plans.stage_layout else _rule(model, deals)
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)
-    classes = [_classes(model, int(pp), int(vpp), deal) for pp, vpp in shapes.T]
+    route = plans.schedule.route
+    classes = [_classes(model, int(pp), int(vpp), deal, route) for pp, vpp in shapes.T]
     flat = [one for rows in classes for one in rows]
     plan, source = _repeated(np.array([len(rows) for rows in classes], dtype=np.int64), which)
     pieces = [chunk for one in flat for chunk in one.chunks]

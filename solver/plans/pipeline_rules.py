@@ -12,8 +12,21 @@ UNEQUAL = (2, 4, 8)
 
 def zero_bubble(draft: Draft) -> BoolArray:
     """Zero-bubble schedules are defined for several stages of one chunk (arXiv 2401.10241 sec. 2)."""
-    whole = not draft.schedule.splits_backward
+    whole = draft.schedule.route.turns or not draft.schedule.splits_backward
     return bools(((draft["pp"] > 1) & (draft["vpp"] == 1)) | whole)
+
+
+def dual_pipe(draft: Draft) -> BoolArray:
+    """What deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual stages, two
+    on each, and twice as many micro-batches or more, which halve where they enter at both ends."""
+    route = draft.schedule.route
+    if not route.turns:
+        return bools(np.full(len(draft["pp"]), True))
+    num_micro = draft.sequences_per_rank // draft["micro_batch"]
+    stages = draft["pp"] * draft["vpp"]
+    two = (draft["pp"] > 1) & (route.chunks(1) * draft["vpp"] == 2) & (stages % 2 == 0)
+    laid = stages <= draft.model.num_layers + 2
+    return bools(two & laid & (num_micro >= 2 * draft["pp"]) & (num_micro % route.ways == 0))
 
 
 def _even(draft: Draft, chunks: IntArray) -> BoolArray:
@@ -30,6 +43,8 @@ def chunks(draft: Draft) -> BoolArray:
     num_micro = draft.sequences_per_rank // draft["micro_batch"]
     number = draft["pp"] * draft["vpp"]
     pipeline = draft.job.preset.pipeline
+    if draft.schedule.route.turns:
+        return bools(np.full(len(number), True))
     laid = (pipeline.uneven_chunks == "layout") & (number <= draft.model.num_layers + 2)
     possible = (draft["pp"] > 1) & (_even(draft, number) | laid) & (num_micro % draft["pp"] == 0)
     return bools((draft["vpp"] == 1) | (possible & pipeline.interleaves))
@@ -39,5 +54,7 @@ def equal_instead(draft: Draft) -> BoolArray:
     """Assumption: of stages that have equal chunks, those beat unequal ones, and where there are none powers of two
     are enough."""
     pp, vpp = draft["pp"], draft["vpp"]
+    if draft.schedule.route.turns:
+        return bools(np.full(len(pp), True))
     equal = np.any([_even(draft, pp * number) for number in range(2, MOST_CHUNKS + 1)], axis=0)
     return bools((vpp == 1) | _even(draft, pp * vpp) | (~equal & np.isin(vpp, UNEQUAL)))

@@ -12,7 +12,7 @@ from ops.mixers.registry import MIXERS
 from ops.op import Owner
 from ops.recompute.layers import Recompute
 from solver.plans.draft import Draft
-from solver.plans.pipeline_rules import chunks, equal_instead, zero_bubble
+from solver.plans.pipeline_rules import chunks, dual_pipe, equal_instead, zero_bubble
 from spec.arrays import BoolArray, bools
 
 
@@ -274,6 +274,11 @@ RULES: tuple[Rule, ...] = (
         reason=UNEVEN_CHUNKS,
         after="vpp",
         keep=chunks,
+    ),
+    Rule(
+        reason="DualPipe wants an even number of virtual stages, two each, and twice as many micro-batches",
+        after="vpp",
+        keep=dual_pipe,
     ),
     Rule(reason=EQUAL_INSTEAD, after="vpp", keep=equal_instead),
 )

@@ -107,10 +107,11 @@ def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
     """Numbers of chunks that some depth deals equally, with or without the ends of the model counted as layers;
     and, where a depth has none and stages can be written out, powers of two."""
     pipeline = job.preset.pipeline
+    turning = {2} if Schedule.DUALPIPE_V.value in pipeline.schedules else set()
     if not pipeline.interleaves:
-        return (1,)
+        return tuple(sorted({1} | turning))
     counted = [model.num_layers + ends for ends in range(3 if pipeline.uneven_chunks else 1)]
-    found = {1}
+    found = {1} | turning
     for pp in (depth for depth in divisors(job.world_size) if 1 < depth <= model.num_layers):
         equal = {n for n in range(2, MOST_CHUNKS + 1) if any(layers % (pp * n) == 0 for layers in counted)}
         if not equal and pipeline.uneven_chunks == "layout":

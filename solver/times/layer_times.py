@@ -8,7 +8,8 @@ import numpy as np
 from ops.block import ModelOps, model_ops
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
-from ops.op import Lane, Op, Ops, Owner, Phase, Piece
+from ops.op import Comm, Lane, Op, Ops, Owner, Phase, Piece
+from ops.roles import Role
 from solver.plans.plan_table import PlanTable
 from solver.times.host_floor import host_shares
 from solver.times.op_times import Pricer, TimedOp
@@ -34,12 +35,15 @@ class LayerBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """One micro-batch through one layer: waiting times forward and backward, and the part of the
-    backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does)."""
+    """One micro-batch through one layer: waiting times forward and backward, the part of the
+    backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does), and what of
+    both passes waits for the experts' exchange, in all its parts."""
 
     forward: SumByPart
     backward: SumByPart
     weight_s: FloatArray
+    forward_exchange: SumByPart
+    backward_exchange: SumByPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,20 @@ def layer_times(
         forward=tallies[0],
         backward=added(tallies[1:], len(layout)),
         weight_s=tallies[2].seconds if split else np.zeros(len(layout)),
+        forward_exchange=_exchange(passes[:1], len(layout)),
+        backward_exchange=_exchange(passes[1:], len(layout)),
     )
+
+
+def _exchange(passes: list[tuple[list[TimedOp], list[Share]]], rows: int) -> SumByPart:
+    """What passes wait for tokens on their way to experts and back."""
+    waits = [
+        share
+        for timed, shares in passes
+        for one, share in zip(timed, shares, strict=True)
+        if one.op.role in (Role.DISPATCH, Role.COMBINE) and isinstance(one.op, Comm)
+    ]
+    return sum_by_part(waits, rows)
 
 
 def _halves(

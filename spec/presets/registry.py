@@ -5,6 +5,7 @@ from dataclasses import replace
 from spec.errors import ConfigError
 from spec.presets.deepspeed import DEEPSPEED
 from spec.presets.fsdp import FSDP
+from spec.presets.hai_llm import HAI_LLM
 from spec.presets.internevo import INTERNEVO
 from spec.presets.megatron import MEGATRON
 from spec.presets.preset import FrameworkPreset
@@ -26,7 +27,7 @@ from spec.presets.variants.xtuner import XTUNER
 from spec.presets.zero_bubble import ZERO_BUBBLE
 
 WHOLE: dict[str, FrameworkPreset] = {
-    preset.name: preset for preset in (MEGATRON, INTERNEVO, DEEPSPEED, FSDP, ZERO_BUBBLE)
+    preset.name: preset for preset in (MEGATRON, INTERNEVO, DEEPSPEED, FSDP, ZERO_BUBBLE, HAI_LLM)
 }
 VARIANTS: tuple[Variant, ...] = (
     MEGATRON_BRIDGE,

@@ -22,7 +22,13 @@ from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import ExportError
 from workload.settings.launch_text import LaunchText
 
-NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.WEIGHT: "weight gradient"}
+NAMES = {
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.WEIGHT: "weight gradient",
+    Kind.WHOLE_BACKWARD: "whole backward",
+    Kind.PAIR: "beside a backward, forward",
+}
 # A browser shows a few hundred thousand events; more would be no picture.
 MOST_EVENTS = 400_000
 
@@ -31,7 +37,7 @@ Event = dict[str, object]
 
 def trace_text(question: Question, plan: Plan) -> LaunchText:
     """The trace of ``plan`` as JSON. Raises ExportError for more than a viewer shows."""
-    works = plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
+    works = plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)  # at most
     if works > MOST_EVENTS:
         raise ExportError(
             f"--export_trace: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows"
@@ -59,7 +65,7 @@ def trace_events(question: Question, plan: Plan) -> Iterator[Event]:
         yield event
         ended[stage] = max(ended[stage], end_s)
         began[stage] = min(began[stage], start_s)
-    if not plan.schedule.splits_backward:
+    if not plan.schedule.updates_apart:
         began[:] = 0.0
     yield from _afterwards(table, timed, per_stage, (began, ended))
 
@@ -69,7 +75,8 @@ def _passes(
 ) -> Iterator[tuple[Event, int, float, float]]:
     """Every pass with its stage, start and end (seconds), and both ends of the hop that brings what it needs."""
     # The chunks of a stage's row follow each other.
-    rows = chunk_starts[per_stage][:, None, None] + np.arange(plan.vpp)[None, :, None]
+    chunks = np.arange(plan.schedule.route.chunks(plan.vpp))
+    rows = chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
     times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.hops)
     instructions = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
     starts, ends = starts_and_ends(instructions, times)
@@ -79,10 +86,12 @@ def _passes(
         marks = {"micro_batch": one.micro, "chunk": one.chunk}
         yield _event(name, one.kind.value, one.stage, (start_s, end_s), marks), one.stage, start_s, end_s
         hop_s = float(timed.hops.seconds[0])
-        if one.hops and hop_s > 0:
-            sent_s = float(ends[one.needs, 0])
-            for event in _hop(index, one.stage, (sent_s, sent_s + hop_s), {"of": name, **marks}):
-                yield event, one.stage, start_s, end_s
+        for number, (needed, hops) in enumerate(one.needs):
+            if hops and hop_s > 0:
+                sent_s = float(ends[needed, 0])
+                told = {"of": name, **marks}
+                for event in _hop(2 * index + number, one.stage, (sent_s, sent_s + hop_s), told):
+                    yield event, one.stage, start_s, end_s
 
 
 def _afterwards(

@@ -35,6 +35,17 @@ def test_hybrid_sharding_sums_a_shard_over_the_replicas() -> None:
     assert sizes == {Axis.ZERO_SHARD: 4000, Axis.ZERO_REPLICATE: 2000}
 
 
+def test_two_stages_with_the_same_parameters_sum_their_shards() -> None:
+    """DualPipe: fp32 gradients of 1000 elements over 2 shards, each summed with the other stage's."""
+    layout = Layout.of(8, pp=4, zero_size=2, zero_stage=1)
+    held = RankParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
+    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
+    mirrored, alone = (step_ops(context, held, ints(0), mirrored=both) for both in (True, False))
+    (more,) = [op for op in mirrored if op.name not in {one.name for one in alone}]
+    assert isinstance(more, Comm)
+    assert (more.axis, int(more.size_bytes[0])) == (Axis.EMBEDDING, 2000)
+
+
 @pytest.mark.parametrize(("stage", "passes"), [(1, []), (2, []), (3, ["forward", "input_grad"])])
 def test_only_stage_3_gathers_parameters_in_both_passes(stage: int, passes: list[str]) -> None:
     """arXiv 1910.02054 sec. 7.2.2, DeepSpeed's preset."""

@@ -56,7 +56,7 @@ def test_zero_bubble_closed_forms(pp: int, rounds: int) -> None:
         assert (ended - began).max() - work == pytest.approx(bubble)
 
 
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", [one for one in Schedule if not one.route.turns])
 @pytest.mark.parametrize("shape", [(1, 1, 3), (4, 1, 2), (4, 1, 9), (3, 1, 20)])
 def test_every_stage_does_all_its_work_once(schedule: Schedule, shape: tuple[int, int, int]) -> None:
     _, _, num_micro = shape

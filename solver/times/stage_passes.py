@@ -1,0 +1,107 @@
+"""Times of layers added up: a micro-batch through every stage, and through every chunk of one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solver.pipeline.spans import PassTimes
+from solver.pipeline.stages import ChunkTable, StageTable
+from solver.plans.plan_table import PlanTable
+from solver.times.first_layer import first_layers
+from solver.times.layer_times import DistinctLayers, LayerTimes
+from solver.times.paired_passes import Exchanges, hidden_per_micro_s, pair_s
+from solver.times.step_parts import SumByPart, added
+from spec.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedLayers:
+    """Plans with their distinct layers, their stages, and the times of each block kind, of each as the first layer of
+    its stage (solver.times.first_layer), of embedding and head."""
+
+    plans: PlanTable
+    layers: DistinctLayers
+    stages: StageTable
+    times: list[LayerTimes]
+
+    def stage_passes(self) -> PassTimes:
+        """One micro-batch through every stage row."""
+        return self._passes(self.stages, self.stages.plan)
+
+    def chunk_passes(self, sm_share: float) -> PassTimes:
+        """One micro-batch through every chunk row, alone and, where the schedule pairs them, beside another's."""
+        chunks = self.stages.chunks
+        plan = self.stages.plan[chunks.stage]
+        passes = self._passes(chunks, plan)
+        if not self.plans.schedule.route.turns:
+            return passes
+        total = self._row_sums(chunks, plan)
+        exchanges = Exchanges(
+            forward_s=total([time.forward_exchange.seconds for time in self.times]),
+            backward_s=total([time.backward_exchange.seconds for time in self.times]),
+        )
+        return replace(passes, pair_s=pair_s(passes, exchanges, sm_share))
+
+    def per_micro(self, chunk_passes: PassTimes) -> SumByPart:
+        """Forward and backward of every stage row over the micro-batches of a step, of which each copy of the model
+        has its share, without the exchange that pairs hide."""
+        rows = len(self.stages.plan)
+        forward = self._stage_sum([time.forward for time in self.times])
+        backward = self._stage_sum([time.backward for time in self.times])
+        whole = added([forward, backward], rows)
+        route = self.plans.schedule.route
+        if not route.turns:
+            return whole
+        exchange = added(
+            [
+                self._stage_sum([time.forward_exchange for time in self.times]),
+                self._stage_sum([time.backward_exchange for time in self.times]),
+            ],
+            rows,
+        )
+        hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)
+        share = np.divide(hidden, exchange.seconds, out=np.zeros(rows), where=exchange.seconds > 0)
+        return added([whole.scaled(1.0 / route.ways), exchange.scaled(-share)], rows)
+
+    def _passes(self, rows: StageTable | ChunkTable, plan: IntArray) -> PassTimes:
+        """One micro-batch through every stage or chunk row; ``plan`` is the row's plan."""
+        total = self._row_sums(rows, plan)
+        return PassTimes(
+            forward_s=total([time.forward.seconds for time in self.times]),
+            backward_s=total([time.backward.seconds for time in self.times]),
+            weight_s=total([time.weight_s for time in self.times]),
+        )
+
+    def _row_sums(
+        self, rows: StageTable | ChunkTable, plan: IntArray
+    ) -> Callable[[list[FloatArray]], FloatArray]:
+        """Seconds of every stage or chunk row from those of each piece."""
+        row = self.layers.row[plan]
+        weights = _weights(rows)
+
+        def total(seconds: list[FloatArray]) -> FloatArray:
+            summed = np.zeros(len(row))
+            for of_piece, weight in zip(seconds, weights, strict=True):
+                if weight.any():
+                    summed = summed + of_piece[row] * weight
+            return summed
+
+        return total
+
+    def _stage_sum(self, pieces: list[SumByPart]) -> SumByPart:
+        """One micro-batch through every stage row."""
+        row = self.layers.row[self.stages.plan]
+        scaled = [
+            piece.take(row).scaled(weight)
+            for piece, weight in zip(pieces, _weights(self.stages), strict=True)
+            if weight.any()
+        ]
+        return added(scaled, len(row))
+
+
+def _weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
+    """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every kind, ends."""
+    firsts = first_layers(rows.layers)
+    others = (count - first for count, first in zip(rows.layers, firsts, strict=True))
+    return (*others, *firsts, rows.embedding.astype(np.int64), rows.head.astype(np.int64))

@@ -1,0 +1,19 @@
+"""HAI-LLM, DeepSeek's framework, as its report on DeepSeek-V3 tells it."""
+
+from dataclasses import replace
+
+from spec.presets.megatron import MEGATRON
+
+HAI_LLM = replace(
+    MEGATRON,
+    name="hai-llm",
+    source="DeepSeek-V3 technical report (arXiv 2412.19437) sec. 3.2 (DualPipe, 16 stages, experts over 64 ranks, ZeRO-1) and 3.3.3 "
+    "(gradients accumulate in fp32); deepseek-ai/DualPipe 3da1bbe (DualPipe and DualPipe-V); otherwise "
+    + MEGATRON.source,
+).changed(
+    {
+        "pipeline.schedules": ("1f1b", "dualpipe", "dualpipe-v"),
+        "pipeline.interleaves": False,
+        "pipeline.uneven_chunks": "",
+    }
+)

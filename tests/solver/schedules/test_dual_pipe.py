@@ -1,0 +1,243 @@
+"""DualPipe and DualPipe-V against the table of their sources and the steps of their code."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solver.pipeline.program import ChunkTimes, program, run
+from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
+from solver.pipeline.stages import stage_table
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.space import full_space
+from solver.price import sized
+from solver.schedules.dual_pipe import pairs
+from solver.schedules.registry import Schedule
+from solver.schedules.work import Kind, Work
+from solver.search import price_plan, search
+from solver.times.overlap import beside
+from solver.times.paired_passes import Exchanges, pair_s
+from solver.typed_plan import broken_rules, parse_plan, plan_of
+from spec.arrays import floats, ints
+from spec.errors import ExportError
+from spec.model import MoeSpec
+from spec.presets.registry import PRESETS
+from tests.solver.questions import question, small_model
+from workload.build import stage_works
+from workload.settings.megatron import megatron_flags
+from workload.settings.step_trace import trace_events
+
+DUAL, VEE = Schedule.DUALPIPE, Schedule.DUALPIPE_V
+# Schedule, stages, virtual stages: as many virtual stages each.
+SHAPES = [(DUAL, 4, 4), (DUAL, 8, 8), (DUAL, 16, 16), (VEE, 2, 4), (VEE, 4, 8), (VEE, 8, 16)]
+HAI = PRESETS["hai-llm"]
+PLAN = Plan(strategy="mtp", preset="hai-llm", pp=8, num_micro=32, schedule=DUAL)
+
+
+def shape_of(pp: int, stages: int, num_micro: int) -> tuple[int, int, int]:
+    return pp, stages // pp, num_micro
+
+
+def ended(schedule: Schedule, shape: tuple[int, int, int], times: tuple[float, float, float, float]) -> float:
+    forward, backward, weight, pair = (np.full((shape[0], 2, 1), seconds) for seconds in times)
+    work = ChunkTimes(forward_s=forward, backward_s=backward, weight_s=weight, hop_s=floats(0.0), pair_s=pair)
+    return float(run(program(schedule, shape), work)[1].max())
+
+
+@pytest.mark.published
+@pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
+@pytest.mark.parametrize("unit", [1.0, 2.5])
+def test_the_bubble_is_the_paper_s(schedule: Schedule, pp: int, stages: int, unit: float) -> None:
+    """arXiv 2412.19437 table 2: (P/2 - 1)(F&B + B - 3W), B the whole backward; F, input gradient and W equally long."""
+    for num_micro in (2 * stages, 3 * stages):
+        end = ended(schedule, shape_of(pp, stages, num_micro), (unit, unit, unit, 3 * unit))
+        passes = num_micro * (2 if schedule is VEE else 1)
+        assert end - 3 * unit * passes == pytest.approx((stages / 2 - 1) * (3 + 2 - 3) * unit)
+
+
+@pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
+def test_every_chunk_does_each_micro_batch_once(schedule: Schedule, pp: int, stages: int) -> None:
+    num_micro = 2 * stages + 4
+    entered = num_micro // schedule.route.ways
+    for order in schedule.orders(shape_of(pp, stages, num_micro)):
+        done: list[Work] = [one for work in order for one in work.passes]
+        weights = [work._replace(kind=Kind.WEIGHT) for work in order if work.kind is Kind.WHOLE_BACKWARD]
+        weights += [w.beside._replace(kind=Kind.WEIGHT) for w in order if w.beside is not None]
+        kinds = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT)
+        wanted = {Work(kind, chunk, m) for kind in kinds for chunk in (0, 1) for m in range(entered)}
+        assert len(done) + len(weights) == len(wanted)
+        assert {*done, *weights} == wanted
+
+
+@pytest.mark.published
+@pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
+def test_a_stage_holds_one_more_than_there_are_virtual_stages(
+    schedule: Schedule, pp: int, stages: int
+) -> None:
+    """arXiv 2412.19437 table 2: PP + 1; a chunk with v stages before it holds PP - v of them."""
+    num_micro = 3 * stages
+    place = {one: at for chain in schedule.route.chains(pp, stages // pp) for at, one in enumerate(chain)}
+    for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
+        held, peak, both = [0, 0], [0, 0], 0
+        for work in order:
+            if work.kind in (Kind.FORWARD, Kind.PAIR):
+                held[work.chunk] += 1
+            peak = [max(now, most) for now, most in zip(held, peak, strict=True)]
+            both = max(both, sum(held))
+            for one in work.passes:
+                held[one.chunk] -= one.kind is Kind.BACKWARD
+        assert peak == [stages - place[stage, chunk] for chunk in (0, 1)]
+        assert both == stages + 1
+    assert schedule.in_flight(ints(0), ints(pp), ints(stages // pp), ints(num_micro))[0] == (stages + 1) / 2
+
+
+@pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
+def test_pairs_are_those_of_the_order(schedule: Schedule, pp: int, stages: int) -> None:
+    num_micro = 3 * stages
+    place = {one: at for chain in schedule.route.chains(pp, stages // pp) for at, one in enumerate(chain)}
+    for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
+        for chunk in (0, 1):
+            found = sum(work.kind is Kind.PAIR and work.chunk == chunk for work in order)
+            entered = ints(num_micro // schedule.route.ways)
+            assert pairs(ints(place[stage, chunk]), ints(stages), entered)[0] == found
+
+
+def test_the_first_of_four_stages_runs_the_steps_of_the_source() -> None:
+    """dualpipe.py, ``step``, by hand for rank 0 of 4 and 8 chunks: 2 F0, F0 F1, B1 W1 F1, F0&B1 F1&B0, B1 F1&B0, B1 B0,
+    W0 B0, W0; the last stage mirrors it."""
+    steps = "F0 F0 F0 F1 B1 W1 F1 F0&B1 F1&B0 BW1 F1&B0 BW1 B0 W0 B0 W0"
+    orders = DUAL.orders((4, 1, 8))
+
+    def word(work: Work, flipped: int) -> str:
+        beside = f"B{work.beside.chunk ^ flipped}" if work.beside else ""
+        return f"{'F' if beside else work.kind.value}{work.chunk ^ flipped}{'&' * bool(beside)}{beside}"
+
+    assert " ".join(word(work, 0) for work in orders[0]) == steps
+    assert " ".join(word(work, 1) for work in orders[3]) == steps
+
+
+def test_long_steps_continue_as_they_settled() -> None:
+    for one in (replace(PLAN, num_micro=64), replace(PLAN, pp=4, vpp=2, schedule=VEE, num_micro=64)):
+        table = PlanTable.of(one)
+        stages = stage_table(small_model(layers=12), table)
+        rows = len(stages.chunks.stage)
+        seconds = 1.0 + 0.1 * np.arange(rows) % 0.7
+        passes = PassTimes(
+            forward_s=seconds, backward_s=2.0 * seconds, weight_s=seconds, pair_s=2.5 * seconds
+        )
+        hops = Hops(seconds=floats(0.05))
+        found = stage_spans_s(table, stages, passes, hops)
+        times = ChunkTimes(
+            **{
+                f"{name}_s": getattr(passes, f"{name}_s").reshape(-1, 2, 1)
+                for name in ("forward", "weight", "pair")
+            },
+            backward_s=(passes.backward_s - passes.weight_s).reshape(-1, 2, 1),
+            hop_s=hops.seconds,
+        )
+        _, whole = run(program(one.schedule, (one.pp, one.vpp, one.num_micro)), times)
+        assert found == pytest.approx(whole[:, 0], rel=1e-6)
+
+
+def test_a_stage_holds_two_copies_and_the_activations_of_both() -> None:
+    """Stage 1 of 8 (no ends): twice the parameters of 1F1B; (P + 1) micro-batches of one layer, where 1F1B has P - 1."""
+    asked = question(model=small_model(layers=8), world_size=8, sequences=32, preset=HAI)
+    costs = []
+    for schedule in (Schedule.ONE_F_ONE_B, DUAL):
+        table = sized(asked.model, asked.job, PlanTable.of(replace(PLAN, schedule=schedule)), asked.cluster)
+        costs.append((table.bytes.cost.take(ints(1)), table))
+    plain, dual = (cost for cost, _ in costs)
+    for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):
+        assert getattr(dual, name)[0] == 2 * getattr(plain, name)[0]
+    assert dual.activations_bytes[0] / plain.activations_bytes[0] == pytest.approx(9 / 7)
+    stages = costs[1][1].stages
+    assert stages.embedding.tolist() == stages.head.tolist() == [True, *[False] * 6, True]
+    assert (stages.layers[0] * stages.count).sum() == 16
+
+
+def test_the_two_ends_lie_on_one_stage_of_dualpipe_v() -> None:
+    """8 layers on 4 stages there and back: stage s holds layers s and 7 - s, every parameter once."""
+    table = stage_table(
+        small_model(layers=8), PlanTable.of(replace(PLAN, pp=4, vpp=2, schedule=VEE, num_micro=16))
+    )
+    assert table.chunks.embedding.tolist() == [True, *[False] * 7]
+    assert table.chunks.head.tolist() == [False, True, *[False] * 6]
+    assert table.layers[0].tolist() == [2, 2, 2, 2]
+
+
+def test_each_exchange_hides_beside_the_other_s_compute_and_no_longer() -> None:
+    """Forward of 2 with an exchange of 1, 20 or 0; backward of 3 and a weight gradient of 2 with one of 4, 0 or 9."""
+    for forward_x, backward_x, expected in ((1.0, 4.0, 7.0), (20.0, 0.0, 7.0 + 17.0), (0.0, 9.0, 7.0 + 5.0)):
+        passes = PassTimes(
+            forward_s=floats([2.0 + forward_x, 2.0]),
+            backward_s=floats([5.0, 5.0 + backward_x]),
+            weight_s=floats([2.0, 2.0]),
+        )
+        exchanges = Exchanges(forward_s=floats([forward_x, 0.0]), backward_s=floats([0.0, backward_x]))
+        assert pair_s(passes, exchanges, 0.0)[0] == pytest.approx(expected)
+        slower = pair_s(passes, exchanges, 0.2)[0]
+        waits = beside(floats(forward_x), floats(3.0), 0.2) + beside(floats(backward_x), floats(4.0), 0.2)
+        assert slower == pytest.approx(7.0 + waits[0])
+
+
+def moe_question():
+    model = small_model(layers=8)
+    run_ = model.blocks[0]
+    moe = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512)
+    block = replace(run_.block, mlp=None, moe=moe)
+    model = replace(model, blocks=(replace(run_, block=block),))
+    return question(model=model, world_size=32, sequences=128, preset=HAI)
+
+
+@pytest.mark.parametrize("one", [PLAN, replace(PLAN, pp=4, vpp=2, schedule=VEE, num_micro=32)])
+def test_what_pairs_hide_leaves_the_exchange_and_parts_still_add_up(one: Plan) -> None:
+    asked = moe_question()
+    plan = replace(one, dp=32 // one.pp, ep=4, num_micro=128 * one.pp // 32)
+    dual = price_plan(asked, PlanTable.of(plan))[0]
+    pieces = replace(plan, schedule=Schedule.ONE_F_ONE_B, vpp=1)
+    plain = price_plan(asked, PlanTable.of(pieces))[0]
+    assert sum(dual.parts_s.values()) == pytest.approx(dual.step_s)
+    assert 0.0 < dual.parts_s["ep_comm"] < 0.7 * plain.parts_s["ep_comm"]
+    assert dual.parts_s["grouped_gemm"] == pytest.approx(plain.parts_s["grouped_gemm"])
+    assert dual.step_s < plain.step_s
+
+
+def test_the_trace_ends_with_the_step() -> None:
+    asked = moe_question()
+    plan = replace(PLAN, dp=4, ep=4)
+    events = [event for event in trace_events(asked, plan) if event["ph"] == "X"]
+    last = max(float(str(event["ts"])) + float(str(event["dur"])) for event in events)
+    assert last / 1e6 == pytest.approx(price_plan(asked, PlanTable.of(plan))[0].step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        ("pp=8,schedule=dualpipe", True),
+        ("pp=4,vpp=2,schedule=dualpipe-v", True),
+        ("pp=8,vpp=2,schedule=dualpipe", False),
+        ("pp=4,schedule=dualpipe-v", False),
+        ("pp=1,schedule=dualpipe", False),
+        ("pp=8,micro_batch=2,schedule=dualpipe", False),  # 8 micro-batches, 16 wanted
+    ],
+)
+def test_what_its_code_asserts_is_a_rule(words: str, runs: bool) -> None:
+    asked = question(model=small_model(layers=8), world_size=16, sequences=32, preset=HAI)
+    typed = plan_of(
+        parse_plan(words if "micro_batch" in words else f"{words},micro_batch=1"), asked, "--plan"
+    )
+    assert any("DualPipe" in reason for reason in broken_rules(asked, typed)) is not runs
+    megatron = replace(asked, job=asked.job.with_preset(PRESETS["megatron"]))
+    assert "the framework has no such schedule" in broken_rules(megatron, typed)
+
+
+def test_it_is_searched_where_the_framework_has_it_and_said_by_nobody_else() -> None:
+    asked = question(model=small_model(layers=8), world_size=4, sequences=32, preset=HAI)
+    found = search(asked, full_space(asked.model, asked.job), top_k=10**6).best
+    assert {answer.plan.schedule for answer in found} == {Schedule.ONE_F_ONE_B, DUAL, VEE}
+    assert all(broken_rules(asked, answer.plan) == () for answer in found[:50])
+    dual = replace(PLAN, pp=4, num_micro=32)
+    with pytest.raises(ExportError, match="dualpipe"):
+        stage_works(asked, dual)
+    with pytest.raises(ExportError, match="schedule = dualpipe"):
+        megatron_flags(asked, replace(dual, preset="megatron"))

@@ -91,7 +91,7 @@ def read(reading: Reading, bench: Bench) -> Outcome:
     outcome = attempt(world, case, lambda: own.extend(time_trials(launched, bench, one_call_s)))
     if outcome.ok:
         reading.trials_s = world.slowest(own)
-        remark(reading, burst_length(one_call_s))
+        remark(reading, burst_length(one_call_s) * launched.operations)
     return outcome
 
 
@@ -115,7 +115,7 @@ def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[flo
     rounds = bench.plan.trials(one_call_s * count)
     if one_call_s < LONG_CALL_S:
         clock.burst(launched.calls, count, align)
-    return [clock.burst(launched.calls, count, align) for _ in range(rounds)]
+    return [clock.burst(launched.calls, count, align) / launched.operations for _ in range(rounds)]
 
 
 def remark(reading: Reading, launches_per_trial: int) -> None:

@@ -46,7 +46,8 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
     elements = whole_elements(case)
     call = CALLS[case.collective](place, elements, dtype)
     name = f"torch {world.backend} {case.collective.value}"
-    return Launched(case=case, calls=(call,), implementation=name, collective=True)
+    operations = 2 if case.collective is Collective.P2P else 1
+    return Launched(case=case, calls=(call,), implementation=name, collective=True, operations=operations)
 
 
 def tiling_for(case: CollectiveCase, world: World) -> GroupTiling:
@@ -94,49 +95,61 @@ def whole_elements(case: CollectiveCase) -> int:
     return case.size_bytes // width
 
 
+def filled(elements: int, place: Place, dtype: torch.dtype) -> torch.Tensor:
+    """A buffer of random numbers: links that compress, and power, tell zeros from data."""
+    return torch.rand(elements, device=place.where).to(dtype)
+
+
 def all_reduce_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
-    """Sum of one buffer, in place."""
-    buffer = torch.zeros(elements, dtype=dtype, device=place.where)
+    """Sum of one buffer, in place; that sums of sums leave the range of numbers changes no time."""
+    buffer = filled(elements, place, dtype)
     return lambda: torch_collectives.all_reduce(buffer, place.handle)
 
 
 def all_gather_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
     """Whole array from the members' parts."""
-    whole = torch.zeros(elements, dtype=dtype, device=place.where)
-    part = torch.zeros(elements // len(place.ranks), dtype=dtype, device=place.where)
+    whole = filled(elements, place, dtype)
+    part = filled(elements // len(place.ranks), place, dtype)
     return lambda: torch_collectives.all_gather(whole, part, place.handle)
 
 
 def reduce_scatter_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
     """Part of the sum of the members' whole arrays."""
-    whole = torch.zeros(elements, dtype=dtype, device=place.where)
-    part = torch.zeros(elements // len(place.ranks), dtype=dtype, device=place.where)
+    whole = filled(elements, place, dtype)
+    part = filled(elements // len(place.ranks), place, dtype)
     return lambda: torch_collectives.reduce_scatter(part, whole, place.handle)
 
 
 def all_to_all_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
     """Equal parts of one buffer to every member."""
-    sent = torch.zeros(elements, dtype=dtype, device=place.where)
-    received = torch.zeros(elements, dtype=dtype, device=place.where)
+    sent, received = filled(elements, place, dtype), filled(elements, place, dtype)
     return lambda: torch_collectives.all_to_all(received, sent, place.handle)
 
 
 def broadcast_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
     """One buffer of the group's first rank to the others."""
-    buffer = torch.zeros(elements, dtype=dtype, device=place.where)
+    buffer = filled(elements, place, dtype)
     source = place.ranks[0]
     return lambda: torch_collectives.broadcast(buffer, source, place.handle)
 
 
 def message_call(place: Place, elements: int, dtype: torch.dtype) -> Call:
-    """One message from the first rank of a pair to the second; one way, as a pipeline hop is."""
+    """A message from the first rank of a pair to the second, and one back: neither side can run ahead, as it could
+    with messages one way, which wait in buffers."""
     if len(place.ranks) != 2:
         raise UnsupportedCaseError(f"a message joins two ranks, not {len(place.ranks)}")
-    buffer = torch.zeros(elements, dtype=dtype, device=place.where)
+    buffer = filled(elements, place, dtype)
     first, second = place.ranks
-    if place.rank == first:
-        return lambda: torch_collectives.send(buffer, second, place.handle)
-    return lambda: torch_collectives.receive(buffer, first, place.handle)
+
+    def there() -> None:
+        torch_collectives.send(buffer, second, place.handle)
+        torch_collectives.receive(buffer, second, place.handle)
+
+    def back() -> None:
+        torch_collectives.receive(buffer, first, place.handle)
+        torch_collectives.send(buffer, first, place.handle)
+
+    return there if place.rank == first else back
 
 
 CALLS: dict[Collective, Callable[[Place, int, torch.dtype], Call]] = {

@@ -29,7 +29,7 @@ class Launched:
     operation on different operands: timed in turn, they keep the caches from holding what a
     training step would have to fetch. ``implementation`` names the library and kernel.
     ``collective`` calls have to run on every rank of the world together; ``on_host`` calls are timed
-    by what the host takes to issue them.
+    by what the host takes to issue them. Each call runs the operation ``operations`` times.
     """
 
     case: Case
@@ -37,6 +37,7 @@ class Launched:
     implementation: str
     collective: bool = False
     on_host: bool = False
+    operations: int = 1
 
 
 class Launcher(Protocol):

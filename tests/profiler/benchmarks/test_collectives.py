@@ -110,16 +110,24 @@ def test_the_group_is_the_one_of_the_case(
     assert called[0][2] == group
 
 
-@pytest.mark.parametrize(("shape", "name", "peer"), [((2, 1, 1), "irecv", 0), ((1, 2, 2), "isend", 3)])
-def test_a_message_goes_one_way_between_neighbours(
-    shape: tuple[int, int, int], name: str, peer: int, called: list[tuple[str, tuple[int, ...], Any]]
+@pytest.mark.parametrize(
+    ("shape", "order", "peer"), [((2, 1, 1), ("irecv", "isend"), 0), ((1, 2, 2), ("isend", "irecv"), 3)]
+)
+def test_a_message_goes_there_and_back_between_neighbours(
+    shape: tuple[int, int, int],
+    order: tuple[str, str],
+    peer: int,
+    called: list[tuple[str, tuple[int, ...], Any]],
 ) -> None:
     intra, inter, siblings = shape
     case = CollectiveCase(
         collective=Collective.P2P, size_bytes=WHOLE, intra=intra, inter=inter, siblings=siblings
     )
-    launch_collective(case, world()).calls[0]()
-    assert called == [(name, (ELEMENTS,), (*((0, 1) if intra == 2 else (1, 3)), "peer", peer))]
+    launched = launch_collective(case, world())
+    launched.calls[0]()
+    pair = (0, 1) if intra == 2 else (1, 3)
+    assert called == [(name, (ELEMENTS,), (*pair, "peer", peer)) for name in order]
+    assert launched.operations == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from profiler.profiling_run import RunOptions
     from profiler.ranks.rank_layout import RankLayout
 
+BEGAN = time.monotonic()
 ROOT = Path(__file__).resolve().parent
 MOST_SECONDS = 1e6
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -64,9 +66,11 @@ def arguments() -> argparse.ArgumentParser:
         "--budget_minutes",
         type=decimal(1e-3, MOST_MINUTES),
         default=0.0,
-        help="stop measuring after this long",
+        help="minutes for all of it, fits and pictures too",
     )
     add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
+    add("--dry_run", action="store_true", help="say what would be measured and for about how long")
+    add("--smoke", action="store_true", help="one small case of every kind of kernel, kept nowhere")
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
     add("--model", type=Path, help="measure the shapes of this model config as well, before all else")
     add("--tp", type=number_list, default=(1, 2, 4, 8), help="tensor-parallel degrees of --model")
@@ -109,6 +113,7 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
         timeout_s=given.timeout_s,
         model=given.model,
         model_tp=given.tp,
+        began=BEGAN,
     )
 
 
@@ -118,7 +123,7 @@ def chosen_output(device: str, layout: "RankLayout") -> Path:
     from profiler.machine import matching_sheet
     from profiler.output_file import default_output
 
-    chosen = choose_device(device, layout.local_rank)
+    chosen = choose_device(device, layout)
     sheet = matching_sheet(chosen.name, chosen.kind, ROOT)
     return default_output(chosen.kind, chosen.name, sheet.cluster if sheet else None)
 
@@ -126,9 +131,15 @@ def chosen_output(device: str, layout: "RankLayout") -> Path:
 def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
     """Run and report; the exit status."""
     from profiler.profiling_run import run_profiling
+    from profiler.rehearsal import dry_run, smoke
     from profiler.report import report_lines
 
     options = options_of(given, layout)
+    if given.dry_run or given.smoke:
+        lines = dry_run(options, layout) if given.dry_run else smoke(options, layout)
+        if lines:
+            print("\n".join(lines))
+        return 0
     given.output = options.output
     report = run_profiling(options, layout)
     if report is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from profiler.ranks.rank_layout import RankLayout
 from spec.cluster.architecture import ArchitectureSpec
 from spec.errors import ConfigError
 
@@ -33,6 +34,13 @@ class Device:
         if self.kind == "cuda":
             return torch.cuda.get_device_name(self.index)
         return cpu_name()
+
+    @property
+    def identity(self) -> str:
+        """What no other GPU has; "" where nobody tells, and on a CPU."""
+        if self.kind == "cuda":
+            return str(getattr(torch.cuda.get_device_properties(self.index), "uuid", ""))
+        return ""
 
     @property
     def memory_bytes(self) -> int:
@@ -74,8 +82,9 @@ class Device:
             torch.cuda.empty_cache()
 
 
-def choose_device(wanted: str, local_rank: int) -> Device:
-    """The device of this rank: ``wanted`` is cuda, cpu or auto.
+def choose_device(wanted: str, layout: RankLayout) -> Device:
+    """The device of this rank: ``wanted`` is cuda, cpu or auto. A Slurm task that was given one GPU of its own
+    (--gpus-per-task=1) sees it as the first.
 
     Raises ConfigError when a GPU is wanted (auto wants one too) and none is there or usable, or when a node has
     fewer GPUs than ranks.
@@ -89,12 +98,14 @@ def choose_device(wanted: str, local_rank: int) -> Device:
             value=wanted,
             allowed="torch sees no GPU here; rehearse with --device cpu, or install a CUDA build of torch",
         )
-    if local_rank >= torch.cuda.device_count():
+    seen = torch.cuda.device_count()
+    local_rank = 0 if layout.launcher == "slurm" and seen == 1 else layout.local_rank
+    if local_rank >= seen:
         raise ConfigError(
             where="environment",
             key="LOCAL_RANK",
             value=local_rank,
-            allowed=f"below the number of GPUs of this node, {torch.cuda.device_count()}",
+            allowed=f"below the number of GPUs of this node, {seen}",
         )
     try:
         torch.cuda.set_device(local_rank)

@@ -30,7 +30,7 @@ def case_measurer(
     does: one process has nobody to talk to. Raises ConfigError when cuda is wanted and absent, ProfileError when a case
     takes the device with it.
     """
-    chosen = replace(choose_device(device, 0), architecture=architecture)
+    chosen = replace(choose_device(device, RankLayout()), architecture=architecture)
     world = World(layout=RankLayout(), device=chosen)
     bench = Bench(world=world, launcher=TorchLauncher(world=world, compiled=compiled))
     raise_clocks(chosen)
@@ -49,7 +49,7 @@ def case_measurer(
 def measuring_device(device: str, root: Path, allowed_s: float) -> MeasuringDevice:
     """This process's device, cuda, cpu or auto, for at most ``allowed_s`` seconds of measuring; its sheet
     is looked for under ``root``/configs/clusters. Raises ConfigError when cuda is wanted and absent."""
-    chosen = choose_device(device, 0)
+    chosen = choose_device(device, RankLayout())
     world = World(layout=RankLayout(), device=chosen)
     sheet = matching_sheet(chosen.name, chosen.kind, root)
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -18,7 +18,7 @@ from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
 from profiler.cases.model_cases import model_cases
 from profiler.cases.sweep_plan import SweepPlan, describe, plan_cases
-from profiler.device import choose_device
+from profiler.device import Device, choose_device
 from profiler.journal import Journal
 from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
 from profiler.measurement import Bench
@@ -26,7 +26,7 @@ from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.restart import MOST_RESTARTS, restarts, spent_before_s, start_again
 from profiler.ranks.world import World, open_world
 from profiler.sweep import Budget, SweepResult, sweep
-from profiler.timing import raise_clocks
+from profiler.timing import TrialPlan, raise_clocks
 from profiler.torch_launcher import TorchLauncher
 from spec.errors import ProfileError, UserError
 from spec.origin import Origin
@@ -51,6 +51,9 @@ class RunOptions:
     model_tp: tuple[int, ...] = (1, 2, 4, 8)
     cases: tuple[Case, ...] | None = None
     """Instead of the sweep's own list, in this order."""
+    began: float = field(default_factory=time.monotonic)
+    """When the program began, on time.monotonic's clock: what the budget counts from."""
+    trials: TrialPlan = field(default_factory=TrialPlan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,32 +93,42 @@ def run_profiling(
     ``launcher_for`` makes a launcher in place of TorchLauncher. Raises UserError (every rank the same) for an output
     that cannot be written or holds another machine, and when a rank fails.
     """
+    device, sheet = device_and_sheet(options, layout)
+    domain = domain_of(options, sheet, layout)
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
-    device = choose_device(options.device, layout.local_rank)
-    sheet = matching_sheet(device.name, device.kind, options.root)
-    device = replace(device, architecture=sheet.cluster.gpu.architecture if sheet else None)
-    domain = options.domain_ranks or sheet_domain(sheet, layout.local_size)
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     cases = options.cases
     if cases is None:
-        cases = tuple(plan_cases(sweep_plan(world, options), wanted))
+        cases = tuple(plan_cases(sweep_plan(options, device.kind, domain, world.size), wanted))
     launcher: Launcher = TorchLauncher(world=world, compiled=options.compiled)
     if launcher_for is not None:
         launcher = launcher_for(world)
     return run_in(world, options, cases, launcher)
 
 
+def device_and_sheet(options: RunOptions, layout: RankLayout) -> tuple[Device, MatchedSheet | None]:
+    """This rank's device, with what its sheet says of its architecture, and the sheet where there is one."""
+    device = choose_device(options.device, layout)
+    sheet = matching_sheet(device.name, device.kind, options.root)
+    return replace(device, architecture=sheet.cluster.gpu.architecture if sheet else None), sheet
+
+
+def domain_of(options: RunOptions, sheet: MatchedSheet | None, layout: RankLayout) -> int:
+    """Ranks of one scale-up domain: as asked for, as the sheet says, or a node's."""
+    return options.domain_ranks or sheet_domain(sheet, layout.local_size) or layout.local_size
+
+
 def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: Launcher) -> RunReport | None:
     """The run on an open world."""
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    budget = Budget(seconds=options.budget_s, started=time.monotonic() - spent_before_s(os.environ))
+    budget = Budget(seconds=options.budget_s, started=options.began - spent_before_s(os.environ))
     sheet = matching_sheet(world.device.name, world.device.kind, options.root)
     machine = machine_facts(world, sheet, date)
     held = leader_opens(world, options, machine)
     left = remaining_cases(world, options, cases, held)
     world.begin("opening groups")
     world.open_groups(tilings_of(left, world))
-    bench = Bench(world=world, launcher=launcher)
+    bench = Bench(world=world, launcher=launcher, plan=options.trials)
     raise_clocks(world.device)
     result = swept(left, bench, held.journal, budget, date)
     # before the fits: the others need not wait for them, and after a failure the groups are left to the end of the
@@ -219,12 +232,12 @@ def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], he
     return [case for case, flag in zip(cases, wanted, strict=True) if flag == "1"]
 
 
-def sweep_plan(world: World, options: RunOptions) -> SweepPlan:
-    """The plan for this world."""
+def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, ranks: int) -> SweepPlan:
+    """The plan for a world of ``ranks`` in domains of ``domain_ranks``."""
     return SweepPlan(
-        device_kind=world.device.kind,
-        domain_ranks=world.domain_ranks,
-        domains=world.size // world.domain_ranks,
+        device_kind=device_kind,
+        domain_ranks=domain_ranks,
+        domains=ranks // domain_ranks,
         only=options.only,
         max_bytes=options.max_bytes,
     )

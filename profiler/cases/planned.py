@@ -24,6 +24,11 @@ def planned(tier: int, cases: Iterable[Case]) -> list[Planned]:
 
 
 def most_informative_first(plans: Sequence[Planned]) -> list[Case]:
+    """The cases of ``in_order``."""
+    return [plan.case for plan in in_order(plans)]
+
+
+def in_order(plans: Sequence[Planned]) -> list[Planned]:
     """Each case once: tier by tier, families in turn within a tier, shapes of a family shuffled.
 
     The shuffle has a fixed seed, so that every rank and every run has the same order, and a budget
@@ -35,11 +40,11 @@ def most_informative_first(plans: Sequence[Planned]) -> list[Case]:
     tiers: dict[int, dict[Family, list[Case]]] = defaultdict(lambda: defaultdict(list))
     for case, tier in tier_of.items():
         tiers[tier][FAMILY_OF[type(case)]].append(case)
-    ordered: list[Case] = []
+    ordered: list[Planned] = []
     for tier in sorted(tiers):
         for cases in tiers[tier].values():
             random.Random(SHUFFLE_SEED).shuffle(cases)
-        ordered += spread_evenly(list(tiers[tier].values()))
+        ordered += planned(tier, spread_evenly(list(tiers[tier].values())))
     return ordered
 
 

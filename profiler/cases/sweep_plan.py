@@ -13,7 +13,7 @@ from profdb.cases import (
     OptimizerCase,
 )
 from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases
-from profiler.cases.planned import Planned, most_informative_first
+from profiler.cases.planned import Planned, in_order
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.dtypes import dtype_bytes
 from spec.errors import ConfigError
@@ -71,6 +71,11 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def plan_cases(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Case]:
+    """The cases of ``plan_tiers``."""
+    return [item.case for item in plan_tiers(plan, wanted)]
+
+
+def plan_tiers(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Planned]:
     """The cases of a sweep, most informative first, the same on every rank; ``wanted`` are measured as
     well (profiler.cases.model_cases)."""
     small = plan.device_kind == "cpu"
@@ -78,12 +83,7 @@ def plan_cases(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Case]:
     cases = collective_cases.collective_cases(plan.domain_ranks, plan.domains, dtype)
     cases += cpu_compute(dtype) if small else gpu_compute()
     cases += wanted
-    return select(plan, cases)
-
-
-def select(plan: SweepPlan, cases: Sequence[Planned]) -> list[Case]:
-    """Those of the plan's benchmarks and sizes, in order."""
-    return most_informative_first([item for item in cases if plan.takes(item.case)])
+    return in_order([item for item in cases if plan.takes(item.case)])
 
 
 def gpu_compute() -> list[Planned]:

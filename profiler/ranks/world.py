@@ -232,3 +232,9 @@ def check_same_machines(world: World) -> None:
                 f"rank {rank} runs on {name!r}, rank 0 on {names[0]!r}: a profile describes one kind of "
                 "machine; profile the kinds in separate runs"
             )
+    owners: dict[str, int] = {}
+    for rank, identity in enumerate(world.gather(world.device.identity)):
+        if identity and owners.setdefault(identity, rank) != rank:
+            raise RankFailedError(
+                f"ranks {owners[identity]} and {rank} share one GPU, {identity}; start one rank a GPU"
+            )

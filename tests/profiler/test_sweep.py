@@ -1,5 +1,6 @@
 """The stored key is what was launched, for every benchmark, through journal and profile."""
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,15 @@ from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
 from profdb.store.journal import journal_path, read_journal
 from profiler import profiling_run
-from profiler.benchmarks.launched import UnsupportedCaseError
+from profiler.benchmarks.launched import Launched, UnsupportedCaseError
 from profiler.cases.planned import most_informative_first
-from profiler.cases.sweep_plan import BENCHMARKS, SweepPlan, benchmark_of, gpu_compute, plan_cases
+from profiler.cases.sweep_plan import (
+    BENCHMARKS,
+    SweepPlan,
+    benchmark_of,
+    gpu_compute,
+    plan_cases,
+)
 from profiler.device import Device
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
@@ -143,56 +150,6 @@ def test_running_out_of_memory_in_the_call_is_recorded_too() -> None:
     assert measure(GemmCase(m=8, k=8, n=8), bench, "").status == "ok"
 
 
-class TritonError(Exception):
-    """As triton.CompilationError: of no family but Exception."""
-
-
-RAISED = [
-    (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul"), "failed"),
-    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "oom"),
-    (RuntimeError("CUDA driver error: out of memory"), "oom"),
-    (MemoryError(), "oom"),
-    (torch.OutOfMemoryError("CUDA out of memory."), "oom"),
-    (ValueError("Scale must be contiguous"), "failed"),
-    (TypeError("unexpected keyword 'enable_gqa'"), "failed"),
-    (NotImplementedError("no backward"), "failed"),
-    (AssertionError(), "failed"),
-    (ImportError("no module named triton"), "failed"),
-    (KeyError("float8"), "failed"),
-    (OSError("gcc not found"), "failed"),
-    (TritonError("at 12:4"), "failed"),
-    (UnsupportedCaseError("no such kernel"), "failed"),
-]
-
-
-class BreaksAt:
-    """A clock that raises at its n-th burst: in the first launch, in a later one, in the trials."""
-
-    def __init__(self, problem: Exception, burst: int) -> None:
-        self.problem, self.left = problem, burst
-
-    def burst(self, *_: object) -> float:
-        self.left -= 1
-        if self.left == 0:
-            raise self.problem
-        return 1e-3
-
-
-@pytest.mark.parametrize(("problem", "status"), RAISED, ids=lambda value: repr(value)[:40])
-@pytest.mark.parametrize("point", ["launch", 1, 2, 4, 6])
-def test_whatever_a_case_raises_is_its_result(problem: Exception, status: str, point: str | int) -> None:
-    case = GemmCase(m=8, k=8, n=8)
-    bench = fake_bench()
-    if point == "launch":
-        bench.launcher.before = raising(problem)  # type: ignore[attr-defined]
-    else:
-        bench.device_clock = BreaksAt(problem, int(point))
-    sample = measure(case, bench, "2026-01-01")
-    assert (sample.case, sample.status, sample.trials_s) == (case, status, ())
-    said = str(problem) or type(problem).__name__
-    assert said in str(sample.launched["reason"])
-
-
 def raising(problem: BaseException) -> Callable[[Case], None]:
     def refuse(_: Case) -> None:
         raise problem
@@ -271,5 +228,30 @@ def test_the_case_that_took_the_process_with_it_is_passed_over(tmp_path: Path) -
 def test_a_spent_budget_stops_before_the_next_case(tmp_path: Path) -> None:
     bench = fake_bench()
     spent = Budget(seconds=1.0, started=-1e9)
+    assert not Budget().spent(10**6)
     result = sweep([HostCase(kind="launch")] * 3, bench, None, spent, "")
     assert (result.left, sum(result.statuses.values())) == (3, 0)
+
+
+def test_a_budget_keeps_time_for_fits_and_pictures() -> None:
+    """Eight seconds and three milliseconds a sample, at most half of the budget."""
+    budget = Budget(seconds=100.0, started=time.monotonic() - 85.0)
+    assert not budget.spent(2000)
+    assert budget.spent(3000)
+    assert not Budget(seconds=4.0, started=time.monotonic() - 1.9).spent(10**6)
+    assert Budget(seconds=4.0, started=time.monotonic() - 2.1).spent(10**6)
+
+
+def test_a_call_of_two_operations_is_timed_by_the_operation() -> None:
+    bench = fake_bench()
+    inner = bench.launcher
+
+    class Twice:
+        def launch(self, case: Case) -> Launched:
+            launched = inner.launch(case)
+            return replace(launched, calls=(lambda: [call() for call in launched.calls * 2],), operations=2)
+
+    bench.launcher = Twice()
+    case = GemmCase(m=8, k=8, n=8)
+    sample = measure(case, bench, "")
+    assert sample.median_s == pytest.approx(seconds_of(case), rel=1e-6)

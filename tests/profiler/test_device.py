@@ -1,0 +1,40 @@
+"""Which GPU a rank takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from profiler.device import Device, choose_device
+from profiler.ranks.meeting import RankFailedError
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import World, check_same_machines
+from spec.errors import ConfigError
+
+
+def test_a_node_with_fewer_gpus_than_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    with pytest.raises(ConfigError, match="LOCAL_RANK"):
+        choose_device("cuda", RankLayout(rank=4, size=8, local_rank=4, local_size=8))
+
+
+def test_a_slurm_task_of_one_gpu_sees_it_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
+    task = RankLayout(rank=3, size=8, local_rank=3, local_size=8, launcher="slurm")
+    assert choose_device("cuda", task).index == 0
+    assert chosen == [0]
+    with pytest.raises(ConfigError, match="LOCAL_RANK"):
+        choose_device("cuda", replace(task, launcher="torchrun"))
+
+
+def test_two_ranks_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(layout=RankLayout(), device=Device(kind="cpu"))
+    identities = ["GPU-1", "GPU-2", "GPU-1"]
+    monkeypatch.setattr(World, "gather", lambda _, word: identities if word == "" else ["H200"] * 3)
+    with pytest.raises(RankFailedError, match="ranks 0 and 2 share one GPU, GPU-1"):
+        check_same_machines(world)

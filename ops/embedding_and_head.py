@@ -223,7 +223,8 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     Fused: the logits, whose place their gradient takes, or an fp32 copy of them and one of it that the labels are
     shifted against (transformers 4.4x, LlamaForCausalLM.forward: logits.float(), shift_logits.contiguous());
     chunked, a chunk of them for a moment, whose gradient is spent at once (Liger, ops/fused_linear_cross_entropy.py). Megatron-LM's: the logits and the softmax in fp32,
-    whose place its gradient takes (core/tensor_parallel/cross_entropy.py). PyTorch's: the logits and the
+    whose place its gradient takes (core/tensor_parallel/cross_entropy.py). Held: fp32 logits beside it till the loss is
+    done. PyTorch's: the logits and the
     log-softmax in fp32; in the backward the gradients of the loss and of the log-softmax are two more fp32
     tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each into a new one).
     """
@@ -235,6 +236,8 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
         return "cross_entropy_fused", 4.0, 4.0 + kept_bytes
     if preset.loss.fused:
         return "cross_entropy_fused", logit_bytes, kept_bytes
+    if preset.loss.holds_logits:
+        return "cross_entropy", 4.0, 4.0
     if preset.loss.plain:
         return "cross_entropy_unfused", kept_bytes + 4.0, kept_bytes + 8.0
     return "cross_entropy", logit_bytes + 4.0, kept_bytes

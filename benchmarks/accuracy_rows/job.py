@@ -91,6 +91,10 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
     if "nanotron" in row.text("framework") and row.whole_or("zero_stage", 0) == 0:
         # trainer.py: DistributedDataParallel, whose hook reduces bucket by bucket, without ZeRO-1 alone
         said["data_parallel.overlap_grad_reduce"] = True
+    if "no async TP communication" in row.notes:
+        # functional.py, column_linear: the gathered input is an activation that the backward reads
+        said["tensor_parallel.overlap_backward"] = False
+        said["tensor_parallel.strategies"] = ("mtp", "msp")
     if notes.overlapped_tp is not None or notes.async_tp:
         said["tensor_parallel.overlap"] = notes.async_tp or bool(notes.overlapped_tp)
     return said

@@ -9,6 +9,7 @@ from ops.head_exchange import HeadTensor, HeadTensors
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.context_parallel import parts_of_sequence
+from ops.mixers.copied_heads import copied_heads
 from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
@@ -82,27 +83,12 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
     if not context.job.flash_attention:
         pieces.append(split_projection(context, attention, gemm_rows, width))
     elif context.job.preset.layers.copies_heads:
-        pieces.append(_copied_heads(context, gemm_rows, width + 2 * (width - q_width - gates)))
+        pieces.append(copied_heads(context, attention, gemm_rows, (q_width + gates, width - q_width - gates)))
     if attention.qk_norm:
         pieces.append(_qk_norm(context, attention, gemm_rows, heads + kv_heads))
     if context.model.position is PositionKind.ROTARY:
         pieces.append(_rotary(context, gemm_rows, q_width + k_width))
     return sequence(*pieces)
-
-
-def _copied_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
-    """The product's result permuted and copied, its keys and values joined and copied once more; backward the same
-    for their gradients (nanotron models/llama.py, CausalSelfAttention.forward)."""
-    copied = Kernel(
-        module=Module.ATTENTION,
-        role=Role.COPY,
-        serves=Role.QKV,
-        kernel="copy",
-        rows=rows,
-        width=width,
-        saved_bytes=0.0 * rows,
-    )
-    return kernel(context, copied)
 
 
 def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: IntArray) -> Piece:

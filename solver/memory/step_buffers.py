@@ -31,7 +31,7 @@ def step_buffers(
     """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
     before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
     the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
-    shard for the update, what the update itself makes, Muon's largest matrix."""
+    shard for the update, what the update itself makes, Muon's largest matrix, and what shards return in."""
     precision, preset = context.job.precision, context.job.preset
     widened = (
         bool(precision.master) & (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
@@ -39,6 +39,7 @@ def step_buffers(
     owned = owned_elements(context, on_rank)
     checked = 4.0 * (precision.gradient == "fp16") * (not preset.data_parallel.contiguous_gradients)
     here = owned - offloaded_elements(context, owned)
+    returned = on_rank.total * dtype_bytes(precision.parameter_gather) * preset.data_parallel.lists_of_slices
     return (
         embedding * context.activation_bytes,
         bucket_bytes(context, on_rank) * ~reduces_in_backward(context),
@@ -46,6 +47,7 @@ def step_buffers(
         here * precision.master_bytes * widened,
         here * dtype_bytes(precision.moments) * preset.data_parallel.update_copies,
         working_bytes(context, on_rank.matrices),
+        2.0 * returned * ((context.layout.zero_stage == 1) & (context.layout.zero_size > 1)),
     )
 
 

@@ -22,6 +22,8 @@ class Loss:
     last token, whose place its gradient takes."""
     chunked: bool = False
     """Fused with the head, a chunk of tokens after another: no logits are kept."""
+    holds_logits: bool = False
+    """Unfused, whoever calls the loss holds its fp32 logits while it makes a softmax of its own beside them."""
     gathers_logits: bool = False
     """Every tensor rank gathers the whole vocabulary's logits and computes the whole loss."""
 
@@ -67,6 +69,9 @@ class DataParallel:
     sliced_collectives: bool = False
     """Sharded parameters and gradients travel one by one, as lists of a slice a rank that the host copies
     (ops.data_parallel.sliced_collectives)."""
+    lists_of_slices: bool = False
+    """Updated shards return as one all-gather of lists, a slice of every parameter from every rank: into a flat
+    buffer, out of it into one a rank, and from there into the parameters."""
     copies_parameters: bool = False
     """Sharded parameters stay tensors of their own, copied out of a gather and into a reduction (FSDP2; FSDP1
     gathers into the place they are views of)."""

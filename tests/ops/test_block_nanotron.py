@@ -19,14 +19,14 @@ HIDDEN, FFN, TOKENS = 512, 2048, 256
 COLLECTIVES = 10  # a layer's with tp: 2 gathers and 2 scatters forward, 4 and 2 backward
 
 
-def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8) -> Piece:
+def layer(asked: JobSpec, tp: int = 1, kv_heads: int = 8, layout: Layout | None = None) -> Piece:
     kind = AttentionKind.MHA if kv_heads == 8 else AttentionKind.GQA
     attention = AttentionSpec(kind=kind, num_heads=8, num_kv_heads=kv_heads, qk_dim=64, v_dim=64)
     block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=FFN, gated=True))
     model = ModelSpec(
         name="m", hidden=HIDDEN, vocab=1024, blocks=(BlockRun(block=block, count=1),), source=""
     )
-    return written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
+    return written(model, asked, "fsp" if tp > 1 else "mtp", layout or Layout.of(8, tp=tp), "none").blocks[0]
 
 
 def nanotron(**choices: object) -> JobSpec:
@@ -48,6 +48,23 @@ def test_heads_are_copied_out_of_their_product_and_keys_and_values_twice_more(
     assert copies(piece.forward, Module.ATTENTION) == [TOKENS * width]
     assert copies(piece.backward, Module.ATTENTION) == [TOKENS * width]
     assert not copies(layer(nanotron(**{"layers.copies_heads": False})).forward, Module.ATTENTION)
+
+
+def test_keys_and_values_stay_twice_where_queries_are_turned_within_one_copy_of_all() -> None:
+    """flash_attn/layers/rotary.py turns queries in place: a view of the copy of queries, keys and values. Of several
+    sequences a plain product keeps a copy of the heads' output, too."""
+
+    def kept(asked: JobSpec, layout: Layout, kv_heads: int = 8) -> float:
+        copied = [op for op in layer(asked, kv_heads=kv_heads, layout=layout).forward if op.role is Role.COPY]
+        return sum(float(op.saved_bytes[0]) for op in copied)
+
+    one, two = Layout.of(8), Layout.of(8, micro_batch=2)
+    assert kept(nanotron(), one) == 2 * TOKENS * 2 * HIDDEN
+    assert kept(nanotron(), one, kv_heads=2) == 0
+    assert kept(nanotron(), two) == 2 * kept(nanotron(), one)
+    plain = nanotron(**{"tensor_parallel.overlap_backward": False})
+    assert kept(plain, one) == kept(nanotron(), one)
+    assert kept(plain, two) - kept(nanotron(), two) == 2 * (2 * TOKENS) * HIDDEN
 
 
 def test_gradients_of_gate_and_up_are_joined_where_one_product_made_both() -> None:

@@ -32,6 +32,7 @@ def test_each_loss_holds_its_own_tensors() -> None:
     outputs add this and the last micro-batch's logits."""
     assert loss_bytes(ops_of()) == (2 + 4, 0)
     assert loss_bytes(ops_of(choices={"loss.plain": True})) == (4, 8)
+    assert loss_bytes(ops_of(choices={"loss.holds_logits": True})) == (4, 4)
     assert loss_bytes(ops_of(choices={"loss.plain": True, "pipeline.keeps_stage_outputs": True})) == (
         2 + 4,
         2 + 8,

@@ -6,16 +6,19 @@ NANOTRON = Variant(
     name="nanotron",
     of="megatron",
     source="huggingface/nanotron 67c5ebb (December 2024): models/llama.py (GLUActivation: act(gate) * up; CoreAttention: "
-    "flash_attn_varlen_func; CausalSelfAttention: qkv permuted and copied, keys and values joined and copied again), parallel/tensor_parallel/functional.py (collectives of the backward beside the other gradient, in the "
+    "flash_attn_varlen_func; CausalSelfAttention: qkv permuted and copied, keys and values joined and copied again; LlamaForTraining.forward holds the fp32 logits), parallel/tensor_parallel/functional.py (collectives of the backward beside the other gradient, in the "
     "forward beside a rank's own shard alone), optim/gradient_accumulator.py (sync_gradients_across_dp: one all-reduce of all fp32 "
-    "gradients after the backward; _accumulate_grad: 16-bit gradients added to fp32 ones), optim/zero.py (_all_gather_params after the update), "
+    "gradients after the backward; _accumulate_grad: 16-bit gradients added to fp32 ones), optim/zero.py (_all_gather_params after the update), distributed.py (all_gather_coalesced: lists of slices), "
     "models/base.py (build_model: stages cut by cost), parallel/pipeline_parallel/p2p.py (messages are waited for, their shapes read by the host)",
     choices={
+        "tensor_parallel.strategies": ("mtp", "fsp", "msp"),
+        "loss.holds_logits": True,
         "layers.fused_activation": False,
         "layers.copies_heads": True,
         "data_parallel.gradient_sync": "all_reduce",
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
+        "data_parallel.lists_of_slices": True,
         "data_parallel.accumulation": "accumulate_wide",
         "pipeline.interleaves": False,
         "pipeline.uneven_chunks": "",

@@ -128,7 +128,7 @@ def test_memory_is_what_the_dataset_measured() -> None:
 def test_memory_of_a_first_stage_lacks_the_logits_of_the_last() -> None:
     """A head of many words weighs most on the last of two stages, which rank 0 is not on, where layers keep little
     and the first stage has no second micro-batch in flight."""
-    cells = {"dataset": "nanotron_bench", "framework": "nanotron", "vocab": "40000", "zero_stage": "0"}
+    cells = {"dataset": "nanotron_old_bench", "framework": "nanotron", "vocab": "40000", "zero_stage": "0"}
     cells |= {"micro_batch": "8", "global_batch_sequences": "16", "layers": "40", "recompute": "full"}
     first, alone = predict(row(**cells, tp=1, num_gpus=4), row(**cells, tp=1, num_gpus=4, pp=1, dp=4))
     assert first.answer is not None
@@ -136,6 +136,8 @@ def test_memory_of_a_first_stage_lacks_the_logits_of_the_last() -> None:
     assert first.memory_gib is not None
     assert first.memory_gib < 0.99 * first.answer.allocated_bytes / 2**30
     assert alone.memory_gib == pytest.approx(alone.answer.allocated_bytes / 2**30)
+    (later,) = predict(row(**cells | {"dataset": "nanotron_bench"}, tp=1, num_gpus=4, pp=1, dp=4))
+    assert later.memory_gib == pytest.approx(alone.answer.reserved_bytes / 2**30)
 
 
 def test_curves_change_the_price_and_are_restated_for_the_same_generation(tmp_path: Path) -> None:

@@ -142,6 +142,8 @@ def test_nanotron_reduces_beside_the_backward_without_zero_alone() -> None:
     }
     assert overlaps == {0: True, 1: False}
     assert job_of_row(row(**cells)).attention_kernel == "flash2"
+    plain = job_of_row(row(**cells, notes="no async TP communication")).preset.tensor_parallel
+    assert (plain.overlap_backward, plain.strategies) == (False, ("mtp", "msp"))
 
 
 def test_a_submission_to_mlperf_runs_in_fp8_without_recomputation_unless_it_says() -> None:

@@ -1,0 +1,36 @@
+"""Queries, keys and values copied out of the product that made them, before a flash kernel reads them."""
+
+import numpy as np
+
+from ops.context import LayerContext
+from ops.memory_bound import Kernel, kernel
+from ops.op import Piece
+from ops.roles import Module, Role
+from spec.arrays import IntArray
+from spec.mixers.attention import AttentionSpec
+
+
+def copied_heads(
+    context: LayerContext, attention: AttentionSpec, rows: IntArray, widths: tuple[IntArray, IntArray]
+) -> Piece:
+    """The product's result permuted and copied, its keys and values (the second of ``widths``) joined and copied once
+    more; backward the same for their gradients (nanotron models/llama.py, CausalSelfAttention.forward).
+
+    Queries are turned in place (flash_attn/layers/rotary.py), so that where queries, keys and values are one copy the
+    first keys and values stay with them. A batch of several sequences is transposed behind the kernel: a plain product
+    reads, and keeps, a copy of its output.
+    """
+    queries, keys_values = widths
+    together = attention.num_kv_heads == attention.num_heads
+    plain = not context.job.preset.tensor_parallel.overlap_backward
+    transposed = np.where(context.layout.micro_batch > 1, queries, 0) * plain
+    copied = Kernel(
+        module=Module.ATTENTION,
+        role=Role.COPY,
+        serves=Role.QKV,
+        kernel="copy",
+        rows=rows,
+        width=queries + 3 * keys_values,
+        saved_bytes=context.activations(rows, keys_values * together + transposed),
+    )
+    return kernel(context, copied)

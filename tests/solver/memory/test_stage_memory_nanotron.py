@@ -1,0 +1,74 @@
+"""Memory of nanotron's first stage: its own logs of July 2024, and what shards return in."""
+
+import pytest
+
+from solver.memory.memory_cost import MemoryCost
+from solver.plans.plan_table import Plan, PlanTable
+from solver.price import sized
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
+from spec.settings.job import AskedJob, job_of
+from spec.units import GIB
+
+ATTENTION = AttentionSpec(kind=AttentionKind.MHA, num_heads=32, num_kv_heads=32, qk_dim=64, v_dim=64)
+BLOCK = BlockSpec(mixer=ATTENTION, mlp=MlpSpec(ffn_hidden=4096, gated=True))
+LLAMA_1B = ModelSpec(
+    name="llama-1.1B",
+    hidden=2048,
+    vocab=50257,
+    blocks=(BlockRun(block=BLOCK, count=24),),
+    source="huggingface/bench_cluster, template/base_config.py",
+    tied_embeddings=True,
+)
+PLAIN = {"tensor_parallel.overlap_backward": False, "tensor_parallel.strategies": ("mtp", "msp")}
+
+
+def first_stage(settings: dict[str, object], plan: Plan, num_micro: int) -> MemoryCost:
+    asked = AskedJob(
+        world_size=plan.tp * plan.pp * plan.dp,
+        seq_len=4096,
+        global_batch_tokens=4096 * plan.dp * plan.micro_batch * num_micro,
+        framework="nanotron",
+        settings={"flash_attention": True, **settings},
+    )
+    table = sized(LLAMA_1B, job_of(asked), PlanTable.of(plan))
+    return table.bytes.cost.take(table.stages.starts)
+
+
+def plan(tp: int, pp: int, dp: int, micro_batch: int, num_micro: int) -> Plan:
+    return Plan(
+        strategy="msp" if tp > 1 else "mtp",
+        preset="nanotron",
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        zero_stage=1 if dp > 1 else 0,
+        zero_size=dp,
+        micro_batch=micro_batch,
+        num_micro=num_micro,
+    )
+
+
+@pytest.mark.published
+@pytest.mark.parametrize(
+    ("tp", "pp", "dp", "micro_batch", "measured_gib"),
+    [(1, 4, 2, 4, 38.141), (2, 8, 1, 8, 44.727), (4, 1, 16, 4, 12.845), (8, 1, 1, 32, 58.687)],
+)
+def test_a_first_stage_holds_what_the_allocator_counted(
+    tp: int, pp: int, dp: int, micro_batch: int, measured_gib: float
+) -> None:
+    """huggingface.co/nanotron/old_bench, log_metrics.csv: peak of what PyTorch has allocated."""
+    num_micro = 1024 // dp // micro_batch
+    cost = first_stage(PLAIN, plan(tp, pp, dp, micro_batch, num_micro), num_micro)
+    assert cost.allocated_bytes[0] / GIB == pytest.approx(measured_gib, rel=0.01)
+
+
+def test_shards_return_through_two_flat_copies_of_the_parameters() -> None:
+    """distributed.py, all_gather_coalesced: a buffer a rank; ProcessGroupNCCL, allgather of a list: one for all."""
+    one = plan(1, 1, 8, 1, 4)
+    lists, whole = (
+        first_stage({"data_parallel.lists_of_slices": is_list}, one, 4) for is_list in (True, False)
+    )
+    assert lists.segment_bytes[0] - whole.segment_bytes[0] == pytest.approx(2 * lists.parameters_bytes[0])
+    alone = plan(8, 1, 1, 1, 32)
+    assert first_stage({}, alone, 32).segment_bytes[0] < first_stage({}, one, 4).segment_bytes[0] / 8

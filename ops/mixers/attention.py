@@ -110,7 +110,9 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
 
 
 def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
-    """Rotation of queries and keys; its backward needs only the angles."""
+    """Rotation of queries and keys; its backward needs only the angles. Where values are a view of the joined product,
+    that stays whole beside what was rotated."""
+    unrotated = context.activations(rows, width) * context.job.preset.layers.keeps_joined_qkv
     return kernel(
         context,
         Kernel(
@@ -119,7 +121,7 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
             kernel="rotary_unfused" if "rotary" in context.job.unfused else "rotary",
             rows=rows,
             width=width,
-            saved_bytes=0.0 * rows,
+            saved_bytes=unrotated,
         ),
     )
 

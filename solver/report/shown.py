@@ -7,7 +7,7 @@ from tqdm import tqdm
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
 from solver.memory.device_memory import usable_bytes
-from solver.memory.shortfall import nearly_all_words, needs_words
+from solver.memory.shortfall import nearly_all_words, needs_words, retries_words
 from solver.opening import Opened
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
@@ -60,6 +60,8 @@ def print_details(answer: Answer, question: Question) -> None:
     print(f"memory   {report.memory_line(answer)}")
     limit = usable_bytes(question.cluster)
     if answer.needed_bytes <= limit and (warning := nearly_all_words(answer.needed_bytes, limit)):
+        print(f"warning  {warning}")
+    if warning := retries_words(answer.needed_bytes, answer.device_bytes, limit):
         print(f"warning  {warning}")
     print(f"origin   {report.origin_line(answer)}")
 

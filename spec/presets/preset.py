@@ -188,6 +188,9 @@ class Layers:
     """A gated activation keeps only its two inputs."""
     joined_gate: bool = True
     """Gate and up are one matrix."""
+    keeps_joined_qkv: bool = False
+    """Attention keeps values as a view of the joined product of queries, keys and values, all of which so stays
+    beside the rotated queries and keys."""
     copies_heads: bool = False
     """Queries, keys and values are copied out of their product's result, keys and values twice more into one
     tensor, and their gradients back."""

@@ -13,6 +13,7 @@ from spec.collectives import Collective
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
 from spec.parameters import num_parameters
+from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT, small_model
@@ -278,3 +279,18 @@ def test_mla_gathers_its_latents_and_not_the_hidden_states() -> None:
     }
     assert entering["attention.q_up.enter"] == 2 * 4096 * 1536
     assert entering["attention.kv_up.enter"] == 2 * 4096 * (512 + 64)
+
+
+def test_values_that_are_a_view_keep_the_joined_product() -> None:
+    """Unrotated queries and keys stay beside the rotated ones: 2 bytes of h + h/2 channels a token (4 of 8 heads are
+    keys')."""
+    plain = PRESETS["megatron"]
+    kept = [
+        sum(
+            float(op.saved_bytes[0])
+            for op in written(small_model(), job(preset=one), "mtp", Layout.of(8)).blocks[0].forward
+        )
+        for one in (plain, plain.changed({"layers.keeps_joined_qkv": True}))
+    ]
+    assert kept[1] - kept[0] == 2 * 2048 * (512 + 256)
+    assert PRESETS["aleph-alpha"].layers.keeps_joined_qkv

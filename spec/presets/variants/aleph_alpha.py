@@ -7,6 +7,7 @@ ALEPH_ALPHA = Variant(
     of="deepspeed",
     source="arXiv 2311.05610 sec. 3, as published in Aleph-Alpha/scaling: core/nn/linear/utils.py (input gradients reduced "
     "synchronously, gathered inputs kept), core/nn/mlp.py (silu(gate) * up in plain PyTorch), "
+    "core/nn/attention/attention.py (qkv_in_one: split_tensor_along_last_dim, views of which reach flash_attn_varlen_func), "
     "core/nn/parallel_module/communicator.py (send_data: whole activations to the next stage), "
     "core/optimizer/allreduce.py (gradients all-reduced at the end in fp32 buckets), transformer/model/layers/lm_head.py "
     "(the head gathers its logits), transformer/model/losses/cross_entropy.py (PyTorch's, on an fp32 copy), "
@@ -18,6 +19,7 @@ ALEPH_ALPHA = Variant(
         "tensor_parallel.overlap_backward": False,
         "layers.fused_activation": False,
         "layers.joined_gate": False,
+        "layers.keeps_joined_qkv": True,
         "pipeline.scattered_hops": False,
         "data_parallel.gradient_sync": "all_reduce",
         "loss.plain": True,

@@ -220,7 +220,8 @@ class HostUpdate(Op):
 class Comm(Op):
     """A collective over ``axis``; ``size_bytes`` is the whole array on one rank (spec.collectives).
 
-    ``routed`` marks an all-to-all that sends less between domains than its ranks receive in all.
+    ``routed`` marks an all-to-all that sends less between domains than its ranks receive in all; ``thread_blocks``
+    that it runs in, 0: as many as a collective of NCCL.
     """
 
     collective: Collective
@@ -228,6 +229,7 @@ class Comm(Op):
     size_bytes: IntArray
     dtype: str = "bf16"
     routed: RoutedTokens | None = None
+    thread_blocks: int = 0
 
 
 Ops = tuple[Op, ...]

@@ -90,8 +90,9 @@ class JobSpec:
     """Standard deviation of tokens over a layer's experts, of their mean; 0: each takes the same."""
     moe_capacity_factor: Annotated[float | None, Number(least=0.01, most=1024)] = None
     """Tokens that an expert takes over the even share, the rest dropped; as the model says unless said."""
-    moe_dispatcher: Literal["all_to_all", "deduplicated"] = "all_to_all"
-    """How tokens reach their experts: a copy for each expert, or for each rank or node of them (DeepEP, HybridEP)."""
+    moe_dispatcher: Literal["all_to_all", "all_gather", "deepep", "hybridep"] = "all_to_all"
+    """How tokens reach their experts: a copy for each expert, all tokens to every rank, or one for each rank or node of
+    theirs (DeepEP, HybridEP)."""
     overlap_expert_a2a: bool = False
     """The experts' exchange of one micro-batch runs beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm)."""
@@ -124,6 +125,11 @@ class JobSpec:
     adapted: frozenset[Adapted] = frozenset({"qkv", "out"})
     """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
     and out of the feed-forward layer."""
+
+    @property
+    def sends_tokens_once(self) -> bool:
+        """Whether a token travels once to each place that holds one of its experts."""
+        return self.moe_dispatcher in ("deepep", "hybridep")
 
     @property
     def global_batch_sequences(self) -> int:

@@ -99,7 +99,7 @@ CASES = {
         MIXED,
         MEGATRON,
         {"strategy": "fsp", "tp": 2, "dp": 4, "ep": 4, "recompute_modules": MODULES},
-        {"moe_dispatcher": "deduplicated", "precision": FP8},
+        {"moe_dispatcher": "deepep", "precision": FP8},
     ),
     "gpt-oss's experts again": Case(
         replace(MIXED, blocks=(BlockRun(block=replace(BLOCK, mlp=None, moe=OPEN_EXPERTS), count=4),)),

@@ -34,10 +34,10 @@ QWEN3_30B = {
 LLAMA = "strategy=fsp,tp=8,cp=2,pp=8,vpp=8,micro_batch=1,zero_stage=1,recompute=none"
 QWEN = "strategy=mtp,ep=8,etp=1,micro_batch=8,zero_stage=1,recompute=none"
 FP32 = "data_parallel.fp32_gradients=true"
-GRAPHS = "moe_dispatcher=deduplicated,cuda_graphs=moe_router+moe_preprocess,tensor_parallel.overlap=false"
+GRAPHS = "moe_dispatcher=hybridep,cuda_graphs=moe_router+moe_preprocess,tensor_parallel.overlap=false"
 
 NANO = "strategy=mtp,ep=8,etp=1,micro_batch=2,zero_stage=1,recompute=none"
-NANO_GRAPHS = "moe_dispatcher=deduplicated,cuda_graphs=attn+mamba+moe_router+moe_preprocess"
+NANO_GRAPHS = "moe_dispatcher=hybridep,cuda_graphs=attn+mamba+moe_router+moe_preprocess"
 NEXT = "strategy=mtp,ep=128,etp=1,micro_batch=1,zero_stage=1,recompute=none"
 
 

@@ -98,12 +98,14 @@ def dispatcher(row: Row, stated: str) -> str:
     DeepEP and HybridEP both send a token once to each place; a recipe found to set none states so.
     """
     if stated:
-        return "deduplicated" if stated in ("deepep", "hybridep") else "all_to_all"
+        return stated if stated in ("deepep", "hybridep") else "all_to_all"
     framework, name = row.text("framework"), row.text("model_name").lower()
     if "AutoModel" in framework:
-        return "deduplicated" if "deepep" in row.notes.lower() else "all_to_all"
+        return "deepep" if "deepep" in row.notes.lower() else "all_to_all"
     recent = "Megatron-Bridge" in framework and not framework.endswith("25.09")
-    return "deduplicated" if recent and name.startswith(DEDUPLICATED_IN_BRIDGE) else "all_to_all"
+    if not (recent and name.startswith(DEDUPLICATED_IN_BRIDGE)):
+        return "all_to_all"
+    return "deepep" if row.text("gpu").startswith("H") else "hybridep"
 
 
 def cuda_graphs(row: Row, stated: frozenset[str]) -> frozenset[str]:

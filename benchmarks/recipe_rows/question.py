@@ -62,7 +62,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
     if narrow and word in GATHERED:
         said["precision.parameter_gather"] = GATHERED[word]
     if recipe.text("moe_dispatcher") in ("deepep", "hybridep"):
-        said["moe_dispatcher"] = "deduplicated"
+        said["moe_dispatcher"] = recipe.text("moe_dispatcher")
     return said
 
 

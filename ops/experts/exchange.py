@@ -1,9 +1,9 @@
 """Tokens to their experts and back: permutations and the exchange over ep, by dispatcher.
 
 Source: Megatron-LM core 0.15 ``transformer/moe/token_dispatcher.py``. "all_to_all" permutes a copy of every
-token for each of its experts and sends all copies. "deduplicated" (DeepEP, HybridEP) sends a token once
-to each rank, and between domains once to each domain, that holds one of its experts, and copies it for
-the experts where it arrives; combining adds up on the way back.
+token for each of its experts and sends all copies. "all_gather" gives every rank all tokens, to take its own from.
+"deepep" and "hybridep" send a token once to each rank, and between domains once to each domain, that holds one of its
+experts, and copy it for the experts where it arrives; combining adds up on the way back.
 """
 
 from dataclasses import dataclass, replace
@@ -44,8 +44,10 @@ class Exchange:
 
 def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
     """The two halves of an exchange of ``own_rows`` tokens per rank."""
-    if context.job.moe_dispatcher == "deduplicated" and context.job.capacity_factor(moe) is None:
+    if context.job.sends_tokens_once and context.job.capacity_factor(moe) is None:
         return _deduplicated(context, moe, own_rows)
+    if context.job.moe_dispatcher == "all_gather":
+        return _gathered(context, moe, own_rows)
     rows = routed_rows(context, moe, own_rows)
     experts = moe.num_experts // context.layout.ep
     several = (experts > 1) & (context.layout.ep > 1)
@@ -92,6 +94,22 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
             moved_rows(context, Role.UNPERMUTE, (rows, arriving), width),
             _over_ranks(context, Role.COMBINE, elements, routed=routed),
         ),
+    )
+
+
+def _gathered(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
+    """Every rank gets all tokens of its group, copies those of its experts, and gives back partial sums of all."""
+    rows = routed_rows(context, moe, own_rows)
+    everyone = own_rows * context.layout.ep
+    width = moe.routed_hidden(context.model.hidden)
+    size = (everyone * width * context.activation_bytes).astype(np.int64)
+    into = gather_or_scatter(context, (Role.DISPATCH, Axis.EP), size, gathers=True)
+    back = gather_or_scatter(context, (Role.COMBINE, Axis.EP), size, gathers=False)
+    permuted = moved_rows(context, Role.PERMUTE, (everyone, rows), width)
+    return Exchange(
+        rows=rows,
+        dispatch=sequence(into, _counted(context, moe, permuted)),
+        combine=sequence(moved_rows(context, Role.UNPERMUTE, (rows, everyone), width), back),
     )
 
 
@@ -154,6 +172,7 @@ def _over_ranks(
             size_bytes=(elements * dtype_bytes(dtype)).astype(np.int64),
             dtype=dtype,
             routed=routed,
+            thread_blocks=THREAD_BLOCKS.get(context.job.moe_dispatcher, 0) if routed else 0,
         )
 
     forward_dtype = precision.moe_dispatch if role is Role.DISPATCH else precision.activation
@@ -165,21 +184,36 @@ def _over_ranks(
 
 def fold(context: LayerContext, rows: IntArray, width: int, *, entering: bool) -> Piece:
     """All-gather of rows of ``width`` channels over etp before the experts, reduce-scatter after; mirrored backward."""
-    precision = context.job.precision
     size = (rows * context.layout.etp * width * context.activation_bytes).astype(np.int64)
+    role = Role.EXPERT_GATHER if entering else Role.EXPERT_SCATTER
+    return gather_or_scatter(context, (role, Axis.ETP), size, gathers=entering)
 
-    def over_etp(kind: Collective, phase: Phase) -> Comm:
+
+def gather_or_scatter(
+    context: LayerContext, over: tuple[Role, Axis], size_bytes: IntArray, *, gathers: bool
+) -> Piece:
+    """An all-gather forward and a reduce-scatter backward, or the other way round."""
+    role, axis = over
+
+    def collective(kind: Collective, phase: Phase) -> Comm:
         return Comm(
             module=Module.MOE,
-            role=Role.EXPERT_GATHER if entering else Role.EXPERT_SCATTER,
+            role=role,
             phase=phase,
             collective=kind,
-            axis=Axis.ETP,
-            size_bytes=size,
-            dtype=precision.activation,
+            axis=axis,
+            size_bytes=size_bytes,
+            dtype=context.job.precision.activation,
         )
 
     first, second = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
-    if not entering:
+    if not gathers:
         first, second = second, first
-    return Piece(forward=(over_etp(first, Phase.FORWARD),), backward=(over_etp(second, Phase.INPUT_GRAD),))
+    return Piece(
+        forward=(collective(first, Phase.FORWARD),), backward=(collective(second, Phase.INPUT_GRAD),)
+    )
+
+
+# Multiprocessors that the kernels of a dispatcher take: Megatron-LM core 0.16 transformer_config.py, moe_deepep_num_sms and
+# moe_hybridep_num_sms.
+THREAD_BLOCKS = {"deepep": 20, "hybridep": 16}

@@ -85,7 +85,7 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
 def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> Piece:
     """Each expert's bias times its rows' probabilities, added, one expert after another; in fp32 where the
     dispatcher hands probabilities over in fp32 (DeepEP and HybridEP take no other format)."""
-    wide = context.job.moe_dispatcher == "deduplicated"
+    wide = context.job.sends_tokens_once
     one = kernel(
         context,
         Kernel(

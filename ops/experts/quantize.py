@@ -97,7 +97,7 @@ def _repeated(piece: Piece, times: IntArray) -> Piece:
 def padded(context: LayerContext, name: str, rows: tuple[IntArray, IntArray], width: int) -> Piece:
     """``rows`` before and after copied to or from their padded places, where the dispatcher leaves that to the
     experts; nothing where they are of the wanted number already."""
-    if recipe_of(context) is None or context.job.moe_dispatcher == "deduplicated":
+    if recipe_of(context) is None or context.job.sends_tokens_once:
         return Piece()
     before, after = rows
     moves = before != after

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ops.op import Lane, Phase, Pieces
+from ops.op import Comm, Lane, Phase, Pieces
 from ops.roles import OpKey
 from solver.times.op_times import COLLECTIVE_BLOCKS, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray
 
 
-def beside(comm_s: FloatArray, compute_s: FloatArray, sm_share: float) -> FloatArray:
+def beside(comm_s: FloatArray, compute_s: FloatArray, sm_share: FloatArray | float) -> FloatArray:
     """A collective beside one GEMM or attention call (arXiv 2205.05198 sec. 4.2.2): what outlasts it, and
     what the compute loses meanwhile."""
     together = np.minimum(comm_s, compute_s / (1.0 - sm_share))
@@ -66,7 +66,7 @@ def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
             wait = np.where(timed.crosses, wait, in_pieces(wait, partner, pieces, taken))
         waits[index] = wait
         main_s = main_s + wait
-    over = beside(ahead_s, main_s, sm_share)
+    over = beside(ahead_s, main_s, _ahead_share(pass_ops, sm_share))
     late = beside(copied_s, main_s + over, 0.0)
     left = {
         Lane.PREFETCH: np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0),
@@ -82,6 +82,17 @@ def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
         )
         for index, timed in enumerate(pass_ops)
     ]
+
+
+def _ahead_share(pass_ops: Sequence[TimedOp], sm_share: float) -> FloatArray:
+    """Share of multiprocessors that what runs ahead takes, by its seconds; of each as many as it says it runs in."""
+    ahead = [timed for timed in pass_ops if timed.op.lane is Lane.PREFETCH]
+    busy_s, taken_s = np.zeros(1), np.zeros(1)
+    for timed in ahead:
+        own = timed.op.thread_blocks if isinstance(timed.op, Comm) else 0
+        busy_s = busy_s + timed.seconds
+        taken_s = taken_s + timed.seconds * (sm_share * own / COLLECTIVE_BLOCKS if own else sm_share)
+    return np.divide(taken_s, busy_s, out=np.full_like(taken_s, sm_share), where=busy_s > 0.0)
 
 
 def bucketed(comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray, sm_share: float) -> FloatArray:

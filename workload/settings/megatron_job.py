@@ -154,15 +154,18 @@ def _states(precision: Precision) -> Flags:
 
 
 def _dispatch(job: JobSpec) -> Flags:
-    """How tokens reach their experts; DeepEP routes in fp32 and is a backend of the flex dispatcher."""
+    """How tokens reach their experts; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher."""
     flags: Flags = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
-    if job.moe_dispatcher == "deduplicated":
-        refuse_unless(not job.overlap_shared_experts, NAME, "overlapped shared experts beside DeepEP")
-        flags |= {
-            "--moe-token-dispatcher-type": "flex",
-            "--moe-enable-deepep": None,
-            "--moe-router-dtype": "fp32",
-        }
+    if job.moe_dispatcher != "all_to_all":
+        refuse_unless(
+            not job.overlap_shared_experts, NAME, f"overlapped shared experts beside {job.moe_dispatcher}"
+        )
+    if job.moe_dispatcher == "all_gather":
+        flags["--moe-token-dispatcher-type"] = "allgather"
+    if job.sends_tokens_once:
+        flags |= {"--moe-token-dispatcher-type": "flex", "--moe-router-dtype": "fp32"}
+        deepep = job.moe_dispatcher == "deepep"
+        flags |= {"--moe-enable-deepep": None} if deepep else {"--moe-flex-dispatcher-backend": "hybridep"}
     refuse_unless(
         not (job.overlap_expert_a2a and job.overlap_shared_experts),
         NAME,

@@ -76,12 +76,13 @@ def test_bridge_recomputes_the_modules_of_its_recipes(cells: dict[str, str], mod
 @pytest.mark.parametrize(
     ("cells", "kind"),
     [
-        ({"notes": "dispatcher=hybridep"}, "deduplicated"),
+        ({"notes": "dispatcher=hybridep"}, "hybridep"),
         ({"notes": "dispatcher=None", "model_name": "deepseek-v3"}, "all_to_all"),
-        ({"model_name": "deepseek-v3"}, "deduplicated"),
+        ({"model_name": "deepseek-v3", "gpu": "B200-SXM"}, "hybridep"),
+        ({"model_name": "deepseek-v3", "gpu": "H100-80GB"}, "deepep"),
         ({"model_name": "deepseek-v3", "framework": "Megatron-Bridge 25.09"}, "all_to_all"),
         ({"model_name": "gpt-oss-120b"}, "all_to_all"),
-        (AUTOMODEL, "deduplicated"),
+        (AUTOMODEL, "deepep"),
         ({"framework": "Megatron-Core"}, "all_to_all"),
     ],
 )

@@ -10,6 +10,7 @@ from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Module, OpKey, Role
 from spec.arrays import ints
+from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
@@ -64,7 +65,7 @@ def test_all_to_all_sends_every_copy_there_and_back_each_way() -> None:
 
 
 def test_deduplication_sends_a_token_once_to_each_rank() -> None:
-    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deduplicated")))
+    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deepep")))
     arriving = np.ceil(SEQ * places_visited(ints(EP), Routing(num_experts=EXPERTS, topk=TOPK))[0])
     assert [int(op.size_bytes[0]) for op in found] == [int(arriving * HIDDEN * 2)] * 4
     assert all(op.routed is not None and op.routed.elements[0] == SEQ * HIDDEN for op in found)
@@ -72,7 +73,7 @@ def test_deduplication_sends_a_token_once_to_each_rank() -> None:
 
 def test_a_capacity_needs_every_copy() -> None:
     """Padded rows have no token behind them."""
-    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deduplicated"), capacity_factor=1.5))
+    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deepep"), capacity_factor=1.5))
     assert [int(op.size_bytes[0]) for op in found] == [COPIES * 3 // 2 * HIDDEN * 2] * 4
 
 
@@ -82,9 +83,29 @@ def test_permutations_read_and_write_each_row_once() -> None:
     both_ways = 2 * (SEQ + COPIES) * HIDDEN * 2
     assert moved(plain, "moe.permute") == moved(plain, "moe.unpermute") == both_ways
     assert moved(plain, "moe.sort") == 2 * 2 * COPIES * HIDDEN * 2
-    fewer = layer(job(seq_len=SEQ, moe_dispatcher="deduplicated"))
+    fewer = layer(job(seq_len=SEQ, moe_dispatcher="deepep"))
     assert not named(fewer, "moe.sort")
     assert moved(fewer, "moe.permute") < 2 * 2 * COPIES * HIDDEN * 2
+
+
+def test_an_all_gather_brings_every_token_and_takes_partial_sums_back() -> None:
+    """Megatron-LM token_dispatcher.py, MoEAllGatherTokenDispatcher: gathered and scattered forward, mirrored in the
+    backward; each rank copies its own experts' rows out of all tokens of its group."""
+    found = layer(job(seq_len=SEQ, moe_dispatcher="all_gather"))
+    gathered, scattered = Collective.ALL_GATHER, Collective.REDUCE_SCATTER
+    kinds = [op.collective for op in exchanges(found)]
+    assert kinds == [gathered, scattered, gathered, scattered]
+    assert [int(op.size_bytes[0]) for op in exchanges(found)] == [EP * SEQ * HIDDEN * 2] * 4
+    assert moved(found, "moe.permute") == 2 * (EP * SEQ + COPIES) * HIDDEN * 2
+    assert rows(found) == COPIES
+    assert any(op.synchronises for op in named(found, "moe.permute"))
+
+
+def test_each_dispatcher_takes_its_own_multiprocessors() -> None:
+    """Megatron-Core transformer_config.py: moe_deepep_num_sms 20, moe_hybridep_num_sms 16."""
+    for dispatcher, blocks in (("deepep", 20), ("hybridep", 16), ("all_to_all", 0)):
+        found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher=dispatcher)))
+        assert {op.thread_blocks for op in found} == {blocks}
 
 
 def test_imbalance_and_capacity_scale_what_the_experts_work_on() -> None:
@@ -162,7 +183,7 @@ def test_gpt_oss_pays_for_its_limits_and_biases() -> None:
     assert moved(limited, "moe.clamp") == COPIES * WIDTH * 46
     assert moved(limited, "moe.bias") == COPIES * HIDDEN * 28
     assert all(op.repeat == EXPERTS // EP for op in named(limited, "moe.bias"))
-    wide = layer(job(seq_len=SEQ, moe_dispatcher="deduplicated"), bias=True, clamped=True)
+    wide = layer(job(seq_len=SEQ, moe_dispatcher="deepep"), bias=True, clamped=True)
     assert moved(wide, "moe.bias") == COPIES * HIDDEN * 68
 
 
@@ -201,7 +222,7 @@ def test_rows_of_an_expert_are_padded_to_its_formats_multiple(recipe: str, added
     assert rows(found) == COPIES + added
     moved_rows = (2 * COPIES + added + 1) // 2
     assert moved(found, "moe.pad") == moved(found, "moe.unpad") == 2 * 2 * moved_rows * HIDDEN * 2
-    handed = layer(narrow(recipe, moe_dispatcher="deduplicated"))
+    handed = layer(narrow(recipe, moe_dispatcher="deepep"))
     assert rows(handed) == COPIES + added
     assert not named(handed, "moe.pad")
     whole = layer(narrow("tensor"), capacity_factor=1.0)

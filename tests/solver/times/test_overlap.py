@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.op import Pieces
-from solver.times.overlap import beside, bucketed, in_pieces
-from spec.arrays import FloatArray
+from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase, Pieces
+from ops.roles import Module, Role
+from solver.times.op_times import TimedOp
+from solver.times.overlap import beside, bucketed, exposed, in_pieces
+from spec.arrays import FloatArray, ints
+from spec.collectives import Collective
 
 SECONDS = st.floats(min_value=0.0, max_value=10.0)
 SHARES = st.floats(min_value=0.0, max_value=0.5)
@@ -39,6 +42,33 @@ def _reduced(comm_s: float, compute_s: float, count: int) -> float:
         made += compute_s / count
         left = max(left, made) + comm_s / count
     return left
+
+
+def _timed(op: Op, part: str, seconds: float) -> TimedOp:
+    value = _floats(seconds)
+    return TimedOp(op=op, part=part, family=part, seconds=value, relative_std=value, origin=ints(0))
+
+
+@pytest.mark.parametrize(("blocks", "share"), [(0, 0.2), (20, 0.2), (10, 0.1)])
+def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(
+    blocks: int, share: float
+) -> None:
+    """A second of an exchange beside ten of compute, on a GPU where a collective's 20 blocks are a fifth."""
+    kernel = MemoryBound(
+        module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
+    )
+    sent = Comm(
+        module=Module.MOE,
+        role=Role.DISPATCH,
+        phase=Phase.FORWARD,
+        lane=Lane.PREFETCH,
+        collective=Collective.ALL_TO_ALL,
+        axis=Axis.EP,
+        size_bytes=ints(1),
+        thread_blocks=blocks,
+    )
+    waits = exposed([_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], 0.2)
+    assert [float(one.seconds[0]) for one in waits] == pytest.approx([10.0, share])
 
 
 @given(SECONDS, SECONDS, COUNTS)

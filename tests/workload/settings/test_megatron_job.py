@@ -87,8 +87,17 @@ def test_the_loss_and_the_search_for_what_is_no_number() -> None:
         ({}, {"--moe-token-dispatcher-type": "alltoall"}),
         ({"overlap_expert_a2a": True}, {"--overlap-moe-expert-parallel-comm": None}),
         ({"overlap_shared_experts": True}, {"--moe-shared-expert-overlap": None}),
+        ({"moe_dispatcher": "all_gather"}, {"--moe-token-dispatcher-type": "allgather"}),
         (
-            {"moe_dispatcher": "deduplicated"},
+            {"moe_dispatcher": "hybridep"},
+            {
+                "--moe-token-dispatcher-type": "flex",
+                "--moe-flex-dispatcher-backend": "hybridep",
+                "--moe-router-dtype": "fp32",
+            },
+        ),
+        (
+            {"moe_dispatcher": "deepep"},
             {
                 "--moe-token-dispatcher-type": "flex",
                 "--moe-enable-deepep": None,
@@ -114,7 +123,7 @@ def test_how_tokens_reach_their_experts(job: dict[str, Any], more: dict[str, obj
         ({"narrow_parameters": True}, "parameters held narrow"),
         ({"moments": "int8"}, "moments in int8"),
         ({"master": ""}, "no copy"),
-        ({"moe_dispatcher": "deduplicated", "overlap_shared_experts": True}, "DeepEP"),
+        ({"moe_dispatcher": "deepep", "overlap_shared_experts": True}, "beside deepep"),
         ({"overlap_expert_a2a": True, "overlap_shared_experts": True}, "shared experts overlapped"),
     ],
 )

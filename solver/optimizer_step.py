@@ -9,7 +9,7 @@ from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
-from ops.op import Comm, HostTransfer, HostUpdate, Op, Ops, Update
+from ops.op import Comm, HostTransfer, HostUpdate, HostWork, Op, Ops, Update
 from ops.roles import Role
 from ops.strategies.sharding import Sharding
 from solver.pipeline.spans import PassTimes
@@ -103,7 +103,8 @@ def _beside_host(ops: list[Op], shares: list[Share]) -> list[Share]:
 
 def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
     timed = pricer.time(op, layout)
-    part = timed.part if isinstance(op, Comm | Update | HostTransfer | HostUpdate) else "optimizer"
+    own = isinstance(op, Comm | Update | HostTransfer | HostUpdate | HostWork)
+    part = timed.part if own else "optimizer"
     return Share(
         part=part,
         family=timed.family,

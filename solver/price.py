@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.data_parallel.sliced_collectives import num_tensors, sliced_return
 from ops.op import Axis, Comm, Phase
 from ops.roles import Module, Role
 from ops.strategies.sharding import full_tokens_bytes, layer_context
@@ -114,12 +115,15 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
         pricer,
         job,
         row_layout,
-        operations(
-            context,
-            plans.sharding,
-            table.bytes.on_rank,
-            stages.tied(model, row_layout.pp),
-            mirrored=plans.schedule.route.ways > 1,
+        (
+            *operations(
+                context,
+                plans.sharding,
+                table.bytes.on_rank,
+                stages.tied(model, row_layout.pp),
+                mirrored=plans.schedule.route.ways > 1,
+            ),
+            *sliced_return(context, table.bytes.on_rank.total, _tensors(table)),
         ),
         table.bytes.on_rank,
         of_stages.stage_passes(),
@@ -132,6 +136,14 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
         ),
         step=step,
     )
+
+
+def _tensors(table: Sized) -> IntArray:
+    """Parameters of every stage row."""
+    stages = table.stages
+    held = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
+    counted = [num_tensors(piece) * count for piece, count in zip(table.layers.pieces, held, strict=True)]
+    return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
 
 
 def _timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:

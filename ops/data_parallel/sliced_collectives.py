@@ -20,7 +20,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.kernels import KERNELS
-from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Phase, Piece
+from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Ops, Phase, Piece
 from ops.roles import Module, Role
 from spec.arrays import FloatArray, IntArray
 
@@ -44,8 +44,7 @@ def sliced(
     if not context.job.preset.data_parallel.sliced_collectives:
         return (), ()
     ranks = np.where(layout.zero_stage >= 3, layout.zero_size, 0)
-    matrices = sum(bool(op.parameters.any()) for op in piece.forward if _is_matrix(op))
-    vectors = sum(_vectors(op) for op in piece.forward)
+    matrices, vectors = _matrices(piece), sum(_vectors(op) for op in piece.forward)
     again = 1 + any(op.phase is Phase.RECOMPUTE and _is_matrix(op) for op in piece.backward)
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> HostWork:
@@ -89,6 +88,45 @@ def sliced(
             work("returned_slices", Phase.WEIGHT_GRAD, Lane.MAIN, _returned(context, vectors, ranks)),
         ),
     )
+
+
+def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) -> Ops:
+    """Once a step, after the update: ``tensors`` parameters of ``elements`` back from their shards as lists of slices
+    (preset.data_parallel.lists_of_slices; nanotron optim/zero.py, _all_gather_params; distributed.py,
+    all_gather_coalesced). The host takes every rank's slice of every parameter and copies it back, once the flat
+    buffers of all ranks have been filled, gathered into and copied apart: three passes of the device over all of them."""
+    layout = context.layout
+    if not context.job.preset.data_parallel.lists_of_slices:
+        return ()
+    ranks = np.where((layout.zero_stage == 1) & (layout.zero_size > 1), layout.zero_size, 0)
+    passes = MemoryBound(
+        module=Module.STEP,
+        role=Role.COPY,
+        name=f"{Module.STEP}.returned_copy",
+        phase=Phase.STEP,
+        kernel="copy",
+        rows=np.where(ranks > 0, elements, 0),
+        width=np.ones_like(elements),
+        dtype=context.job.precision.parameter_gather,
+        repeat=3,
+    )
+    slices = HostWork(
+        module=Module.STEP,
+        role=Role.SLICES,
+        name=f"{Module.STEP}.returned_slices",
+        phase=Phase.STEP,
+        launches=RETURNED_SLICE * tensors * ranks,
+    )
+    return passes, slices
+
+
+def num_tensors(piece: Piece) -> int:
+    """Parameters that a piece owns: matrices, biases, and scales and shifts of norms."""
+    return _matrices(piece) + sum(_vectors(op) for op in piece.forward)
+
+
+def _matrices(piece: Piece) -> int:
+    return sum(bool(op.parameters.any()) for op in piece.forward if _is_matrix(op))
 
 
 def _returned(context: LayerContext, vectors: int, ranks: IntArray) -> FloatArray:

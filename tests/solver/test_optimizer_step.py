@@ -1,19 +1,34 @@
 """What a step hides of its gradient reduction and parameter gather: each beside its own pass."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from ops.data_parallel.sliced_collectives import RETURNED_SLICE
 from ops.strategies.sharding import layer_context
+from profdb.lookup.priced import Priced
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.spans import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
+from solver.price import sized, stage_seconds
 from spec.arrays import floats
+from spec.parameters import num_parameters
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
+from tests.solver.flat_book import MEMORY_BANDWIDTH, FlatBook
 from tests.solver.questions import question, small_model
 
 LONG_S, SHORT_S = 10.0, 1e-9
+LAUNCH_S = 1e-6
+
+
+class SlowHost(FlatBook):
+    """The flat book with a host that takes time."""
+
+    def host_s(self, kind: str) -> Priced:
+        priced = super().host_s(kind)
+        return replace(priced, seconds=priced.seconds + LAUNCH_S)
 
 
 def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepTimes:
@@ -64,3 +79,22 @@ def test_one_bucket_hides_nothing() -> None:
     assert times(whole, LONG_S, LONG_S).reduction.seconds[0] == pytest.approx(
         times(overlapping(), LONG_S, LONG_S).reduction.seconds[0]
     )
+
+
+def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> None:
+    """nanotron under ZeRO-1: six parameters a layer and three of the ends; nothing without shards, or for others."""
+
+    def step(preset: str, zero_size: int) -> dict[str, float]:
+        asked = question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model(layers=8))
+        stage = 1 if zero_size > 1 else 0
+        plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=zero_size, num_micro=2)
+        table = sized(asked.model, asked.job, PlanTable.of(plan))
+        pricer = replace(asked.pricer, book=SlowHost())
+        update = stage_seconds(asked.model, asked.job, table, pricer).step.update
+        return {part: float(seconds[0]) for part, seconds in update.parts.items()}
+
+    assert step("nanotron", 8)["host"] == pytest.approx(RETURNED_SLICE * 8 * (8 * 6 + 3) * LAUNCH_S)
+    copied_s = 3 * 4 * num_parameters(small_model(layers=8)).total / MEMORY_BANDWIDTH
+    assert step("nanotron", 8)["optimizer"] > copied_s
+    assert "host" not in step("megatron", 8)
+    assert step("nanotron", 1).get("host", 0.0) == 0.0

@@ -66,10 +66,12 @@ def step_times(
     leaving = [(op, _share(pricer, op, layout)) for op in ops if op.role is Role.GRADIENTS_TO_HOST]
     rest = [op for op in ops if op.role not in APART]
     update = [_share(pricer, op, layout) for op in rest]
+    products = np.zeros(rows) if passes.products is None else passes.products
+    loss = pricer.contention.loss(np.ones(rows), products)
     if choices.overlap_grad_reduce:
-        reduction = _hidden(reduction, passes.backward_s, buckets, pricer.sm_share)
+        reduction = _hidden(reduction, passes.backward_s, buckets, loss)
     if choices.overlap_param_gather:
-        gather = _hidden(gather, passes.forward_s, buckets, pricer.sm_share)
+        gather = _hidden(gather, passes.forward_s, buckets, loss)
     if preset.offload.optimizer == "backward":
         reduction += [_beside_backward(op, share, passes.backward_s, buckets) for op, share in leaving]
     else:
@@ -114,12 +116,12 @@ def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
     )
 
 
-def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray, sm_share: float) -> list[Share]:
+def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray, loss: FloatArray) -> list[Share]:
     """All collectives of a kind share the pass; what is left is spread over them in proportion."""
     if not shares:
         return shares
     total = np.sum([share.seconds for share in shares], axis=0)
-    left = bucketed(total, pass_s, buckets, sm_share)
+    left = bucketed(total, pass_s, buckets, loss)
     fraction = np.divide(left, total, out=np.zeros_like(total), where=total > 0)
     return [
         Share(

@@ -108,7 +108,7 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     plans, stages = table.plans, table.stages
     times = _timed_pieces(job, table, pricer)
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
-    chunk_passes = of_stages.chunk_passes(pricer.sm_share)
+    chunk_passes = of_stages.chunk_passes(pricer.contention.sm_share)
     row_layout = plans.layout.take(stages.plan)
     context = layer_context(plans.sharding, model, job, row_layout)
     step = step_times(

@@ -73,6 +73,17 @@ def scattered_from(context: LayerContext, scatter: Comm, product: OpKey) -> Ops:
     return (_beside(scatter, product, _ring(context)), _summed(context, scatter, product))
 
 
+def in_bulk(context: LayerContext, comm: Comm, product: OpKey) -> Comm:
+    """A whole collective of the backward beside the other gradient of ``product``, as user buffers run it: on
+    multiprocessors that they keep the product off."""
+    choices = context.job.preset.tensor_parallel
+    bulk = choices.bulk_dgrad if comm.beside_phase is Phase.INPUT_GRAD else choices.bulk_wgrad
+    if not (choices.overlap and bulk) or product not in INTO:
+        return comm
+    whole = Pieces(count=context.layout.constant(1), last_waits=True, thread_blocks=PIPELINE_BLOCKS)
+    return replace(comm, pieces=whole)
+
+
 def _ring(context: LayerContext) -> Pieces:
     return Pieces(count=context.layout.tp, last_waits=False, thread_blocks=0)
 

@@ -15,7 +15,7 @@ from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
 from ops.roles import OpKey, Role
 from ops.strategies.launch import Launch
-from ops.strategies.pipelined import gathered_into, scattered_from
+from ops.strategies.pipelined import gathered_into, in_bulk, scattered_from
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from ops.strategies.traits import Traits
 from spec.arrays import IntArray
@@ -82,7 +82,7 @@ class SequenceParallel:
             beside=linear,
             beside_phase=Phase.WEIGHT_GRAD,
         )
-        backward = list(scattered_from(context, whole, linear))
+        backward = list(scattered_from(context, in_bulk(context, whole, linear), linear))
         if self.regather:
             regather = replace(
                 collective(context, again, Collective.ALL_GATHER, Axis.TP, size),
@@ -91,7 +91,7 @@ class SequenceParallel:
                 beside=linear,
                 beside_phase=Phase.INPUT_GRAD,
             )
-            backward.insert(0, regather)
+            backward.insert(0, in_bulk(context, regather, linear))
         return Piece(forward=(gathered_into(context, gather, linear),), backward=tuple(backward))
 
     def leave(self, context: LayerContext, linear: OpKey) -> Piece:

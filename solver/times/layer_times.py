@@ -12,7 +12,7 @@ from ops.op import Comm, Lane, Op, Ops, Owner, Phase, Piece
 from ops.roles import Role
 from solver.plans.plan_table import PlanTable
 from solver.times.host_floor import host_shares
-from solver.times.op_times import Pricer, TimedOp
+from solver.times.op_times import PRODUCTS, Pricer, TimedOp
 from solver.times.overlap import exposed
 from solver.times.step_parts import Share, SumByPart, added, sum_by_part
 from spec.arrays import FloatArray, IntArray
@@ -44,6 +44,13 @@ class LayerTimes:
     weight_s: FloatArray
     forward_exchange: SumByPart
     backward_exchange: SumByPart
+
+    @property
+    def products_s(self) -> FloatArray:
+        """Matrix products of both passes."""
+        zero = np.zeros(self.forward.length)
+        both = [sums.parts.get(part, zero) for sums in (self.forward, self.backward) for part in PRODUCTS]
+        return np.asarray(np.sum(both, axis=0), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +126,7 @@ def layer_times(
     passes = []
     for ops in (piece.forward, _without_partner(piece.backward) if split else piece.backward):
         timed = [pricer.time(op, layout) for op in ops]
-        passes.append((timed, exposed(timed, pricer.sm_share)))
+        passes.append((timed, exposed(timed, pricer.contention)))
     if split:
         passes[1:] = _halves(*passes[1])
     host = host_shares(pricer, job, layout, passes)

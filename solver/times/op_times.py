@@ -24,6 +24,7 @@ from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_price, published, slowdown
 from profdb.modelled.offload import host_transfer_s, host_update_s
+from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import exchanged
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
@@ -54,15 +55,14 @@ class TimedOp:
 class Pricer:
     """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
-    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec) and ``sm_share``, the share of multiprocessors that a
-    collective occupies. With a ``gpu``, compute takes as long as on the slowest of the world
+    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec) and ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are.
     """
 
     book: Book
     domain_ranks: int
     training_rate_ratio: float = 1.0
-    sm_share: float = 0.0
+    contention: Contention = ALONE
     gpu: GpuSpec | None = None
     middle_ranks: int = 0
     host: HostSpec | None = None
@@ -75,7 +75,7 @@ class Pricer:
             book=book,
             domain_ranks=cluster.scale_up_ranks,
             training_rate_ratio=cluster.gpu.training_rate_ratio,
-            sm_share=min(COLLECTIVE_BLOCKS / cluster.gpu.num_sms, 0.5),
+            contention=Contention.on(cluster.gpu),
             gpu=cluster.gpu,
             middle_ranks=cluster.middle_ranks,
             host=cluster.host,
@@ -205,9 +205,8 @@ class Pricer:
         return COMM_PART[op.axis], f"{op.collective.value}", self.book.collective_s(query)
 
 
-COMPUTE_BOUND = ("gemm", "grouped_gemm", "attention")
-# Assumption: thread blocks of a collective, one figure for all; NCCL's channel count differs by GPU and links.
-COLLECTIVE_BLOCKS = 20
+PRODUCTS = ("gemm", "grouped_gemm")
+COMPUTE_BOUND = (*PRODUCTS, "attention")
 
 COMM_PART: dict[Axis, str] = {
     Axis.TP: "tp_comm",

@@ -1,8 +1,7 @@
 """What of a pass's communication the rank waits for: one function per lane.
 
-A collective occupies streaming multiprocessors while it runs, so what computes beside it goes slower
-by their share: ``sm_share`` below. NCCL runs one thread block a channel (NCCL documentation,
-NCCL_MAX_CTAS), each on a multiprocessor of its own.
+Nothing hides more than the shorter of communication and computation, and less where both want one resource
+(solver.times.contention).
 """
 
 from collections.abc import Sequence
@@ -11,40 +10,54 @@ import numpy as np
 
 from ops.op import Comm, Lane, Phase, Pieces
 from ops.roles import OpKey
-from solver.times.op_times import COLLECTIVE_BLOCKS, TimedOp
+from solver.times.contention import ALONE, COLLECTIVE_BLOCKS, Contention
+from solver.times.op_times import PRODUCTS, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray
 
 
-def beside(comm_s: FloatArray, compute_s: FloatArray, sm_share: FloatArray | float) -> FloatArray:
-    """A collective beside one GEMM or attention call (arXiv 2205.05198 sec. 4.2.2): what outlasts it, and
-    what the compute loses meanwhile."""
-    together = np.minimum(comm_s, compute_s / (1.0 - sm_share))
-    return np.asarray(np.maximum(comm_s - together, 0.0) + sm_share * together, dtype=np.float64)
+def beside(comm_s: FloatArray, compute_s: FloatArray, loss: FloatArray | float) -> FloatArray:
+    """A collective beside one GEMM or attention call (arXiv 2205.05198 sec. 4.2.2): what outlasts it, and the
+    ``loss`` of the compute meanwhile, a share of the time that both run."""
+    together = np.minimum(comm_s, compute_s / (1.0 - loss))
+    return np.asarray(np.maximum(comm_s - together, 0.0) + loss * together, dtype=np.float64)
 
 
-def in_pieces(comm_s: FloatArray, compute_s: FloatArray, pieces: Pieces, sm_share: float) -> FloatArray:
+def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> FloatArray:
+    """A collective beside the product or attention call that it names, whole or in pieces. Who cuts them into pieces keeps the
+    product off the multiprocessors that the collective takes (Transformer Engine, set_sm_margin)."""
+    pieces = timed.op.pieces
+    if pieces is None:
+        products_s = partner.seconds * (partner.part in PRODUCTS)
+        return beside(timed.seconds, partner.seconds, contention.loss(partner.seconds, products_s))
+    taken = contention.sm_share * pieces.thread_blocks / COLLECTIVE_BLOCKS
+    if timed.op.lane is Lane.BESIDE:
+        return beside(timed.seconds, partner.seconds, taken)
+    cut = in_pieces(timed.seconds, partner.seconds, pieces, taken)
+    return np.where(timed.crosses, timed.seconds, cut)
+
+
+def in_pieces(comm_s: FloatArray, compute_s: FloatArray, pieces: Pieces, loss: float) -> FloatArray:
     """A collective cut into pieces with the product that makes or uses its array (ops.strategies.pipelined): of
     ``n`` pieces ``1 - 1 / n`` of the product run beside what of the collective can."""
     alone = 1.0 / pieces.count
     waited = comm_s * alone if pieces.last_waits else np.zeros_like(comm_s)
-    return waited + beside(comm_s - waited, compute_s * (1.0 - alone), sm_share)
+    return waited + beside(comm_s - waited, compute_s * (1.0 - alone), loss)
 
 
-def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
+def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list[Share]:
     """The waiting time of every operation of one pass of one layer.
 
     Weights of the next layer and gradients of the last one run beside all a layer does in this pass
-    (arXiv 2401.09149 sec. 3.3); ``sm_share`` is the share of multiprocessors that collectives occupy.
+    (arXiv 2401.09149 sec. 3.3).
     """
     rows = len(pass_ops[0].seconds) if pass_ops else 1
-    partners: dict[tuple[OpKey | None, Phase], FloatArray] = {
-        (timed.op.key, timed.op.phase): timed.seconds
-        for timed in pass_ops
-        if timed.part in ("gemm", "attention")
+    partners: dict[tuple[OpKey | None, Phase], TimedOp] = {
+        (timed.op.key, timed.op.phase): timed for timed in pass_ops if timed.part in ("gemm", "attention")
     }
     waits: dict[int, FloatArray] = {}
     main_s = np.zeros(rows)
+    products_s = np.zeros(rows)
     ahead_s = np.zeros(rows)
     copied_s = np.zeros(rows)
     for index, timed in enumerate(pass_ops):
@@ -56,17 +69,14 @@ def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
             copied_s = copied_s + timed.seconds
             continue
         wait = timed.seconds
-        if lane is Lane.BESIDE:
-            wait = beside(wait, partners[(timed.op.beside, timed.op.beside_phase)], sm_share)
-        pieces = timed.op.pieces
-        if lane is Lane.PIECES and pieces is not None:
-            # What is kept is not made again, and then there is no product to overtake.
-            partner = partners.get((timed.op.beside, timed.op.beside_phase), np.zeros(rows))
-            taken = sm_share * pieces.thread_blocks / COLLECTIVE_BLOCKS
-            wait = np.where(timed.crosses, wait, in_pieces(wait, partner, pieces, taken))
+        named = (timed.op.beside, timed.op.beside_phase)
+        # What is kept is not made again, and then pieces have no product to take turns with.
+        if lane is Lane.BESIDE or (lane is Lane.PIECES and named in partners):
+            wait = _beside_one(timed, partners[named], contention)
         waits[index] = wait
         main_s = main_s + wait
-    over = beside(ahead_s, main_s, _ahead_share(pass_ops, sm_share))
+        products_s = products_s + wait * (timed.part in PRODUCTS)
+    over = beside(ahead_s, main_s, contention.loss(main_s, products_s, _ahead_blocks(pass_ops)))
     late = beside(copied_s, main_s + over, 0.0)
     left = {
         Lane.PREFETCH: np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0),
@@ -84,19 +94,22 @@ def exposed(pass_ops: Sequence[TimedOp], sm_share: float = 0.0) -> list[Share]:
     ]
 
 
-def _ahead_share(pass_ops: Sequence[TimedOp], sm_share: float) -> FloatArray:
-    """Share of multiprocessors that what runs ahead takes, by its seconds; of each as many as it says it runs in."""
-    ahead = [timed for timed in pass_ops if timed.op.lane is Lane.PREFETCH]
+def _ahead_blocks(pass_ops: Sequence[TimedOp]) -> FloatArray:
+    """Thread blocks of what runs ahead, by its seconds; of each as many as it says it runs in."""
     busy_s, taken_s = np.zeros(1), np.zeros(1)
-    for timed in ahead:
+    for timed in pass_ops:
+        if timed.op.lane is not Lane.PREFETCH:
+            continue
         own = timed.op.thread_blocks if isinstance(timed.op, Comm) else 0
         busy_s = busy_s + timed.seconds
-        taken_s = taken_s + timed.seconds * (sm_share * own / COLLECTIVE_BLOCKS if own else sm_share)
-    return np.divide(taken_s, busy_s, out=np.full_like(taken_s, sm_share), where=busy_s > 0.0)
+        taken_s = taken_s + timed.seconds * (own or COLLECTIVE_BLOCKS)
+    return np.divide(taken_s, busy_s, out=np.full_like(taken_s, COLLECTIVE_BLOCKS), where=busy_s > 0.0)
 
 
-def bucketed(comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray, sm_share: float) -> FloatArray:
+def bucketed(
+    comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray, loss: FloatArray | float
+) -> FloatArray:
     """A reduction in buckets beside a pass: the last bucket (or first, for a gather) is always
     waited for, the others run beside the pass (arXiv 2006.15704 sec. 3.2.3)."""
     last = comm_s / buckets
-    return last + beside(comm_s - last, compute_s * (1.0 - 1.0 / buckets), sm_share)
+    return last + beside(comm_s - last, compute_s * (1.0 - 1.0 / buckets), loss)

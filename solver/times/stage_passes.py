@@ -67,10 +67,15 @@ class TimedLayers:
     def _passes(self, rows: StageTable | ChunkTable, plan: IntArray) -> PassTimes:
         """One micro-batch through every stage or chunk row; ``plan`` is the row's plan."""
         total = self._row_sums(rows, plan)
+        forward_s = total([time.forward.seconds for time in self.times])
+        backward_s = total([time.backward.seconds for time in self.times])
+        products_s = total([time.products_s for time in self.times])
+        both_s = forward_s + backward_s
         return PassTimes(
-            forward_s=total([time.forward.seconds for time in self.times]),
-            backward_s=total([time.backward.seconds for time in self.times]),
+            forward_s=forward_s,
+            backward_s=backward_s,
             weight_s=total([time.weight_s for time in self.times]),
+            products=np.divide(products_s, both_s, out=np.zeros_like(both_s), where=both_s > 0),
         )
 
     def _row_sums(

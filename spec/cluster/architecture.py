@@ -64,7 +64,8 @@ class NcclTuning:
 class ArchitectureSpec:
     """One architecture, as configs/architectures/<name>.toml says with its sources.
 
-    ``asynchronous_products``: tensor cores run beside the other units of a warp; ``wide_tiles`` are tiles of
+    ``asynchronous_products``: tensor cores run beside the other units of a warp; ``static_tiles``: products deal their
+    tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
     matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
     FlashAttention-2 over that of the best flash kernel by direction. None: ``fp8`` no such products,
     ``flash2`` no published rates, ``nccl`` no NCCL.
@@ -73,6 +74,7 @@ class ArchitectureSpec:
     name: str
     operand_reads: OperandReads
     asynchronous_products: bool
+    static_tiles: bool
     wide_tiles: tuple[tuple[int, int], ...]
     best_over_flash2: dict[str, float]
     fp8: Fp8Products | None

@@ -47,6 +47,7 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
             tensor_cores.choice("operand_reads", [each.value for each in OperandReads])
         ),
         asynchronous_products=tensor_cores.flag("asynchronous"),
+        static_tiles=tensor_cores.flag("static_tiles"),
         wide_tiles=_tiles(tensor_cores, "wide_tiles"),
         best_over_flash2=_ratios(flash.section("best_over_flash2")),
         flash2=_flash2(flash.section("flash2")) if flash.has("flash2") else None,

@@ -47,6 +47,10 @@ def test_methods_by_default_are_those_of_initialize_ub() -> None:
         if op.pieces
     }
     assert cuts == {Role.ENTER: (TP, False, 0), Role.LEAVE: (4, True, 16)}
+    bulk = [op.pieces for op in layer.backward if op.lane is Lane.BESIDE]
+    assert [(int(one.count[0]), one.thread_blocks) for one in bulk if one] == [(1, 16)] * 4
+    plain = _layer({"tensor_parallel.overlap": False})
+    assert not any(op.pieces for op in (*plain.forward, *plain.backward))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase, Pieces
 from ops.roles import Module, Role
+from solver.times.contention import Contention
 from solver.times.op_times import TimedOp
 from solver.times.overlap import beside, bucketed, exposed, in_pieces
 from spec.arrays import FloatArray, ints
@@ -67,7 +68,9 @@ def test_what_runs_ahead_slows_compute_by_the_multiprocessors_it_says_it_takes(
         size_bytes=ints(1),
         thread_blocks=blocks,
     )
-    waits = exposed([_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], 0.2)
+    waits = exposed(
+        [_timed(kernel, "memory_bound", 10.0), _timed(sent, "ep_comm", 1.0)], Contention(sm_share=0.2)
+    )
     assert [float(one.seconds[0]) for one in waits] == pytest.approx([10.0, share])
 
 

@@ -61,6 +61,8 @@ def test_the_shipped_files_say_what_their_sources_say(name: str) -> None:
     read = read_architecture(name, root=ROOT)
     reads, asynchronous, *nccl = SAID[name]
     assert (read.operand_reads, read.asynchronous_products) == (reads, asynchronous)
+    # PyTorch issue 143988 (Hopper's products are persistent); CUTLASS, Blackwell Cluster Launch Control
+    assert read.static_tiles is (name == "hopper")
     assert read.wide_tiles == (((256, 256),) if reads is OperandReads.ONCE else ())
     assert read.nccl is not None
     assert list(astuple(read.nccl)) == pytest.approx(nccl)

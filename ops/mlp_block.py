@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
@@ -9,6 +11,7 @@ from ops.op import MemoryBound, Phase, Piece, sequence
 from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
+from spec.dtypes import dtype_bytes
 from spec.model import BlockSpec, MlpSpec
 
 
@@ -130,7 +133,8 @@ def _joined_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> P
 
 def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArray, module: Module) -> Piece:
     """The activation function; a gated one keeps gate and up, and unfused also silu(gate)."""
-    return kernel(
+    narrow = gated and _waits_narrow(context, module)
+    made = kernel(
         context,
         Kernel(
             module=module,
@@ -138,9 +142,34 @@ def activation(context: LayerContext, gated: bool, rows: IntArray, width: IntArr
             kernel=_activation_kernel(context, gated),
             rows=rows,
             width=width,
-            saved_bytes=activation_saved_bytes(context, gated, rows, width),
+            saved_bytes=activation_saved_bytes(context, gated, rows, width) * (0.0 if narrow else 1.0),
         ),
     )
+    return sequence(made, _narrow_copy(context, rows, 2 * width, module)) if narrow else made
+
+
+def _waits_narrow(context: LayerContext, module: Module) -> bool:
+    """Whether gate and up of a module wait for the backward in fp8 (JobSpec.fp8_activation_inputs)."""
+    where = context.job.fp8_activation_inputs
+    return where == "all" or (where == "experts" and module is not Module.MLP)
+
+
+def _narrow_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Piece:
+    """The fp8 copy that waits, written by a pass and read back by another (Megatron-LM core/fusions/fused_bias_swiglu.py,
+    fp8_input_store); priced as copies that move as many bytes."""
+    wide, narrow = context.activation_bytes, dtype_bytes("fp8")
+    moved = np.ceil(rows * (wide + narrow) / (2.0 * wide)).astype(np.int64)
+    copy = Kernel(
+        module=module,
+        role=Role.CAST,
+        serves=Role.ACTIVATION,
+        name=f"{module}.cast_activation",
+        kernel="copy",
+        rows=moved,
+        width=width,
+        saved_bytes=narrow * rows * width,
+    )
+    return kernel(context, copy)
 
 
 def _activation_kernel(context: LayerContext, gated: bool) -> str:

@@ -98,6 +98,9 @@ class JobSpec:
     --overlap-moe-expert-parallel-comm)."""
     overlap_shared_experts: bool = False
     """The experts' exchange runs beside the shared experts' products (--moe-shared-expert-overlap)."""
+    fp8_activation_inputs: Literal["", "experts", "all"] = ""
+    """Whose gated activations keep their inputs in fp8: nobody's, the experts' (DeepSeek-V3, arXiv 2412.19437 sec. 3.3.3)
+    or all (Megatron-Core, activation_func_fp8_input_store)."""
     cuda_graphs: frozenset[
         Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
     ] = frozenset()

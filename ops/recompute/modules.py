@@ -48,6 +48,16 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
             again=_in(Module.ATTENTION, Role.NORM), drops=_in(Module.ATTENTION, Role.Q_DOWN), where=LATENT
         ),
     ),
+    # DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.3): every RMSNorm runs again and nothing keeps what it makes.
+    "norm": (
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.NORM) | _in(Module.MLP, Role.NORM),
+            drops=_in(Module.ATTENTION, Role.QKV, Role.Q_DOWN)
+            | _in(Module.MLP, Role.UP)
+            | _in(Module.SHARED_EXPERTS, Role.UP)
+            | {ROUTER},
+        ),
+    ),
     # InternEvo's dropout_selective_checkpoint (internlm/model/modeling_internlm.py): residual add and norm.
     "dropout_norm": (
         RecomputedModule(

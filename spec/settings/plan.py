@@ -11,7 +11,9 @@ from spec.settings.setting import Column, Settings, settings_of
 
 DEGREE = Whole(most=MOST_GPUS)
 STRATEGIES = tuple(dict.fromkeys(name for one in PRESETS.values() for name in one.tensor_parallel.strategies))
-Module = Literal["moe_act", "layernorm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"]
+Module = Literal[
+    "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
+]
 # Said by options of their own on a command line.
 IN_FILES_ONLY = frozenset({"num_micro", "preset"})
 

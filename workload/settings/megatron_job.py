@@ -35,6 +35,8 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "blocking_launches optimizer adapter_rank adapted expandable_segments"
     )
 )
+# of ops.recompute.modules those of DeepSeek and InternEvo
+NOT_ITS_MODULES = frozenset({"norm", "dropout_norm"})
 UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"}
 
 
@@ -63,6 +65,8 @@ def recompute_flags(plan: Plan) -> Flags:
     """Full and block recomputation are one granularity, single modules another."""
     core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
     modules = sorted(core.union(plan.recompute_modules))
+    for name in sorted(NOT_ITS_MODULES.intersection(modules)):
+        refuse_unless(False, NAME, f"recomputed modules {name}")
     if plan.recompute in (Recompute.FULL, Recompute.BLOCK):
         refuse_unless(not modules, NAME, "whole layers beside parts of layers run again")
         block = plan.recompute is Recompute.BLOCK

@@ -55,6 +55,14 @@ def test_norms_of_their_own_run_again() -> None:
     assert let_go(DENSE, "layernorm") == {"attention.q_down"}
 
 
+def test_every_norm_runs_again_and_nothing_keeps_what_it_makes() -> None:
+    """DeepSeek-V3 sec. 3.2.3: before MLA's projections, the router, the shared experts and the dense layer."""
+    for which, kept in ((DENSE, {"mlp.up"}), (EXPERTS, {"shared.up"})):
+        assert repeated(block(which, "norm")) == ["attention.norm", "mlp.norm"]
+        assert kept <= let_go(which, "norm")
+        assert all(saved(block(which, "norm"))[name] == 0.0 for name in kept)
+
+
 def test_mla_projects_its_latents_again() -> None:
     names = repeated(block(EXPERTS, "mla_up_proj"))
     assert {"attention.q_up", "attention.kv_up"} <= set(names)
@@ -90,9 +98,9 @@ def test_full_recomputation_repeats_everything_once() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_names_operations_that_exist(name: str) -> None:
     ops: list[Op] = [op for which in (DENSE, EXPERTS) for op in block(which).forward]
-    # gpt-oss's, experts in a latent, and unjoined gates
+    # gpt-oss's, experts in a latent, unjoined gates, and attention without latents
     elsewhere = {OpKey(Module.MOE, role) for role in (Role.CLAMP, Role.LATENT_DOWN, Role.LATENT_UP)}
-    elsewhere.add(OpKey(Module.MLP, Role.GATE))
+    elsewhere |= {OpKey(Module.MLP, Role.GATE), OpKey(Module.ATTENTION, Role.QKV)}
     keys = {op.key for op in ops} | elsewhere
     for module in MODULES[name]:
         assert module.drops <= keys

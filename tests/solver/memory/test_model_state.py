@@ -1,7 +1,12 @@
 """Bytes a parameter of model state and whole gradients, from the code that allocates them."""
 
+import numpy as np
 import pytest
 
+from ops.context import LayerContext
+from ops.data_parallel.step import RankParameters
+from ops.layout import Layout
+from solver.memory.model_state import whole_gradients_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
 from spec.job import precision_of
@@ -43,8 +48,11 @@ def test_fsdp_under_a_pipeline_keeps_parameters_gathered_and_adds_up_whole_gradi
     gradients, parameters, optimizer = bytes_a_parameter("fsdp", zero_stage=3, pp=2)
     assert (parameters, optimizer) == pytest.approx((2, 12 / DP), rel=1e-3)
     assert gradients == pytest.approx(2 + 4 / DP, rel=1e-3)
-    once, _, _ = bytes_a_parameter("fsdp", num_micro=1, zero_stage=3, pp=2)
-    assert once < 4 / DP * 1.001
+    layout = Layout.of(8, pp=2, zero_stage=3, zero_size=4)
+    context = LayerContext(model=small_model(), job=question(preset=PRESETS["fsdp"]).job, layout=layout)
+    held = RankParameters(**{name: np.array([100]) for name in ("dense", "weight", "expert")})
+    whole = [float(whole_gradients_bytes(context, held, np.array([one]))[0]) for one in (1, 2)]
+    assert whole == [0, 2 * 300]
     _, alone, _ = bytes_a_parameter("fsdp", zero_stage=3)
     assert alone < 1
 
@@ -82,6 +90,25 @@ def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool,
     others = num_parameters(model).total - layers
     held = cost.parameters_bytes[0] + cost.narrow_weights_bytes[0]
     assert held == pytest.approx(bytes_a_weight * layers + 2 * others)
+
+
+def test_narrow_weights_that_are_sharded_go_with_what_was_gathered() -> None:
+    plan = Plan(strategy="mtp", preset="megatron-fsdp", dp=DP, zero_stage=3, zero_size=DP, num_micro=8)
+    held = []
+    for narrow in (False, True):
+        settings = {"precision.recipe": "fp8-current", "precision.narrow_parameters": narrow}
+        asked = AskedJob(
+            world_size=DP,
+            seq_len=1024,
+            global_batch_tokens=DP * 8 * 1024,
+            framework="megatron-fsdp",
+            settings=settings,
+        )
+        held.append(
+            sized(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.narrow_weights_bytes[0]
+        )
+    assert held[0] > 0
+    assert held[1] == 0
 
 
 def block_linears(model: ModelSpec) -> tuple[int, int]:

@@ -114,6 +114,15 @@ def test_buffers_of_other_times_count_for_the_device_but_not_for_the_need() -> N
     assert predicted.device_bytes[0] - predicted.needed_bytes[0] == pytest.approx(predicted.segment_bytes[0])
 
 
+def test_16_bit_logits_have_a_segment_beside_the_fp32_ones() -> None:
+    """2 bytes a logit that came before the loss's tensors; none where a framework keeps them as its stage's output."""
+    degrees = {"zero_stage": 3, "num_micro": 1, "dp": 4, "zero_size": 4}
+    plain = memory(PRESETS["fsdp"], **degrees)
+    kept = memory(PRESETS["fsdp"].changed({"pipeline.keeps_stage_outputs": True}), **degrees)
+    assert plain.logits_bytes[0] > 0
+    assert plain.segment_bytes[0] - kept.segment_bytes[0] == 2.0 * 2 * SEQ * VOCAB
+
+
 def test_segments_that_grow_leave_no_fragments() -> None:
     """PyTorch's expandable_segments: reserved is what is allocated."""
     preset = PRESETS["deepspeed"]

@@ -1,8 +1,8 @@
 """Benchmark: fused attention, forward and backward apart.
 
-Kernels by name: ``flash`` is the flash-attn package where it is installed, else torch's own flash
-kernel; ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix products alone
-(profiler.benchmarks.attention_core).
+Kernels by name: ``flash`` is the best of the GPU's generation, ``flash2`` FlashAttention-2
+(profiler.benchmarks.flash_kernels); ``cudnn`` cuDNN's fused attention through torch; ``core`` the matrix products
+alone (profiler.benchmarks.attention_core).
 ``varlen`` packs ``batch`` sequences of ``q_len`` tokens into one row without padding.
 """
 
@@ -17,18 +17,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from profdb.cases import AttentionCase
 from profiler.benchmarks.attention_core import core_call
+from profiler.benchmarks.flash_kernels import CUDNN, FLASH2, chosen, restored
 from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
-from profiler.benchmarks.optional_packages import flash_attention_package
 from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
 from profiler.device import Device
 from spec.dtypes import dtype_bytes
 
-SDPA_BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
+SDPA_BACKENDS = {FLASH2: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
 
-KERNELS = (*SDPA_BACKENDS, "core")
+KERNELS = ("flash", FLASH2, CUDNN, "core")
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -40,14 +37,18 @@ def launch_attention(case: AttentionCase, device: Device) -> Launched:
     if case.kernel == "core":
         call = core_call(case, device.torch_device)
         return Launched(case=case, calls=(call,), implementation="torch.bmm")
-    package = flash_attention_package() if case.kernel == "flash" and device.kind == "cuda" else None
-    if package is not None:
-        forward, name = flash_attn_forward(case, package, device.torch_device)
+    restored()
+    runs = chosen(case.kernel, device)
+    name = runs.name
+    if runs.package is not None:
+        forward = flash_attn_forward(case, runs.package, device.torch_device)
+    elif case.mask == "window":
+        raise UnsupportedCaseError("a sliding window needs the flash-attn package")
     elif case.mask == "varlen":
         forward, name = torch_varlen_forward(case, device.torch_device)
     else:
-        forward, name = sdpa_forward(case), f"torch scaled_dot_product_attention {case.kernel}"
-    token_first = package is not None or case.mask == "varlen"
+        forward = sdpa_forward(case, runs.backend)
+    token_first = runs.package is not None or case.mask == "varlen"
     copies = operand_copies(attention_bytes(case), device.cache_bytes, most=4)
     calls = tuple(attention_call(case, forward, token_first, device.torch_device) for _ in range(copies))
     return Launched(case=case, calls=calls, implementation=name)
@@ -61,9 +62,9 @@ def check_attention(case: AttentionCase, device: Device) -> None:
         raise UnsupportedCaseError("cuDNN attention needs a GPU")
     if case.mask not in ("causal", "full", "window", "varlen"):
         raise UnsupportedCaseError(f"attention mask {case.mask!r}")
-    if case.mask == "window" and (case.kernel != "flash" or flash_attention_package() is None):
+    if case.mask == "window" and case.kernel not in ("flash", FLASH2):
         raise UnsupportedCaseError("a sliding window needs the flash-attn package")
-    if case.mask == "varlen" and (device.kind != "cuda" or case.kernel != "flash"):
+    if case.mask == "varlen" and (device.kind != "cuda" or case.kernel not in ("flash", FLASH2)):
         raise UnsupportedCaseError("packed sequences need a flash kernel on a GPU")
     if case.mask == "causal" and case.q_len != case.kv_len:
         raise UnsupportedCaseError("causal attention with as many queries as keys only")
@@ -124,9 +125,9 @@ def attention_operands(case: AttentionCase, token_first: bool, where: torch.devi
     )
 
 
-def sdpa_forward(case: AttentionCase) -> Forward:
+def sdpa_forward(case: AttentionCase, runs: str) -> Forward:
     """torch's scaled_dot_product_attention held to one backend: it never picks another."""
-    backend = SDPA_BACKENDS[case.kernel]
+    backend = SDPA_BACKENDS[runs]
     grouped = {"enable_gqa": True} if case.heads != case.kv_heads else {}
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -141,25 +142,25 @@ def packed_offsets(case: AttentionCase, tokens: int, where: torch.device) -> tor
     return torch.arange(0, case.batch * tokens + 1, tokens, dtype=torch.int32, device=where)
 
 
-def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.device) -> tuple[Forward, str]:
-    """The flash-attn package's kernel for the case's mask."""
-    name = f"flash-attn {package.__version__}"
+def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.device) -> Forward:
+    """A flash-attn package's kernel for the case's mask; some releases return statistics beside the result."""
+
+    def result(found: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return found if isinstance(found, torch.Tensor) else found[0]
+
     if case.mask == "varlen":
         starts_q = packed_offsets(case, case.q_len, where)
         starts_k = packed_offsets(case, case.kv_len, where)
-        return (
-            lambda query, key, value: package.flash_attn_varlen_func(
+        return lambda query, key, value: result(
+            package.flash_attn_varlen_func(
                 query, key, value, starts_q, starts_k, case.q_len, case.kv_len, causal=True
-            ),
-            name,
+            )
         )
-    window = (case.window, 0) if case.mask == "window" else (-1, -1)
+    # a window of w keys: the token itself and w - 1 before it
+    window = (case.window - 1, 0) if case.mask == "window" else (-1, -1)
     causal = case.mask in ("causal", "window")
-    return (
-        lambda query, key, value: package.flash_attn_func(
-            query, key, value, causal=causal, window_size=window
-        ),
-        name,
+    return lambda query, key, value: result(
+        package.flash_attn_func(query, key, value, causal=causal, window_size=window)
     )
 
 

@@ -15,11 +15,6 @@ def optional_package(name: str) -> ModuleType | None:
         return None
 
 
-def flash_attention_package() -> ModuleType | None:
-    """flash-attn (Dao, arXiv 2307.08691)."""
-    return optional_package("flash_attn")
-
-
 def apex_optimizers() -> ModuleType | None:
     """NVIDIA apex, for FusedAdam."""
     return optional_package("apex.optimizers")

@@ -87,7 +87,8 @@ def short_enough(cases: Iterable[AttentionCase], most_flops: float) -> list[Atte
 
 
 def gpu_attention_cases() -> list[Planned]:
-    """Causal on both fused kernels for every head shape; full, packed and unfused on core shapes."""
+    """Causal on the best and on cuDNN's fused kernel for every head shape; full, packed, unfused, and FlashAttention-2
+    for plans that say so, on core shapes."""
     causal = (("causal", "flash"), ("causal", "cudnn"))
     plans: list[Planned] = []
     for heads in CORE_HEADS:
@@ -95,6 +96,8 @@ def gpu_attention_cases() -> list[Planned]:
             plans += planned(
                 0 if length in (1024, 4096, 32768) else 1, calls(heads, length, 1, causal, "bf16")
             )
+            if length in (2048, 8192):
+                plans += planned(2, calls(heads, length, 1, (("causal", "flash2"),), "bf16"))
             if length <= 8192:
                 full = (("full", "flash"), ("full", "cudnn"))
                 packed = calls(heads, length, 8, (("varlen", "flash"),), "bf16")

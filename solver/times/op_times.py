@@ -1,5 +1,6 @@
 """The time of one operation: a question to the book of times, whatever kind of operation it is."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ from solver.times.slowest_gpu import slowest_of
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
-from spec.errors import ConfigError
+from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
 INSIDE = bools(np.zeros(1))
@@ -175,10 +176,14 @@ class Pricer:
         return host_update_s(self.host, op.elements, ranks)
 
     def _attention(self, op: Attention) -> Priced:
-        """A named flash generation at its published rates; on a GPU without them the best kernel's time
-        restated by the published ratio of the two."""
+        """A named flash generation by its own curve where it was measured, else at its published rates; on a GPU
+        without them the best kernel's time restated by the published ratio of the two."""
         if op.kernel not in OVER_FLASH2:
             return self.book.attention_s(attention_query(op))
+        with contextlib.suppress(MissingCurveError):
+            own = self.book.attention_s(attention_query(op))
+            if (own.origin <= int(Origin.TRANSFERRED)).all():
+                return own
         if self.gpu and published(op.kernel, self.gpu.architecture):
             return generation_price(self.gpu, attention_query(op))
         ratio = slowdown(op.kernel, op.direction, self.gpu.architecture if self.gpu else None)

@@ -81,7 +81,7 @@ def test_grouped_products_of_odd_strides_run_one_by_one() -> None:
     assert grouped_product(case, Hopper(kind="cuda")) is None
 
 
-@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+@pytest.mark.parametrize("kernel", ["flash2", "cudnn"])
 def test_sdpa_is_held_to_the_kernel_of_the_case(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
@@ -95,8 +95,8 @@ def test_sdpa_is_held_to_the_kernel_of_the_case(kernel: str, monkeypatch: pytest
     monkeypatch.setattr(attention, "sdpa_kernel", Held)
     monkeypatch.setattr(attention, "scaled_dot_product_attention", lambda *_, **words: words)
     case = AttentionCase(batch=1, q_len=8, kv_len=8, heads=4, kv_heads=2, qk_dim=8, v_dim=8, kernel=kernel)
-    words = attention.sdpa_forward(case)(*attention_operands(case, False, META))
-    wanted = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+    words = attention.sdpa_forward(case, kernel)(*attention_operands(case, False, META))
+    wanted = {"flash2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
     assert asked == [wanted[kernel]]
     assert words == {"is_causal": True, "enable_gqa": True}
 

@@ -1,5 +1,6 @@
 """Named flash generations run at the rates their authors published."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from ops.layout import Layout
 from ops.op import Attention, Phase
 from ops.roles import Module, Role
 from profdb.lookup.op_queries import attention_query
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads
 from profdb.modelled.flash_generations import generation_seconds, published, slowdown
 from solver.times.op_times import Pricer
@@ -16,6 +19,7 @@ from spec.arrays import ints
 from spec.cluster.architecture_reader import read_architecture
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
+from spec.errors import MissingCurveError
 from tests.solver.flat_book import FlatBook
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -86,10 +90,17 @@ def test_older_kernels_take_their_multiple(kernel: str, forward: float, backward
         assert newer / flops_per_s("a100-sxm-80g", kernel, direction, length=8192) == pytest.approx(ratio)
 
 
-def test_unpublished_pairs_are_restated_by_the_book() -> None:
-    assert not published("flash2", cluster("b200").gpu.architecture)
-    assert not published("flash", cluster("h100-sxm").gpu.architecture)
-    op = Attention(
+class BestAlone(FlatBook):
+    """A profile that holds the best kernel's curve and no other."""
+
+    def attention_s(self, query: AttentionQuery) -> Priced:
+        if query.kernel != "flash":
+            raise MissingCurveError(key=f"attention {query.kernel}", command="measure it")
+        return super().attention_s(query)
+
+
+def flash2_call() -> Attention:
+    return Attention(
         module=Module.ATTENTION,
         role=Role.CORE,
         phase=Phase.FORWARD,
@@ -102,12 +113,27 @@ def test_unpublished_pairs_are_restated_by_the_book() -> None:
         v_dim=128,
         kernel="flash2",
     )
+
+
+def test_a_generation_that_was_measured_is_told_by_its_own_curve() -> None:
+    op = flash2_call()
+    own = FlatBook().attention_s(attention_query(op)).seconds[0]
+    for name in ("b200", "h100-sxm"):
+        told = Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(1)).seconds[0]
+        assert told * cluster(name).gpu.training_rate_ratio == pytest.approx(own)
+
+
+def test_unpublished_pairs_are_restated_by_the_book() -> None:
+    assert not published("flash2", cluster("b200").gpu.architecture)
+    assert not published("flash", cluster("h100-sxm").gpu.architecture)
+    op = flash2_call()
     seconds = {
-        name: float(Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(1)).seconds[0])
+        name: float(Pricer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
         * cluster(name).gpu.training_rate_ratio
         for name in ("b200", "h100-sxm")
     }
-    book = float(FlatBook().attention_s(attention_query(op)).seconds[0])
+    best = attention_query(replace(op, kernel="flash"))
+    book = float(BestAlone().attention_s(best).seconds[0])
     assert seconds["b200"] == pytest.approx(1.75 * book)
     assert seconds["h100-sxm"] == pytest.approx(2.0 * 4096**2 * 8192 / 319e12, rel=0.003)
 
@@ -151,22 +177,10 @@ def test_calls_of_few_heads_on_a100_run_as_measured(direction: str, heads: int, 
 
 
 def test_a100_keeps_published_rates_in_a_step_and_h100_its_ratio() -> None:
-    op = Attention(
-        module=Module.ATTENTION,
-        role=Role.CORE,
-        phase=Phase.FORWARD,
-        batch=ints(1),
-        q_len=ints(4096),
-        kv_len=ints(4096),
-        heads=ints(64),
-        kv_heads=ints(64),
-        qk_dim=128,
-        v_dim=128,
-        kernel="flash2",
-    )
+    op = flash2_call()
     kept = {}
     for name in ("a100-sxm-80g", "h100-sxm"):
-        step = float(Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(1)).seconds[0])
+        step = float(Pricer.on(cluster(name), BestAlone()).time(op, Layout.of(1)).seconds[0])
         kept[name] = 2e-12 * 4096**2 * 128 * 64 / one_sequence_tflops(name, "forward", 64) / step
     assert kept["a100-sxm-80g"] == pytest.approx(1.0)
     assert kept["h100-sxm"] == pytest.approx(cluster("h100-sxm").gpu.training_rate_ratio)

@@ -1,0 +1,74 @@
+"""Which fused attention a kernel's name stands for on this GPU.
+
+``flash2`` is FlashAttention-2: the flash-attn package, else torch's own flash kernel. ``flash`` is the best of the
+GPU's generation: on Hopper FlashAttention-3 (its package, or through torch where that knows it), on Blackwell
+FlashAttention-4 through torch, else cuDNN's on both; FlashAttention-2 on earlier GPUs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from torch.nn import attention
+
+from profiler.benchmarks.optional_packages import optional_package
+from profiler.device import Device
+
+GENERATION = {9: "FA3", 10: "FA4"}
+"""torch's name for the flash kernel written for a compute capability."""
+
+FLASH2, CUDNN = "flash2", "cudnn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """``package`` with flash-attn's functions, or torch held to ``backend`` (flash2 or cudnn), its flash kernel
+    replaced by ``generation``."""
+
+    package: ModuleType | None = None
+    backend: str = FLASH2
+    generation: str = ""
+
+    @property
+    def name(self) -> str:
+        """For the sample."""
+        if self.package is not None:
+            return f"{self.package.__name__} {getattr(self.package, '__version__', '')}".strip()
+        shown = "flash" if self.backend == FLASH2 else self.backend
+        return f"torch scaled_dot_product_attention {self.generation or shown}"
+
+
+def chosen(kernel: str, device: Device) -> Chosen:
+    """What runs as ``kernel``: flash, flash2 or cudnn."""
+    if kernel == CUDNN or device.kind != "cuda":
+        return Chosen(backend=CUDNN if kernel == CUDNN else FLASH2)
+    major = device.capability[0]
+    if kernel == FLASH2 or major not in GENERATION:
+        return Chosen(package=optional_package("flash_attn"))
+    third = optional_package("flash_attn_interface") if major == 9 else None
+    if third is not None:
+        return Chosen(package=third)
+    if activated(GENERATION[major]):
+        return Chosen(generation=GENERATION[major])
+    return Chosen(backend=CUDNN)
+
+
+def activated(generation: str) -> bool:
+    """Whether torch runs its flash attention by this generation from now on (since 2.11)."""
+    activate: Callable[[str], None] | None = getattr(attention, "activate_flash_attention_impl", None)
+    known: Callable[[], list[str]] | None = getattr(attention, "list_flash_attention_impls", None)
+    if activate is None or known is None or generation not in known():
+        return False
+    try:
+        activate(generation)
+    except (ImportError, OSError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def restored() -> None:
+    """torch's own flash kernel again."""
+    restore: Callable[[], None] | None = getattr(attention, "restore_flash_attention_impl", None)
+    current: Callable[[], str | None] | None = getattr(attention, "current_flash_attention_impl", None)
+    if restore is not None and current is not None and current() is not None:
+        restore()

@@ -171,6 +171,10 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=2,
         in_product=True,
     ),
+    # by the GEMM itself into a sum in 16 bits: that is read, and written instead of a result
+    "accumulate_16bit": KernelTraffic(
+        forward_reads=0, forward_writes=0, backward_reads=1, backward_writes=0, in_product=True
+    ),
     "accumulate": KernelTraffic(forward_reads=0, forward_writes=0, backward_reads=2, backward_writes=1),
     # the same into an fp32 sum: the 16-bit gradient read, the sum read and written
     "accumulate_wide": KernelTraffic(

@@ -47,7 +47,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         "precision.narrow_parameters": narrow,
         "precision.moments": DTYPES[recipe.text("exp_avg_dtype")],
         "data_parallel.fp32_gradients": wide,
-        "data_parallel.accumulation": "accumulate_fp32" if wide else "",
+        "data_parallel.accumulation": "accumulate_fp32" if wide else "accumulate_16bit",
         "data_parallel.overlap_grad_reduce": recipe.says("overlap_grad_reduce"),
         "data_parallel.overlap_param_gather": recipe.says("overlap_param_gather"),
         "tensor_parallel.overlap": recipe.says("tp_comm_overlap"),

@@ -263,6 +263,13 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         backward=lambda operands, gradient: operands[0].add_(operands[1]),
         one_kernel=True,
     ),
+    "accumulate_16bit": KernelFunction(
+        operands=two_activations,
+        forward=lambda total, part: part,
+        backward=lambda operands, gradient: torch.linalg.vector_norm(operands[0]),
+        one_kernel=True,
+        stand_in="torch norm: a read of the sum that a GEMM adds to",
+    ),
     "accumulate_wide": KernelFunction(
         operands=with_fp32_sum,
         forward=lambda total, part: part,

@@ -86,7 +86,9 @@ class DataParallel:
     """Layers whose gathered weights live at once: those in use and those coming."""
     update_copies: bool = False
     """The update makes the square roots of the second moments beside them (torch's foreach AdamW)."""
-    accumulation: Literal["accumulate_fp32", "accumulate_wide", "accumulate", ""] = "accumulate_fp32"
+    accumulation: Literal["accumulate_fp32", "accumulate_16bit", "accumulate_wide", "accumulate", ""] = (
+        "accumulate_fp32"
+    )
     """The kernel of ops.kernels that adds a micro-batch's weight gradients to the sum; "" where sharded
     gradients are added in small pieces."""
 

@@ -187,6 +187,7 @@ KERNEL_OPERATIONS = {
     ("norm_reduce", "forward"): ("linalg_vector_norm",),
     ("fill", "forward"): ("zero_",),
     ("accumulate", "backward"): ("add_",),
+    ("accumulate_16bit", "backward"): ("linalg_vector_norm",),
     ("accumulate_wide", "backward"): ("add_",),
     ("rmsnorm_unfused", "forward"): ("rsqrt", "mul"),
     ("rmsnorm_unfused", "backward"): ("mul",),

@@ -9,7 +9,7 @@ MEGATRON_BRIDGE = Variant(
     "added up inside the GEMM), a fused loss, tp_comm_overlap",
     choices={
         "data_parallel.fp32_gradients": False,
-        "data_parallel.accumulation": "",
+        "data_parallel.accumulation": "accumulate_16bit",
         "loss.fused": True,
         "tensor_parallel.overlap": True,
         "host.checks_numbers": False,

@@ -11,7 +11,7 @@ NEMO2 = Variant(
     "(conf/optim/distributed_fused_adam.yaml: grad_sync_dtype bf16; conf/custom.yaml: cross_entropy_loss_fusion; TP_COMM_OVERLAP)",
     choices={
         "data_parallel.fp32_gradients": False,
-        "data_parallel.accumulation": "",
+        "data_parallel.accumulation": "accumulate_16bit",
         "loss.fused": True,
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",

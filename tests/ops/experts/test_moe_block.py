@@ -275,5 +275,7 @@ def test_every_local_experts_weight_gradient_joins_that_of_earlier_micro_batches
     weights = sum(int(op.parameters[0]) for op in named(layer(adds), product) if op.phase is Phase.FORWARD)
     assert weights > 0
     assert moved(layer(adds), f"{product}.accumulate") == 3 * 2 * weights
+    inside = asked.preset.changed({"data_parallel.accumulation": "accumulate_16bit"})
+    assert moved(layer(replace(asked, preset=inside)), f"{product}.accumulate") == 2 * weights
     silent = replace(asked, preset=asked.preset.changed({"data_parallel.accumulation": ""}))
     assert named(layer(silent), f"{product}.accumulate") == []

@@ -69,9 +69,10 @@ def sheets_of(row: Row) -> tuple[str, str]:
     return sheet_name(gpu), network_sheet(gpu, row.text("inter_node"))
 
 
-def told(rows: Sequence[Row], books: Books, root: Path) -> Told:
-    """Price the rows; those that cannot be priced have an error of 1."""
-    fresh = Books(root=root, measured=books.measured, fitted=books.fitted)
+def told(rows: Sequence[Row], books: Books, root: Path, *, anew: bool = True) -> Told:
+    """Price the rows; those that cannot be priced have an error of 1. ``anew``: what sheets were asked before is
+    forgotten, for constants of the sheets' own model."""
+    fresh = Books(root=root, measured=books.measured, fitted=books.fitted) if anew else books
     errors: dict[str, list[float]] = {}
     figures = [(0.0, 0.0, 0.0)]
     for one in Pricing(root=root, books=fresh).predict(rows):
@@ -127,15 +128,16 @@ def _priced(found: Sequence[Constant], asked: argparse.Namespace) -> dict[str, s
                 rows = sampled(
                     [row for row in everything if not sheet or sheet in sheets_of(row)], asked.rows
                 )
-                plain[sheet] = rows, told(rows, books, ROOT)
+                plain[sheet] = rows, told(rows, books, ROOT, anew=False)
             if not why and not plain[sheet][0]:
                 why = "no row of this sheet"
             if not why:
                 rows, before = plain[sheet]
+                anew = not one.path.startswith(("ops", "solver"))
                 moved = []
                 for factor in (1.0 - QUARTER, 1.0 + QUARTER):
                     with varied(ROOT, one, factor, Path(folder) / "root") as root:
-                        moved.append(told(rows, books, root))
+                        moved.append(told(rows, books, root, anew=anew))
                 why = effect(before, moved[0], moved[1])
             lines[one.key] = line_of(one, why)
             print(lines[one.key], flush=True)

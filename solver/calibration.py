@@ -19,8 +19,11 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
 
-COMPUTE = ("gemm", "grouped_gemm", "attention")
+# Parts of a step by what may make them slow together.
+COMPUTE = ("gemm", "attention")
+EXPERTS = ("grouped_gemm",)
 MEMORY_BOUND = ("memory_bound", "optimizer")
+HOST = ("host",)
 # The group whose placement says which network a part's traffic uses.
 COMM_AXES: dict[str, Axis] = {
     "tp_comm": Axis.TP,
@@ -30,21 +33,32 @@ COMM_AXES: dict[str, Axis] = {
     "dp_comm": Axis.DP_CP,
     "pp_comm": Axis.PP,
 }
+# The factors that are fitted, and the parts that each divides; communication is divided by where it runs.
+CAUSES: dict[str, tuple[str, ...]] = {
+    "compute_efficiency": COMPUTE,
+    "expert_efficiency": EXPERTS,
+    "memory_bound_efficiency": MEMORY_BOUND,
+    "host_efficiency": HOST,
+    "intra_comm_efficiency": (),
+    "inter_comm_efficiency": (),
+}
 # Assumption: a part takes between half and four times its priced seconds.
 LOWEST_EFFICIENCY, HIGHEST_EFFICIENCY = 0.25, 2.0
 # What every micro-batch takes on a stage: the bubble waits for other stages' share of it.
-PER_MICRO_BATCH = (*COMPUTE, "memory_bound", "tp_comm", "cp_comm", "ep_comm", "wp_comm", "host")
+PER_MICRO_BATCH = (*COMPUTE, *EXPERTS, "memory_bound", "tp_comm", "cp_comm", "ep_comm", "wp_comm", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Efficiencies divide the priced seconds of their parts (1: as priced, 0.8: a quarter longer);
+    """Efficiencies (fitted: CAUSES) divide the priced seconds of their parts (1: as priced, 0.8: a quarter longer);
     ``overlap`` is the share that is hidden of the communication priced as hidden; the fixed seconds are
     added for every micro-batch that passes a stage and once a step. ``residual_std`` is the spread of
     log(predicted / measured) of rows left out of the fit."""
 
     compute_efficiency: float = 1.0
+    expert_efficiency: float = 1.0
     memory_bound_efficiency: float = 1.0
+    host_efficiency: float = 1.0
     intra_comm_efficiency: float = 1.0
     inter_comm_efficiency: float = 1.0
     overlap: float = 1.0
@@ -131,10 +145,9 @@ def without_overlap(job: JobSpec) -> JobSpec:
 def calibrated_parts(terms: Terms, factors: Calibration) -> dict[str, FloatArray]:
     """Seconds by part under the factors; they sum to the calibrated step."""
     parts = dict(terms.parts)
-    for name in COMPUTE:
-        parts[name] = parts[name] / factors.compute_efficiency
-    for name in MEMORY_BOUND:
-        parts[name] = parts[name] / factors.memory_bound_efficiency
+    for factor, names in CAUSES.items():
+        for name in names:
+            parts[name] = parts[name] / getattr(factors, factor)
     for name, crosses in terms.crosses.items():
         seconds = parts[name]
         if name in terms.hidden:
@@ -148,6 +161,22 @@ def calibrated_parts(terms: Terms, factors: Calibration) -> dict[str, FloatArray
     fixed = factors.fixed_per_micro_batch_s * terms.passes + factors.fixed_per_step_s
     parts["host"] = parts["host"] + fixed
     return parts
+
+
+def cause_shares(terms: Terms) -> FloatArray:
+    """(R, C) share of a step that each factor of CAUSES acts on; what is waited for in the bubble goes with its causes."""
+    crossing = {name: np.where(crosses, terms.parts[name], 0.0) for name, crosses in terms.crosses.items()}
+    inside = {name: terms.parts[name] - value for name, value in crossing.items()}
+    acted = {factor: {name: terms.parts[name] for name in names} for factor, names in CAUSES.items()}
+    acted |= {"intra_comm_efficiency": inside, "inter_comm_efficiency": crossing}
+    found = [
+        (_total(of, tuple(of)), _total(of, tuple(name for name in of if name in PER_MICRO_BATCH)))
+        for of in acted.values()
+    ]
+    busy = _total(terms.parts, PER_MICRO_BATCH)
+    waits = np.divide(terms.parts["bubble"], busy, out=np.zeros_like(busy), where=busy > 0)
+    step_s = _total(terms.parts, tuple(terms.parts))
+    return np.stack([(whole + waits * repeated) / step_s for whole, repeated in found], axis=1)
 
 
 def _total(parts: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArray:

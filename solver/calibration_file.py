@@ -10,7 +10,7 @@ from spec.errors import ConfigError
 from spec.replaced_file import replaced_file
 from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
-SCHEMA = 1
+SCHEMA = 2
 
 LONGEST_S = 1e6
 """Of what a factor adds to a micro-batch or a step."""

@@ -2,8 +2,8 @@
 
     python -m solver.calibrate --steps STEPS.csv [--pre_profiling_data_path FILE] [--out FILE]
 
-Fitted: robust least squares on log(predicted / measured): soft_l1, so that a step that stuttered counts
-linearly. A prior holds what few rows do not determine at "as priced".
+Fitted: by solver.calibrate.posterior, which moves a factor as far as the steps tell it; then drawn towards "as priced" by
+what fits without each step say of that step, so that a fit that tells others no better than the price is not used.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.calibrate.posterior import expected_logs
 from solver.calibration import (
+    CAUSES,
     HIGHEST_EFFICIENCY,
     LOWEST_EFFICIENCY,
     Calibration,
     Fit,
     Terms,
     calibrated_parts,
+    cause_shares,
 )
 from spec.arrays import FloatArray, IntArray
 from spec.errors import UserError
 
-EFFICIENCIES = (
-    "compute_efficiency",
-    "memory_bound_efficiency",
-    "intra_comm_efficiency",
-    "inter_comm_efficiency",
-)
-# Assumption: priors of the log efficiencies. A cluster that is slow is slow at everything first (clocks,
-# a loaded host) and differs by part second, so few rows move the level before they move one part alone.
-COMMON_STD, OWN_STD = 0.4, 0.1
-# Assumption: prior spread of the hidden share, and of fixed times as a share of the priced step.
-OVERLAP_STD, FIXED_STD = 0.25, 0.01
-# Assumption: measured steps repeat to 3 %; misses beyond that count linearly.
+EFFICIENCIES = tuple(CAUSES)
+# Assumption: measured steps repeat to 3 %: no interval is narrower.
 NOISE = 0.03
 # One step says nothing about how well the others are told.
 FEWEST_STEPS = 2
@@ -85,67 +78,52 @@ def joined(terms: Sequence[Terms], measured_s: Sequence[float]) -> Steps:
 
 
 def fit(steps: Steps) -> Fit:
-    """Factors from all steps, with leave-one-out errors; the residual spread is a robust one.
+    """Factors from all steps, with leave-one-out errors; the spread of the residuals is of those.
 
     Raises UserError for fewer than two steps.
     """
     count = len(steps.measured_s)
     if count < FEWEST_STEPS:
         raise UserError(f"calibration needs {FEWEST_STEPS} measured steps or more, not {count}")
-    left_out = np.zeros(count)
-    for row in range(count):
-        rest = np.delete(np.arange(count, dtype=np.int64), row)
-        one = steps.take(np.array([row], dtype=np.int64))
-        left_out[row] = np.log(one.predicted_s(factors_of(steps.take(rest)))[0] / one.measured_s[0])
+    kept = np.vstack([np.ones(count), 1.0 - np.eye(count)])
+    slower = np.log(steps.measured_s / steps.priced_s)
+    logs = expected_logs(cause_shares(steps.terms), slower, kept)
+    used = used_share(steps, logs[1:])
+    left_out = np.log(_without(steps, used * logs[1:]) / steps.measured_s)
     # The root mean square, but no less than what steps repeat to: few rows may agree by chance.
     spread = max(float(np.sqrt(np.mean(left_out**2))), NOISE)
-    found = factors_of(steps)
-    values = {name: getattr(found, name) for name in (*EFFICIENCIES, *OTHERS)}
-    return Fit(factors=Calibration(**values, residual_std=spread), left_out=left_out)
+    return Fit(factors=_factors(used * logs[0], residual_std=spread), left_out=left_out)
 
 
-OTHERS = ("overlap", "fixed_per_micro_batch_s", "fixed_per_step_s")
+def used_share(steps: Steps, logs: FloatArray) -> float:
+    """How much of a fit is used, 0 to 1, by what fits without each row (``logs``, R x C) gain on that row.
+
+    With the mean gain in absolute error g and its standard error e, the share is 1 - (e / g)^2 (James and Stein's
+    estimator for one figure, positive part; Efron and Morris 1973, JASA 68(341)); nothing where g is not positive.
+    """
+    priced = np.abs(steps.priced_s / steps.measured_s - 1.0)
+    gains = priced - np.abs(_without(steps, logs) / steps.measured_s - 1.0)
+    mean, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
+    return max(1.0 - (error / mean) ** 2, 0.0) if mean > 0.0 else 0.0
+
+
+def _without(steps: Steps, logs: FloatArray) -> FloatArray:
+    """Each step under the factors of its own row of ``logs``."""
+    rows = (np.array([row], dtype=np.int64) for row in range(len(logs)))
+    return np.array(
+        [steps.take(row).predicted_s(_factors(one))[0] for row, one in zip(rows, logs, strict=True)]
+    )
 
 
 def factors_of(steps: Steps) -> Calibration:
-    """The factors with the least robust misses and prior."""
-    from scipy.optimize import least_squares
-
-    rows, count = len(steps.measured_s), len(EFFICIENCIES)
-    priced = steps.priced_s
-    scales = np.array([np.median(priced / steps.terms.passes), np.median(priced)]) * FIXED_STD
-    prior = _prior(count)
-
-    def factors(values: FloatArray) -> Calibration:
-        efficiencies = dict(zip(EFFICIENCIES, np.exp(values[:count]).tolist(), strict=True))
-        return Calibration(
-            **efficiencies,
-            overlap=1.0 - float(values[count]) * OVERLAP_STD,
-            fixed_per_micro_batch_s=float(values[count + 1] * scales[0]),
-            fixed_per_step_s=float(values[count + 2] * scales[1]),
-        )
-
-    def misses(values: FloatArray) -> FloatArray:
-        ratio = np.log(steps.predicted_s(factors(values)) / steps.measured_s) / NOISE
-        return np.concatenate([ratio, prior @ values[:count], values[count:]])
-
-    def loss(squares: FloatArray) -> FloatArray:
-        """soft_l1 for what was measured, plain squares for the prior."""
-        rho = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
-        root = np.sqrt(1.0 + squares[:rows])
-        rho[:, :rows] = 2.0 * (root - 1.0), 1.0 / root, -0.5 / root**3
-        return rho
-
-    low = np.concatenate([np.full(count, np.log(LOWEST_EFFICIENCY)), np.zeros(3)])
-    high = np.concatenate([np.full(count, np.log(HIGHEST_EFFICIENCY)), [1.0 / OVERLAP_STD, 30.0, 30.0]])
-    level = float(np.median(np.log(priced / steps.measured_s)))
-    inside = float(np.clip(level, low[0] + 1e-3, high[0] - 1e-3))
-    start = np.concatenate([np.full(count, inside), np.full(3, 0.1)])
-    found = least_squares(misses, start, bounds=(low, high), loss=loss)
-    return factors(np.asarray(found.x, dtype=np.float64))
+    """The factors that the steps tell, all of them used."""
+    slower = np.log(steps.measured_s / steps.priced_s)
+    return _factors(
+        expected_logs(cause_shares(steps.terms), slower, np.ones((1, len(slower))))[0], residual_std=0.0
+    )
 
 
-def _prior(count: int) -> FloatArray:
-    """Whitens log efficiencies of covariance COMMON_STD^2 (all) + OWN_STD^2 (each)."""
-    covariance = COMMON_STD**2 * np.ones((count, count)) + OWN_STD**2 * np.eye(count)
-    return np.asarray(np.linalg.cholesky(np.linalg.inv(covariance)).T)
+def _factors(logs: FloatArray, *, residual_std: float = 0.0) -> Calibration:
+    """Efficiencies of causes that take exp(``logs``) times as long, within their bounds."""
+    efficiencies = np.clip(np.exp(-logs), LOWEST_EFFICIENCY, HIGHEST_EFFICIENCY).tolist()
+    return Calibration(**dict(zip(EFFICIENCIES, efficiencies, strict=True)), residual_std=residual_std)

@@ -6,7 +6,16 @@ from tests.fuzz.asked import Asked
 from tests.fuzz.models import PRICE, ROOT, SHAPES, SMALL_PY, SMALL_TOML, TYPED
 
 FACTORS = {
-    **dict.fromkeys(("compute_efficiency", "memory_bound_efficiency", "intra_comm_efficiency"), 0.9),
+    **dict.fromkeys(
+        (
+            "compute_efficiency",
+            "memory_bound_efficiency",
+            "intra_comm_efficiency",
+            "host_efficiency",
+            "expert_efficiency",
+        ),
+        0.9,
+    ),
     "inter_comm_efficiency": 1.1,
     "overlap": 0.9,
     "fixed_per_micro_batch_s": 1e-4,

@@ -97,7 +97,7 @@ def test_bad_steps_are_one_line(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "schema 1"),
+        ({"schema": 1}, "schema 2"),
         ({"cluster": "a100-sxm-80g"}, "factors of h200"),
         ({"factors": {}}, "exactly"),
         ({"factors": {"overlap": 1.5}}, "from 0 to 1"),

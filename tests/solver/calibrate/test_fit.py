@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.calibrate.fit import EFFICIENCIES, Steps, factors_of, fit, joined
+from solver.calibrate.fit import EFFICIENCIES, Steps, factors_of, fit, joined, used_share
 from solver.calibrate.measured_steps import plan_terms
-from solver.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, Calibration
+from solver.calibration import (
+    COMM_AXES,
+    HIGHEST_EFFICIENCY,
+    LOWEST_EFFICIENCY,
+    Calibration,
+    Terms,
+    cause_shares,
+)
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
 from spec.errors import UserError
@@ -34,6 +41,10 @@ PLANS = [
 ]
 
 
+# Dense layers of many tokens have neither experts nor a host that is waited for.
+ACTING = tuple(name for name in EFFICIENCIES if name not in ("expert_efficiency", "host_efficiency"))
+
+
 def steps(factors: Calibration, plans: list[Plan] = PLANS) -> Steps:
     """The plans' steps as long as the factors make them."""
     priced = joined([plan_terms(QUESTION, plan) for plan in plans], [1.0] * len(plans))
@@ -51,8 +62,8 @@ def test_factors_that_made_the_steps_are_found() -> None:
     found = fit(measured)
     # The prior draws efficiencies together: by little where parts are half a step in some plans, by more for
     # memory-bound work and traffic inside a node, which are a sixth at most.
-    near = dict(zip(EFFICIENCIES, (0.03, 0.15, 0.15, 0.03), strict=True))
-    for name in EFFICIENCIES:
+    near = dict(zip(ACTING, (0.03, 0.15, 0.15, 0.03), strict=True))
+    for name in ACTING:
         assert getattr(found.factors, name) == pytest.approx(getattr(true, name), rel=near[name])
     assert found.factors.inter_comm_efficiency > found.factors.intra_comm_efficiency + 0.05
     assert measured.predicted_s(found.factors) == pytest.approx(measured.measured_s, rel=0.02)
@@ -89,6 +100,58 @@ def test_factors_stay_within_bounds_whatever_was_measured(ratios: list[float]) -
     assert all(np.isfinite(getattr(found, field.name)) for field in fields(found))
 
 
+def made_up(share: np.ndarray, slower: np.ndarray) -> Steps:
+    """Steps of one second as priced, of products, of experts (``share``) and of a host (a tenth), which took exp(slower)."""
+    zero = np.zeros_like(share)
+    parts = dict.fromkeys((*COMM_AXES, "attention", "memory_bound", "optimizer", "bubble"), zero)
+    parts |= {"grouped_gemm": share, "host": zero + 0.1, "gemm": 0.9 - share}
+    crosses = dict.fromkeys(COMM_AXES, zero > 1)
+    terms = Terms(parts=parts, crosses=crosses, hidden=dict.fromkeys(COMM_AXES, zero), passes=zero + 8)
+    return Steps(terms=terms, measured_s=np.exp(slower))
+
+
+def test_shares_of_causes_sum_to_the_step_with_its_bubble() -> None:
+    bare = made_up(np.linspace(0.0, 0.8, 6), np.zeros(6))
+    terms = replace(
+        bare.terms, parts=bare.terms.parts | {"bubble": np.full(6, 0.5), "tp_comm": np.full(6, 0.2)}
+    )
+    terms = replace(terms, crosses=terms.crosses | {"tp_comm": np.arange(6) > 2})
+    shares = dict(zip(EFFICIENCIES, cause_shares(terms).T, strict=True))
+    assert sum(shares.values()) == pytest.approx(np.ones(6))
+    assert shares["host_efficiency"] == pytest.approx(np.full(6, 0.1 * (1 + 0.5 / 1.2) / 1.7))
+    assert (shares["inter_comm_efficiency"] > 0).tolist() == (np.arange(6) > 2).tolist()
+
+
+def test_a_slow_cause_is_told_apart_where_steps_differ_in_it() -> None:
+    share = np.linspace(0.0, 0.8, 6)
+    measured = made_up(share, np.log(1.0 - share + share / 0.7))
+    found = factors_of(measured)
+    assert found.expert_efficiency == pytest.approx(0.7, abs=0.06)
+    assert found.compute_efficiency == pytest.approx(1.0, abs=0.06)
+    same = factors_of(made_up(np.full(6, 0.45), np.full(6, 0.2)))
+    assert same.expert_efficiency == pytest.approx(same.compute_efficiency, rel=0.05)
+
+
+def test_a_fit_that_tells_the_others_no_better_is_not_used() -> None:
+    scattered = made_up(np.linspace(0.0, 0.8, 6), np.array([0.3, -0.3, 0.25, -0.25, 0.2, -0.3]))
+    found = fit(scattered)
+    assert [getattr(found.factors, name) for name in EFFICIENCIES] == [1.0] * len(EFFICIENCIES)
+    assert found.left_out == pytest.approx(-np.log(scattered.measured_s))
+    assert found.factors.residual_std == pytest.approx(np.sqrt(np.mean(found.left_out**2)))
+    even = fit(made_up(np.linspace(0.0, 0.8, 6), np.full(6, 0.2) + 0.01 * np.cos(np.arange(6))))
+    assert even.factors.compute_efficiency == pytest.approx(np.exp(-0.2), rel=0.02)
+
+
+def test_half_a_gain_is_used_by_halves() -> None:
+    """Gains of 2 and 0 points: mean 1, standard error 1: nothing; 3 and 1: error 1 of mean 2, three quarters."""
+    steps = made_up(np.zeros(2), np.log([1.1, 1.1]))
+    left = 1.0 - 1.0 / 1.1  # as priced
+    for gains, share in (((0.02, 0.0), 0.0), ((0.03, 0.01), 0.75), ((-0.01, -0.02), 0.0)):
+        wanted = np.log((1.0 - (left - np.array(gains))) * 1.1)
+        logs = np.repeat(wanted[:, None], len(EFFICIENCIES), axis=1)
+        assert used_share(steps, logs) == pytest.approx(share, abs=1e-9)
+
+
 def test_one_step_is_too_few() -> None:
     with pytest.raises(UserError, match="2 measured steps or more, not 1"):
         fit(steps(Calibration(), PLANS[:1]))
@@ -106,7 +169,7 @@ def test_neutral_factors_change_no_price(plan: Plan) -> None:
 @pytest.mark.parametrize(
     "slower",
     [
-        *(Calibration(**{name: 0.8}) for name in EFFICIENCIES),
+        *(Calibration(**{name: 0.8}) for name in ACTING),
         Calibration(overlap=0.5),
         Calibration(fixed_per_micro_batch_s=1e-4),
         Calibration(fixed_per_step_s=1e-2),

@@ -61,8 +61,11 @@ def step_times(
     choices = preset.data_parallel
     bucket = np.maximum(choices.bucket_elements, choices.bucket_elements_per_rank * layout.dp * layout.cp)
     buckets = np.where(bucket > 0, np.maximum(np.ceil(on_rank.total / np.maximum(bucket, 1)), 1.0), 1.0)
-    reduction = [_share(pricer, op, layout) for op in ops if op.role is Role.GRADIENT_REDUCTION]
-    gather = [_share(pricer, op, layout) for op in ops if op.role is Role.PARAMETER_GATHER]
+    one = np.ones(rows)
+    reduced = buckets if choices.overlap_grad_reduce else one
+    gathered = buckets if choices.overlap_param_gather else one
+    reduction = [_in_buckets(pricer, op, layout, reduced) for op in ops if op.role is Role.GRADIENT_REDUCTION]
+    gather = [_in_buckets(pricer, op, layout, gathered) for op in ops if op.role is Role.PARAMETER_GATHER]
     leaving = [(op, _share(pricer, op, layout)) for op in ops if op.role is Role.GRADIENTS_TO_HOST]
     rest = [op for op in ops if op.role not in APART]
     update = [_share(pricer, op, layout) for op in rest]
@@ -82,6 +85,14 @@ def step_times(
         update=sum_by_part(update, rows),
         gather=sum_by_part(gather, rows),
     )
+
+
+def _in_buckets(pricer: Pricer, op: Op, layout: Layout, buckets: FloatArray) -> Share:
+    """A collective that travels as ``buckets`` of equal size, each as late as a message of its own."""
+    if not isinstance(op, Comm):
+        return _share(pricer, op, layout)
+    part = _share(pricer, replace(op, size_bytes=np.ceil(op.size_bytes / buckets).astype(np.int64)), layout)
+    return replace(part, seconds=part.seconds * buckets)
 
 
 def _beside_backward(op: Op, share: Share, backward_s: FloatArray, buckets: FloatArray) -> Share:

@@ -8,6 +8,7 @@ import pytest
 from ops.data_parallel.sliced_collectives import RETURNED_SLICE
 from ops.strategies.sharding import layer_context
 from profdb.lookup.priced import Priced
+from profdb.lookup.queries import CollectiveQuery
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.spans import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
@@ -21,6 +22,7 @@ from tests.solver.questions import question, small_model
 
 LONG_S, SHORT_S = 10.0, 1e-9
 LAUNCH_S = 1e-6
+LATE_S = 0.01
 
 
 class SlowHost(FlatBook):
@@ -98,3 +100,34 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
     assert step("nanotron", 8)["optimizer"] > copied_s
     assert "host" not in step("megatron", 8)
     assert step("nanotron", 1).get("host", 0.0) == 0.0
+
+
+def test_every_bucket_is_as_late_as_a_message_of_its_own() -> None:
+    """What the backward does not hide of ten buckets is ten times a tenth, latency and all."""
+
+    class Late(FlatBook):
+        def collective_s(self, query: CollectiveQuery) -> Priced:
+            priced = super().collective_s(query)
+            return replace(priced, seconds=priced.seconds + np.where(query.size_bytes > 0, LATE_S, 0.0))
+
+    def reduction_s(buckets: int) -> float:
+        elements = num_parameters(small_model()).total
+        preset = PRESETS["nanotron"].changed(
+            {
+                "data_parallel.overlap_grad_reduce": True,
+                "data_parallel.bucket_elements": -(-elements // buckets),
+                "data_parallel.bucket_elements_per_rank": 0,
+            }
+        )
+        asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
+        plan = Plan(strategy="mtp", preset="nanotron", dp=4, num_micro=4)
+        table = sized(asked.model, asked.job, PlanTable.of(plan))
+        layout = table.plans.layout.take(table.stages.plan)
+        context = layer_context(table.plans.sharding, asked.model, asked.job, layout)
+        ops = operations(context, table.plans.sharding, table.bytes.on_rank, np.zeros(1, dtype=bool))
+        none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
+        pricer = replace(asked.pricer, book=Late())
+        step = step_times(pricer, asked.job, layout, ops, table.bytes.on_rank, none)
+        return float(step.reduction.seconds[0])
+
+    assert reduction_s(10) - reduction_s(1) == pytest.approx(9 * LATE_S, rel=1e-3)

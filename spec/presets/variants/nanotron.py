@@ -7,7 +7,7 @@ NANOTRON = Variant(
     of="megatron",
     source="huggingface/nanotron 67c5ebb (December 2024): models/llama.py (GLUActivation: act(gate) * up; CoreAttention: "
     "flash_attn_varlen_func; CausalSelfAttention: qkv permuted and copied, keys and values joined and copied again; LlamaForTraining.forward holds the fp32 logits), parallel/tensor_parallel/functional.py (collectives of the backward beside the other gradient, in the "
-    "forward beside a rank's own shard alone), optim/gradient_accumulator.py (sync_gradients_across_dp: one all-reduce of all fp32 "
+    "forward beside a rank's own shard alone), examples/config_tiny_llama_bench.yaml (ddp_bucket_cap_mb: 25, of 16-bit gradients), optim/gradient_accumulator.py (sync_gradients_across_dp: one all-reduce of all fp32 "
     "gradients after the backward; _accumulate_grad: 16-bit gradients added to fp32 ones), optim/zero.py (_all_gather_params after the update), distributed.py (all_gather_coalesced: lists of slices), "
     "models/base.py (build_model: stages cut by cost), parallel/pipeline_parallel/p2p.py (messages are waited for, their shapes read by the host)",
     choices={
@@ -15,6 +15,8 @@ NANOTRON = Variant(
         "loss.holds_logits": True,
         "layers.fused_activation": False,
         "layers.copies_heads": True,
+        "data_parallel.bucket_elements": 13_107_200,
+        "data_parallel.bucket_elements_per_rank": 0,
         "data_parallel.gradient_sync": "all_reduce",
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,

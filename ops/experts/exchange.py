@@ -84,11 +84,15 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     width = moe.routed_hidden(context.model.hidden)
     elements = (arriving * width).astype(np.float64)
     routed = RoutedTokens(elements=busiest * width, routing=routing)
+    sent = _over_ranks(context, Role.DISPATCH, elements, routed=routed)
+    permuted = moved_rows(context, Role.PERMUTE, (arriving, rows), width)
+    # DeepEP's dispatch waits for the counts before its tokens travel; HybridEP hands them over on the device.
+    early = context.job.moe_dispatcher == "deepep"
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            _over_ranks(context, Role.DISPATCH, elements, routed=routed),
-            _counted(context, moe, moved_rows(context, Role.PERMUTE, (arriving, rows), width)),
+            _counted(context, moe, sent) if early else sent,
+            permuted if early else _counted(context, moe, permuted),
         ),
         combine=sequence(
             moved_rows(context, Role.UNPERMUTE, (rows, arriving), width),

@@ -64,7 +64,8 @@ def _work(calls: float | FloatArray, launches: float | FloatArray) -> Issuing:
 def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
     """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function."""
     if op.axis is Axis.EP and calls.exchange:
-        return _work(calls.exchange, calls.collective)
+        counts = calls.token_counts if op.synchronises else 0.0
+        return _work(calls.exchange + counts, calls.collective)
     pieces = 0.0 if op.pieces is None else PIECE_LAUNCHES * (op.pieces.count - 1)
     return _work(calls.collective, pieces)
 

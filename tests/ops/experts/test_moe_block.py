@@ -101,6 +101,18 @@ def test_an_all_gather_brings_every_token_and_takes_partial_sums_back() -> None:
     assert any(op.synchronises for op in named(found, "moe.permute"))
 
 
+@pytest.mark.parametrize(
+    ("dispatcher", "waiting"),
+    [("deepep", "moe.dispatch"), ("hybridep", "moe.permute"), ("all_to_all", "moe.permute")],
+)
+def test_the_host_waits_for_the_token_counts_where_the_dispatcher_hands_them_over(
+    dispatcher: str, waiting: str
+) -> None:
+    """DeepEP's Python waits for them inside its dispatch, before the tokens travel (fused_a2a.py: a list on the host)."""
+    found = layer(job(seq_len=SEQ, moe_dispatcher=dispatcher))
+    assert [op.name for op in (*found.forward, *found.backward) if op.synchronises] == [waiting]
+
+
 def test_each_dispatcher_takes_its_own_multiprocessors() -> None:
     """Megatron-Core transformer_config.py: moe_deepep_num_sms 20, moe_hybridep_num_sms 16."""
     for dispatcher, blocks in (("deepep", 20), ("hybridep", 16), ("all_to_all", 0)):

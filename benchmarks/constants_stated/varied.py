@@ -1,5 +1,7 @@
 """One constant at another value: in every module that imported it, or in a copy of its sheet."""
 
+import ast
+import dataclasses
 import functools
 import gc
 import importlib
@@ -7,9 +9,10 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from benchmarks.constants_stated.found import PACKAGES, Constant
@@ -25,8 +28,9 @@ def scaled(value: Any, factor: float) -> Any:
         return value * factor
     if isinstance(value, dict):
         return {key: scaled(one, factor) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(scaled(one, factor) for one in value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return dataclasses.replace(value, **{name: scaled(one, factor) for name, one in fields.items()})
     if isinstance(value, tuple | list):
         return type(value)(scaled(one, factor) for one in value)
     return value
@@ -45,24 +49,34 @@ def varied(root: Path, constant: Constant, factor: float, copy: Path) -> Iterato
         yield copy
         return
     owner = importlib.import_module(constant.path.removesuffix(".py").replace("/", "."))
-    old = getattr(owner, constant.name)
-    holders = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.split(".")[0] in PACKAGES and getattr(module, constant.name, None) is old
-    ]
-    new = scaled(old, factor)
+    new = {constant.name: scaled(getattr(owner, constant.name), factor)}
+    for name, value in _made_of(Path(str(owner.__file__)), constant.name):
+        new[name] = eval(value, vars(owner) | new)  # noqa: S307 - the module's own source
+    old = {name: getattr(owner, name) for name in new}
     try:
-        _set(holders, constant.name, new)
+        _swap(old, new)
         yield root
     finally:
-        _set(holders, constant.name, old)
+        _swap(new, old)
 
 
-def _set(holders: list[Any], name: str, value: object) -> None:
-    """The name in every module that holds it, and nothing remembered of its other value."""
-    for module in holders:
-        setattr(module, name, value)
+def _made_of(path: Path, name: str) -> Iterator[tuple[str, CodeType]]:
+    """The names that a module makes of ``name`` when it is imported, and how, in their order."""
+    changed = {name}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        if any(isinstance(part, ast.Name) and part.id in changed for part in ast.walk(node.value)):
+            changed.add(node.targets[0].id)
+            yield node.targets[0].id, compile(ast.Expression(node.value), str(path), "eval")
+
+
+def _swap(old: Mapping[str, object], new: Mapping[str, object]) -> None:
+    """Each name in every module that holds its old value, and nothing remembered of that."""
+    for name, value in old.items():
+        for package, module in list(sys.modules.items()):
+            if package.split(".")[0] in PACKAGES and getattr(module, name, None) is value:
+                setattr(module, name, new[name])
     for one in gc.get_objects():
         if type(one) is functools._lru_cache_wrapper:
             one.cache_clear()

@@ -9,7 +9,9 @@ from benchmarks.constants import effect, sampled, told
 from benchmarks.constants_stated.found import Constant, constants, in_module, in_sheet
 from benchmarks.constants_stated.page import HEAD, keys_in, line_of, replaced, why_unpriced
 from benchmarks.constants_stated.varied import number_of, scaled, varied, with_number
+from ops.host_work import issuing
 from profdb.modelled import gemm
+from solver.times import slowest_gpu
 from spec.errors import ConfigError
 from tests.benchmarks.made_up_rows import ROOT, row
 
@@ -116,6 +118,17 @@ def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) ->
     )
     with varied(ROOT, ratio, 0.5, tmp_path / "root") as root:
         assert told(rows, books, root).seconds[-1] > 1.01 * before.seconds[-1]
+
+
+def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
+    (one,) = (one for one in constants(ROOT) if one.key == "solver/times/slowest_gpu.py:VARIATION")
+    spread, calls = slowest_gpu.SPREAD, issuing.CALLS["modules"].linear
+    with varied(ROOT, one, 2.0, tmp_path):
+        assert pytest.approx(2.0 * spread) == slowest_gpu.SPREAD
+    (one,) = (one for one in constants(ROOT) if one.key == "ops/host_work/calls.py:CALLS")
+    with varied(ROOT, one, 2.0, tmp_path):
+        assert issuing.CALLS["modules"].linear == pytest.approx(2.0 * calls)
+    assert (slowest_gpu.SPREAD, issuing.CALLS["modules"].linear) == (spread, calls)
 
 
 def test_an_effect_names_the_datasets_that_move_most() -> None:

@@ -8,6 +8,8 @@ from spec.arrays import BoolArray, IntArray, bools
 # Assumption: more chunks of a stage are never worth their hops; they can be typed as a plan.
 MOST_CHUNKS = 8
 UNEQUAL = (2, 4, 8)
+# Assumption: of unequal chunks the longest is no more than so much longer than the mean, or they are not worth trying.
+LONGEST_OVER_MEAN = 1.25
 
 
 def zero_bubble(draft: Draft) -> BoolArray:
@@ -57,4 +59,10 @@ def equal_instead(draft: Draft) -> BoolArray:
     if draft.schedule.route.turns:
         return bools(np.full(len(pp), True))
     equal = np.any([_even(draft, pp * number) for number in range(2, MOST_CHUNKS + 1)], axis=0)
-    return bools((vpp == 1) | _even(draft, pp * vpp) | (~equal & np.isin(vpp, UNEQUAL)))
+    near = nearly_equal(draft.model.num_layers, pp * vpp) & np.isin(vpp, UNEQUAL)
+    return bools((vpp == 1) | _even(draft, pp * vpp) | (~equal & near))
+
+
+def nearly_equal(layers: int, chunks: IntArray) -> BoolArray:
+    """Whether so many layers make chunks that are worth trying though they do not divide."""
+    return bools(-(-layers // chunks) * chunks <= LONGEST_OVER_MEAN * layers)

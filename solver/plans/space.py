@@ -10,10 +10,11 @@ from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.plans.draft import Draft
-from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL
+from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.schedules.registry import Schedule, schedule_named
+from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -115,7 +116,7 @@ def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
     for pp in (depth for depth in divisors(job.world_size) if 1 < depth <= model.num_layers):
         equal = {n for n in range(2, MOST_CHUNKS + 1) if any(layers % (pp * n) == 0 for layers in counted)}
         if not equal and pipeline.uneven_chunks == "layout":
-            equal = {n for n in UNEQUAL if pp * n <= model.num_layers + 2}
+            equal = {n for n in UNEQUAL if nearly_equal(model.num_layers, ints(pp * n))[0]}
         found |= equal
     return tuple(sorted(found))
 

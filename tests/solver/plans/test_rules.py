@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solver.plans.pipeline_rules import nearly_equal
 from solver.plans.rules import UNEVEN_CHUNKS
 from solver.plans.space import enumerate_block, full_space
 from solver.search import search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
+from spec.arrays import ints
 from spec.cluster.cluster import HostSpec
 from spec.model import MoeSpec
 from spec.presets.registry import PRESETS
@@ -146,6 +148,12 @@ def test_chunks_that_do_not_divide_are_searched_as_the_framework_lays_them(
         pp: {int(n) for one in plans for n in np.unique(one.vpp[one.layout.pp == pp])} for pp in (2, 3, 4)
     }
     assert found == chunks
+
+
+def test_chunks_far_from_equal_are_not_tried() -> None:
+    """61 layers on 32 chunks are twos and a few ones; 80 on 64 would be twos and ones, a mean of 1.25."""
+    assert nearly_equal(61, ints([8, 32, 62, 64])).tolist() == [True, True, True, True]
+    assert nearly_equal(80, ints([64, 32])).tolist() == [False, True]
 
 
 def test_a_typed_plan_may_have_chunks_that_the_search_leaves_out() -> None:

@@ -71,9 +71,38 @@ def test_no_setting_of_a_job_is_passed_over_in_silence(exporter: str, framework:
     assert silent == []
 
 
+OVERLAPS = tuple(
+    f"tensor_parallel.{name}"
+    for name in (
+        "overlap_ag",
+        "overlap_rs",
+        "overlap_rs_dgrad",
+        "overlap_rs_method",
+        "bulk_dgrad",
+        "bulk_wgrad",
+    )
+)
+
+
+@pytest.mark.parametrize("key", OVERLAPS)
+def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
+    def text(settings: dict[str, object]) -> str:
+        question = asked(DEALT, model=DENSE)
+        job = question.job
+        sizes = {name: getattr(job, name) for name in ("world_size", "seq_len", "global_batch_tokens")}
+        job = job_of(AskedJob(**sizes, framework="megatron", settings=settings))
+        try:
+            return EXPORTERS["megatron"].compose["megatron"](replace(question, job=job), DEALT).text
+        except ExportError as error:
+            return str(error)
+
+    overlapped: dict[str, object] = {"tensor_parallel.overlap": True}
+    assert text(overlapped) != text({**overlapped, key: other_value(key, "megatron")})
+
+
 # Adapters are refused before there is an exporter (workload.settings.launch.check_exports), scales and parameters held narrow act with narrow products,
-# and of two settings of a bucket's size the larger.
-CARRIED = frozenset(
+# kinds of overlap where there is any, and of two settings of a bucket's size the larger.
+CARRIED = frozenset(OVERLAPS) | frozenset(
     str.split(
         "adapter_rank adapted adapter_dropout adapter_dtype precision.scale_recipe precision.scaling "
         "precision.narrow_parameters data_parallel.bucket_elements_per_rank"

@@ -9,7 +9,7 @@ from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
-from ops.op import Comm, HostTransfer, HostUpdate, HostWork, Op, Ops, Update
+from ops.op import Axis, Comm, HostTransfer, HostUpdate, HostWork, Op, Ops, Update
 from ops.roles import Role
 from ops.strategies.sharding import Sharding
 from solver.pipeline.spans import PassTimes
@@ -61,11 +61,18 @@ def step_times(
     choices = preset.data_parallel
     bucket = np.maximum(choices.bucket_elements, choices.bucket_elements_per_rank * layout.dp * layout.cp)
     buckets = np.where(bucket > 0, np.maximum(np.ceil(on_rank.total / np.maximum(bucket, 1)), 1.0), 1.0)
-    one = np.ones(rows)
-    reduced = buckets if choices.overlap_grad_reduce else one
-    gathered = buckets if choices.overlap_param_gather else one
-    reduction = [_in_buckets(pricer, op, layout, reduced) for op in ops if op.role is Role.GRADIENT_REDUCTION]
-    gather = [_in_buckets(pricer, op, layout, gathered) for op in ops if op.role is Role.PARAMETER_GATHER]
+
+    def in_buckets(op: Op, overlaps: bool) -> Share:
+        """Each kind of parameters fills buckets of its own; what two stages share travels in one piece."""
+        if not overlaps or not isinstance(op, Comm) or op.axis is Axis.EMBEDDING:
+            return _share(pricer, op, layout)
+        own = np.ceil(on_rank.of(op.owner) / np.maximum(bucket, 1))
+        return _in_buckets(pricer, op, layout, np.where(bucket > 0, np.maximum(own, 1.0), 1.0))
+
+    reduction = [
+        in_buckets(op, choices.overlap_grad_reduce) for op in ops if op.role is Role.GRADIENT_REDUCTION
+    ]
+    gather = [in_buckets(op, choices.overlap_param_gather) for op in ops if op.role is Role.PARAMETER_GATHER]
     leaving = [(op, _share(pricer, op, layout)) for op in ops if op.role is Role.GRADIENTS_TO_HOST]
     rest = [op for op in ops if op.role not in APART]
     update = [_share(pricer, op, layout) for op in rest]
@@ -87,10 +94,8 @@ def step_times(
     )
 
 
-def _in_buckets(pricer: Pricer, op: Op, layout: Layout, buckets: FloatArray) -> Share:
+def _in_buckets(pricer: Pricer, op: Comm, layout: Layout, buckets: FloatArray) -> Share:
     """A collective that travels as ``buckets`` of equal size, each as late as a message of its own."""
-    if not isinstance(op, Comm):
-        return _share(pricer, op, layout)
     part = _share(pricer, replace(op, size_bytes=np.ceil(op.size_bytes / buckets).astype(np.int64)), layout)
     return replace(part, seconds=part.seconds * buckets)
 

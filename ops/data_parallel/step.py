@@ -129,8 +129,17 @@ def _reduced(name: str) -> Identity:
     return Identity(module=Module.STEP, role=Role.GRADIENT_REDUCTION, name=f"{Module.STEP}.{name}")
 
 
-def _comm(what: Identity, kind: Collective, axis: Axis, size_bytes: IntArray, dtype: str) -> Comm:
+def _comm(
+    what: Identity,
+    kind: Collective,
+    axis: Axis,
+    size_bytes: IntArray,
+    dtype: str,
+    owner: Owner = Owner.DENSE,
+) -> Comm:
+    """A collective of the step over the parameters of ``owner``."""
     return Comm(
+        owner=owner,
         module=what.module,
         role=what.role,
         name=what.name,
@@ -153,13 +162,20 @@ def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> 
     here = layout.zero_stage < 2
     whole = (np.where(here, on_rank.of(owner), 0) * width).astype(np.int64)
     if preset.data_parallel.gradient_sync == "all_reduce":
-        return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype)]
+        return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype, owner)]
     parts = shards(context, owner)
     padded = (np.where(here, shard_elements(context, on_rank, owner), 0) * parts * width).astype(np.int64)
     shard_axis = context.traits.copies.shard_axis(owner)
     ops: list[Op] = [
-        _comm(_reduced(name), Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype),
-        _comm(_reduced(name), Collective.REDUCE_SCATTER, shard_axis, np.where(parts > 1, padded, 0), dtype),
+        _comm(_reduced(name), Collective.ALL_REDUCE, axis, np.where(parts == 1, whole, 0), dtype, owner),
+        _comm(
+            _reduced(name),
+            Collective.REDUCE_SCATTER,
+            shard_axis,
+            np.where(parts > 1, padded, 0),
+            dtype,
+            owner,
+        ),
     ]
     if owner is Owner.DENSE:
         replicate_axis = context.traits.copies.zero_replicate
@@ -199,7 +215,7 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     label = f"{Module.STEP}.{owner.value}_parameters"
     what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)
     axis = context.traits.copies.shard_axis(owner)
-    gathered = _comm(what, Collective.ALL_GATHER, axis, size, dtype)
+    gathered = _comm(what, Collective.ALL_GATHER, axis, size, dtype, owner)
     if context.job.preset.data_parallel.parameter_sync == "all_gather":
         return gathered
     return replace(gathered, collective=Collective.BROADCAST, size_bytes=size // parts, repeat=parts)

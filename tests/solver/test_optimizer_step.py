@@ -14,6 +14,7 @@ from solver.pipeline.spans import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized, stage_seconds
 from spec.arrays import floats
+from spec.model import ModelSpec, MoeSpec
 from spec.parameters import num_parameters
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
@@ -102,32 +103,53 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
     assert step("nanotron", 1).get("host", 0.0) == 0.0
 
 
+class Late(FlatBook):
+    """Every message is LATE_S late."""
+
+    def collective_s(self, query: CollectiveQuery) -> Priced:
+        priced = super().collective_s(query)
+        return replace(priced, seconds=priced.seconds + np.where(query.size_bytes > 0, LATE_S, 0.0))
+
+
+def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
+    """Reducing all gradients of four ranks, with no backward to hide behind."""
+    preset = PRESETS["nanotron"].changed(
+        {
+            "data_parallel.overlap_grad_reduce": True,
+            "data_parallel.bucket_elements": bucket_elements,
+            "data_parallel.bucket_elements_per_rank": 0,
+        }
+    )
+    asked = question(world_size=4, sequences=16, preset=preset, model=model)
+    plan = Plan(strategy="mtp", preset="nanotron", dp=4, num_micro=4)
+    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    layout = table.plans.layout.take(table.stages.plan)
+    context = layer_context(table.plans.sharding, asked.model, asked.job, layout)
+    ops = operations(context, table.plans.sharding, table.bytes.on_rank, np.zeros(1, dtype=bool))
+    none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
+    step = step_times(replace(asked.pricer, book=Late()), asked.job, layout, ops, table.bytes.on_rank, none)
+    return float(step.reduction.seconds[0])
+
+
 def test_every_bucket_is_as_late_as_a_message_of_its_own() -> None:
     """What the backward does not hide of ten buckets is ten times a tenth, latency and all."""
+    elements = num_parameters(small_model()).total
+    ten = reduction_s(small_model(), -(-elements // 10))
+    assert ten - reduction_s(small_model(), elements) == pytest.approx(9 * LATE_S, rel=1e-3)
 
-    class Late(FlatBook):
-        def collective_s(self, query: CollectiveQuery) -> Priced:
-            priced = super().collective_s(query)
-            return replace(priced, seconds=priced.seconds + np.where(query.size_bytes > 0, LATE_S, 0.0))
 
-    def reduction_s(buckets: int) -> float:
-        elements = num_parameters(small_model()).total
-        preset = PRESETS["nanotron"].changed(
-            {
-                "data_parallel.overlap_grad_reduce": True,
-                "data_parallel.bucket_elements": -(-elements // buckets),
-                "data_parallel.bucket_elements_per_rank": 0,
-            }
-        )
-        asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
-        plan = Plan(strategy="mtp", preset="nanotron", dp=4, num_micro=4)
-        table = sized(asked.model, asked.job, PlanTable.of(plan))
-        layout = table.plans.layout.take(table.stages.plan)
-        context = layer_context(table.plans.sharding, asked.model, asked.job, layout)
-        ops = operations(context, table.plans.sharding, table.bytes.on_rank, np.zeros(1, dtype=bool))
-        none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
-        pricer = replace(asked.pricer, book=Late())
-        step = step_times(pricer, asked.job, layout, ops, table.bytes.on_rank, none)
-        return float(step.reduction.seconds[0])
-
-    assert reduction_s(10) - reduction_s(1) == pytest.approx(9 * LATE_S, rel=1e-3)
+def test_experts_fill_buckets_of_their_own() -> None:
+    """Two kinds of parameters whose buckets hold a tenth of the experts': ten messages of experts, and as many of the
+    rest as the rest needs."""
+    dense = small_model()
+    moe = MoeSpec(num_experts=4, topk=2, expert_ffn_hidden=2048)
+    routed = replace(
+        dense, blocks=(replace(dense.blocks[0], block=replace(dense.blocks[0].block, mlp=None, moe=moe)),)
+    )
+    counted = num_parameters(routed)
+    experts = 8 * 4 * 3 * 512 * 2048
+    bucket = -(-experts // 10)
+    messages = 10 + -(-(counted.total - experts) // bucket)
+    assert messages < 14
+    more_s = reduction_s(routed, bucket) - reduction_s(routed, counted.total)
+    assert more_s == pytest.approx((messages - 2) * LATE_S, rel=1e-3)

@@ -14,7 +14,7 @@
 VENV ?= .venv
 ARGS ?=
 # A few workers: each one imports torch, and more than that wait for each other.
-TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadgroup
+TEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 BIN := $(VENV)/bin
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))

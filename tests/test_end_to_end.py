@@ -18,8 +18,7 @@ from spec.collectives import TRAINING_COLLECTIVES
 from spec.origin import Origin
 from tests.solver.questions import ROOT
 
-# one worker measures once
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("measured profile")]
+pytestmark = pytest.mark.distributed
 
 TINY = str(ROOT / "configs" / "tiny_internlm2.py")
 

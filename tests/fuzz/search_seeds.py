@@ -2,6 +2,7 @@
 
 import json
 
+from solver.calibration_file import SCHEMA
 from tests.fuzz.asked import Asked
 from tests.fuzz.models import PRICE, ROOT, SHAPES, SMALL_PY, SMALL_TOML, TYPED
 
@@ -51,7 +52,7 @@ def searches() -> dict[str, Asked]:
         {"model__toml": SMALL_TOML},
         ("--export_simai", "w.txt", "--export_trace", "t.json", "--csv", "a.csv"),
     )
-    record = {"schema": 1, "cluster": "h200", "gpu": "H200-SXM-141GB", "steps": 3, "factors": FACTORS}
+    record = {"schema": SCHEMA, "cluster": "h200", "gpu": "H200-SXM-141GB", "steps": 3, "factors": FACTORS}
     calibration = json.dumps({**record, "leave_one_out_error": 0.02}, indent=1).encode()
     return hf | {
         "toml": ask("--config", "model.toml", *PRICE, **toml),

@@ -17,7 +17,6 @@ CURVES = Path(os.environ.get("PLAN_SHARED_DATA", ROOT.parent / "shared")) / "cur
 
 pytestmark = [
     pytest.mark.shared_data,
-    pytest.mark.xdist_group("scores of modelled curves"),
     pytest.mark.skipif(
         not (CURVES / "gemm.csv").is_file(), reason=f"no measured curves at {CURVES} (PLAN_SHARED_DATA)"
     ),

@@ -9,7 +9,8 @@ around them.
 
 "nanotron": its LlamaDecoderLayer (67c5ebb, models/llama.py) in the same way, forward and backward on a CPU with a process
 group that moves nothing and flash-attn's kernels left out (torch 2.1): 124 calls at tp 1 and 158 to 168 with
-the ten collectives of tp, which split products too; dealt to its modules by what each takes of a forward.
+the ten collectives of tp, which split products too; dealt to its modules by what each takes of a forward in a second
+run, whose total swung from 74 to 154 on a busy machine. Not run by a script of this project.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
 """Before a sweep: what it would measure, and one case of every kind."""
 
 from collections import Counter
+from collections.abc import Hashable
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,15 @@ GPU_CASES = most_informative_first(gpu_compute())
 
 
 def test_every_kind_is_smoked_once_by_its_smallest_case() -> None:
+    smallest: dict[Hashable, float] = {}
+    for case in GPU_CASES:
+        kind = kind_of(case)
+        smallest[kind] = min(largest_array_bytes(case), smallest.get(kind, float("inf")))
     smoked = smoke_cases(GPU_CASES)
-    kinds = Counter(kind_of(case) for case in GPU_CASES)
-    assert Counter(kind_of(case) for case in smoked) == dict.fromkeys(kinds, 1)
-    for case in smoked:
-        alike = [other for other in GPU_CASES if kind_of(other) == kind_of(case)]
-        assert largest_array_bytes(case) == min(largest_array_bytes(other) for other in alike)
-    assert {getattr(case, "kernel", "") for case in GPU_CASES} == {
-        getattr(case, "kernel", "") for case in smoked
-    }
+    assert Counter(kind_of(case) for case in smoked) == dict.fromkeys(smallest, 1)
+    assert {kind_of(case): largest_array_bytes(case) for case in smoked} == smallest
+    names = [{getattr(case, "kernel", "") for case in cases} for cases in (GPU_CASES, smoked)]
+    assert names[0] == names[1]
 
 
 def test_a_dry_run_counts_every_case_and_adds_up() -> None:

@@ -74,7 +74,16 @@ def arguments() -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
     add("--model", type=Path, help="measure the shapes of this model config as well, before all else")
     add("--tp", type=number_list, default=(1, 2, 4, 8), help="tensor-parallel degrees of --model")
-    add("--compile", action="store_true", help="fuse memory-bound kernels by torch.compile")
+    fusing = parser.add_mutually_exclusive_group()
+    fusing.add_argument(
+        "--compile",
+        action="store_true",
+        default=None,
+        help="fuse by torch.compile what torch runs as several kernels (default on a GPU)",
+    )
+    fusing.add_argument(
+        "--no_compile", dest="compile", action="store_false", help="leave out what only a compiler fuses"
+    )
     add(
         "--ranks_per_domain",
         type=whole(1, MOST_GPUS),

@@ -16,6 +16,7 @@ from profdb.update import merged_into
 from profiler.attempt import DeviceLostError
 from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
+from profiler.benchmarks.memory_bound import only_compiled
 from profiler.cases.model_cases import model_cases
 from profiler.cases.sweep_plan import SweepPlan, describe, plan_cases
 from profiler.device import Device, choose_device
@@ -44,7 +45,8 @@ class RunOptions:
     max_bytes: int = 0
     budget_s: float = 0.0
     resume: bool = False
-    compiled: bool = False
+    compiled: bool | None = None
+    """Whether torch.compile fuses memory-bound kernels; None: on a GPU."""
     domain_ranks: int = 0
     timeout_s: float = 120.0
     model: Path | None = None
@@ -100,7 +102,7 @@ def run_profiling(
     cases = options.cases
     if cases is None:
         cases = tuple(plan_cases(sweep_plan(options, device.kind, domain, world.size), wanted))
-    launcher: Launcher = TorchLauncher(world=world, compiled=options.compiled)
+    launcher: Launcher = TorchLauncher(world=world, compiled=fuses(options, device.kind))
     if launcher_for is not None:
         launcher = launcher_for(world)
     return run_in(world, options, cases, launcher)
@@ -232,11 +234,17 @@ def remaining_cases(world: World, options: RunOptions, cases: Sequence[Case], he
     return [case for case, flag in zip(cases, wanted, strict=True) if flag == "1"]
 
 
+def fuses(options: RunOptions, device_kind: str) -> bool:
+    """Whether this run compiles: as asked for, else on a GPU."""
+    return device_kind == "cuda" if options.compiled is None else options.compiled
+
+
 def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, ranks: int) -> SweepPlan:
     """The plan for a world of ``ranks`` in domains of ``domain_ranks``."""
     return SweepPlan(
         device_kind=device_kind,
         domain_ranks=domain_ranks,
+        left_out=frozenset() if fuses(options, device_kind) else only_compiled(),
         domains=ranks // domain_ranks,
         only=options.only,
         max_bytes=options.max_bytes,

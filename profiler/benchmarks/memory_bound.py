@@ -15,13 +15,15 @@ from profiler.device import Device
 
 def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:
     """Operands of a kernel and the call; ``compiled`` fuses by torch.compile what torch itself runs
-    as several kernels."""
+    as several kernels under a name that says one. Without it those are refused."""
     if case.kernel not in KERNELS or case.kernel not in KERNEL_FUNCTIONS:
         raise UnsupportedCaseError(f"no benchmark for kernel {case.kernel!r}")
     if case.direction not in ("forward", "backward"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
     function = KERNEL_FUNCTIONS[case.kernel]
-    fuse = compiled and not function.one_kernel and KERNELS[case.kernel].fused
+    fuse = case.kernel in only_compiled()
+    if fuse and not compiled:
+        raise UnsupportedCaseError("torch runs it as several kernels; a compiler fuses them (--compile)")
     forward = fused_forward(case.kernel) if fuse else function.forward
     backward = case.direction == "backward"
     moved = bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
@@ -31,6 +33,16 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     calls = tuple(kernel_call(case, function, forward, device.torch_device) for _ in range(copies))
     name = "torch.compile" if fuse else ("torch" if function.one_kernel else "torch, several kernels")
     return Launched(case=case, calls=calls, implementation=function.stand_in or name)
+
+
+def only_compiled() -> frozenset[str]:
+    """Kernels that are one by name and several in torch, unless a compiler fuses them: a time of the several would
+    stand under the wrong name."""
+    return frozenset(
+        name
+        for name, function in KERNEL_FUNCTIONS.items()
+        if name in KERNELS and KERNELS[name].fused and not function.one_kernel
+    )
 
 
 @lru_cache

@@ -36,17 +36,21 @@ BENCHMARKS: tuple[str, ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
     """What to measure: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the
-    device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks."""
+    device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks; memory-bound kernels but those
+    ``left_out``."""
 
     device_kind: str
     domain_ranks: int = 1
     domains: int = 1
     only: tuple[str, ...] = ()
     max_bytes: int = 0
+    left_out: frozenset[str] = frozenset()
 
     def takes(self, case: Case) -> bool:
         """Whether the case is among the chosen benchmarks and small enough."""
         if self.only and benchmark_of(case) not in self.only:
+            return False
+        if isinstance(case, MemoryBoundCase) and case.kernel in self.left_out:
             return False
         size = largest_array_bytes(case)
         if self.max_bytes:

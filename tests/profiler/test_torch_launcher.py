@@ -17,7 +17,10 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
+from profiler.benchmarks import memory_bound
 from profiler.benchmarks.launched import Launched, UnsupportedCaseError
+from profiler.benchmarks.memory_bound import launch_memory_bound
+from profiler.cases.sweep_plan import SweepPlan, plan_cases
 from profiler.device import Device
 from profiler.torch_launcher import TorchLauncher
 from tests.profiler.fakes import single_world
@@ -211,10 +214,13 @@ KERNEL_OPERATIONS = {
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_kernel_runs_its_operation_on_rows_x_width(kernel: str, direction: str) -> None:
+def test_every_kernel_runs_its_operation_on_rows_x_width(
+    kernel: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if bytes_moved_per_element(kernel, backward=direction == "backward", dtype="bf16") == 0.0:
         pytest.skip(f"{kernel} moves nothing in the {direction}")
     case = MemoryBoundCase(kernel=kernel, direction=direction, rows=12, width=256)
+    monkeypatch.setattr(memory_bound, "only_compiled", frozenset)  # what a compiler would fuse
     with recording(case) as recorder:
         runs = recorder.of(*KERNEL_OPERATIONS[kernel, direction])
         assert runs
@@ -225,6 +231,22 @@ def test_every_kernel_runs_its_operation_on_rows_x_width(kernel: str, direction:
         shapes = {tuple(tensor.shape) for tensors in runs for tensor in tensors}
         assert (12,) in shapes
         assert any(shape[-1] == 256 for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    "kernel", ["swiglu", "rotary", "masked_softmax", "bias_dropout_add", "cross_entropy_fused"]
+)
+def test_a_kernel_that_torch_runs_as_several_is_no_sample_of_the_fused_one(kernel: str) -> None:
+    case = MemoryBoundCase(kernel=kernel, direction="forward", rows=12, width=256)
+    with pytest.raises(UnsupportedCaseError, match="a compiler fuses them"):
+        launch_memory_bound(case, Device(kind="cpu"))
+    assert memory_bound.only_compiled() >= {kernel}
+    plan = SweepPlan(device_kind="cuda", left_out=memory_bound.only_compiled())
+    kernels = {case.kernel for case in plan_cases(plan) if isinstance(case, MemoryBoundCase)}
+    assert kernel not in kernels
+    assert kernel in {
+        case.kernel for case in plan_cases(SweepPlan(device_kind="cuda")) if isinstance(case, MemoryBoundCase)
+    }
 
 
 def test_the_optimizer_steps_all_elements_in_its_pieces() -> None:

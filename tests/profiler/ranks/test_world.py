@@ -54,6 +54,7 @@ def as_slurm_would(rank: int, port: str, nodes: int = 1) -> dict[str, str]:
     )
 
 
+@pytest.mark.nightly
 def test_two_nodes_under_slurm_measure_every_split(tmp_path: Path) -> None:
     output, port = tmp_path / "data.pt", free_port()
     command = [sys.executable, SCRIPT, "--device", "cpu", "--output", str(output), "--no_pics"]
@@ -154,6 +155,7 @@ def test_the_others_say_which_rank_ended_the_run(way: str, said: str, kept: int,
     assert len(read_journal(journal_path(tmp_path / "data.pt")).samples) == kept
 
 
+@pytest.mark.nightly
 def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
     (alone,) = started("well", tmp_path / "data.pt", ranks=(0,))
     _, said = alone.communicate(timeout=PATIENCE_S)

@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "profiler": frozenset({"spec", "ops", "profdb"}),
     "solver": frozenset({"spec", "ops", "profdb"}),
     "workload": frozenset({"spec", "ops", "profdb", "solver"}),
-    "runner": frozenset({"spec", "ops", "profdb", "solver", "workload"}),
+    "runner": frozenset({"spec", "ops", "profdb", "profiler", "solver", "workload"}),
 }
 HOUSE = frozenset(MAY_IMPORT) | SCRIPTS | {"benchmarks", "configs", "tests"}
 

@@ -64,6 +64,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "aicb/generate",
         "settings",
     ),
+    "runner": ("logs", "groups", "replay", "training", "comparison"),
 }
 MOST_FILES = 15
 

@@ -12,7 +12,7 @@ from ops.strategies.registry import strategy_named
 from ops.strategies.sharding import Sharding
 from solver.plans.draft import Draft
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS
+from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS, WITHOUT_ORDER
 from solver.schedules.registry import Schedule, schedule_named
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
@@ -85,6 +85,16 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
         optimizer_offload=written.optimizer_offload,
         offloaded_layers=written.offloaded_layers,
     )
+
+
+def check_order(plan: Plan, question: "Question", where: str) -> None:
+    """Raises ConfigError for a schedule that has no order of work on the plan's stages, and so no time."""
+    if plan.pp * plan.vpp == 1:
+        return
+    draft = _draft(question, plan)
+    for rule in RULES:
+        if rule.reason in WITHOUT_ORDER and not np.all(rule.keep(draft)):
+            raise ConfigError(where=where, key="schedule", value=plan.schedule.value, allowed=rule.reason)
 
 
 def _layout(written: WrittenPlan, question: "Question", where: str) -> str:
@@ -162,9 +172,9 @@ def _schedule(name: str, where: str) -> Schedule:
     return schedule_named(name)
 
 
-def broken_rules(question: "Question", plan: Plan) -> tuple[str, ...]:
-    """Every rule of the search that the plan breaks, besides memory."""
-    draft = Draft(
+def _draft(question: "Question", plan: Plan) -> Draft:
+    """The plan as the search's rules see it."""
+    return Draft(
         model=question.model,
         job=question.job,
         cluster=question.cluster,
@@ -174,6 +184,11 @@ def broken_rules(question: "Question", plan: Plan) -> tuple[str, ...]:
         recompute_modules=plan.recompute_modules,
         schedule=plan.schedule,
     )
+
+
+def broken_rules(question: "Question", plan: Plan) -> tuple[str, ...]:
+    """Every rule of the search that the plan breaks, besides memory."""
+    draft = _draft(question, plan)
     passed_over = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}

@@ -38,3 +38,14 @@ def test_what_needs_no_profile_is_refused_before_one_is_loaded(
     if "run_all_solu" in options or "plan" in options:
         words.remove("--run_all_solu")
     refused(words, capsys, said)
+
+
+@pytest.mark.parametrize(
+    "plan", ["pp=4,vpp=2,schedule=zb-h1", "pp=4,vpp=3,schedule=dualpipe", "pp=4,schedule=dualpipe-v"]
+)
+def test_a_schedule_without_an_order_on_such_stages_is_refused(
+    plan: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = changed(plan=plan)
+    words.remove("--run_all_solu")
+    refused(words, capsys, "--plan: schedule = ")

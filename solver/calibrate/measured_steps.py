@@ -18,7 +18,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.price import price, sized
 from solver.question import Question
 from solver.request import Request
-from solver.typed_plan import parse_plan, plan_of
+from solver.typed_plan import check_order, parse_plan, plan_of
 from spec.errors import ConfigError
 from spec.program.limits import MOST_GPUS, MOST_STEP_TOKENS
 from spec.program.numbers import decimal_number, whole_number
@@ -114,10 +114,12 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
             value=None,
             allowed="a plan in column plan, in tp, pp, ..., or in the config",
         )
+    plan = plan_of(written, opened.question, where)
+    check_order(plan, opened.question, where)
     return MeasuredStep(
         where=where,
         question=opened.question,
-        plan=plan_of(written, opened.question, where),
+        plan=plan,
         measured_s=_seconds(where, line["measured_step_s"]),
     )
 

@@ -160,6 +160,11 @@ UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
 UNEVEN_CHUNKS = (
     "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
 )
+ONE_CHUNK = "zero-bubble schedules want several stages of one chunk"
+TWO_CHUNKS = "DualPipe wants an even number of virtual stages, two each, and twice as many micro-batches"
+WITHOUT_ORDER = frozenset({ONE_CHUNK, TWO_CHUNKS})
+"""Rules without which a schedule has no order of work, and so no time."""
+
 EQUAL_INSTEAD = "these stages have equal chunks, which are tried instead"
 
 UNCUT = "the same plan as mtp when nothing is cut"
@@ -219,7 +224,7 @@ RULES: tuple[Rule, ...] = (
         after="ep",
         keep=_experts_folded,
     ),
-    Rule(reason="zero-bubble schedules want several stages of one chunk", after="vpp", keep=zero_bubble),
+    Rule(reason=ONE_CHUNK, after="vpp", keep=zero_bubble),
     Rule(
         reason="zero_size does not divide the data-parallel ranks",
         after="zero_size",
@@ -276,7 +281,7 @@ RULES: tuple[Rule, ...] = (
         keep=chunks,
     ),
     Rule(
-        reason="DualPipe wants an even number of virtual stages, two each, and twice as many micro-batches",
+        reason=TWO_CHUNKS,
         after="vpp",
         keep=dual_pipe,
     ),

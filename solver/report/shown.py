@@ -16,7 +16,7 @@ from solver.report import tables as report
 from solver.report.explain import why
 from solver.report.result_files import answer_record, question_record, search_record, write_json
 from solver.search import SearchResult, price_plan, search
-from solver.typed_plan import broken_rules, plan_of
+from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan
 
@@ -77,7 +77,9 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
             value=None,
             allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
         )
-    plan = plan_of(written, question, "--plan" if options.plan else opened.config.path)
+    where = "--plan" if options.plan else opened.config.path
+    plan = plan_of(written, question, where)
+    check_order(plan, question, where)
     answers = price_plan(question, PlanTable.of(plan))
     answer = answers[0]
     check_believable(answers, opened.source)

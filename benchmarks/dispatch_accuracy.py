@@ -11,6 +11,7 @@ and mean |log(told / published)|; exits with 1 when that misses 0.2.
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.published_runs import read_table  # noqa: E402
 from ops.experts.routing import Routing, places_visited  # noqa: E402
 from ops.groups import group_of  # noqa: E402
 from ops.layout import Layout  # noqa: E402
@@ -38,6 +40,8 @@ from spec.errors import ProfileError, UserError  # noqa: E402
 SHEETS = {"H800": "h800", "SM90": "h100-sxm", "SM100": "b200", "H20": "h20"}
 COLUMNS = ("gpu", "ranks", "type", "op", "hidden", "tokens", "topk", "dtype", "bandwidth_GBps")
 COLUMNS += ("bottleneck", "quality")
+NUMBERS = ("ranks", "hidden", "tokens", "topk", "bandwidth_GBps")
+DTYPES = ("bf16", "fp8")
 # DeepSeek-V3's experts; between nodes its runs limit a token to four of them (tests/test_internode.py).
 EXPERTS, MOST_NODES = 256, 4
 TARGET = 0.2
@@ -57,14 +61,14 @@ class Told:
         return float(np.log(self.told / self.published))
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Read, price, print; 1 when the target is missed, 2 for what the user can mend."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="CSV file of DeepEP runs")
     try:
-        runs = told(read_runs(parser.parse_args().runs))
-    except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
+        runs = told(read_runs(parser.parse_args(argv).runs))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     for one in runs:
         print(f"{one.what:44} told {one.told:6.1f} published {one.published:6.1f} {one.log_error:+6.2f}")
@@ -76,16 +80,23 @@ def main() -> int:
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """Good runs of normal kernels on GPUs with a sheet. Raises ProfileError for a file of another form."""
-    frame = pd.read_csv(path)
+    """Good runs of normal kernels on GPUs with a sheet. Raises ProfileError for a file of another form or none."""
+    frame = read_table(path)
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
-        raise ProfileError(f"{path}: columns must be {', '.join(COLUMNS)}; missing {', '.join(missing)}")
-    normal = frame["type"].str.startswith("normal") & (frame["quality"] == "good")
+        raise ProfileError(
+            f"--runs {path}: columns must be {', '.join(COLUMNS)}; missing {', '.join(missing)}"
+        )
+    normal = frame["type"].astype(str).str.startswith("normal") & (frame["quality"] == "good")
     kept = frame[normal & frame["gpu"].isin(list(SHEETS))]
     if kept.empty:
-        raise ProfileError(f"{path}: no good run of normal kernels on {', '.join(SHEETS)}")
-    return kept
+        raise ProfileError(f"--runs {path}: no good run of normal kernels on {', '.join(SHEETS)}")
+    numbers = kept[list(NUMBERS)].apply(pd.to_numeric, errors="coerce")
+    if not (numbers >= 1).all(axis=None) or not set(kept["dtype"]) <= set(DTYPES):
+        raise ProfileError(
+            f"--runs {path}: {', '.join(NUMBERS)} must be numbers of 1 or more, dtype one of {', '.join(DTYPES)}"
+        )
+    return kept.assign(**numbers)
 
 
 def told(frame: pd.DataFrame) -> list[Told]:
@@ -105,10 +116,13 @@ def told(frame: pd.DataFrame) -> list[Told]:
 
 def logical_rate(cluster: ClusterSpec, row: dict[str, object]) -> float:
     """Bytes/s as DeepEP counts them: once for each node, or inside one for each rank."""
-    ranks, width = int(str(row["ranks"])), dtype_bytes(str(row["dtype"]))
+    ranks, width = int(float(str(row["ranks"]))), dtype_bytes(str(row["dtype"]))
     nodes = max(ranks // cluster.gpus_per_node, 1)
     routing = Routing(
-        num_experts=EXPERTS, topk=int(str(row["topk"])), groups=nodes, chosen_groups=min(nodes, MOST_NODES)
+        num_experts=EXPERTS,
+        topk=int(float(str(row["topk"]))),
+        groups=nodes,
+        chosen_groups=min(nodes, MOST_NODES),
     )
     elements = float(str(row["tokens"])) * float(str(row["hidden"]))
     arriving = elements * places_visited(ints(ranks), routing)

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.accuracy_rows.hardware import network_sheet  # noqa: E402
 from benchmarks.modelled_accuracy import SHEETS  # noqa: E402
+from benchmarks.published_runs import read_table  # noqa: E402
 from profdb.lookup.queries import CollectiveQuery  # noqa: E402
 from profdb.modelled.book import ModelledBook  # noqa: E402
 from spec.arrays import ints  # noqa: E402
@@ -84,8 +85,8 @@ def main() -> int:
     try:
         runs, passed_over = runs_of(read_runs(options.runs))
         rows = told(runs)
-    except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     scores = all_scores(rows)
     print(f"{'between nodes':28} {'runs':>5} {'rows':>5} {'|log|':>6} {'bias':>6}   limit")
@@ -110,20 +111,17 @@ def main() -> int:
 
 def read_runs(path: Path) -> pd.DataFrame:
     """The file's rows. ProfileError for a missing column or file, or no positive time."""
-    try:
-        rows = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path}: not a CSV file ({error})") from error
+    rows = read_table(path)
     missing = [name for name in COLUMNS if name not in rows]
     if missing:
-        raise ProfileError(f"{path}: no column {', '.join(missing)}")
+        raise ProfileError(f"--runs {path}: no column {', '.join(missing)}")
     unknown = sorted(set(rows.collective) - set(KINDS))
     if unknown:
-        raise ProfileError(f"{path}: collective {', '.join(unknown)}; allowed: {', '.join(KINDS)}")
+        raise ProfileError(f"--runs {path}: collective {', '.join(unknown)}; allowed: {', '.join(KINDS)}")
     try:
         rows = rows.astype(dict.fromkeys(NUMBERS, float))
     except ValueError as error:
-        raise ProfileError(f"{path}: {', '.join(NUMBERS)} must be numbers ({error})") from error
+        raise ProfileError(f"--runs {path}: {', '.join(NUMBERS)} must be numbers ({error})") from error
     wrong = [name for name, least in LEAST.items() if not (rows[name] >= least).all()]
     if wrong or not (rows.time_us > 0.0).all():
         raise ProfileError(

@@ -41,10 +41,10 @@ def main() -> int:
     try:
         rows = read_runs(options.runs)
         if "source" not in rows:
-            raise ProfileError(f"{options.runs}: no column source")
+            raise ProfileError(f"--runs {options.runs}: no column source")
         runs, _ = runs_of(rows[rows.quality == "good"])
-    except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     print_line("all runs", fitted(runs, options.steps), runs)
     sources = sorted({run.rows.source.iloc[0] for run in runs})

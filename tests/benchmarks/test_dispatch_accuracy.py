@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.dispatch_accuracy import read_runs, told
+from benchmarks.dispatch_accuracy import main, read_runs, told
 from spec.errors import ProfileError
 
 
@@ -49,3 +49,25 @@ def test_only_good_normal_runs_of_gpus_with_a_sheet_count(tmp_path: Path) -> Non
     pd.DataFrame([run()]).drop(columns="topk").to_csv(path, index=False)
     with pytest.raises(ProfileError, match="missing topk"):
         read_runs(path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"ranks": "many"}, {"topk": 0}, {"bandwidth_GBps": None}, {"dtype": "nf4"}]
+)
+def test_cells_that_are_no_numbers_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    pd.DataFrame([run(**changes)]).to_csv(path, index=False)
+    with pytest.raises(ProfileError, match="must be numbers of 1 or more, dtype one of bf16, fp8"):
+        read_runs(path)
+
+
+@pytest.mark.parametrize("content", [None, "", b"\xff\xfe\x00", "a,b\n1,2,3\n1,2,3,4\n"])
+def test_a_file_that_is_none_says_what_and_where(
+    content: str | bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "missing.csv"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["--runs", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --runs {path}: ")

@@ -128,3 +128,10 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     path.write_text(",".join(COLUMNS[:-1]) + "\n")
     with pytest.raises(ProfileError, match="quality"):
         read_runs(path)
+
+
+def test_a_missing_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, tmp_path / "none.csv", tmp_path / "out.json") == 2
+    assert capsys.readouterr().err == f"error: --runs {tmp_path / 'none.csv'}: no such file\n"

@@ -129,6 +129,23 @@ def test_pytorch_merges_in_fp32_one_kernel_after_another(way: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("framework", "way", "held"),
+    [
+        ("megatron", "ring", CP * 2 * OUTPUT),  # out_per_step: every part's output until they are merged
+        ("megatron", "all_gather", 2 * OUTPUT + CP * 2 * KEYS),  # both calls' rows, and all keys and values
+        ("fsdp", "ring", 3 * 4 * OUTPUT),  # the sum, the new part and the step between them in fp32
+        ("fsdp", "all_gather", 3 * 4 * OUTPUT),
+    ],
+)
+def test_what_is_held_while_parts_are_merged(framework: str, way: str, held: int) -> None:
+    layer = _layer(framework, way)
+    around = [
+        op for op in (*layer.forward, *layer.backward) if isinstance(op, MemoryBound) and op.serves == "core"
+    ]
+    assert [float(op.transient_bytes[0]) for op in around] == [held] + [0.0] * (len(around) - 1)
+
+
 @pytest.mark.parametrize(("framework", "way"), KINDS)
 def test_whole_sequences_pay_for_none_of_it(framework: str, way: str) -> None:
     asked = job(seq_len=SEQ, world_size=CP, preset=PRESETS[framework], context_parallel=way)

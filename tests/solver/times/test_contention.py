@@ -1,5 +1,7 @@
 """What computation loses beside a collective, by the kind of its kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -77,3 +79,10 @@ def test_a_gpu_says_which_kind_its_products_are() -> None:
         assert contention.sm_share == COLLECTIVE_BLOCKS / gpu.num_sms
         shares[name] = contention.loss(_floats(1.0), _floats(1.0))[0]
     assert shares == pytest.approx({"a100-sxm-80g": 20 / 108, "h100-sxm": 0.5, "b200": 20 / 148})
+
+
+def test_a_collective_takes_half_of_a_gpu_at_most() -> None:
+    """20 thread blocks on 24 multiprocessors, and 80 of a kernel that says so on 100 of which 20 are a fifth."""
+    gpu = replace(read_cluster("a100-sxm-80g", root=ROOT).gpu, num_sms=24)
+    assert Contention.on(gpu).sm_share == 0.5
+    assert Contention(sm_share=0.2).loss(_floats(1.0), _floats(0.0), 80)[0] == pytest.approx(0.5)

@@ -1,12 +1,14 @@
 """Collectives beside products: what is hidden is bounded by both, and pieces take turns as a replay of them does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase, Pieces
-from ops.roles import Module, Role
+from ops.roles import Module, OpKey, Role
 from solver.times.contention import Contention
 from solver.times.op_times import TimedOp
 from solver.times.overlap import beside, bucketed, exposed, in_pieces
@@ -108,6 +110,29 @@ def test_no_overlap_hides_more_than_the_shorter_of_the_two(
     assert total <= comm_s + compute_s + 1e-9
     if share == 0.0 and kind == "beside":
         assert total == pytest.approx(max(comm_s, compute_s))
+
+
+def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
+    """User buffers reach the GPUs of one domain (Transformer Engine, userbuffers.cu): beyond it nothing takes turns."""
+    key = OpKey(Module.MLP, Role.NORM)
+    ran = MemoryBound(
+        module=key.module, role=key.role, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
+    )
+    gather = Comm(
+        module=Module.MLP,
+        role=Role.ENTER,
+        phase=Phase.FORWARD,
+        lane=Lane.PIECES,
+        beside=key,
+        beside_phase=Phase.FORWARD,
+        pieces=_pieces(4, last_waits=False),
+        collective=Collective.ALL_GATHER,
+        axis=Axis.TP,
+        size_bytes=ints(1),
+    )
+    rows = replace(_timed(gather, "tp_comm", 3.0), seconds=_floats(3.0, 3.0), crosses=np.array([False, True]))
+    waits = exposed([replace(_timed(ran, "attention", 2.0), seconds=_floats(2.0, 2.0)), rows])
+    assert waits[1].seconds.tolist() == [3.0 - 0.75 * 2.0, 3.0]
 
 
 def test_multiprocessors_of_a_collective_slow_what_computes_beside_it() -> None:

@@ -1,0 +1,134 @@
+"""Real training steps of plain PyTorch beside what a profile of this device predicts of them.
+
+    python benchmarks/gpu_step.py --pre_profiling_data_path prof_data/data.pt --budget_s 300 --json F
+    python benchmarks/gpu_step.py --device cpu --hidden 256 --heads 8 --kv_heads 4 --ffn 896 --vocab 1024 --seq_len 256
+
+Decoders of four layers, of the widths of Llama 3 8B unless said: micro-batches of 1, 2 and 4, eager and compiled,
+with and without recomputation. Each is a row with measured and predicted seconds, allocated and reserved memory at
+the peak; one that runs out of memory, fails or finds no time left says so. A row runs in a process of its own. With
+--ranks the model is copied and gradients are averaged. Without a profile only measured columns are filled.
+
+Exits with 0 when at least one row was measured, 1 when none was, 2 for wrong arguments.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.gpu_steps.case import Shape, StepCase  # noqa: E402
+from benchmarks.gpu_steps.predicted import Asking  # noqa: E402
+from benchmarks.gpu_steps.rows import Row, row_of  # noqa: E402
+from spec.errors import ConfigError  # noqa: E402
+from spec.program.ending import exit_status  # noqa: E402
+
+SHAPE = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+# Assumption: seconds of a row on an H200, imports and compilation included; a row that takes three times as long
+# there is ended.
+EAGER_ROW_S, COMPILED_ROW_S = 15.0, 35.0
+PATIENCE = 3.0
+HEADER = (
+    f"{'step':26} {'ms':>9} {'told':>9} {'ratio':>6}   {'GiB':>9} {'told':>9} {'ratio':>6}   "
+    f"{'reserved':>9} {'told':>9} {'ratio':>6}"
+)
+
+
+def cases_of(options: argparse.Namespace) -> list[StepCase]:
+    """All cases asked for, eager ones first."""
+    shape = Shape(**{name: getattr(options, name) for name in SHAPE})
+    compiled = {"both": (False, True), "eager": (False,), "compiled": (True,)}[options.run]
+    recompute = {"both": (False, True), "none": (False,), "full": (True,)}[options.recompute]
+    return [
+        StepCase(
+            shape=shape,
+            micro_batch=micro_batch,
+            num_micro=options.num_micro,
+            compiled=is_compiled,
+            recompute=runs_again,
+            steps=options.steps,
+        )
+        for is_compiled, runs_again, micro_batch in product(compiled, recompute, options.micro_batch)
+    ]
+
+
+def expected_s(case: StepCase) -> float:
+    """Seconds that a row is expected to take."""
+    return COMPILED_ROW_S if case.compiled else EAGER_ROW_S
+
+
+def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[Row]:
+    """The rows one by one. None starts that is not expected to end within the budget."""
+    asking = Asking(
+        root=ROOT,
+        profile=options.pre_profiling_data_path,
+        cluster=options.cluster,
+        missing=options.missing,
+    )
+    ends = time.monotonic() + options.budget_s
+    for case in cases:
+        left_s = ends - time.monotonic()
+        patience_s = PATIENCE * expected_s(case) if options.device == "cuda" else left_s
+        limit_s = min(left_s, patience_s) if left_s >= expected_s(case) else 0.0
+        yield row_of(case, options.ranks, options.device, asking, limit_s)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table row by row; the file holds all rows so far at any time."""
+    cases = cases_of(options)
+    print(f"{len(cases)} rows, about {sum(map(expected_s, cases)):.0f} s on an H200\n{HEADER}", flush=True)
+    done: list[Row] = []
+    for row in rows_of(cases, options):
+        done.append(row)
+        print(row.as_line(), flush=True)
+        if options.json:
+            written = options.json.with_suffix(f"{options.json.suffix}.new")
+            written.write_text(json.dumps([one.as_plain() for one in done], indent=1))
+            written.replace(options.json)
+    return 0 if any(row.status == "ok" for row in done) else 1
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """One command line; raises ConfigError for a shape that is none."""
+    parser = argparse.ArgumentParser(description="training steps of plain PyTorch, measured and predicted")
+    parser.add_argument("--pre_profiling_data_path", type=Path, help="a profile of this device")
+    parser.add_argument("--cluster", help="predict from this sheet instead, or with a profile of it")
+    parser.add_argument("--missing", choices=("error", "modelled"), default="error")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--ranks", type=positive, default=1, help="copies of the model, a process each")
+    parser.add_argument("--budget_s", type=float, default=300.0, help="seconds for all rows")
+    parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser.add_argument("--run", choices=("eager", "compiled", "both"), default="both")
+    parser.add_argument("--recompute", choices=("none", "full", "both"), default="both")
+    parser.add_argument("--micro_batch", type=positive, nargs="+", default=(1, 2, 4))
+    parser.add_argument("--num_micro", type=positive, default=1, help="micro-batches of a step")
+    parser.add_argument("--steps", type=positive, default=8, help="steps measured of each row")
+    for name in SHAPE:
+        parser.add_argument(f"--{name}", type=positive, default=getattr(Shape(), name))
+    options = parser.parse_args(arguments)
+    for key, parts, whole in (("heads", "hidden", "heads"), ("kv_heads", "heads", "kv_heads")):
+        if getattr(options, parts) % getattr(options, whole):
+            raise ConfigError(
+                where="command line",
+                key=f"--{key}",
+                value=getattr(options, key),
+                allowed=f"a divisor of --{parts} {getattr(options, parts)}",
+            )
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(lambda: run(options_of(sys.argv[1:]))))

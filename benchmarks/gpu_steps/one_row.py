@@ -1,0 +1,110 @@
+"""Runs the step of one case (its JSON the second word, the kind of device the first) and prints one line of JSON: seconds and bytes, or why there are none.
+
+A process of its own, so that what one case does to a device, its allocator or the compiler stays there. Started by
+torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall, device idle before
+and after. On a CPU they are the process's CPU seconds, which other processes do not lengthen, with one thread; only
+the collective is by the wall, from a barrier on.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.gpu_steps.case import StepCase, case_of
+from benchmarks.gpu_steps.training import Training
+from profiler.benchmarks.launched import OUT_OF_MEMORY
+from profiler.device import Device
+
+SEED = 7
+
+
+def one_step(training: Training, device: Device) -> dict[str, float]:
+    """Seconds of one step by its parts."""
+    now = time.perf_counter if device.kind == "cuda" else time.process_time
+    device.synchronize()
+    start = now()
+    training.passes()
+    parts = {}
+    several = dist.is_initialized()
+    if several:
+        device.synchronize()
+        parts["passes_s"] = now() - start
+        parts["communication_s"] = summing_s(training, device)
+        start = now()
+    training.update()
+    device.synchronize()
+    return parts | {"update_s" if several else "step_s": now() - start}
+
+
+def summing_s(training: Training, device: Device) -> float:
+    """Wall seconds of averaging the gradients, ranks starting together."""
+    dist.barrier()
+    start = time.perf_counter()
+    training.summed()
+    device.synchronize()
+    return time.perf_counter() - start
+
+
+def measured(case: StepCase, device: Device) -> dict[str, Any]:
+    """The trials of a case, and on a GPU its peak memory."""
+    torch.manual_seed(SEED)
+    training = Training(case, device)
+    for _ in range(case.warmup):
+        one_step(training, device)
+    if device.kind == "cuda":
+        torch.cuda.reset_peak_memory_stats(device.index)
+    trials = [one_step(training, device) for _ in range(case.steps)]
+    found: dict[str, Any] = {"status": "ok", "device": device.name, "torch": torch.__version__}
+    found["trials"] = {part: [trial[part] for trial in trials] for part in trials[0]}
+    if device.kind == "cuda":
+        found["allocated_bytes"] = torch.cuda.max_memory_allocated(device.index)
+        found["reserved_bytes"] = torch.cuda.max_memory_reserved(device.index)
+    return found
+
+
+def main() -> None:
+    """Read, run, print."""
+    kind = sys.argv[1]
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = Device(kind=kind, index=local_rank)
+    if kind == "cuda":
+        torch.cuda.set_device(local_rank)
+    else:
+        torch.set_num_threads(1)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    try:
+        found = measured(case_of(sys.argv[2]), device)
+    except OUT_OF_MEMORY as error:
+        found = {"status": "oom", "reason": str(error).partition("\n")[0]}
+    if dist.is_initialized():
+        found = slowest(found)
+        dist.destroy_process_group()
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(json.dumps(found), flush=True)
+
+
+def slowest(found: dict[str, Any]) -> dict[str, Any]:
+    """Of all ranks' findings the first that is no time, else each trial as its slowest rank took it."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, found)
+    for one in everyone:
+        if one["status"] != "ok":
+            return dict(one)
+    longest = {
+        part: [max(times) for times in zip(*(one["trials"][part] for one in everyone), strict=True)]
+        for part in found["trials"]
+    }
+    return found | {"trials": longest}
+
+
+if __name__ == "__main__":
+    main()

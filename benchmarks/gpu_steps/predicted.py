@@ -1,0 +1,95 @@
+"""What the solver says of a case: asked as a user asks, with a config file, a framework, job settings and a plan."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu_steps.case import StepCase
+from solver.opening import open_question
+from solver.plans.plan_table import PlanTable
+from solver.request import Request
+from solver.search import price_plan
+from solver.typed_plan import parse_plan, plan_of
+
+MODEL = """source = "Llama-like, plain PyTorch modules (benchmarks/gpu_steps/decoder.py)"
+[model]
+hidden = {hidden}
+vocab = {vocab}
+[[model.blocks]]
+count = {layers}
+attention = {{ num_heads = {heads}, num_kv_heads = {kv_heads} }}
+mlp = {{ ffn_hidden = {ffn}, gated = true }}
+[data]
+seq_len = {seq_len}
+"""
+
+# Whole bf16 weights with an fp32 copy of their own, gradients summed in one flat tensor after the last backward.
+PLAIN: dict[str, object] = {
+    "data_parallel.shards_master": False,
+    "data_parallel.copies_parameters": False,
+    "data_parallel.overlap_grad_reduce": False,
+    "data_parallel.flattened_buckets": True,
+    "layers.keeps_joined_qkv": True,
+}
+# One operation after another; torch's RMSNorm is one kernel.
+EAGER: dict[str, object] = {"layers.fused_activation": False, "unfused": frozenset({"rotary"})}
+SEVERAL_MICRO_BATCHES: dict[str, object] = {"data_parallel.accumulation": "accumulate"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Where the times come from: a ``profile``, or with ``cluster`` that sheet's, ``missing`` ones modelled if it says so."""
+
+    root: Path
+    profile: Path | None = None
+    cluster: str | None = None
+    missing: str = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """Seconds of a step, its parts, and bytes."""
+
+    step_s: float
+    parts_s: dict[str, float]
+    allocated_bytes: float
+    reserved_bytes: float
+
+
+def job_settings_of(case: StepCase) -> dict[str, object]:
+    """How the framework of a case differs from its preset."""
+    said = PLAIN | ({} if case.compiled else EAGER)
+    return said | (SEVERAL_MICRO_BATCHES if case.num_micro > 1 else {})
+
+
+def predicted(case: StepCase, ranks: int, asking: Asking) -> Predicted:
+    """The price of a case on ``ranks`` data-parallel copies.
+
+    Raises ConfigError, ProfileError or MissingCurveError as the solver does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "decoder.toml"
+        config.write_text(MODEL.format(**{name: getattr(case.shape, name) for name in case.shape.__slots__}))
+        opened = open_question(
+            Request(
+                root=asking.root,
+                profile=asking.profile,
+                cluster=asking.cluster,
+                missing=asking.missing,
+                config=config,
+                world_size=ranks,
+                global_batch_tokens=ranks * case.rank_tokens,
+                framework="fsdp-compiled" if case.compiled else "fsdp",
+                job=job_settings_of(case),
+            )
+        )
+    recompute = "full" if case.recompute else "none"
+    text = f"strategy=mtp,tp=1,pp=1,zero_stage=0,micro_batch={case.micro_batch},recompute={recompute}"
+    plan = plan_of(parse_plan(text), opened.question, "benchmarks/gpu_step.py")
+    answer = price_plan(opened.question, PlanTable.of(plan))[0]
+    return Predicted(
+        step_s=answer.step_s,
+        parts_s=answer.parts_s,
+        allocated_bytes=answer.allocated_bytes,
+        reserved_bytes=answer.reserved_bytes,
+    )

@@ -1,0 +1,106 @@
+"""One case measured in a process of its own, within a number of seconds, beside what was predicted of it."""
+
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_steps.case import StepCase
+from benchmarks.gpu_steps.predicted import Asking, Predicted, predicted
+from spec.errors import UserError
+
+ONE_ROW = Path(__file__).resolve().parent / "one_row.py"
+LONGEST_REASON = 160
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """``status`` is ok, oom, failed, timeout or left out; ``found`` what its process printed; ``told`` the
+    prediction, None with the reason in ``untold``."""
+
+    case: StepCase
+    status: str
+    reason: str = ""
+    found: dict[str, Any]
+    told: Predicted | None
+    untold: str = ""
+
+    @property
+    def step_s(self) -> float | None:
+        """Median seconds of a step: the medians of its parts summed."""
+        trials = self.found.get("trials")
+        return sum(statistics.median(times) for times in trials.values()) if trials else None
+
+    def as_plain(self) -> dict[str, Any]:
+        """For the JSON file."""
+        told = None
+        if self.told is not None:
+            told = {
+                "step_s": self.told.step_s,
+                "parts_s": self.told.parts_s,
+                "allocated_bytes": self.told.allocated_bytes,
+                "reserved_bytes": self.told.reserved_bytes,
+            }
+        return {
+            "case": json.loads(self.case.as_text()),
+            "status": self.status,
+            "reason": self.reason,
+            "step_s": self.step_s,
+            "measured": self.found,
+            "predicted": told,
+            "not_predicted": self.untold,
+        }
+
+    def as_line(self) -> str:
+        """One row of the table: measured, predicted, their ratio; of time and both memories."""
+        told, found = self.told, self.found
+        if self.status != "ok":
+            return f"{self.case.name:26} {self.status}: {self.reason}".rstrip(": ")
+        bytes_of = ("allocated_bytes", "reserved_bytes")
+        pairs = [(self.step_s, told.step_s if told else None, 1e3)]
+        pairs += [(found.get(name), getattr(told, name) if told else None, 1 / GIB) for name in bytes_of]
+        line = f"{self.case.name:26} " + "   ".join(_compared(*pair) for pair in pairs)
+        return line if told else f"{line}   {self.untold}"
+
+
+def _compared(measured: float | None, told: float | None, unit: float) -> str:
+    words = ["-" if one is None else f"{one * unit:.1f}" for one in (measured, told)]
+    ratio = f"{told / measured:.3f}" if measured and told else "-"
+    return f"{words[0]:>9} {words[1]:>9} {ratio:>6}"
+
+
+def row_of(case: StepCase, ranks: int, device: str, asking: Asking, limit_s: float) -> Row:
+    """Predict, then run; whatever goes wrong with either is said in the row. ``limit_s`` 0: not run."""
+    told, untold = None, ""
+    try:
+        told = predicted(case, ranks, asking)
+    except UserError as error:
+        untold = str(error).partition("\n")[0]
+    if limit_s <= 0.0:
+        return Row(
+            case=case, status="left out", reason="--budget_s is spent", found={}, told=told, untold=untold
+        )
+    found = run(case, ranks, device, limit_s)
+    status, reason = found.pop("status"), str(found.pop("reason", ""))[:LONGEST_REASON]
+    return Row(case=case, status=status, reason=reason, found=found, told=told, untold=untold)
+
+
+def run(case: StepCase, ranks: int, device: str, limit_s: float) -> dict[str, Any]:
+    """What the process of a case found, or how it ended."""
+    words = [sys.executable]
+    if ranks > 1:
+        words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    words += [str(ONE_ROW), device, case.as_text()]
+    try:
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return {"status": "timeout", "reason": f"not done within {limit_s:.0f} s"}
+    if ended.returncode:
+        said = [line for line in ended.stderr.splitlines() if "Error" in line] or ["no word"]
+        return {"status": "failed", "reason": f"status {ended.returncode}: {said[0].strip()}"}
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,84 @@
+"""One optimizer step in mixed precision (arXiv 1710.03740): bf16 model, fp32 master copy, fused AdamW."""
+
+import torch
+import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from benchmarks.gpu_steps.case import StepCase
+from benchmarks.gpu_steps.decoder import Attend, Decoder, angles
+from profiler.benchmarks.attention import SDPA_BACKENDS
+from profiler.benchmarks.flash_kernels import chosen
+from profiler.device import Device
+
+MOST_NORM = 1.0
+
+
+def attention_here(device: Device) -> Attend:
+    """The kernel that a profile of this device holds as ``flash``."""
+    runs = chosen("flash", device)
+    if runs.package is not None:
+        package = runs.package
+
+        def by_package(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            found = package.flash_attn_func(query, key, value, causal=True)
+            return found if isinstance(found, torch.Tensor) else found[0]
+
+        return by_package
+    backend = SDPA_BACKENDS[runs.backend]
+
+    def by_torch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+        with torch.nn.attention.sdpa_kernel(backend):
+            mixed = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, **grouped
+            )
+        return mixed.transpose(1, 2)
+
+    return by_torch
+
+
+class Training:
+    """A model with its optimizer on one device, and one batch of random words that every step takes."""
+
+    def __init__(self, case: StepCase, device: Device) -> None:
+        where = device.torch_device
+        with torch.device(where):
+            model = Decoder(case.shape, attention_here(device), recompute=case.recompute)
+        self.model = model.bfloat16()
+        self.loss = self.model.loss
+        if case.compiled:
+            for layer in self.model.layers:
+                layer.compile()
+            self.loss = torch.compile(self.loss)
+        self.weights = list(self.model.parameters())
+        self.masters = [weight.detach().float() for weight in self.weights]
+        self.optimizer = torch.optim.AdamW(self.masters, lr=1e-5, weight_decay=0.1, fused=True)
+        self.angles = angles(case.shape, where)
+        count = (case.num_micro, case.micro_batch, case.shape.seq_len)
+        self.words = torch.randint(case.shape.vocab, count, device=where)
+        self.labels = torch.randint(case.shape.vocab, count, device=where)
+
+    def passes(self) -> None:
+        """Forward and backward of every micro-batch; gradients are made by the first and added to by the others."""
+        for words, labels in zip(self.words, self.labels, strict=True):
+            self.loss(self.model(words, *self.angles), labels).backward()
+
+    def summed(self) -> None:
+        """Gradients averaged over all ranks: copied into one flat tensor, and back."""
+        gradients = [weight.grad for weight in self.weights]
+        flat = _flatten_dense_tensors(gradients)
+        dist.all_reduce(flat)
+        share = 1.0 / dist.get_world_size()
+        for gradient, total in zip(gradients, _unflatten_dense_tensors(flat, gradients), strict=True):
+            torch.mul(total, share, out=gradient)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Gradients to fp32, clipped; the masters stepped, and their values handed to the model."""
+        for master, weight in zip(self.masters, self.weights, strict=True):
+            master.grad, weight.grad = weight.grad.float(), None
+        torch.nn.utils.clip_grad_norm_(self.masters, MOST_NORM, foreach=True)
+        self.optimizer.step()
+        torch._foreach_copy_(self.weights, self.masters)
+        self.optimizer.zero_grad()

@@ -1,0 +1,76 @@
+"""The model that is run is the one that is priced, and a step of it trains."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu_step
+from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.one_row import measured
+from benchmarks.gpu_steps.predicted import MODEL, Asking, predicted
+from benchmarks.gpu_steps.training import Training
+from profiler.device import Device
+from spec.parameters import num_parameters
+from spec.readers.read_config import read_config
+
+SHAPE = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=64, vocab=96, seq_len=16)
+CPU = Device(kind="cpu")
+
+
+def training(**changes: object) -> Training:
+    torch.manual_seed(0)
+    return Training(StepCase(shape=SHAPE, micro_batch=2, **changes), CPU)  # type: ignore[arg-type]
+
+
+def test_it_has_the_parameters_that_are_priced(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.toml"
+    path.write_text(MODEL.format(**{name: getattr(SHAPE, name) for name in SHAPE.__slots__}))
+    priced = read_config(path).model
+    held = sum(weight.numel() for weight in training().weights)
+    assert held == num_parameters(priced).total
+
+
+def test_steps_lower_the_loss() -> None:
+    one = training(num_micro=2)
+    for group in one.optimizer.param_groups:
+        group["lr"] = 1e-2
+    batch = one.words[0]
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(one.loss(one.model(batch, *one.angles), one.labels[0]))
+
+    before = loss()
+    for _ in range(5):
+        one.passes()
+        one.update()
+    assert loss() < 0.8 * before
+    assert all(
+        torch.equal(weight, master.bfloat16())
+        for weight, master in zip(one.weights, one.masters, strict=True)
+    )
+
+
+def test_recomputation_changes_no_gradient() -> None:
+    plain, again = training(), training(recompute=True)
+    for one in (plain, again):
+        one.passes()
+    for left, right in zip(plain.weights, again.weights, strict=True):
+        assert torch.equal(left.grad, right.grad)
+
+
+def test_a_step_is_measured_and_predicted() -> None:
+    case = StepCase(shape=SHAPE, micro_batch=1, steps=3, warmup=1)
+    found = measured(case, CPU)
+    assert found["status"] == "ok"
+    assert len(found["trials"]["step_s"]) == 3
+    assert all(0.0 < seconds < 10.0 for seconds in found["trials"]["step_s"])
+    asking = Asking(root=gpu_step.ROOT, cluster="cpu")
+    told = predicted(case, 1, asking)
+    assert sum(told.parts_s.values()) == pytest.approx(told.step_s)
+    repeated = predicted(StepCase(shape=SHAPE, micro_batch=1, recompute=True), 1, asking)
+    twice = predicted(StepCase(shape=SHAPE, micro_batch=1, num_micro=2), 1, asking)
+    copied = predicted(case, 2, asking)
+    assert told.step_s < repeated.step_s < twice.step_s
+    assert copied.parts_s["dp_comm"] > 0.0 == told.parts_s["dp_comm"]

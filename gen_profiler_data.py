@@ -6,14 +6,12 @@ from spec.program.ending import exit_status, quiet_interrupts, uninterrupted
 quiet_interrupts()
 
 import argparse
-import os
 import re
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec.errors import ConfigError, UserError
 from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES
 from spec.program.parser import OneLineParser, decimal, whole
 
@@ -190,27 +188,13 @@ def interrupted(given: argparse.Namespace, layout: "RankLayout") -> str:
 
 
 def in_layout(given: argparse.Namespace) -> int:
-    """The exit status of this rank; of an error that all ranks meet one speaks: rank 0, or the first that is well."""
+    """The exit status of this rank."""
     with uninterrupted():
-        from profiler.ranks.meeting import RankFailedError
-        from profiler.ranks.rank_layout import read_rank_layout
-        from profiler.ranks.world import leaving_on_failure
+        from profiler.ranks.ending import status_in_ranks
 
-    layout = read_rank_layout(os.environ)
-
-    def speaks(error: UserError) -> bool:
-        if isinstance(error, RankFailedError):
-            return error.speaker == layout.rank
-        return layout.rank == 0 or (isinstance(error, ConfigError) and error.where == "environment")
-
-    with leaving_on_failure(layout) as leave:
-        return leave(
-            exit_status(
-                lambda: measure(given, layout),
-                interrupted=lambda: interrupted(given, layout),
-                speaks=speaks,
-            )
-        )
+    return status_in_ranks(
+        lambda layout: measure(given, layout), interrupted=lambda layout: interrupted(given, layout)
+    )
 
 
 def done(given: argparse.Namespace) -> int:

@@ -89,15 +89,20 @@ class World:
         """The process group of this rank in a tiling; every rank asks for it at the same time."""
         key = (tiling.intra, tiling.inter)
         if key not in self.handles:
-            self.handles[key] = self._talk(lambda: self._make(tiling))
+            self.handles[key] = self.make_groups(tiling.groups)
         return self.handles[key]
 
-    def _make(self, tiling: GroupTiling) -> Any:
-        """All groups of a tiling by one split of the world where torch can, else one after another."""
+    def make_groups(self, groups: Sequence[Sequence[int]]) -> Any:
+        """New process groups of these global ranks, which share none; the handle of this rank's own, None where it is
+        in no group. Every rank asks for the same at the same time."""
+        return self._talk(lambda: self._make(groups))
+
+    def _make(self, groups: Sequence[Sequence[int]]) -> Any:
+        """All of them by one split of the world where torch can, else one after another."""
         if self.backend == "nccl" and hasattr(dist, "split_group"):
-            return dist.split_group(split_ranks=[list(ranks) for ranks in tiling.groups], timeout=self.limit)
+            return dist.split_group(split_ranks=[list(ranks) for ranks in groups], timeout=self.limit)
         own = None
-        for ranks in tiling.groups:
+        for ranks in groups:
             handle = dist.new_group(list(ranks), backend=self.backend, timeout=self.limit)
             own = handle if self.rank in ranks else own
         return own

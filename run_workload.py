@@ -1,4 +1,4 @@
-"""What a training step runs: check and price SimAI workloads, lay out groups, traffic and topologies."""
+"""What a training step runs: check and price SimAI workloads, lay out groups, traffic and topologies, run it."""
 
 # ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
 from spec.program.ending import exit_status, quiet_interrupts
@@ -65,11 +65,20 @@ ROOT = Path(__file__).resolve().parent
 
 def main(arguments: list[str]) -> int:
     """Run one command line; the exit status (1: the file checked has defects)."""
-    return exit_status(lambda: run(parser().parse_args(arguments)))
+    return exit_status(lambda: run(options_of(arguments)))
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """The options of one command line."""
+    from runner.verbs import VERBS
+
+    return parser({name: (verb.what, verb.add_flags) for name, verb in VERBS.items()}).parse_args(arguments)
 
 
 def run(options: argparse.Namespace) -> int:
     """Hand the options to their verb."""
+    from runner.verbs import VERBS
+
     verbs: dict[str, Callable[[argparse.Namespace], int]] = {
         GENERATE: generate,
         CHECK: check,
@@ -80,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
         IMPORT_AIOB: take_aiob,
     }
     check_result_files(options)
+    if options.verb in VERBS:
+        return VERBS[options.verb].run(options, ROOT)
     return verbs[options.verb](options)
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spec.collectives import TRAINING_COLLECTIVES
@@ -48,11 +48,14 @@ class WholeWords(OneLineParser):
         return super().parse_known_args(args, namespace)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Every verb and its options."""
+AddFlags = Callable[[argparse.ArgumentParser], None]
+
+
+def parser(more: Mapping[str, tuple[str, AddFlags]] | None = None) -> argparse.ArgumentParser:
+    """Every verb and its options; ``more`` verbs have what they do and who adds their options."""
     parser = OneLineParser(
         prog="run_workload.py",
-        description="Generate, check, replay and lay out what a training step runs.",
+        description="Generate, check, replay, lay out and run what a training step runs.",
         allow_abbrev=False,
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=WholeWords)
@@ -65,6 +68,8 @@ def parser() -> argparse.ArgumentParser:
         verbs.add_parser(IMPORT_AIOB, help="merge AICB's module times into a profile", allow_abbrev=False)
     )
     _traffic(verbs.add_parser(TRAFFIC, help="rank-to-rank flows of a collective", allow_abbrev=False))
+    for name, (what, add_flags) in (more or {}).items():
+        add_flags(verbs.add_parser(name, help=what, allow_abbrev=False))
     return parser
 
 

@@ -128,7 +128,7 @@ class Workload:
         Raises WorkloadError naming the line that is no row, and for a file that ends within an iteration.
         """
         where = Path(path)
-        items = list(_rows(where))
+        items = list(rows_of(where))
         if items and items[-1].comm_type != EPOCH_END and any(one.comm_type == EPOCH_END for one in items):
             raise WorkloadError(f"{where}: is cut off: its last iteration has no {EPOCH_END}")
         return Workload(items=items), _arguments(arguments_path(where))
@@ -159,7 +159,8 @@ def _arguments(path: Path) -> Arguments:
     return read
 
 
-def _rows(path: Path) -> Iterator[GeneralItem]:
+def rows_of(path: Path) -> Iterator[GeneralItem]:
+    """The rows of a file one by one, whole or cut off; WorkloadError names the line that is none."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             raise WorkloadError(f"{path}: is no general workload")

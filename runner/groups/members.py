@@ -1,0 +1,79 @@
+"""The ranks of each group that a general workload names: its word and its size say which."""
+
+from collections.abc import Iterator
+
+from runner.groups.degrees import Degrees
+from workload.traffic.ranks import rank_groups
+from workload.workload_error import WorkloadError
+
+Members = tuple[tuple[int, ...], ...]
+STAGE = "tp-cp-dp"
+
+
+def members(group: str, ranks: int, degrees: Degrees) -> Members:
+    """All groups called ``group`` of ``ranks`` members each (0: a file that does not say, the usual ones), each in
+    rank order.
+
+    dp_group stands for every group over which weights are alike: dp with cp (Megatron-LM's), dp, a ZeRO shard of
+    neighbours in it, and with sequence-parallel weights also tp. Raises WorkloadError for a size that the degrees do
+    not give.
+    """
+    sizes = []
+    for found in candidates(group, ranks, degrees):
+        if not ranks or len(found[0]) == ranks:
+            return found
+        sizes.append(len(found[0]))
+    has = " or ".join(str(size) for size in dict.fromkeys(sizes)) or "none"
+    raise WorkloadError(f"{group} of {ranks} ranks: {degrees.label()} has {has}")
+
+
+def candidates(group: str, ranks: int, degrees: Degrees) -> Iterator[Members]:
+    """What the name may mean, the likeliest first."""
+    dense = degrees.dense
+    pipeline = rank_groups(dense, "pp")
+    match group:
+        case "tp_group" | "cp_group":
+            yield rank_groups(dense, group.removesuffix("_group"))
+        case "dp_group":
+            yield from _copies(ranks, degrees)
+        case "zero_replicate_group":
+            for whole in (rank_groups(dense, "dp-cp"), rank_groups(dense, STAGE)):
+                if ranks and len(whole[0]) % ranks == 0:
+                    yield _every(whole, len(whole[0]) // ranks)
+        case "ep_group":
+            yield rank_groups(degrees.expert, "ep", independent_ep=True)
+        case "ep_dp_group":
+            yield rank_groups(degrees.expert, "dp", independent_ep=True)
+        case "ep_tp_group":
+            yield rank_groups(degrees.expert, "tp")
+            yield rank_groups(degrees.expert, "tp-ep", independent_ep=True)
+        case "wp_group":
+            yield _neighbours(rank_groups(dense, STAGE), degrees.wp)
+        case "pp_group":
+            yield pipeline
+        case "embedding_group":
+            yield tuple(tuple(dict.fromkeys((one[0], one[-1]))) for one in pipeline)
+        case "all":
+            yield (tuple(range(degrees.world_size)),)
+
+
+def _copies(ranks: int, degrees: Degrees) -> Iterator[Members]:
+    dense, stage = degrees.dense, rank_groups(degrees.dense, STAGE)
+    if degrees.wp > 1:
+        yield _every(stage, degrees.wp)
+    whole = rank_groups(dense, "dp-cp")
+    yield whole
+    yield rank_groups(dense, "dp")
+    for each in (whole, stage):
+        if ranks and len(each[0]) % ranks == 0:
+            yield _neighbours(each, ranks)
+
+
+def _neighbours(groups: Members, size: int) -> Members:
+    """Each group cut into runs of ``size``."""
+    return tuple(one[low : low + size] for one in groups for low in range(0, len(one), size))
+
+
+def _every(groups: Members, stride: int) -> Members:
+    """Each group dealt into ``stride`` ones, whose members stand ``stride`` apart in it."""
+    return tuple(one[first::stride] for one in groups for first in range(stride))

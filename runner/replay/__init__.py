@@ -1,0 +1,1 @@
+"""A workload's operations, run one after another on their real groups."""

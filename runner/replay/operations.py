@@ -1,0 +1,154 @@
+"""Launches as calls on this rank's device and groups: collectives, messages, matrix products, sleep."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from profdb.cases import GemmCase
+from profiler.benchmarks import torch_collectives
+from profiler.benchmarks.launched import Call
+from profiler.benchmarks.linear import launch_gemm
+from profiler.device import Device
+from runner.groups.process_groups import Own
+from runner.replay.program import Launch
+from workload.aicb.general.csv_workload import COMPUTATION
+
+HALF_BYTES = 2
+
+
+class Compute(StrEnum):
+    """What computation is: products of the shapes, sleep for the file's time, or left out."""
+
+    REAL = "real"
+    SLEEP = "sleep"
+    SKIP = "skip"
+
+
+@dataclass(slots=True, kw_only=True)
+class Operations:
+    """Calls of one rank. All collectives share two buffers of bf16, as large as the largest needs: ``sent`` and
+    ``received``. ``pending`` are sends that may still be under way."""
+
+    device: Device
+    groups: Mapping[tuple[str, int], Own]
+    compute: Compute
+    dtype: str
+    sent: torch.Tensor
+    received: torch.Tensor
+    pending: list[Any] = field(default_factory=list)
+    _calls: dict[object, Call | None] = field(default_factory=dict)
+
+    def call(self, launch: Launch) -> Call | None:
+        """What to run for a launch, made once for equal ones; None for one that is left out.
+
+        Raises torch's out of memory when operands do not fit, UnsupportedCaseError for a product that torch refuses.
+        """
+        item = launch.item
+        shape = (item.comm_type, item.msg_size, item.shapes, item.elapsed_ms)
+        key = (*shape, launch.group, item.dst, item.src, launch.peer, launch.channel)
+        if key not in self._calls:
+            self._calls[key] = (
+                self._computation(launch) if item.comm_type == COMPUTATION else self._moved(launch)
+            )
+        return self._calls[key]
+
+    def finish(self) -> None:
+        """Wait for every send."""
+        for work in self.pending:
+            work.wait()
+        self.pending.clear()
+
+    def _computation(self, launch: Launch) -> Call | None:
+        item = launch.item
+        if self.compute is Compute.REAL and item.shapes is not None:
+            return launch_gemm(product_case(item.shapes, self.dtype), self.device).calls[0]
+        seconds = sleep_s(launch)
+        if self.compute is Compute.SLEEP and seconds > 0:
+            return lambda: time.sleep(seconds)
+        return None
+
+    def _moved(self, launch: Launch) -> Call:
+        """A collective or a message."""
+        if launch.channel is not None:
+            return self._message(launch, self.groups[launch.channel.group, launch.ranks])
+        assert launch.group is not None
+        own = self.groups[launch.group]
+        item = launch.item
+        sent, received = (whole(buffer, item.msg_size, launch.ranks) for buffer in (self.sent, self.received))
+        part = sent.numel() // launch.ranks
+        handle = own.handle
+        first, last = own.ranks[item.src or 0], own.ranks[item.dst or 0]
+        calls: dict[str, Call] = {
+            "all_reduce": lambda: torch_collectives.all_reduce(sent, handle),
+            "all_gather": lambda: torch_collectives.all_gather(received, sent[:part], handle),
+            "reduce_scatter": lambda: torch_collectives.reduce_scatter(received[:part], sent, handle),
+            "all_to_all": lambda: torch_collectives.all_to_all(received, sent, handle),
+            "broadcast": lambda: torch_collectives.broadcast(received, first, handle),
+            "reduce": lambda: dist.reduce(received, dst=last, group=handle),
+            "barrier": lambda: dist.barrier(group=handle),
+        }
+        same = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
+        return calls[same.get(item.comm_type, item.comm_type)]
+
+    def _message(self, launch: Launch, own: Own) -> Call:
+        peer = own.ranks[launch.peer]
+        sends = launch.item.comm_type == "isend"
+        buffer = whole(self.sent if sends else self.received, launch.item.msg_size, 1)
+        operation = dist.P2POp(dist.isend if sends else dist.irecv, buffer, peer, group=own.handle)
+        if not sends:
+            return lambda: torch_collectives.wait_for(operation)
+        return lambda: self.pending.extend(dist.batch_isend_irecv([operation]))
+
+
+def product_case(shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str) -> GemmCase:
+    """The product of two shapes as launched: (s, b, k) or (s, k) by (k, n); every row of the first is one of m."""
+    first, second = shapes
+    rows = 1
+    for side in first[:-1]:
+        rows *= side
+    return GemmCase(m=rows, k=first[-1], n=second[-1], layout="NN", dtype_in=dtype, dtype_out=dtype)
+
+
+def sleep_s(launch: Launch) -> float:
+    """Seconds that the file gives a computation: its time, or as AICB's own files have it its size in ns."""
+    item = launch.item
+    if item.elapsed_ms is not None:
+        return item.elapsed_ms * 1e-3
+    return 0.0 if item.shapes is not None else item.msg_size * 1e-9
+
+
+def whole(buffer: torch.Tensor, size_bytes: int, ranks: int) -> torch.Tensor:
+    """The first ``size_bytes`` of a buffer, rounded up to an equal part for every rank: bf16, or bytes where the size is
+    odd."""
+    if size_bytes % HALF_BYTES:
+        return buffer.view(torch.uint8)[: -(-size_bytes // ranks) * ranks]
+    elements = max(size_bytes // HALF_BYTES, 1)
+    return buffer[: -(-elements // ranks) * ranks]
+
+
+def buffer_elements(launches: Iterable[Launch]) -> int:
+    """bf16 elements that the largest message of the launches takes."""
+    largest = max((one.item.msg_size + HALF_BYTES * one.ranks for one in launches if one.ranks), default=0)
+    return -(-largest // HALF_BYTES) + 1
+
+
+def operations_for(
+    launches: Iterable[Launch],
+    device: Device,
+    groups: Mapping[tuple[str, int], Own],
+    compute: Compute,
+    dtype: str,
+) -> Operations:
+    """Buffers for all launches, filled with random numbers: links that compress, and power, tell zeros from data."""
+    elements = buffer_elements(launches)
+    sent, received = (
+        torch.rand(elements, device=device.torch_device).to(torch.bfloat16) for _ in ("sent", "received")
+    )
+    return Operations(
+        device=device, groups=groups, compute=compute, dtype=dtype, sent=sent, received=received
+    )

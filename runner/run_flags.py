@@ -1,0 +1,61 @@
+"""The options of the verbs ``run`` and ``analyse``; no torch, so that --help is quick."""
+
+import argparse
+from pathlib import Path
+
+from spec.program.limits import MOST_EPOCHS, MOST_GPUS
+from spec.program.parser import decimal, whole
+from workload.traffic.ranks import DEFAULT_ORDER
+
+MOST_SECONDS = 1e6
+DEGREES = ("tp", "cp", "ep", "etp", "pp")
+COMPUTE = ("real", "sleep", "skip")
+DTYPES = ("bf16", "fp16", "fp32")
+
+
+def add_run(verb: argparse.ArgumentParser) -> None:
+    """All options of ``run``."""
+    verb.add_argument(
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="general workload (CSV), or one for each pipeline stage (one whose name ends in -stage0 finds its likes)",
+    )
+    for axis in DEGREES:
+        verb.add_argument(
+            f"--{axis}",
+            type=whole(1, MOST_GPUS),
+            help="ranks (default: what the workload's arguments say, else 1)",
+        )
+    verb.add_argument(
+        "--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})"
+    )
+    how = verb.add_argument_group("how to run")
+    how.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    how.add_argument(
+        "--compute",
+        choices=COMPUTE,
+        default=COMPUTE[0],
+        help="computation as products of its shapes, as a sleep of the file's time, or left out (default real)",
+    )
+    how.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of products (default bf16)")
+    how.add_argument(
+        "--epoch_num",
+        type=whole(1, MOST_EPOCHS),
+        help="iterations; beyond those of the file its last again (default: as many as it has)",
+    )
+    how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=1, help="iterations before (default 1)")
+    how.add_argument(
+        "--timeout_s",
+        type=decimal(1e-3, MOST_SECONDS),
+        default=120.0,
+        help="longest wait of one rank for another (default 120)",
+    )
+    how.add_argument("--results", type=Path, default=Path("results"), help="folder (default results)")
+    how.add_argument("--quiet", action="store_true", help="the summary alone, no line an operation")
+
+
+def add_analyse(verb: argparse.ArgumentParser) -> None:
+    """All options of ``analyse``."""
+    verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")

@@ -70,7 +70,15 @@ def arguments() -> argparse.ArgumentParser:
     add("--dry_run", action="store_true", help="say what would be measured and for about how long")
     add("--smoke", action="store_true", help="one small case of every kind of kernel, kept nowhere")
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
-    add("--model", type=Path, help="measure the shapes of this model config as well, before all else")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--model", type=Path, help="measure the shapes of this model config as well, before all else"
+    )
+    chosen.add_argument(
+        "--cases",
+        type=Path,
+        help="measure exactly the cases of this file, as simulation_train_formulaic.py --write_cases writes them",
+    )
     add("--tp", type=number_list, default=(1, 2, 4, 8), help="tensor-parallel degrees of --model")
     fusing = parser.add_mutually_exclusive_group()
     fusing.add_argument(
@@ -104,6 +112,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
     """What the flags say; ConfigError for an unknown benchmark."""
+    from profiler.cases.given_cases import given_cases
     from profiler.cases.sweep_plan import check_names
     from profiler.profiling_run import RunOptions
 
@@ -120,6 +129,7 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
         timeout_s=given.timeout_s,
         model=given.model,
         model_tp=given.tp,
+        cases=given_cases(given.cases),
         began=BEGAN,
     )
 

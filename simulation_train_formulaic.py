@@ -24,7 +24,10 @@ from spec.settings.setting import typed_values
 from workload.settings.frameworks import WRITTEN, check_framework
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from profdb.on_demand import MeasuringDevice
+    from solver.answer.answer import Answer
     from solver.opening import Opened
 
 NOT_FEASIBLE = 3
@@ -83,7 +86,7 @@ def check_options(options: argparse.Namespace) -> None:
         raise ConfigError(
             where="--rank", key="rank", value=options.rank, allowed=f"1 to {shown}, the plans shown at most"
         )
-    files = {f"--{name}": getattr(options, name) for name in ("json", "csv", "export_simai")}
+    files = {f"--{name}": getattr(options, name) for name in ("json", "csv", "write_cases", "export_simai")}
     check_outputs(
         files | {f"--export_{name}": path for name, path in launch_files(options).items()},
         folders={
@@ -131,6 +134,8 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
             keep_measured(options, opened, device)
     if options.csv:
         write_csv(options.csv, answers)
+    if options.write_cases:
+        write_look_ups(options.write_cases, opened, answers)
     if options.rank > len(answers):
         raise ConfigError(
             where="--rank", key="rank", value=options.rank, allowed=f"1 to {len(answers)}, the plans shown"
@@ -145,6 +150,18 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     if files:
         launch_settings(opened, chosen, files)
     return 0 if options.run_all_solu or not obstacles(opened.question, chosen) else NOT_FEASIBLE
+
+
+def write_look_ups(path: Path, opened: "Opened", answers: "Sequence[Answer]") -> None:
+    """The cases to measure for these answers, with what was asked and of whom."""
+    from profdb.store.case_file import write_cases
+    from solver.report.look_ups import look_ups
+    from solver.report.result_files import question_record
+
+    origin = question_record(opened.question) | {"times": opened.source, "plans": len(answers)}
+    cases = look_ups(opened.question, [one.plan for one in answers])
+    write_cases(path, cases, origin)
+    print(f"\n{path}: {len(cases)} cases to measure (gen_profiler_data.py --cases {path})")
 
 
 def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":

@@ -6,24 +6,14 @@ profile holds nothing raises MissingCurveError, unless the book was opened with 
 and a book of modelled times, whose answers say so.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from ops.calls import (
-    AttentionCall,
-    GroupedProductCall,
-    KernelCall,
-    ProductCall,
-    flag_names,
-    label_names,
-    size_names,
-)
 from profdb.cases import Family
 from profdb.fits import FITTERS
-from profdb.fits.memory_bound import moves_bytes
 from profdb.fitting import Curve, curves_of
 from profdb.lookup.missing_curve import curve_name, measuring_command
 from profdb.lookup.priced import Priced
@@ -37,6 +27,7 @@ from profdb.lookup.queries import (
     P2PQuery,
     Query,
 )
+from profdb.lookup.query_words import busy_rows, curve_of
 from profdb.lookup.reuse import stand_ins
 from profdb.lookup.unique_shapes import unique_shapes
 from profdb.modelled.errors import model_error
@@ -44,7 +35,6 @@ from profdb.on_demand import OnDemand
 from profdb.sample import ProfileDatabase
 from profdb.store.data_file import load_profile
 from spec.arrays import BoolArray, IntArray
-from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
@@ -99,68 +89,31 @@ class CurveBook:
 
     def linear_s(self, query: LinearQuery) -> Priced:
         """Batched matrix products. A product with a size of 0 takes no time."""
-        labels = _labels(ProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
-        busy = _sizes_positive(ProductCall, query)
-        return self._price(Family.GEMM, labels, query.columns(), (busy, lambda book: book.linear_s(query)))
+        return self._answer(query, lambda book: book.linear_s(query))
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
         """Grouped matrix products of experts."""
-        labels = _labels(GroupedProductCall, query) | {"dtype_in": canonical_dtype(query.dtype)}
-        busy = _sizes_positive(GroupedProductCall, query)
-        return self._price(
-            Family.GROUPED_GEMM, labels, query.columns(), (busy, lambda book: book.grouped_linear_s(query))
-        )
+        return self._answer(query, lambda book: book.grouped_linear_s(query))
 
     def attention_s(self, query: AttentionQuery) -> Priced:
         """Attention calls, forward or backward alone."""
-        labels = _labels(AttentionCall, query) | {"dtype": canonical_dtype(query.dtype)}
-        busy = _sizes_positive(AttentionCall, query)
-        return self._price(
-            Family.ATTENTION, labels, query.columns(), (busy, lambda book: book.attention_s(query))
-        )
+        return self._answer(query, lambda book: book.attention_s(query))
 
     def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
         """Memory-bound kernels of ops.kernels; one that moves nothing in a direction takes no time."""
-        dtype = canonical_dtype(query.dtype)
-        labels = _labels(KernelCall, query) | {"direction": query.direction, "dtype": dtype}
-        busy = _sizes_positive(KernelCall, query) & moves_bytes(query.kernel, query.direction, dtype)
-        return self._price(
-            Family.MEMORY_BOUND, labels, query.columns(), (busy, lambda book: book.memory_bound_s(query))
-        )
+        return self._answer(query, lambda book: book.memory_bound_s(query))
 
     def collective_s(self, query: CollectiveQuery) -> Priced:
         """Collectives. A group of one rank or a size of 0 takes no time."""
-        columns = query.columns()
-        busy = (columns["size_bytes"] > 0) & (columns["intra"] * columns["inter"] > 1)
-        return self._price(
-            Family.COLLECTIVE,
-            {"collective": str(query.collective)},
-            columns,
-            (busy, lambda book: book.collective_s(query)),
-        )
+        return self._answer(query, lambda book: book.collective_s(query))
 
     def p2p_s(self, query: P2PQuery) -> Priced:
         """Messages between two ranks."""
-        columns = query.columns()
-        busy = (columns["size_bytes"] > 0) & (columns["intra"] * columns["inter"] > 1)
-        return self._price(
-            Family.COLLECTIVE, {"collective": "p2p"}, columns, (busy, lambda book: book.p2p_s(query))
-        )
+        return self._answer(query, lambda book: book.p2p_s(query))
 
     def optimizer_s(self, query: OptimizerQuery) -> Priced:
         """Optimizer steps."""
-        columns = query.columns()
-        labels = {
-            "kernel": query.kernel,
-            "parameter_dtype": canonical_dtype(query.parameter_dtype),
-            "gradient_dtype": canonical_dtype(query.gradient_dtype),
-        }
-        return self._price(
-            Family.OPTIMIZER,
-            labels,
-            columns,
-            (_all_positive(columns.values()), lambda book: book.optimizer_s(query)),
-        )
+        return self._answer(query, lambda book: book.optimizer_s(query))
 
     def host_s(self, kind: str) -> Priced:
         """Host-side cost of one launch, layer or micro-batch; arrays of length 1."""
@@ -189,6 +142,10 @@ class CurveBook:
                 if curve.key == held
             ]
         return self._choices[(family, key)]
+
+    def _answer(self, query: Query, ask: Callable[[Book], Priced]) -> Priced:
+        family, labels = curve_of(query)
+        return self._price(family, labels, query.columns(), (busy_rows(query), ask))
 
     def _price(
         self,
@@ -261,19 +218,3 @@ class CurveBook:
                 command=measuring_command(family, labels, self.profile.machine, across=across),
             )
         return ask(self._modelled)
-
-
-def _labels(call: type, query: Query) -> dict[str, str]:
-    """The words and flags that a call is declared with, as curves are keyed by them."""
-    labels = {name: str(getattr(query, name)) for name in label_names(call)}
-    return labels | {name: str(int(getattr(query, name))) for name in flag_names(call)}
-
-
-def _sizes_positive(call: type, query: Query) -> BoolArray:
-    """Where there is something to do: no size is 0."""
-    columns = query.columns()
-    return _all_positive(columns[name] for name in size_names(call))
-
-
-def _all_positive(columns: Iterable[IntArray]) -> BoolArray:
-    return np.asarray(np.all([column > 0 for column in columns], axis=0), dtype=np.bool_)

@@ -19,6 +19,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
 from profdb.store.columns import SampleTable, label_names, number_names
 from profdb.update import merged_into
 from spec.arrays import IntArray
+from spec.collectives import Collective
 from spec.errors import ProfileError
 from spec.origin import Origin
 
@@ -137,7 +138,9 @@ def case_of(family: Family, labels: dict[str, str], sizes: dict[str, int]) -> Ca
     """The case that a question's words and sizes stand for."""
     case_type = CASE_OF[family]
     flags = {item.name for item in fields(case_type) if item.type is bool}
-    typed = {name: word == "1" if name in flags else word for name, word in labels.items()}
+    typed: dict[str, object] = {name: word == "1" if name in flags else word for name, word in labels.items()}
+    if "collective" in labels:
+        typed["collective"] = Collective(labels["collective"])
     dtypes = product_dtypes(labels["dtype_in"]) if "dtype_in" in labels else {}
     case: Case = case_type(**sizes, **{**typed, **dtypes})
     return case

@@ -17,6 +17,7 @@ from profiler.attempt import DeviceLostError
 from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
 from profiler.benchmarks.memory_bound import only_compiled
+from profiler.cases.given_cases import cases_here, notes_of_left
 from profiler.cases.model_cases import model_cases
 from profiler.cases.sweep_plan import SweepPlan, describe, plan_cases
 from profiler.device import Device, choose_device
@@ -52,7 +53,7 @@ class RunOptions:
     model: Path | None = None
     model_tp: tuple[int, ...] = (1, 2, 4, 8)
     cases: tuple[Case, ...] | None = None
-    """Instead of the sweep's own list, in this order."""
+    """Instead of the sweep's own list, in this order; what this machine cannot run of them is left."""
     began: float = field(default_factory=time.monotonic)
     """When the program began, on time.monotonic's clock: what the budget counts from."""
     trials: TrialPlan = field(default_factory=TrialPlan)
@@ -99,9 +100,8 @@ def run_profiling(
     domain = domain_of(options, sheet, layout)
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
-    cases = options.cases
-    if cases is None:
-        cases = tuple(plan_cases(sweep_plan(options, device.kind, domain, world.size), wanted))
+    plan = sweep_plan(options, device.kind, domain, world.size)
+    cases = plan_cases(plan, wanted) if options.cases is None else cases_here(options.cases, plan)
     launcher: Launcher = TorchLauncher(world=world, compiled=fuses(options, device.kind))
     if launcher_for is not None:
         launcher = launcher_for(world)
@@ -138,7 +138,8 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     world.close()
     if held.journal is None:
         return None
-    notes = [*held.notes, *remarks(world, sheet)]
+    plan = sweep_plan(options, world.device.kind, world.domain_ranks, world.size)
+    notes = [*held.notes, *remarks(world, sheet), *notes_of_left(options.cases, plan)]
     report = finish(options, machine, held, result, notes)
     # closed when its samples are in the profile: until then no other run may take it
     held.journal.close()

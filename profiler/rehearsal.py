@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profdb.sample import Sample
+from profiler.cases.given_cases import plans_here
 from profiler.cases.model_cases import model_cases
 from profiler.cases.smoke import smoke_cases
 from profiler.cases.sweep_plan import describe, plan_cases, plan_tiers
@@ -27,7 +28,8 @@ def dry_run(options: RunOptions, layout: RankLayout) -> list[str]:
     device, sheet = device_and_sheet(options, layout)
     domain = domain_of(options, sheet, layout)
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
-    plans = plan_tiers(sweep_plan(options, device.kind, domain, layout.size), wanted)
+    plan = sweep_plan(options, device.kind, domain, layout.size)
+    plans = plan_tiers(plan, wanted) if options.cases is None else plans_here(options.cases, plan)
     return dry_run_lines(plans, sheet.cluster if sheet else None, options.trials)
 
 

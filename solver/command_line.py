@@ -86,6 +86,11 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
     out = parser.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
     out.add_argument("--csv", type=Path, help="write the plans shown to this file")
+    out.add_argument(
+        "--write_cases",
+        type=Path,
+        help="write the look-ups that the plans shown hang on, heaviest first, for gen_profiler_data.py --cases",
+    )
     out.add_argument("--draw_heatmap", action="store_true", help="draw the rank-by-rank traffic of the plan")
     out.add_argument("--draw_heatmap_path", type=Path, default=Path("heatmaps"), help="folder for them")
     out.add_argument("--export_simai", type=Path, help="write the plan as a SimAI workload")

@@ -15,7 +15,7 @@ from profdb.cases import Case, CollectiveCase
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import torch_dtype
-from profiler.cases.group_tilings import GroupTiling, tile
+from profiler.cases.group_tilings import GroupTiling, tile, why_untiled
 from profiler.ranks.world import World
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
@@ -53,21 +53,10 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
 def tiling_for(case: CollectiveCase, world: World) -> GroupTiling:
     """The groups of the case on this world; UnsupportedCaseError when they do not tile it."""
     domains = world.size // world.domain_ranks
-    fits = (
-        case.intra >= 1
-        and case.inter >= 1
-        and world.domain_ranks % case.intra == 0
-        and domains % case.inter == 0
-        and case.intra * case.inter > 1
-    )
-    if not fits:
-        raise UnsupportedCaseError(
-            f"groups of {case.intra} x {case.inter} do not tile {domains} domains of {world.domain_ranks}"
-        )
-    tiling = tile(case.intra, case.inter, world.domain_ranks, domains)
-    if tiling.siblings != case.siblings:
-        raise UnsupportedCaseError(f"{tiling.siblings} groups share a domain here, not {case.siblings}")
-    return tiling
+    reason = why_untiled(case, world.domain_ranks, domains)
+    if reason:
+        raise UnsupportedCaseError(reason)
+    return tile(case.intra, case.inter, world.domain_ranks, domains)
 
 
 def tilings_of(cases: Sequence[Case], world: World) -> list[GroupTiling]:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from profdb.cases import CollectiveCase
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTiling:
@@ -48,6 +50,23 @@ def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling
                 )
             )
     return GroupTiling(intra=intra, inter=inter, domain_ranks=domain_ranks, groups=tuple(groups))
+
+
+def why_untiled(case: CollectiveCase, domain_ranks: int, domains: int) -> str:
+    """Why the groups of the case do not tile so many domains of so many ranks; "" where they do."""
+    fits = (
+        case.intra >= 1
+        and case.inter >= 1
+        and domain_ranks % case.intra == 0
+        and domains % case.inter == 0
+        and case.intra * case.inter > 1
+    )
+    if not fits:
+        return f"groups of {case.intra} x {case.inter} do not tile {domains} domains of {domain_ranks}"
+    siblings = tile(case.intra, case.inter, domain_ranks, domains).siblings
+    if siblings != case.siblings:
+        return f"{siblings} groups share a domain here, not {case.siblings}"
+    return ""
 
 
 def all_tilings(domain_ranks: int, domains: int) -> tuple[GroupTiling, ...]:

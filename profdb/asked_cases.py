@@ -1,0 +1,86 @@
+"""A book that notes which cases it is asked for: what would have to be measured for its answers to be measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from profdb.cases import Case, HostCase
+from profdb.curvebook import Book
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import (
+    AttentionQuery,
+    CollectiveQuery,
+    GroupedLinearQuery,
+    LinearQuery,
+    MemoryBoundQuery,
+    OptimizerQuery,
+    P2PQuery,
+    Query,
+)
+from profdb.lookup.query_words import busy_rows, curve_of
+from profdb.lookup.unique_shapes import unique_shapes
+from profdb.on_demand import case_of
+from profdb.store.columns import number_names
+
+Asked = TypeVar("Asked", bound=Query)
+
+
+@dataclass(slots=True, kw_only=True)
+class AskedCases:
+    """Answers as ``book`` does. ``asked`` holds each case since it was last emptied, with the seconds answered for one
+    launch of it."""
+
+    book: Book
+    asked: dict[Case, float] = field(default_factory=dict)
+
+    def linear_s(self, query: LinearQuery) -> Priced:
+        """Batched matrix products."""
+        return self._noted(query, self.book.linear_s)
+
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+        """Grouped matrix products of experts."""
+        return self._noted(query, self.book.grouped_linear_s)
+
+    def attention_s(self, query: AttentionQuery) -> Priced:
+        """Attention calls."""
+        return self._noted(query, self.book.attention_s)
+
+    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+        """Memory-bound kernels."""
+        return self._noted(query, self.book.memory_bound_s)
+
+    def collective_s(self, query: CollectiveQuery) -> Priced:
+        """Collectives."""
+        return self._noted(query, self.book.collective_s)
+
+    def p2p_s(self, query: P2PQuery) -> Priced:
+        """Messages between two ranks."""
+        return self._noted(query, self.book.p2p_s)
+
+    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+        """Optimizer steps."""
+        return self._noted(query, self.book.optimizer_s)
+
+    def host_s(self, kind: str) -> Priced:
+        """Host costs."""
+        priced = self.book.host_s(kind)
+        self.asked[HostCase(kind=kind)] = float(priced.seconds[0])
+        return priced
+
+    def _noted(self, query: Asked, ask: Callable[[Asked], Priced]) -> Priced:
+        priced = ask(query)
+        family, labels = curve_of(query)
+        rows = np.flatnonzero(busy_rows(query))
+        if not rows.size:
+            return priced
+        columns = {name: column[rows] for name, column in query.columns().items()}
+        unique, inverse = unique_shapes(columns)
+        seconds = np.zeros(len(next(iter(unique.values()))))
+        seconds[inverse] = priced.seconds[rows]
+        kept = [name for name in unique if name in number_names(family)]
+        for row, second in enumerate(seconds.tolist()):
+            case = case_of(family, labels, {name: int(unique[name][row]) for name in kept})
+            self.asked[case] = second
+        return priced

@@ -1,0 +1,104 @@
+"""A file of cases to measure: what a search asked for, each case with all that its key holds.
+
+JSON, so that a person can read it and take lines out:
+
+    {"format": "cases 1", "origin": {"model": "...", ...},
+     "cases": [{"seconds": 0.12, "family": "gemm", "case": {"batch": 1, "m": 4096, ...}}, ...]}
+
+``seconds`` is what of a step hangs on the case, by the book that was asked; heaviest first. Nobody reads it but
+people and the order.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from profdb.cases import FAMILY_OF, Case
+from profdb.store.columns import number_limits
+from profdb.store.journal import case_from_plain
+from spec.errors import ProfileError
+from spec.replaced_file import replaced_file
+from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+
+FORMAT = "cases 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeighedCase:
+    """A case and the seconds of a step that hang on it."""
+
+    case: Case
+    seconds: float
+
+
+def write_cases(path: Path, cases: Sequence[WeighedCase], origin: Mapping[str, object]) -> None:
+    """Write the cases in their order, whole or not at all; ``origin`` says whose they are."""
+    lines = [
+        json.dumps(
+            {
+                "seconds": one.seconds,
+                "family": FAMILY_OF[type(one.case)].value,
+                "case": asdict(one.case),
+            }
+        )
+        for one in cases
+    ]
+    head = f'{{"format": {json.dumps(FORMAT)},\n "origin": {json.dumps(dict(origin))},\n "cases": [\n'
+    with replaced_file(path) as handle:
+        handle.write(head + ",\n".join(f"  {line}" for line in lines) + "\n]}\n")
+
+
+def read_cases(path: Path) -> tuple[Case, ...]:
+    """The cases of a file in its order, each once.
+
+    Raises ProfileError, with the number of the case, for anything that ``write_cases`` would not write.
+    """
+    try:
+        plain = json.loads(read_file_text(path, MOST_MEASURED_BYTES))
+    except UnreadableFileError as error:
+        raise ProfileError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{path}: is no JSON ({error}); write it with --write_cases") from error
+    if (
+        not isinstance(plain, dict)
+        or plain.get("format") != FORMAT
+        or not isinstance(plain.get("cases"), list)
+    ):
+        raise ProfileError(f'{path}: is no file of cases ("format": "{FORMAT}"); write it with --write_cases')
+    if not plain["cases"]:
+        raise ProfileError(f"{path}: holds no cases")
+    return tuple(
+        dict.fromkeys(_case(path, number, one) for number, one in enumerate(plain["cases"], start=1))
+    )
+
+
+def _case(path: Path, number: int, plain: Any) -> Case:
+    """One entry as a case whose numbers and words are those of its family."""
+    try:
+        case = case_from_plain(plain["family"], plain["case"])
+        strange = sorted(set(plain["case"]) - {item.name for item in fields(case)})
+        if strange:
+            raise ValueError(f"no field {strange[0]!r}")
+        _check_values(case)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ProfileError(f"{path}, case {number}: {said[:200]}") from error
+    return case
+
+
+def _check_values(case: Case) -> None:
+    """ValueError for a number or a word that no sample can have."""
+    limits = number_limits(FAMILY_OF[type(case)])
+    for item in fields(case):
+        value = getattr(case, item.name)
+        if item.name not in limits:
+            if not isinstance(value, str):
+                raise ValueError(f"{item.name} = {str(value)[:40]!r}: a word")
+            continue
+        least, most = limits[item.name]
+        kind = bool if item.type is bool else int
+        if type(value) is not kind or not least <= value <= most:
+            wanted = "true or false" if kind is bool else f"a whole number from {least} to {most}"
+            raise ValueError(f"{item.name} = {str(value)[:40]}: {wanted}")

@@ -1,0 +1,95 @@
+"""The look-ups that the seconds of plans hang on: the cases to measure, so that an answer is measured.
+
+A plan is priced again by the same lines as ever, with a book that notes what it is asked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ops.layout import Layout
+from ops.op import Op
+from profdb.asked_cases import AskedCases
+from profdb.cases import Case
+from profdb.lookup.priced import Priced
+from profdb.store.case_file import WeighedCase
+from solver.plans.plan_table import Plan, PlanTable
+from solver.price import Sized, price, sized
+from solver.question import Question
+from solver.times.layer_times import layer_times
+from solver.times.op_times import Pricer, TimedOp
+from spec.arrays import IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotingPricer(Pricer):
+    """Prices as any, and adds to ``seconds`` of each case what the operation that asks for it takes on its device,
+    hidden or not."""
+
+    asked: AskedCases
+    seconds: dict[Case, float]
+
+    def time(self, op: Op, layout: Layout) -> TimedOp:
+        """Price one operation (Pricer.time) and weigh what it asked for."""
+        self._begin()
+        timed = Pricer.time(self, op, layout)
+        self._weigh(float(timed.seconds.max(initial=0.0)))
+        return timed
+
+    def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
+        """Price a message between stages (Pricer.hop) and weigh it."""
+        self._begin()
+        priced = Pricer.hop(self, layout, size_bytes)
+        self._weigh(float(priced.seconds.max(initial=0.0)))
+        return priced
+
+    def _begin(self) -> None:
+        """What was asked outside of an operation (the host's costs) weighs its own seconds."""
+        for case, one_s in self.asked.asked.items():
+            self.seconds.setdefault(case, one_s)
+        self.asked.asked.clear()
+
+    def _weigh(self, seconds: float) -> None:
+        for case in self.asked.asked:
+            self.seconds[case] = self.seconds.get(case, 0.0) + seconds
+        self.asked.asked.clear()
+
+
+def look_ups(question: Question, plans: Sequence[Plan]) -> list[WeighedCase]:
+    """Every case that the plans ask for, heaviest first by the plan that takes longest for it."""
+    heaviest: dict[Case, float] = {}
+    for plan in plans:
+        for case, seconds in _seconds_by_case(question, plan).items():
+            heaviest[case] = max(seconds, heaviest.get(case, 0.0))
+    ordered = sorted(heaviest.items(), key=lambda one: -one[1])
+    return [WeighedCase(case=case, seconds=seconds) for case, seconds in ordered]
+
+
+def _seconds_by_case(question: Question, plan: Plan) -> dict[Case, float]:
+    """Seconds of a step that the stage which runs it most spends in what asks for each case."""
+    table = sized(question.model, question.job, PlanTable.of(plan), question.cluster)
+    total: dict[Case, float] = {}
+    for piece, count in zip(table.layers.pieces, _most_runs(table), strict=True):
+        pricer = _noting(question.pricer)
+        split = table.plans.schedule.splits_backward
+        layer_times(pricer, question.job, piece, table.layers.layout, split=split)
+        for case, seconds in pricer.seconds.items():
+            total[case] = total.get(case, 0.0) + seconds * count
+    once = _noting(question.pricer)
+    price(question.model, question.job, table, once)
+    # what comes up only here is of the step's end and of messages between stages
+    return once.seconds | total
+
+
+def _most_runs(table: Sized) -> list[int]:
+    """How often a step runs each piece on the stage that has most of it."""
+    stages, micro = table.stages, int(table.plans.num_micro.max())
+    held = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
+    return [int(np.max(count)) * micro for count in held]
+
+
+def _noting(pricer: Pricer) -> NotingPricer:
+    asked = AskedCases(book=pricer.book)
+    values = {item.name: getattr(pricer, item.name) for item in fields(Pricer)} | {"book": asked}
+    return NotingPricer(**values, asked=asked, seconds={})

@@ -1,0 +1,53 @@
+"""Given cases are measured, those alone and in their order; what this machine cannot run is left and counted."""
+
+from pathlib import Path
+
+from profdb.cases import Case, CollectiveCase, GemmCase, MemoryBoundCase
+from profdb.store.data_file import load_profile
+from profiler.cases.given_cases import cases_here, notes_of_left
+from profiler.cases.sweep_plan import SweepPlan
+from profiler.profiling_run import RunOptions, run_profiling
+from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import World
+from spec.collectives import Collective
+from tests.profiler.fakes import FakeClock, FakeLauncher
+
+ROOT = Path(__file__).resolve().parents[3]
+PRODUCTS = [GemmCase(m=m, k=8, n=8) for m in (64, 8, 512)]
+FUSED = MemoryBoundCase(kernel="swiglu", direction="forward", rows=8, width=8)
+
+
+def gathered(intra: int, inter: int, siblings: int) -> CollectiveCase:
+    return CollectiveCase(
+        collective=Collective.ALL_GATHER, size_bytes=1 << 20, intra=intra, inter=inter, siblings=siblings
+    )
+
+
+def test_groups_that_this_world_cannot_form_are_left_with_their_reason() -> None:
+    plan = SweepPlan(device_kind="cuda", domain_ranks=8, domains=2, left_out=frozenset({"swiglu"}))
+    fitting, others = [gathered(8, 2, 1), gathered(2, 1, 4)], [gathered(8, 4, 1), gathered(2, 1, 1)]
+    cases: list[Case] = [*others, *fitting, FUSED, *PRODUCTS]
+    assert cases_here(cases, plan) == [*fitting, *PRODUCTS]
+    notes = notes_of_left(cases, plan)
+    assert len(notes) == 3
+    assert any("do not tile 2 domains of 8" in note for note in notes)
+    assert any("compiler" in note for note in notes)
+    assert notes_of_left(None, plan) == []
+
+
+def test_a_run_measures_the_given_cases_in_their_order_and_stores_nothing_else(tmp_path: Path) -> None:
+    launcher = FakeLauncher(clock=FakeClock())
+
+    def launcher_for(world: World) -> FakeLauncher:
+        return launcher
+
+    output = tmp_path / "data.pt"
+    given = (*PRODUCTS, gathered(8, 1, 1))
+    options = RunOptions(output=output, root=ROOT, device="cpu", cases=given, resume=True)
+    report = run_profiling(options, RankLayout(), launcher_for)
+    assert launcher.launched == PRODUCTS
+    assert {sample.case for sample in load_profile(output).samples} == set(PRODUCTS)
+    assert report is not None
+    assert [note for note in report.notes if note.startswith("1 of the given cases left: ")]
+    run_profiling(options, RankLayout(), launcher_for)  # --resume measures what is not there yet
+    assert launcher.launched == PRODUCTS

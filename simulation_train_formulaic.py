@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solver.command_line import parser
+from solver.command_line import constraints_typed, parser
 from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
 from spec.errors import ConfigError
 from spec.program.outputs import check_outputs
@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
         missing=options.missing,
         calibration=options.calibration,
         transfer=options.transfer,
+        constraints=constraints_typed(options),
     )
     asked = read_request(request)
     check_framework(launch_files(options), asked.job.preset.name)
@@ -123,7 +124,12 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     check_exports(files, asked.config.model, asked.job)
     device = measuring_device(options) if options.measure_missing else None
     opened = open_asked(request, asked, device)
-    told = question_lines(opened.question, opened.times, assumed_framework=asked.assumed_framework)
+    told = question_lines(
+        opened.question,
+        opened.times,
+        assumed_framework=asked.assumed_framework,
+        constraints=asked.constraints,
+    )
     print(told, end="\n\n")
     try:
         answers = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
@@ -149,7 +155,11 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
         bundle(options, opened, chosen, ROOT)
     if files:
         launch_settings(opened, chosen, files)
-    return 0 if options.run_all_solu or not obstacles(opened.question, chosen) else NOT_FEASIBLE
+    return (
+        0
+        if options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
+        else NOT_FEASIBLE
+    )
 
 
 def write_look_ups(path: Path, opened: "Opened", answers: "Sequence[Answer]") -> None:

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spec.presets.registry import PRESETS
+from spec.program.kinds import Flag, Several
 from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
 from spec.program.parser import OneLineParser, decimal, whole
+from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import DEFAULT_FRAMEWORK
 from spec.settings.precision import PRECISIONS
+from spec.settings.setting import typed_values
 
 
 def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -79,6 +82,7 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
         default="cuda",
         help="with --measure_missing: what to measure on; the profile must be of it (default cuda)",
     )
+    add_constraints(parser.add_argument_group("constraints on plans (docs/questions.md)"))
     task = parser.add_argument_group("task")
     task.add_argument("--run_all_solu", action="store_true", help="search every plan")
     task.add_argument("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
@@ -107,3 +111,35 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
         "--strict_export", action="store_true", help="refuse to export what the format cannot say"
     )
     return parser
+
+
+def add_constraints(group: "argparse._ArgumentGroup") -> None:
+    """The options of spec.settings.constraints."""
+    for verb, means in (("fix", "values"), ("max", "the largest values"), ("min", "the smallest values")):
+        group.add_argument(f"--{verb}", help=f"{means} of keys of a plan: tp=8,micro_batch=4")
+    group.add_argument("--modes", help="strategies to try: mtp,fsp")
+    group.add_argument("--zero", help="ZeRO stages to try: 0,1")
+    group.add_argument("--no_recompute", action="store_true", help="nothing runs again in the backward")
+    group.add_argument("--memory_gib", help="GiB that a plan may need of each device")
+    group.add_argument("--headroom", help="share of the usable memory to leave free: 10%%")
+    group.add_argument(
+        "--keep_tp_in_node",
+        action="store_true",
+        help="tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
+    )
+
+
+def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
+    """The constraints of a command line, as written; ConfigError for keys and values that there are not."""
+    said: dict[str, object] = {}
+    for verb in BY_KEY:
+        if (text := getattr(options, verb)) is not None:
+            said[verb] = typed_values(text, keys_of(verb), f"--{verb}")
+    for key, setting in constraint_settings().items():
+        typed = getattr(options, key)
+        if isinstance(setting.kind, Flag):
+            said |= {key: True} if typed else {}
+        elif typed is not None:
+            text = typed.replace(",", "+") if isinstance(setting.kind, Several) else typed
+            said[key] = setting.read(text, f"--{key}")
+    return said

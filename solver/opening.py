@@ -1,6 +1,6 @@
 """From a request to a question: the profile is loaded, or the cluster's sheet asked, and the book opened."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from profdb.on_demand import MeasuringDevice
@@ -13,6 +13,7 @@ from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
 from spec.errors import ProfileError
 from spec.readers.config_file import ConfigFile
+from spec.settings.constraints import Constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Opened:
     config: ConfigFile
     times: ClusterTimes
     profile_path: Path
+    constraints: Constraints = field(default_factory=Constraints)
 
     @property
     def source(self) -> str:
@@ -58,6 +60,7 @@ def open_asked(request: Request, asked: Asked, device: MeasuringDevice | None = 
         config=asked.config,
         times=times,
         profile_path=held.path,
+        constraints=asked.constraints,
     )
 
 

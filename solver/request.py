@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ops.strategies.registry import strategy_named
 from profdb.store.data_file import load_profile
 from profdb.store.glance import cluster_named_by
 from solver.adapter_rules import check_adapters
+from solver.memory.device_memory import limit_bytes
+from solver.plans.constraints import check_schedules
 from solver.schedules.registry import Schedule
 from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
@@ -19,6 +22,7 @@ from spec.model_size import check_model_size, config_for_size
 from spec.presets.preset import FrameworkPreset
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
+from spec.settings.constraints import Constraints, constraints_of, merged
 from spec.settings.job import DEFAULT_FRAMEWORK, AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
@@ -32,7 +36,7 @@ class Request:
     ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat it as
     it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project folder, where
     configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit;
-    ``transfer`` restates a measured profile of another GPU. Without ``profile`` it is DEFAULT_PROFILE, if that is there.
+    ``transfer`` restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without ``profile`` it is DEFAULT_PROFILE, if that is there.
     """
 
     root: Path
@@ -49,18 +53,20 @@ class Request:
     missing: str = "error"
     calibration: Path | None = None
     transfer: bool = False
+    constraints: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The config and the job of a request; the cluster as its ``sheet`` says, and what the job gets of it;
-    ``assumed_framework``: neither the request nor the config names one."""
+    ``assumed_framework``: neither the request nor the config names one; what is demanded of plans."""
 
     config: ConfigFile
     sheet: ClusterSpec
     cluster: ClusterSpec
     job: JobSpec
     assumed_framework: bool
+    constraints: Constraints = field(default_factory=Constraints)
 
 
 def read_request(request: Request) -> Asked:
@@ -74,12 +80,16 @@ def read_request(request: Request) -> Asked:
     check_names(job.preset)
     check_formats(job.precision, sheet)
     check_adapters(config.model, job)
+    constraints = constraints_of(merged(config.constraints, request.constraints))
+    check_schedules(constraints)
+    limit_bytes(sheet, constraints)
     return Asked(
         config=config,
         sheet=sheet,
         cluster=segmented(sheet, job.world_size, job.nvlink_segment),
         job=job,
         assumed_framework=request.framework is None and config.framework is None,
+        constraints=constraints,
     )
 
 

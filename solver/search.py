@@ -12,17 +12,18 @@ from solver.answer.answer import Answer, answer_of
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
 from solver.calibration import calibrated_cost
-from solver.memory.device_memory import usable_bytes
+from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import needs_words
 from solver.plans.partial_recompute import least_recomputed
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
 from solver.price import Sized, StepCost, price, sized
 from solver.question import Question
-from spec.arrays import BoolArray, FloatArray, IntArray, bools
+from spec.arrays import FloatArray, IntArray, bools
 from spec.errors import NoFeasiblePlanError
 
 OUT_OF_MEMORY = "does not fit in memory"
+OVER_LIMIT = "fits, but needs more memory than is asked for"
 # A recomputed forward is at most a quarter of forward, forward again and twice as much backward.
 LEAST_SHARE = 0.75
 # Assumption: a block's 300 fastest fully recomputed plans hold its fastest partly recomputed one.
@@ -68,29 +69,30 @@ def search(
     began = time.perf_counter()
     priced: list[PricedTable] = []
     rejected: dict[str, int] = {}
+    limit = limit_bytes(question.cluster, space.constraints)
     seen, miss = 0, _Miss(needed_bytes=float("inf"), words="none came as far as memory")
     for block in space.blocks:
         drafted = enumerate_block(question.model, question.job, question.cluster, space, block)
         seen += drafted.seen
-        for reason, count in drafted.rejected.items():
-            rejected[reason] = rejected.get(reason, 0) + count
+        fallen = [drafted.rejected]
         if len(drafted.plans):
-            fitting, dropped, block_miss = _fit(question, drafted.plans)
+            fitting, dropped, block_miss = _fit(question, drafted.plans, limit)
             miss = min(miss, block_miss, key=lambda one: one.needed_bytes)
-            if dropped:
-                rejected[OUT_OF_MEMORY] = rejected.get(OUT_OF_MEMORY, 0) + dropped
+            fallen.append(dropped)
             if fitting is not None:
                 priced.append(_priced(question, fitting))
+        for reason, count in (item for counted in fallen for item in counted.items()):
+            rejected[reason] = rejected.get(reason, 0) + count
         tick()
     if not priced:
         raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
-    for partly in _partly_recomputed(question, priced):
+    for partly in _partly_recomputed(question, priced, limit):
         priced.append(partly)
         seen += len(partly.needed_bytes)
     return _ranked(question, priced, top_k, (seen, rejected, miss.words, began))
 
 
-def _partly_recomputed(question: Question, priced: list[PricedTable]) -> list[PricedTable]:
+def _partly_recomputed(question: Question, priced: list[PricedTable], limit: float) -> list[PricedTable]:
     """Plans between no recomputation, which does not fit, and all of it: for the fastest fully recomputed
     ones of each block that could still win, as no plan gains more than its recomputation takes."""
     if not question.job.preset.recomputation.partial:
@@ -105,7 +107,9 @@ def _partly_recomputed(question: Question, priced: list[PricedTable]) -> list[Pr
         rows = order[one.cost.step_s[order] * LEAST_SHARE < best_s].astype(np.int64)
         if not rows.size:
             continue
-        partly = least_recomputed(plans.take(rows), question.model.num_layers, lambda p: _fits(question, p))
+        partly = least_recomputed(
+            plans.take(rows), question.model.num_layers, lambda p: bools(_needed(question, p) <= limit)
+        )
         if partly is not None:
             found.append(_priced(question, partly))
     return found
@@ -119,27 +123,28 @@ class _Miss:
     words: str
 
 
-def _fits(question: Question, plans: PlanTable) -> BoolArray:
-    """Which plans need no more than the device has."""
-    needed = sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
-    return bools(needed <= usable_bytes(question.cluster))
+def _needed(question: Question, plans: PlanTable) -> FloatArray:
+    """Bytes that each plan's worst stage needs of a device."""
+    return sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
 
 
-def _fit(question: Question, plans: PlanTable) -> tuple[PlanTable | None, int, _Miss]:
-    """The plans whose worst stage fits, how many do not, and the closest of those."""
-    device = sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
-    limit = usable_bytes(question.cluster)
-    fits = device <= limit
-    dropped = int(np.count_nonzero(~fits))
+def _fit(
+    question: Question, plans: PlanTable, limit: float
+) -> tuple[PlanTable | None, dict[str, int], _Miss]:
+    """The plans whose worst stage needs at most ``limit`` bytes, how many do not by reason, and the closest of those."""
+    needed = _needed(question, plans)
+    fits = needed <= limit
+    on_device = needed <= usable_bytes(question.cluster)
+    counts = {OUT_OF_MEMORY: ~fits & ~on_device, OVER_LIMIT: ~fits & on_device}
     miss = _Miss(needed_bytes=float("inf"), words="")
-    if dropped:
-        row = int(np.argmin(np.where(fits, np.inf, device)))
+    if not fits.all():
+        row = int(np.argmin(np.where(fits, np.inf, needed)))
         miss = _Miss(
-            needed_bytes=float(device[row]),
-            words=f"{plans.plan(row).label()} {needs_words(float(device[row]), limit)}",
+            needed_bytes=float(needed[row]),
+            words=f"{plans.plan(row).label()} {needs_words(float(needed[row]), limit)}",
         )
     kept = plans.take(np.flatnonzero(fits).astype(np.int64)) if fits.any() else None
-    return kept, dropped, miss
+    return kept, {reason: int(np.count_nonzero(rows)) for reason, rows in counts.items() if rows.any()}, miss
 
 
 def _priced(question: Question, plans: PlanTable) -> PricedTable:

@@ -12,7 +12,7 @@ from ops.strategies.registry import strategy_named
 from ops.strategies.sharding import Sharding
 from solver.plans.draft import Draft
 from solver.plans.plan_table import Plan, PlanTable
-from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS, WITHOUT_ORDER
+from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS, WITHOUT_ORDER, Rule
 from solver.schedules.registry import Schedule, schedule_named
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
@@ -186,14 +186,16 @@ def _draft(question: "Question", plan: Plan) -> Draft:
     )
 
 
-def broken_rules(question: "Question", plan: Plan) -> tuple[str, ...]:
-    """Every rule of the search that the plan breaks, besides memory."""
+def broken_rules(question: "Question", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
+    """Every rule of the search, and of those ``also`` held, that the plan breaks, besides memory."""
     draft = _draft(question, plan)
     passed_over = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}
     broken = [
-        rule.reason for rule in RULES if rule.reason not in passed_over and not np.all(rule.keep(draft))
+        rule.reason
+        for rule in (*RULES, *also)
+        if rule.reason not in passed_over and not np.all(rule.keep(draft))
     ]
     turns = plan.schedule.route.turns
     rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or turns

@@ -42,16 +42,19 @@ class NoFeasiblePlanError(UserError):
     """Every plan was rejected.
 
     ``rejected`` maps a reason to the number of plans it removed; ``nearest_miss`` says in words
-    which plan came closest and by how much it failed.
+    which plan came closest and by how much it failed; ``change`` the cheapest change after which a
+    plan fits ("" where nobody looked for one).
     """
 
-    def __init__(self, *, rejected: Mapping[str, int], nearest_miss: str) -> None:
+    def __init__(self, *, rejected: Mapping[str, int], nearest_miss: str, change: str = "") -> None:
         self.rejected = dict(rejected)
         self.nearest_miss = nearest_miss
+        self.change = change
         reasons = ", ".join(
             f"{reason}: {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1])
         )
-        super().__init__(f"no plan fits ({reasons}); nearest miss: {nearest_miss}")
+        cheapest = f"; cheapest change: {change}" if change else ""
+        super().__init__(f"no plan fits ({reasons}); nearest miss: {nearest_miss}{cheapest}")
 
 
 class ExportError(UserError):

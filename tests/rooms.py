@@ -50,6 +50,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "restated",
         "cluster_times",
         "opening",
+        "decision",
         "report",
         "calibrate",
     ),

@@ -1,6 +1,6 @@
 """Commands that README.md, docs/ and the other pages show: their flags exist, and what names all that it needs runs.
 
-docs/workloads.md, docs/adding.md and docs/published.md have tests of their own, which compare what is printed as well.
+docs/workloads.md, docs/adding.md, docs/published.md and docs/questions.md have tests of their own, which compare what is printed as well.
 """
 
 import importlib
@@ -30,7 +30,7 @@ PAGES = (
     *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
 )
 RECIPES = "docs/adding.md"  # adds programs' flags first
-TESTED_APART = ("docs/workloads.md", RECIPES, "docs/published.md")
+TESTED_APART = ("docs/workloads.md", RECIPES, "docs/published.md", "docs/questions.md")
 
 # In a block of its own, behind $ or not; or in a sentence, in backticks.
 BLOCK = re.compile(r"^(?: {4}|\$ |)(?:\.venv/bin/)?((?:python|torchrun|srun) .*)$", re.MULTILINE)

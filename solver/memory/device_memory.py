@@ -1,5 +1,7 @@
 """What a process takes of its GPU beside its tensors: allocator slack, CUDA context, communicators."""
 
+from math import inf
+
 import numpy as np
 
 from ops.groups import Group, group_of, place
@@ -8,7 +10,9 @@ from ops.op import Axis
 from ops.strategies.weight_copies import WeightCopies
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
-from spec.units import MIB
+from spec.errors import ConfigError
+from spec.settings.constraints import Constraints
+from spec.units import GIB, MIB, bytes_to_gib
 
 # Assumption: freed and split blocks that PyTorch's caching allocator keeps beyond what is allocated.
 ALLOCATOR_SLACK = 0.04
@@ -78,3 +82,19 @@ def _one(domain: NetworkDomain, intra: IntArray, inter: IntArray) -> FloatArray:
 def usable_bytes(cluster: ClusterSpec) -> float:
     """Device memory a plan may need at most."""
     return cluster.gpu.memory_bytes * (1.0 - UNUSABLE_SHARE)
+
+
+def limit_bytes(cluster: ClusterSpec, constraints: Constraints) -> float:
+    """Device memory that a plan of a search may need at most, where a user leaves some of it free.
+
+    Raises ConfigError for a limit beyond what the device has.
+    """
+    usable = usable_bytes(cluster)
+    if GIB * constraints.memory_gib > usable and constraints.memory_gib < inf:
+        raise ConfigError(
+            where="constraints",
+            key="memory_gib",
+            value=constraints.memory_gib,
+            allowed=f"at most {bytes_to_gib(usable):.1f}, what {cluster.gpu.name} has to use",
+        )
+    return min(usable * (1.0 - constraints.headroom), GIB * constraints.memory_gib)

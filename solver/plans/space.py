@@ -1,6 +1,6 @@
 """The search space: every combination of degrees, cut down by the rules as it grows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
+from solver.plans.constraints import constraint_rules, fixed_degrees, fixed_modules
 from solver.plans.draft import Draft
 from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal
 from solver.plans.plan_table import PlanTable
@@ -18,6 +19,7 @@ from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
+from spec.settings.constraints import Constraints
 
 Shape = tuple[str, Recompute, Schedule]
 
@@ -33,14 +35,18 @@ UNSEARCHED: dict[str, tuple[float, ...]] = {
 }
 
 
+NO_CONSTRAINTS = Constraints()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What to try: the degrees by column, and the choices that change the formulas' shape."""
+    """What to try: the degrees by column, the choices that change the formulas' shape, and what is demanded of plans."""
 
     degrees: dict[str, tuple[float, ...]]
     strategies: tuple[str, ...]
     recomputes: tuple[Recompute, ...]
     schedules: tuple[Schedule, ...] = (Schedule.ONE_F_ONE_B,)
+    constraints: Constraints = NO_CONSTRAINTS
 
     @property
     def blocks(self) -> tuple[Shape, ...]:
@@ -69,8 +75,8 @@ def tensor_degrees(limit: int) -> tuple[int, ...]:
     return (*small, *range(16, limit + 1, 8))
 
 
-def full_space(model: ModelSpec, job: JobSpec) -> Space:
-    """Every plan the formulas can price for this model and job under its framework preset."""
+def full_space(model: ModelSpec, job: JobSpec, constraints: Constraints = NO_CONSTRAINTS) -> Space:
+    """Every plan the formulas can price for this model and job under its framework preset and the ``constraints``."""
     heads = min(model.cut_heads, default=job.world_size)
     experts = max((run.block.moe.num_experts for run in model.blocks if run.block.moe), default=1)
     world = job.world_size
@@ -80,21 +86,23 @@ def full_space(model: ModelSpec, job: JobSpec) -> Space:
     )
     middle = (Recompute.SELECTIVE,) if spares else ()
     recomputes = (Recompute.NONE, *middle, Recompute.FULL)
+    degrees: dict[str, tuple[float, ...]] = {
+        "cp": _context_degrees(job),
+        "pp": tuple(d for d in divisors(world) if d <= model.num_layers),
+        "tp": tensor_degrees(min(world, heads)),
+        "wp": tensor_degrees(world),
+        "ep": divisors(experts),
+        "zero_stage": job.preset.data_parallel.zero_stages,
+        "zero_size": divisors(world),
+        "micro_batch": divisors(job.global_batch_sequences),
+        "vpp": _chunk_numbers(model, job),
+    }
     return Space(
-        degrees={
-            "cp": _context_degrees(job),
-            "pp": tuple(d for d in divisors(world) if d <= model.num_layers),
-            "tp": tensor_degrees(min(world, heads)),
-            "wp": tensor_degrees(world),
-            "ep": divisors(experts),
-            "zero_stage": job.preset.data_parallel.zero_stages,
-            "zero_size": divisors(world),
-            "micro_batch": divisors(job.global_batch_sequences),
-            "vpp": _chunk_numbers(model, job),
-        },
+        degrees=degrees | fixed_degrees(constraints, UNSEARCHED | degrees),
         strategies=job.preset.tensor_parallel.strategies,
         recomputes=recomputes,
         schedules=tuple(schedule_named(name) for name in job.preset.pipeline.schedules),
+        constraints=constraints,
     )
 
 
@@ -138,10 +146,12 @@ def enumerate_block(
     sizes = [len(degrees[name]) for name in names]
     rejected: dict[str, int] = {}
     columns: Columns = {}
+    rules = (*constraint_rules(space.constraints), *RULES)
+    modules = fixed_modules(space.constraints)
     for index, name in enumerate(names):
         columns = _grow(columns, name, degrees[name])
         to_come = int(np.prod(sizes[index + 1 :], dtype=np.int64))
-        for rule in RULES:
+        for rule in rules:
             if rule.after != name:
                 continue
             draft = Draft(
@@ -151,6 +161,7 @@ def enumerate_block(
                 strategy=strategy,
                 columns=columns,
                 recompute=recompute,
+                recompute_modules=modules,
                 schedule=schedule,
             )
             keep = rule.keep(draft)
@@ -159,7 +170,7 @@ def enumerate_block(
                 rejected[rule.reason] = rejected.get(rule.reason, 0) + fallen * to_come
                 columns = {key: value[keep] for key, value in columns.items()}
     return Block(
-        plans=_table(job, columns, block),
+        plans=replace(_table(job, columns, block), recompute_modules=modules),
         seen=int(np.prod(sizes, dtype=np.int64)),
         rejected=rejected,
     )

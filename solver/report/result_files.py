@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from solver.answer.answer import Answer
+from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
 from solver.search import SearchResult
 from spec.replaced_file import replaced_file
+from spec.settings.constraints import Constraints
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
 
@@ -34,10 +36,13 @@ def question_record(question: Question) -> dict[str, object]:
     }
 
 
-def search_record(question: Question, result: SearchResult) -> dict[str, object]:
+def search_record(
+    question: Question, result: SearchResult, constraints: Constraints = NO_CONSTRAINTS
+) -> dict[str, object]:
     """A whole search."""
     return {
         "question": question_record(question),
+        "constraints": constraints.words(),
         "best": [answer_record(answer) for answer in result.best],
         "best_of_mode": {mode: answer_record(answer) for mode, answer in result.best_of_mode.items()},
         "pareto": [answer_record(answer) for answer in result.pareto],

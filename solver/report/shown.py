@@ -6,31 +6,34 @@ from tqdm import tqdm
 
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
-from solver.memory.device_memory import usable_bytes
+from solver.decision.best_plans import best_plans
+from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import nearly_all_words, needs_words, retries_words
 from solver.opening import Opened
+from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
-from solver.plans.space import full_space
+from solver.plans.space import NO_CONSTRAINTS, full_space
 from solver.question import Question
 from solver.report import tables as report
 from solver.report.explain import why
 from solver.report.result_files import answer_record, question_record, search_record, write_json
-from solver.search import SearchResult, price_plan, search
+from solver.search import SearchResult, price_plan
 from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
+from spec.settings.constraints import Constraints
 from spec.settings.plan import WrittenPlan
 
 
 def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
     """Search every plan and print the ranking."""
     question = opened.question
-    space = full_space(question.model, question.job)
-    with tqdm(total=len(space.blocks), desc="search", unit="block", disable=None, leave=False) as bar:
-        result = search(question, space, top_k=options.top_k, tick=bar.update)
+    blocks = len(full_space(question.model, question.job).blocks)
+    with tqdm(total=blocks, desc="search", unit="block", disable=None, leave=False) as bar:
+        result = best_plans(question, opened.constraints, top_k=options.top_k, tick=bar.update)
     check_believable((*result.best, *result.best_of_mode.values(), *result.pareto), opened.source)
     print_search(opened, result)
     if options.json:
-        write_json(options.json, search_record(question, result))
+        write_json(options.json, search_record(question, result, opened.constraints))
     return result.best
 
 
@@ -88,7 +91,7 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
     for line in why(answer, {}):
         print(f"  {line}")
     print_details(answer, question)
-    for reason in obstacles(question, answer):
+    for reason in obstacles(question, answer, opened.constraints):
         print(f"not feasible: {reason}")
     print(report.internlm_dict(answer, question.job))
     if options.json:
@@ -96,8 +99,11 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
     return answers
 
 
-def obstacles(question: Question, answer: Answer) -> tuple[str, ...]:
-    """Why a priced plan cannot run: rules it breaks, and memory."""
-    limit = usable_bytes(question.cluster)
+def obstacles(
+    question: Question, answer: Answer, constraints: Constraints = NO_CONSTRAINTS
+) -> tuple[str, ...]:
+    """Why a priced plan is none: rules and constraints that it breaks, and memory."""
+    limit = limit_bytes(question.cluster, constraints)
     short = needs_words(answer.needed_bytes, limit)
-    return (*broken_rules(question, answer.plan), *([short] if answer.needed_bytes > limit else []))
+    broken = broken_rules(question, answer.plan, constraint_rules(constraints))
+    return (*broken, *([short] if answer.needed_bytes > limit else []))

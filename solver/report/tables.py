@@ -7,11 +7,13 @@ from profdb.sample import ProfileDatabase
 from solver.answer.answer import Answer
 from solver.answer.mfu import counts_whole_attention
 from solver.cluster_times import ClusterTimes
+from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
 from solver.search import SearchResult
 from spec.job import JobSpec
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
+from spec.settings.constraints import Constraints
 from spec.settings.job import settings_apart
 from spec.settings.setting import typed
 from spec.units import bytes_to_gib, seconds_to_ms
@@ -137,8 +139,14 @@ def internlm_dict(answer: Answer, job: JobSpec) -> dict[str, object]:
     }
 
 
-def question_lines(question: Question, times: ClusterTimes, *, assumed_framework: bool = False) -> str:
-    """What is asked, which framework is meant or assumed, which settings differ from its own, and which data answers."""
+def question_lines(
+    question: Question,
+    times: ClusterTimes,
+    *,
+    assumed_framework: bool = False,
+    constraints: Constraints = NO_CONSTRAINTS,
+) -> str:
+    """What is asked and demanded, which framework is meant or assumed, which settings differ from its own, and which data answers."""
     model, job, cluster = question.model, question.job, question.cluster
     count = num_parameters(model)
     nodes = cluster.nodes_for(job.world_size)
@@ -149,6 +157,7 @@ def question_lines(question: Question, times: ClusterTimes, *, assumed_framework
         + " (assumed; --framework names another)"
         * assumed_framework,
         *settings_lines(question),
+        *(f"asked    {'; '.join(said)}" for said in [constraints.words()] if said),
         f"cluster  {cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
         f"profile  {times.source or profile_words(times.profile)}",
     ]

@@ -76,6 +76,30 @@ class Number:
         return float(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a whole from 0 up to, but not, all of it: a number, or a text with a per cent sign."""
+
+    @property
+    def allowed(self) -> str:
+        """Both ways of writing it."""
+        return "a share below the whole, such as 10% or 0.1"
+
+    def read(self, text: str) -> float:
+        """``10%`` or ``0.1``."""
+        per_cent = text.endswith("%")
+        number = decimal_number(text.removesuffix("%").rstrip(), minimum=0.0, maximum=100.0)
+        return self.accept(number / 100.0 if per_cent else number)
+
+    def accept(self, value: object) -> float:
+        """A number from 0 up to 1, or such a text."""
+        if isinstance(value, str):
+            return self.read(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ValueError(value)
+        return float(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
     """True or false."""

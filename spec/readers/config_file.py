@@ -23,5 +23,7 @@ class ConfigFile:
     """Settings of the job (spec.settings.job) by key."""
     framework_job: Mapping[str, object] = field(default_factory=dict)
     """Settings said in words of ``framework`` alone, which no other framework reads."""
+    constraints: Mapping[str, object] = field(default_factory=dict)
+    """What a search of it may not choose (spec.settings.constraints)."""
     sequence_parallel: bool = False
     """The file says that the plan's strategy cuts the tokens between the linears."""

@@ -20,6 +20,9 @@
     dropout = true
     [job.precision]
     recipe = "fp8-blockwise"
+    [constraints]               # optional: what a search may not choose (spec.settings.constraints)
+    fix = { tp = 8 }
+    headroom = 0.1
 
 Keys are the field names of ModelSpec, BlockSpec, MlpSpec, MoeSpec, RopeSpec and WrittenPlan, and of what mixes the
 block's tokens, whose own key is its name in spec.mixers.registry; any other key is refused.
@@ -41,6 +44,7 @@ from spec.model import (
 )
 from spec.readers.config_file import ConfigFile
 from spec.section import MAX_LAYERS, Section
+from spec.settings.constraints import constraints_in
 from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan, plan_settings
 from spec.settings.precision import PRECISIONS
@@ -69,6 +73,7 @@ def read_toml_config(path: Path) -> ConfigFile:
     data.close()
     plan = _plan(top.section("plan")) if top.has("plan") else None
     job = _job(top.section("job"))
+    constraints = constraints_in(top.section("constraints"))
     top.close()
     return ConfigFile(
         path=top.where,
@@ -78,6 +83,7 @@ def read_toml_config(path: Path) -> ConfigFile:
         plan=plan,
         framework=plan.preset if plan else None,
         job=job,
+        constraints=constraints,
     )
 
 

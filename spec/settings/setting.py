@@ -14,12 +14,12 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spec.errors import ConfigError
-from spec.program.kinds import Flag, Kind, Number, Several, Text, Whole, Word
+from spec.program.kinds import Flag, Kind, Number, Several, Share, Text, Whole, Word
 from spec.section import Section
 from spec.settings.attribute_docstrings import attribute_docstrings
 
 MOST_KEYS_SHOWN = 30
-KINDS = (Flag, Number, Text, Several, Whole, Word)
+KINDS = (Flag, Number, Share, Text, Several, Whole, Word)
 
 
 @dataclass(frozen=True, slots=True)

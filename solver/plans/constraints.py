@@ -1,0 +1,110 @@
+"""Constraints of a user as rules of the search: what they cut from a space, each counted under its own words."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ops.groups import group_of
+from ops.op import Axis
+from ops.recompute.layers import Recompute
+from solver.plans.draft import Draft
+from solver.plans.rules import Rule
+from solver.schedules.registry import Schedule
+from spec.arrays import BoolArray, bools
+from spec.errors import ConfigError
+from spec.settings.constraints import Bound, Constraints
+
+ASKED = "asked for: "
+# The first column of every search, after which what all plans of a block share can be asked.
+FIRST = "etp"
+# Of numbers that degrees leave, the column after which they are known.
+LEFT = {"dp": "tp", "num_micro": "micro_batch"}
+OF_BLOCK: dict[str, Callable[[Draft], object]] = {
+    "strategy": lambda draft: draft.strategy,
+    "schedule": lambda draft: draft.schedule.value,
+    "recompute": lambda draft: "full" if draft.recompute is Recompute.BLOCK else draft.recompute.value,
+    "recompute_modules": lambda draft: draft.recompute_modules,
+}
+
+
+def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
+    """One rule a constraint; those on memory are the search's own (solver.search)."""
+    rules = [
+        Rule(reason=ASKED + bound.words(), after=_known_after(bound.key), keep=partial(_keeps, bound))
+        for bound in constraints.bounds
+    ]
+    if constraints.keep_tp_in_node:
+        rules.append(Rule(reason=ASKED + "tp inside a node", after="tp", keep=_tp_in_node))
+    return tuple(rules)
+
+
+def fixed_degrees(constraints: Constraints, degrees: dict[str, tuple[float, ...]]) -> dict[str, Any]:
+    """The degrees with values asked for that no search tries by itself; 0, which stands for a whole group, is none."""
+    found: dict[str, Any] = {}
+    for bound in constraints.bounds:
+        if bound.key in degrees and bound.among is not None:
+            asked = {value for value in bound.among if value or bound.key not in STANDS_FOR_ALL}
+            found[bound.key] = tuple(sorted({*degrees[bound.key], *asked}))
+    return found
+
+
+def check_schedules(constraints: Constraints) -> None:
+    """Raise ConfigError for a schedule that nobody knows."""
+    for bound in constraints.bounds:
+        for name in (bound.among or ()) if bound.key == "schedule" else ():
+            if name not in set(Schedule):
+                allowed = f"one of {', '.join(Schedule)}"
+                raise ConfigError(where="constraints", key="schedule", value=name, allowed=allowed)
+
+
+def fixed_modules(constraints: Constraints) -> tuple[str, ...]:
+    """The modules that are asked to run again, which all plans of a search share."""
+    asked = [bound.among for bound in constraints.bounds if bound.key == "recompute_modules"]
+    return tuple(asked[0][0]) if asked and asked[0] else ()
+
+
+def _known_after(key: str) -> str:
+    return FIRST if key in OF_BLOCK else LEFT.get(key, key)
+
+
+def _keeps(bound: Bound, draft: Draft) -> BoolArray:
+    """Rows that a bound allows."""
+    if bound.key in OF_BLOCK:
+        rows = len(draft.columns[FIRST])
+        return np.full(rows, bound.among is None or OF_BLOCK[bound.key](draft) in bound.among)
+    value = _value(bound.key, draft)
+    keep = bools((value >= bound.least) & (value <= bound.most))
+    if bound.among is None:
+        return keep
+    listed = np.isin(value, bound.among)
+    if 0 in bound.among and bound.key in STANDS_FOR_ALL:
+        listed |= value == STANDS_FOR_ALL[bound.key](draft)
+    return bools(keep & listed)
+
+
+def _value(key: str, draft: Draft) -> Any:
+    if key == "dp":
+        return draft.dp
+    if key == "num_micro":
+        return draft.sequences_per_rank // draft["micro_batch"]
+    return draft.columns[key]
+
+
+def _whole_group(draft: Draft) -> Any:
+    """All ranks that hold the same weights of linears."""
+    return draft.copies(draft.sharding.traits.copies.linear_owner)
+
+
+def _expert_ranks(draft: Draft) -> Any:
+    """As many as experts and a stage's ranks allow."""
+    return np.gcd(max(draft.experts, 1), draft["tp"] * draft["cp"] * draft.dp)
+
+
+STANDS_FOR_ALL: dict[str, Callable[[Draft], Any]] = {"zero_size": _whole_group, "ep": _expert_ranks}
+"""Keys whose 0 means as many ranks as there are."""
+
+
+def _tp_in_node(draft: Draft) -> BoolArray:
+    return bools(group_of(Axis.TP, draft.layout, draft.cluster.server_ranks).inter == 1)

@@ -1,0 +1,205 @@
+"""What a user demands of the plans of a search, as written: values and bounds by key of a plan, and memory left free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Annotated, Any
+
+from spec.errors import ConfigError
+from spec.program.kinds import Kind, Number, Several, Share, Whole, Word
+from spec.program.limits import MOST_BYTES, MOST_GPUS
+from spec.section import Section
+from spec.settings.plan import STRATEGIES, plan_settings
+from spec.settings.setting import Setting, Settings, keys_near, section_values, settings_of
+from spec.units import GIB
+
+# A layout names the stages of one plan, and a search finds the layers of its plans that run again.
+NOT_CONSTRAINED = frozenset({"layout", "recompute_layers", "preset"})
+BY_KEY = ("fix", "max", "min")
+WORDS = {"fix": "a value of", "max": "the largest", "min": "the smallest"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenConstraints:
+    """The constraints that have a name of their own; ``fix``, ``max`` and ``min`` go by key of a plan."""
+
+    modes: Annotated[tuple[str, ...], Several(Word(STRATEGIES), least=1)] = ()
+    """Strategies to try."""
+    zero: Annotated[tuple[int, ...], Several(Whole(least=0, most=3), least=1)] = ()
+    """ZeRO stages to try."""
+    no_recompute: bool = False
+    """Nothing runs again in the backward."""
+    memory_gib: Annotated[float | None, Number(least=1e-3, most=MOST_BYTES / GIB)] = None
+    """GiB that a plan may need of each device."""
+    headroom: Annotated[float, Share()] = 0.0
+    """Share of a device's usable memory that a plan leaves free."""
+    keep_tp_in_node: bool = False
+    """Tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What ``key`` of a plan may be: of ``among`` where that is not None, and a number from ``least`` to ``most``."""
+
+    key: str
+    among: tuple[Any, ...] | None = None
+    least: float = -inf
+    most: float = inf
+
+    def words(self) -> str:
+        """``tp = 8``, ``strategy = mtp or fsp``, ``tp at most 8``."""
+        if self.among is not None:
+            return f"{self.key} = {' or '.join(_shown(value) for value in self.among)}"
+        bounds = [f"at least {_shown(self.least)}"] * (self.least > -inf)
+        bounds += [f"at most {_shown(self.most)}"] * (self.most < inf)
+        return f"{self.key} {' and '.join(bounds)}"
+
+    def within(self, other: "Bound") -> "Bound":
+        """What both allow, which may be nothing."""
+        least, most = max(self.least, other.least), min(self.most, other.most)
+        lists = [one.among for one in (self, other) if one.among is not None]
+        among = None
+        if lists:
+            kept = [value for value in lists[0] if all(value in more for more in lists)]
+            bounded = least > -inf or most < inf
+            among = tuple(value for value in kept if not bounded or least <= value <= most)
+        return replace(self, among=among, least=least, most=most)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no value is left."""
+        return self.among == () or self.least > self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """A bound a key, the memory that a plan may need at most (``memory_gib``, inf for all there is) and must leave free
+    (``headroom``, a share), and whether tensor-parallel groups stay inside a node."""
+
+    bounds: tuple[Bound, ...] = ()
+    memory_gib: float = inf
+    headroom: float = 0.0
+    keep_tp_in_node: bool = False
+
+    def words(self) -> list[str]:
+        """Each constraint in words."""
+        said = [bound.words() for bound in self.bounds]
+        said += [f"at most {self.memory_gib:g} GiB needed"] * (self.memory_gib < inf)
+        said += [f"{100 * self.headroom:g} % of memory left free"] * (self.headroom > 0)
+        return [*said, *["tp inside a node"] * self.keep_tp_in_node]
+
+
+def constraint_settings() -> Settings:
+    """The constraints with a name of their own."""
+    return settings_of(WrittenConstraints)
+
+
+def bounded_settings() -> Settings:
+    """Keys that ``fix`` takes, and ``max`` and ``min`` where they are numbers: those of a plan that a search chooses,
+    and the data-parallel ranks that its degrees leave."""
+    found = {key: one for key, one in plan_settings().items() if key not in NOT_CONSTRAINED}
+    dp = Setting(key="dp", kind=Whole(most=MOST_GPUS), meaning="Data-parallel ranks.", default=None)
+    return {**found, "dp": dp}
+
+
+def numbered_settings() -> Settings:
+    """Those of bounded_settings that are numbers."""
+    return {key: one for key, one in bounded_settings().items() if _is_number(one.kind)}
+
+
+def keys_of(verb: str) -> Settings:
+    """The keys that fix, max or min takes."""
+    return bounded_settings() if verb == "fix" else numbered_settings()
+
+
+def constraints_in(section: Section) -> dict[str, Any]:
+    """What a section of a file says: the named ones, and tables fix, max and min by key of a plan."""
+    said = section_values(section, constraint_settings())
+    for verb in BY_KEY:
+        if section.has(verb):
+            inside = section.section(verb)
+            said[verb] = section_values(inside, keys_of(verb))
+            inside.close()
+    section.close()
+    return said
+
+
+def constraints_of(said: Mapping[str, Any], where: str = "constraints") -> Constraints:
+    """``{"fix": {"tp": 8}, "max": {"micro_batch": 4}, "modes": ["mtp"], "headroom": 0.1}`` as constraints.
+
+    Raises ConfigError for an unknown key, a value that it does not take, and values of one key that contradict.
+    """
+    table = constraint_settings()
+    bounds: list[Bound] = []
+    for verb in (key for key in said if key in BY_KEY):
+        bounds += _bounds(said[verb], verb, where)
+    named: dict[str, Any] = {}
+    for key, value in said.items():
+        if key in BY_KEY or value is None:
+            continue
+        if key not in table:
+            known = ", ".join([*BY_KEY, *table])
+            raise ConfigError(where=where, key=key, value=value, allowed=f"a constraint: {known}")
+        named[key] = table[key].accept(value, where)
+    of_names = {"modes": "strategy", "zero": "zero_stage"}
+    bounds += [Bound(key=of, among=named[key]) for key, of in of_names.items() if named.get(key)]
+    if named.get("no_recompute"):
+        bounds.append(Bound(key="recompute", among=("none",)))
+    return Constraints(
+        bounds=_together(bounds, where),
+        memory_gib=named.get("memory_gib", inf),
+        headroom=named.get("headroom", 0.0),
+        keep_tp_in_node=named.get("keep_tp_in_node", False),
+    )
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two sets of constraints as written; of one key the ``second`` holds."""
+    found = {**first, **second}
+    for verb in BY_KEY:
+        if verb in first and verb in second:
+            found[verb] = {**first[verb], **second[verb]}
+    return found
+
+
+def _bounds(said: object, verb: str, where: str) -> list[Bound]:
+    """The bounds of one of BY_KEY."""
+    settings = keys_of(verb)
+    if not isinstance(said, Mapping):
+        raise ConfigError(where=where, key=verb, value=said, allowed="values by key of a plan")
+    found = []
+    for key, value in said.items():
+        if key not in settings:
+            allowed = f"{WORDS[verb]} a searched key: {keys_near(str(key), settings)}"
+            raise ConfigError(where=where, key=f"{verb} {key}", value=value, allowed=allowed)
+        accepted: Any = settings[key].accept(value, where)
+        found.append(
+            Bound(key=key, among=(accepted,))
+            if verb == "fix"
+            else Bound(key=key, **{"max": {"most": accepted}, "min": {"least": accepted}}[verb])
+        )
+    return found
+
+
+def _together(bounds: list[Bound], where: str) -> tuple[Bound, ...]:
+    """One bound a key; raises ConfigError where two leave nothing."""
+    found: dict[str, Bound] = {}
+    for bound in bounds:
+        before = found.get(bound.key)
+        both = bound if before is None else before.within(bound)
+        if both.empty:
+            asked = bound.words().removeprefix(f"{bound.key} ").removeprefix("= ")
+            allowed = f"what does not contradict {before.words()}" if before else "some value"
+            raise ConfigError(where=where, key=bound.key, value=asked, allowed=allowed)
+        found[bound.key] = both
+    return tuple(found.values())
+
+
+def _is_number(kind: Kind) -> bool:
+    return isinstance(kind, Whole | Number)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

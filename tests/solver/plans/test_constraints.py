@@ -1,0 +1,113 @@
+"""Constraints as rules: what is left is what the search would have found among plans that keep them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solver.memory.device_memory import limit_bytes, usable_bytes
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.space import enumerate_block, full_space
+from solver.question import Question
+from solver.search import OUT_OF_MEMORY, OVER_LIMIT, search
+from solver.typed_plan import broken_rules
+from spec.errors import ConfigError, NoFeasiblePlanError
+from spec.presets.registry import PRESETS
+from spec.settings.constraints import Constraints, constraints_of
+from tests.solver.questions import cluster, question
+
+
+def plans(asked: Question, said: dict[str, object]) -> list[Plan]:
+    """Every plan that the rules leave."""
+    space = full_space(asked.model, asked.job, constraints_of(said))
+    found: list[Plan] = []
+    for block in space.blocks:
+        table = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
+        found += [table.plan(row) for row in range(len(table))]
+    return found
+
+
+ASKED = question(world_size=16, sequences=32)
+ALL = plans(ASKED, {})
+
+
+@pytest.mark.parametrize(
+    ("said", "keeps"),
+    [
+        ({"fix": {"tp": 4}}, lambda p: p.tp == 4),
+        ({"fix": {"tp": 2, "pp": 2}}, lambda p: (p.tp, p.pp) == (2, 2)),
+        ({"max": {"tp": 2, "micro_batch": 4}}, lambda p: p.tp <= 2 and p.micro_batch <= 4),
+        ({"min": {"pp": 4}}, lambda p: p.pp >= 4),
+        ({"modes": ["mtp", "isp"]}, lambda p: p.strategy in ("mtp", "isp")),
+        ({"zero": [0]}, lambda p: p.zero_stage == 0),
+        ({"no_recompute": True}, lambda p: p.recompute == "none"),
+        ({"fix": {"recompute": "full"}}, lambda p: p.recompute == "full"),
+        ({"min": {"dp": 4}, "max": {"num_micro": 4}}, lambda p: p.dp >= 4 and p.num_micro <= 4),
+        ({"fix": {"zero_size": 0}, "modes": ["msp"]}, lambda p: p.strategy == "msp" and p.zero_size == p.dp),
+    ],
+)
+def test_what_is_left_is_what_keeps_them(said: dict[str, object], keeps) -> None:
+    left = plans(ASKED, said)
+    assert left == [plan for plan in ALL if keeps(plan)]
+    assert 0 < len(left) < len(ALL)
+
+
+def test_tensor_parallel_groups_stay_inside_a_server() -> None:
+    asked = replace(ASKED, cluster=cluster(gpus_per_node=4))
+    left = plans(asked, {"keep_tp_in_node": True})
+    # Six ranks straddle servers of four wherever they begin.
+    assert left == [plan for plan in plans(asked, {}) if plan.tp in (1, 2, 4)]
+    assert any(plan.tp == 8 for plan in ALL)
+
+
+def test_every_plan_that_falls_is_counted_under_its_reason() -> None:
+    constraints = constraints_of({"fix": {"tp": 2}, "modes": ["mtp"], "no_recompute": True})
+    result = search(ASKED, full_space(ASKED.model, ASKED.job, constraints))
+    assert result.num_seen == result.num_priced + sum(result.rejected.values())
+    for reason in ("asked for: tp = 2", "asked for: strategy = mtp", "asked for: recompute = none"):
+        assert result.rejected[reason] > 0
+
+
+def test_a_value_that_no_search_tries_is_tried_when_asked_for() -> None:
+    asked = question(preset=PRESETS["megatron"])
+    assert {plan.offloaded_layers for plan in plans(asked, {})} == {0}
+    assert {plan.offloaded_layers for plan in plans(asked, {"fix": {"offloaded_layers": 3}})} == {3}
+    modules = plans(asked, {"fix": {"recompute_modules": ["mlp"], "tp": 2}})
+    assert {plan.recompute_modules for plan in modules} == {("mlp",)}
+
+
+def test_memory_left_free_drops_plans_that_fit() -> None:
+    asked = question(world_size=4, sequences=32, memory_gib=3.0, preset=PRESETS["megatron"])
+    free = search(asked, full_space(asked.model, asked.job))
+    constraints = constraints_of({"headroom": "20%"})
+    limit = limit_bytes(asked.cluster, constraints)
+    assert limit == pytest.approx(0.8 * usable_bytes(asked.cluster))
+    left = search(asked, full_space(asked.model, asked.job, constraints))
+    assert left.rejected[OVER_LIMIT] > 0
+    assert left.rejected.get(OUT_OF_MEMORY, 0) == free.rejected.get(OUT_OF_MEMORY, 0)
+    assert all(answer.needed_bytes <= limit for answer in (*left.best, *left.pareto))
+    assert limit_bytes(asked.cluster, constraints_of({"memory_gib": 2})) == 2 * 2**30
+
+
+def test_a_limit_beyond_the_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"at most 79\.2"):
+        limit_bytes(ASKED.cluster, constraints_of({"memory_gib": 81}))
+
+
+def test_a_priced_plan_says_which_it_breaks() -> None:
+    from solver.plans.constraints import constraint_rules
+
+    plan = next(plan for plan in ALL if plan.tp == 2 and plan.strategy == "mtp")
+    rules = constraint_rules(constraints_of({"fix": {"tp": 4}, "modes": ["mtp"]}))
+    assert broken_rules(ASKED, plan, rules) == (*broken_rules(ASKED, plan), "asked for: tp = 4")
+
+
+def test_an_empty_space_says_why() -> None:
+    with pytest.raises(NoFeasiblePlanError, match=r"asked for: tp = 7: \d+"):
+        search(ASKED, full_space(ASKED.model, ASKED.job, constraints_of({"fix": {"tp": 7}})))
+
+
+def test_no_constraints_change_no_space() -> None:
+    space = full_space(ASKED.model, ASKED.job, Constraints())
+    assert space == replace(full_space(ASKED.model, ASKED.job), constraints=Constraints())
+    assert np.all(PlanTable.of(ALL[0]).layout.tp == ALL[0].tp)

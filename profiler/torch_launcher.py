@@ -14,6 +14,7 @@ from profdb.cases import (
 )
 from profiler.benchmarks.attention import launch_attention
 from profiler.benchmarks.collectives import launch_collective
+from profiler.benchmarks.flash_kernels import restored
 from profiler.benchmarks.grouped_gemm import launch_grouped_gemm
 from profiler.benchmarks.host import launch_host
 from profiler.benchmarks.launched import Launched
@@ -34,6 +35,7 @@ class TorchLauncher:
     def launch(self, case: Case) -> Launched:
         """The case ready to be timed (profiler.benchmarks.launched.Launcher)."""
         device = self.world.device
+        restored()
         match case:
             case GemmCase():
                 return launch_gemm(case, device)

@@ -9,7 +9,10 @@ alone (profiler.benchmarks.attention_core).
 import inspect
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from types import ModuleType
+from typing import TypeVar
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,41 +20,88 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from profdb.cases import AttentionCase
 from profiler.benchmarks.attention_core import core_call
-from profiler.benchmarks.flash_kernels import CUDNN, FLASH2, chosen, restored
+from profiler.benchmarks.flash_kernels import (
+    CUDNN,
+    EFFICIENT,
+    FLASH2,
+    PACKED_MASKS,
+    Chosen,
+    candidates,
+    made_current,
+)
 from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
 from profiler.device import Device
 from spec.dtypes import dtype_bytes
 
-SDPA_BACKENDS = {FLASH2: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
+SDPA_BACKENDS = {
+    FLASH2: SDPBackend.FLASH_ATTENTION,
+    CUDNN: SDPBackend.CUDNN_ATTENTION,
+    EFFICIENT: SDPBackend.EFFICIENT_ATTENTION,
+}
 
 KERNELS = ("flash", FLASH2, CUDNN, "core")
 
+EVERYWHERE = (-1, -1)
+
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Result = TypeVar("Result")
+
+
+class Order(Enum):
+    """How operands lie: (batch, heads, tokens, dim) views of tokens first, (batch, tokens, heads, dim), or sequences
+    end to end (batch * tokens, heads, dim)."""
+
+    HEADS = "heads"
+    TOKENS = "tokens"
+    PACKED = "packed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFunction:
+    """A kernel as a function of queries, keys and values in an ``order``, and its name for the sample."""
+
+    forward: Forward
+    name: str
+    order: Order
 
 
 def launch_attention(case: AttentionCase, device: Device) -> Launched:
-    """Queries, keys, values and the call on them; for the backward also a graph and a gradient."""
+    """Queries, keys, values and the call on them; for the backward also a graph and a gradient.
+
+    Of the kernels that the name stands for, the first that takes the case; UnsupportedCaseError with the last one's
+    reason where none does.
+    """
     check_attention(case, device)
     if case.kernel == "core":
         call = core_call(case, device.torch_device)
         return Launched(case=case, calls=(call,), implementation="torch.bmm")
-    restored()
-    runs = chosen(case.kernel, device)
-    name = runs.name
-    if runs.package is not None:
-        forward = flash_attn_forward(case, runs.package, device.torch_device)
-    elif case.mask == "window":
-        raise UnsupportedCaseError("a sliding window needs the flash-attn package")
-    elif case.mask == "varlen":
-        forward, name = torch_varlen_forward(case, device.torch_device)
-    else:
-        forward = sdpa_forward(case, runs.backend)
-    token_first = runs.package is not None or case.mask == "varlen"
     copies = operand_copies(attention_bytes(case), device.cache_bytes, most=4)
-    calls = tuple(attention_call(case, forward, token_first, device.torch_device) for _ in range(copies))
-    return Launched(case=case, calls=calls, implementation=name)
+    refused = UnsupportedCaseError(f"no kernel runs {case.kernel} with the mask {case.mask}")
+    for runs in candidates(case.kernel, case.mask, device):
+        made_current(runs)
+        try:
+            function = function_of(case, runs, device.torch_device)
+            first = attention_call(case, function, device.torch_device)
+        except UnsupportedCaseError as refusal:
+            refused = refusal
+            continue
+        more = (attention_call(case, function, device.torch_device) for _ in range(copies - 1))
+        return Launched(case=case, calls=(first, *more), implementation=function.name)
+    raise refused
+
+
+def function_of(case: AttentionCase, runs: Chosen, where: torch.device) -> AttentionFunction:
+    """How a kernel is called for the case's mask; UnsupportedCaseError where this torch has no such function."""
+    if runs.package is not None:
+        order = Order.PACKED if case.mask == "varlen" else Order.TOKENS
+        forward = flash_attn_forward(case, runs.package, where)
+        return AttentionFunction(forward=forward, name=runs.name, order=order)
+    if case.mask in PACKED_MASKS:
+        name = f"torch.nn.attention.varlen {runs.generation}".strip()
+        return AttentionFunction(forward=torch_varlen_forward(case, where), name=name, order=Order.PACKED)
+    return AttentionFunction(forward=sdpa_forward(case, runs.backend), name=runs.name, order=Order.HEADS)
 
 
 def check_attention(case: AttentionCase, device: Device) -> None:
@@ -62,10 +112,8 @@ def check_attention(case: AttentionCase, device: Device) -> None:
         raise UnsupportedCaseError("cuDNN attention needs a GPU")
     if case.mask not in ("causal", "full", "window", "varlen"):
         raise UnsupportedCaseError(f"attention mask {case.mask!r}")
-    if case.mask == "window" and case.kernel not in ("flash", FLASH2):
-        raise UnsupportedCaseError("a sliding window needs the flash-attn package")
-    if case.mask == "varlen" and (device.kind != "cuda" or case.kernel not in ("flash", FLASH2)):
-        raise UnsupportedCaseError("packed sequences need a flash kernel on a GPU")
+    if case.mask in PACKED_MASKS and (device.kind != "cuda" or case.kernel not in ("flash", FLASH2)):
+        raise UnsupportedCaseError("packed sequences and sliding windows need a flash kernel on a GPU")
     if case.mask == "causal" and case.q_len != case.kv_len:
         raise UnsupportedCaseError("causal attention with as many queries as keys only")
 
@@ -77,46 +125,51 @@ def attention_bytes(case: AttentionCase) -> float:
     return case.batch * (queries + keys) * dtype_bytes(case.dtype)
 
 
-def attention_call(case: AttentionCase, forward: Forward, token_first: bool, where: torch.device) -> Call:
-    """One attention on its own operands, forward or backward alone."""
-    tensors = attention_operands(case, token_first, where)
+def attention_call(case: AttentionCase, function: AttentionFunction, where: torch.device) -> Call:
+    """One attention on its own operands, forward or backward alone; each ran once, as a training step runs it: some
+    kernels take a shape only where nobody asks for its gradient."""
+    forward, tensors = function.forward, attention_operands(case, function.order, where)
+    for tensor in tensors:
+        tensor.requires_grad_(True)
+    output = checked(lambda: forward(*tensors))
     if case.direction == "forward":
+        del output
 
         def run_forward() -> None:
             with torch.no_grad():
                 forward(*tensors)
 
-        run_forward_once_checked(forward, tensors)
         return run_forward
-    for tensor in tensors:
-        tensor.requires_grad_(True)
-    output = run_forward_once_checked(forward, tensors, keep_graph=True)
     gradient = torch.randn_like(output)
-    return lambda: torch.autograd.grad(output, tensors, gradient, retain_graph=True)
+
+    def run_backward() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(output, tensors, gradient, retain_graph=True)
+
+    checked(run_backward)
+    return run_backward
 
 
-def run_forward_once_checked(forward: Forward, tensors: Tensors, *, keep_graph: bool = False) -> torch.Tensor:
-    """The first forward; torch says by a RuntimeError (and warnings that repeat it) that a kernel does
-    not take these shapes, and releases before 2.5 by a TypeError that they know no grouped heads."""
+def checked(call: Callable[[], Result]) -> Result:
+    """The first call; torch says by an error (and warnings that repeat it) that a kernel does not take these
+    shapes."""
     try:
-        with torch.set_grad_enabled(keep_graph), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            return forward(*tensors)
+            return call()
     except OUT_OF_MEMORY:
         raise
-    except (RuntimeError, TypeError) as refused:
-        raise UnsupportedCaseError(str(refused).splitlines()[0]) from refused
+    except (RuntimeError, TypeError, ValueError) as refused:
+        raise UnsupportedCaseError((str(refused).splitlines() or ["no word"])[0]) from refused
 
 
-def attention_operands(case: AttentionCase, token_first: bool, where: torch.device) -> Tensors:
-    """Queries, keys, values: (batch, heads, tokens, dim) for SDPA, (batch, tokens, heads, dim) or
-    (batch * tokens, heads, dim) for packed kernels."""
+def attention_operands(case: AttentionCase, order: Order, where: torch.device) -> Tensors:
+    """Queries, keys, values."""
 
     def one(tokens: int, heads: int, dim: int) -> torch.Tensor:
-        if case.mask == "varlen":
+        if order is Order.PACKED:
             return random_operand((case.batch * tokens, heads, dim), case.dtype, where)
         stored = random_operand((case.batch, tokens, heads, dim), case.dtype, where)
-        return stored if token_first else stored.transpose(1, 2)
+        return stored if order is Order.TOKENS else stored.transpose(1, 2)
 
     return (
         one(case.q_len, case.heads, case.qk_dim),
@@ -153,19 +206,30 @@ def flash_attn_forward(case: AttentionCase, package: ModuleType, where: torch.de
         starts_k = packed_offsets(case, case.kv_len, where)
         return lambda query, key, value: result(
             package.flash_attn_varlen_func(
-                query, key, value, starts_q, starts_k, case.q_len, case.kv_len, causal=True
+                query,
+                key,
+                value,
+                cu_seqlens_q=starts_q,
+                cu_seqlens_k=starts_k,
+                max_seqlen_q=case.q_len,
+                max_seqlen_k=case.kv_len,
+                causal=True,
             )
         )
-    # a window of w keys: the token itself and w - 1 before it
-    window = (case.window - 1, 0) if case.mask == "window" else (-1, -1)
+    window = looks_back(case) if case.mask == "window" else EVERYWHERE
     causal = case.mask in ("causal", "window")
     return lambda query, key, value: result(
         package.flash_attn_func(query, key, value, causal=causal, window_size=window)
     )
 
 
-def torch_varlen_forward(case: AttentionCase, where: torch.device) -> tuple[Forward, str]:
-    """torch's packed attention (torch.nn.attention.varlen, since 2.10)."""
+def looks_back(case: AttentionCase) -> tuple[int, int]:
+    """Keys (before, after) a token that it sees beside itself: all before it, or w - 1 of a window of w keys."""
+    return (case.window - 1, 0) if case.mask == "window" else (-1, 0)
+
+
+def torch_varlen_forward(case: AttentionCase, where: torch.device) -> Forward:
+    """torch's packed attention (torch.nn.attention.varlen): sequences of one length where the mask is a window."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as absent:
@@ -173,15 +237,17 @@ def torch_varlen_forward(case: AttentionCase, where: torch.device) -> tuple[Forw
     starts_q = packed_offsets(case, case.q_len, where)
     starts_k = packed_offsets(case, case.kv_len, where)
     known = inspect.signature(varlen_attn).parameters
-    # causal was a flag in 2.10 and is a window that looks back without end since
-    labels: dict[str, object] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+    labels: dict[str, object] = {"window_size": looks_back(case)}
     if case.heads != case.kv_heads:
-        if "enable_gqa" not in known:
-            raise UnsupportedCaseError(f"torch {torch.__version__} packs equal heads only")
         labels["enable_gqa"] = True
+    unknown = sorted(labels.keys() - known.keys())
+    if unknown:
+        raise UnsupportedCaseError(f"packed attention of torch {torch.__version__} has no {unknown[0]}")
+
+    run: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] = varlen_attn
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        packed = varlen_attn(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **labels)
+        packed = run(query, key, value, starts_q, starts_k, case.q_len, case.kv_len, **labels)
         return packed if isinstance(packed, torch.Tensor) else packed[0]
 
-    return forward, "torch.nn.attention.varlen"
+    return forward

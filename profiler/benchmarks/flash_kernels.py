@@ -2,7 +2,10 @@
 
 ``flash2`` is FlashAttention-2: the flash-attn package, else torch's own flash kernel. ``flash`` is the best of the
 GPU's generation: on Hopper FlashAttention-3 (its package, or through torch where that knows it), on Blackwell
-FlashAttention-4 through torch, else cuDNN's on both; FlashAttention-2 on earlier GPUs.
+FlashAttention-4 through torch, else cuDNN's on both; FlashAttention-2 on earlier GPUs. Each takes some shapes only:
+heads of 192 for queries and 128 for values (MLA) fit FlashAttention-3 and cuDNN 9.11 on Hopper and Blackwell, heads of
+192 throughout fit FlashAttention-2 but not cuDNN (PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp,
+check_cudnn_tensor_shapes and check_head_dim_size_flash). So a name stands for the first of a list that takes a case.
 """
 
 from collections.abc import Callable
@@ -17,13 +20,16 @@ from profiler.device import Device
 GENERATION = {9: "FA3", 10: "FA4"}
 """torch's name for the flash kernel written for a compute capability."""
 
-FLASH2, CUDNN = "flash2", "cudnn"
+FLASH2, CUDNN, EFFICIENT = "flash2", "cudnn", "efficient"
+
+PACKED_MASKS = ("varlen", "window")
+"""What flash kernels alone run: torch's through its packed attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """``package`` with flash-attn's functions, or torch held to ``backend`` (flash2 or cudnn), its flash kernel
-    replaced by ``generation``."""
+    """``package`` with flash-attn's functions, or torch held to ``backend`` (flash2, cudnn or efficient), its flash
+    kernel replaced by ``generation``."""
 
     package: ModuleType | None = None
     backend: str = FLASH2
@@ -37,20 +43,38 @@ class Chosen:
         shown = "flash" if self.backend == FLASH2 else self.backend
         return f"torch scaled_dot_product_attention {self.generation or shown}"
 
+    def takes(self, mask: str) -> bool:
+        """Whether it runs such a mask at all."""
+        return mask not in PACKED_MASKS or self.backend == FLASH2
 
-def chosen(kernel: str, device: Device) -> Chosen:
-    """What runs as ``kernel``: flash, flash2 or cudnn."""
+
+def candidates(kernel: str, mask: str, device: Device) -> list[Chosen]:
+    """What may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
     if kernel == CUDNN or device.kind != "cuda":
-        return Chosen(backend=CUDNN if kernel == CUDNN else FLASH2)
+        return [Chosen(backend=CUDNN if kernel == CUDNN else FLASH2)]
+    second = Chosen(package=optional_package("flash_attn"))
+    if kernel == FLASH2:
+        return [second]
     major = device.capability[0]
-    if kernel == FLASH2 or major not in GENERATION:
-        return Chosen(package=optional_package("flash_attn"))
+    others = [Chosen(backend=CUDNN), second] if major in GENERATION else [second, Chosen(backend=CUDNN)]
+    listed = [*own_generation(major), *others, Chosen(backend=EFFICIENT)]
+    return [one for one in listed if one.takes(mask)]
+
+
+def own_generation(major: int) -> list[Chosen]:
+    """The flash kernels written for this compute capability that are installed."""
     third = optional_package("flash_attn_interface") if major == 9 else None
     if third is not None:
-        return Chosen(package=third)
-    if activated(GENERATION[major]):
-        return Chosen(generation=GENERATION[major])
-    return Chosen(backend=CUDNN)
+        return [Chosen(package=third)]
+    generation = GENERATION.get(major, "")
+    return [Chosen(generation=generation)] if generation and activated(generation) else []
+
+
+def made_current(one: Chosen) -> None:
+    """torch's flash kernel is this one's from now on."""
+    restored()
+    if one.generation:
+        activated(one.generation)
 
 
 def activated(generation: str) -> bool:

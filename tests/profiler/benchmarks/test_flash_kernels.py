@@ -1,5 +1,6 @@
 """The name of a kernel is what runs: the best of the GPU's generation, or FlashAttention-2."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,9 +8,16 @@ import pytest
 import torch
 
 from profdb.cases import AttentionCase
-from profiler.benchmarks import flash_kernels
-from profiler.benchmarks.attention import flash_attn_forward
-from profiler.benchmarks.flash_kernels import chosen
+from profiler.benchmarks import attention, flash_kernels
+from profiler.benchmarks.attention import (
+    Order,
+    attention_operands,
+    flash_attn_forward,
+    launch_attention,
+    torch_varlen_forward,
+)
+from profiler.benchmarks.flash_kernels import Chosen, candidates
+from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
 
 
@@ -58,7 +66,63 @@ def test_a_name_stands_for_the_generation(
     packages = {package.__name__: package for package in installed}
     monkeypatch.setattr(flash_kernels, "optional_package", packages.get)
     monkeypatch.setattr(flash_kernels, "activated", lambda generation: generation in known)
-    assert chosen(kernel, gpu(major)).name == runs
+    assert candidates(kernel, "causal", gpu(major))[0].name == runs
+
+
+SDPA = "torch scaled_dot_product_attention"
+
+
+@pytest.mark.parametrize(
+    ("major", "mask", "installed", "listed"),
+    [
+        # heads of 192 go to FlashAttention-2 where cuDNN has none; of 192 and 128 to the memory-efficient kernel on
+        # Ampere, where FlashAttention-2 and cuDNN (128 at most) have none
+        (8, "causal", [SECOND], ["flash_attn 2.8.3", f"{SDPA} cudnn", f"{SDPA} efficient"]),
+        (9, "causal", [], [f"{SDPA} cudnn", f"{SDPA} flash", f"{SDPA} efficient"]),
+        (9, "window", [THIRD], ["flash_attn_interface", f"{SDPA} flash"]),
+        (9, "varlen", [SECOND], ["flash_attn 2.8.3"]),
+    ],
+)
+def test_a_case_goes_to_the_next_best_that_takes_its_mask(
+    major: int, mask: str, installed: list[Any], listed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = {package.__name__: package for package in installed}
+    monkeypatch.setattr(flash_kernels, "optional_package", packages.get)
+    monkeypatch.setattr(flash_kernels, "activated", lambda generation: False)
+    assert [one.name for one in candidates("flash", mask, gpu(major))] == listed
+
+
+def test_the_first_that_takes_the_shape_runs_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLA's heads of 192 and 128: refused by the first forward of one kernel and by the first backward of another."""
+
+    class Refuses(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
+            return query[..., :8] + value
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            raise RuntimeError("no backward of 192 and 128")
+
+    def no_forward(*tensors: Any, **words: Any) -> Any:
+        raise ValueError("heads of one size only\nand more")
+
+    def no_backward(query: Any, key: Any, value: Any, **words: Any) -> Any:
+        return Refuses.apply(query, key, value)
+
+    first: Any = SimpleNamespace(__name__="first", flash_attn_func=no_forward)
+    second: Any = SimpleNamespace(__name__="second", flash_attn_func=no_backward)
+    listed = [Chosen(package=first), Chosen(package=second)]
+    monkeypatch.setattr(attention, "candidates", lambda *_: [*listed, Chosen(backend="efficient")])
+    words = {"batch": 1, "q_len": 4, "kv_len": 4, "heads": 2, "kv_heads": 2, "qk_dim": 12, "v_dim": 8}
+    case = AttentionCase(**words, direction="backward")
+    with pytest.raises(UnsupportedCaseError):  # the processor has no memory-efficient kernel either
+        launch_attention(case, Device(kind="cpu"))
+    launched = launch_attention(replace(case, direction="forward"), Device(kind="cpu"))
+    assert launched.implementation == "second"
+    monkeypatch.setattr(attention, "candidates", lambda *_: listed[:1])
+    with pytest.raises(UnsupportedCaseError, match=r"^heads of one size only$"):
+        launch_attention(case, Device(kind="cpu"))
 
 
 def test_a_generation_that_torch_knows_and_nobody_installed_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,3 +154,20 @@ def test_a_package_is_handed_the_mask_and_its_statistics_are_dropped(
     tensor = torch.zeros(1)
     assert flash_attn_forward(case, package, torch.device("cpu"))(tensor, tensor, tensor) is tensor
     assert seen == {"causal": mask != "full", "window_size": window}
+
+
+def test_torchs_window_of_w_keys_is_the_token_and_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    seen: dict[str, Any] = {}
+
+    def record(query: Any, *rest: Any, window_size: Any, enable_gqa: Any) -> Any:
+        seen.update(starts=rest[2].tolist(), window=window_size, grouped=enable_gqa)
+        return query
+
+    monkeypatch.setattr(varlen, "varlen_attn", record)
+    case = AttentionCase(
+        batch=2, q_len=8, kv_len=8, heads=2, kv_heads=1, qk_dim=8, v_dim=8, mask="window", window=3
+    )
+    cpu = torch.device("cpu")
+    torch_varlen_forward(case, cpu)(*attention_operands(case, Order.PACKED, cpu))
+    assert seen == {"starts": [0, 8, 16], "window": (2, 0), "grouped": True}

@@ -7,12 +7,15 @@ for 1 x 128 of A and 128 x 128 of B (DeepSeek-V3, arXiv 2412.19437, section 3.3.
 All run in layout NT only: frameworks transpose copies for the gradients, so that their products are NT as
 well (cuBLASLt documentation, "cublasLtMatmul", table of FP8 kernels: A transposed, B not transposed in
 column-major terms). Source of shapes and strides: PyTorch, aten/src/ATen/native/cuda/ScaledBlas.cpp
-and GroupedBlas.cpp.
+(_scaled_block1x128_block128x128, _scaled_mxfp8_mxfp8) and GroupedBlas.cpp. The recipe is named to torch: told from
+shapes alone (torch._scaled_mm), blocks of B padded to four are refused where k is no multiple of 512.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from profdb.cases import GemmCase, GroupedGemmCase
 from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
@@ -20,6 +23,7 @@ from profiler.benchmarks.torch_dtypes import operand_copies, random_operand, tor
 from profiler.device import Device
 
 Scales = tuple[torch.Tensor, torch.Tensor]
+MakesScales = Callable[[int, int, int, torch.device], Scales]
 
 FAST = frozenset({"tensor", "row"})
 """Recipes that training frameworks run with fast accumulation; block scales are added up exactly."""
@@ -32,7 +36,7 @@ def launch_fp8(case: GemmCase, device: Device) -> Launched:
     moved = (case.m * case.k + case.k * case.n) + 2 * case.m * case.n
     calls = tuple(fp8_call(case, where) for _ in range(operand_copies(moved, device.cache_bytes)))
     try_once(calls[0])
-    return Launched(case=case, calls=calls, implementation=f"torch._scaled_mm, {case.scale_recipe} scales")
+    return Launched(case=case, calls=calls, implementation=f"torch scaled_mm, {case.scale_recipe} scales")
 
 
 def try_once(call: Call) -> None:
@@ -41,14 +45,14 @@ def try_once(call: Call) -> None:
         call()
     except OUT_OF_MEMORY:
         raise
-    except RuntimeError as refused:
-        raise UnsupportedCaseError(str(refused).splitlines()[0]) from refused
+    except (RuntimeError, ValueError) as refused:
+        raise UnsupportedCaseError((str(refused).splitlines() or ["no word"])[0]) from refused
 
 
 def check_fp8(case: GemmCase, device: Device) -> None:
     """UnsupportedCaseError with the reason why a case cannot run."""
-    if case.scale_recipe not in SCALES:
-        raise UnsupportedCaseError(f"fp8 products are scaled by one of {', '.join(SCALES)}")
+    if case.scale_recipe not in RECIPES:
+        raise UnsupportedCaseError(f"fp8 products are scaled by one of {', '.join(RECIPES)}")
     if case.scale_recipe not in offered_scales(device):
         raise UnsupportedCaseError(f"no fp8 products scaled by {case.scale_recipe} on this architecture")
     if case.layout != "NT" or case.batch != 1 or case.bias:
@@ -63,7 +67,7 @@ def offered_scales(device: Device, *, grouped: bool = False) -> tuple[str, ...]:
     if device.kind != "cuda":
         return ()
     if device.architecture is None:
-        return tuple(SCALES)
+        return tuple(RECIPES)
     fp8 = device.architecture.fp8
     if fp8 is None:
         return ()
@@ -74,10 +78,22 @@ def fp8_call(case: GemmCase, where: torch.device) -> Call:
     """One scaled product, 16 bits out."""
     left = random_operand((case.m, case.k), "fp8", where)
     right = random_operand((case.n, case.k), "fp8", where).t()
-    scale_a, scale_b = SCALES[case.scale_recipe](case.m, case.k, case.n, where)
+    recipe = RECIPES[case.scale_recipe]
+    scale_a, scale_b = recipe.scales(case.m, case.k, case.n, where)
+    kind_a, kind_b = (getattr(functional.ScalingType, kind) for kind in recipe.kinds)
+    order = getattr(functional.SwizzleType, recipe.order)
     out_dtype, fast = torch_dtype(case.dtype_out), case.scale_recipe in FAST
-    return lambda: torch._scaled_mm(
-        left, right, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype, use_fast_accum=fast
+    return lambda: functional.scaled_mm(
+        left,
+        right,
+        scale_a,
+        kind_a,
+        scale_b,
+        kind_b,
+        swizzle_a=order,
+        swizzle_b=order,
+        output_dtype=out_dtype,
+        use_fast_accum=fast,
     )
 
 
@@ -92,11 +108,10 @@ def row_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
 
 
 def block_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
-    """A: m x k/128, m contiguous. B: k/128 x n/128, k contiguous, a column padded to four scales."""
+    """A: m x k/128, m contiguous. B: k/128 x n/128, k contiguous and padded to a multiple of four."""
     along = -(-k // 128)
     left = torch.ones((along, m), device=where).t()
-    padded = torch.ones((-(-n // 128), -(-along // 4) * 4), device=where)
-    return left, padded[:, :along].t()
+    return left, torch.ones((-(-n // 128), -(-along // 4) * 4), device=where).t()
 
 
 def mx_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
@@ -109,11 +124,21 @@ def mx_scales(m: int, k: int, n: int, where: torch.device) -> Scales:
     return left, right
 
 
-SCALES: dict[str, Callable[[int, int, int, torch.device], Scales]] = {
-    "tensor": tensor_scales,
-    "row": row_scales,
-    "block": block_scales,
-    "mx": mx_scales,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The ``scales`` of an m x k by k x n product, and what torch calls those of A and B (``kinds``,
+    functional.ScalingType) and the ``order`` they lie in (functional.SwizzleType)."""
+
+    scales: MakesScales
+    kinds: tuple[str, str]
+    order: str = "NO_SWIZZLE"
+
+
+RECIPES: dict[str, Recipe] = {
+    "tensor": Recipe(scales=tensor_scales, kinds=("TensorWise", "TensorWise")),
+    "row": Recipe(scales=row_scales, kinds=("RowWise", "RowWise")),
+    "block": Recipe(scales=block_scales, kinds=("BlockWise1x128", "BlockWise128x128")),
+    "mx": Recipe(scales=mx_scales, kinds=("BlockWise1x32", "BlockWise1x32"), order="SWIZZLE_32_4_4"),
 }
 
 

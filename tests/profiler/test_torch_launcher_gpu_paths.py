@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend
 from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase
 from profiler import timing
 from profiler.benchmarks import attention, memory_bound
-from profiler.benchmarks.attention import attention_operands, torch_varlen_forward
+from profiler.benchmarks.attention import Order, attention_operands, torch_varlen_forward
 from profiler.benchmarks.fp8 import fp8_call, grouped_fp8_call, launch_fp8, launch_grouped_fp8
 from profiler.benchmarks.grouped_gemm import grouped_call, grouped_product, launch_grouped_gemm
 from profiler.benchmarks.launched import UnsupportedCaseError
@@ -95,7 +95,7 @@ def test_sdpa_is_held_to_the_kernel_of_the_case(kernel: str, monkeypatch: pytest
     monkeypatch.setattr(attention, "sdpa_kernel", Held)
     monkeypatch.setattr(attention, "scaled_dot_product_attention", lambda *_, **words: words)
     case = AttentionCase(batch=1, q_len=8, kv_len=8, heads=4, kv_heads=2, qk_dim=8, v_dim=8, kernel=kernel)
-    words = attention.sdpa_forward(case, kernel)(*attention_operands(case, False, META))
+    words = attention.sdpa_forward(case, kernel)(*attention_operands(case, Order.HEADS, META))
     wanted = {"flash2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
     assert asked == [wanted[kernel]]
     assert words == {"is_causal": True, "enable_gqa": True}
@@ -112,8 +112,7 @@ def test_packed_sequences_lie_end_to_end(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(varlen, "varlen_attn", record)
     case = AttentionCase(batch=3, q_len=8, kv_len=8, heads=4, kv_heads=4, qk_dim=16, v_dim=16, mask="varlen")
     cpu = torch.device("cpu")
-    forward, _ = torch_varlen_forward(case, cpu)
-    forward(*attention_operands(case, True, cpu))
+    torch_varlen_forward(case, cpu)(*attention_operands(case, Order.PACKED, cpu))
     query, _, _, starts_q, starts_k, window = seen
     assert tuple(query.shape) == (24, 4, 16)
     assert starts_q == starts_k == [0, 8, 16, 24]
@@ -177,14 +176,21 @@ class Seen:
         self.args, self.words = args, words
 
 
-# PyTorch ScaledBlas.cpp, is_blockwise_1x128_scaling and its neighbours: (shape, stride, dtype) of both scales
+# PyTorch ScaledBlas.cpp, _scaled_block1x128_block128x128 and its neighbours: (shape, stride) of both scales
 # for m = 256, k = 640, n = 384; B's blocks are padded to a multiple of four along k (5 -> 8), MXFP8 has
 # 128 x 4 scales a tile: 256 x 20 and 384 x 20.
 SCALE_SHAPES = {
     "tensor": (((), ()), ((), ())),
     "row": (((256, 1), (1, 1)), ((1, 384), (384, 1))),
-    "block": (((256, 5), (1, 256)), ((5, 3), (1, 8))),
+    "block": (((256, 5), (1, 256)), ((8, 3), (1, 8))),
     "mx": (((5120,), (1,)), ((7680,), (1,))),
+}
+Scaling, Order32 = torch.nn.functional.ScalingType, torch.nn.functional.SwizzleType
+SCALE_KINDS = {
+    "tensor": (Scaling.TensorWise, Scaling.TensorWise, Order32.NO_SWIZZLE),
+    "row": (Scaling.RowWise, Scaling.RowWise, Order32.NO_SWIZZLE),
+    "block": (Scaling.BlockWise1x128, Scaling.BlockWise128x128, Order32.NO_SWIZZLE),
+    "mx": (Scaling.BlockWise1x32, Scaling.BlockWise1x32, Order32.SWIZZLE_32_4_4),
 }
 
 
@@ -197,18 +203,19 @@ def test_fp8_products_are_launched_with_the_scales_of_their_recipe(
     assert isinstance(passed, torch.Tensor)
     assert (tuple(passed.shape), passed.dtype) == ((256, 384), torch.bfloat16)
     seen = Seen()
-    monkeypatch.setattr(torch, "_scaled_mm", seen)
+    monkeypatch.setattr(torch.nn.functional, "scaled_mm", seen)
     launched = launch_fp8(case, of("blackwell" if recipe == "mx" else "hopper"))
     assert launched.case == case
     assert recipe in launched.implementation
     launched.calls[0]()
-    left, right = seen.args
+    left, right, scale_a, kind_a, scale_b, kind_b = seen.args
+    assert (kind_a, kind_b, seen.words["swizzle_a"]) == SCALE_KINDS[recipe]
+    assert seen.words["swizzle_a"] is seen.words["swizzle_b"]
     assert (tuple(left.shape), tuple(right.shape)) == ((256, 640), (640, 384))
     assert (left.stride(), right.stride()) == ((640, 1), (1, 640))
     assert left.dtype is right.dtype is torch.float8_e4m3fn
     kind = torch.float8_e8m0fnu if recipe == "mx" else torch.float32
-    for name, (shape, stride) in zip(("scale_a", "scale_b"), SCALE_SHAPES[recipe], strict=True):
-        scale = seen.words[name]
+    for scale, (shape, stride) in zip((scale_a, scale_b), SCALE_SHAPES[recipe], strict=True):
         assert (tuple(scale.shape), scale.stride(), scale.dtype) == (shape, stride, kind)
     assert seen.words["use_fast_accum"] is (recipe in ("tensor", "row"))
 
@@ -224,7 +231,7 @@ def test_a_recipe_the_architecture_has_no_kernel_for_is_refused(recipe: str, arc
 
 def test_where_no_sheet_names_the_architecture_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Seen()
-    monkeypatch.setattr(torch, "_scaled_mm", asked)
+    monkeypatch.setattr(torch.nn.functional, "scaled_mm", asked)
     launch_fp8(GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="row"), Hopper(kind="cuda"))
     assert tuple(asked.args[0].shape) == (128, 128)
     with pytest.raises(UnsupportedCaseError, match="on this architecture"):
@@ -266,7 +273,7 @@ def test_what_this_torch_has_no_kernel_for_is_a_refusal_with_its_reason(
     def refuse(*args: Any, **words: Any) -> None:
         raise RuntimeError("Invalid scaling configuration\nand a stack")
 
-    monkeypatch.setattr(torch, "_scaled_mm", refuse)
+    monkeypatch.setattr(torch.nn.functional, "scaled_mm", refuse)
     case = GemmCase(m=128, k=128, n=128, dtype_in="fp8", scale_recipe="block")
     with pytest.raises(UnsupportedCaseError, match=r"^Invalid scaling configuration$"):
         launch_fp8(case, Hopper(kind="cuda"))

@@ -43,6 +43,11 @@ class Device:
         return ""
 
     @property
+    def driver_id(self) -> str:
+        """The GPU's name to the driver's tools, whatever CUDA_VISIBLE_DEVICES hides; "" where nobody tells."""
+        return f"GPU-{self.identity.removeprefix('GPU-')}" if self.identity else ""
+
+    @property
     def memory_bytes(self) -> int:
         """Memory of the whole device."""
         if self.kind == "cuda":
@@ -133,9 +138,11 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def nvidia_smi(field: str, index: int) -> str:
-    """One field of ``nvidia-smi --query-gpu``; "" when the tool is absent or does not answer."""
-    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={index}"]
+def nvidia_smi(field: str, device: Device) -> str:
+    """One field of ``nvidia-smi --query-gpu`` for a GPU; "" when the tool is absent or does not answer. It counts all
+    GPUs of a node, torch only those in CUDA_VISIBLE_DEVICES: the GPU goes by its own name where it has one."""
+    asked = device.driver_id or str(device.index)
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", f"--id={asked}"]
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI, check=True

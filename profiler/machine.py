@@ -45,19 +45,18 @@ def machine_facts(world: World, sheet: MatchedSheet | None, date: str) -> Machin
     """The machine as device, driver and torch describe it. ``gpu`` is the sheet's name where a sheet
     matches, so that measured and modelled samples of one GPU merge; else the driver's."""
     device = world.device
-    index = device.index
     on_gpu = device.kind == "cuda"
     return MachineFacts(
         gpu=sheet.cluster.gpu.name if sheet else device.name,
         memory_bytes=device.memory_bytes,
         nodes=world.layout.nodes,
         gpus_per_node=world.layout.local_size,
-        driver=nvidia_smi("driver_version", index) if on_gpu else "",
+        driver=nvidia_smi("driver_version", device) if on_gpu else "",
         torch=str(torch.__version__),
         nccl=".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else "",
         date=date,
-        sm_clock_hz=megahertz(nvidia_smi("clocks.max.sm", index)) if on_gpu else 0.0,
-        memory_clock_hz=megahertz(nvidia_smi("clocks.max.memory", index)) if on_gpu else 0.0,
+        sm_clock_hz=megahertz(nvidia_smi("clocks.max.sm", device)) if on_gpu else 0.0,
+        memory_clock_hz=megahertz(nvidia_smi("clocks.max.memory", device)) if on_gpu else 0.0,
         cluster=sheet.stem if sheet else "",
     )
 

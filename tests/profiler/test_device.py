@@ -1,11 +1,13 @@
 """Which GPU a rank takes."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from profiler.device import Device, choose_device
+from profiler import device
+from profiler.device import Device, choose_device, nvidia_smi
 from profiler.ranks.meeting import RankFailedError
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World, check_same_machines
@@ -38,3 +40,16 @@ def test_two_ranks_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(World, "gather", lambda _, word: identities if word == "" else ["H200"] * 3)
     with pytest.raises(RankFailedError, match="ranks 0 and 2 share one GPU, GPU-1"):
         check_same_machines(world)
+
+
+def test_the_driver_is_asked_by_the_gpus_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES=3 makes the node's fourth GPU torch's first."""
+
+    def ask(command: list[str], **_: object) -> SimpleNamespace:
+        return SimpleNamespace(stdout=f"{command[-1]}\n")
+
+    monkeypatch.setattr(device.subprocess, "run", ask)
+    monkeypatch.setattr(Device, "identity", "5a7c01d2")
+    assert nvidia_smi("driver_version", Device(kind="cuda", index=0)) == "--id=GPU-5a7c01d2"
+    monkeypatch.setattr(Device, "identity", "")
+    assert nvidia_smi("driver_version", Device(kind="cuda", index=2)) == "--id=2"

@@ -18,7 +18,7 @@ class Linear(Identity):
 
     ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
     where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
-    hands it its input.
+    hands it its input. Ranks cast ``parts`` of its input and of its output gradient before these are gathered.
     """
 
     tokens: IntArray
@@ -28,6 +28,8 @@ class Linear(Identity):
     bias: bool = False
     dtype: str = ""
     after_norm: bool = False
+    input_parts: IntArray | int = 1
+    gradient_parts: IntArray | int = 1
 
 
 def linear(context: LayerContext, layer: Linear) -> Piece:
@@ -44,6 +46,8 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
         outputs=layer.outputs,
         after_norm=layer.after_norm,
         shared_input=not layer.saved_bytes.any(),
+        input_parts=np.ones_like(layer.tokens) * layer.input_parts,
+        gradient_parts=np.ones_like(layer.tokens) * layer.gradient_parts,
     )
     before, behind = casts(context, recipe, operands)
     precision = context.job.precision

@@ -8,7 +8,8 @@ from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.op import MemoryBound, Phase, Piece, sequence
-from ops.roles import Module, Role
+from ops.roles import Module, OpKey, Role
+from ops.strategies.narrow_gather import cast_parts
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
@@ -59,6 +60,7 @@ def feed_forward(
             saved_bytes=context.activations(rows.saved, context.model.hidden) * (role is Role.UP),
             bias=mlp.bias,
             after_norm=True,
+            input_parts=cast_parts(context, sharding, OpKey(module, role)),
         )
         for role in ((Role.UP,) if joined or not mlp.gated else (Role.GATE, Role.UP))
     ]
@@ -70,6 +72,7 @@ def feed_forward(
         outputs=hidden,
         saved_bytes=context.activations(rows.gemm, width),
         bias=mlp.bias,
+        gradient_parts=cast_parts(context, sharding, OpKey(module, Role.DOWN)),
     )
     fused = context.job.preset.layers.fused_activation
     return sequence(

@@ -25,18 +25,20 @@ from ops.op import MemoryBound, Op, Phase
 from ops.roles import Identity, Role
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
+from spec.job import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """16-bit reads and narrow writes of one tensor."""
+    """16-bit reads, narrow writes and narrow reads of one tensor."""
 
     reads: float = 0.0
     writes: float = 0.0
+    narrow_reads: float = 0.0
 
     def bytes_per_element(self, wide: float, narrow: float) -> float:
         """Bytes through memory for one element."""
-        return self.reads * wide + self.writes * narrow
+        return self.reads * wide + (self.writes + self.narrow_reads) * narrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,12 @@ class Recipe:
 ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
 BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
 BLOCKS = frozenset({"block", "mx"})
+TURNED = Passes(narrow_reads=1, writes=1)
+"""A narrow copy brought into another order."""
+SCALE_BYTES = {"tensor": 0.0, "row": 0.0, "block": 4 / 128, "mx": 1 / 32}
+"""Of an element's scale, one for a row or the tensor aside: 4 bytes for 128 (Float8BlockScaling), 1 for 32 (MXFP8)."""
+FP4_SCALE_BYTES = 1 / 16
+"""NVFP4: 1 byte for 16."""
 ALONG_K = BLOCKS | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 RECIPES: dict[str, Recipe] = {
@@ -91,7 +99,7 @@ def recipe_of(context: LayerContext) -> Recipe | None:
     precision = context.job.precision
     if dtype_bytes(precision.linear) >= dtype_bytes(precision.activation):
         return None
-    named = RECIPES[precision.scaling or ("block" if precision.scale_recipe in BLOCKS else "current")]
+    named = RECIPES[_scaling(precision)]
     if precision.transposed_copies or precision.scale_recipe in ALONG_K:
         return named
     return replace(
@@ -101,6 +109,30 @@ def recipe_of(context: LayerContext) -> Recipe | None:
         gradient=_one_copy(named.gradient),
         weight=_one_copy(named.weight),
     )
+
+
+def _scaling(precision: Precision) -> str:
+    return precision.scaling or ("block" if precision.scale_recipe in BLOCKS else "current")
+
+
+def finds_scale_first(precision: Precision) -> bool:
+    """Whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine ``csrc/quantizer.cpp``,
+    Float8CurrentScalingQuantizer and NVFP4Quantizer)."""
+    return _scaling(precision) == "current" or precision.linear == "fp4"
+
+
+def scale_bytes(precision: Precision) -> float:
+    """Bytes of scales that travel with an element of a narrow tensor."""
+    return FP4_SCALE_BYTES if precision.linear == "fp4" else SCALE_BYTES[precision.scale_recipe or "tensor"]
+
+
+def turned_after_gather(precision: Precision) -> Passes:
+    """What brings a gathered tensor's copy along columns into order: a transposition of whole-tensor scales where products want
+    both orders, parts of 1 x 128 and NVFP4 put side by side; MXFP8's lie in the rows' order."""
+    wanted = precision.scale_recipe == "block" or (
+        precision.transposed_copies and precision.scale_recipe not in BLOCKS
+    )
+    return TURNED if wanted else Passes()
 
 
 def narrow_weight_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
@@ -124,13 +156,16 @@ def _one_copy(passes: Passes) -> Passes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands(Identity):
-    """What one linear multiplies: rows of ``tokens``, a weight of ``inputs`` x ``outputs``."""
+    """What one linear multiplies: rows of ``tokens``, a weight of ``inputs`` x ``outputs``. Its input and its output gradient
+    are cast in ``parts`` of the tokens, a rank one, where they are gathered afterwards."""
 
     tokens: IntArray
     inputs: IntArray
     outputs: IntArray
     after_norm: bool
     shared_input: bool
+    input_parts: IntArray
+    gradient_parts: IntArray
 
 
 def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
@@ -140,10 +175,11 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
     entering = recipe.normed_input if operands.after_norm else recipe.input
     own = 0.0 if operands.shared_input else 1.0
     each = _weight_casts(context)
+    precision = context.job.precision
+    wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
+    turned = turned_after_gather(precision)
 
-    def op(what: str, phase: Phase, passes: Passes, rows: FloatArray, width: IntArray) -> MemoryBound:
-        precision = context.job.precision
-        moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
+    def op(what: str, phase: Phase, moved_bytes: FloatArray, width: IntArray) -> MemoryBound:
         copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
         return MemoryBound(
             module=operands.module,
@@ -152,19 +188,32 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
             name=f"{operands.name}.cast_{what}",
             phase=phase,
             kernel="copy",
-            rows=np.ceil(rows * moved / copied).astype(np.int64),
+            rows=np.ceil(moved_bytes / copied).astype(np.int64),
             width=width,
             dtype=precision.activation,
         )
 
+    def moved(passes: Passes, rows: FloatArray) -> FloatArray:
+        return rows * passes.bytes_per_element(wide, narrow)
+
+    def in_parts(passes: Passes, parts: IntArray) -> FloatArray:
+        """Where each rank casts its own part for a gather, along rows alone if columns are turned behind it."""
+        one = passes if precision.scale_recipe in ALONG_K else _one_copy(passes)
+        return np.where(parts > 1, moved(one, np.ceil(t / parts)), moved(passes, t * 1.0))
+
+    def behind(parts: IntArray) -> FloatArray:
+        return np.where(parts > 1, moved(turned, t * 1.0), 0.0)
+
     forward = (
-        op("input", Phase.FORWARD, entering, t * own, i),
-        op("weight", Phase.FORWARD, recipe.weight, i * each, o),
+        op("input", Phase.FORWARD, in_parts(entering, operands.input_parts) * own, i),
+        op("weight", Phase.FORWARD, moved(recipe.weight, i * each), o),
     )
     backward = (
-        op("gradient", Phase.INPUT_GRAD, recipe.gradient, t * 1.0, o),
-        op("weight", Phase.INPUT_GRAD, recipe.weight_again, i * each, o),
-        op("input", Phase.WEIGHT_GRAD, recipe.input_again, t * own, i),
+        op("gradient", Phase.INPUT_GRAD, in_parts(recipe.gradient, operands.gradient_parts), o),
+        op("turned_gradient", Phase.INPUT_GRAD, behind(operands.gradient_parts), o),
+        op("weight", Phase.INPUT_GRAD, moved(recipe.weight_again, i * each), o),
+        op("turned_input", Phase.WEIGHT_GRAD, behind(operands.input_parts) * own, i),
+        op("input", Phase.WEIGHT_GRAD, moved(recipe.input_again, t * own), i),
     )
     return tuple(one for one in forward if one.rows.any()), tuple(one for one in backward if one.rows.any())
 

@@ -15,6 +15,7 @@ from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_m
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.op import Attention, Phase, Piece, sequence
 from ops.roles import Module, OpKey, Role
+from ops.strategies.narrow_gather import cast_parts
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.job import JobSpec
@@ -177,6 +178,7 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
             inputs=layout.constant(inputs),
             outputs=outputs,
             saved_bytes=context.activations(saved_rows, inputs),
+            input_parts=cast_parts(context, sharding, OpKey(Module.ATTENTION, role)),
         )
         return [
             sharding.enter(context, layer.key, entering or inputs),

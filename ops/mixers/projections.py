@@ -6,6 +6,7 @@ from ops.context import LayerContext
 from ops.linear import Linear, linear
 from ops.op import Piece, sequence
 from ops.roles import OpKey
+from ops.strategies.narrow_gather import cast_parts
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 
@@ -43,6 +44,7 @@ def into_mixer(
         saved_bytes=context.activations(saved_rows, hidden),
         bias=bias,
         after_norm=True,
+        input_parts=cast_parts(context, sharding, key),
     )
     return sequence(
         sharding.enter(context, key, hidden),
@@ -65,6 +67,7 @@ def out_of_mixer(
         outputs=layout.constant(context.model.hidden),
         saved_bytes=context.activations(rows, inputs),
         bias=bias,
+        gradient_parts=cast_parts(context, sharding, key),
     )
     return sequence(
         sharding.weights(context, key, layer.inputs * layer.outputs),

@@ -15,6 +15,7 @@ from ops.layout import Layout
 from ops.op import Axis, Phase, Piece
 from ops.roles import OpKey, Role
 from ops.strategies.launch import Launch
+from ops.strategies.narrow_gather import agreed_scale, narrowed, other_order
 from ops.strategies.pipelined import gathered_into, in_bulk, scattered_from
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from ops.strategies.traits import Traits
@@ -73,7 +74,9 @@ class SequenceParallel:
         and, for fsp, the gather again beside the input gradient."""
         size = full_tokens_bytes(context, width)
         entering, again = linear.served_by(Role.ENTER), linear.served_by(Role.REGATHER)
-        gather = collective(context, entering, Collective.ALL_GATHER, Axis.TP, size)
+        gather = narrowed(
+            context, collective(context, entering, Collective.ALL_GATHER, Axis.TP, size), linear
+        )
         scatter = collective(context, entering, Collective.REDUCE_SCATTER, Axis.TP, size)
         whole = replace(
             scatter,
@@ -85,14 +88,15 @@ class SequenceParallel:
         backward = list(scattered_from(context, in_bulk(context, whole, linear), linear))
         if self.regather:
             regather = replace(
-                collective(context, again, Collective.ALL_GATHER, Axis.TP, size),
+                narrowed(context, collective(context, again, Collective.ALL_GATHER, Axis.TP, size), linear),
                 phase=Phase.WEIGHT_GRAD,
                 lane=backward_lane(context, beside=Phase.INPUT_GRAD),
                 beside=linear,
                 beside_phase=Phase.INPUT_GRAD,
             )
             backward.insert(0, in_bulk(context, regather, linear))
-        return Piece(forward=(gathered_into(context, gather, linear),), backward=tuple(backward))
+        agreed = agreed_scale(context, linear, Phase.FORWARD)
+        return Piece(forward=(*agreed, gathered_into(context, gather, linear)), backward=tuple(backward))
 
     def leave(self, context: LayerContext, linear: OpKey) -> Piece:
         """Reduce-scatter out; backward: all-gather of the output gradient."""
@@ -100,8 +104,11 @@ class SequenceParallel:
         leaving = linear.served_by(Role.LEAVE)
         scatter = collective(context, leaving, Collective.REDUCE_SCATTER, Axis.TP, size)
         gather = collective(context, leaving, Collective.ALL_GATHER, Axis.TP, size)
-        gathered = gathered_into(context, replace(gather, phase=Phase.INPUT_GRAD), linear)
-        return Piece(forward=scattered_from(context, scatter, linear), backward=(gathered,))
+        gather = narrowed(context, replace(gather, phase=Phase.INPUT_GRAD), linear)
+        rows = gathered_into(context, gather, linear)
+        agreed = agreed_scale(context, linear, Phase.INPUT_GRAD)
+        backward = (*agreed, rows, *other_order(context, rows, linear))
+        return Piece(forward=scattered_from(context, scatter, linear), backward=backward)
 
     def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Heads are cut already."""

@@ -65,7 +65,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "aicb/generate",
         "settings",
     ),
-    "runner": ("logs", "groups", "replay", "training", "comparison"),
+    "runner": ("logs", "groups", "replay", "reference", "training", "comparison"),
 }
 MOST_FILES = 15
 

@@ -1,0 +1,1 @@
+"""The reference transformer that a training step runs, in plain torch."""

@@ -1,0 +1,161 @@
+"""The reference transformer, as the part of it that one stage of a pipeline holds.
+
+Pre-norm decoder blocks (Llama 2, arXiv 2307.09288 sec. 2.2): RMSNorm, rotary grouped-query attention, a gated
+feed-forward network or experts; nothing fused by hand, so that torch's kernels are what is timed.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from runner.reference.attention import Core, Rotation, SelfAttention
+from runner.reference.experts import Experts, RoutedFeedForward
+from runner.reference.feed_forward import FeedForward
+from spec.mixers.attention import AttentionSpec
+from spec.mixers.rope import RopeSpec
+from spec.model import BlockSpec, ModelSpec, NormKind, PositionKind
+
+INITIAL_STD = 0.02
+"""Standard deviation of initial weights (GPT-2; Llama's released configs, initializer_range)."""
+NORM_EPSILON = 1e-6
+BLOCK = "blocks."
+
+Cut = Callable[[str, nn.Module], None]
+"""What is done to a part of a stage, by name, when it has its weights: sharding them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a stage holds of a model: blocks by their number in it, the embedding, final norm and head."""
+
+    blocks: Sequence[int]
+    embedding: bool = True
+    head: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What blocks need beside their spec: the attention core, the ranks over which experts are spread (None: all
+    are here), the places in a sequence of this rank's tokens, the device and the parameters' format."""
+
+    core: Core
+    experts: dist.ProcessGroup | None
+    positions: Tensor
+    device: torch.device
+    dtype: torch.dtype
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each behind a norm and beside a residual; ``runs_again`` keeps its input
+    alone and repeats it in the backward."""
+
+    def __init__(self, model: ModelSpec, spec: BlockSpec, around: Surroundings) -> None:
+        super().__init__()
+        self.runs_again = False
+        hidden, mixer = model.hidden, spec.mixer
+        assert isinstance(mixer, AttentionSpec), "checked before (runner.training.refusals)"
+        rotation = None
+        if model.position is PositionKind.ROTARY:
+            rotation = Rotation(model.rope or RopeSpec(), mixer.qk_dim, around.positions)
+        self.attention_norm = norm_of(spec.norm, model)
+        self.attention = SelfAttention(hidden, mixer, around.core, rotation)
+        self.feed_forward_norm = norm_of(spec.norm, model)
+        if spec.moe is not None:
+            self.feed_forward: nn.Module = RoutedFeedForward(hidden, spec.moe, around.experts)
+        else:
+            assert spec.mlp is not None, "checked before (runner.training.refusals)"
+            self.feed_forward = FeedForward(hidden, spec.mlp)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[batch, tokens, hidden] to the same."""
+        if not self.runs_again:
+            return self._run(states)
+        out: Tensor = checkpoint(self._run, states, use_reentrant=False)
+        return out
+
+    def _run(self, states: Tensor) -> Tensor:
+        mixed: Tensor = states + self.attention(self.attention_norm(states))
+        out: Tensor = mixed + self.feed_forward(self.feed_forward_norm(mixed))
+        return out
+
+
+class Stage(nn.Module):
+    """Tokens [batch, tokens] (or states [batch, tokens, hidden]) to states, or to logits [batch, tokens, vocab].
+    Blocks are named by their number in the model."""
+
+    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.embedding, self.norm, self.head = (parts.get(name) for name in ("embedding", "norm", "head"))
+        self.blocks = nn.ModuleDict(
+            {name.removeprefix(BLOCK): part for name, part in parts.items() if name.startswith(BLOCK)}
+        )
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Through what this stage holds."""
+        if self.embedding is not None:
+            states = self.embedding(states)
+        for block in self.blocks.values():
+            states = block(states)
+        if self.norm is not None and self.head is not None:
+            states = self.head(self.norm(states))
+        return states
+
+
+def norm_of(kind: NormKind, model: ModelSpec) -> nn.Module:
+    """A norm of the model's width."""
+    epsilon = model.norm_epsilon or NORM_EPSILON
+    made = nn.RMSNorm if kind is NormKind.RMS else nn.LayerNorm
+    return made(model.hidden, eps=epsilon)
+
+
+def stage_of(model: ModelSpec, share: Share, around: Surroundings, cut: Cut) -> Stage:
+    """The stage with its weights, each part ``cut`` as soon as it is filled: no more than one is ever whole. A weight
+    depends on its name alone, so that every plan starts from the same."""
+    parts = {}
+    for name, make in makers_of(model, share, around):
+        with torch.device(around.device):
+            part = make().to(around.dtype)
+        for path, module in part.named_modules(prefix=name):
+            for parameter_name, parameter in module.named_parameters(prefix=path, recurse=False):
+                _fill(parameter.data, parameter_name, module)
+        cut(name, part)
+        parts[name] = part
+    return Stage(parts)
+
+
+def makers_of(
+    model: ModelSpec, share: Share, around: Surroundings
+) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
+    """Embedding, blocks, norm and head by name, as far as the stage has them."""
+    specs = [run.block for run in model.main_blocks for _ in range(run.count)]
+    if share.embedding:
+        yield "embedding", partial(nn.Embedding, model.vocab, model.hidden)
+    for place in share.blocks:
+        yield f"{BLOCK}{place}", partial(Block, model, specs[place], around)
+    if share.head:
+        yield "norm", partial(norm_of, model.norm, model)
+        yield "head", partial(nn.Linear, model.hidden, model.vocab, bias=model.head_bias)
+
+
+def _fill(weights: Tensor, name: str, module: nn.Module) -> None:
+    """Norms one, biases zero, all else random by name; experts one by one."""
+    if isinstance(module, Experts):
+        for place, expert in enumerate(weights.unbind(0)):
+            _draw(expert, f"{name}.{module.first + place}")
+    elif isinstance(module, nn.RMSNorm | nn.LayerNorm):
+        weights.fill_(0.0 if name.endswith("bias") else 1.0)
+    elif name.endswith("bias"):
+        weights.zero_()
+    else:
+        _draw(weights, name)
+
+
+def _draw(weights: Tensor, name: str) -> None:
+    generator = torch.Generator(device=weights.device).manual_seed(zlib.crc32(name.encode()))
+    weights.normal_(std=INITIAL_STD, generator=generator)

@@ -1,0 +1,1 @@
+"""A real training step: the reference transformer under torch's own parallel APIs, timed."""

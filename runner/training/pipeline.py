@@ -1,0 +1,101 @@
+"""Which stage holds what, and the order of work: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec. 2.2), or
+one micro-batch after another where there is one stage."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.nn.parallel import DistributedDataParallel
+
+from runner.reference.transformer import Share
+from runner.training.data_parallel import defer_reduction
+from runner.training.meshes import Group
+from solver.plans.plan_table import Plan
+from spec.pipeline.layout import parse_pipeline_layout
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def layers_of(plan: Plan, num_layers: int) -> tuple[int, ...]:
+    """Layers of every virtual stage in the order a token passes them; even unless the plan has a layout."""
+    if plan.stage_layout:
+        return parse_pipeline_layout(plan.stage_layout).layers
+    stages = plan.pp * plan.vpp
+    return (num_layers // stages,) * stages
+
+
+def shares_of(plan: Plan, stage: int, layers: Sequence[int]) -> list[Share]:
+    """What pipeline rank ``stage`` holds, one share a chunk: virtual stages stage, stage + pp, ..."""
+    shares = []
+    for virtual in range(stage, plan.pp * plan.vpp, plan.pp):
+        first = sum(layers[:virtual])
+        shares.append(
+            Share(
+                blocks=range(first, first + layers[virtual]),
+                embedding=virtual == 0,
+                head=virtual == plan.pp * plan.vpp - 1,
+            )
+        )
+    return shares
+
+
+@dataclass(slots=True, kw_only=True)
+class OneAfterAnother:
+    """Forward and backward of each micro-batch in turn, on the only stage. ``losses`` are of the last step."""
+
+    module: nn.Module
+    num_micro: int
+    loss: Loss
+    losses: list[Tensor] = field(default_factory=list)
+
+    def run(self, tokens: Tensor, targets: Tensor) -> None:
+        """One step: both are [num_micro x batch, tokens]."""
+        self.losses = []
+        micro = zip(tokens.chunk(self.num_micro), targets.chunk(self.num_micro), strict=True)
+        for place, (inputs, wanted) in enumerate(micro, start=1):
+            last = place == self.num_micro
+            defer_reduction(self.module, last=last)
+            module = self.module
+            waits = module if isinstance(module, DistributedDataParallel) and not last else None
+            with nullcontext() if waits is None else waits.no_sync():
+                loss = self.loss(module(inputs), wanted)
+                loss.backward()  # type: ignore[no-untyped-call]
+            self.losses.append(loss.detach())
+
+
+@dataclass(slots=True, kw_only=True)
+class Pipelined:
+    """torch's schedule over the stages of this rank's pipeline."""
+
+    schedule: Any
+    first: bool
+    last: bool
+    losses: list[Tensor] = field(default_factory=list)
+
+    def run(self, tokens: Tensor, targets: Tensor) -> None:
+        """One step; only the ends of the pipeline look at what they are given."""
+        self.losses = []
+        given = (tokens,) if self.first else ()
+        if self.last:
+            self.schedule.step(*given, target=targets, losses=self.losses)
+        else:
+            self.schedule.step(*given)
+        self.losses = [loss.detach() for loss in self.losses]
+
+
+def pipelined(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Group, loss: Loss) -> Pipelined:
+    """The schedule of pipeline rank ``stage``, which runs ``modules``, one a chunk."""
+    device = next(modules[0].parameters()).device
+    chunks: list[Any] = [
+        PipelineStage(module, stage + place * plan.pp, plan.pp * plan.vpp, device, group=group)
+        for place, module in enumerate(modules)
+    ]
+    # The loss is divided already: scaling gradients again would take a pass over all of them.
+    if plan.vpp == 1:
+        schedule: Any = Schedule1F1B(chunks[0], plan.num_micro, loss_fn=loss, scale_grads=False)
+    else:
+        schedule = ScheduleInterleaved1F1B(chunks, plan.num_micro, loss_fn=loss, scale_grads=False)
+    return Pipelined(schedule=schedule, first=stage == 0, last=stage == plan.pp - 1)

@@ -1,0 +1,100 @@
+"""Every parallel plan trains as one process does: loss, gradients, and the loss after an update.
+
+The bound is 1e-5, relative, in fp32 (whose rounding makes some 1e-7 of sums as long as these).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE_S = 600.0
+BOUND = 1e-5
+
+TWO_RANKS: dict[str, dict[str, object]] = {
+    "zero1": {"dp": 2, "zero_stage": 1, "zero_size": 2},
+    "interleaved": {"pp": 2, "vpp": 2, "recompute": "full"},
+    "cp": {"cp": 2},
+    "ep": {"dp": 2, "ep": 2, "experts": True},
+}
+FOUR_RANKS: dict[str, dict[str, object]] = {
+    "dp4": {"dp": 4},
+    "tp4": {"tp": 4},
+    "tp2dp2": {"tp": 2, "dp": 2, "micro_batch": 2},
+    "tp2dp2, tokens whole": {"tp": 2, "dp": 2, "strategy": "mtp"},
+    "pp2dp2": {"pp": 2, "dp": 2},
+    "pp4": {"pp": 4},
+    "tp2pp2": {"tp": 2, "pp": 2},
+    "interleaved": {"pp": 2, "vpp": 2, "dp": 2},
+    "layout": {"pp": 2, "dp": 2, "stage_layout": "Et*3|tL"},
+    "cp2dp2": {"cp": 2, "dp": 2},
+    "cp4": {"cp": 4},
+    "cp4 by heads": {"cp": 4, "context_parallel": "all_to_all"},
+    "cp2tp2": {"cp": 2, "tp": 2},
+    "cp2pp2": {"cp": 2, "pp": 2},
+    "zero1": {"dp": 4, "zero_stage": 1, "zero_size": 4},
+    "zero1 in halves": {"dp": 4, "zero_stage": 1, "zero_size": 2},
+    "zero1tp2": {"tp": 2, "dp": 2, "zero_stage": 1, "zero_size": 2},
+    "zero2": {"dp": 4, "zero_stage": 2, "zero_size": 4},
+    "zero3": {"dp": 4, "zero_stage": 3, "zero_size": 4},
+    "zero3 in halves": {"dp": 4, "zero_stage": 3, "zero_size": 2},
+    "zero3cp2": {"cp": 2, "dp": 2, "zero_stage": 3, "zero_size": 4},
+    "zero3tp2": {"tp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2},
+    "zero3pp2": {"pp": 2, "dp": 2, "zero_stage": 3, "zero_size": 2},
+    "experts everywhere": {"dp": 4, "experts": True},
+    "ep2": {"dp": 4, "ep": 2, "experts": True},
+    "ep4": {"dp": 4, "ep": 4, "experts": True},
+    "ep2tp2": {"tp": 2, "dp": 2, "ep": 2, "experts": True},
+    "ep1tp2": {"tp": 2, "dp": 2, "experts": True},
+    "ep2pp2": {"pp": 2, "dp": 2, "ep": 2, "experts": True},
+    "ep2cp2": {"cp": 2, "dp": 2, "ep": 2, "experts": True},
+    "ep2zero1": {"dp": 4, "ep": 2, "zero_stage": 1, "zero_size": 4, "experts": True},
+    "ep2zero3": {"dp": 4, "ep": 2, "zero_stage": 3, "zero_size": 4, "experts": True},
+    "ep4zero2": {"dp": 4, "ep": 4, "zero_stage": 2, "zero_size": 4, "experts": True},
+    "recompute": {"dp": 4, "recompute": "full"},
+    "recompute attention": {"dp": 4, "recompute": "selective"},
+    "recompute one layer": {"dp": 4, "recompute": "block", "num_recompute_layers": 1},
+    "recompute tp2": {"tp": 2, "dp": 2, "recompute": "full"},
+    "recompute zero3": {"dp": 4, "zero_stage": 3, "zero_size": 4, "recompute": "full"},
+    "recompute ep2": {"dp": 4, "ep": 2, "experts": True, "recompute": "full"},
+}
+
+
+def differences(ranks: int, cases: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, float]]:
+    """By case, the worst differences that plans_agree.py prints."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    program = str(Path(__file__).with_name("plans_agree.py"))
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", program, str(ranks), json.dumps(cases)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = [json.loads(line) for line in ran.stdout.splitlines()]
+    return {each.pop("name"): each for each in found}
+
+
+def check(ranks: int, cases: Mapping[str, Mapping[str, object]]) -> None:
+    found = differences(ranks, cases)
+    assert list(found) == list(cases)
+    wrong = {name: each for name, each in found.items() if not max(each.values()) < BOUND}
+    assert not wrong
+
+
+def test_plans_of_two_ranks_train_as_one_process_does() -> None:
+    check(2, TWO_RANKS)
+
+
+@pytest.mark.nightly
+def test_plans_of_four_ranks_train_as_one_process_does() -> None:
+    check(4, FOUR_RANKS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.data_parallel.sliced_collectives import num_tensors, sliced_return
-from ops.op import Axis, Comm, Phase
+from ops.op import Axis, Comm, Ops, Phase, Piece
 from ops.roles import Module, Role
 from ops.strategies.sharding import full_tokens_bytes, layer_context
 from solver.memory.memory_cost import MemoryCost
@@ -109,22 +109,11 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     times = _timed_pieces(job, table, pricer)
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
     chunk_passes = of_stages.chunk_passes(pricer.contention.sm_share)
-    row_layout = plans.layout.take(stages.plan)
-    context = layer_context(plans.sharding, model, job, row_layout)
     step = step_times(
         pricer,
         job,
-        row_layout,
-        (
-            *operations(
-                context,
-                plans.sharding,
-                table.bytes.on_rank,
-                stages.tied(model, row_layout.pp),
-                mirrored=plans.schedule.route.ways > 1,
-            ),
-            *sliced_return(context, table.bytes.on_rank.total, _tensors(table)),
-        ),
+        plans.layout.take(stages.plan),
+        step_operations(model, job, table),
         table.bytes.on_rank,
         of_stages.stage_passes(),
     )
@@ -138,6 +127,23 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     )
 
 
+def step_operations(model: ModelSpec, job: JobSpec, table: Sized) -> Ops:
+    """What every stage row runs once a step."""
+    plans, stages = table.plans, table.stages
+    row_layout = plans.layout.take(stages.plan)
+    context = layer_context(plans.sharding, model, job, row_layout)
+    return (
+        *operations(
+            context,
+            plans.sharding,
+            table.bytes.on_rank,
+            stages.tied(model, row_layout.pp),
+            mirrored=plans.schedule.route.ways > 1,
+        ),
+        *sliced_return(context, table.bytes.on_rank.total, _tensors(table)),
+    )
+
+
 def _tensors(table: Sized) -> IntArray:
     """Parameters of every stage row."""
     stages = table.stages
@@ -146,16 +152,20 @@ def _tensors(table: Sized) -> IntArray:
     return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
 
 
-def _timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:
-    """Every block kind, then each as a stage's first layer, then embedding and head. Runs of equal blocks
-    share a piece."""
-    ops = table.layers.ops
+def placed_pieces(job: JobSpec, layers: DistinctLayers) -> tuple[Piece, ...]:
+    """Every block kind, then each as a stage's first layer, then embedding and head: what
+    solver.times.stage_passes.piece_weights counts. Runs of equal blocks share a piece."""
+    ops = layers.ops
     ends = (ops.embedding, ops.head)
     if job.preset.data_parallel.gathers_every_forward:
         ends = (as_first(ops.embedding), as_first(ops.head))
-    kinds = {id(piece): piece for piece in ops.blocks}
-    firsts = {key: as_first(piece) for key, piece in kinds.items()}
-    pieces = (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), *ends)
+    firsts = {id(piece): as_first(piece) for piece in ops.blocks}
+    return (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), *ends)
+
+
+def _timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:
+    """The times of placed_pieces."""
+    pieces = placed_pieces(job, table.layers)
     timed = {
         id(piece): layer_times(
             pricer, job, piece, table.layers.layout, split=table.plans.schedule.splits_backward

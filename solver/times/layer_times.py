@@ -19,6 +19,9 @@ from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
+TimedPass = tuple[list[TimedOp], list[Share]]
+"""The operations of a pass in order, and what the rank waits for each."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
@@ -118,17 +121,8 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
 def layer_times(
     pricer: Pricer, job: JobSpec, piece: Piece, layout: Layout, *, split: bool = False
 ) -> LayerTimes:
-    """Price a piece, let overlap decide what the rank waits for, and the host where it is slower.
-
-    ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
-    arXiv 2401.10241: the backward stores their inputs and waits for its collective).
-    """
-    passes = []
-    for ops in (piece.forward, _without_partner(piece.backward) if split else piece.backward):
-        timed = [pricer.time(op, layout) for op in ops]
-        passes.append((timed, exposed(timed, pricer.contention)))
-    if split:
-        passes[1:] = _halves(*passes[1])
+    """Price a piece, let overlap decide what the rank waits for, and the host where it is slower."""
+    passes = timed_passes(pricer, piece, layout, split=split)
     host = host_shares(pricer, job, layout, passes)
     tallies = [
         sum_by_part([*shares, late], len(layout)) for (_, shares), late in zip(passes, host, strict=True)
@@ -142,7 +136,22 @@ def layer_times(
     )
 
 
-def _exchange(passes: list[tuple[list[TimedOp], list[Share]]], rows: int) -> SumByPart:
+def timed_passes(pricer: Pricer, piece: Piece, layout: Layout, *, split: bool = False) -> list[TimedPass]:
+    """Forward and backward of a piece, each operation with what the rank waits for it.
+
+    ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
+    arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
+    """
+    passes = []
+    for ops in (piece.forward, _without_partner(piece.backward) if split else piece.backward):
+        timed = [pricer.time(op, layout) for op in ops]
+        passes.append((timed, exposed(timed, pricer.contention)))
+    if split:
+        passes[1:] = _halves(*passes[1])
+    return passes
+
+
+def _exchange(passes: list[TimedPass], rows: int) -> SumByPart:
     """What passes wait for tokens on their way to experts and back."""
     waits = [
         share
@@ -153,14 +162,12 @@ def _exchange(passes: list[tuple[list[TimedOp], list[Share]]], rows: int) -> Sum
     return sum_by_part(waits, rows)
 
 
-def _halves(
-    timed: list[TimedOp], shares: list[Share]
-) -> tuple[tuple[list[TimedOp], list[Share]], tuple[list[TimedOp], list[Share]]]:
+def _halves(timed: list[TimedOp], shares: list[Share]) -> tuple[TimedPass, TimedPass]:
     """A backward cut into what the stage before waits for and what only makes weight gradients: each is issued
     by itself, so a slow host holds up each by itself."""
     later = [one.op.phase is Phase.WEIGHT_GRAD and one.op.lane is Lane.MAIN for one in timed]
 
-    def half(wanted: bool) -> tuple[list[TimedOp], list[Share]]:
+    def half(wanted: bool) -> TimedPass:
         chosen = [index for index, late in enumerate(later) if late is wanted]
         return [timed[index] for index in chosen], [shares[index] for index in chosen]
 

@@ -83,7 +83,7 @@ class TimedLayers:
     ) -> Callable[[list[FloatArray]], FloatArray]:
         """Seconds of every stage or chunk row from those of each piece."""
         row = self.layers.row[plan]
-        weights = _weights(rows)
+        weights = piece_weights(rows)
 
         def total(seconds: list[FloatArray]) -> FloatArray:
             summed = np.zeros(len(row))
@@ -99,13 +99,13 @@ class TimedLayers:
         row = self.layers.row[self.stages.plan]
         scaled = [
             piece.take(row).scaled(weight)
-            for piece, weight in zip(pieces, _weights(self.stages), strict=True)
+            for piece, weight in zip(pieces, piece_weights(self.stages), strict=True)
             if weight.any()
         ]
         return added(scaled, len(row))
 
 
-def _weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
+def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
     """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every kind, ends."""
     firsts = first_layers(rows.layers)
     others = (count - first for count, first in zip(rows.layers, firsts, strict=True))

@@ -112,16 +112,18 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
 def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
     from solver.opening import open_asked
-    from solver.report.result_files import write_csv
+    from solver.report.asked_reasons import print_reasons, reasons_asked
+    from solver.report.result_files import write_json
     from solver.report.shown import obstacles, priced, searched
     from solver.report.tables import question_lines
     from solver.typed_plan import parse_plan
-    from workload.handing_on import bundle, draw, export, launch_settings
     from workload.settings.launch import check_exports
 
+    reasons = reasons_asked(options)
     typed = None if options.plan is None else parse_plan(options.plan)
-    files = launch_files(options)
-    check_exports(files, asked.config.model, asked.job)
+    if asked.config.plan is None:
+        typed = typed or reasons.first_written
+    check_exports(launch_files(options), asked.config.model, asked.job)
     device = measuring_device(options) if options.measure_missing else None
     opened = open_asked(request, asked, device)
     told = question_lines(
@@ -132,12 +134,25 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     )
     print(told, end="\n\n")
     try:
-        answers = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
+        shown = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
+        answers, record = shown.answers, shown.record | print_reasons(reasons, opened, shown.answers)
     finally:
         if opened.times.kept is not None:
             opened.times.kept.keep()
         if device is not None:
             keep_measured(options, opened, device)
+    if options.json:
+        write_json(options.json, record)
+    chosen = hand_on(options, opened, answers)
+    runs = options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
+    return 0 if runs else NOT_FEASIBLE
+
+
+def hand_on(options: argparse.Namespace, opened: "Opened", answers: "Sequence[Answer]") -> "Answer":
+    """Write what was asked for of the plans shown, and of the one chosen, which is returned."""
+    from solver.report.result_files import write_csv
+    from workload.handing_on import bundle, draw, export, launch_settings
+
     if options.csv:
         write_csv(options.csv, answers)
     if options.write_cases:
@@ -153,13 +168,9 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
         export(options, opened, chosen)
     if options.export_bundle:
         bundle(options, opened, chosen, ROOT)
-    if files:
+    if files := launch_files(options):
         launch_settings(opened, chosen, files)
-    return (
-        0
-        if options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
-        else NOT_FEASIBLE
-    )
+    return chosen
 
 
 def write_look_ups(path: Path, opened: "Opened", answers: "Sequence[Answer]") -> None:

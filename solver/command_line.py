@@ -87,6 +87,7 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
     task.add_argument("--run_all_solu", action="store_true", help="search every plan")
     task.add_argument("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
     task.add_argument("--top_k", type=whole(1, MOST_SHOWN), default=10, help="plans to show (default 10)")
+    add_reasons(parser.add_argument_group("reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)"))
     out = parser.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
     out.add_argument("--csv", type=Path, help="write the plans shown to this file")
@@ -127,6 +128,19 @@ def add_constraints(group: "argparse._ArgumentGroup") -> None:
         action="store_true",
         help="tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
     )
+
+
+def add_reasons(group: "argparse._ArgumentGroup") -> None:
+    """The options of solver.report.asked_reasons."""
+    for name, means in (
+        ("explain", "take a plan apart: its operations, how its step is put together, memory by stage"),
+        (
+            "why_not",
+            "with --run_all_solu: the rules that a plan breaks, and what it loses to the best, term by term",
+        ),
+    ):
+        group.add_argument(f"--{name}", metavar="PLAN", action="append", help=means)
+    group.add_argument("--compare", metavar="PLAN", nargs="+", help="plans side by side")
 
 
 def constraints_typed(options: argparse.Namespace) -> dict[str, object]:

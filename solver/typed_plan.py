@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from solver.question import Question
 
 
-def parse_plan(text: str) -> WrittenPlan:
+def parse_plan(text: str, where: str = "--plan") -> WrittenPlan:
     """``strategy=msp,tp=8,pp=2,micro_batch=1`` as a plan; keys left out are not set.
 
     Raises ConfigError for an empty plan, an unknown or repeated key, or a value that the key does not take.
     """
-    return WrittenPlan(**typed_values(text, typed_plan_settings(), "--plan"))
+    return WrittenPlan(**typed_values(text, typed_plan_settings(), where))
 
 
 def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:

@@ -53,9 +53,15 @@ def difference(winner: Answer, other: Answer) -> str:
         words += f": {pays}"
     if saves:
         words += f" (against {saves})"
-    if other.step_s - winner.step_s < EIGHTY_PERCENT * paired_error_s(winner, other):
-        words += "; a tie: within the 80 % interval of their difference"
-    return words
+    return words + TIE * tied(winner, other)
+
+
+TIE = "; a tie: within the 80 % interval of their difference"
+
+
+def tied(one: Answer, other: Answer) -> bool:
+    """Whether the steps of two plans differ by less than the 80 % interval of their difference."""
+    return abs(other.step_s - one.step_s) < EIGHTY_PERCENT * paired_error_s(one, other)
 
 
 def paired_error_s(one: Answer, other: Answer) -> float:

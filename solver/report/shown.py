@@ -1,6 +1,7 @@
 """What the main command prints and writes of an answer: the ranking of a search, or one priced plan."""
 
 import argparse
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
@@ -16,7 +17,7 @@ from solver.plans.space import NO_CONSTRAINTS, full_space
 from solver.question import Question
 from solver.report import tables as report
 from solver.report.explain import why
-from solver.report.result_files import answer_record, question_record, search_record, write_json
+from solver.report.result_files import answer_record, question_record, search_record
 from solver.search import SearchResult, price_plan
 from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
@@ -24,7 +25,15 @@ from spec.settings.constraints import Constraints
 from spec.settings.plan import WrittenPlan
 
 
-def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The plans printed, best first, and all that was found as plain values."""
+
+    answers: tuple[Answer, ...]
+    record: dict[str, object]
+
+
+def searched(options: argparse.Namespace, opened: Opened) -> Shown:
     """Search every plan and print the ranking."""
     question = opened.question
     blocks = len(full_space(question.model, question.job).blocks)
@@ -32,9 +41,7 @@ def searched(options: argparse.Namespace, opened: Opened) -> tuple[Answer, ...]:
         result = best_plans(question, opened.constraints, top_k=options.top_k, tick=bar.update)
     check_believable((*result.best, *result.best_of_mode.values(), *result.pareto), opened.source)
     print_search(opened, result)
-    if options.json:
-        write_json(options.json, search_record(question, result, opened.constraints))
-    return result.best
+    return Shown(answers=result.best, record=search_record(question, result, opened.constraints))
 
 
 def print_search(opened: Opened, result: SearchResult) -> None:
@@ -69,7 +76,7 @@ def print_details(answer: Answer, question: Question) -> None:
     print(f"origin   {report.origin_line(answer)}")
 
 
-def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | None) -> tuple[Answer, ...]:
+def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | None) -> Shown:
     """Price the ``typed`` plan or that of the config and print it."""
     question = opened.question
     written = typed or opened.config.plan
@@ -94,9 +101,7 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
     for reason in obstacles(question, answer, opened.constraints):
         print(f"not feasible: {reason}")
     print(report.internlm_dict(answer, question.job))
-    if options.json:
-        write_json(options.json, question_record(question) | {"plan": answer_record(answer)})
-    return answers
+    return Shown(answers=answers, record=question_record(question) | {"plan": answer_record(answer)})
 
 
 def obstacles(

@@ -1,0 +1,88 @@
+"""The reasons that a command line asks for: which plans it names, and what is printed and written of them."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from solver.answer.answer import Answer
+from solver.answer.believable import check_believable
+from solver.decision.explained import explained
+from solver.decision.named_plans import NamedPlan, answer_named, named_plan
+from solver.opening import Opened
+from solver.report.reasons import compared_lines, explained_lines, why_not_lines
+from solver.report.result_files import answer_record
+from solver.report.shown import obstacles
+from spec.errors import ConfigError
+from spec.settings.plan import WrittenPlan
+from spec.units import seconds_to_ms
+
+MOST_COMPARED = 26
+"""Plans side by side have a letter each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """Plans to take apart, to hold against the winner, and to set side by side."""
+
+    explain: tuple[NamedPlan, ...] = ()
+    why_not: tuple[NamedPlan, ...] = ()
+    compare: tuple[NamedPlan, ...] = ()
+
+    @property
+    def first_written(self) -> WrittenPlan | None:
+        """The first plan that is written out."""
+        written = (named.written for named in (*self.explain, *self.compare))
+        return next((one for one in written if one is not None), None)
+
+
+def reasons_asked(options: argparse.Namespace) -> Reasons:
+    """What --explain, --why_not and --compare name; raises ConfigError for what is no plan, and for what needs a
+    search where none is asked for."""
+    shown = options.top_k if options.run_all_solu else 0
+    if options.why_not and not options.run_all_solu:
+        raise ConfigError(
+            where="--why_not",
+            key="why_not",
+            value=options.why_not,
+            allowed="with --run_all_solu, whose best plan wins",
+        )
+    if options.compare and not 2 <= len(options.compare) <= MOST_COMPARED:
+        allowed = f"2 to {MOST_COMPARED} plans"
+        raise ConfigError(where="--compare", key="compare", value=options.compare, allowed=allowed)
+    return Reasons(
+        explain=tuple(named_plan(text, "--explain", shown=shown) for text in options.explain or ()),
+        why_not=tuple(named_plan(text, "--why_not", shown=shown) for text in options.why_not or ()),
+        compare=tuple(named_plan(text, "--compare", shown=shown) for text in options.compare or ()),
+    )
+
+
+def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> dict[str, object]:
+    """Print every reason asked for; the same as plain values."""
+    question = opened.question
+
+    def named(one: NamedPlan) -> Answer:
+        answer = answer_named(one, question, shown)
+        check_believable((answer,), opened.source)
+        return answer
+
+    def cannot(answer: Answer) -> tuple[str, ...]:
+        return obstacles(question, answer, opened.constraints)
+
+    record: dict[str, object] = {}
+    taken_apart = []
+    for answer in map(named, reasons.explain):
+        found = explained(question, answer.plan)
+        print("", *explained_lines(found), sep="\n")
+        if question.calibration is not None:
+            print(f"before the calibration, which makes {seconds_to_ms(answer.step_s):.1f} ms of it")
+        taken_apart.append(asdict(found) | {"plan": answer_record(answer)["plan"]})
+    held = []
+    for answer in map(named, reasons.why_not):
+        print("", *why_not_lines(shown[0], answer, cannot(answer)), sep="\n")
+        held.append({"broken": cannot(answer), "this": answer_record(answer)})
+    record |= {key: found for key, found in (("explain", taken_apart), ("why_not", held)) if found}
+    if reasons.compare:
+        answers = [named(one) for one in reasons.compare]
+        print("", *compared_lines(answers, [cannot(one) for one in answers]), sep="\n")
+        record["compare"] = [answer_record(one) | {"broken": cannot(one)} for one in answers]
+    return record

@@ -22,6 +22,10 @@ class Family(StrEnum):
     OPTIMIZER = "optimizer"
     COLLECTIVE = "collective"
     HOST = "host"
+    OVERLAP = "overlap"
+    LAYER = "layer"
+    HOST_COPY = "host_copy"
+    EXPERT_EXCHANGE = "expert_exchange"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +91,82 @@ class HostCase:
     kind: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapCase:
+    """``products`` matrix products (m, k, n, layout NT) and ``collectives`` collectives started together, each kind one
+    after another, until all have ended; 0 of one kind is the other alone. Groups and sizes as in CollectiveCase, both
+    in one dtype."""
+
+    collective: Collective
+    size_bytes: int
+    intra: int
+    inter: int
+    siblings: int = 1
+    m: int
+    k: int
+    n: int
+    products: int = 0
+    collectives: int = 0
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCase:
+    """Forward and backward of one whole pre-norm decoder layer (RMSNorm, rotary, gated feed-forward, no bias) on
+    ``batch`` sequences, all operations on one rank. ``mode``: eager, or graph (one CUDA graph of them)."""
+
+    batch: int
+    seq_len: int
+    hidden: int
+    ffn_hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mode: str = "eager"
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopyCase:
+    """A copy between page-locked memory of the host and a device's, on ``devices`` of a node at the same time.
+    ``direction``: to_device, to_host."""
+
+    direction: str
+    size_bytes: int
+    devices: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertExchangeCase:
+    """Each of ``tokens`` tokens of a rank to ``topk`` of ``experts`` (drawn evenly at random), which lie spread over the
+    ranks of a group; ``direction`` dispatch, or combine for the way back. Groups as in CollectiveCase. ``kernel``:
+    all2all (rows sorted and one exchange of unequal parts), deepep."""
+
+    direction: str
+    tokens: int
+    hidden: int
+    experts: int
+    topk: int
+    intra: int
+    inter: int
+    siblings: int = 1
+    kernel: str = "all2all"
+    dtype: str = "bf16"
+
+
+GroupedCase = CollectiveCase | OverlapCase | ExpertExchangeCase
+"""Cases that every rank of a group runs together."""
+
 Case = (
-    GemmCase | GroupedGemmCase | AttentionCase | MemoryBoundCase | OptimizerCase | CollectiveCase | HostCase
+    GemmCase
+    | GroupedGemmCase
+    | AttentionCase
+    | MemoryBoundCase
+    | OptimizerCase
+    | HostCase
+    | LayerCase
+    | HostCopyCase
+    | GroupedCase
 )
 
 FAMILY_OF: dict[type, Family] = {
@@ -99,6 +177,10 @@ FAMILY_OF: dict[type, Family] = {
     OptimizerCase: Family.OPTIMIZER,
     CollectiveCase: Family.COLLECTIVE,
     HostCase: Family.HOST,
+    OverlapCase: Family.OVERLAP,
+    LayerCase: Family.LAYER,
+    HostCopyCase: Family.HOST_COPY,
+    ExpertExchangeCase: Family.EXPERT_EXCHANGE,
 }
 
 CASE_OF: dict[Family, type] = {family: case for case, family in FAMILY_OF.items()}

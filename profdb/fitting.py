@@ -46,7 +46,10 @@ class Curve:
 
 
 def fit_table(table: SampleTable) -> list[Curve]:
-    """All curves of one family, in order of their keys."""
+    """All curves of one family, in order of their keys; none of a family whose samples are compared with others
+    (profdb.fits.FITTERS)."""
+    if table.family not in FITTERS:
+        return []
     fitter = FITTERS[table.family]
     counts = np.diff(table.trial_offsets)
     usable = np.flatnonzero((table.status == STATUSES.index("ok")) & (counts > 0))
@@ -130,6 +133,11 @@ def _noise(table: SampleTable, medians: FloatArray) -> float:
     return float(np.median(np.sqrt(square[several] / (counts[several] - 1))))
 
 
+def _version(family: Family) -> int:
+    """Of the family's method; 0 of a family without curves, whose samples are compared with others instead."""
+    return FITTERS[family].version if family in FITTERS else 0
+
+
 def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
     """Curves as one flat array and a JSON index, with the hash they are valid for."""
     index: list[dict[str, object]] = []
@@ -148,7 +156,7 @@ def pack_curves(curves: list[Curve], table: SampleTable) -> dict[str, object]:
         values += [np.ravel(array) for array in curve.arrays.values()]
     return {
         "sample_hash": table.content_hash(),
-        "version": FITTERS[table.family].version,
+        "version": _version(table.family),
         "index": json.dumps(index),
         "values": np.concatenate(values) if values else np.zeros(0),
     }
@@ -183,7 +191,7 @@ def stored_curves(profile: ProfileDatabase, family: Family) -> list[Curve] | Non
     """The family's stored curves, or None when there are none for these samples and this method, or
     they cannot be read (they can always be made anew)."""
     packed = profile.fits.get(family.value)
-    if packed is None or packed.get("version") != FITTERS[family].version:
+    if packed is None or packed.get("version") != _version(family):
         return None
     if packed.get("sample_hash") != profile.tables[family].content_hash():
         return None

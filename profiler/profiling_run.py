@@ -100,7 +100,7 @@ def run_profiling(
     domain = domain_of(options, sheet, layout)
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
-    plan = sweep_plan(options, device.kind, domain, world.size)
+    plan = sweep_plan(options, device.kind, domain, layout)
     cases = plan_cases(plan, wanted) if options.cases is None else cases_here(options.cases, plan)
     launcher: Launcher = TorchLauncher(world=world, compiled=fuses(options, device.kind))
     if launcher_for is not None:
@@ -138,7 +138,7 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     world.close()
     if held.journal is None:
         return None
-    plan = sweep_plan(options, world.device.kind, world.domain_ranks, world.size)
+    plan = sweep_plan(options, world.device.kind, world.domain_ranks, world.layout)
     notes = [*held.notes, *remarks(world, sheet), *notes_of_left(options.cases, plan)]
     report = finish(options, machine, held, result, notes)
     # closed when its samples are in the profile: until then no other run may take it
@@ -240,13 +240,14 @@ def fuses(options: RunOptions, device_kind: str) -> bool:
     return device_kind == "cuda" if options.compiled is None else options.compiled
 
 
-def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, ranks: int) -> SweepPlan:
-    """The plan for a world of ``ranks`` in domains of ``domain_ranks``."""
+def sweep_plan(options: RunOptions, device_kind: str, domain_ranks: int, layout: RankLayout) -> SweepPlan:
+    """The plan for the ranks of ``layout`` in domains of ``domain_ranks``."""
     return SweepPlan(
         device_kind=device_kind,
         domain_ranks=domain_ranks,
         left_out=frozenset() if fuses(options, device_kind) else only_compiled(),
-        domains=ranks // domain_ranks,
+        domains=layout.size // domain_ranks,
+        node_ranks=layout.local_size,
         only=options.only,
         max_bytes=options.max_bytes,
     )

@@ -28,7 +28,7 @@ def dry_run(options: RunOptions, layout: RankLayout) -> list[str]:
     device, sheet = device_and_sheet(options, layout)
     domain = domain_of(options, sheet, layout)
     wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
-    plan = sweep_plan(options, device.kind, domain, layout.size)
+    plan = sweep_plan(options, device.kind, domain, layout)
     plans = plan_tiers(plan, wanted) if options.cases is None else plans_here(options.cases, plan)
     return dry_run_lines(plans, sheet.cluster if sheet else None, options.trials)
 
@@ -38,7 +38,7 @@ def smoke(options: RunOptions, layout: RankLayout) -> list[str]:
     first. Raises UserError as run_profiling."""
     device, sheet = device_and_sheet(options, layout)
     domain = domain_of(options, sheet, layout)
-    cases = smoke_cases(plan_cases(sweep_plan(options, device.kind, domain, layout.size)))
+    cases = smoke_cases(plan_cases(sweep_plan(options, device.kind, domain, layout)))
     # the same folder after a restart, which keeps the process: the journal in it says which case to pass over
     folder = Path(tempfile.gettempdir()) / f"smoke-{os.getpid()}"
     folder.mkdir(mode=0o700, exist_ok=restarts(os.environ) > 0)

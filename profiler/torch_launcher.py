@@ -6,11 +6,15 @@ from profdb.cases import (
     AttentionCase,
     Case,
     CollectiveCase,
+    ExpertExchangeCase,
     GemmCase,
     GroupedGemmCase,
     HostCase,
+    HostCopyCase,
+    LayerCase,
     MemoryBoundCase,
     OptimizerCase,
+    OverlapCase,
 )
 from profiler.benchmarks.attention import launch_attention
 from profiler.benchmarks.collectives import launch_collective
@@ -22,6 +26,13 @@ from profiler.benchmarks.linear import launch_gemm
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.benchmarks.optimizer import launch_optimizer
 from profiler.ranks.world import World
+from profiler.step_parts.expert_exchange import launch_expert_exchange
+from profiler.step_parts.host_copies import launch_host_copy
+from profiler.step_parts.layer import launch_layer
+from profiler.step_parts.overlap import launch_overlap
+
+StepPart = LayerCase | HostCopyCase | OverlapCase | ExpertExchangeCase
+"""Cases of profiler.step_parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +62,15 @@ class TorchLauncher:
                 return launch_collective(case, self.world)
             case HostCase():
                 return launch_host(case, device)
+        return self._launch_step_part(case)
+
+    def _launch_step_part(self, case: StepPart) -> Launched:
+        match case:
+            case LayerCase():
+                return launch_layer(case, self.world.device)
+            case OverlapCase():
+                return launch_overlap(case, self.world)
+            case HostCopyCase():
+                return launch_host_copy(case, self.world)
+            case ExpertExchangeCase():
+                return launch_expert_exchange(case, self.world)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ops.calls import Count
 from profdb.cases import (
+    FAMILY_OF,
     AttentionCase,
     Case,
     CollectiveCase,
@@ -75,7 +76,7 @@ def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
 def modelled_seconds(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
     """Seconds of each case (length of ``cases``): one query for each combination of words.
 
-    Raises ConfigError for a case that takes no time, or none that is finite.
+    Raises ConfigError for a case that takes no time, or none that is finite, or of which a sheet has no model.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
@@ -100,6 +101,11 @@ def _price(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
     first = cases[0]
     if isinstance(first, HostCase):
         return book.host_s(first.kind).seconds
+    if type(first) not in DOORS:
+        family = FAMILY_OF[type(first)].value
+        raise ConfigError(
+            where=book.cluster.name, key="modelled case", value=family, allowed="a family that a sheet models"
+        )
     door = DOORS[type(first)]
     values: dict[str, Any] = {}
     held = {item.name for item in fields(first)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from profdb.cases import Case, CollectiveCase
+from profdb.cases import Case, CollectiveCase, GroupedCase, OverlapCase
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import torch_dtype
@@ -50,7 +50,7 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
     return Launched(case=case, calls=(call,), implementation=name, collective=True, operations=operations)
 
 
-def tiling_for(case: CollectiveCase, world: World) -> GroupTiling:
+def tiling_for(case: GroupedCase, world: World) -> GroupTiling:
     """The groups of the case on this world; UnsupportedCaseError when they do not tile it."""
     domains = world.size // world.domain_ranks
     reason = why_untiled(case, world.domain_ranks, domains)
@@ -64,13 +64,13 @@ def tilings_of(cases: Sequence[Case], world: World) -> list[GroupTiling]:
     left to the cases' own refusal."""
     found: dict[GroupTiling, None] = {}
     for case in cases:
-        if isinstance(case, CollectiveCase):
+        if isinstance(case, GroupedCase):
             with contextlib.suppress(UnsupportedCaseError):
                 found[tiling_for(case, world)] = None
     return list(found)
 
 
-def whole_elements(case: CollectiveCase) -> int:
+def whole_elements(case: CollectiveCase | OverlapCase) -> int:
     """Elements of the whole array; UnsupportedCaseError when the bytes do not divide evenly.
 
     Sizes are multiples of the group's ranks x dtype (profiler.cases.collective_cases rounds them up), so

@@ -44,6 +44,13 @@ def all_to_all(received: torch.Tensor, sent: torch.Tensor, group: Group) -> None
     dist.all_to_all_single(received, sent, group=group)
 
 
+def all_to_all_rows(
+    received: torch.Tensor, sent: torch.Tensor, received_rows: list[int], sent_rows: list[int], group: Group
+) -> None:
+    """Unequal parts of ``sent`` to the members: so many rows to and from each."""
+    dist.all_to_all_single(received, sent, received_rows, sent_rows, group=group)
+
+
 def broadcast(buffer: torch.Tensor, source: int, group: Group) -> None:
     """``buffer`` of global rank ``source`` to the group."""
     dist.broadcast(buffer, src=source, group=group)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from profdb.cases import Case, CollectiveCase, MemoryBoundCase
+from profdb.cases import Case, GroupedCase, MemoryBoundCase
 from profdb.store.case_file import read_cases
 from profiler.cases.group_tilings import why_untiled
 from profiler.cases.planned import Planned, planned
@@ -22,7 +22,7 @@ def reason_left(case: Case, plan: SweepPlan) -> str:
         return "fused by a compiler alone (--compile)"
     if not plan.takes(case):
         return "left out by --only or --max_size"
-    if isinstance(case, CollectiveCase):
+    if isinstance(case, GroupedCase):
         return why_untiled(case, plan.domain_ranks, plan.domains)
     return ""
 

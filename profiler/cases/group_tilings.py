@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from profdb.cases import CollectiveCase
+from profdb.cases import GroupedCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling
     return GroupTiling(intra=intra, inter=inter, domain_ranks=domain_ranks, groups=tuple(groups))
 
 
-def why_untiled(case: CollectiveCase, domain_ranks: int, domains: int) -> str:
+def why_untiled(case: GroupedCase, domain_ranks: int, domains: int) -> str:
     """Why the groups of the case do not tile so many domains of so many ranks; "" where they do."""
     fits = (
         case.intra >= 1

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWidths:
     """Elements. ``ffn`` is the feed-forward width of one of its matrices; ``gated`` models have two
-    in and one out; ``experts`` > 0: ``ffn`` is one expert's."""
+    in and one out; ``experts`` > 0: ``ffn`` is one expert's, and each token goes to
+    ``topk`` of them."""
 
     name: str
     hidden: int
@@ -17,6 +18,7 @@ class ModelWidths:
     vocab: int
     gated: bool = True
     experts: int = 0
+    topk: int = 0
 
 
 MODELS: tuple[ModelWidths, ...] = (
@@ -65,6 +67,7 @@ EXPERT_MODELS: tuple[ModelWidths, ...] = (
         head_dim=128,
         vocab=32000,
         experts=8,
+        topk=2,
     ),
     # DeepSeek-V3: arXiv 2412.19437 sec. 4.2, 256 routed experts
     ModelWidths(
@@ -76,6 +79,7 @@ EXPERT_MODELS: tuple[ModelWidths, ...] = (
         head_dim=192,
         vocab=129280,
         experts=256,
+        topk=8,
     ),
 )
 

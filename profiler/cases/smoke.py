@@ -2,7 +2,15 @@
 
 from collections.abc import Hashable, Sequence
 
-from profdb.cases import FAMILY_OF, AttentionCase, Case, CollectiveCase, GemmCase
+from profdb.cases import (
+    FAMILY_OF,
+    AttentionCase,
+    Case,
+    CollectiveCase,
+    ExpertExchangeCase,
+    GemmCase,
+    OverlapCase,
+)
 from profdb.store.columns import label_names
 from profiler.cases.sweep_plan import largest_array_bytes
 
@@ -26,6 +34,8 @@ def kind_of(case: Case) -> Hashable:
             return type(case), *words, case.bias, case.batch > 1
         case AttentionCase():
             return type(case), *words, case.qk_dim, case.v_dim, case.heads != case.kv_heads
-        case CollectiveCase():
+        case CollectiveCase() | ExpertExchangeCase():
             return type(case), *words, case.intra, case.inter
+        case OverlapCase():
+            return type(case), *words, case.intra, case.inter, case.products > 0, case.collectives > 0
     return type(case), *words

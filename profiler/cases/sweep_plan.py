@@ -4,15 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from profdb.cases import (
+    FAMILY_OF,
     AttentionCase,
     Case,
     CollectiveCase,
+    ExpertExchangeCase,
     GemmCase,
     GroupedGemmCase,
+    HostCopyCase,
+    LayerCase,
     MemoryBoundCase,
     OptimizerCase,
+    OverlapCase,
 )
-from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases
+from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases, step_cases
 from profiler.cases.planned import Planned, in_order
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.dtypes import dtype_bytes
@@ -29,6 +34,10 @@ BENCHMARKS: tuple[str, ...] = (
     "memory_bound",
     "optimizer",
     "host",
+    "overlap",
+    "layer",
+    "host_copy",
+    "expert_exchange",
     *(kind.value for kind in TRAINING_COLLECTIVES),
 )
 
@@ -36,12 +45,13 @@ BENCHMARKS: tuple[str, ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
     """What to measure: ``only`` these benchmarks (empty: all), arrays up to ``max_bytes`` (0: the
-    device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks; memory-bound kernels but those
-    ``left_out``."""
+    device's usual), on ``domains`` scale-up domains of ``domain_ranks`` ranks, ``node_ranks`` of a node; memory-bound
+    kernels but those ``left_out``."""
 
     device_kind: str
     domain_ranks: int = 1
     domains: int = 1
+    node_ranks: int = 1
     only: tuple[str, ...] = ()
     max_bytes: int = 0
     left_out: frozenset[str] = frozenset()
@@ -55,7 +65,7 @@ class SweepPlan:
         size = largest_array_bytes(case)
         if self.max_bytes:
             return size <= self.max_bytes
-        rehearsal = self.device_kind == "cpu" and isinstance(case, CollectiveCase)
+        rehearsal = self.device_kind == "cpu" and isinstance(case, CollectiveCase | OverlapCase)
         return not rehearsal or size <= CPU_LARGEST_COLLECTIVE_BYTES
 
 
@@ -86,6 +96,7 @@ def plan_tiers(plan: SweepPlan, wanted: Sequence[Planned] = ()) -> list[Planned]
     dtype = "bf16"
     cases = collective_cases.collective_cases(plan.domain_ranks, plan.domains, dtype)
     cases += cpu_compute(dtype) if small else gpu_compute()
+    cases += cpu_step_parts(plan, dtype) if small else gpu_step_parts(plan)
     cases += wanted
     return in_order([item for item in cases if plan.takes(item.case)])
 
@@ -99,6 +110,25 @@ def gpu_compute() -> list[Planned]:
         *linear_cases.gpu_grouped_cases(),
         *kernel_cases.gpu_kernel_cases(),
         *kernel_cases.gpu_optimizer_cases(),
+    ]
+
+
+def gpu_step_parts(plan: SweepPlan) -> list[Planned]:
+    """What only a step shows, on GPUs."""
+    return [
+        *step_cases.gpu_layer_cases(),
+        *step_cases.overlap_cases(step_cases.ON_GPU, plan.domain_ranks, plan.domains, "bf16"),
+        *step_cases.host_copy_cases(plan.node_ranks),
+        *step_cases.exchange_cases(plan.domain_ranks, plan.domains),
+    ]
+
+
+def cpu_step_parts(plan: SweepPlan, dtype: str) -> list[Planned]:
+    """What only a step shows, as far as processors can."""
+    return [
+        *step_cases.cpu_layer_cases(dtype),
+        *step_cases.overlap_cases(step_cases.ON_CPU, plan.domain_ranks, plan.domains, dtype),
+        *step_cases.cpu_exchange_cases(plan.domain_ranks, plan.domains, dtype),
     ]
 
 
@@ -116,20 +146,9 @@ def cpu_compute(dtype: str) -> list[Planned]:
 
 def benchmark_of(case: Case) -> str:
     """The name in ``--only`` that covers a case."""
-    match case:
-        case GemmCase():
-            return "linear"
-        case CollectiveCase():
-            return case.collective.value
-        case GroupedGemmCase():
-            return "grouped_gemm"
-        case AttentionCase():
-            return "attention"
-        case MemoryBoundCase():
-            return "memory_bound"
-        case OptimizerCase():
-            return "optimizer"
-    return "host"
+    if isinstance(case, CollectiveCase):
+        return case.collective.value
+    return "linear" if isinstance(case, GemmCase) else FAMILY_OF[type(case)].value
 
 
 def largest_array_bytes(case: Case) -> float:
@@ -150,6 +169,22 @@ def largest_array_bytes(case: Case) -> float:
             return case.rows * case.width * dtype_bytes(case.dtype)
         case OptimizerCase():
             return case.elements * dtype_bytes(case.parameter_dtype)
+    return largest_of_step_part(case)
+
+
+def largest_of_step_part(case: Case) -> float:
+    """Bytes of the largest array of what only a step shows; 0 of the host's costs."""
+    match case:
+        case OverlapCase():
+            product = max(case.m * case.k, case.k * case.n, case.m * case.n) * dtype_bytes(case.dtype)
+            return max(product, case.size_bytes)
+        case LayerCase():
+            widest = max(2 * case.ffn_hidden, (case.heads + 2 * case.kv_heads) * case.head_dim)
+            return max(case.batch * case.seq_len, case.hidden) * widest * dtype_bytes(case.dtype)
+        case HostCopyCase():
+            return case.size_bytes
+        case ExpertExchangeCase():
+            return case.tokens * case.topk * case.hidden * dtype_bytes(case.dtype)
     return 0
 
 

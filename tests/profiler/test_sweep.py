@@ -22,6 +22,7 @@ from profiler.cases.sweep_plan import (
     SweepPlan,
     benchmark_of,
     gpu_compute,
+    gpu_step_parts,
     plan_cases,
 )
 from profiler.device import Device
@@ -35,7 +36,8 @@ from spec.errors import ProfileError
 from tests.profiler.fakes import FakeClock, FakeLauncher, fake_bench, seconds_of, single_world
 
 ROOT = Path(__file__).resolve().parents[2]
-GPU_CASES = most_informative_first(gpu_compute())
+GPU_PLAN = SweepPlan(device_kind="cuda", domain_ranks=2, domains=2, node_ranks=2)
+GPU_CASES = most_informative_first([*gpu_compute(), *gpu_step_parts(GPU_PLAN)])
 CPU_CASES = plan_cases(SweepPlan(device_kind="cpu", domain_ranks=2, domains=2))
 
 

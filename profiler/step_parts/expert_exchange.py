@@ -1,0 +1,86 @@
+"""Benchmark: tokens to the ranks of their experts and back, with parts as unequal as random routing makes them.
+
+``all2all``: rows are gathered in the order of their experts' ranks and exchanged in one all-to-all of unequal parts;
+on the way back they are exchanged and added up to their tokens (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher,
+without the experts). ``deepep``: profiler.step_parts.deep_ep.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from profdb.cases import ExpertExchangeCase
+from profiler.benchmarks import torch_collectives
+from profiler.benchmarks.collectives import Place, tiling_for
+from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.torch_dtypes import torch_dtype
+from profiler.ranks.world import World
+from profiler.step_parts.deep_ep import deep_ep_call
+
+
+def launch_expert_exchange(case: ExpertExchangeCase, world: World) -> Launched:
+    """Tokens with their experts on this rank, and the call that sends them or takes them back, in every group at once.
+
+    Raises UnsupportedCaseError for an unknown direction or kernel, experts that the ranks do not share evenly, and
+    groups that this world cannot form.
+    """
+    if case.direction not in ("dispatch", "combine"):
+        raise UnsupportedCaseError(f"direction {case.direction!r} is neither dispatch nor combine")
+    if case.kernel not in KERNELS:
+        raise UnsupportedCaseError(f"kernel {case.kernel!r} is none of {', '.join(KERNELS)}")
+    tiling = tiling_for(case, world)
+    ranks = tiling.group_of(world.rank)
+    if case.experts % len(ranks) or case.topk > case.experts:
+        raise UnsupportedCaseError(f"{case.topk} of {case.experts} experts over {len(ranks)} ranks")
+    place = Place(
+        ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device
+    )
+    call, name = KERNELS[case.kernel](case, place)
+    return Launched(case=case, calls=(call,), implementation=name, collective=True)
+
+
+def chosen_experts(case: ExpertExchangeCase, rank: int) -> torch.Tensor:
+    """The experts of each token of a rank (tokens x topk), which every rank can draw for any other."""
+    drawn = torch.Generator().manual_seed(rank)
+    return torch.rand(case.tokens, case.experts, generator=drawn).topk(case.topk, dim=-1).indices
+
+
+def all_to_all_call(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
+    """Rows sorted by the rank that holds their expert, and one exchange; or back, and added up."""
+    held = case.experts // len(place.ranks)
+    counts = {
+        rank: torch.bincount(chosen_experts(case, rank).flatten() // held, minlength=len(place.ranks))
+        for rank in place.ranks
+    }
+    own = place.ranks.index(place.rank)
+    sent_rows = counts[place.rank].tolist()
+    received_rows = [int(counts[rank][own]) for rank in place.ranks]
+    order = (chosen_experts(case, place.rank).flatten() // held).argsort(stable=True)
+    token_of = (order // case.topk).to(place.where)
+    dtype = torch_dtype(case.dtype)
+    tokens = torch.randn(case.tokens, case.hidden, device=place.where).to(dtype)
+    arrived = torch.randn(sum(received_rows), case.hidden, device=place.where).to(dtype)
+
+    def dispatch() -> None:
+        torch_collectives.all_to_all_rows(
+            arrived, tokens.index_select(0, token_of), received_rows, sent_rows, place.handle
+        )
+
+    returned = torch.empty(sum(sent_rows), case.hidden, device=place.where, dtype=dtype)
+
+    def combine() -> None:
+        torch_collectives.all_to_all_rows(returned, arrived, sent_rows, received_rows, place.handle)
+        torch.zeros_like(tokens).index_add_(0, token_of, returned)
+
+    return (dispatch if case.direction == "dispatch" else combine), "torch all_to_all_single, rows sorted"
+
+
+def deep_ep_exchange(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
+    """DeepEP's kernels on the same tokens."""
+    return deep_ep_call(case, place, chosen_experts(case, place.rank)), "deep_ep.Buffer"
+
+
+KERNELS: dict[str, Callable[[ExpertExchangeCase, Place], tuple[Call, str]]] = {
+    "all2all": all_to_all_call,
+    "deepep": deep_ep_exchange,
+}

@@ -17,8 +17,8 @@ from profiler.ranks.world import World
 
 OK, OOM, FAILED, LOST = "ok", "oom", "failed", "lost"
 
-NO_ROOM = ("out of memory", "ALLOC_FAILED")
-"""How libraries that raise a plain RuntimeError say that memory is full (cuBLAS, NCCL, the driver)."""
+NO_ROOM = ("out of memory", "ALLOC_FAILED", "not enough memory", "can't allocate memory")
+"""How libraries that raise a plain RuntimeError say that memory is full (cuBLAS, NCCL, the driver, torch on a CPU)."""
 
 MOST_LETTERS = 300
 

@@ -1,13 +1,14 @@
 """Ranks that watch each other: who is gone or stands still when a run does, said in one line before its time is up.
 
-Every rank's thread writes beats to the store: a count that grows while the process lives, and how far it came. A
-process that is gone or stopped beats no more; one that hangs beats, but is behind the others.
+Every rank's thread writes beats to the store: a count that grows while the process lives, how far it came, and what it
+does. A process that is gone or stopped beats no more; one that hangs beats, but is behind the others. A rank that
+cannot go on says so in the store, and the others end without a word.
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -24,14 +25,24 @@ LISTEN_S = LISTENS * BEAT_S
 
 ANSWER_S = 5.0
 MOST_LETTERS = 120
+FAILED = "failed"
+"""Key of the rank that has said why the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one rank last wrote."""
+    """What one rank last wrote. ``place`` is how far it came in words of the run's own."""
 
     count: int
     steps: int
+    place: str = ""
+    doing: str = ""
+
+
+def fewest_steps(beats: Mapping[int, Beat]) -> Sequence[int]:
+    """The ranks that got least far."""
+    least = min(beat.steps for beat in beats.values())
+    return [rank for rank, beat in beats.items() if beat.steps == least]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,12 +56,16 @@ class Watch:
     kept: str = ""
     """What is left of the run, for the line that ends it."""
     doing: str = "starting"
+    place: str = ""
     steps: int = 0
     since: float = field(default_factory=time.monotonic)
     ends: Callable[[int], object] = os._exit
+    behind: Callable[[Mapping[int, Beat]], Sequence[int]] = fewest_steps
+    """Of living ranks those for which the others wait; all of them where none is to blame."""
     _count: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -65,38 +80,63 @@ class Watch:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it beats no more."""
+        return self._stop.is_set()
+
     def step(self, doing: str) -> None:
         """The rank got as far as this."""
         self.doing, self.since = doing, time.monotonic()
         self.steps += 1
 
-    def account(self, cause: str = "") -> RankFailedError:
-        """Who is gone or hangs, as the error that ends the run; takes LISTEN_S."""
+    def fail(self) -> None:
+        """This rank cannot go on and says why: the others end without a word."""
+        self.stop()
         try:
-            first = self._beats()
-            self._listen()
-            second = self._beats()
-            if self.rank == 0:
-                self._listen()  # the others may still read what this rank keeps
+            self._claim()
+            self._stay()
         except RuntimeError:
-            return self._error("rank 0, which keeps the ranks together, is gone", cause, {self.rank: None})
+            return  # nobody is left who could read it
+
+    def account(self, cause: str = "", *, outside: str = "") -> RankFailedError:
+        """Who is gone or hangs, as the error that ends the run; takes LISTEN_S. The rank that knows first says it.
+        ``outside`` is what ended the run where no rank is gone. Of two threads that ask, only the first gets an answer:
+        it ends the process."""
+        self._last.acquire()
+        try:
+            found = self._found(cause, outside)
+            speaker = self._claim()
+            self._stay()
+        except RuntimeError:
+            gone = self._said("rank 0, which keeps the ranks together, is gone", cause)
+            return RankFailedError(gone, speaker=1)
+        return RankFailedError(found, speaker=speaker)
+
+    def _found(self, cause: str, outside: str) -> str:
+        """The line that says who is gone or hangs; "" where another rank has said it."""
+        first = self._beats()
+        if self._failed() is None:
+            self._listen()
+        second = self._beats()
+        if self._failed() is not None:
+            return ""
         silent = [rank for rank in second if not lives(first.get(rank), second[rank])]
         if silent:
-            return self._error(f"{ranks_named(silent)} gone or stopped", cause, second, silent)
-        behind = min(beat.steps for beat in second.values() if beat is not None)
-        late = [rank for rank, beat in second.items() if beat is not None and beat.steps == behind]
+            return self._said(f"{ranks_named(silent)} gone or stopped", cause)
+        if outside:
+            return self._said(outside, cause)
+        living = {rank: beat for rank, beat in second.items() if beat is not None}
+        late = list(self.behind(living))
         if len(late) == self.size:
-            return self._error("all ranks stand still", cause, second)
-        return self._error(f"{ranks_named(late)} behind the others", cause, second)
+            return self._said("all ranks stand still", cause)
+        return self._said(f"{ranks_named(late)} behind the others", cause, living[late[0]].doing)
 
-    def _error(
-        self, what: str, cause: str, beats: dict[int, Beat | None], silent: list[int] | None = None
-    ) -> RankFailedError:
-        """The line, said by the first rank that can; all ranks are at the same case."""
+    def _said(self, what: str, cause: str, doing: str = "") -> str:
+        """The line: ``doing`` is what this rank does unless given."""
         cause = f" (rank {self.rank}: {cause[:MOST_LETTERS]})" if cause else ""
         kept = f"; {self.kept}" if self.kept else ""
-        speaker = min((rank for rank in beats if rank not in (silent or ())), default=self.rank)
-        return RankFailedError(f"{what} in {self.doing}{cause}{kept}", speaker=speaker)
+        return f"{what} in {doing or self.doing}{cause}{kept}"
 
     def _beats(self) -> dict[int, Beat | None]:
         """The last beat of every rank."""
@@ -113,23 +153,43 @@ class Watch:
             time.sleep(BEAT_S)
             self._beat()
 
+    def _claim(self) -> int:
+        """The rank that says why the run ends: this one, where no other has claimed it."""
+        with self._lock:
+            return int(self.store.compare_set(FAILED, "", str(self.rank)))
+
+    def _stay(self) -> None:
+        """Rank 0 may keep the store: the others have to read it before it goes."""
+        if self.rank == 0:
+            self._listen()
+
+    def _failed(self) -> int | None:
+        """The rank that has said that it cannot go on."""
+        with self._lock:
+            return int(self.store.get(FAILED)) if self.store.check([FAILED]) else None
+
     def _beat(self) -> None:
         self._count += 1
         with self._lock:
-            self.store.set(f"beat/{self.rank}", f"{self._count} {self.steps}")
+            beat = f"{self._count} {self.steps} {self.place or '-'} {self.doing}"
+            self.store.set(f"beat/{self.rank}", beat)
 
     def _run(self) -> None:
-        """Beat; end the process when it has stood still for too long."""
+        """Beat; end the process when another has failed, or this one has stood still for too long."""
         self.store.set_timeout(timedelta(seconds=ANSWER_S))
         while not self._stop.wait(BEAT_S):
             try:
                 self._beat()
+                if self._failed() not in (None, self.rank) and not self._stop.is_set():
+                    self._stay()
+                    self.ends(WRONG_INPUT)
             except RuntimeError:
                 if self._stop.is_set():
                     return
             if time.monotonic() - self.since > self.timeout_s - LISTEN_S:
                 found = self.account()
                 if self._stop.is_set() or time.monotonic() - self.since < self.timeout_s - LISTEN_S:
+                    self._last.release()
                     continue  # it went on meanwhile
                 if found.speaker == self.rank:
                     complain(f"error: {found}")
@@ -139,8 +199,8 @@ class Watch:
 
 def read_beat(text: bytes) -> Beat:
     """A beat as written."""
-    count, steps = text.split()
-    return Beat(int(count), int(steps))
+    count, steps, place, doing = text.decode("utf-8", "replace").split(" ", 3)
+    return Beat(int(count), int(steps), "" if place == "-" else place, doing)
 
 
 def lives(first: Beat | None, second: Beat | None) -> bool:

@@ -107,9 +107,11 @@ class World:
             own = handle if self.rank in ranks else own
         return own
 
-    def begin(self, doing: str, *, kept: str = "") -> None:
-        """What the ranks do from here on and what would be left, for the line that a failure ends with."""
+    def begin(self, doing: str, *, kept: str = "", place: str = "") -> None:
+        """What the ranks do from here on and what would be left, for the line that a failure ends with; ``place`` for
+        what the watch asks who is behind."""
         if self.watch is not None:
+            self.watch.place = place
             self.watch.step(doing)
             self.watch.kept = f"{kept} are kept, go on with --resume" if kept else ""
 

@@ -1,7 +1,7 @@
 """Launches as calls on this rank's device and groups: collectives, messages, matrix products, sleep."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from profdb.cases import GemmCase
+from profiler.attempt import OOM, word_for
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.launched import Call
 from profiler.benchmarks.linear import launch_gemm
@@ -17,6 +18,7 @@ from profiler.device import Device
 from runner.groups.process_groups import Own
 from runner.replay.program import Launch
 from workload.aicb.general.csv_workload import COMPUTATION
+from workload.workload_error import WorkloadError
 
 HALF_BYTES = 2
 
@@ -131,24 +133,34 @@ def whole(buffer: torch.Tensor, size_bytes: int, ranks: int) -> torch.Tensor:
     return buffer[: -(-elements // ranks) * ranks]
 
 
-def buffer_elements(launches: Iterable[Launch]) -> int:
+def buffer_elements(launches: Sequence[Launch]) -> int:
     """bf16 elements that the largest message of the launches takes."""
     largest = max((one.item.msg_size + HALF_BYTES * one.ranks for one in launches if one.ranks), default=0)
     return -(-largest // HALF_BYTES) + 1
 
 
 def operations_for(
-    launches: Iterable[Launch],
+    launches: Sequence[Launch],
     device: Device,
     groups: Mapping[tuple[str, int], Own],
     compute: Compute,
     dtype: str,
 ) -> Operations:
-    """Buffers for all launches, filled with random numbers: links that compress, and power, tell zeros from data."""
+    """Buffers for all launches, filled with random numbers: links that compress, and power, tell zeros from data.
+
+    Raises WorkloadError where the largest message has no room.
+    """
     elements = buffer_elements(launches)
-    sent, received = (
-        torch.rand(elements, device=device.torch_device).to(torch.bfloat16) for _ in ("sent", "received")
-    )
+    try:
+        sent, received = (
+            torch.rand(elements, device=device.torch_device, dtype=torch.bfloat16)
+            for _ in ("sent", "received")
+        )
+    except (RuntimeError, MemoryError) as problem:
+        if word_for(problem) != OOM:
+            raise
+        largest = max((one for one in launches if one.ranks), key=lambda one: one.item.msg_size)
+        raise WorkloadError(f"out of memory: no room for two buffers of {largest.label()}") from problem
     return Operations(
         device=device, groups=groups, compute=compute, dtype=dtype, sent=sent, received=received
     )

@@ -13,6 +13,7 @@ from profiler.benchmarks.launched import Call, UnsupportedCaseError
 from profiler.device import Device
 from profiler.ranks.meeting import RankFailedError
 from profiler.ranks.world import World
+from runner.replay.blame import Place
 from runner.replay.operations import Operations
 from runner.replay.program import Launch
 from workload.aicb.general.csv_workload import COMPUTATION
@@ -48,6 +49,7 @@ class Player:
     world: World
     operations: Operations
     clock: Clock
+    passes: int = 0
 
     def prepare(self, launches: Sequence[Launch]) -> list[Launch]:
         """Make every call before anything is timed; the launches that run here.
@@ -61,15 +63,20 @@ class Player:
                 kept.append(launch)
         return kept
 
-    def play(self, played: Played, name: str) -> None:
-        """Run the launches of a pass, after all ranks have come to it; fills ``played`` as it goes."""
+    def play(self, played: Played, name: str, part: int) -> None:
+        """Run the launches of a pass, after all ranks have come to it; fills ``played`` as it goes. ``part`` 0 is
+        initialisation."""
         self.world.begin(f"the start of {name}")
         self.world.gather(name)
+        self.passes += 1
+        begun = 0
         began = time.perf_counter()
         for launch in played.launches:
             call = self.operations.call(launch)
             assert call is not None, "prepare left it out"
-            doing = self._begin(launch, name)
+            begun += launch.ranks > 0
+            place = Place(passes=self.passes, part=part, begun=begun, computes=not launch.ranks)
+            doing = self._begin(launch, name, place.text())
             played.times_s.append(self._guarded(launch, doing, partial(self.clock, call)))
         self.world.begin(f"the end of {name}")
         self._guarded(None, f"the end of {name}", self._finish)
@@ -79,9 +86,9 @@ class Player:
         self.operations.finish()
         self.operations.device.synchronize()
 
-    def _begin(self, launch: Launch, name: str) -> str:
+    def _begin(self, launch: Launch, name: str, place: str = "") -> str:
         doing = f"{launch.label()}, {name}"
-        self.world.begin(doing)
+        self.world.begin(doing, place=place)
         return doing
 
     def _guarded(self, launch: Launch | None, doing: str, action: Callable[[], Found]) -> Found:

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,15 +12,18 @@ from profiler.device import choose_device
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World, open_world
 from runner.groups.agreement import agreed, same_everywhere
+from runner.groups.last_words import failed, keep_at_the_end
 from runner.groups.process_groups import open_groups
 from runner.logs.lines import epoch_line, operation_line
 from runner.logs.log import Log, ended, logged
 from runner.logs.log_file import LogFile
 from runner.logs.summary import summary_lines
+from runner.replay.blame import Blame
 from runner.replay.operations import Compute, operations_for
 from runner.replay.player import Played, Player, clock_for
 from runner.replay.program import Launches, groups_used
 from runner.replay.stage_files import Work
+from spec.errors import ExportError
 from spec.replaced_file import replaced_file
 from workload.aicb.general.csv_workload import GeneralItem
 
@@ -77,6 +81,11 @@ class Recorder:
                 self.current = None
             self.file.close()
 
+    def keep_what_is_there(self) -> None:
+        """``keep`` on the way out, where a full disk is what ends the run."""
+        with suppress(ExportError):
+            self.keep()
+
 
 def _rows(played: Played) -> list[GeneralItem]:
     pairs = zip(played.launches, list(played.times_s), strict=False)
@@ -95,16 +104,22 @@ def run_workload(options: RunOptions, layout: RankLayout) -> list[str]:
     same_everywhere(world, work.digest, f"the workload {work.name}")
     program = work.programs[work.degrees.stage_of(world.rank)]
     groups = open_groups(world, groups_used(work.programs), work.degrees)
-    operations = operations_for(program.everything, device, groups, options.compute, options.dtype)
+    operations = agreed(
+        world, lambda: operations_for(program.everything, device, groups, options.compute, options.dtype)
+    )
     player = Player(world=world, operations=operations, clock=clock_for(device))
     recorder = agreed(world, lambda: _recorder(options, work, world))
+    if world.watch is not None:
+        world.watch.behind = Blame(programs=work.programs, degrees=work.degrees).behind
+    keep_at_the_end(world, recorder.keep_what_is_there)
     try:
         _play(options, player, program.init, program.iterations, recorder)
-    except BaseException:
-        recorder.keep()
+        agreed(world, recorder.keep)
+        lines = _report(options, work, world, recorder)
+    except BaseException as error:
+        failed(world, error)
+        recorder.keep_what_is_there()
         raise
-    agreed(world, recorder.keep)
-    lines = _report(options, work, world, recorder)
     world.close()
     return lines
 
@@ -133,7 +148,7 @@ def _play(
     def one_pass(index: int, name: str) -> Played:
         played = Played(launches=kept[min(index, len(iterations))])
         recorder.current = played
-        player.play(played, name)
+        player.play(played, name, min(index, len(iterations)))
         return played
 
     agreed(player.world, partial(recorder.take, one_pass(0, "initialisation")))

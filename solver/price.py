@@ -4,11 +4,12 @@ The same lines price one plan and a million: distinct layers are priced once, st
 the pipeline is replayed for every plan.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.data_parallel.sliced_collectives import num_tensors, sliced_return
+from ops.data_parallel.sliced_collectives import num_matrices, num_tensors, sliced_return
 from ops.op import Axis, Comm, Ops, Phase, Piece
 from ops.roles import Module, Role
 from ops.strategies.sharding import full_tokens_bytes, layer_context
@@ -18,6 +19,7 @@ from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
+from solver.times.checked_step import checked_step
 from solver.times.first_layer import as_first
 from solver.times.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
 from solver.times.op_times import Pricer
@@ -109,21 +111,17 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     times = _timed_pieces(job, table, pricer)
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
     chunk_passes = of_stages.chunk_passes(pricer.contention.sm_share)
-    step = step_times(
-        pricer,
-        job,
-        plans.layout.take(stages.plan),
-        step_operations(model, job, table),
-        table.bytes.on_rank,
-        of_stages.stage_passes(),
-    )
+    row_layout, on_rank = plans.layout.take(stages.plan), table.bytes.on_rank
+    ops = step_operations(model, job, table)
+    step = step_times(pricer, job, row_layout, ops, on_rank, of_stages.stage_passes())
+    checks = checked_step(pricer, job, row_layout, ops, on_rank.total, _counted(table, num_matrices))
     return StageSeconds(
         per_micro=of_stages.per_micro(chunk_passes),
         chunk_passes=chunk_passes,
         hops=Hops(
             seconds=hop_seconds(model, job, table, pricer), waited=not job.preset.pipeline.overlap_hops
         ),
-        step=step,
+        step=replace(step, reduction=added([step.reduction, checks], len(row_layout))),
     )
 
 
@@ -140,15 +138,15 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Sized) -> Ops:
             stages.tied(model, row_layout.pp),
             mirrored=plans.schedule.route.ways > 1,
         ),
-        *sliced_return(context, table.bytes.on_rank.total, _tensors(table)),
+        *sliced_return(context, table.bytes.on_rank.total, _counted(table, num_tensors)),
     )
 
 
-def _tensors(table: Sized) -> IntArray:
-    """Parameters of every stage row."""
+def _counted(table: Sized, count_of: Callable[[Piece], int]) -> IntArray:
+    """What ``count_of`` counts in a piece, of all pieces of every stage row."""
     stages = table.stages
     held = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
-    counted = [num_tensors(piece) * count for piece, count in zip(table.layers.pieces, held, strict=True)]
+    counted = [count_of(piece) * count for piece, count in zip(table.layers.pieces, held, strict=True)]
     return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
 
 

@@ -44,7 +44,7 @@ def sliced(
     if not context.job.preset.data_parallel.sliced_collectives:
         return (), ()
     ranks = np.where(layout.zero_stage >= 3, layout.zero_size, 0)
-    matrices, vectors = _matrices(piece), sum(_vectors(op) for op in piece.forward)
+    matrices, vectors = num_matrices(piece), sum(_vectors(op) for op in piece.forward)
     again = 1 + any(op.phase is Phase.RECOMPUTE and _is_matrix(op) for op in piece.backward)
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> HostWork:
@@ -122,10 +122,11 @@ def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) 
 
 def num_tensors(piece: Piece) -> int:
     """Parameters that a piece owns: matrices, biases, and scales and shifts of norms."""
-    return _matrices(piece) + sum(_vectors(op) for op in piece.forward)
+    return num_matrices(piece) + sum(_vectors(op) for op in piece.forward)
 
 
-def _matrices(piece: Piece) -> int:
+def num_matrices(piece: Piece) -> int:
+    """Weights of products and tables that a piece owns."""
     return sum(bool(op.parameters.any()) for op in piece.forward if _is_matrix(op))
 
 

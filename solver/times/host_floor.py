@@ -10,6 +10,9 @@ needs longer for a stretch of work between two points where the host waits for t
   (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``); nothing is issued ahead at that moment
   (solver.times.after_a_wait).
 
+Where ranks compare what they are about to run (TORCH_DISTRIBUTED_DEBUG=DETAIL), every collective takes the host what
+ops.host_work.checked_collectives counts.
+
 Where launches block (CUDA_LAUNCH_BLOCKING=1: CUDA C++ Programming Guide, "Asynchronous Concurrent Execution")
 nothing is issued ahead: the device idles while the host makes its next operation, and the two add up.
 
@@ -21,9 +24,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ops.host_work.checked_collectives import check_calls
 from ops.host_work.issuing import host_work
 from ops.layout import Layout
-from ops.op import GroupedGemm, Op
+from ops.op import Comm, GroupedGemm, Op
 from solver.times.after_a_wait import Issued, between_waits_s
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
@@ -37,7 +41,7 @@ def host_shares(
     """For the passes of a micro-batch in order (forward and backward, or forward and the two halves of a split
     backward), each as timed operations and what the device waits for: the seconds by which the host is
     later, as one share of the part ``host`` each."""
-    issued = [_issued(pricer, job, timed, shares) for timed, shares in passes]
+    issued = [_issued(pricer, job, layout, timed, shares) for timed, shares in passes]
     nothing = np.zeros(len(layout))
     costs = [np.sum([one.host_s for one in ops], axis=0) + nothing for ops in issued]
     busy = [np.sum([one.device_s for one in ops], axis=0) + nothing for ops in issued]
@@ -49,13 +53,13 @@ def host_shares(
     apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
     apart = apart | job.preset.host.checks_numbers
     if job.blocking_launches:
-        return [_share(pricer, cost) for cost in costs]
+        return [host_share(pricer, cost) for cost in costs]
     left = np.maximum(np.sum(costs, axis=0) - np.sum(busy, axis=0), 0.0)
     shares = []
     for index, alone in enumerate(late):
         joined = left if index == len(late) - 1 else np.minimum(alone, left)
         left = left - joined
-        shares.append(_share(pricer, np.where(apart, alone, joined)))
+        shares.append(host_share(pricer, np.where(apart, alone, joined)))
     return shares
 
 
@@ -64,14 +68,19 @@ def _waits_for_device(layout: Layout, ops: Sequence[Op]) -> BoolArray:
     return bools((layout.pp > 1) | any(op.synchronises for op in ops))
 
 
-def _issued(pricer: Pricer, job: JobSpec, timed: list[TimedOp], shares: list[Share]) -> list[Issued]:
+def _issued(
+    pricer: Pricer, job: JobSpec, layout: Layout, timed: list[TimedOp], shares: list[Share]
+) -> list[Issued]:
     """Host and device of every operation of a pass; one that takes no time does not run."""
     call_s = float(pricer.book.host_s("call").seconds[0])
     launch_s = float(pricer.book.host_s("launch").seconds[0])
     found = []
     for one, share in zip(timed, shares, strict=True):
         work = host_work(one.op, job)
-        host_s = np.where(one.seconds > 0.0, work.calls * call_s + work.launches * launch_s, 0.0)
+        calls = work.calls
+        if job.checked_collectives and isinstance(one.op, Comm):
+            calls = calls + check_calls(one.op, layout) * one.op.repeat
+        host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
         found.append(
             Issued(
@@ -84,7 +93,8 @@ def _issued(pricer: Pricer, job: JobSpec, timed: list[TimedOp], shares: list[Sha
     return found
 
 
-def _share(pricer: Pricer, seconds: FloatArray) -> Share:
+def host_share(pricer: Pricer, seconds: FloatArray) -> Share:
+    """Seconds of the host as one share of the part ``host``."""
     call = pricer.book.host_s("call")
     return Share(
         part="host",

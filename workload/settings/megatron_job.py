@@ -32,7 +32,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher overlap_expert_a2a overlap_shared_experts cuda_graphs "
-        "blocking_launches optimizer adapter_rank adapted expandable_segments"
+        "blocking_launches checked_collectives optimizer adapter_rank adapted expandable_segments"
     )
 )
 # of ops.recompute.modules those of DeepSeek and InternEvo
@@ -96,6 +96,8 @@ def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"left out: dispatch of tokens in {job.precision.moe_dispatch}")
     if job.blocking_launches:
         notes.append("set CUDA_LAUNCH_BLOCKING=1")
+    if job.checked_collectives:
+        notes.append("set TORCH_DISTRIBUTED_DEBUG=DETAIL")
     if job.expandable_segments:
         notes.append(f"set {EXPANDABLE_SEGMENTS}")
     cluster = question.cluster

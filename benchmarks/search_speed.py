@@ -1,0 +1,120 @@
+"""How fast questions are answered on one core: CPU seconds by phase, plans priced, memory.
+
+    python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--json FILE]
+
+Every question runs in a process of its own (imports, profile and search, as the main command has them); the hundred
+questions of ``--sweep`` share one. "priced" counts feasible plans whose step was computed, never those that rules
+reject in bulk. CPU seconds, because a busy machine stretches the others.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+SHOWN = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
+SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a process took: CPU seconds by phase and in all, plans priced, the most memory it held."""
+
+    question: str
+    cpu_s: float
+    search_s: float
+    phases_s: dict[str, float]
+    priced: int
+    peak_rss_bytes: int
+
+
+def measure(names: Sequence[str]) -> Measured:
+    """Ask the questions ``names`` (``SWEEP`` stands for all of the sweep) in this process."""
+    from benchmarks.search_speeds.phases import Phases, wrap_all
+    from benchmarks.search_speeds.questions import QUESTIONS, sweep
+
+    phases = Phases()
+    with phases.phase("imports"):
+        import solver.opening
+        import solver.plans.space
+        import solver.report.shown
+        import solver.search
+    imported_s = time.process_time()
+    wrap_all(phases)
+    asked = sweep() if SWEEP in names else [QUESTIONS[name] for name in names]
+    priced, search_s = 0, 0.0
+    for one in asked:
+        question = solver.opening.open_question(one.request(ROOT)).question
+        began = time.process_time()
+        found = solver.search.search(question, solver.plans.space.full_space(question.model, question.job))
+        search_s += time.process_time() - began
+        priced += found.num_priced
+    seconds = phases.finished()
+    # What the interpreter and this benchmark took before the clock ran.
+    seconds["imports"] = imported_s
+    return Measured(
+        question=SWEEP if SWEEP in names else ", ".join(names),
+        cpu_s=time.process_time(),
+        search_s=search_s,
+        phases_s=seconds,
+        priced=priced,
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def in_a_process(name: str) -> dict[str, Any]:
+    """What a process that asks the question alone took."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--inside", name]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def lines(measured: Sequence[dict[str, Any]]) -> list[str]:
+    """A table: a row a question."""
+    head = f"{'question':28} {'cpu s':>6} {'search':>6} {'priced':>7} {'plans/s':>8} {'GiB':>5}  "
+    found = [head + " ".join(f"{name:>11}" for name in SHOWN)]
+    for one in measured:
+        rate = one["priced"] / one["search_s"]
+        row = f"{one['question']:28} {one['cpu_s']:6.2f} {one['search_s']:6.2f} {one['priced']:7,} {rate:8,.0f} "
+        row += f"{one['peak_rss_bytes'] / 2**30:5.2f}  "
+        found.append(row + " ".join(f"{one['phases_s'].get(name, 0.0):11.2f}" for name in SHOWN))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print, write."""
+    from benchmarks.search_speeds.questions import QUESTIONS
+
+    parser = argparse.ArgumentParser(description="CPU seconds of searches by phase")
+    parser.add_argument("--question", nargs="*", choices=[*QUESTIONS, SWEEP], default=list(QUESTIONS))
+    parser.add_argument("--sweep", action="store_true", help="also the hundred questions in one process")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.inside:
+        print(json.dumps(asdict(measure([given.inside]))))
+        return 0
+    names = [*given.question, *([SWEEP] if given.sweep else [])]
+    measured = [in_a_process(name) for name in names]
+    print("\n".join(lines(measured)))
+    print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
+    if given.json:
+        document = {"date": datetime.date.today().isoformat(), "machine": platform.platform(), "runs": measured}
+        given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

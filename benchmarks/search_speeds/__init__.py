@@ -1,0 +1,1 @@
+"""How fast questions are answered: the questions, the clock beside each phase, the tables of many plans."""

@@ -111,7 +111,11 @@ def main(arguments: list[str]) -> int:
     print("\n".join(lines(measured)))
     print(f"{platform.processor() or platform.machine()}, one core, {datetime.date.today().isoformat()}")
     if given.json:
-        document = {"date": datetime.date.today().isoformat(), "machine": platform.platform(), "runs": measured}
+        document = {
+            "date": datetime.date.today().isoformat(),
+            "machine": platform.platform(),
+            "runs": measured,
+        }
         given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -16,6 +16,7 @@ from ops.strategies.sharding import full_tokens_bytes, layer_context
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
+from solver.pipeline.least_spans import least_spans_s
 from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
@@ -25,7 +26,7 @@ from solver.times.layer_times import DistinctLayers, LayerTimes, distinct_layers
 from solver.times.op_times import Pricer
 from solver.times.stage_passes import TimedLayers
 from solver.times.step_parts import PARTS, SumByPart, added
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import Collective
 from spec.job import JobSpec
@@ -176,11 +177,36 @@ def _timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes
 def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
     """The step of every plan of the table."""
     timed = stage_seconds(model, job, table, pricer)
-    free = Hops(seconds=np.zeros_like(timed.hops.seconds))
-    ends_s = [
-        stage_spans_s(table.plans, table.stages, timed.chunk_passes, hops) for hops in (timed.hops, free)
-    ]
-    return _assemble(table, timed.per_micro, timed.step, (ends_s[0], ends_s[1]))
+    return cost_of(table, timed, (spans_s(table, timed), spans_s(table, timed, free=True)))
+
+
+def spans_s(
+    table: Sized, timed: StageSeconds, *, free: bool = False, which: BoolArray | None = None
+) -> FloatArray:
+    """Until each stage row's last work, with hops that take no time where they are ``free``; only plans in ``which``
+    are replayed, others are 0."""
+    hops = Hops(seconds=np.zeros_like(timed.hops.seconds)) if free else timed.hops
+    return stage_spans_s(table.plans, table.stages, timed.chunk_passes, hops, which=which)
+
+
+def least_ends_s(table: Sized, timed: StageSeconds) -> FloatArray:
+    """What ``spans_s`` is never below."""
+    plans, stages = table.plans, table.stages
+    busy_s = timed.per_micro.seconds * plans.num_micro[stages.plan]
+    return least_spans_s(plans, stages, timed.chunk_passes, timed.hops, busy_s)
+
+
+def steps_s(table: Sized, timed: StageSeconds, end_s: FloatArray) -> FloatArray:
+    """The step of every plan whose stages end then: of the least ends the least step, as a later end never makes it
+    shorter."""
+    stages = table.stages
+    busy_s = timed.per_micro.seconds * table.plans.num_micro[stages.plan]
+    ready_s = np.maximum(end_s, busy_s) + timed.step.reduction.seconds
+    after_s = timed.step.update.seconds + timed.step.gather.seconds
+    return np.asarray(
+        np.maximum.reduceat(ready_s, stages.starts) + np.maximum.reduceat(after_s, stages.starts),
+        dtype=np.float64,
+    )
 
 
 def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:
@@ -214,12 +240,11 @@ def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) ->
     return seconds + pricer.time(gather, layout).seconds
 
 
-def _assemble(
-    table: Sized, per_micro: SumByPart, step: StepTimes, ends_s: tuple[FloatArray, FloatArray]
-) -> StepCost:
-    """The step ends with the stage that is ready for the update last, then the slowest update and gather. The
-    parts are of the slowest stage, in the same step."""
+def cost_of(table: Sized, timed: StageSeconds, ends_s: tuple[FloatArray, FloatArray]) -> StepCost:
+    """The step of stages that end then (``ends_s``: with hops, and with free ones). It ends with the stage that is
+    ready for the update last, then the slowest update and gather; its parts are of the slowest stage."""
     stages, plans = table.stages, table.plans
+    per_micro, step = timed.per_micro, timed.step
     end_s, free_end_s = ends_s
     ready = end_s + step.reduction.seconds
     last = _argmax(ready, stages)
@@ -228,8 +253,8 @@ def _assemble(
     whole = added(
         [busy, step.reduction.take(last), step.update.take(after), step.gather.take(after)], len(plans)
     )
-    waiting = np.maximum(end_s[last] - busy.seconds, 0.0)
-    step_s = whole.seconds + waiting
+    step_s = steps_s(table, timed, end_s)
+    waiting = np.maximum(step_s - whole.seconds, 0.0)
     stage = _slowest(per_micro, stages, plans.num_micro, end_s, last)
     shown = added(
         [

@@ -1,25 +1,25 @@
 """Search every plan: enumerate, drop what does not fit in memory, price the rest, rank."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.recompute.layers import Recompute
-from solver.answer.alike import grouped
 from solver.answer.answer import Answer, answer_of
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
-from solver.calibration import calibrated_cost
+from solver.contest import Contest, Entrants
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import needs_words
 from solver.plans.partial_recompute import least_recomputed
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
-from solver.price import Sized, StepCost, price, sized
+from solver.price import Sized, StepCost, sized, stage_seconds
 from solver.question import Question
-from spec.arrays import FloatArray, IntArray, bools
+from solver.question_cost import cost_under
+from spec.arrays import FloatArray, bools
 from spec.errors import NoFeasiblePlanError
 
 OUT_OF_MEMORY = "does not fit in memory"
@@ -52,22 +52,27 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedTable:
-    """Plans of one block that fit, with their cost."""
+    """Plans with their cost."""
 
     table: Sized
     cost: StepCost
-    needed_bytes: FloatArray
 
 
 def search(
-    question: Question, space: Space, *, top_k: int = 10, tick: Callable[[], None] = lambda: None
+    question: Question,
+    space: Space,
+    *,
+    top_k: int = 10,
+    tick: Callable[[], None] = lambda: None,
+    everything: bool = False,
 ) -> SearchResult:
-    """Every plan of the space, ranked by step time. ``tick`` is called after each block.
+    """Every plan of the space, ranked by step time. ``tick`` is called after each block. With ``everything`` also
+    pipelines are replayed that a bound keeps out of the answer (solver.contest), which changes no answer.
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
     began = time.perf_counter()
-    priced: list[PricedTable] = []
+    entrants: list[Entrants] = []
     rejected: dict[str, int] = {}
     limit = limit_bytes(question.cluster, space.constraints)
     seen, miss = 0, _Miss(needed_bytes=float("inf"), words="none came as far as memory")
@@ -80,38 +85,49 @@ def search(
             miss = min(miss, block_miss, key=lambda one: one.needed_bytes)
             fallen.append(dropped)
             if fitting is not None:
-                priced.append(_priced(question, fitting))
+                entrants.append(_entered(question, fitting))
         for reason, count in (item for counted in fallen for item in counted.items()):
             rejected[reason] = rejected.get(reason, 0) + count
         tick()
-    if not priced:
+    if not entrants:
         raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
-    for partly in _partly_recomputed(question, priced, limit):
-        priced.append(partly)
-        seen += len(partly.needed_bytes)
-    return _ranked(question, priced, top_k, (seen, rejected, miss.words, began))
+    contest = Contest(entrants, top_k, everything=everything)
+    contest.decide()
+    partly = _partly_recomputed(question, contest, limit)
+    if partly:
+        seen += sum(len(one.needed_bytes) for one in partly)
+        contest = Contest([*contest.entrants, *partly], top_k, everything=everything)
+        contest.decide()
+    return _answered(question, contest, (seen, rejected, miss.words, began))
 
 
-def _partly_recomputed(question: Question, priced: list[PricedTable], limit: float) -> list[PricedTable]:
-    """Plans between no recomputation, which does not fit, and all of it: for the fastest fully recomputed
-    ones of each block that could still win, as no plan gains more than its recomputation takes."""
+def _entered(question: Question, plans: PlanTable) -> Entrants:
+    table = sized(question.model, question.job, plans, question.cluster)
+    if question.calibration is not None:
+        return Entrants.priced(table, cost_under(question, table))
+    return Entrants.of(table, stage_seconds(question.model, question.job, table, question.pricer))
+
+
+def _partly_recomputed(question: Question, contest: Contest, limit: float) -> list[Entrants]:
+    """Plans between no recomputation, which does not fit, and all of it: for the fully recomputed ones of each block
+    that could still win, as no plan gains more than its recomputation takes."""
     if not question.job.preset.recomputation.partial:
         return []
-    best_s = min(float(one.cost.step_s.min()) for one in priced)
-    found: list[PricedTable] = []
-    for one in priced:
+    best_s = float(contest.step_s[contest.played].min())
+    found: list[Entrants] = []
+    for one in contest.entrants:
         plans = one.table.plans
         if plans.recompute is not Recompute.FULL:
             continue
-        order = np.argsort(one.cost.step_s, kind="stable")[:MOST_PARTLY_RECOMPUTED]
-        rows = order[one.cost.step_s[order] * LEAST_SHARE < best_s].astype(np.int64)
+        order = np.argsort(one.step_s, kind="stable")[:MOST_PARTLY_RECOMPUTED]
+        rows = order[one.step_s[order] * LEAST_SHARE < best_s].astype(np.int64)
         if not rows.size:
             continue
         partly = least_recomputed(
             plans.take(rows), question.model.num_layers, lambda p: bools(_needed(question, p) <= limit)
         )
         if partly is not None:
-            found.append(_priced(question, partly))
+            found.append(_entered(question, partly))
     return found
 
 
@@ -147,19 +163,10 @@ def _fit(
     return kept, {reason: int(np.count_nonzero(rows)) for reason, rows in counts.items() if rows.any()}, miss
 
 
-def _priced(question: Question, plans: PlanTable) -> PricedTable:
-    table = sized(question.model, question.job, plans, question.cluster)
-    cost = price(question.model, question.job, table, question.pricer)
-    if question.calibration is not None:
-        cost = calibrated_cost(
-            question.model, question.job, table, question.pricer, cost, question.calibration
-        )
-    return PricedTable(table=table, cost=cost, needed_bytes=table.memory.needed_bytes)
-
-
 def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
     """Answers for the rows of a table, whether they fit or not."""
-    priced = _priced(question, plans)
+    table = sized(question.model, question.job, plans, question.cluster)
+    priced = PricedTable(table=table, cost=cost_under(question, table))
     used = mfu(question.model, question.job, question.cluster, priced.cost.step_s)
     return tuple(_answer(question, priced, row, float(used[row])) for row in range(len(plans)))
 
@@ -182,52 +189,46 @@ def _answer(question: Question, priced: PricedTable, row: int, used: float) -> A
     )
 
 
-def _ranked(
-    question: Question,
-    priced: list[PricedTable],
-    top_k: int,
-    found: tuple[int, dict[str, int], str, float],
+def _answered(
+    question: Question, contest: Contest, found: tuple[int, dict[str, int], str, float]
 ) -> SearchResult:
-    """Order all blocks together; ties go to the plan that needs less memory."""
+    """The answers of what was decided."""
     seen, rejected, miss, began = found
-    step_s = np.concatenate([one.cost.step_s for one in priced])
-    device = np.concatenate([one.needed_bytes for one in priced])
-    owner = np.concatenate([np.full(len(one.needed_bytes), i) for i, one in enumerate(priced)])
-    row = np.concatenate([np.arange(len(one.needed_bytes)) for one in priced])
-    order = np.lexsort((device, step_s))
-    used = mfu(question.model, question.job, question.cluster, step_s)
-
-    def answers(rows: IntArray) -> tuple[Answer, ...]:
-        return tuple(_answer(question, priced[int(owner[i])], int(row[i]), float(used[i])) for i in rows)
-
-    modes = np.array([one.table.plans.strategy for one in priced])[owner]
-    best_of_mode = {
-        str(mode): answers(order[modes[order] == mode][:1])[0] for mode in dict.fromkeys(modes.tolist())
-    }
-    ranked = (
-        (place, float(step_s[i]), priced[int(owner[i])].table.plans.plan(int(row[i])))
-        for place, i in enumerate(order)
-    )
-    groups = grouped(ranked, top_k)
-    leaders = answers(order[[group.place for group in groups]])
+    ranked, groups = contest.ranked(), contest.groups()
+    modes = contest.modes[ranked]
+    best = {str(mode): int(ranked[modes == mode][0]) for mode in dict.fromkeys(modes.tolist())}
+    leaders = [int(ranked[group.place]) for group in groups]
+    front = [int(number) for number in contest.front()]
+    answers = _answers(question, contest, [*leaders, *best.values(), *front])
     return SearchResult(
         best=tuple(
-            replace(leader, also_zero_sizes=tuple(group.zero_sizes))
-            for leader, group in zip(leaders, groups, strict=True)
+            replace(answers[number], also_zero_sizes=tuple(group.zero_sizes))
+            for number, group in zip(leaders, groups, strict=True)
         ),
-        best_of_mode=best_of_mode,
-        pareto=answers(_pareto(order, device)),
+        best_of_mode={mode: answers[number] for mode, number in best.items()},
+        pareto=tuple(answers[number] for number in front),
         num_seen=seen,
-        num_priced=len(step_s),
+        num_priced=len(contest.row),
         rejected=rejected,
         nearest_miss=miss,
         seconds=time.perf_counter() - began,
     )
 
 
-def _pareto(order: IntArray, needed_bytes: FloatArray) -> IntArray:
-    """Walking from fast to slow, the rows that need less memory than every faster one."""
-    ordered = needed_bytes[order]
-    lowest = np.minimum.accumulate(np.concatenate([[np.inf], ordered[:-1]]))
-    front: IntArray = order[ordered < lowest].astype(np.int64)
-    return front
+def _answers(question: Question, contest: Contest, numbers: Sequence[int]) -> dict[int, Answer]:
+    """Those plans' answers by number."""
+    found: dict[int, Answer] = {}
+    shown = np.zeros(len(contest.row), dtype=np.bool_)
+    shown[numbers] = True
+    for index, one in enumerate(contest.entrants):
+        chosen = np.flatnonzero(shown & (contest.owner == index))
+        if not chosen.size:
+            continue
+        rows = contest.row[chosen]
+        priced = PricedTable(table=one.table, cost=one.cost(bools(np.isin(np.arange(len(one.played)), rows))))
+        used = mfu(question.model, question.job, question.cluster, priced.cost.step_s)
+        found |= {
+            int(number): _answer(question, priced, int(row), float(used[row]))
+            for number, row in zip(chosen, rows, strict=True)
+        }
+    return found

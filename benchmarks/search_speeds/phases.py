@@ -15,7 +15,7 @@ WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "layer times": (("solver.price", "_timed_pieces"),),
     "step end": (("solver.price", "step_times"),),
     "pipeline": (("solver.price", "stage_spans_s"),),
-    "ranking": (("solver.search", "_ranked"),),
+    "ranking": (("solver.search", "_answered"),),
 }
 
 

@@ -13,7 +13,7 @@ from solver.pipeline.replay_1f1b import StageTimes, replay_1f1b_s
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.schedules.registry import Schedule
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray
 
 SETTLED_ROUNDS = 4
 
@@ -51,9 +51,11 @@ class Hops:
     waited: bool = False
 
 
-def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hops: Hops) -> FloatArray:
+def stage_spans_s(
+    plans: PlanTable, stages: StageTable, passes: PassTimes, hops: Hops, *, which: BoolArray | None = None
+) -> FloatArray:
     """Seconds from the start of the step to the end of each stage row's last work; ``passes`` has a row
-    for every row of ``stages.chunks``.
+    for every row of ``stages.chunks``. ``which``: plans to play, all others are 0.
 
     For zero-bubble schedules, from the row's own first work: the next step begins on a stage as soon as
     it is done (post-validation, arXiv 2401.10241 sec. 4).
@@ -62,9 +64,11 @@ def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hops:
     plain = plans.schedule is Schedule.ONE_F_ONE_B
     spans = np.zeros(len(stages.plan))
     shapes = np.stack([layout.pp, plans.vpp, np.where(plain & (plans.vpp == 1), 0, plans.num_micro)])
-    for depth, vpp, num_micro in np.unique(shapes, axis=1).T:
-        chosen = np.flatnonzero(np.all((depth, vpp, num_micro) == shapes.T, axis=1)).astype(np.int64)
-        rows = np.flatnonzero(np.isin(stages.plan, chosen)).astype(np.int64)
+    played = np.flatnonzero(np.ones(len(plans), dtype=np.bool_) if which is None else which)
+    alike, shape_of = np.unique(shapes[:, played], axis=1, return_inverse=True)
+    for index, (depth, vpp, num_micro) in enumerate(alike.T):
+        chosen = played[shape_of.reshape(-1) == index].astype(np.int64)
+        rows = _rows_of(chosen, stages)
         # One column per plan: its classes repeated by how many stages each stands for.
         per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
         chunks = np.arange(plans.schedule.route.chunks(int(vpp)))
@@ -83,6 +87,15 @@ def stage_spans_s(plans: PlanTable, stages: StageTable, passes: PassTimes, hops:
         column = np.searchsorted(chosen, stages.plan[rows])
         spans[rows] = by_stage[stages.position[rows], column]
     return spans
+
+
+def _rows_of(chosen: IntArray, stages: StageTable) -> IntArray:
+    """The stage rows of plans, in their order."""
+    ends = np.append(stages.starts[1:], len(stages.plan))[chosen]
+    counts = ends - stages.starts[chosen]
+    before = np.cumsum(counts) - counts
+    rows: IntArray = np.repeat(stages.starts[chosen] - before, counts) + np.arange(counts.sum())
+    return rows
 
 
 def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes:

@@ -1,0 +1,192 @@
+"""Which plans of a search are replayed: those that a bound cannot keep out of the answer.
+
+A plan's step is bounded from below in closed form (solver.pipeline.least_spans). A plan whose bound is slower than the
+last plan shown, than the best of its mode, and than some plan that needs no more memory can be none of the plans
+that the search shows, whatever its pipeline does: it is not replayed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.answer.alike import ABOUT_AS_FAST, Alike, grouped
+from solver.plans.plan_table import Plan
+from solver.price import Sized, StageSeconds, StepCost, cost_of, least_ends_s, spans_s, steps_s
+from spec.arrays import BoolArray, FloatArray, IntArray
+
+ROUNDING = 1e-9
+"""A bound is taken as this much lower, relatively: sums in another order differ by less."""
+
+FIRST_ROUND = 4
+"""Of the plans with the least bounds so many times those shown are replayed first; it moves no answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entrants:
+    """Plans of one block; ``step_s`` is the step where ``played``, else a bound below it."""
+
+    table: Sized
+    pipeline: "Pipeline | StepCost"
+    needed_bytes: FloatArray
+    step_s: FloatArray
+    played: BoolArray
+
+    @staticmethod
+    def of(table: Sized, timed: StageSeconds) -> "Entrants":
+        """Bounded, none played."""
+        pipeline = Pipeline(table=table, timed=timed, end_s=least_ends_s(table, timed))
+        return Entrants(
+            table=table,
+            pipeline=pipeline,
+            needed_bytes=table.memory.needed_bytes,
+            step_s=pipeline.step_s * (1.0 - ROUNDING),
+            played=np.zeros(len(table.plans), dtype=np.bool_),
+        )
+
+    @staticmethod
+    def priced(table: Sized, cost: StepCost) -> "Entrants":
+        """Plans whose cost is known, as that of calibrated ones."""
+        return Entrants(
+            table=table,
+            pipeline=cost,
+            needed_bytes=table.memory.needed_bytes,
+            step_s=cost.step_s,
+            played=np.ones(len(table.plans), dtype=np.bool_),
+        )
+
+    def play(self, which: BoolArray) -> None:
+        """Replay the pipelines of these plans, not yet played."""
+        if isinstance(self.pipeline, Pipeline) and which.any():
+            self.pipeline.play(which)
+            self.step_s = np.where(which, self.pipeline.step_s, self.step_s)
+            self.played = self.played | which
+
+    def cost(self, shown: BoolArray) -> StepCost:
+        """The cost of all plans, exact in those ``shown``, which were played."""
+        return self.pipeline.cost(shown) if isinstance(self.pipeline, Pipeline) else self.pipeline
+
+
+@dataclass(slots=True, kw_only=True)
+class Pipeline:
+    """When the stages of a block's plans end: by a replay, or at the least."""
+
+    table: Sized
+    timed: StageSeconds
+    end_s: FloatArray
+
+    @property
+    def step_s(self) -> FloatArray:
+        """The step of stages that end then."""
+        return steps_s(self.table, self.timed, self.end_s)
+
+    def play(self, which: BoolArray) -> None:
+        """Replay these plans."""
+        rows = which[self.table.stages.plan]
+        self.end_s = np.where(rows, spans_s(self.table, self.timed, which=which), self.end_s)
+
+    def cost(self, shown: BoolArray) -> StepCost:
+        """The cost of all plans; what hops cost is told apart in those ``shown``."""
+        rows = shown[self.table.stages.plan]
+        free_s = np.where(rows, spans_s(self.table, self.timed, free=True, which=shown), self.end_s)
+        return cost_of(self.table, self.timed, (self.end_s, free_s))
+
+
+class Contest:
+    """The plans of all blocks by one running number, block after block. ``top_k`` groups of plans alike are shown."""
+
+    def __init__(self, entrants: Sequence[Entrants], top_k: int, *, everything: bool = False) -> None:
+        sizes = [len(one.played) for one in entrants]
+        self.entrants = list(entrants)
+        self.top_k = top_k
+        self.everything = everything
+        self.owner = np.repeat(np.arange(len(sizes)), sizes)
+        self.row: IntArray = np.concatenate([np.arange(size) for size in sizes])
+        self.needed_bytes = np.concatenate([one.needed_bytes for one in entrants])
+        self.modes = np.array([one.table.plans.strategy for one in entrants])[self.owner]
+
+    @property
+    def step_s(self) -> FloatArray:
+        """Steps, or bounds below them."""
+        return np.concatenate([one.step_s for one in self.entrants])
+
+    @property
+    def played(self) -> BoolArray:
+        """Whose step is one."""
+        return np.concatenate([one.played for one in self.entrants])
+
+    def plan(self, number: int) -> Plan:
+        """The plan of that number."""
+        return self.entrants[int(self.owner[number])].table.plans.plan(int(self.row[number]))
+
+    def ranked(self) -> IntArray:
+        """The plans played, fastest first; ties go to the plan that needs less memory."""
+        order = np.lexsort((self.needed_bytes, self.step_s))
+        chosen: IntArray = order[self.played[order]].astype(np.int64)
+        return chosen
+
+    def groups(self) -> list[Alike]:
+        """The first groups of plans alike among those played; a group's place is the one in ``ranked``."""
+        step_s = self.step_s
+        in_order = ((place, float(step_s[i]), self.plan(i)) for place, i in enumerate(self.ranked()))
+        return grouped(in_order, self.top_k)
+
+    def front(self) -> IntArray:
+        """Of the plans played those that no faster one needs less memory than, fastest first."""
+        return pareto(self.ranked(), self.needed_bytes)
+
+    def decide(self) -> None:
+        """Replay plans until no other can be shown, or all where ``everything`` is asked for."""
+        self._play(np.ones_like(self.played) if self.everything else self._likely())
+        while not self.played.all():
+            waiting = self._may_be_shown()
+            if not waiting.any():
+                return
+            self._play(waiting)
+
+    def _likely(self) -> BoolArray:
+        """Plans of the least bounds: in all, of each mode, and for their memory; enough for ``top_k`` groups."""
+        order = np.lexsort((self.needed_bytes, self.step_s))
+        likely = np.zeros(len(order), dtype=np.bool_)
+        likely[pareto(order, self.needed_bytes)] = True
+        for mode in np.unique(self.modes):
+            likely[order[self.modes[order] == mode][: self.top_k]] = True
+        first = FIRST_ROUND * self.top_k
+        while not likely.all():
+            likely[order[:first]] = True
+            found = grouped(((place, 0.0, self.plan(i)) for place, i in enumerate(order[:first])), self.top_k)
+            if len(found) == self.top_k:
+                break
+            first *= 2
+        return likely
+
+    def _may_be_shown(self) -> BoolArray:
+        """Plans not played whose bound does not keep them out."""
+        step_s, played = self.step_s, self.played
+        groups = self.groups()
+        last_s = ABOUT_AS_FAST * groups[-1].step_s if len(groups) == self.top_k else np.inf
+        may = step_s <= last_s
+        for mode in np.unique(self.modes):
+            of_mode = self.modes == mode
+            best_s = step_s[of_mode & played].min(initial=np.inf)
+            may |= of_mode & (step_s <= best_s)
+        return ~played & (may | self._unbeaten(step_s))
+
+    def _unbeaten(self, step_s: FloatArray) -> BoolArray:
+        """Plans than which none played is faster and needs no more memory."""
+        ranked = self.ranked()
+        least = np.minimum.accumulate(np.concatenate([[np.inf], self.needed_bytes[ranked]]))
+        faster = np.searchsorted(step_s[ranked], step_s, side="left")
+        return np.asarray(least[faster] > self.needed_bytes, dtype=np.bool_)
+
+    def _play(self, which: BoolArray) -> None:
+        for index, one in enumerate(self.entrants):
+            one.play(which[self.owner == index] & ~one.played)
+
+
+def pareto(order: IntArray, needed_bytes: FloatArray) -> IntArray:
+    """Walking from fast to slow, the rows that need less memory than every faster one."""
+    ordered = needed_bytes[order]
+    lowest = np.minimum.accumulate(np.concatenate([[np.inf], ordered[:-1]]))
+    front: IntArray = order[ordered < lowest].astype(np.int64)
+    return front

@@ -44,7 +44,7 @@ class Lane(StrEnum):
     ``beside_phase`` and costs what outlasts it. PREFETCH: runs beside everything the layer does in the
     same pass (weights of the next layer coming, gradients of the last one going). COPY: the same on the copy
     engines, which take no multiprocessor and another link. PIECES: it and the product named in ``beside`` are cut
-    into ``pieces`` that take turns.
+    into ``pieces`` that take turns. ACROSS: runs beside another micro-batch's pass in the other direction.
     """
 
     MAIN = "main"
@@ -52,6 +52,7 @@ class Lane(StrEnum):
     PREFETCH = "prefetch"
     COPY = "copy"
     PIECES = "pieces"
+    ACROSS = "across"
 
 
 class Axis(StrEnum):

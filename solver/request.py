@@ -9,6 +9,7 @@ from ops.strategies.registry import strategy_named
 from profdb.store.data_file import load_profile
 from profdb.store.glance import cluster_named_by
 from solver.adapter_rules import check_adapters
+from solver.exchange_rules import check_exchange
 from solver.memory.device_memory import limit_bytes
 from solver.plans.constraints import check_schedules
 from solver.schedules.registry import Schedule
@@ -80,6 +81,7 @@ def read_request(request: Request) -> Asked:
     check_names(job.preset)
     check_formats(job.precision, sheet)
     check_adapters(config.model, job)
+    check_exchange(job)
     constraints = constraints_of(merged(config.constraints, request.constraints))
     check_schedules(constraints)
     limit_bytes(sheet, constraints)

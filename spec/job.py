@@ -96,6 +96,9 @@ class JobSpec:
     overlap_expert_a2a: bool = False
     """The experts' exchange of one micro-batch runs beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm)."""
+    delay_wgrad: bool = False
+    """Beside that exchange weight gradients are put off: experts' behind their input gradients, all others to the layer's end
+    (Megatron-LM, --delay-wgrad-compute)."""
     overlap_shared_experts: bool = False
     """The experts' exchange runs beside the shared experts' products (--moe-shared-expert-overlap)."""
     fp8_activation_inputs: Literal["", "experts", "all"] = ""

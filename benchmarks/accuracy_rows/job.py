@@ -224,6 +224,8 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "unfused": unfused_of(row, notes),
         "moe_dispatcher": recipes.dispatcher(row, notes.dispatcher),
         "overlap_expert_a2a": notes.expert_overlap,
+        # scripts/performance/utils/overrides.py, _set_moe_a2a_overlap_overrides sets both
+        "delay_wgrad": notes.expert_overlap,
         "cuda_graphs": recipes.cuda_graphs(row, notes.cuda_graphs),
         "wide_norms": "InternEvo" in row.text("framework"),
         "blocking_launches": row.dataset in BLOCKING_DATASETS,

@@ -54,6 +54,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         "loss.fused": True,
         "host.checks_numbers": False,
         "overlap_expert_a2a": recipe.says("moe_a2a_overlap"),
+        "delay_wgrad": recipe.says("delay_wgrad"),
         "cuda_graphs": frozenset(scopes),
         "optimizer": "muon" if "muon" in recipe.text("optimizer") else "adamw",
         # scripts/performance: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True

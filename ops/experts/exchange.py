@@ -168,7 +168,7 @@ def _over_ranks(
             module=Module.MOE,
             role=role,
             phase=phase,
-            lane=Lane.PREFETCH if context.job.overlap_expert_a2a else lane,
+            lane=Lane.ACROSS if context.job.overlap_expert_a2a else lane,
             beside=beside,
             beside_phase=phase,
             collective=Collective.ALL_TO_ALL,

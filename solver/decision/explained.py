@@ -120,7 +120,7 @@ def _layer_rows(question: Question, table: Sized) -> list[OpRow]:
     rows = []
     split = table.plans.schedule.splits_backward
     for name, piece, _ in _named_pieces(question, table, slice(None)):
-        passes = timed_passes(question.pricer, piece, table.layers.layout, split=split)
+        passes = timed_passes(question.pricer, question.job, piece, table.layers.layout, split=split)
         for timed, shares in passes:
             rows += [
                 _row(question, name, one, table, waited_s=number_at(share.seconds, 0))
@@ -166,7 +166,9 @@ def _assembly(
     pricer, num_micro = question.pricer, int(table.plans.num_micro[0])
     rows = []
     for name, piece, count in _named_pieces(question, table, slice(stage, stage + 1)):
-        passes = timed_passes(pricer, piece, table.layers.layout, split=table.plans.schedule.splits_backward)
+        passes = timed_passes(
+            pricer, question.job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
+        )
         each = [sum(number_at(share.seconds, 0) for share in shares) for _, shares in passes]
         forward_s, backward_s = each[0], sum(each[1:])
         rows.append(

@@ -11,6 +11,7 @@ from ops.layout import Layout, unique_rows
 from ops.op import Comm, Lane, Op, Ops, Owner, Phase, Piece
 from ops.roles import Role
 from solver.plans.plan_table import PlanTable
+from solver.times.across_passes import TimedPass, across_passes
 from solver.times.host_floor import host_shares
 from solver.times.op_times import PRODUCTS, Pricer, TimedOp
 from solver.times.overlap import exposed
@@ -18,9 +19,6 @@ from solver.times.step_parts import Share, SumByPart, added, sum_by_part
 from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
 from spec.model import ModelSpec
-
-TimedPass = tuple[list[TimedOp], list[Share]]
-"""The operations of a pass in order, and what the rank waits for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +120,7 @@ def layer_times(
     pricer: Pricer, job: JobSpec, piece: Piece, layout: Layout, *, split: bool = False
 ) -> LayerTimes:
     """Price a piece, let overlap decide what the rank waits for, and the host where it is slower."""
-    passes = timed_passes(pricer, piece, layout, split=split)
+    passes = timed_passes(pricer, job, piece, layout, split=split)
     host = host_shares(pricer, job, layout, passes)
     tallies = [
         sum_by_part([*shares, late], len(layout)) for (_, shares), late in zip(passes, host, strict=True)
@@ -136,16 +134,18 @@ def layer_times(
     )
 
 
-def timed_passes(pricer: Pricer, piece: Piece, layout: Layout, *, split: bool = False) -> list[TimedPass]:
+def timed_passes(
+    pricer: Pricer, job: JobSpec, piece: Piece, layout: Layout, *, split: bool = False
+) -> list[TimedPass]:
     """Forward and backward of a piece, each operation with what the rank waits for it.
 
     ``split``: the schedule puts weight gradients off, so nothing hides beside them (zero bubble,
     arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
     """
-    passes = []
-    for ops in (piece.forward, _without_partner(piece.backward) if split else piece.backward):
-        timed = [pricer.time(op, layout) for op in ops]
-        passes.append((timed, exposed(timed, pricer.contention)))
+    backward = _without_partner(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
+    timed = [[pricer.time(op, layout) for op in ops] for ops in (piece.forward, backward)]
+    ahead, back = ((ops, exposed(ops, pricer.contention)) for ops in timed)
+    passes = list(across_passes(ahead, back, pricer.contention, delayed=job.delay_wgrad))
     if split:
         passes[1:] = _halves(*passes[1])
     return passes
@@ -174,9 +174,11 @@ def _halves(timed: list[TimedOp], shares: list[Share]) -> tuple[TimedPass, Timed
     return half(False), half(True)
 
 
-def _without_partner(ops: Ops) -> Ops:
-    """What ran beside a weight gradient is waited for."""
-    return tuple(
-        replace(op, lane=Lane.MAIN) if op.lane is Lane.BESIDE and op.beside_phase is Phase.WEIGHT_GRAD else op
-        for op in ops
-    )
+def _without_partner(ops: Ops, *, bulk: bool) -> Ops:
+    """What ran beside a weight gradient is waited for; what user buffers run there in bulk only where said."""
+
+    def alone(op: Op) -> bool:
+        hidden = op.lane is Lane.BESIDE and op.beside_phase is Phase.WEIGHT_GRAD
+        return hidden and (bulk or op.pieces is None)
+
+    return tuple(replace(op, lane=Lane.MAIN) if alone(op) else op for op in ops)

@@ -31,7 +31,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "precision.parameter precision.narrow_parameters precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
-        "context_parallel moe_capacity_factor moe_dispatcher overlap_expert_a2a overlap_shared_experts cuda_graphs "
+        "context_parallel moe_capacity_factor moe_dispatcher overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
         "blocking_launches checked_collectives optimizer adapter_rank adapted expandable_segments"
     )
 )
@@ -179,6 +179,8 @@ def _dispatch(job: JobSpec) -> Flags:
     )
     if job.overlap_expert_a2a:
         flags["--overlap-moe-expert-parallel-comm"] = None
+    if job.delay_wgrad:
+        flags["--delay-wgrad-compute"] = None
     if job.overlap_shared_experts:
         flags["--moe-shared-expert-overlap"] = None
     return flags

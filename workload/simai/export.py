@@ -149,7 +149,7 @@ def fits_format(item: WorkItem, header: SimaiHeader, plan: Plan) -> bool:
     over_data = group in OVER_DATA
     if item.phase is Phase.WEIGHT_GRAD and over_data:
         return True  # the column that the simulator does not wait for
-    if item.lane is Lane.PREFETCH or group is SimaiGroup.NONE:
+    if item.lane in (Lane.PREFETCH, Lane.ACROSS) or group is SimaiGroup.NONE:
         return False
     return (item.phase is Phase.STEP) == over_data
 

@@ -168,7 +168,7 @@ def test_shared_experts_hide_nothing_of_a_latent_exchange() -> None:
 def test_overlapped_exchanges_run_beside_the_pass() -> None:
     hidden = exchanges(layer(job(seq_len=SEQ, overlap_expert_a2a=True)))
     assert len(hidden) == 4
-    assert all(op.lane is Lane.PREFETCH for op in hidden)
+    assert all(op.lane is Lane.ACROSS for op in hidden)
 
 
 def test_shared_experts_hide_exchanges_where_asked() -> None:

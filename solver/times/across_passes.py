@@ -1,0 +1,143 @@
+"""The experts' exchange of a forward and of a backward beside the compute of the other one: two micro-batches, layer by layer.
+
+Source: Megatron-LM ``core/models/common/model_chunk_schedule_plan.py``, TransformerLayerSchedulePlan.run. One stream exchanges, one
+computes, in the order
+
+    exchange:  combine back     | dispatch, dispatch back                 | combine
+    compute:   attention        | experts back, their weights', experts   | attention back
+
+(attention: all of a layer before its dispatch and after its combine; back: of the backward). With ``delay_wgrad``
+(--delay-wgrad-compute) the weight gradients of what stands around the experts run at the end, beside the next layer's
+first exchange, and those of the experts after their input gradients have let the next exchange go; without it both are
+part of "back". Nothing hides more than what it runs beside (solver.times.overlap.beside).
+
+``Assumption:`` the first forward and the last backward of a step, which have no partner, are hidden like the others; an
+exchange that is run again in a backward is waited for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.op import Comm, Lane, Phase
+from solver.times.contention import COLLECTIVE_BLOCKS, Contention
+from solver.times.op_times import PRODUCTS, TimedOp
+from solver.times.overlap import beside
+from solver.times.step_parts import Share
+from spec.arrays import FloatArray
+
+TimedPass = tuple[list[TimedOp], list[Share]]
+"""The operations of a pass in order, and what the rank waits for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """Seconds that something computes, and those of matrix products among them."""
+
+    seconds: FloatArray
+    products_s: FloatArray
+
+    def plus(self, other: "Computed") -> "Computed":
+        """One after the other."""
+        return Computed(seconds=self.seconds + other.seconds, products_s=self.products_s + other.products_s)
+
+    def without(self, seconds: FloatArray) -> "Computed":
+        """What is left of it after so many seconds."""
+        over = np.minimum(seconds, self.seconds)
+        left = 1.0 - np.divide(over, self.seconds, out=np.zeros_like(over), where=self.seconds > 0)
+        return Computed(seconds=self.seconds * left, products_s=self.products_s * left)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halves:
+    """A pass of a layer: what it computes ``around`` the experts and ``inside``, the weight gradients of both apart, and where
+    its exchanges stand, the one before the experts first."""
+
+    around: Computed
+    inside: Computed
+    around_weights: Computed
+    inside_weights: Computed
+    first: int
+    second: int
+
+
+def across_passes(
+    forward: TimedPass, backward: TimedPass, contention: Contention, *, delayed: bool
+) -> tuple[TimedPass, TimedPass]:
+    """Both passes with what is waited for of exchanges on Lane.ACROSS; as they are where there are none."""
+    ahead, back = _halves(forward, Phase.FORWARD), _halves(backward, Phase.INPUT_GRAD)
+    if ahead is None or back is None:
+        return forward, backward
+
+    def wait(exchange: TimedOp, partner: Computed) -> FloatArray:
+        blocks = exchange.op.thread_blocks if isinstance(exchange.op, Comm) else 0
+        loss = contention.loss(partner.seconds, partner.products_s, blocks or COLLECTIVE_BLOCKS)
+        return beside(exchange.seconds, partner.seconds, loss)
+
+    def behind(exchange: TimedOp, inputs: Computed, weights: Computed) -> Computed:
+        """Weight gradients put off that are left to compute when an exchange beside both is over."""
+        if not delayed:
+            return weights.without(weights.seconds)
+        return weights.without(np.maximum(exchange.seconds - inputs.seconds, 0.0))
+
+    dispatch, combine = forward[0][ahead.first], forward[0][ahead.second]
+    combine_back, dispatch_back = backward[0][back.first], backward[0][back.second]
+    inside = behind(dispatch, back.inside, back.inside_weights).plus(ahead.inside)
+    around = behind(combine, back.around, back.around_weights).plus(ahead.around)
+    waits_ahead = {
+        ahead.first: wait(dispatch, back.inside.plus(back.inside_weights)),
+        ahead.second: wait(combine, back.around.plus(back.around_weights)),
+    }
+    waits_back = {back.first: wait(combine_back, around), back.second: wait(dispatch_back, inside)}
+    return _with_waits(forward, waits_ahead), _with_waits(backward, waits_back)
+
+
+def _halves(timed_pass: TimedPass, phase: Phase) -> Halves | None:
+    timed, shares = timed_pass
+    places = [
+        index for index, one in enumerate(timed) if one.op.lane is Lane.ACROSS and one.op.phase is phase
+    ]
+    if not places:
+        return None
+    first, second = places
+    inside = [first < index < second for index in range(len(timed))]
+
+    def computed(*, within: bool, weights: bool) -> Computed:
+        chosen = [
+            (one, share.seconds)
+            for one, share, there in zip(timed, shares, inside, strict=True)
+            if there is within and one.op.lane is not Lane.ACROSS and _put_off(one, timed) is weights
+        ]
+        none = np.zeros_like(timed[first].seconds)
+        return Computed(
+            seconds=none + np.sum([seconds for _, seconds in chosen], axis=0),
+            products_s=none + np.sum([seconds for one, seconds in chosen if one.part in PRODUCTS], axis=0),
+        )
+
+    return Halves(
+        around=computed(within=False, weights=False),
+        inside=computed(within=True, weights=False),
+        around_weights=computed(within=False, weights=True),
+        inside_weights=computed(within=True, weights=True),
+        first=first,
+        second=second,
+    )
+
+
+def _put_off(one: TimedOp, timed: Sequence[TimedOp]) -> bool:
+    """Whether it makes a weight gradient that nothing has to run beside (Transformer Engine ``module/_common.py``, WeightGradStore:
+    none that a bulk collective hides under)."""
+    if one.op.phase is not Phase.WEIGHT_GRAD or one.op.lane is not Lane.MAIN:
+        return False
+    hosts = (other.op for other in timed if other.op.lane is Lane.BESIDE)
+    return all((op.beside, op.beside_phase) != (one.op.key, one.op.phase) for op in hosts)
+
+
+def _with_waits(timed_pass: TimedPass, waits: dict[int, FloatArray]) -> TimedPass:
+    timed, shares = timed_pass
+    changed = [
+        replace(share, seconds=waits[index]) if index in waits else share
+        for index, share in enumerate(shares)
+    ]
+    return timed, changed

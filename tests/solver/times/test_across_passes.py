@@ -1,0 +1,150 @@
+"""Exchanges of two micro-batches in opposite directions take as long as a replay of Megatron-LM's two streams."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase
+from ops.roles import Module, Role
+from solver.times.across_passes import across_passes
+from solver.times.contention import ALONE, Contention
+from solver.times.op_times import TimedOp
+from solver.times.overlap import exposed
+from spec.arrays import ints
+from spec.collectives import Collective
+
+SECONDS = st.floats(min_value=0.0, max_value=10.0)
+LAYERS = 40
+
+
+def _timed(op: Op, part: str, seconds: float) -> TimedOp:
+    value = np.array([seconds])
+    return TimedOp(op=op, part=part, family=part, seconds=value, relative_std=value, origin=ints(0))
+
+
+def _work(phase: Phase, seconds: float) -> TimedOp:
+    op = MemoryBound(
+        module=Module.MOE, role=Role.NORM, phase=phase, kernel="copy", rows=ints(1), width=ints(1)
+    )
+    return _timed(op, "memory_bound", seconds)
+
+
+def _exchange(role: Role, phase: Phase, seconds: float) -> TimedOp:
+    op = Comm(
+        module=Module.MOE,
+        role=role,
+        phase=phase,
+        lane=Lane.ACROSS,
+        collective=Collective.ALL_TO_ALL,
+        axis=Axis.EP,
+        size_bytes=ints(1),
+    )
+    return _timed(op, "ep_comm", seconds)
+
+
+def _passes(compute: list[float], exchange: list[float]) -> tuple[list[TimedOp], list[TimedOp]]:
+    around, inside, around_back, around_weights, inside_back, inside_weights = compute
+    dispatch, combine, combine_back, dispatch_back = exchange
+    ahead, back, weights = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
+    forward = [
+        _work(ahead, around),
+        _exchange(Role.DISPATCH, ahead, dispatch),
+        _work(ahead, inside),
+        _exchange(Role.COMBINE, ahead, combine),
+    ]
+    backward = [
+        _exchange(Role.COMBINE, back, combine_back),
+        _work(back, inside_back),
+        _work(weights, inside_weights),
+        _exchange(Role.DISPATCH, back, dispatch_back),
+        _work(back, around_back),
+        _work(weights, around_weights),
+    ]
+    return forward, backward
+
+
+def _told(
+    compute: list[float], exchange: list[float], *, delayed: bool, contention: Contention = ALONE
+) -> float:
+    ahead, back = ((ops, exposed(ops, contention)) for ops in _passes(compute, exchange))
+    passes = across_passes(ahead, back, contention, delayed=delayed)
+    return sum(float(share.seconds[0]) for _, shares in passes for share in shares)
+
+
+def _replayed(compute: list[float], exchange: list[float], *, delayed: bool) -> float:
+    """Seconds a layer of a long stack: TransformerLayerSchedulePlan.run, call after call, each when its stream is free and its
+    input there."""
+    around, inside, around_back, around_weights, inside_back, inside_weights = compute
+    dispatch, combine, combine_back, dispatch_back = exchange
+    computing = sending = forward_input = gradient = 0.0
+    ends = []
+    for _ in range(LAYERS):
+        sending = max(sending, gradient) + combine_back
+        arrived = sending
+        computing = max(computing, forward_input) + around
+        routed = computing
+        computing = max(computing, arrived) + inside_back + (0.0 if delayed else inside_weights)
+        gradient = computing
+        sending = max(sending, routed) + dispatch
+        arrived = sending
+        computing += inside_weights if delayed else 0.0
+        sending = max(sending, gradient) + dispatch_back
+        gradient = sending
+        computing = max(computing, arrived) + inside
+        sending = max(sending, computing) + combine
+        forward_input = sending
+        computing = max(computing, gradient) + around_back + (0.0 if delayed else around_weights)
+        gradient = computing
+        computing += around_weights if delayed else 0.0
+        ends.append(max(computing, sending))
+    return (ends[-1] - ends[LAYERS // 2 - 1]) / (LAYERS - LAYERS // 2)
+
+
+@given(st.lists(SECONDS, min_size=6, max_size=6), st.lists(SECONDS, min_size=4, max_size=4), st.booleans())
+def test_a_pair_of_layers_takes_what_a_replay_of_two_streams_does(
+    compute: list[float], exchange: list[float], delayed: bool
+) -> None:
+    told = _told(compute, exchange, delayed=delayed)
+    assert told == pytest.approx(_replayed(compute, exchange, delayed=delayed), abs=1e-6)
+    assert told >= max(sum(compute), sum(exchange)) - 1e-9
+    assert told <= sum(compute) + sum(exchange) + 1e-9
+
+
+def test_weight_gradients_put_off_hide_the_next_exchange() -> None:
+    """Each exchange of two seconds, each stretch of compute of one: the backward's exchanges lie beside a forward of one second, or
+    beside that and the weight gradients of one."""
+    compute, exchange = [1.0] * 6, [2.0] * 4
+    assert _told(compute, exchange, delayed=False) == pytest.approx(6.0 + 2 * 1.0)
+    assert _told(compute, exchange, delayed=True) == pytest.approx(8.0)
+    late = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    short = [1.0, 1.0, 2.0, 2.0]
+    assert _told(late, short, delayed=False) == pytest.approx(8.0)
+    assert _told(late, short, delayed=True) == pytest.approx(6.0)
+
+
+def test_what_hides_an_exchange_computes_slower_meanwhile() -> None:
+    """A fifth of the multiprocessors for four seconds of exchanges, all of them hidden."""
+    told = _told([10.0] * 6, [1.0] * 4, delayed=True, contention=Contention(sm_share=0.2))
+    assert told == pytest.approx(60.0 + 0.2 * 4.0)
+
+
+def test_a_gradient_that_hides_a_bulk_reduction_is_not_put_off() -> None:
+    forward, backward = _passes([1.0] * 6, [0.0, 0.0, 2.0, 0.0])
+    host = backward[-1].op
+    hidden = replace(
+        _exchange(Role.ENTER, Phase.INPUT_GRAD, 0.0),
+        op=replace(
+            backward[0].op, role=Role.ENTER, lane=Lane.BESIDE, beside=host.key, beside_phase=Phase.WEIGHT_GRAD
+        ),
+    )
+    host_timed = replace(backward[-1], part="attention")
+    waits = []
+    for rest in ([], [hidden]):
+        ops = [*backward[:-1], host_timed, *rest]
+        ahead, back = ((one, exposed(one, ALONE)) for one in (forward, ops))
+        _, (_, shares) = across_passes(ahead, back, ALONE, delayed=True)
+        waits.append(float(shares[0].seconds[0]))
+    assert waits == [0.0, 1.0]

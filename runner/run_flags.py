@@ -59,3 +59,6 @@ def add_run(verb: argparse.ArgumentParser) -> None:
 def add_analyse(verb: argparse.ArgumentParser) -> None:
     """All options of ``analyse``."""
     verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
+    verb.add_argument(
+        "--pictures", type=Path, metavar="FOLDER", help="draw into it: three PNG and one HTML page"
+    )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.logs.log import Log
-from runner.logs.summary import summary_lines
 from runner.replay.stage_files import Typed, read_work
 from runner.run_flags import DEGREES, add_analyse, add_run
 from spec.program.ending import uninterrupted
@@ -59,13 +57,18 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def analyse(options: argparse.Namespace, root: Path) -> int:
-    """Summarise a log."""
-    for line in summary_lines(Log.load(options.log)):
+    """Summarise a log, name what stands out, and draw it."""
+    with uninterrupted():
+        from runner.logs.analysis import analysed
+
+    for line in analysed(options.log, options.pictures):
         print(line)
     return 0
 
 
 VERBS: dict[str, Verb] = {
     "run": Verb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
-    "analyse": Verb(what="summarise the log of a run", add_flags=add_analyse, run=analyse),
+    "analyse": Verb(
+        what="summarise the log of a run, ours or AICB's; draw it", add_flags=add_analyse, run=analyse
+    ),
 }

@@ -1,5 +1,6 @@
 """Measurements in from other tools, and out to them.
 
+python -m profdb import aicb-log LOG --domain_ranks 8 --gpu NAME --into data.pt
 python -m profdb import csv FILE --gpu NAME --into data.pt
 python -m profdb import journal data.pt.journal --into data.pt
 python -m profdb import nccl-tests LOG --gpu NAME --into data.pt
@@ -87,7 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     take.add_argument("--of", default="", help="which GPU of a file that holds several")
     take.add_argument("--cluster", default="", help="sheet in configs/clusters, for a new profile")
     take.add_argument(
-        "--domain_ranks", type=whole(0, MOST_GPUS), default=0, help="GPUs of a scale-up domain (nccl-tests)"
+        "--domain_ranks",
+        type=whole(0, MOST_GPUS),
+        default=0,
+        help="GPUs of a scale-up domain (nccl-tests, aicb-log)",
     )
     take.add_argument("--into", type=Path, required=True)
     give = verbs.add_parser("export", help="write a profile's measurements for another tool")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from profdb.importers.aicb_log import read_aicb_log
 from profdb.importers.generic_csv import read_curves_csv
 from profdb.importers.nccl_tests import read_nccl_tests
 from profdb.importers.vidur import read_vidur_folder
@@ -33,6 +34,7 @@ def _journal(source: Source) -> dict[str, list[Sample]]:
 IMPORTERS: Mapping[str, Importer] = {
     "csv": lambda source: read_curves_csv(source.path),
     "nccl-tests": lambda source: read_nccl_tests(source.path, domain_ranks=source.domain_ranks),
+    "aicb-log": lambda source: read_aicb_log(source.path, domain_ranks=source.domain_ranks),
     "journal": _journal,
     "vidur": lambda source: {"": read_vidur_folder(source.path)},
 }

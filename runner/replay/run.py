@@ -1,6 +1,5 @@
 """A physical run: read, form the groups, warm up, play every iteration, log, summarise."""
 
-import csv
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,8 @@ from runner.groups.process_groups import open_groups
 from runner.logs.lines import epoch_line, operation_line
 from runner.logs.log import Log, ended, logged
 from runner.logs.log_file import LogFile
+from runner.logs.outliers import outlier_lines
+from runner.logs.ranks_file import RankTimes, slow_ranks, write_ranks
 from runner.logs.summary import summary_lines
 from runner.replay.blame import Blame
 from runner.replay.operations import Compute, operations_for
@@ -24,11 +25,10 @@ from runner.replay.player import Played, Player, clock_for
 from runner.replay.program import Launches, groups_used
 from runner.replay.stage_files import Work
 from spec.errors import ExportError
-from spec.replaced_file import replaced_file
 from workload.aicb.general.csv_workload import GeneralItem
 
 LOG_FOLDER = "comm_logs"
-RANK_COLUMNS = ("rank", "stage", "epoch", "iteration_ms", "communication_ms", "computation_ms")
+LOG_ENDING, RANKS_ENDING = "_log.csv", "_ranks.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,9 @@ def _recorder(options: RunOptions, work: Work, world: World) -> Recorder:
     name = work.name if stage == 0 else f"{work.name}-stage{stage}"
     folder = options.results / LOG_FOLDER
     recorder = Recorder(
-        rank=world.rank, file=LogFile(folder / f"{name}_log.csv"), prints=world.leads and not options.quiet
+        rank=world.rank,
+        file=LogFile(folder / f"{name}{LOG_ENDING}"),
+        prints=world.leads and not options.quiet,
     )
     work.workloads[stage].write(folder / f"{name}_workload.csv", work.arguments)
     return recorder
@@ -172,20 +174,15 @@ def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -
         ]
         for epoch, one in enumerate(recorder.epochs)
     ]
-    everyone = [json.loads(word) for word in world.gather(json.dumps(mine))]
-    path = options.results / LOG_FOLDER / f"{work.name}_ranks.csv"
-    agreed(world, lambda: _write_ranks(path, everyone) if world.leads else None)
+    words = world.gather(json.dumps(mine))
+    everyone = [RankTimes(*one) for word in words for one in json.loads(word)]
+    path = options.results / LOG_FOLDER / f"{work.name}{RANKS_ENDING}"
+    agreed(world, lambda: write_ranks(path, everyone) if world.leads else None)
     if not world.leads or recorder.file is None:
         return []
     left_out = work.programs[stage].left_out
     notes = [f"{left_out} rows over groups of one rank left out"] if left_out else []
-    return [*summary_lines(Log.of(recorder.rows)), *notes, f"wrote {recorder.file.path}", f"wrote {path}"]
-
-
-def _write_ranks(path: Path, everyone: list[list[list[float]]]) -> None:
-    """A line a rank and epoch; initialisation is epoch 0."""
-    with replaced_file(path) as handle:
-        writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(RANK_COLUMNS)
-        for rows in everyone:
-            writer.writerows([*map(int, row[:3]), *(f"{value:.6f}" for value in row[3:])] for row in rows)
+    log = Log.of(recorder.rows)
+    slow = [one.line() for one in slow_ranks(everyone)]
+    wrote = [f"wrote {recorder.file.path}", f"wrote {path}"]
+    return [*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote]

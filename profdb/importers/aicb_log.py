@@ -1,0 +1,129 @@
+"""Collectives of a log that AICB, or run_workload.py run, wrote: results/comm_logs/NAME_log.csv of one rank.
+
+``msg_size`` is the whole array on one rank, as our ``size_bytes``; ``_elapsed_time`` milliseconds, which hold what the
+rank waited for others. Initialisation, before the first ``epoch_end``, is left out: its first operations make the
+communicators. So are messages of a pipeline: a send is over before its data are there, and a receive waits for
+the stage before.
+
+A group's place on the machine follows from its word, in the order tp-cp-ep-dp-pp of AICB's RankGenerator: tp ranks are
+neighbours, dp and ep ranks stand tp apart, expert-dp ranks tp x ep, pipeline ranks tp x dp. The sizes are those
+that the log's own rows have, 1 for a word that has none.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ops.groups import Group, place
+from profdb.cases import CollectiveCase
+from profdb.importers.csv_rows import Row, read_rows
+from profdb.sample import Sample, WorldShape
+from spec.arrays import ints
+from spec.collectives import Collective
+from spec.errors import ProfileError
+from spec.units import MS
+
+KINDS: dict[str, Collective] = {
+    "all_reduce": Collective.ALL_REDUCE,
+    "all_gather": Collective.ALL_GATHER,
+    "all_gather_into_tensor": Collective.ALL_GATHER,
+    "reduce_scatter": Collective.REDUCE_SCATTER,
+    "reduce_scatter_tensor": Collective.REDUCE_SCATTER,
+    "all_to_all": Collective.ALL_TO_ALL,
+    "broadcast": Collective.BROADCAST,
+    "reduce": Collective.REDUCE,
+}
+COLUMNS = ("comm_type", "comm_group", "comm_group_size", "msg_size", "_elapsed_time")
+EPOCH_END = "epoch_end"
+NONE = "None"
+
+
+def read_aicb_log(path: str | Path, *, domain_ranks: int) -> dict[str, list[Sample]]:
+    """Samples of the iterations, one a case with a trial an operation; the log names no GPU.
+
+    ``domain_ranks`` are the GPUs of a scale-up domain. Raises ProfileError with line and reason; then nothing is
+    imported.
+    """
+    source = Path(path)
+    if not domain_ranks:
+        raise ProfileError(
+            f"{source}: does not say how many GPUs a node has: --domain_ranks; nothing imported"
+        )
+    rows = list(read_rows(source, COLUMNS))
+    trained = _after_initialisation(rows)
+    if not trained:
+        raise ProfileError(
+            f"{source}: no {EPOCH_END}, or nothing behind the first: no iteration; nothing imported"
+        )
+    sizes = _group_sizes(rows, source)
+    world = sizes["tp"] * sizes["dp"] * sizes["pp"]
+    trials: dict[CollectiveCase, list[float]] = {}
+    for row in trained:
+        kind = KINDS.get(_word(row, "comm_type"))
+        if kind is None or _size(row) <= 1:
+            continue
+        group = _group(row, sizes, world, domain_ranks)
+        case = CollectiveCase(
+            collective=kind,
+            size_bytes=row.whole("msg_size"),
+            intra=int(group.intra[0]),
+            inter=int(group.inter[0]),
+            siblings=int(group.siblings[0]),
+        )
+        trials.setdefault(case, []).append(row.seconds("_elapsed_time", MS))
+    shape = WorldShape(nodes=max(world // domain_ranks, 1), ranks=world)
+    return {
+        "": [
+            Sample(case=case, trials_s=tuple(times), launched={"source": "aicb-log"}, world=shape)
+            for case, times in trials.items()
+        ]
+    }
+
+
+def _after_initialisation(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the iterations."""
+    ends = [place for place, row in enumerate(rows) if _word(row, "comm_type") == EPOCH_END]
+    return list(rows[ends[0] + 1 :]) if ends else []
+
+
+def _group_sizes(rows: Sequence[Row], source: Path) -> dict[str, int]:
+    """Ranks of each axis, as the groups in the log have them. Raises ProfileError for a group of two sizes."""
+    seen: dict[str, Counter[int]] = {}
+    for row in rows:
+        if _size(row):
+            seen.setdefault(_word(row, "comm_group").removesuffix("_group"), Counter())[_size(row)] += 1
+    for name in ("tp", "dp", "ep", "pp"):
+        if len(seen.get(name, ())) > 1:
+            raise ProfileError(
+                f"{source}: {name}_group has {' and '.join(map(str, sorted(seen[name])))} ranks: where they stand is "
+                "not known; nothing imported"
+            )
+    return {name: next(iter(seen.get(name, {1: 1}))) for name in ("tp", "dp", "ep", "pp")}
+
+
+def _group(row: Row, sizes: Mapping[str, int], world: int, domain_ranks: int) -> Group:
+    """The shape of a row's group on domains of ``domain_ranks``."""
+    tp, name = sizes["tp"], _word(row, "comm_group").removesuffix("_group")
+    strides = {
+        "tp": 1,
+        "ep_tp": 1,
+        "all": 1,
+        "dp": tp,
+        "ep": tp,
+        "ep_dp": tp * sizes["ep"],
+        "pp": tp * sizes["dp"],
+        "embedding": tp * sizes["dp"] * max(sizes["pp"] - 1, 1),
+    }
+    if name not in strides:
+        raise row.refuse("comm_group", f"is none of {', '.join(strides)}: where its ranks stand is not known")
+    return place(ints(_size(row)), ints(strides[name]), world, domain_ranks)
+
+
+def _word(row: Row, column: str) -> str:
+    """``CommType.all_reduce`` and ``all_reduce`` alike."""
+    return row.text(column, NONE).rpartition(".")[2]
+
+
+def _size(row: Row) -> int:
+    """Ranks of a row's group; 0 where the log does not say."""
+    return 0 if row.text("comm_group_size", NONE) == NONE else row.whole("comm_group_size")

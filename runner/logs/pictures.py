@@ -1,0 +1,112 @@
+"""Pictures of a log, and one page that shows them with the summary."""
+
+import base64
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
+from runner.logs.log import Log
+from spec.errors import ExportError
+from spec.replaced_file import replaced_file, replaced_path
+
+PICTURE_DPI = 130
+
+
+def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
+    """``folder``/NAME_iterations.png, _operations.png, _bandwidth.png and NAME.html, which holds them and ``lines``; the
+    files written. Raises ExportError where they cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    drawn = {"iterations": iterations(log), "operations": operations(log), "bandwidth": bandwidth(log)}
+    pictures = []
+    for what, figure in drawn.items():
+        path = folder / f"{name}_{what}.png"
+        with replaced_path(path) as temporary:
+            figure.savefig(temporary, dpi=PICTURE_DPI, format="png")
+        pictures.append(path)
+    page = folder / f"{name}.html"
+    with replaced_file(page) as handle:
+        handle.write(page_text(name, lines, pictures))
+    return [*pictures, page]
+
+
+def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
+    """One file without links: the pictures lie in it."""
+    images = "\n".join(
+        f'<img alt="{html.escape(path.stem)}" src="data:image/png;base64,'
+        f'{base64.b64encode(path.read_bytes()).decode("ascii")}">'
+        for path in pictures
+    )
+    title = html.escape(name)
+    text = html.escape("\n".join(lines))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        "<style>body{font-family:sans-serif;margin:2em}pre{overflow:auto}img{max-width:100%}</style></head>\n"
+        f"<body><h1>{title}</h1>\n<pre>{text}</pre>\n{images}\n</body></html>\n"
+    )
+
+
+def iterations(log: Log) -> Figure:
+    """Milliseconds of each iteration, initialisation left out."""
+    figure, (axes,) = new_figure(1)
+    times = log.epoch_times[1:]
+    axes.plot(range(1, len(times) + 1), times, marker="o", color=COLOURS[0])
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("ms")
+    axes.set_ylim(bottom=0.0)
+    return figure
+
+
+def operations(log: Log) -> Figure:
+    """Milliseconds of each iteration by kind of operation and group, one upon the other."""
+    figure, (axes,) = new_figure(1)
+    epochs = log.comm_log_each_epoch[1:]
+    kinds = sorted({(item.comm_type, item.comm_group) for epoch in epochs for item in epoch})
+    below = [0.0] * len(epochs)
+    places = range(1, len(epochs) + 1)
+    for index, (kind, group) in enumerate(kinds):
+        summed = [
+            sum(
+                item.elapsed_ms or 0.0 for item in epoch if (item.comm_type, item.comm_group) == (kind, group)
+            )
+            for epoch in epochs
+        ]
+        label = f"{kind} {group.removesuffix('_group')}".strip()
+        axes.bar(places, summed, bottom=below, label=label, color=COLOURS[index % len(COLOURS)])
+        below = [low + one for low, one in zip(below, summed, strict=True)]
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("ms")
+    if kinds:
+        axes.legend(fontsize=8)
+    return figure
+
+
+def bandwidth(log: Log) -> Figure:
+    """Bus bandwidth of each collective of the iterations over its size."""
+    figure, (axes,) = new_figure(1)
+    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for epoch in log.comm_log_each_epoch[1:]:
+        for item in epoch:
+            if item.busbw and item.msg_size:
+                points.setdefault((item.comm_type, item.comm_group), []).append((item.msg_size, item.busbw))
+    for index, ((kind, group), found) in enumerate(sorted(points.items())):
+        sizes, rates = zip(*found, strict=True)
+        axes.plot(
+            sizes,
+            rates,
+            linestyle="",
+            marker=MARKERS[index % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            alpha=0.6,
+            label=f"{kind} {group.removesuffix('_group')}",
+        )
+    if points:
+        powers_axis(axes, "x", "bytes", byte_label)
+        axes.legend(fontsize=8)
+    axes.set_ylabel("busbw, GiB/s as AICB counts it")
+    return figure

@@ -1,9 +1,9 @@
-"""The options of the verbs ``run`` and ``analyse``; no torch, so that --help is quick."""
+"""The options of the verbs ``run``, ``analyse`` and ``aiob``; no torch, so that --help is quick."""
 
 import argparse
 from pathlib import Path
 
-from spec.program.limits import MOST_EPOCHS, MOST_GPUS
+from spec.program.limits import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.program.parser import decimal, whole
 from workload.traffic.ranks import DEFAULT_ORDER
 
@@ -18,10 +18,20 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "files",
         type=Path,
-        nargs="+",
+        nargs="*",
         metavar="FILE",
         help="general workload (CSV), or one for each pipeline stage (one whose name ends in -stage0 finds its likes)",
     )
+    plan = verb.add_argument_group("a plan instead of files")
+    plan.add_argument("--plan", help="tp=2,pp=2,micro_batch=1,... as simulation_train_formulaic.py takes it")
+    plan.add_argument("--config", type=Path, help="model config")
+    plan.add_argument(
+        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens a step (default: the config's)"
+    )
+    plan.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="default: the config's")
+    plan.add_argument("--framework", help="preset (default: the config's)")
+    plan.add_argument("--profile", type=Path, help="times of computation, for --compute sleep")
+    plan.add_argument("--cluster", help="sheet of configs/clusters (default: the profile's)")
     for axis in DEGREES:
         verb.add_argument(
             f"--{axis}",
@@ -62,3 +72,21 @@ def add_analyse(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--pictures", type=Path, metavar="FOLDER", help="draw into it: three PNG and one HTML page"
     )
+
+
+def add_aiob(verb: argparse.ArgumentParser) -> None:
+    """All options of ``aiob``."""
+    verb.add_argument("--config", type=Path, required=True, help="model config")
+    verb.add_argument("--tp", type=whole(1, MOST_GPUS), default=1, help="tensor-parallel ranks (default 1)")
+    verb.add_argument(
+        "--micro_batch", type=whole(1, MOST_COUNT), default=1, help="sequences a micro-batch (default 1)"
+    )
+    verb.add_argument(
+        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence (default: the config's)"
+    )
+    verb.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    verb.add_argument("--output", type=Path, default=Path("aiob.txt"), help="AICB's text (default aiob.txt)")
+    verb.add_argument(
+        "--compile", action="store_true", help="also time the activation function, fused by torch.compile"
+    )
+    verb.add_argument("--into", type=Path, help="profile of this GPU to merge the samples into")

@@ -5,13 +5,19 @@ What needs torch is imported when a verb runs.
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.replay.stage_files import Typed, read_work
-from runner.run_flags import DEGREES, add_analyse, add_run
+from profdb.importers.aiob import AiobRun
+from runner.replay.planned import planned_work
+from runner.replay.stage_files import Typed, Work, read_work
+from runner.run_flags import DEGREES, add_aiob, add_analyse, add_run
+from solver.request import Request
+from spec.errors import ConfigError
 from spec.program.ending import uninterrupted
+from spec.program.outputs import check_outputs
+from spec.readers.read_config import read_config
 
 if TYPE_CHECKING:
     from profiler.ranks.rank_layout import RankLayout
@@ -33,9 +39,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
         from runner.replay.operations import Compute
         from runner.replay.run import RunOptions, run_workload
 
-    typed = Typed(degrees={axis: getattr(options, axis) for axis in DEGREES}, order=options.order)
     asked = RunOptions(
-        read=lambda world: read_work(options.files, typed, world),
+        read=reader(options, root),
         results=options.results,
         device=options.device,
         compute=Compute(options.compute),
@@ -56,6 +61,60 @@ def run(options: argparse.Namespace, root: Path) -> int:
     )
 
 
+def reader(options: argparse.Namespace, root: Path) -> Callable[[int], Work]:
+    """What makes the work of the command line for a number of ranks: its files, or its plan.
+
+    Raises ConfigError for both, neither, and a plan with typed degrees or no config.
+    """
+    typed = Typed(degrees={axis: getattr(options, axis) for axis in DEGREES}, order=options.order)
+    if options.plan is None:
+        if not options.files:
+            raise ConfigError(where="run", key="files", value=None, allowed="a general workload, or --plan")
+        return lambda world: read_work(options.files, typed, world)
+    if options.files or options.config is None or any(typed.degrees.values()):
+        raise ConfigError(
+            where="run",
+            key="--plan",
+            value=options.plan,
+            allowed="with --config, without files and --tp, --pp, ...",
+        )
+    request = Request(
+        root=root,
+        profile=options.profile,
+        config=options.config,
+        global_batch_tokens=options.global_batch_size,
+        seq_len=options.seq_len,
+        cluster=options.cluster,
+        framework=options.framework,
+        missing="modelled",
+    )
+    return lambda world: planned_work(request, options.plan, world)
+
+
+def aiob(options: argparse.Namespace, root: Path) -> int:
+    """Time the submodules of a model on this device."""
+    with uninterrupted():
+        from profiler.on_demand import case_measurer, measuring_device
+        from runner.replay.module_times import time_modules, write_times
+
+    config = read_config(options.config)
+    seq_len = options.seq_len or config.seq_len
+    if seq_len is None:
+        raise ConfigError(
+            where="aiob", key="--seq_len", value=None, allowed=f"{options.config} says none: give it"
+        )
+    check_outputs(
+        {"--output": options.output, "--into": options.into}, folders={}, inputs={"--config": options.config}
+    )
+    asked = AiobRun(model=config.model, tp=options.tp, micro_batch=options.micro_batch, seq_len=seq_len)
+    device = measuring_device(options.device, root, float("inf"))
+    if options.compile:
+        device = replace(device, measure=case_measurer(options.device, compiled=True))
+    for line in write_times(time_modules(asked, device), device, options.output, options.into):
+        print(line)
+    return 0
+
+
 def analyse(options: argparse.Namespace, root: Path) -> int:
     """Summarise a log, name what stands out, and draw it."""
     with uninterrupted():
@@ -68,6 +127,9 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
 
 VERBS: dict[str, Verb] = {
     "run": Verb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
+    "aiob": Verb(
+        what="time each submodule of a model on this device, as AICB's AIOB", add_flags=add_aiob, run=aiob
+    ),
     "analyse": Verb(
         what="summarise the log of a run, ours or AICB's; draw it", add_flags=add_analyse, run=analyse
     ),

@@ -41,7 +41,7 @@ class AiobRun:
 def module_samples(sections: Mapping[str, ModuleTime], run: AiobRun) -> tuple[list[Sample], tuple[str, ...]]:
     """(samples, names of the sections that were not imported). Raises ConfigError when the degrees do
     not fit the model or the model is no dense transformer."""
-    cases = _cases(run)
+    cases = module_cases(run)
     samples = [
         Sample(
             case=cases[name],
@@ -59,7 +59,8 @@ def module_samples(sections: Mapping[str, ModuleTime], run: AiobRun) -> tuple[li
     return samples, tuple(name for name in sections if name not in cases)
 
 
-def _cases(run: AiobRun) -> dict[str, Case]:
+def module_cases(run: AiobRun) -> dict[str, Case]:
+    """The operation that each section of the file stands for. Raises ConfigError as module_samples."""
     block: BlockSpec = run.model.blocks[0].block
     attention, mlp = block.mixer, block.mlp
     if not isinstance(attention, AttentionSpec) or len(run.model.main_blocks) > 1:

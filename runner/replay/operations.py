@@ -42,6 +42,7 @@ class Operations:
     dtype: str
     sent: torch.Tensor
     received: torch.Tensor
+    rank: int = 0
     pending: list[Any] = field(default_factory=list)
     _calls: dict[object, Call | None] = field(default_factory=dict)
 
@@ -93,9 +94,22 @@ class Operations:
             "broadcast": lambda: torch_collectives.broadcast(received, first, handle),
             "reduce": lambda: dist.reduce(received, dst=last, group=handle),
             "barrier": lambda: dist.barrier(group=handle),
+            "isend": lambda: self._shift(own, item.msg_size),
         }
         same = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
         return calls[same.get(item.comm_type, item.comm_type)]
+
+    def _shift(self, own: Own, size_bytes: int) -> None:
+        """Every rank of a ring sends to the next and receives from the one before, at once."""
+        here = own.ranks.index(self.rank)
+        after, before = own.ranks[(here + 1) % len(own.ranks)], own.ranks[here - 1]
+        sent, received = whole(self.sent, size_bytes, 1), whole(self.received, size_bytes, 1)
+        both = [
+            dist.P2POp(dist.isend, sent, after, group=own.handle),
+            dist.P2POp(dist.irecv, received, before, group=own.handle),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
 
     def _message(self, launch: Launch, own: Own) -> Call:
         peer = own.ranks[launch.peer]

@@ -10,7 +10,8 @@ from workload.aicb.general.csv_workload import COMPUTATION, EPOCH_END, GeneralIt
 from workload.workload_error import WorkloadError
 
 MESSAGES = ("isend", "irecv")
-ACROSS_STAGES = ("pp_group", "embedding_group", "all")
+PIPELINE = "pp_group"
+ACROSS_STAGES = (PIPELINE, "embedding_group", "all")
 # Send and receive, and the side they look to -> whether the message goes down the pipeline.
 DOWNSTREAM = {"send_next": True, "recv_prev": True, "send_prev": False, "recv_next": False}
 
@@ -32,7 +33,8 @@ class Channel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One launch of a row. ``line`` is the row's place in its file; ``ranks`` the size of its group, 0 for
-    computation; ``peer`` the stage at the other end of a message and ``channel`` its stream."""
+    computation; ``peer`` the stage at the other end of a message and ``channel`` its stream. A send over another group
+    than the pipeline's has neither: all its ranks send to the next in a ring (context parallelism)."""
 
     item: GeneralItem
     line: int
@@ -112,8 +114,8 @@ def _launch(item: GeneralItem, line: int, stage: int, degrees: Degrees, where: P
     one = replace(item, count=1, elapsed_ms=None if item.elapsed_ms is None else item.elapsed_ms / count)
     if item.comm_type == COMPUTATION:
         return Launch(item=one, line=line)
-    if item.comm_type in MESSAGES:
-        return _message(one, line, stage, degrees, place) if degrees.pp > 1 else None
+    if item.comm_type in MESSAGES and item.comm_group in (PIPELINE, ""):
+        return _message(one, line, stage, degrees, place)
     name = item.comm_group or "all"
     try:
         ranks = len(members(name, item.comm_group_size, degrees)[0])
@@ -132,6 +134,8 @@ def _launch(item: GeneralItem, line: int, stage: int, degrees: Degrees, where: P
 
 def _message(item: GeneralItem, line: int, stage: int, degrees: Degrees, place: str) -> Launch:
     """A send or receive with the stage it reaches."""
+    if degrees.pp == 1:
+        raise WorkloadError(f"{place} between stages, and there is one: --pp")
     sends = item.comm_type == "isend"
     if item.additional not in DOWNSTREAM or item.additional.startswith("send") is not sends:
         known = ", ".join(word for word in DOWNSTREAM if word.startswith("send") is sends)
@@ -142,7 +146,7 @@ def _message(item: GeneralItem, line: int, stage: int, degrees: Degrees, place: 
     sender = stage if sends else peer
     wraps = sender == (degrees.pp - 1 if downstream else 0)
     return Launch(
-        item=replace(item, comm_group="pp_group", comm_group_size=degrees.pp),
+        item=replace(item, comm_group=PIPELINE, comm_group_size=degrees.pp),
         line=line,
         ranks=degrees.pp,
         peer=peer,

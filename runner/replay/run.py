@@ -107,6 +107,7 @@ def run_workload(options: RunOptions, layout: RankLayout) -> list[str]:
     operations = agreed(
         world, lambda: operations_for(program.everything, device, groups, options.compute, options.dtype)
     )
+    operations.rank = world.rank
     player = Player(world=world, operations=operations, clock=clock_for(device))
     recorder = agreed(world, lambda: _recorder(options, work, world))
     if world.watch is not None:

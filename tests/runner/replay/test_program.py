@@ -38,8 +38,19 @@ def test_rows_are_cut_into_iterations_and_counts_into_launches() -> None:
 
 
 def test_groups_of_one_are_left_out() -> None:
-    made = program(collective(ranks=1, group="cp_group"), collective(), message("send_next"))
-    assert (len(made.iterations[0]), made.left_out) == (1, 2)
+    made = program(collective(ranks=1, group="cp_group"), collective())
+    assert (len(made.iterations[0]), made.left_out) == (1, 1)
+
+
+def test_a_ring_is_no_message_of_the_pipeline() -> None:
+    ring = collective(kind="isend", group="cp_group")
+    (launch,) = program(ring, degrees=Degrees(cp=2)).iterations[0]
+    assert (launch.channel, launch.group) == (None, ("cp_group", 2))
+
+
+def test_a_message_between_stages_needs_stages() -> None:
+    with pytest.raises(WorkloadError, match="row 2: isend between stages, and there is one"):
+        program(message("send_next"))
 
 
 @pytest.mark.parametrize(

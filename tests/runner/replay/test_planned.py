@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+
+from runner.replay.planned import planned_work
+from runner.replay.stage_files import Work
+from solver.request import Request
+from spec.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+REQUEST = Request(
+    root=ROOT,
+    config=ROOT / "configs" / "tiny_internlm2.py",
+    cluster="h100-sxm",
+    framework="megatron",
+    missing="modelled",
+)
+
+
+@pytest.fixture(scope="module")
+def pipelined() -> Work:
+    return planned_work(REQUEST, "tp=1,pp=2,dp=2", 4)
+
+
+def test_every_stage_has_its_rows(pipelined: Work) -> None:
+    assert [program.stage for program in pipelined.programs] == [0, 1]
+    assert (pipelined.degrees.dp, pipelined.degrees.pp, pipelined.arguments["world_size"]) == (2, 2, 4)
+    kinds = [{launch.item.comm_type for launch in program.everything} for program in pipelined.programs]
+    assert all({"isend", "irecv", "computation"} <= each for each in kinds)
+    timed = [one.item for one in pipelined.programs[0].everything if one.item.comm_type == "computation"]
+    assert all((item.elapsed_ms or 0.0) > 0 for item in timed)
+    assert len(pipelined.digest) == 64
+
+
+def test_dp_is_what_is_left(pipelined: Work) -> None:
+    with pytest.raises(ConfigError, match="--plan: dp = '4': 2, the ranks that are left"):
+        planned_work(REQUEST, "pp=2,dp=4", 4)
+
+
+def test_a_plan_that_the_framework_does_not_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match="megatron does not run msp"):
+        planned_work(REQUEST, "tp=2,strategy=msp", 4)

@@ -1,5 +1,6 @@
 """Real training steps of plain PyTorch beside what a profile of this device predicts of them.
 
+    python benchmarks/gpu_step.py --cluster h200 --write_cases CASES     # then gen_profiler_data.py --cases CASES
     python benchmarks/gpu_step.py --pre_profiling_data_path prof_data/data.pt --budget_s 300 --json F
     python benchmarks/gpu_step.py --device cpu --hidden 256 --heads 8 --kv_heads 4 --ffn 896 --vocab 1024 --seq_len 256
 
@@ -7,6 +8,8 @@ Decoders of four layers, of the widths of Llama 3 8B unless said: micro-batches 
 with and without recomputation. Each is a row with measured and predicted seconds, allocated and reserved memory at
 the peak; one that runs out of memory, fails or finds no time left says so. A row runs in a process of its own. With
 --ranks the model is copied and gradients are averaged. Without a profile only measured columns are filled.
+
+--write_cases says what to profile first, so that nothing is extrapolated.
 
 Exits with 0 when at least one row was measured, 1 when none was, 2 for wrong arguments.
 """
@@ -23,8 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu_steps.case import Shape, StepCase  # noqa: E402
-from benchmarks.gpu_steps.predicted import Asking  # noqa: E402
+from benchmarks.gpu_steps.predicted import Asking, cases_to_measure  # noqa: E402
 from benchmarks.gpu_steps.rows import Row, row_of  # noqa: E402
+from profdb.store.case_file import write_cases  # noqa: E402
 from spec.errors import ConfigError  # noqa: E402
 from spec.program.ending import exit_status  # noqa: E402
 
@@ -62,14 +66,19 @@ def expected_s(case: StepCase) -> float:
     return COMPILED_ROW_S if case.compiled else EAGER_ROW_S
 
 
-def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[Row]:
-    """The rows one by one. None starts that is not expected to end within the budget."""
-    asking = Asking(
+def asking_of(options: argparse.Namespace) -> Asking:
+    """Whom to ask for predictions."""
+    return Asking(
         root=ROOT,
         profile=options.pre_profiling_data_path,
         cluster=options.cluster,
         missing=options.missing,
     )
+
+
+def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[Row]:
+    """The rows one by one. None starts that is not expected to end within the budget."""
+    asking = asking_of(options)
     ends = time.monotonic() + options.budget_s
     for case in cases:
         left_s = ends - time.monotonic()
@@ -81,6 +90,13 @@ def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[
 def run(options: argparse.Namespace) -> int:
     """Print the table row by row; the file holds all rows so far at any time."""
     cases = cases_of(options)
+    if options.write_cases:
+        weighed = cases_to_measure(cases, options.ranks, asking_of(options))
+        write_cases(options.write_cases, weighed, {"asked by": "benchmarks/gpu_step.py", "rows": len(cases)})
+        print(
+            f"{options.write_cases}: {len(weighed)} cases (gen_profiler_data.py --cases {options.write_cases})"
+        )
+        return 0
     print(f"{len(cases)} rows, about {sum(map(expected_s, cases)):.0f} s on an H200\n{HEADER}", flush=True)
     done: list[Row] = []
     for row in rows_of(cases, options):
@@ -110,6 +126,9 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--ranks", type=positive, default=1, help="copies of the model, a process each")
     parser.add_argument("--budget_s", type=float, default=300.0, help="seconds for all rows")
+    parser.add_argument(
+        "--write_cases", type=Path, help="write what the predictions hang on, and run nothing"
+    )
     parser.add_argument("--json", type=Path, help="write everything to this file")
     parser.add_argument("--run", choices=("eager", "compiled", "both"), default="both")
     parser.add_argument("--recompute", choices=("none", "full", "both"), default="both")

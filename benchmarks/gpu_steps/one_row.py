@@ -2,7 +2,7 @@
 
 A process of its own, so that what one case does to a device, its allocator or the compiler stays there. Started by
 torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall, device idle before
-and after. On a CPU they are the process's CPU seconds, which other processes do not lengthen, with one thread; only
+and after. On a CPU they are the CPU seconds of the thread that does all the work, which other processes do not lengthen; only
 the collective is by the wall, from a barrier on.
 """
 
@@ -28,7 +28,7 @@ SEED = 7
 
 def one_step(training: Training, device: Device) -> dict[str, float]:
     """Seconds of one step by its parts."""
-    now = time.perf_counter if device.kind == "cuda" else time.process_time
+    now = time.perf_counter if device.kind == "cuda" else time.thread_time
     device.synchronize()
     start = now()
     training.passes()

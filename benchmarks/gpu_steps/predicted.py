@@ -1,12 +1,17 @@
 """What the solver says of a case: asked as a user asks, with a config file, a framework, job settings and a plan."""
 
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu_steps.case import StepCase
+from profdb.cases import Case
+from profdb.store.case_file import WeighedCase
 from solver.opening import open_question
-from solver.plans.plan_table import PlanTable
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
+from solver.report.look_ups import look_ups
 from solver.request import Request
 from solver.search import price_plan
 from solver.typed_plan import parse_plan, plan_of
@@ -62,10 +67,10 @@ def job_settings_of(case: StepCase) -> dict[str, object]:
     return said | (SEVERAL_MICRO_BATCHES if case.num_micro > 1 else {})
 
 
-def predicted(case: StepCase, ranks: int, asking: Asking) -> Predicted:
-    """The price of a case on ``ranks`` data-parallel copies.
+def asked(case: StepCase, ranks: int, asking: Asking) -> tuple[Question, Plan]:
+    """A case on ``ranks`` data-parallel copies as a question and a plan.
 
-    Raises ConfigError, ProfileError or MissingCurveError as the solver does.
+    Raises ConfigError or ProfileError as the solver does.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "decoder.toml"
@@ -85,11 +90,27 @@ def predicted(case: StepCase, ranks: int, asking: Asking) -> Predicted:
         )
     recompute = "full" if case.recompute else "none"
     text = f"strategy=mtp,tp=1,pp=1,zero_stage=0,micro_batch={case.micro_batch},recompute={recompute}"
-    plan = plan_of(parse_plan(text), opened.question, "benchmarks/gpu_step.py")
-    answer = price_plan(opened.question, PlanTable.of(plan))[0]
+    return opened.question, plan_of(parse_plan(text), opened.question, "benchmarks/gpu_step.py")
+
+
+def predicted(case: StepCase, ranks: int, asking: Asking) -> Predicted:
+    """The price of a case; raises MissingCurveError, and what ``asked`` does."""
+    question, plan = asked(case, ranks, asking)
+    answer = price_plan(question, PlanTable.of(plan))[0]
     return Predicted(
         step_s=answer.step_s,
         parts_s=answer.parts_s,
         allocated_bytes=answer.allocated_bytes,
         reserved_bytes=answer.reserved_bytes,
     )
+
+
+def cases_to_measure(cases: Iterable[StepCase], ranks: int, asking: Asking) -> list[WeighedCase]:
+    """What the prices of all cases hang on, heaviest first."""
+    heaviest: dict[Case, WeighedCase] = {}
+    for case in cases:
+        question, plan = asked(case, ranks, asking)
+        for one in look_ups(question, [plan]):
+            known = heaviest.get(one.case)
+            heaviest[one.case] = one if known is None or one.seconds > known.seconds else known
+    return sorted(heaviest.values(), key=lambda one: -one.seconds)

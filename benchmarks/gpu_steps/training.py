@@ -7,7 +7,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from benchmarks.gpu_steps.case import StepCase
 from benchmarks.gpu_steps.decoder import Attend, Decoder, angles
 from profiler.benchmarks.attention import SDPA_BACKENDS
-from profiler.benchmarks.flash_kernels import chosen
+from profiler.benchmarks.flash_kernels import candidates, made_current
 from profiler.device import Device
 
 MOST_NORM = 1.0
@@ -15,7 +15,8 @@ MOST_NORM = 1.0
 
 def attention_here(device: Device) -> Attend:
     """The kernel that a profile of this device holds as ``flash``."""
-    runs = chosen("flash", device)
+    runs = candidates("flash", "causal", device)[0]
+    made_current(runs)
     if runs.package is not None:
         package = runs.package
 

@@ -10,6 +10,8 @@ from benchmarks.gpu_steps import rows
 from benchmarks.gpu_steps.case import Shape, StepCase, case_of
 from benchmarks.gpu_steps.predicted import Asking, Predicted
 from benchmarks.gpu_steps.rows import row_of
+from profdb.cases import CollectiveCase, GemmCase
+from profdb.store.case_file import read_cases
 
 TINY = [
     "--hidden",
@@ -104,3 +106,14 @@ def test_all_rows_stand_in_the_file_and_none_starts_without_time(
 def test_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(gpu_step.ConfigError, match="--kv_heads"):
         gpu_step.options_of(["--heads", "8", "--kv_heads", "3"])
+
+
+def test_what_predictions_hang_on_is_written_for_the_profiler(tmp_path: Path) -> None:
+    path = tmp_path / "cases.json"
+    words = [*TINY, "--cluster", "cpu", "--ranks", "2", "--write_cases", str(path), "--micro_batch", "1", "2"]
+    assert gpu_step.run(gpu_step.options_of(words)) == 0
+    cases = read_cases(path)
+    assert len(set(cases)) == len(cases)
+    products = {case.m for case in cases if isinstance(case, GemmCase) and case.layout == "NT"}
+    assert products == {16, 32}  # tokens of one sequence and of two
+    assert any(isinstance(case, CollectiveCase) for case in cases)

@@ -1,11 +1,13 @@
 """The model that is run is the one that is priced, and a step of it trains."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import gpu_step
+from benchmarks.gpu_steps import one_row
 from benchmarks.gpu_steps.case import Shape, StepCase
 from benchmarks.gpu_steps.one_row import measured
 from benchmarks.gpu_steps.predicted import MODEL, Asking, predicted
@@ -74,3 +76,15 @@ def test_a_step_is_measured_and_predicted() -> None:
     copied = predicted(case, 2, asking)
     assert told.step_s < repeated.step_s < twice.step_s
     assert copied.parts_s["dp_comm"] > 0.0 == told.parts_s["dp_comm"]
+
+
+def test_out_of_memory_is_found_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(case: StepCase, device: Device) -> None:
+        raise torch.OutOfMemoryError("no room for 64 GiB\nmore words")
+
+    monkeypatch.setattr(one_row, "measured", full)
+    monkeypatch.setattr("sys.argv", ["one_row.py", "cpu", StepCase(shape=SHAPE, micro_batch=1).as_text()])
+    one_row.main()
+    assert json.loads(capsys.readouterr().out) == {"status": "oom", "reason": "no room for 64 GiB"}

@@ -1,11 +1,12 @@
 """Profiles as files: ``data.pt``, a torch.save of plain dicts, strings and tensors.
 
-docs/data_format.md describes every key. Files are read with ``weights_only=True`` and written to a
+docs/data_format.md describes every key. Files are read as plain data alone (profdb.store.plain_tensors) and written to a
 temporary name first: a killed run leaves the old file or the new one.
 """
 
 import io
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from profdb.sample import SCHEMA_VERSION, MachineFacts, ProfileDatabase, Samples
 from profdb.store.archive import REMEDY, DamagedArchiveError, check_archive, read_archive
 from profdb.store.checks import check_fit, check_table
 from profdb.store.columns import LabelColumn, SampleTable, label_names, number_names
+from profdb.store.plain_tensors import plain_document
 from spec.arrays import IntArray
 from spec.errors import ExportError, ProfileError
 from spec.program.ending import uninterrupted
@@ -86,10 +88,7 @@ def profile_in(content: bytes, where: str) -> ProfileDatabase:
             Family(name): _table_from_plain(Family(name), plain)
             for name, plain in document["families"].items()
         }
-        fits = {
-            Family(family).value: {name: _from_plain(value) for name, value in packed.items()}
-            for family, packed in document.get("fits", {}).items()
-        }
+        fits = {Family(family).value: dict(packed) for family, packed in document.get("fits", {}).items()}
     except (*UNREADABLE, RecursionError) as error:
         reason = str(error).split("\n", maxsplit=1)[0][:120]
         raise ProfileError(
@@ -105,27 +104,18 @@ def profile_in(content: bytes, where: str) -> ProfileDatabase:
 
 
 def _document_in(content: bytes, where: str) -> object:
-    """What the archive holds: plain data alone, of which no tensor is larger than the file."""
-    import pickle
-
-    with uninterrupted():
-        import torch
-
+    """What the archive holds: plain data alone."""
     try:
         check_archive(content)
-        document = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        _check_tensors(document, len(content))
+        return plain_document(content)
     except DamagedArchiveError as error:
         raise ProfileError(f"{where}: {error}; {REMEDY}") from error
     except (pickle.UnpicklingError, *UNREADABLE) as error:
-        # torch tells how to load any object all the same; only the line that names the object is of use.
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = next((line for line in lines if "GLOBAL" in line), lines[0] if lines else "")[:120]
+        reason = str(error).split("\n", maxsplit=1)[0][:120]
         raise ProfileError(f"{where}: damaged, or not plain data ({reason}); {REMEDY}") from error
-    return document
 
 
-# What torch.load raises for a stream that torch.save did not write, beside UnpicklingError.
+# What reading raises for a stream that torch.save did not write, beside UnpicklingError.
 UNREADABLE = (
     RuntimeError,
     EOFError,
@@ -140,20 +130,6 @@ UNREADABLE = (
 )
 
 
-def _check_tensors(document: object, size: int) -> None:
-    """Refuse tensors that tell more elements than the file has bytes; ValueError."""
-    with uninterrupted():
-        import torch
-
-    waiting = [document]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting.extend(one.values())
-        elif isinstance(one, torch.Tensor) and one.numel() * one.element_size() > size:
-            raise ValueError(f"a tensor of {one.numel():,} elements in a file of {size:,} bytes")
-
-
 def _to_plain(value: object) -> object:
     with uninterrupted():
         import torch
@@ -161,16 +137,12 @@ def _to_plain(value: object) -> object:
     return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
 
-def _from_plain(value: Any) -> object:
-    return value.numpy() if hasattr(value, "numpy") else value
-
-
 def _column(value: Any, dtype: type, what: str) -> Any:
     """A 1-D array of exactly this dtype; ValueError for another tensor."""
-    array = value.numpy()
-    if array.ndim != 1 or array.dtype != dtype:
-        raise ValueError(f"{what} is {array.ndim}-D {array.dtype}, not 1-D {np.dtype(dtype)}")
-    return array
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype != dtype:
+        held = f"{value.ndim}-D {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"{what} is {held}, not 1-D {np.dtype(dtype)}")
+    return value
 
 
 def _labels_to_plain(column: LabelColumn) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The cluster that a profile names, without loading it: what needs no sample need not wait for torch.
+"""The cluster that a profile names, without loading it: what needs no sample need not wait for them.
 
 torch.save pickles the document as one member, data.pkl, of a zip file. Its words are read in order, nothing is
 executed; whoever loads the profile checks it.

@@ -12,7 +12,7 @@ quiet_interrupts()
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from solver.command_line import constraints_typed, parser
 from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from profdb.on_demand import MeasuringDevice
     from solver.answer.answer import Answer
     from solver.opening import Opened
+
+Value = TypeVar("Value")
 
 NOT_FEASIBLE = 3
 """Exit status for a priced plan that breaks a rule or does not fit; the results are written all the same, and
@@ -56,11 +58,11 @@ def run(options: argparse.Namespace) -> int:
         profile=options.pre_profiling_data_path,
         config=options.config,
         model_size=options.model_size,
-        world_size=options.world_size,
-        global_batch_tokens=options.global_batch_size,
-        seq_len=options.seq_len,
-        cluster=options.cluster,
-        framework=options.framework,
+        world_size=first(options.world_size),
+        global_batch_tokens=first(options.global_batch_size),
+        seq_len=first(options.seq_len),
+        cluster=first(options.cluster),
+        framework=first(options.framework),
         precision=options.precision,
         job=typed_values(",".join(options.job), job_settings(), "--job") if options.job else {},
         missing=options.missing,
@@ -68,9 +70,34 @@ def run(options: argparse.Namespace) -> int:
         transfer=options.transfer,
         constraints=constraints_typed(options),
     )
+    if asks_several(options):
+        return sweep(options, request)
     asked = read_request(request)
     check_framework(launch_files(options), asked.job.preset.name)
     return answer(options, request, asked)
+
+
+def first(values: tuple[Value, ...] | None) -> Value | None:
+    """The first of a list, which is the only one of a single question."""
+    return None if values is None else values[0]
+
+
+def asks_several(options: argparse.Namespace) -> bool:
+    """Whether any option is a list."""
+    listed = ("world_size", "global_batch_size", "seq_len", "cluster", "framework")
+    several = any(len(getattr(options, name) or ()) > 1 for name in listed)
+    return several or options.micro_batch is not None or options.every_node_count
+
+
+def sweep(options: argparse.Namespace, request: Request) -> int:
+    """Answer the questions of every list, print and write."""
+    from solver.report.asked_sweep import print_sweep
+    from solver.report.result_files import write_json
+
+    record = print_sweep(options, request)
+    if options.json:
+        write_json(options.json, record)
+    return 0
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -98,7 +125,7 @@ def check_options(options: argparse.Namespace) -> None:
             "--config": config_file(options.config) if options.config else None,
             "--pre_profiling_data_path": options.pre_profiling_data_path or DEFAULT_PROFILE,
             "--calibration": options.calibration,
-            "--cluster": Path(options.cluster) if options.cluster else None,
+            "--cluster": Path(options.cluster[0]) if options.cluster else None,
         },
     )
 
@@ -113,13 +140,14 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
     from solver.opening import open_asked
     from solver.report.asked_reasons import print_reasons, reasons_asked
+    from solver.report.asked_sweep import print_run, run_asked
     from solver.report.result_files import write_json
     from solver.report.shown import obstacles, priced, searched
     from solver.report.tables import question_lines
     from solver.typed_plan import parse_plan
     from workload.settings.launch import check_exports
 
-    reasons = reasons_asked(options)
+    reasons, run = reasons_asked(options), run_asked(options)
     typed = None if options.plan is None else parse_plan(options.plan)
     if asked.config.plan is None:
         typed = typed or reasons.first_written
@@ -135,7 +163,9 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     print(told, end="\n\n")
     try:
         shown = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
-        answers, record = shown.answers, shown.record | print_reasons(reasons, opened, shown.answers)
+        answers = shown.answers
+        record = shown.record | print_run(run, opened, answers[0])
+        record |= print_reasons(reasons, opened, answers)
     finally:
         if opened.times.kept is not None:
             opened.times.kept.keep()

@@ -7,7 +7,7 @@ from pathlib import Path
 from spec.presets.registry import PRESETS
 from spec.program.kinds import Flag, Several
 from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
-from spec.program.parser import OneLineParser, decimal, whole
+from spec.program.parser import OneLineParser, decimal, listed, scaled, whole, word
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import DEFAULT_FRAMEWORK
 from spec.settings.precision import PRECISIONS
@@ -27,15 +27,26 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
         "--config", type=Path, help="model config: InternLM-style .py, Hugging Face .json, .toml"
     )
     what.add_argument("--model_size", help="billions of parameters: picks a preset, or checks --config")
-    what.add_argument("--world_size", type=whole(1, MOST_GPUS), required=True, help="GPUs")
     what.add_argument(
-        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens per optimizer step"
+        "--world_size",
+        type=listed(whole(1, MOST_GPUS)),
+        required=True,
+        help="GPUs; 64,128 is a list (sweeps)",
     )
     what.add_argument(
-        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
+        "--global_batch_size",
+        type=listed(whole(1, MOST_STEP_TOKENS)),
+        help="tokens per optimizer step, or a list",
     )
     what.add_argument(
-        "--framework", help=f"{', '.join(PRESETS)} (default: the config's, else {DEFAULT_FRAMEWORK})"
+        "--seq_len",
+        type=listed(whole(1, MOST_SEQUENCE_TOKENS)),
+        help="tokens per sequence, or a list (default: the config's)",
+    )
+    what.add_argument(
+        "--framework",
+        type=listed(word),
+        help=f"{', '.join(PRESETS)} (default: the config's, else {DEFAULT_FRAMEWORK})",
     )
     what.add_argument("--precision", choices=PRECISIONS, help="products of linear layers (default bf16)")
     what.add_argument(
@@ -48,7 +59,8 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
     where.add_argument("--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)")
     where.add_argument(
         "--cluster",
-        help="a sheet of configs/clusters, or a .toml (default: the profile's machine); modelled from the sheet where "
+        type=listed(word),
+        help="a sheet of configs/clusters, or a .toml, or a list (default: the profile's machine); modelled from the sheet where "
         "the profile is of another",
     )
     where.add_argument(
@@ -87,8 +99,15 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
     task.add_argument("--run_all_solu", action="store_true", help="search every plan")
     task.add_argument("--plan", help="price this plan instead of the config's: tp=8,pp=2,strategy=msp,...")
     task.add_argument("--top_k", type=whole(1, MOST_SHOWN), default=10, help="plans to show (default 10)")
+    add_sweep(parser.add_argument_group("sweeps (docs/questions.md); a comma means a list"))
+    add_run(parser.add_argument_group("a whole run"))
     add_reasons(parser.add_argument_group("reasons (a PLAN is tp=8,pp=2,..., or rank=2 of a search)"))
-    out = parser.add_argument_group("results")
+    add_results(parser.add_argument_group("results"), exports)
+    return parser
+
+
+def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> None:
+    """Files to write; ``exports`` as in parser."""
     out.add_argument("--json", type=Path, help="write everything to this file")
     out.add_argument("--csv", type=Path, help="write the plans shown to this file")
     out.add_argument(
@@ -111,7 +130,6 @@ def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
     out.add_argument(
         "--strict_export", action="store_true", help="refuse to export what the format cannot say"
     )
-    return parser
 
 
 def add_constraints(group: "argparse._ArgumentGroup") -> None:
@@ -127,6 +145,50 @@ def add_constraints(group: "argparse._ArgumentGroup") -> None:
         "--keep_tp_in_node",
         action="store_true",
         help="tensor-parallel groups stay inside a server, or inside an NVLink domain that is larger",
+    )
+
+
+def add_sweep(group: "argparse._ArgumentGroup") -> None:
+    """What is varied beside the lists of other options."""
+    group.add_argument("--micro_batch", type=listed(whole(1, MOST_STEP_TOKENS)), help="micro-batches: 1,2,4")
+    group.add_argument(
+        "--every_node_count",
+        action="store_true",
+        help="the best plan for every number of nodes up to --world_size",
+    )
+    group.add_argument("--rank_by", choices=("step", "goodput", "cost"), help="order of the rows of a sweep")
+
+
+def add_run(group: "argparse._ArgumentGroup") -> None:
+    """Length, price and failures of a run (solver.decision.goodput has the published defaults)."""
+    group.add_argument("--tokens", type=scaled(1.0, 1e18), help="tokens to train on: 1T, 300B")
+    group.add_argument("--price_per_gpu_hour", type=decimal(0.0, 1e6), help="in any currency")
+    group.add_argument(
+        "--goodput", action="store_true", help="count interruptions, with the published defaults below"
+    )
+    group.add_argument(
+        "--mtbf_gpu_hours",
+        type=decimal(1e-3, 1e12),
+        help="hours of one GPU between interruptions (default: Llama 3's)",
+    )
+    group.add_argument(
+        "--restart_minutes",
+        type=decimal(0.0, MOST_MINUTES),
+        help="from an interruption to training (default 10)",
+    )
+    group.add_argument(
+        "--checkpoint_s", type=decimal(0.0, 1e6), help="seconds that training waits for a checkpoint"
+    )
+    group.add_argument(
+        "--checkpoint_gb_per_s",
+        type=decimal(1e-3, 1e9),
+        help="GB/s of the storage, where no seconds are given (default: Llama 3's share per GPU)",
+    )
+    group.add_argument(
+        "--spare_nodes", type=whole(0, MOST_GPUS), help="nodes held idle (default: one is always at hand)"
+    )
+    group.add_argument(
+        "--repair_hours", type=decimal(0.0, 1e6), help="until a failed node is back, with --spare_nodes"
     )
 
 

@@ -47,8 +47,12 @@ def open_asked(request: Request, asked: Asked, device: MeasuringDevice | None = 
     """
     held = held_profile(request.profile)
     check_cluster(held, request, asked)
+    return opened_with(request, asked, held, times_of(held, request, asked, device))
+
+
+def opened_with(request: Request, asked: Asked, held: Held, times: ClusterTimes) -> Opened:
+    """The question of a request that is read, answered by ``times``; ConfigError for factors that do not fit it."""
     cluster = asked.cluster
-    times = times_of(held, request, asked, device)
     return Opened(
         question=Question(
             model=asked.config.model,

@@ -19,3 +19,8 @@ def bytes_to_gib(size_bytes: float) -> float:
 def seconds_to_ms(time_s: float) -> float:
     """Seconds to milliseconds."""
     return time_s / MS
+
+
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+KWH = 3.6e6

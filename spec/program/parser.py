@@ -5,13 +5,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from spec.errors import CommandLineError
 from spec.program.numbers import decimal_number, shortened, whole_number
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+Item = TypeVar("Item")
 
 MOST_SAID = 400
 """Letters of a complaint: argparse quotes what was typed, however long."""
@@ -78,5 +80,43 @@ def decimal(minimum: float, maximum: float) -> Callable[[str], float]:
             return decimal_number(text, minimum=minimum, maximum=maximum)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def listed(one: Callable[[str], Item]) -> Callable[[str], tuple[Item, ...]]:
+    """For argparse: values with commas between them, each read by ``one`` and none twice."""
+
+    def read(text: str) -> tuple[Item, ...]:
+        values = tuple(one(part.strip()) for part in text.split(","))
+        if len(set(values)) < len(values):
+            raise argparse.ArgumentTypeError(f"{shortened(text)} names a value twice")
+        return values
+
+    return read
+
+
+def word(text: str) -> str:
+    """For argparse: any text but none."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name")
+    return text
+
+
+SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+def scaled(minimum: float, maximum: float) -> Callable[[str], float]:
+    """For argparse: a number that may end with K, M, B (or G) or T."""
+
+    def read(text: str) -> float:
+        scale = SCALES.get(text[-1:].lower(), 1.0)
+        try:
+            number = decimal_number(
+                text[:-1] if scale > 1 else text, minimum=minimum / scale, maximum=maximum / scale
+            )
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{error} (15T, 300B, 2e12)") from None
+        return number * scale
 
     return read

@@ -1,0 +1,121 @@
+"""How much of its time a training run trains: failures, checkpoints and restarts (Young 1974; Daly 2006).
+
+Interruptions of a job come at random, each GPU once in its MTBF, so a job of n GPUs once in MTBF / n.
+"""
+
+from dataclasses import dataclass
+from math import exp, expm1, factorial, sqrt
+
+from spec.dtypes import dtype_bytes
+from spec.job import JobSpec
+from spec.model import ModelSpec
+from spec.parameters import num_parameters
+from spec.units import HOUR_S
+
+PUBLISHED_GPUS, PUBLISHED_DAYS, PUBLISHED_INTERRUPTIONS = 16_384, 54, 419
+"""Unexpected interruptions of Llama-3 405B's training (arXiv 2407.21783 sec. 3.3.4)."""
+
+PUBLISHED_MTBF_HOURS = 24.0 * PUBLISHED_DAYS * PUBLISHED_GPUS / PUBLISHED_INTERRUPTIONS
+"""Hours of one GPU between two of them: 50,700, all causes counted on GPUs."""
+
+PUBLISHED_STORAGE_BANDWIDTH = 2e12
+"""Bytes/s that the same run's storage sustains (arXiv 2407.21783 sec. 3.3.1); each GPU is taken to have its share."""
+
+PUBLISHED_RESTART_MINUTES = 10.0
+"""To detect a fault and diagnose it, on average, at most (MegaScale, arXiv 2402.15627 sec. 6.3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """How often GPUs fail and what it costs: ``mtbf_hours`` of one GPU; ``restart_s`` from an interruption until the job
+    trains again from its checkpoint; ``checkpoint_s`` that training waits for each checkpoint, None: its bytes at
+    ``storage_bandwidth`` bytes/s, None: the published bandwidth for as many GPUs. With ``spare_nodes`` None a spare is always at hand;
+    else so many are, and a node comes back ``repair_hours`` after it failed."""
+
+    mtbf_hours: float = PUBLISHED_MTBF_HOURS
+    restart_s: float = 60.0 * PUBLISHED_RESTART_MINUTES
+    checkpoint_s: float | None = None
+    storage_bandwidth: float | None = None
+    spare_nodes: int | None = None
+    repair_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """``mtbf_s`` of the job, bytes of a checkpoint and seconds it takes, the best ``interval_s`` of training between two,
+    seconds from an interruption to training (``restart_s``, of which ``spare_wait_s`` for a node), and
+    the share of all time that is ``effective``."""
+
+    mtbf_s: float
+    checkpoint_bytes: float
+    checkpoint_s: float
+    interval_s: float
+    restart_s: float
+    spare_wait_s: float
+    effective: float
+
+
+def checkpoint_bytes(model: ModelSpec, job: JobSpec) -> float:
+    """Bytes from which training goes on: parameters, the optimizer's own copy of them and its moments."""
+    precision = job.precision
+    moments = 2.0 if job.optimizer.startswith("adam") else 1.0
+    of_each = (
+        dtype_bytes(precision.parameter) + precision.master_bytes + moments * dtype_bytes(precision.moments)
+    )
+    counted = num_parameters(model)
+    return of_each * (counted.total + counted.mtp)
+
+
+def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """Seconds of training between checkpoints (Daly, "A higher order estimate of the optimum checkpoint interval for
+    restart dumps", FGCS 22, 2006, eq. 37; its first term is Young's, CACM 17, 1974)."""
+    if checkpoint_s >= 2.0 * mtbf_s:
+        return mtbf_s
+    share = checkpoint_s / (2.0 * mtbf_s)
+    return sqrt(2.0 * checkpoint_s * mtbf_s) * (1.0 + sqrt(share) / 3.0 + share / 9.0) - checkpoint_s
+
+
+def effective_share(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
+    """Training over all time, where failures come at random also while a checkpoint is written or read (Daly 2006, eq. 20:
+    M exp(R / M) (exp((tau + delta) / M) - 1) seconds for each tau of training)."""
+    if (interval_s + checkpoint_s) / mtbf_s > MOST_EXPONENT or restart_s / mtbf_s > MOST_EXPONENT:
+        return 0.0
+    spent = mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
+    return interval_s / spent
+
+
+MOST_EXPONENT = 300.0
+"""Beyond it nothing is ever finished."""
+
+
+def spare_wait_s(spares: int, failing_per_s: float, repair_s: float) -> float:
+    """Seconds that an interruption waits for a node on average: nodes in repair are Poisson distributed (M/G/infinity, each
+    interruption takes one out for ``repair_s``), and where all spares are among them the first of them to come back is waited for."""
+    load = failing_per_s * repair_s
+    if load > MOST_EXPONENT:
+        return repair_s / (spares + 1)
+    fewer = sum(exp(-load) * load**nodes / factorial(nodes) for nodes in range(spares))
+    return max(1.0 - fewer, 0.0) * repair_s / (spares + 1)
+
+
+def goodput_of(model: ModelSpec, job: JobSpec, reliability: Reliability) -> Goodput:
+    """The goodput of a job, whose steps take no part in it: every plan of one world trains the same share of its time."""
+    mtbf_s = HOUR_S * reliability.mtbf_hours / job.world_size
+    size = checkpoint_bytes(model, job)
+    share = job.world_size / PUBLISHED_GPUS
+    bandwidth = reliability.storage_bandwidth or PUBLISHED_STORAGE_BANDWIDTH * share
+    written_s = size / bandwidth if reliability.checkpoint_s is None else reliability.checkpoint_s
+    wait_s = 0.0
+    if reliability.spare_nodes is not None:
+        wait_s = spare_wait_s(reliability.spare_nodes, 1.0 / mtbf_s, HOUR_S * reliability.repair_hours)
+    interval_s = best_interval_s(written_s, mtbf_s)
+    restart_s = reliability.restart_s + wait_s
+    return Goodput(
+        mtbf_s=mtbf_s,
+        checkpoint_bytes=size,
+        checkpoint_s=written_s,
+        interval_s=interval_s,
+        restart_s=restart_s,
+        spare_wait_s=wait_s,
+        effective=effective_share(interval_s, written_s, restart_s, mtbf_s),
+    )

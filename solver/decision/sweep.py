@@ -1,0 +1,155 @@
+"""The best plan for each of many questions: worlds, batches, sequences, clusters, frameworks, micro-batches.
+
+One process answers all: a profile is loaded once, and questions about one cluster ask one book, which remembers the shapes
+that it priced.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from profdb.on_demand import MeasuringDevice
+from solver.answer.answer import Answer
+from solver.cluster_times import ClusterTimes, Held, times_of
+from solver.opening import Opened, check_cluster, held_profile, opened_with
+from solver.plans.space import full_space
+from solver.request import Asked, Request, read_request
+from solver.search import search
+from spec.cluster.cluster import ClusterSpec
+from spec.errors import NoFeasiblePlanError
+from spec.settings.constraints import merged
+
+AXES = ("cluster", "framework", "seq_len", "global_batch_tokens", "micro_batch", "world_size")
+"""What a sweep may vary; the last one fastest, as a scaling table reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """One question: ``values`` of what is varied, the best plan, or in words why there is none."""
+
+    values: dict[str, object]
+    opened: Opened
+    answer: Answer | None
+    why_none: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """What questions of one process share: profiles by path, and times by cluster."""
+
+    held: dict[str, Held] = field(default_factory=dict)
+    times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
+
+    def open(self, request: Request, asked: Asked, device: MeasuringDevice | None = None) -> Opened:
+        """As solver.opening.open_asked, from what is open already."""
+        path = str(request.profile)
+        if path not in self.held:
+            self.held[path] = held_profile(request.profile)
+        held = self.held[path]
+        check_cluster(held, request, asked)
+        key = (path, repr(asked.cluster), repr(asked.sheet), request.missing, str(request.transfer))
+        if key not in self.times:
+            self.times[key] = times_of(held, request, asked, device)
+        return opened_with(request, asked, held, self.times[key])
+
+    def keep(self) -> None:
+        """Keep what sheets were asked, for the next process."""
+        for times in self.times.values():
+            if times.kept is not None:
+                times.kept.keep()
+
+
+def sweep_requests(
+    request: Request, axes: Mapping[str, Iterable[object]]
+) -> list[tuple[dict[str, object], Request]]:
+    """The request with each combination of the ``axes``' values (of AXES), and those values."""
+    named = [key for key in AXES if key in axes]
+    found = []
+    for values in product(*(axes[key] for key in named)):
+        said = dict(zip(named, values, strict=True))
+        changed = {key: value for key, value in said.items() if key != "micro_batch"}
+        constraints = request.constraints
+        if "micro_batch" in said:
+            constraints = merged(constraints, {"fix": {"micro_batch": said["micro_batch"]}})
+        found.append((said, replace(request, **changed, constraints=constraints)))  # type: ignore[arg-type]
+    return found
+
+
+def swept(
+    requests: Iterable[tuple[dict[str, object], Request]],
+    *,
+    shared: Shared | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> tuple[SweepRow, ...]:
+    """The best plan of each request; one without any is a row that says so. ``tick`` is called after each.
+
+    Raises ConfigError or ProfileError, before anything is priced, for a request that cannot be asked.
+    """
+    asked = [(values, request, read_request(request)) for values, request in requests]
+    shared = shared or Shared()
+    rows = []
+    for values, request, one in asked:
+        opened = shared.open(request, one)
+        question = opened.question
+        space = full_space(question.model, question.job, opened.constraints)
+        try:
+            answer = search(question, space, top_k=1).best[0]
+            rows.append(SweepRow(values=values, opened=opened, answer=answer))
+        except NoFeasiblePlanError as error:
+            rows.append(SweepRow(values=values, opened=opened, answer=None, why_none=_first_reason(error)))
+        tick()
+    shared.keep()
+    return tuple(rows)
+
+
+def _first_reason(error: NoFeasiblePlanError) -> str:
+    """The nearest miss where one came as far as memory, else the commonest reason."""
+    if "GiB" in error.nearest_miss:
+        return f"nearest miss: {error.nearest_miss}"
+    return max(error.rejected, key=lambda reason: error.rejected[reason], default="no plan")
+
+
+def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:
+    """GPUs of every whole number of nodes up to ``largest`` GPUs; less than a node is one question."""
+    per_node = cluster.gpus_per_node
+    return tuple(range(per_node, largest + 1, per_node)) or (largest,)
+
+
+def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
+    """For each row the row to run with as many GPUs: of the most tokens per second with that many or fewer, as a world
+    that a model or a batch does not divide by is worse than a smaller one. None where none fits."""
+    best: SweepRow | None = None
+    found = []
+    for row in sorted(rows, key=lambda one: one.opened.question.job.world_size):
+        if row.answer is not None and (best is None or tokens_per_s(row) > tokens_per_s(best)):
+            best = row
+        found.append((row, best))
+    return tuple(found)
+
+
+def tokens_per_s(row: SweepRow) -> float:
+    """Of all GPUs together, 0 where no plan fits."""
+    if row.answer is None:
+        return 0.0
+    return row.opened.question.job.global_batch_tokens / row.answer.step_s
+
+
+def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
+    """Tokens per GPU and second over those of the fewest GPUs of the same series (rows that differ in world_size alone)."""
+    rows = list(rows)
+    base: dict[str, SweepRow] = {}
+    for row in sorted(rows, key=lambda one: one.opened.question.job.world_size):
+        if row.answer is not None:
+            base.setdefault(_series(row), row)
+    found: list[float | None] = []
+    for row in rows:
+        first = base.get(_series(row))
+        ratio = None
+        if row.answer is not None and first is not None and first.answer is not None:
+            ratio = row.answer.tgs / first.answer.tgs
+        found.append(ratio)
+    return found
+
+
+def _series(row: SweepRow) -> str:
+    return repr({key: value for key, value in row.values.items() if key != "world_size"})

@@ -1,0 +1,181 @@
+"""The lists, run lengths and failures of a command line: what is varied, what is stated, and the tables printed of it."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from tqdm import tqdm
+
+from solver.answer.answer import Answer
+from solver.answer.believable import check_believable
+from solver.decision.goodput import Reliability, goodput_of
+from solver.decision.ranking import judged, ranked
+from solver.decision.run_cost import Terms, run_cost
+from solver.decision.sweep import Shared, node_counts, sweep_requests, swept
+from solver.opening import Opened
+from solver.report.swept import cost_line, goodput_line, replanned_lines, swept_lines, swept_record
+from solver.request import Request, read_request
+from spec.errors import ConfigError
+
+OPTION_OF = {
+    "cluster": "cluster",
+    "framework": "framework",
+    "seq_len": "seq_len",
+    "global_batch_tokens": "global_batch_size",
+    "micro_batch": "micro_batch",
+    "world_size": "world_size",
+}
+"""The option that lists each of solver.decision.sweep.AXES."""
+
+OF_FAILURES = (
+    "mtbf_gpu_hours",
+    "restart_minutes",
+    "checkpoint_s",
+    "checkpoint_gb_per_s",
+    "spare_nodes",
+    "repair_hours",
+)
+OF_ONE_PLAN = (
+    "plan",
+    "explain",
+    "why_not",
+    "compare",
+    "csv",
+    "export_simai",
+    "export_bundle",
+    "write_cases",
+    "draw_heatmap",
+    "measure_missing",
+)
+
+
+def sweep_axes(options: argparse.Namespace) -> dict[str, Sequence[object]]:
+    """What the command line gives a list of, or asks for every number of nodes of; {} for a single question.
+
+    Raises ConfigError for a list without --run_all_solu, or beside options that are about one plan.
+    """
+    axes: dict[str, Sequence[object]] = {
+        axis: getattr(options, option)
+        for axis, option in OPTION_OF.items()
+        if getattr(options, option) and (len(getattr(options, option)) > 1 or axis == "micro_batch")
+    }
+    if options.every_node_count:
+        axes["world_size"] = options.world_size
+    if not axes:
+        return {}
+    if not options.run_all_solu:
+        listed = OPTION_OF[next(iter(axes))]
+        raise ConfigError(
+            where=f"--{listed}",
+            key=listed,
+            value=axes[next(iter(axes))],
+            allowed="a list with --run_all_solu alone",
+        )
+    for name in OF_ONE_PLAN:
+        if getattr(options, name):
+            raise ConfigError(
+                where=f"--{name}",
+                key=name,
+                value=getattr(options, name),
+                allowed="one question, not lists of them",
+            )
+    return axes
+
+
+def reliability_asked(options: argparse.Namespace) -> Reliability | None:
+    """What is stated of failures; None where goodput is not asked for."""
+    stated = [name for name in OF_FAILURES if getattr(options, name) is not None]
+    if not (stated or options.goodput or options.rank_by == "goodput"):
+        return None
+    if (options.spare_nodes is None) != (options.repair_hours is None):
+        raise ConfigError(
+            where="--spare_nodes",
+            key="spare_nodes",
+            value=options.spare_nodes,
+            allowed="together with --repair_hours",
+        )
+    found = Reliability(checkpoint_s=options.checkpoint_s, spare_nodes=options.spare_nodes)
+    if options.mtbf_gpu_hours is not None:
+        found = replace(found, mtbf_hours=options.mtbf_gpu_hours)
+    if options.restart_minutes is not None:
+        found = replace(found, restart_s=60.0 * options.restart_minutes)
+    if options.checkpoint_gb_per_s is not None:
+        found = replace(found, storage_bandwidth=1e9 * options.checkpoint_gb_per_s)
+    if options.repair_hours is not None:
+        found = replace(found, repair_hours=options.repair_hours)
+    return found
+
+
+def terms_asked(options: argparse.Namespace) -> Terms | None:
+    """The length of the run and the price of a GPU; None where no run is asked for."""
+    if options.tokens is None:
+        if options.price_per_gpu_hour is not None:
+            raise ConfigError(
+                where="--price_per_gpu_hour",
+                key="price_per_gpu_hour",
+                value=options.price_per_gpu_hour,
+                allowed="together with --tokens",
+            )
+        return None
+    return Terms(
+        tokens=options.tokens,
+        price_per_gpu_hour=options.price_per_gpu_hour,
+        spare_nodes=options.spare_nodes or 0,
+    )
+
+
+def print_sweep(options: argparse.Namespace, request: Request) -> dict[str, object]:
+    """Answer every question of the lists and print the tables; the same as plain values."""
+    axes = sweep_axes(options)
+    run = run_asked(options)
+    if options.every_node_count:
+        sheet = read_request(request).sheet
+        axes["world_size"] = node_counts(max(options.world_size), sheet)
+    requests = sweep_requests(request, axes)
+    with tqdm(total=len(requests), desc="sweep", unit="question", disable=None, leave=False) as bar:
+        rows = swept(requests, shared=Shared(), tick=bar.update)
+    for row in rows:
+        if row.answer is not None:
+            check_believable((row.answer,), row.opened.source)
+    print(f"{len(rows)} questions about {rows[0].opened.question.model.name}, answered from:")
+    for source in dict.fromkeys(row.opened.source for row in rows):
+        print(f"  {source}")
+    found = [judged(row, run.reliability, run.terms) for row in rows]
+    if options.rank_by:
+        found = ranked(found, options.rank_by)
+        print(f"ranked by {options.rank_by}")
+    print("", *swept_lines(found), sep="\n")
+    if options.every_node_count:
+        print("\nwhat to run as nodes come and go", *replanned_lines(rows), sep="\n")
+    if found[0].goodput is not None:
+        print(f"\nof the first row:\n{goodput_line(found[0].goodput)}")
+    return swept_record(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAsked:
+    """What is stated of failures and of a run's length; None where nothing is."""
+
+    reliability: Reliability | None
+    terms: Terms | None
+
+
+def run_asked(options: argparse.Namespace) -> RunAsked:
+    """As stated; raises ConfigError for options that lack what they need."""
+    return RunAsked(reliability=reliability_asked(options), terms=terms_asked(options))
+
+
+def print_run(run: RunAsked, opened: Opened, answer: Answer) -> dict[str, object]:
+    """Goodput of one plan and what a run with it takes, where asked for; the same as plain values."""
+    question = opened.question
+    record: dict[str, object] = {}
+    goodput = None
+    if run.reliability is not None:
+        goodput = goodput_of(question.model, question.job, run.reliability)
+        print(goodput_line(goodput))
+        record["goodput"] = asdict(goodput)
+    if run.terms is not None:
+        cost = run_cost(question.job, question.cluster, answer.step_s, run.terms, goodput)
+        print(cost_line(cost))
+        record["run"] = asdict(cost)
+    return record

@@ -55,18 +55,8 @@ def machine_facts(world: World, sheet: MatchedSheet | None, date: str) -> Machin
         torch=str(torch.__version__),
         nccl=".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else "",
         date=date,
-        sm_clock_hz=megahertz(nvidia_smi("clocks.max.sm", device)) if on_gpu else 0.0,
-        memory_clock_hz=megahertz(nvidia_smi("clocks.max.memory", device)) if on_gpu else 0.0,
         cluster=sheet.stem if sheet else "",
     )
-
-
-def megahertz(text: str) -> float:
-    """nvidia-smi's clock in Hz; 0 when it does not tell."""
-    try:
-        return float(text) * 1e6
-    except ValueError:
-        return 0.0
 
 
 def with_best_flops(machine: MachineFacts, samples: Iterable[Sample]) -> MachineFacts:

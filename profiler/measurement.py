@@ -1,5 +1,6 @@
 """One case measured: launch, agree, warm up, trials, and a sample under what was launched."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,8 @@ from profdb.sample import Sample, WorldShape
 from profiler.attempt import DeviceLostError, Outcome, attempt
 from profiler.benchmarks.host import HostStopwatch
 from profiler.benchmarks.launched import Launched, Launcher
+from profiler.conditions.clock_watch import MOST_DROP, ClockWatch
+from profiler.conditions.second_look import AGAIN, CLOCK
 from profiler.ranks.world import World
 from profiler.timing import Stopwatch, TrialPlan, burst_length, outliers, spread, stopwatch_for
 
@@ -20,13 +23,15 @@ LONG_CALL_S = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """What measuring needs: the processes, the launcher, the clocks, and how many trials."""
+    """What measuring needs: the processes, the launcher, the stopwatches, how many trials, and who reads the clocks of
+    the GPU meanwhile."""
 
     world: World
     launcher: Launcher
     plan: TrialPlan = field(default_factory=TrialPlan)
     device_clock: Stopwatch | None = None
     host_clock: Stopwatch | None = None
+    clocks: ClockWatch = field(default_factory=ClockWatch)
 
     def clock_for(self, launched: Launched) -> Stopwatch:
         """The device's clock, or the host's for host costs."""
@@ -39,15 +44,18 @@ class Bench:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """What is known of a case so far: what was really launched, remarks, and its trials in seconds."""
+    """What is known of a case so far: what was really launched, remarks, its trials in seconds, and by what share the
+    clock of a rank fell meanwhile."""
 
     case: Case
     notes: Notes = field(default_factory=dict)
     trials_s: list[float] = field(default_factory=list)
+    drop: float = 0.0
 
 
 def measure(case: Case, bench: Bench, taken: str) -> Sample:
-    """The sample of one case; every rank calls this with the same case.
+    """The sample of one case; every rank calls this with the same case. Where the clocks fell by more than MOST_DROP, it
+    is taken again at once, on a GPU that has got warm, and the steadier of the two is kept.
 
     Raises RankFailedError when another rank could not go on, DeviceLostError, with the sample to keep, when the
     device answers no more.
@@ -55,6 +63,14 @@ def measure(case: Case, bench: Bench, taken: str) -> Sample:
     world = bench.world
     reading = Reading(case=case)
     outcome = read(reading, bench)
+    if outcome.ok and reading.drop > MOST_DROP:
+        second = Reading(case=case)
+        again = read(second, bench)
+        if not again.ok:
+            outcome = again if again.device_lost else outcome
+        elif second.drop < reading.drop:
+            reading = second
+        reading.notes[AGAIN] = CLOCK
     if not outcome.ok:
         reading.notes["reason"] = outcome.reason
         if not outcome.device_lost:
@@ -90,8 +106,13 @@ def read(reading: Reading, bench: Bench) -> Outcome:
     own: list[float] = []
     outcome = attempt(world, case, lambda: own.extend(time_trials(launched, bench, one_call_s)))
     if outcome.ok:
-        reading.trials_s = world.slowest(own)
-        remark(reading, burst_length(one_call_s) * launched.operations)
+        *reading.trials_s, reading.drop = world.slowest([*own, bench.clocks.drop])
+        remark(reading, bursts(launched, bench.plan, one_call_s)[0] * launched.operations)
+        reading.notes |= bench.clocks.notes()
+        if launched.sustained_s:
+            # that clocks fall is what it measures
+            reading.drop = 0.0
+            reading.notes |= bench.clocks.each()
     return outcome
 
 
@@ -111,11 +132,23 @@ def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[flo
     """Raw trials of this rank, seconds of one launch; as many on every rank, which agree on ``one_call_s``."""
     clock = bench.clock_for(launched)
     align = bench.world.align if launched.collective else None
-    count = burst_length(one_call_s)
-    rounds = bench.plan.trials(one_call_s * count)
+    count, rounds = bursts(launched, bench.plan, one_call_s)
     if one_call_s < LONG_CALL_S:
         clock.burst(launched.calls, count, align)
-    return [clock.burst(launched.calls, count, align) / launched.operations for _ in range(rounds)]
+    trials_s: list[float] = []
+    bench.clocks.begin()
+    for _ in range(rounds):
+        trials_s.append(clock.burst(launched.calls, count, align) / launched.operations)
+        bench.clocks.look()
+    return trials_s
+
+
+def bursts(launched: Launched, plan: TrialPlan, one_call_s: float) -> tuple[int, int]:
+    """(launches of a trial, trials)."""
+    if launched.sustained_s:
+        return max(1, math.ceil(1.0 / one_call_s)), launched.sustained_s
+    count = burst_length(one_call_s)
+    return count, plan.trials(one_call_s * count)
 
 
 def remark(reading: Reading, launches_per_trial: int) -> None:

@@ -9,6 +9,8 @@ from profdb.cases import Case
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import Sample
 from profiler.attempt import DeviceLostError
+from profiler.conditions.clock_watch import ClockWatch
+from profiler.conditions.nvml import opened
 from profiler.device import choose_device
 from profiler.machine import machine_facts, matching_sheet
 from profiler.measurement import Bench, measure
@@ -32,7 +34,8 @@ def case_measurer(
     """
     chosen = replace(choose_device(device, RankLayout()), architecture=architecture)
     world = World(layout=RankLayout(), device=chosen)
-    bench = Bench(world=world, launcher=TorchLauncher(world=world, compiled=compiled))
+    clocks = ClockWatch(source=opened(chosen))
+    bench = Bench(world=world, launcher=TorchLauncher(world=world, compiled=compiled), clocks=clocks)
     raise_clocks(chosen)
 
     def measure_one(case: Case) -> Sample:

@@ -20,6 +20,10 @@ from profiler.benchmarks.memory_bound import only_compiled
 from profiler.cases.given_cases import cases_here, notes_of_left
 from profiler.cases.model_cases import model_cases
 from profiler.cases.sweep_plan import SweepPlan, describe, plan_cases
+from profiler.conditions.account import Account, account_of
+from profiler.conditions.clock_watch import ClockWatch, with_clocks
+from profiler.conditions.nvml import ABSENT, opened
+from profiler.conditions.second_look import quieter
 from profiler.device import Device, choose_device
 from profiler.journal import Journal
 from profiler.machine import MatchedSheet, machine_facts, matching_sheet, sheet_domain, with_best_flops
@@ -68,6 +72,7 @@ class RunReport:
     sweep: SweepResult
     skipped: int
     differences: tuple[Difference, ...] = ()
+    account: Account = field(default_factory=Account)
     notes: tuple[str, ...] = ()
 
 
@@ -130,7 +135,8 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
     left = remaining_cases(world, options, cases, held)
     world.begin("opening groups")
     world.open_groups(tilings_of(left, world))
-    bench = Bench(world=world, launcher=launcher, plan=options.trials)
+    clocks = ClockWatch(source=opened(world.device))
+    bench = Bench(world=world, launcher=launcher, plan=options.trials, clocks=clocks)
     raise_clocks(world.device)
     result = swept(left, bench, held.journal, budget, date)
     # before the fits: the others need not wait for them, and after a failure the groups are left to the end of the
@@ -140,6 +146,7 @@ def run_in(world: World, options: RunOptions, cases: Sequence[Case], launcher: L
         return None
     plan = sweep_plan(options, world.device.kind, world.domain_ranks, world.layout)
     notes = [*held.notes, *remarks(world, sheet), *notes_of_left(options.cases, plan)]
+    notes += [ABSENT] * (world.device.kind == "cuda" and clocks.source is None)
     report = finish(options, machine, held, result, notes)
     # closed when its samples are in the profile: until then no other run may take it
     held.journal.close()
@@ -268,14 +275,19 @@ def finish(
 ) -> RunReport:
     """Samples of the journal merged into the profile, fits stored, journal removed."""
     path = journal_path(options.output)
-    samples: tuple[Sample, ...] = read_journal(path).samples
-    profile = ProfileDatabase(machine=with_best_flops(machine, samples), samples=samples)
+    measured = read_journal(path).samples
+    samples = quieter(measured)
+    profile = ProfileDatabase(
+        machine=with_clocks(with_best_flops(machine, samples), samples), samples=samples
+    )
+    account = Account()
     differences: tuple[Difference, ...] = ()
     skipped = len(held.cases(all_runs=True)) if options.resume else 0
     if samples:
         # the file as it is now: others may have added to it since the sweep began
         merged = merged_into(options.output, profile)
         profile, differences = merged.profile, merged.differences
+        account = account_of(measured, samples, profile)
     elif held.profile is not None:
         profile = held.profile
     path.unlink(missing_ok=True)
@@ -284,5 +296,6 @@ def finish(
         sweep=result,
         skipped=skipped,
         differences=differences,
+        account=account,
         notes=tuple(notes),
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from profdb.sample import ProfileDatabase
 from profiler.cases.sweep_plan import describe
+from profiler.conditions.account import account_lines
 from profiler.profiling_run import RunReport
 
 SHOWN_DIFFERENCES = 3
@@ -22,6 +23,8 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
         + (f" (cluster {machine.cluster})" if machine.cluster else "")
         + (f", best {best}" if best else ""),
     ]
+    if sum(result.statuses.values()):
+        lines += account_lines(report.account)
     if report.differences:
         lines.append(f"{len(report.differences)} cases differ from an earlier run by more than 10 %:")
         for found in report.differences[:SHOWN_DIFFERENCES]:

@@ -4,7 +4,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tqdm import tqdm
 
@@ -12,6 +12,7 @@ from profdb.cases import Case
 from profdb.sample import Sample
 from profiler.attempt import DeviceLostError
 from profiler.cases.sweep_plan import benchmark_of, describe
+from profiler.conditions.second_look import AGAIN, LONGEST_SHARE, SPREAD, noisiest_first
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
 
@@ -46,48 +47,73 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """How a sweep ended: cases by status, and how many were left when the budget ended."""
+    """How a sweep ended: cases by status, how many were left when the budget ended, and of how many noisy ones how
+    many were measured ``again``."""
 
     statuses: Counter[str]
     left: int
     seconds: float
+    noisy: int = 0
+    again: int = 0
 
 
 def sweep(
     cases: Sequence[Case], bench: Bench, journal: Journal | None, budget: Budget, taken: str
 ) -> SweepResult:
-    """Measure ``cases`` in order. Rank 0 decides before each whether to go on and keeps the samples
-    (``journal``; None on the other ranks).
+    """Measure ``cases`` in order, then the noisy ones again. Rank 0 decides before each whether to go on and keeps the
+    samples (``journal``; None on the other ranks).
 
     Raises RankFailedError on every rank that is still well when another one is not, DeviceLostError on all when the
     device of one answers no more; the samples so far are kept.
     """
     world = bench.world
-    statuses: Counter[str] = Counter()
     start = time.monotonic()
-    done = 0
+    taken_so_far: list[tuple[Case, Sample]] = []
+
+    def goes_on(limit_s: float, left: int) -> bool:
+        """Rank 0's word."""
+        late = limit_s > 0.0 and time.monotonic() - start > limit_s
+        return world.decide(STOP if late or not left or budget.spent(len(taken_so_far)) else left) != STOP
+
+    def take(case: Case, why: str) -> None:
+        world.begin(describe(case), kept=f"{len(taken_so_far)} samples of this run")
+        taken_so_far.append((case, kept_sample(case, bench, journal, taken, why)))
+        progress.update()
+
     progress = tqdm(
         total=len(cases), file=sys.stderr, disable=not (world.leads and sys.stderr.isatty()), unit="case"
     )
     with progress:
-        while world.decide(STOP if done == len(cases) or budget.spent(done) else done) != STOP:
-            case = cases[done]
-            progress.set_description(benchmark_of(case), refresh=False)
-            world.begin(describe(case), kept=f"{done} samples of this run")
-            sample = kept_sample(case, bench, journal, taken)
-            statuses[sample.status] += 1
-            done += 1
-            progress.update()
-    return SweepResult(statuses=statuses, left=len(cases) - done, seconds=time.monotonic() - start)
+        while goes_on(0.0, len(cases) - len(taken_so_far)):
+            progress.set_description(benchmark_of(cases[len(taken_so_far)]), refresh=False)
+            take(cases[len(taken_so_far)], "")
+        done = len(taken_so_far)
+        statuses = Counter(sample.status for _, sample in taken_so_far)
+        noisy = noisiest_first(taken_so_far) if done == len(cases) else []
+        limit_s = (1.0 + LONGEST_SHARE) * (time.monotonic() - start)
+        again = 0
+        while goes_on(limit_s, len(noisy) - again):
+            take(noisy[again], SPREAD)
+            again += 1
+    return SweepResult(
+        statuses=statuses,
+        left=len(cases) - done,
+        seconds=time.monotonic() - start,
+        noisy=len(noisy),
+        again=again,
+    )
 
 
-def kept_sample(case: Case, bench: Bench, journal: Journal | None, taken: str) -> Sample:
-    """The sample of a case, in the journal; DeviceLostError when the device was lost over it."""
+def kept_sample(case: Case, bench: Bench, journal: Journal | None, taken: str, why: str = "") -> Sample:
+    """The sample of a case, in the journal; ``why`` it is taken again, if it is. DeviceLostError when the device was
+    lost over it."""
     if journal is None:
         return measure(case, bench, taken)
     journal.begin(case)
     try:
         sample = measure(case, bench, taken)
+        if why:
+            sample = replace(sample, launched={**sample.launched, AGAIN: why})
     except DeviceLostError as lost:
         journal.append(lost.sample)
         raise

@@ -39,10 +39,11 @@ LONGEST_HOLD_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlan:
-    """How often to measure. As many trials as fit into ``seconds``, within the two limits."""
+    """How often to measure. As many trials as fit into ``seconds``, within the two limits: of five trials one may go
+    wrong without widening their middle half."""
 
     warmup: int = 3
-    min_trials: int = 3
+    min_trials: int = 5
     max_trials: int = 20
     seconds: float = 0.15
 

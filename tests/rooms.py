@@ -31,7 +31,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "exporters",
         "commands",
     ),
-    "profiler": ("cases", "ranks", "benchmarks", "step_parts", "pictures"),
+    "profiler": ("cases", "ranks", "benchmarks", "conditions", "step_parts", "pictures"),
     "solver": (
         "schedules",
         "plans",

@@ -29,7 +29,8 @@ class Launched:
     operation on different operands: timed in turn, they keep the caches from holding what a
     training step would have to fetch. ``implementation`` names the library and kernel.
     ``collective`` calls have to run on every rank of the world together; ``on_host`` calls are timed
-    by what the host takes to issue them. Each call runs the operation ``operations`` times.
+    by what the host takes to issue them. Each call runs the operation ``operations`` times. ``sustained_s`` > 0: trials
+    of a second each for so many seconds.
     """
 
     case: Case
@@ -38,6 +39,7 @@ class Launched:
     collective: bool = False
     on_host: bool = False
     operations: int = 1
+    sustained_s: int = 0
 
 
 class Launcher(Protocol):

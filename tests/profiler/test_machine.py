@@ -6,7 +6,7 @@ import pytest
 
 from profdb.cases import GemmCase, GroupedGemmCase, HostCase
 from profdb.sample import MachineFacts, Sample
-from profiler.machine import machine_facts, matching_sheet, megahertz, with_best_flops
+from profiler.machine import machine_facts, matching_sheet, with_best_flops
 from tests.profiler.fakes import single_world
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,8 +54,3 @@ def test_the_best_rate_is_taken_by_dtype() -> None:
     ]
     best = with_best_flops(MachineFacts(gpu="x", best_flops={"fp16": 1.0}), samples).best_flops
     assert best == pytest.approx({"bf16": 1e10, "fp8": 1e11, "fp16": 1.0})
-
-
-@pytest.mark.parametrize(("text", "clock"), [("1980", 1.98e9), ("", 0.0), ("[N/A]", 0.0)])
-def test_clocks_that_nobody_tells_are_zero(text: str, clock: float) -> None:
-    assert megahertz(text) == clock

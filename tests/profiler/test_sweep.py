@@ -41,6 +41,12 @@ GPU_CASES = most_informative_first([*gpu_compute(), *gpu_step_parts(GPU_PLAN)])
 CPU_CASES = plan_cases(SweepPlan(device_kind="cpu", domain_ranks=2, domains=2))
 
 
+@pytest.fixture(autouse=True)
+def no_second_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real clocks around calls that take no time read noise alone (tests/profiler/conditions/test_second_look.py)."""
+    monkeypatch.setattr("profiler.sweep.noisiest_first", lambda samples: [])
+
+
 def samples_of_each_benchmark(count: int) -> list[Case]:
     """The first cases of every benchmark, of the GPU's lists and the processor's."""
     chosen: list[Case] = []

@@ -1,0 +1,86 @@
+"""Samples far above what the others of their curve tell of them: taken while something else ran, or a kernel's bad shape."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profdb.cases import Case
+from profdb.fits import FITTERS
+from profdb.fitting import Curve, curves_of, fit_table
+from profdb.sample import ProfileDatabase, case_at
+from profdb.store.columns import SampleTable
+from spec.arrays import BoolArray, bools
+from spec.origin import Origin
+
+FAR_ABOVE = 1.5
+"""Times what the curve without it tells."""
+
+MOST_CURVES = 12
+"""Curves that are fitted again without their worst points, those first that miss theirs by most; a fit takes up to a
+second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OddSample:
+    """A case, its seconds, and what the other samples of its curve tell."""
+
+    case: Case
+    seconds: float
+    told_s: float
+
+
+def far_above(profile: ProfileDatabase, taken: str) -> list[OddSample]:
+    """Samples ``taken`` at this date that took FAR_ABOVE what their curve tells without its worst points; worst first."""
+    suspected = [
+        (max(point.error for point in curve.worst), curve)
+        for family in profile.tables
+        for curve in curves_of(profile, family)
+        if curve.origin is Origin.MEASURED and any(misses(point.error) for point in curve.worst)
+    ]
+    suspected.sort(key=lambda one: -one[0])
+    found = [
+        odd
+        for _, curve in suspected[:MOST_CURVES]
+        for odd in odd_in(profile.tables[curve.family], curve, taken)
+    ]
+    return sorted(found, key=lambda odd: -odd.seconds / odd.told_s)
+
+
+def misses(error: float) -> bool:
+    """Whether a left-out error may be that of a sample FAR_ABOVE: what was told is 1 / FAR_ABOVE of it or less."""
+    return error >= 1.0 - 1.0 / FAR_ABOVE
+
+
+def odd_in(table: SampleTable, curve: Curve, taken: str) -> list[OddSample]:
+    """Of one curve's worst points those far above the curve through its other samples."""
+    own = of_curve(table, curve)
+    worst = bools(np.zeros(table.size))
+    for point in curve.worst:
+        if misses(point.error):
+            same = [table.numbers[name] == size for name, size in point.sizes.items()]
+            worst |= own & np.all(same, axis=0)
+    others = np.flatnonzero(own & ~worst)
+    refitted = fit_table(table.take(others.astype(np.int64)))
+    rows = np.flatnonzero(worst & table.taken.equals(taken))
+    if not refitted or not rows.size:
+        return []
+    fitter = FITTERS[table.family]
+    asked = {name: table.numbers[name][rows] for name in table.numbers if name not in fitter.flags}
+    told_s = fitter.predict(refitted[0].arrays, asked, refitted[0].key).seconds
+    seconds = table.medians_s()[rows]
+    return [
+        OddSample(case=case_at(table, int(row)), seconds=float(took_s), told_s=float(by_others_s))
+        for row, took_s, by_others_s in zip(rows, seconds, told_s, strict=True)
+        if np.isfinite(took_s) and took_s > FAR_ABOVE * by_others_s
+    ]
+
+
+def of_curve(table: SampleTable, curve: Curve) -> BoolArray:
+    """Which samples a curve was fitted to."""
+    fitter = FITTERS[table.family]
+    own: BoolArray = table.origin == int(curve.origin)
+    for name in fitter.labels:
+        own = own & table.labels[name].equals(curve.key[name])
+    for name in fitter.flags:
+        own = own & (table.numbers[name] == int(curve.key[name]))
+    return own

@@ -1,0 +1,82 @@
+"""What NVIDIA's driver says of a GPU while it works, through nvidia-ml-py (``pynvml``) where that is installed.
+
+Source of calls, units and bits: NVML API reference, "Device Queries" and "nvmlClocksEventReasons".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from profiler.benchmarks.optional_packages import optional_package
+from profiler.device import Device
+
+ABSENT = "clocks were not read: nvidia-ml-py is not installed (requirements-gpu.txt), or the driver does not answer"
+
+POWER_CAP, SLOWED_BY_HARDWARE, HEAT, HEAT_BY_HARDWARE, POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
+REASONS: dict[int, str] = {
+    POWER_CAP: "power cap",
+    SLOWED_BY_HARDWARE: "hardware slowdown",
+    HEAT: "heat",
+    HEAT_BY_HARDWARE: "heat, by hardware",
+    POWER_BRAKE: "power brake",
+}
+"""Why a GPU may run below the clocks it was asked for; what else the driver says is no limit (idle, chosen clocks)."""
+
+TROUBLE = SLOWED_BY_HARDWARE | HEAT | HEAT_BY_HARDWARE | POWER_BRAKE
+"""What does not belong to a GPU's normal work, as the power cap does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """One look at a GPU. What the driver does not tell is 0; ``reasons`` are bits of REASONS. ``power_w`` is the
+    driver's average over a second (Ampere and newer)."""
+
+    sm_clock_hz: float = 0.0
+    memory_clock_hz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+    reasons: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvml:
+    """The library and the driver's handle of one GPU."""
+
+    library: ModuleType
+    handle: Any
+
+    def reading(self) -> ClockReading:
+        """What the driver says now."""
+        library, handle = self.library, self.handle
+        event_reasons = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        # the name before driver 535
+        reasons = event_reasons or library.nvmlDeviceGetCurrentClocksThrottleReasons
+        return ClockReading(
+            sm_clock_hz=1e6 * self._told(library.nvmlDeviceGetClockInfo, handle, library.NVML_CLOCK_SM),
+            memory_clock_hz=1e6 * self._told(library.nvmlDeviceGetClockInfo, handle, library.NVML_CLOCK_MEM),
+            power_w=1e-3 * self._told(library.nvmlDeviceGetPowerUsage, handle),
+            temperature_c=self._told(library.nvmlDeviceGetTemperature, handle, library.NVML_TEMPERATURE_GPU),
+            reasons=int(self._told(reasons, handle)),
+        )
+
+    def _told(self, ask: Callable[..., Any], *words: Any) -> float:
+        """An answer; 0 where this GPU has none."""
+        try:
+            return float(ask(*words))
+        except self.library.NVMLError:
+            return 0.0
+
+
+def opened(device: Device) -> Nvml | None:
+    """The driver's door to a GPU; None on a CPU, without nvidia-ml-py, or where the driver does not answer."""
+    library = optional_package("pynvml") if device.kind == "cuda" else None
+    if library is None:
+        return None
+    try:
+        library.nvmlInit()
+        if device.driver_id:
+            return Nvml(library=library, handle=library.nvmlDeviceGetHandleByUUID(device.driver_id))
+        return Nvml(library=library, handle=library.nvmlDeviceGetHandleByIndex(device.index))
+    except library.NVMLError:
+        return None

@@ -26,6 +26,7 @@ class Family(StrEnum):
     LAYER = "layer"
     HOST_COPY = "host_copy"
     EXPERT_EXCHANGE = "expert_exchange"
+    SUSTAINED = "sustained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,22 @@ class ExpertExchangeCase:
 GroupedCase = CollectiveCase | OverlapCase | ExpertExchangeCase
 """Cases that every rank of a group runs together."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SustainedCase:
+    """One product m x k by k x n, both operands stored along k (layout NT), over and over for ``seconds`` seconds, a
+    trial for each: the rate that clocks hold when every product before has drawn power too."""
+
+    seconds: int
+    m: int
+    k: int
+    n: int
+    dtype_in: str = "bf16"
+    dtype_accumulate: str = "fp32"
+    dtype_out: str = "bf16"
+    scale_recipe: str = ""
+
+
 Case = (
     GemmCase
     | GroupedGemmCase
@@ -166,6 +183,7 @@ Case = (
     | HostCase
     | LayerCase
     | HostCopyCase
+    | SustainedCase
     | GroupedCase
 )
 
@@ -181,6 +199,7 @@ FAMILY_OF: dict[type, Family] = {
     LayerCase: Family.LAYER,
     HostCopyCase: Family.HOST_COPY,
     ExpertExchangeCase: Family.EXPERT_EXCHANGE,
+    SustainedCase: Family.SUSTAINED,
 }
 
 CASE_OF: dict[Family, type] = {family: case for case, family in FAMILY_OF.items()}

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profdb.cases import AttentionCase, Case, GemmCase, GroupedGemmCase, HostCase, MemoryBoundCase
+from profdb.cases import (
+    FAMILY_OF,
+    AttentionCase,
+    Case,
+    GemmCase,
+    GroupedGemmCase,
+    HostCase,
+    MemoryBoundCase,
+)
+from profdb.fits import FITTERS
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
 from profdb.modelled.profile import modelled_seconds
@@ -87,7 +96,8 @@ def transferred_profile(
     """The samples of a profile restated for the GPU of another cluster, without its curves.
 
     Each good sample keeps its case and its trials, scaled; its origin becomes TRANSFERRED (a modelled
-    one stays MODELLED). Left out: failed samples, host costs and formats the target does not compute in.
+    one stays MODELLED). Left out: failed samples, host costs, what has no curve (clocks settle on the GPU itself) and
+    formats the target does not compute in.
     """
     kept = [
         sample for sample in profile.samples if sample.status == "ok" and _can_run(sample.case, target.gpu)
@@ -116,8 +126,8 @@ def _restated(sample: Sample, ratio: float, source: ClusterSpec) -> Sample:
 
 
 def _can_run(case: Case, gpu: GpuSpec) -> bool:
-    """Whether the GPU has what the case computes in; a host is not the GPU's."""
-    if isinstance(case, HostCase):
+    """Whether the GPU has what the case computes in; a host is not the GPU's, and what has no curve is no time."""
+    if isinstance(case, HostCase) or FAMILY_OF[type(case)] not in FITTERS:
         return False
     if isinstance(case, GemmCase | GroupedGemmCase):
         return case.dtype_in in gpu.peak_flops

@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from profdb.cases import Case
+from profdb.cases import Case, SustainedCase
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.profile import modelled_seconds
 from profiler.cases.planned import Planned
@@ -43,7 +43,12 @@ def dry_run_lines(plans: Sequence[Planned], cluster: ClusterSpec | None, plan: T
 
 def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPlan) -> FloatArray:
     """About how many seconds each case takes to measure, by the sheet of the machine."""
-    return floats([CASE_S + launches_s(call_s, plan) for call_s in calls_s(cases, cluster)])
+    return floats(
+        [
+            CASE_S + (case.seconds if isinstance(case, SustainedCase) else launches_s(call_s, plan))
+            for case, call_s in zip(cases, calls_s(cases, cluster), strict=True)
+        ]
+    )
 
 
 def launches_s(call_s: float, plan: TrialPlan) -> float:

@@ -65,8 +65,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What rank 0 has to tell: the profile as saved, how the sweep went, which repeated cases
-    disagree with what the profile held, and remarks."""
+    """What rank 0 has to tell: the profile as saved, the sweep, cases that differ from earlier runs, remarks."""
 
     profile: ProfileDatabase
     sweep: SweepResult

@@ -15,6 +15,7 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
     OverlapCase,
+    SustainedCase,
 )
 from profiler.benchmarks.attention import launch_attention
 from profiler.benchmarks.collectives import launch_collective
@@ -22,7 +23,7 @@ from profiler.benchmarks.flash_kernels import restored
 from profiler.benchmarks.grouped_gemm import launch_grouped_gemm
 from profiler.benchmarks.host import launch_host
 from profiler.benchmarks.launched import Launched
-from profiler.benchmarks.linear import launch_gemm
+from profiler.benchmarks.linear import launch_gemm, launch_sustained
 from profiler.benchmarks.memory_bound import launch_memory_bound
 from profiler.benchmarks.optimizer import launch_optimizer
 from profiler.ranks.world import World
@@ -31,8 +32,8 @@ from profiler.step_parts.host_copies import launch_host_copy
 from profiler.step_parts.layer import launch_layer
 from profiler.step_parts.overlap import launch_overlap
 
-StepPart = LayerCase | HostCopyCase | OverlapCase | ExpertExchangeCase
-"""Cases of profiler.step_parts."""
+StepPart = SustainedCase | LayerCase | HostCopyCase | OverlapCase | ExpertExchangeCase
+"""Cases of what only a step shows: profiler.step_parts, and products on settled clocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class TorchLauncher:
 
     def _launch_step_part(self, case: StepPart) -> Launched:
         match case:
+            case SustainedCase():
+                return launch_sustained(case, self.world.device)
             case LayerCase():
                 return launch_layer(case, self.world.device)
             case OverlapCase():

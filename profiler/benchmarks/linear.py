@@ -1,10 +1,11 @@
 """Benchmark: matrix products of a Linear in its three layouts, and batched products."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from profdb.cases import GemmCase
+from profdb.cases import GemmCase, SustainedCase
 from profiler.benchmarks.fp8 import launch_fp8
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import operand_copies, random_operand, torch_dtype
@@ -61,3 +62,20 @@ def gemm_call(case: GemmCase, where: torch.device) -> Call:
         return lambda: torch.addmm(offset, left, right, out=out)
     product: Callable[..., torch.Tensor] = torch.bmm if case.batch > 1 else torch.mm
     return lambda: product(left, right, out=out)
+
+
+def launch_sustained(case: SustainedCase, device: Device) -> Launched:
+    """One product over and over until clocks have settled, a trial a second.
+
+    Raises UnsupportedCaseError as launch_gemm does.
+    """
+    product = GemmCase(
+        m=case.m,
+        k=case.k,
+        n=case.n,
+        dtype_in=case.dtype_in,
+        dtype_accumulate=case.dtype_accumulate,
+        dtype_out=case.dtype_out,
+        scale_recipe=case.scale_recipe,
+    )
+    return replace(launch_gemm(product, device), case=case, sustained_s=case.seconds)

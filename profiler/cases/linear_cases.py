@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from profdb.cases import GemmCase, GroupedGemmCase
+from profdb.cases import GemmCase, GroupedGemmCase, SustainedCase
 from profiler.cases.model_widths import EXPERT_MODELS, MODELS, TINY_MODEL, ModelWidths, linear_widths
 from profiler.cases.planned import Planned, planned
 
@@ -14,6 +14,9 @@ CORE_MODELS = MODELS[:4]
 SQUARE_WIDTHS = (1024, 2048, 4096, 8192, 12288)
 MOST_FLOPS = 6e13
 """Larger products take longer than 0.1 s on an H100 and lie on the flat end of every curve."""
+
+SUSTAINED_SIDE, SUSTAINED_S = 8192, 30
+"""1.1 PFLOP a product, a few ms, and long enough for power and heat to settle."""
 
 CPU_TOKENS = (16, 64, 128, 256, 512, 1024)
 
@@ -68,6 +71,20 @@ def gpu_linear_cases() -> list[Planned]:
         plans += planned(2, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16"), recipe))
     plans += planned(3, gemms_of(every, TOKENS, "bf16"))
     return plans
+
+
+def sustained_cases() -> list[Planned]:
+    """A large square in bf16 and fp8 for as long as clocks take to settle, and the same as any product; the longest
+    cases of a sweep, behind its skeleton."""
+    side, formats = SUSTAINED_SIDE, (("bf16", ""), ("fp8", "tensor"))
+    alone = [
+        GemmCase(m=side, k=side, n=side, dtype_in=dtype, scale_recipe=recipe) for dtype, recipe in formats
+    ]
+    long = [
+        SustainedCase(seconds=SUSTAINED_S, m=side, k=side, n=side, dtype_in=dtype, scale_recipe=recipe)
+        for dtype, recipe in formats
+    ]
+    return planned(0, alone) + planned(1, long)
 
 
 def as_fp8(cases: Iterable[GemmCase], recipe: str = "tensor") -> list[GemmCase]:

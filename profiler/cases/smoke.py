@@ -10,15 +10,19 @@ from profdb.cases import (
     ExpertExchangeCase,
     GemmCase,
     OverlapCase,
+    SustainedCase,
 )
 from profdb.store.columns import label_names
 from profiler.cases.sweep_plan import largest_array_bytes
 
 
 def smoke_cases(cases: Sequence[Case]) -> list[Case]:
-    """The smallest case of each kind, in the order of ``cases``."""
+    """The smallest case of each kind, in the order of ``cases``; none of those that go on for long, whose kernels are
+    those of others."""
     smallest: dict[Hashable, Case] = {}
     for case in cases:
+        if isinstance(case, SustainedCase):
+            continue
         key = kind_of(case)
         held = smallest.setdefault(key, case)
         if largest_array_bytes(case) < largest_array_bytes(held):

@@ -16,6 +16,7 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
     OverlapCase,
+    SustainedCase,
 )
 from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases, step_cases
 from profiler.cases.planned import Planned, in_order
@@ -38,6 +39,7 @@ BENCHMARKS: tuple[str, ...] = (
     "layer",
     "host_copy",
     "expert_exchange",
+    "sustained",
     *(kind.value for kind in TRAINING_COLLECTIVES),
 )
 
@@ -108,6 +110,7 @@ def gpu_compute() -> list[Planned]:
         *linear_cases.gpu_linear_cases(),
         *attention_cases.gpu_attention_cases(),
         *linear_cases.gpu_grouped_cases(),
+        *linear_cases.sustained_cases(),
         *kernel_cases.gpu_kernel_cases(),
         *kernel_cases.gpu_optimizer_cases(),
     ]
@@ -156,6 +159,8 @@ def largest_array_bytes(case: Case) -> float:
     match case:
         case CollectiveCase():
             return case.size_bytes
+        case SustainedCase():
+            return max(case.m * case.k, case.k * case.n, case.m * case.n) * dtype_bytes(case.dtype_in)
         case GemmCase():
             largest = max(case.m * case.k, case.k * case.n, case.m * case.n)
             return case.batch * largest * dtype_bytes(case.dtype_in)

@@ -160,8 +160,16 @@ def question_lines(
         *(f"asked    {'; '.join(said)}" for said in [constraints.words()] if said),
         f"cluster  {cluster.name}: {job.world_size} x {cluster.gpu.name} on {nodes} node{'s' * (nodes > 1)}",
         f"profile  {times.source or profile_words(times.profile)}",
+        *sustained_lines(question),
     ]
     return "\n".join(lines)
+
+
+def sustained_lines(question: Question) -> list[str]:
+    """What products hold of their benchmark rate, where the profile measured it; else it is the sheet's."""
+    ratios = question.pricer.sustained.ratios
+    said = ", ".join(f"{ratio:.1%} in {dtype}" for dtype, ratio in sorted(ratios.items()))
+    return [f"clocks   products hold {said} of their benchmark rate (measured)"] if said else []
 
 
 def settings_lines(question: Question) -> list[str]:

@@ -25,6 +25,7 @@ from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_price, published, slowdown
 from profdb.modelled.offload import host_transfer_s, host_update_s
+from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import exchanged
 from solver.times.expert_products import products_apart_s
@@ -56,13 +57,15 @@ class TimedOp:
 class Pricer:
     """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
-    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec) and ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
+    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
+    ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are.
     """
 
     book: Book
     domain_ranks: int
     training_rate_ratio: float = 1.0
+    sustained: SustainedRates = NOTHING_SUSTAINED
     contention: Contention = ALONE
     gpu: GpuSpec | None = None
     middle_ranks: int = 0
@@ -76,6 +79,7 @@ class Pricer:
             book=book,
             domain_ranks=cluster.scale_up_ranks,
             training_rate_ratio=cluster.gpu.training_rate_ratio,
+            sustained=sustained_rates(book, cluster.gpu.name),
             contention=Contention.on(cluster.gpu),
             gpu=cluster.gpu,
             middle_ranks=cluster.middle_ranks,
@@ -87,7 +91,7 @@ class Pricer:
         """Price one operation for every row of ``layout``."""
         part, family, priced = self._ask(op, layout)
         rows = len(layout)
-        slower = self._slower(op, layout.world_size) if part in COMPUTE_BOUND else 1.0
+        slower = self._slower(op, layout.world_size) if isinstance(op, COMPUTE_BOUND) else 1.0
         return TimedOp(
             op=op,
             part=part,
@@ -103,14 +107,14 @@ class Pricer:
             return INSIDE
         return bools(group_of(op.axis, layout, self.domain_ranks).inter > 1)
 
-    def _slower(self, op: Op, world_size: int) -> float:
+    def _slower(self, op: BatchedGemm | GroupedGemm | Attention, world_size: int) -> float:
         """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one."""
         waits = slowest_of(world_size) if self.gpu else 1.0
         if self.gpu and isinstance(op, Attention):
             rates = published(op.kernel, self.gpu.architecture)
             if rates is not None and rates.holds_under_load:
                 return waits
-        return waits / self.training_rate_ratio
+        return waits / self.sustained.of(op.dtype, otherwise=self.training_rate_ratio)
 
     def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
         """One activation from a pipeline stage to the next."""
@@ -211,7 +215,7 @@ class Pricer:
 
 
 PRODUCTS = ("gemm", "grouped_gemm")
-COMPUTE_BOUND = (*PRODUCTS, "attention")
+COMPUTE_BOUND = (BatchedGemm, GroupedGemm, Attention)
 
 COMM_PART: dict[Axis, str] = {
     Axis.TP: "tp_comm",

@@ -45,9 +45,9 @@ def test_a_run_measures_the_given_cases_in_their_order_and_stores_nothing_else(t
     given = (*PRODUCTS, gathered(8, 1, 1))
     options = RunOptions(output=output, root=ROOT, device="cpu", cases=given, resume=True)
     report = run_profiling(options, RankLayout(), launcher_for)
-    assert launcher.launched == PRODUCTS
+    assert launcher.launched[: len(PRODUCTS)] == PRODUCTS  # then those that real clocks read unevenly
     assert {sample.case for sample in load_profile(output).samples} == set(PRODUCTS)
     assert report is not None
     assert [note for note in report.notes if note.startswith("1 of the given cases left: ")]
     run_profiling(options, RankLayout(), launcher_for)  # --resume measures what is not there yet
-    assert launcher.launched == PRODUCTS
+    assert launcher.launched[: len(PRODUCTS)] == PRODUCTS  # then those that real clocks read unevenly

@@ -39,7 +39,7 @@ def curve_key(case: Case) -> tuple[str, ...]:
 
 
 def curve_keys(cases: Iterable[Case]) -> set[tuple[str, ...]]:
-    return {curve_key(case) for case in cases}
+    return {curve_key(case) for case in cases if FAMILY_OF[type(case)] in FITTERS}
 
 
 @pytest.mark.parametrize("config", MODEL_FILES, ids=lambda path: path.stem)

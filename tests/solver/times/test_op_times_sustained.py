@@ -1,0 +1,66 @@
+"""Compute-bound operations take what the profile measured of settled clocks, in their own format; else the sheet's share."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.layout import Layout
+from ops.op import BatchedGemm, Phase
+from ops.roles import Module, Role
+from profdb.cases import Case, GemmCase, SustainedCase
+from profdb.curvebook import CurveBook
+from profdb.sample import MachineFacts, ProfileDatabase, Sample
+from profdb.sustained import SustainedRates
+from solver.times.op_times import Pricer
+from spec.arrays import floats, ints
+from tests.solver.questions import cluster
+
+SIDE, ALONE_S = 8192, 1.4e-3
+
+
+def product(dtype: str) -> BatchedGemm:
+    return BatchedGemm(
+        module=Module.MLP,
+        role=Role.UP,
+        phase=Phase.FORWARD,
+        batch=ints(1),
+        m=ints(SIDE),
+        k=ints(SIDE),
+        n=ints(SIDE),
+        layout="NT",
+        dtype=dtype,
+        saved_bytes=floats(0.0),
+        parameters=ints(0),
+    )
+
+
+def book_of(*measured: tuple[Case, tuple[float, ...]]) -> CurveBook:
+    samples = [Sample(case=case, trials_s=trials_s) for case, trials_s in measured]
+    return CurveBook(ProfileDatabase(machine=MachineFacts(gpu=cluster().gpu.name), samples=samples))
+
+
+def seconds(pricer: Pricer, dtype: str = "bf16") -> float:
+    return float(pricer.time(product(dtype), Layout.of(1)).seconds[0])
+
+
+def test_a_product_takes_what_it_took_on_settled_clocks() -> None:
+    alone = (GemmCase(m=SIDE, k=SIDE, n=SIDE), (ALONE_S,))
+    held = (SustainedCase(seconds=30, m=SIDE, k=SIDE, n=SIDE), (1.45e-3, 1.6e-3))
+    warm = replace(cluster(), gpu=replace(cluster().gpu, training_rate_ratio=0.9))
+    by_sheet, measured = (
+        replace(Pricer.on(warm, book), gpu=None) for book in (book_of(alone), book_of(alone, held))
+    )
+    assert seconds(by_sheet) == pytest.approx(ALONE_S / 0.9)
+    assert seconds(measured) == pytest.approx(1.6e-3)
+
+
+def test_a_format_that_was_not_measured_keeps_the_sheets_share() -> None:
+    book = book_of(
+        (GemmCase(m=SIDE, k=SIDE, n=SIDE), (ALONE_S,)),
+        (GemmCase(m=SIDE, k=SIDE, n=SIDE, dtype_in="fp8"), (1e-3,)),
+    )
+    pricer = Pricer(
+        book=book, domain_ranks=8, training_rate_ratio=0.9, sustained=SustainedRates(ratios={"bf16": 0.5})
+    )
+    assert seconds(pricer) == pytest.approx(ALONE_S / 0.5)
+    assert seconds(pricer, "fp8") == pytest.approx(1e-3 / 0.9)

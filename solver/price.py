@@ -17,7 +17,7 @@ from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.least_spans import least_spans_s
-from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
+from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, PassTimes, stage_spans_s
 from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
 from solver.times.checked_step import checked_step
@@ -120,7 +120,9 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
         per_micro=of_stages.per_micro(chunk_passes),
         chunk_passes=chunk_passes,
         hops=Hops(
-            seconds=hop_seconds(model, job, table, pricer), waited=not job.preset.pipeline.overlap_hops
+            seconds=hop_seconds(model, job, table, pricer),
+            waited=not job.preset.pipeline.overlap_hops,
+            looks_s=LOOKS_PER_MESSAGE * job.preset.pipeline.looks_every_s,
         ),
         step=replace(step, reduction=added([step.reduction, checks], len(row_layout))),
     )

@@ -62,6 +62,11 @@ BLOCKING_DATASETS = frozenset({"bigscience"})
 # 77f54c1, March 2025; not in 67c5ebb). Assumption: runs with stages, whose messages were being mended (67c5ebb "pp"), had it.
 CHECKED_DATASETS = frozenset({"nanotron_bench"})
 
+# The commit that the rows name (67c5ebb, p2p.py) sleeps 0.1 s between looks whether a message's shape has arrived. Runs
+# that pass a micro-batch on in less cannot be of it. Assumption, from which rows those are: the largest runs and the widest tp are.
+LOOKING_EVERY_S = 0.1
+LOOKING_GPUS, LOOKING_TP = 512, 32
+
 WIDE = {"bf16": "bf16", "amp_bf16": "bf16", "fp16": "fp16", "16-bit": "fp16", "": "bf16"}
 SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8", "fp8-subchannel": "fp8-blockwise"}
 
@@ -95,6 +100,9 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
     if "nanotron" in row.text("framework") and row.whole_or("zero_stage", 0) == 0:
         # trainer.py: DistributedDataParallel, whose hook reduces bucket by bucket, without ZeRO-1 alone
         said["data_parallel.overlap_grad_reduce"] = True
+    late = row.whole("num_gpus") >= LOOKING_GPUS or row.whole_or("tp", 1) >= LOOKING_TP
+    if row.dataset in CHECKED_DATASETS and row.whole_or("pp", 1) > 1 and late:
+        said["pipeline.looks_every_s"] = LOOKING_EVERY_S
     if "no async TP communication" in row.notes:
         # functional.py, column_linear: the gathered input is an activation that the backward reads
         said["tensor_parallel.overlap_backward"] = False

@@ -4,7 +4,7 @@ Plain 1F1B has a replay of its own that takes all plans of a depth at once (solv
 other schedule runs as a program (solver.pipeline.program).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from solver.schedules.registry import Schedule
 from spec.arrays import BoolArray, FloatArray, IntArray
 
 SETTLED_ROUNDS = 4
+# nanotron's hidden states and their mask travel forward, a gradient backward, each after two descriptions of its shape
+# (p2p.py, _send_meta and _recv_meta), whose sender and receiver look, sleep and look again: four and two.
+LOOKS_PER_MESSAGE = (4 + 2) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +47,24 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
-    """Seconds of one message to the next stage for every plan, and whether interleaved stages wait for
-    their messages (``waited``) or compute beside them."""
+    """Seconds of one message to the next stage for every plan, whether interleaved stages wait for
+    their messages (``waited``) or compute beside them, and the seconds by which a message holds up both its stages at once
+    (``looks_s``, in the mean of both directions)."""
 
     seconds: FloatArray
     waited: bool = False
+    looks_s: float = 0.0
+
+    def hold_up(self, passes: "PassTimes") -> tuple["PassTimes", FloatArray]:
+        """Passes of shape (pp, chunks, N) and the hops between them where a message takes both stages' time: each pass
+        is longer by those it takes and hands on, and the next stage's begins while this one's still sends."""
+        depth = len(passes.forward_s)
+        if depth == 1 or self.looks_s == 0.0:
+            return passes, self.seconds
+        held = np.full((depth, 1, 1), 2.0 * self.looks_s)
+        held[0], held[-1] = self.looks_s, self.looks_s
+        longer = replace(passes, forward_s=passes.forward_s + held, backward_s=passes.backward_s + held)
+        return longer, self.seconds - self.looks_s
 
 
 def stage_spans_s(
@@ -73,8 +89,8 @@ def stage_spans_s(
         per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
         chunks = np.arange(plans.schedule.route.chunks(int(vpp)))
         per_chunk = stages.chunk_starts[per_stage][:, None, :] + chunks[None, :, None]
-        part = passes.take(per_chunk)
-        taken = Hops(seconds=hops.seconds[chosen], waited=hops.waited)
+        part, hop_s = replace(hops, seconds=hops.seconds[chosen]).hold_up(passes.take(per_chunk))
+        taken = replace(hops, seconds=hop_s)
         if num_micro == 0:
             times = StageTimes(
                 forward_s=part.forward_s[:, 0], backward_s=part.backward_s[:, 0], hop_s=taken.seconds

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from spec.program.kinds import Several, Text, Whole
+from spec.program.kinds import Number, Several, Text, Whole
 
 MAX_PADDING = 2**20  # of a vocabulary, many times the multiples in use
 
@@ -158,6 +158,9 @@ class Pipeline:
     overlap_hops: bool = True
     """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, the default where stages
     are interleaved since it exists)."""
+    looks_every_s: Annotated[float, Number(least=0, most=60)] = 0.0
+    """Seconds between a host's looks whether the shape of a message has come or gone, which holds both stages up; 0: the host
+    waits for it (nanotron's branch bench2, parallel/pipeline_parallel/p2p.py)."""
     keeps_stage_outputs: bool = False
     """A stage's output stays from its forward to its backward, and the last stage's logits until the next ones
     take their place."""

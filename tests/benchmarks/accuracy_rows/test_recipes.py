@@ -147,6 +147,19 @@ def test_nanotron_reduces_beside_the_backward_without_zero_alone() -> None:
     assert (plain.overlap_backward, plain.strategies) == (False, ("mtp", "msp"))
 
 
+def test_nanotrons_runs_with_stages_compare_ranks_and_the_largest_look_for_messages() -> None:
+    """run_multinode.sh of 77f54c1, parallel/pipeline_parallel/p2p.py of 67c5ebb; which runs had them is inferred."""
+
+    def told(**cells: str) -> tuple[bool, float]:
+        job = job_of_row(row(dataset="nanotron_bench", framework="nanotron 1F1B", **cells))
+        return job.checked_collectives, job.preset.pipeline.looks_every_s
+
+    assert told(pp="1", num_gpus="512") == (False, 0.0)
+    assert told(pp="2", num_gpus="256") == (True, 0.0)
+    assert told(pp="2", num_gpus="512") == (True, 0.1)
+    assert told(pp="2", tp="32", num_gpus="64") == (True, 0.1)
+
+
 def test_a_submission_to_mlperf_runs_in_fp8_without_recomputation_unless_it_says() -> None:
     """training_results_v4.1, NVIDIA: config_fp8.sh, conf/custom.yaml."""
     cells = {"framework": "MLPerf v5.1 NeMo NVIDIA", "precision": "", "recompute": "unknown"}

@@ -1,4 +1,4 @@
-"""The options of the verbs ``run``, ``analyse`` and ``aiob``; no torch, so that --help is quick."""
+"""The options of the verbs ``run``, ``suite``, ``analyse`` and ``aiob``; no torch, so that --help is quick."""
 
 import argparse
 from pathlib import Path
@@ -41,6 +41,17 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})"
     )
+    _how(verb)
+
+
+def add_suite(verb: argparse.ArgumentParser) -> None:
+    """All options of ``suite``."""
+    verb.add_argument("suite", type=Path, help="TOML file of workloads, such as configs/suites/aicb.toml")
+    _how(verb)
+
+
+def _how(verb: argparse.ArgumentParser) -> None:
+    """How to run, whatever is run."""
     how = verb.add_argument_group("how to run")
     how.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
     how.add_argument(

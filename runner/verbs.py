@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from profdb.importers.aiob import AiobRun
 from runner.replay.planned import planned_work
 from runner.replay.stage_files import Typed, Work, read_work
-from runner.run_flags import DEGREES, add_aiob, add_analyse, add_run
+from runner.replay.suite_file import read_suite
+from runner.run_flags import DEGREES, add_aiob, add_analyse, add_run, add_suite
 from solver.request import Request
 from spec.errors import ConfigError
 from spec.program.ending import uninterrupted
@@ -21,6 +22,7 @@ from spec.readers.read_config import read_config
 
 if TYPE_CHECKING:
     from profiler.ranks.rank_layout import RankLayout
+    from runner.replay.run import RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,29 @@ class Verb:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Run a workload on the processes of this launch."""
     with uninterrupted():
+        from runner.replay.run import run_workload
+
+    read = reader(options, root)
+    return _in_ranks(options, lambda asked, layout: run_workload(asked, read, layout))
+
+
+def suite(options: argparse.Namespace, root: Path) -> int:
+    """Run the workloads of a suite that are not done, on the processes of this launch."""
+    with uninterrupted():
+        from runner.replay.suite import run_suite
+
+    entries = read_suite(options.suite)
+    return _in_ranks(options, lambda asked, layout: run_suite(entries, asked, root, layout))
+
+
+def _in_ranks(options: argparse.Namespace, work: "Callable[[RunOptions, RankLayout], list[str]]") -> int:
+    """The exit status of this rank; what ``work`` gives is printed."""
+    with uninterrupted():
         from profiler.ranks.ending import status_in_ranks
         from runner.replay.operations import Compute
-        from runner.replay.run import RunOptions, run_workload
+        from runner.replay.run import RunOptions
 
     asked = RunOptions(
-        read=reader(options, root),
         results=options.results,
         device=options.device,
         compute=Compute(options.compute),
@@ -51,13 +70,13 @@ def run(options: argparse.Namespace, root: Path) -> int:
         quiet=options.quiet,
     )
 
-    def work(layout: "RankLayout") -> int:
-        for line in run_workload(asked, layout):
+    def done(layout: "RankLayout") -> int:
+        for line in work(asked, layout):
             print(line)
         return 0
 
     return status_in_ranks(
-        work, interrupted=lambda layout: "" if layout.rank else "interrupted; what was logged is kept"
+        done, interrupted=lambda layout: "" if layout.rank else "interrupted; what was logged is kept"
     )
 
 
@@ -127,6 +146,11 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
 
 VERBS: dict[str, Verb] = {
     "run": Verb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
+    "suite": Verb(
+        what="run many workloads in a row, and go on where it ended (torchrun)",
+        add_flags=add_suite,
+        run=suite,
+    ),
     "aiob": Verb(
         what="time each submodule of a model on this device, as AICB's AIOB", add_flags=add_aiob, run=aiob
     ),

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 
 from profiler.ranks.meeting import RankFailedError
@@ -13,15 +14,22 @@ from spec.program.ending import WRONG_INPUT, complain
 OUTSIDE = "ended from outside (SIGTERM)"
 
 
-def keep_at_the_end(world: World, keep: Callable[[], None]) -> None:
-    """From now on a run that hangs, or that its launcher ends because a rank is gone, calls ``keep`` before this process
-    ends with WRONG_INPUT. Nothing in a world of one process."""
-    watch = world.watch
+@dataclass(slots=True)
+class LastWords:
+    """``keep`` saves what the run has so far; whoever has something to save puts it here."""
+
+    keep: Callable[[], None] = lambda: None
+
+
+def last_words(world: World) -> LastWords:
+    """From now on a run that hangs, or that its launcher ends because a rank is gone, keeps what it has before this
+    process ends with WRONG_INPUT. Nothing happens in a world of one process."""
+    words, watch = LastWords(), world.watch
     if watch is None:
-        return
+        return words
 
     def ends(status: int) -> None:
-        keep()
+        words.keep()
         os._exit(status)
 
     def ended() -> None:
@@ -34,6 +42,7 @@ def keep_at_the_end(world: World, keep: Callable[[], None]) -> None:
 
     watch.ends = ends
     on_termination(ended)
+    return words
 
 
 def failed(world: World, error: BaseException) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
+
 from profiler.ranks.world import World
 from runner.groups.degrees import Degrees
 from runner.groups.members import Members, members
@@ -37,3 +39,9 @@ def open_groups(
         if mine:
             found[name, ranks] = Own(handle=handle, ranks=mine[0])
     return found
+
+
+def close_groups(groups: Iterable[Own]) -> None:
+    """Take the groups down, so that others find room for their buffers."""
+    for own in groups:
+        dist.destroy_process_group(own.handle)

@@ -11,8 +11,8 @@ from profiler.device import choose_device
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World, open_world
 from runner.groups.agreement import agreed, same_everywhere
-from runner.groups.last_words import failed, keep_at_the_end
-from runner.groups.process_groups import open_groups
+from runner.groups.last_words import LastWords, failed, last_words
+from runner.groups.process_groups import close_groups, open_groups
 from runner.logs.lines import epoch_line, operation_line
 from runner.logs.log import Log, ended, logged
 from runner.logs.log_file import LogFile
@@ -31,11 +31,14 @@ LOG_FOLDER = "comm_logs"
 LOG_ENDING, RANKS_ENDING = "_log.csv", "_ranks.csv"
 
 
+Read = Callable[[int], Work]
+"""Gives the work for a number of ranks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to run. ``epochs`` None: as many iterations as the file has; ``read`` gives the work for a number of ranks."""
+    """How to run. ``epochs`` None: as many iterations as the file has."""
 
-    read: Callable[[int], Work]
     results: Path
     device: str = "auto"
     compute: Compute = Compute.REAL
@@ -92,37 +95,53 @@ def _rows(played: Played) -> list[GeneralItem]:
     return [logged(launch.item, seconds) for launch, seconds in pairs]
 
 
-def run_workload(options: RunOptions, layout: RankLayout) -> list[str]:
-    """Run the work on all ranks; on rank 0 the lines that say what came of it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Came:
+    """What came of a run: on rank 0 its log and the lines that say so, on others nothing."""
+
+    log: Log
+    lines: list[str]
+
+
+def run_workload(options: RunOptions, read: Read, layout: RankLayout) -> list[str]:
+    """Run one work on all ranks; on rank 0 the lines that say what came of it.
 
     Raises UserError for a workload that does not fit this world, RankFailedError for a rank that cannot go on.
     """
-    device = choose_device(options.device, layout)
-    world = open_world(layout, device, timeout_s=options.timeout_s)
+    world = open_world(layout, choose_device(options.device, layout), timeout_s=options.timeout_s)
+    came = run_in_world(options, read, world, last_words(world))
+    world.close()
+    return came.lines
+
+
+def run_in_world(options: RunOptions, read: Read, world: World, words: LastWords) -> Came:
+    """Run one work in a world that stays open. Raises NotAgreedError where the world could go on with another,
+    RankFailedError where it is lost."""
     world.begin("reading the workload")
-    work = agreed(world, lambda: options.read(layout.size))
+    work = agreed(world, lambda: read(world.size))
     same_everywhere(world, work.digest, f"the workload {work.name}")
     program = work.programs[work.degrees.stage_of(world.rank)]
     groups = open_groups(world, groups_used(work.programs), work.degrees)
     operations = agreed(
-        world, lambda: operations_for(program.everything, device, groups, options.compute, options.dtype)
+        world,
+        lambda: operations_for(program.everything, world.device, groups, options.compute, options.dtype),
     )
     operations.rank = world.rank
-    player = Player(world=world, operations=operations, clock=clock_for(device))
+    player = Player(world=world, operations=operations, clock=clock_for(world.device))
     recorder = agreed(world, lambda: _recorder(options, work, world))
     if world.watch is not None:
         world.watch.behind = Blame(programs=work.programs, degrees=work.degrees).behind
-    keep_at_the_end(world, recorder.keep_what_is_there)
+    words.keep = recorder.keep_what_is_there
     try:
         _play(options, player, program.init, program.iterations, recorder)
         agreed(world, recorder.keep)
-        lines = _report(options, work, world, recorder)
+        came = _report(options, work, world, recorder)
     except BaseException as error:
         failed(world, error)
         recorder.keep_what_is_there()
         raise
-    world.close()
-    return lines
+    close_groups(groups.values())
+    return came
 
 
 def _recorder(options: RunOptions, work: Work, world: World) -> Recorder:
@@ -163,7 +182,7 @@ def _play(
         agreed(player.world, partial(recorder.take, played))
 
 
-def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -> list[str]:
+def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -> Came:
     """The summary of rank 0, and every rank's times in a file."""
     stage = work.degrees.stage_of(world.rank)
     mine = [
@@ -180,10 +199,10 @@ def _report(options: RunOptions, work: Work, world: World, recorder: Recorder) -
     path = options.results / LOG_FOLDER / f"{work.name}{RANKS_ENDING}"
     agreed(world, lambda: write_ranks(path, everyone) if world.leads else None)
     if not world.leads or recorder.file is None:
-        return []
+        return Came(log=Log(), lines=[])
     left_out = work.programs[stage].left_out
     notes = [f"{left_out} rows over groups of one rank left out"] if left_out else []
     log = Log.of(recorder.rows)
     slow = [one.line() for one in slow_ranks(everyone)]
     wrote = [f"wrote {recorder.file.path}", f"wrote {path}"]
-    return [*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote]
+    return Came(log=log, lines=[*summary_lines(log), *notes, *outlier_lines(log), *slow, *wrote])

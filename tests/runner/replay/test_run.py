@@ -22,7 +22,6 @@ def played(
     path = tmp_path / "one_workload.csv"
     Workload(items=[END, *items, END]).write(path, {"world_size": 1})
     options = RunOptions(
-        read=lambda world: read_work([path], TYPED, world),
         results=tmp_path / "results",
         device="cpu",
         compute=compute,
@@ -30,7 +29,7 @@ def played(
         epochs=epochs,
         quiet=True,
     )
-    lines = run_workload(options, RankLayout())
+    lines = run_workload(options, lambda world: read_work([path], TYPED, world), RankLayout())
     return Log.load(tmp_path / "results" / "comm_logs" / "one_log.csv"), lines
 
 

@@ -20,22 +20,25 @@ from workload.simai.export import ALL
 
 def write_general_files(made: Generated, options: argparse.Namespace, path: Path) -> list[tuple[Path, int]]:
     """Each file written with its number of rows: one, or one for every chosen stage."""
-    arguments = _arguments(options)
-    if options.frame in (DEEPSPEED, FSDP):
-        return [(path, Workload(items=_sharded(made, options)).write(path, arguments))]
+    arguments = general_arguments(options)
+    workloads = general_workloads(made, options)
     written = []
-    works = [
-        replace(work, position=position, count=1)
+    for position, workload in workloads:
+        target = path if len(workloads) == 1 else path.with_stem(f"{path.stem}-stage{position}")
+        told = {} if options.frame in (DEEPSPEED, FSDP) else {"stage": position}
+        written.append((target, workload.write(target, arguments | told)))
+    return written
+
+
+def general_workloads(made: Generated, options: argparse.Namespace) -> list[tuple[int, Workload]]:
+    """Each chosen stage's position and rows, which are made as they are read."""
+    if options.frame in (DEEPSPEED, FSDP):
+        return [(0, Workload(items=_sharded(made, options)))]
+    return [
+        (position, Workload(items=_planned(made, options, replace(work, position=position, count=1))))
         for work in made.works
         for position in _positions(work, made.stage)
     ]
-    for work in works:
-        target = path if len(works) == 1 else path.with_stem(f"{path.stem}-stage{work.position}")
-        rows = Workload(items=_planned(made, options, work)).write(
-            target, arguments | {"stage": work.position}
-        )
-        written.append((target, rows))
-    return written
 
 
 def _positions(work: StageWork, stage: str) -> range:
@@ -100,7 +103,7 @@ def _sharded(made: Generated, options: argparse.Namespace) -> Iterator[GeneralIt
     return zero3_items(modules, zero) if zero.stage == 3 else zero12_items(modules, zero)
 
 
-def _arguments(options: argparse.Namespace) -> Arguments:
+def general_arguments(options: argparse.Namespace) -> Arguments:
     """What was typed, as plain values."""
     return {
         name: value if isinstance(value, str | int | float | bool) or value is None else str(value)

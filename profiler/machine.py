@@ -53,7 +53,7 @@ def machine_facts(world: World, sheet: MatchedSheet | None, date: str) -> Machin
         gpus_per_node=world.layout.local_size,
         driver=nvidia_smi("driver_version", device) if on_gpu else "",
         torch=str(torch.__version__),
-        nccl=".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else "",
+        nccl=".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else "",  # type: ignore[no-untyped-call]
         date=date,
         cluster=sheet.stem if sheet else "",
     )

@@ -14,6 +14,7 @@ from runner.replay.planned import planned_work
 from runner.replay.stage_files import Typed, Work, read_work
 from runner.replay.suite_file import read_suite
 from runner.run_flags import DEGREES, add_aiob, add_analyse, add_run, add_suite
+from runner.train_verb import add_train, train
 from solver.request import Request
 from spec.errors import ConfigError
 from spec.program.ending import uninterrupted
@@ -145,6 +146,7 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
 
 
 VERBS: dict[str, Verb] = {
+    "train": Verb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
     "run": Verb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
     "suite": Verb(
         what="run many workloads in a row, and go on where it ended (torchrun)",

@@ -25,6 +25,7 @@ LISTEN_S = LISTENS * BEAT_S
 
 ANSWER_S = 5.0
 MOST_LETTERS = 120
+MOST_SHOWN = 4
 FAILED = "failed"
 """Key of the rank that has said why the run ends."""
 
@@ -57,6 +58,8 @@ class Watch:
     """What is left of the run, for the line that ends it."""
     doing: str = "starting"
     place: str = ""
+    inside: Callable[[], str] = lambda: ""
+    """Which operation of that this rank is in, where somebody can tell."""
     steps: int = 0
     since: float = field(default_factory=time.monotonic)
     ends: Callable[[int], object] = os._exit
@@ -129,7 +132,7 @@ class Watch:
         living = {rank: beat for rank, beat in second.items() if beat is not None}
         late = list(self.behind(living))
         if len(late) == self.size:
-            return self._said("all ranks stand still", cause)
+            return self._said(f"all ranks stand still{apart(living)}", cause)
         return self._said(f"{ranks_named(late)} behind the others", cause, living[late[0]].doing)
 
     def _said(self, what: str, cause: str, doing: str = "") -> str:
@@ -171,7 +174,9 @@ class Watch:
     def _beat(self) -> None:
         self._count += 1
         with self._lock:
-            beat = f"{self._count} {self.steps} {self.place or '-'} {self.doing}"
+            inside = self.inside()[:MOST_LETTERS]
+            doing = f"{self.doing}, in {inside}" if inside else self.doing
+            beat = f"{self._count} {self.steps} {self.place or '-'} {doing}"
             self.store.set(f"beat/{self.rank}", beat)
 
     def _run(self) -> None:
@@ -201,6 +206,14 @@ def read_beat(text: bytes) -> Beat:
     """A beat as written."""
     count, steps, place, doing = text.decode("utf-8", "replace").split(" ", 3)
     return Beat(int(count), int(steps), "" if place == "-" else place, doing)
+
+
+def apart(beats: Mapping[int, Beat]) -> str:
+    """What each rank does, the first few, where they do not do the same."""
+    if len({beat.doing for beat in beats.values()}) == 1:
+        return ""
+    shown = [f"rank {rank} in {beat.doing}" for rank, beat in list(beats.items())[:MOST_SHOWN]]
+    return f" ({'; '.join([*shown, '...'] if len(beats) > MOST_SHOWN else shown)})"
 
 
 def lives(first: Beat | None, second: Beat | None) -> bool:

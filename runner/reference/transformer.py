@@ -125,6 +125,7 @@ def stage_of(model: ModelSpec, share: Share, around: Surroundings, cut: Cut) -> 
             for parameter_name, parameter in module.named_parameters(prefix=path, recurse=False):
                 _fill(parameter.data, parameter_name, module)
         cut(name, part)
+        part.place = name  # type: ignore[assignment]
         parts[name] = part
     return Stage(parts)
 

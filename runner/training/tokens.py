@@ -1,5 +1,7 @@
 """Synthetic tokens: the same for a sequence of a step whatever the plan."""
 
+import zlib
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ def step_tokens(step: int, sequences: range, seq_len: int, vocab: int) -> Tensor
     """[sequences, seq_len + 1] on the host; token t + 1 is what token t should foretell."""
     rows = []
     for sequence in sequences:
-        generator = torch.Generator().manual_seed((step << 32) + sequence)
+        seed = zlib.crc32(f"{step}.{sequence}".encode())
+        generator = torch.Generator().manual_seed(seed)
         rows.append(torch.randint(vocab, (seq_len + 1,), generator=generator))
     return torch.stack(rows)

@@ -1,0 +1,171 @@
+"""What this trainer does not run, each said in one line: what its model has no part for, and plans that torch's own
+APIs have no way of running."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ops.layout import Layout
+from ops.recompute.layers import CORE_ATTENTION, Recompute
+from runner.reference.feed_forward import ACTIVATIONS
+from runner.training.trainer import Training
+from solver.schedules.registry import Schedule
+from spec.errors import ConfigError
+from spec.job import JobSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockSpec, ModelSpec, MoeSpec, PositionKind
+
+Refusal = tuple[str, Any, str]
+"""Key, value, what is allowed."""
+
+
+def check_model(model: ModelSpec, where: str) -> None:
+    """Raise ConfigError for a model, read from ``where``, that the reference transformer is not."""
+    _refuse(where, _model(model))
+
+
+def check_plan(training: Training, job: JobSpec) -> None:
+    """Raise ConfigError for a plan or a job that is not run."""
+    _refuse("train", _job(job))
+    _refuse("train", _strategy(training))
+    _refuse("train", _pipeline(training))
+    _refuse("train", _copies(training))
+    _refuse("train", _shapes(training))
+    _refuse("train", _recompute(training, job))
+
+
+def _refuse(where: str, refusals: Iterator[Refusal]) -> None:
+    for key, value, allowed in refusals:
+        raise ConfigError(where=where, key=key, value=value, allowed=f"{allowed} (train runs no other)")
+
+
+def _model(model: ModelSpec) -> Iterator[Refusal]:
+    if model.position is PositionKind.LEARNED:
+        yield "position", model.position.value, "rotary or none"
+    if model.tied_embeddings:
+        yield "tied_embeddings", True, "false"
+    if model.embedding_norm:
+        yield "embedding_norm", True, "false"
+    for run in model.blocks:
+        yield from _block(run.block)
+
+
+def _block(block: BlockSpec) -> Iterator[Refusal]:
+    mixer = block.mixer
+    if not isinstance(mixer, AttentionSpec) or mixer.kind is AttentionKind.MLA:
+        name = "none" if mixer is None else getattr(mixer, "kind", mixer.name)
+        yield "mixer", str(name), "multi-head or grouped-query attention"
+        return
+    for key in ("window", "qk_norm", "sinks", "output_gate"):
+        if getattr(mixer, key):
+            yield key, getattr(mixer, key), "none"
+    if block.mtp or block.parallel_residual or not block.feeds_forward:
+        yield "block", "mtp, parallel or half", "attention, then a feed-forward layer"
+    if block.moe is not None:
+        yield from _experts(block.moe)
+    half = block.moe or block.mlp
+    if half is not None and half.activation not in ACTIVATIONS:
+        yield "activation", half.activation, f"one of {', '.join(ACTIVATIONS)}"
+
+
+def _experts(moe: MoeSpec) -> Iterator[Refusal]:
+    for key in ("bias", "shared_gate", "router_bias", "clamped", "latent_hidden", "capacity_factor"):
+        if getattr(moe, key):
+            yield f"experts' {key}", getattr(moe, key), "none"
+    if moe.route_groups > 1:
+        yield "experts' route_groups", moe.route_groups, "1"
+
+
+def _job(job: JobSpec) -> Iterator[Refusal]:
+    if job.optimizer != "adamw":
+        yield "optimizer", job.optimizer, "adamw"
+    for key in ("adapter_rank", "dropout", "document_tokens", "cuda_graphs", "moe_capacity_factor"):
+        if getattr(job, key):
+            yield key, getattr(job, key), "none"
+    if not job.flash_attention:
+        yield "flash_attention", False, "true"
+
+
+def _strategy(training: Training) -> Iterator[Refusal]:
+    plan, traits = training.plan, training.plan.sharding.traits
+    if traits.exchanges_heads or traits.copies.has_weight_groups:
+        yield (
+            "strategy",
+            plan.strategy,
+            "mtp or msp; cp exchanges heads with --job context_parallel=all_to_all",
+        )
+    kept = int(plan.sharding.saved_input_shards(Layout.of(plan.tp, tp=plan.tp))[0])
+    if kept > 1:
+        yield "strategy", plan.strategy, "mtp or msp: DTensor keeps gathered inputs for the backward"
+    experts = any(run.block.moe is not None for run in training.model.blocks)
+    if experts and plan.tp > 1 and not training.tokens_cut:
+        yield "strategy", plan.strategy, "msp with experts: their tokens must be cut over tp"
+    if plan.etp > 1:
+        yield "etp", plan.etp, "1"
+    if plan.optimizer_offload or plan.offloaded_layers:
+        yield "optimizer_offload, offloaded_layers", (plan.optimizer_offload, plan.offloaded_layers), "0"
+
+
+def _pipeline(training: Training) -> Iterator[Refusal]:
+    plan, layers = training.plan, training.model.num_layers
+    if plan.pp == 1 and plan.vpp > 1:
+        yield "vpp", plan.vpp, "1 without a pipeline"
+    if plan.pp > 1 and plan.schedule is not Schedule.ONE_F_ONE_B:
+        yield "schedule", plan.schedule.value, "1f1b, interleaved with vpp"
+    if plan.num_micro < plan.pp:
+        yield "micro-batches", plan.num_micro, f"pp {plan.pp} or more"
+    if plan.vpp > 1 and plan.num_micro % plan.pp:
+        yield "micro-batches", plan.num_micro, f"with vpp a multiple of pp {plan.pp}"
+    if not plan.stage_layout and layers % (plan.pp * plan.vpp):
+        yield "layers", layers, f"a multiple of pp x vpp = {plan.pp * plan.vpp}, or a layout"
+
+
+def _copies(training: Training) -> Iterator[Refusal]:
+    plan = training.plan
+    ranks = plan.dp * plan.cp
+    if ranks % plan.zero_size:
+        yield "zero_size", plan.zero_size, f"a divisor of dp x cp = {ranks}"
+    apart = plan.ep > 1 or plan.tp > 1
+    experts = any(run.block.moe is not None for run in training.model.blocks)
+    if experts and apart and plan.zero_stage and plan.zero_size != ranks:
+        yield "zero_size", plan.zero_size, f"with experts dp x cp = {ranks}"
+    if plan.world_size // plan.pp % plan.ep:
+        yield "ep", plan.ep, f"a divisor of the {plan.world_size // plan.pp} ranks of a stage"
+    if plan.ep > 1 and not experts:
+        yield "ep", plan.ep, "1 for a model without experts"
+
+
+def _shapes(training: Training) -> Iterator[Refusal]:
+    plan, model, cp = training.plan, training.model, training.plan.cp
+    if cp > 1 and training.context_parallel not in ("all_gather", "all_to_all"):
+        yield "context_parallel", training.context_parallel, "--job context_parallel=all_gather or all_to_all"
+    exchanges = training.context_parallel == "all_to_all"
+    chunks = 1 if cp == 1 else cp if exchanges else 2 * cp
+    pieces = chunks * (plan.tp if training.tokens_cut else 1)
+    if training.seq_len % pieces:
+        yield "seq_len", training.seq_len, f"a multiple of {pieces} under this plan"
+    if model.vocab % plan.tp:
+        yield "vocab", model.vocab, f"a multiple of tp {plan.tp}"
+    for run in model.blocks:
+        yield from _widths(run.block, plan.tp, plan.tp * cp if exchanges else plan.tp)
+        if run.block.moe is not None and run.block.moe.num_experts % plan.ep:
+            yield "ep", plan.ep, f"a divisor of {run.block.moe.num_experts} experts"
+
+
+def _widths(block: BlockSpec, tp: int, heads: int) -> Iterator[Refusal]:
+    mixer = block.mixer
+    if isinstance(mixer, AttentionSpec):
+        for key in ("num_heads", "num_kv_heads"):
+            if getattr(mixer, key) % heads:
+                yield key, getattr(mixer, key), f"a multiple of the {heads} ranks that cut heads"
+    shared = block.moe.shared_ffn_hidden if block.moe is not None else 0
+    width = block.mlp.ffn_hidden if block.mlp is not None else shared
+    if width % tp:
+        yield "ffn_hidden", width, f"a multiple of tp {tp}"
+
+
+def _recompute(training: Training, job: JobSpec) -> Iterator[Refusal]:
+    plan, selective = training.plan, job.preset.recomputation.selective
+    if plan.recompute_modules:
+        yield "recompute_modules", plan.recompute_modules, "none"
+    if plan.recompute is Recompute.SELECTIVE and selective != CORE_ATTENTION:
+        yield "recompute", f"selective of {selective or 'nothing'}", "none, full, or selective of core_attn"

@@ -1,0 +1,95 @@
+"""What is asked of a training run, and what is refused with one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from profiler.device import Device
+from runner.training.asking import Asked, Typed, ask
+from spec.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU = Device(kind="cpu")
+
+
+def asked(world_size: int = 4, config: str = "tiny_internlm2.py", **typed: Any) -> Asked:
+    return ask(Typed(root=ROOT, config=ROOT / "configs" / config, **typed), CPU, world_size)
+
+
+def test_the_config_says_plan_batch_and_format() -> None:
+    found = asked()
+    plan = found.plan
+    assert (plan.strategy, plan.tp, plan.dp, plan.zero_stage, plan.zero_size) == ("msp", 2, 2, 1, 2)
+    assert (plan.micro_batch, plan.num_micro, found.training.seq_len) == (1, 4, 256)
+    assert (found.dtype, found.training.compute) == ("bf16", torch.bfloat16)
+    assert found.training.tokens_cut
+
+
+def test_a_typed_plan_may_say_dp() -> None:
+    assert asked(plan="tp=2,dp=2").plan.dp == 2
+    assert asked(plan="dp=4").plan.dp == 4
+    assert not asked(plan="tp=2").training.tokens_cut
+
+
+def test_micro_batches_make_the_batch() -> None:
+    found = asked(plan="pp=2,micro_batch=2", micro_batches=6, seq_len=64)
+    assert found.plan.num_micro == 6
+    assert found.question.job.global_batch_tokens == 2 * 2 * 6 * 64
+
+
+def test_the_format_asked_for_is_that_of_everything() -> None:
+    found = asked(dtype="fp32")
+    assert found.training.compute is found.training.reduce is torch.float32
+    assert found.question.job.precision.compute == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"plan": "tp=2,dp=4"}, "dp = 4: 2, what tp 2 x pp 1 x cp 1 leave of 4 processes"),
+        ({"plan": "dp=0"}, "dp=N once"),
+        ({"plan": "tp=2,dp=2", "world_size": 3}, "a divisor of the world size 3"),
+        ({"plan": "strategy=isp,tp=2,wp=2"}, "strategy = 'isp': mtp or msp"),
+        ({"plan": "strategy=ulysses,tp=2"}, "strategy = 'ulysses': mtp or msp"),
+        ({"plan": "strategy=fsp,tp=2"}, "DTensor keeps gathered inputs"),
+        ({"plan": "pp=4,schedule=zb-h1"}, "schedule = 'zb-h1': 1f1b"),
+        ({"plan": "pp=4", "micro_batches": 2}, "micro-batches = 2: pp 4 or more"),
+        ({"plan": "pp=2,vpp=2", "micro_batches": 3}, "with vpp a multiple of pp 2"),
+        ({"plan": "pp=2,vpp=3", "micro_batches": 4}, "layers = 4: a multiple of pp x vpp = 6"),
+        ({"plan": "cp=2"}, "context_parallel = 'ring'"),
+        (
+            {"plan": "cp=4", "job": {"context_parallel": "all_gather"}, "seq_len": 100, "micro_batches": 1},
+            "seq_len = 100: a multiple of 8",
+        ),
+        (
+            {"plan": "cp=4,tp=2", "job": {"context_parallel": "all_to_all"}, "world_size": 8},
+            "num_kv_heads = 4: a multiple of the 8 ranks that cut heads",
+        ),
+        ({"plan": "tp=8", "world_size": 8}, "num_kv_heads = 4"),
+        ({"plan": "ep=2"}, "ep = 2: 1 for a model without experts"),
+        ({"plan": "ep=4,tp=2", "config": "8x7B_mixtral.py"}, "msp with experts"),
+        (
+            {"plan": "ep=2,zero_stage=1,zero_size=2", "config": "8x7B_mixtral.py"},
+            "zero_size = 2: with experts",
+        ),
+        ({"plan": "recompute=selective", "framework": "fsdp"}, "selective of every_second_product"),
+        ({"plan": "tp=2", "job": {"optimizer": "muon"}}, "optimizer = 'muon': adamw"),
+        ({"plan": "tp=2", "job": {"dropout": True}}, "dropout = True: none"),
+        (
+            {"plan": "tp=2", "config": "671B_deepseek_v3.toml", "global_batch_tokens": 1 << 16},
+            "mixer = 'mla': multi-head or grouped-query attention",
+        ),
+        (
+            {"plan": "tp=2", "config": "7B_gpt.toml", "global_batch_tokens": 1 << 16},
+            "position = 'learned': rotary or none",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_not_run_is_refused(typed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(**typed)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,146 @@
+"""Training runs from the command line: one process, a plan that is refused on all ranks, ranks that go wrong."""
+
+import csv
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiler.ranks.rank_layout import RankLayout
+from runner.training.asking import Typed
+from runner.training.run import TrainOptions, run_training
+from solver.answer.mfu import model_flops_per_sequence
+from spec.errors import UserError
+from spec.job import JobSpec, precision_of
+from spec.presets.registry import PRESETS
+from spec.readers.read_config import read_config
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIG = ROOT / "configs" / "tiny_internlm2.py"
+PATIENCE_S = 300.0
+CPU_PEAK_FLOPS = 160e9  # configs/clusters/cpu.toml
+
+
+def environment() -> dict[str, str]:
+    """This environment with one thread a process and nothing of an outer launcher."""
+    outer = ("SLURM_", "MASTER_", "LOCAL_", "TORCHELASTIC_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
+    for name in ("RANK", "WORLD_SIZE"):
+        kept.pop(name, None)
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command += [f"--master-port={port}", str(ROOT / "run_workload.py"), "train", "--device", "cpu", *words]
+    return subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+
+def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
+    said: list[str] = []
+    typed = Typed(root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32")
+    options = TrainOptions(
+        typed=typed, device="cpu", steps=3, warmup=1, results=tmp_path / "results", say=said.append
+    )
+    lines = run_training(options, RankLayout())
+    assert said == [said[0]]
+    assert "4,065,536 parameters" in said[0]
+    (written,) = tmp_path.glob("results/*_train.json")
+    record = json.loads(written.read_text())
+    assert len(record["steps_s"]) == len(record["losses"]) == 3
+    assert record["step_s"] == pytest.approx(sum(record["steps_s"]) / 3)
+    assert record["tokens_per_gpu_per_s"] == pytest.approx(4 * 32 / record["step_s"])
+    model, preset = read_config(CONFIG).model, PRESETS["internevo"]
+    job = JobSpec(
+        world_size=1,
+        seq_len=32,
+        global_batch_tokens=128,
+        preset=preset,
+        precision=precision_of(preset, "fp32"),
+    )
+    flops = 4 * model_flops_per_sequence(model, job)
+    assert record["mfu"] == pytest.approx(flops / CPU_PEAK_FLOPS / record["step_s"])
+    assert (record["allocated_bytes"], record["reserved_bytes"]) == (None, None)
+    assert record["resident_bytes"] > 3 * 4 * 4_065_536  # weights and two moments
+    # ln(1024) = 6.93: nothing can be learnt of random tokens.
+    assert record["losses"] == [pytest.approx(6.93, abs=0.3)] * 3
+    (steps,) = tmp_path.glob("results/*_steps.csv")
+    rows = list(csv.DictReader(steps.open()))
+    assert [float(row["loss"]) for row in rows] == pytest.approx(record["losses"], abs=1e-5)
+    assert any(line.startswith("step ") for line in lines)
+
+
+def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
+    options = TrainOptions(typed=Typed(root=ROOT, config=CONFIG, plan="tp=2,dp=2"), device="cpu")
+    with pytest.raises(UserError, match=r"divisor of the world size 1"):
+        run_training(options, RankLayout())
+
+
+@pytest.mark.nightly
+@pytest.mark.distributed
+def test_ranks_train_and_rank_zero_says_it(tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    words = ["--config", str(CONFIG), "--plan", "tp=2,strategy=msp,zero_stage=1", "--seq_len", "32"]
+    ran = torchrun(4, *words, "--steps", "2", "--warmup", "1", "--json", str(path))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("\nmfu ") == 1
+    record = json.loads(path.read_text())
+    assert (record["plan"]["dp"], record["plan"]["tp"], record["dtype"]) == (2, 2, "bf16")
+    assert record["losses"][1] < 7.0
+
+
+@pytest.mark.nightly
+@pytest.mark.distributed
+def test_all_ranks_end_with_one_line_for_a_plan_that_cannot_be_run() -> None:
+    words = ["--config", str(CONFIG), "--plan", "strategy=isp,tp=2"]
+    ran = torchrun(2, *words)
+    assert ran.returncode != 0
+    assert [line for line in ran.stderr.splitlines() if line.startswith("error:")] == [
+        "error: train: strategy = 'isp': mtp or msp; cp exchanges heads with --job context_parallel=all_to_all "
+        "(train runs no other)"
+    ]
+    assert re.findall(r"(?m)^ +exitcode\s*: (-?\d+)", ran.stderr) == ["2", "2"]
+
+
+@pytest.mark.nightly
+@pytest.mark.distributed
+def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
+    program = str(Path(__file__).with_name("going_wrong.py"))
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", program, "dies", "hangs", "fills"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    runs = {each["way"]: (each["statuses"], each["said"].splitlines()) for each in found}
+    patterns = {
+        "dies": ([2, 7], r"error: rank 1 gone or stopped in step 2 \(rank 0: the backward: .*\)"),
+        "hangs": (
+            [2, 2],
+            r"error: all ranks stand still \(rank 0 in step 2, in all_gather\w* over cp \(ranks 0, 1\) in "
+            r"SelfAttention of blocks\.\d; rank 1 in step 2, in FeedForward of blocks\.\d\) in step 2",
+        ),
+        "fills": (
+            [2, 2],
+            r"error: rank 1: out of memory in step 2, in FeedForward of blocks\.3 \(Tried to allocate 20\.00 GiB\)",
+        ),
+    }
+    assert list(runs) == list(patterns)
+    for way, (statuses, pattern) in patterns.items():
+        assert runs[way][0] == statuses
+        assert len(runs[way][1]) == 1
+        assert re.fullmatch(pattern, runs[way][1][0]), runs[way]

@@ -38,11 +38,13 @@ class Blend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """``value`` of the target, ``distance`` to the nearest sample (log2 units) and whether the lines
-    read lie on both sides of the query in every coordinate (``inside``); all of length Q."""
+    """``value`` of the target, ``distance`` to the nearest sample and how much of it lies ``beyond`` the long end of that
+    sample's line (log2 units), and whether the lines read lie on both sides of the query in every coordinate
+    (``inside``); all of length Q."""
 
     value: FloatArray
     distance: FloatArray
+    beyond: FloatArray
     inside: BoolArray
 
 
@@ -100,19 +102,19 @@ def read_lines(arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray 
     size = points.shape[0]
     lines = arrays["coords"].shape[0]
     rows = max(1, CHUNK_CELLS // max(1, lines))
-    value, distance = np.empty(size), np.empty(size)
+    value, distance, beyond = np.empty(size), np.empty(size), np.empty(size)
     inside = np.empty(size, dtype=np.bool_)
     for start in range(0, size, rows):
         part = slice(start, min(size, start + rows))
-        value[part], distance[part], inside[part] = _read_part(
+        value[part], distance[part], beyond[part], inside[part] = _read_part(
             arrays, blend, points[part], None if skip is None else skip[part]
         )
-    return Reading(value=value, distance=distance, inside=inside)
+    return Reading(value=value, distance=distance, beyond=beyond, inside=inside)
 
 
 def _read_part(
     arrays: Arrays, blend: Blend, points: FloatArray, skip: IntArray | None
-) -> tuple[FloatArray, FloatArray, BoolArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
     axis = int(arrays["axis"][0])
     along, others = points[:, axis], np.delete(points, axis, axis=1)
     # arithmetic in place: these are the largest arrays of a fit, and it asks hundreds of times
@@ -137,8 +139,11 @@ def _read_part(
     low = offsets.min(axis=1, initial=np.inf) <= 1e-9
     high = offsets.max(axis=1, initial=-np.inf) >= -1e-9
     reached = np.maximum(np.take_along_axis(gap, nearest, axis=1), 0.0).min(axis=1) <= 1e-9
-    nearest_sample = np.sqrt((np.square(offsets).sum(axis=2) + away**2).min(axis=1))
-    return value, nearest_sample, (low & high).all(axis=1) & reached
+    away_squared = np.square(offsets).sum(axis=2) + away**2
+    first = away_squared.argmin(axis=1)[:, None]
+    distance = np.sqrt(np.take_along_axis(away_squared, first, axis=1)[:, 0])
+    end = arrays["high"][np.take_along_axis(nearest, first, axis=1)[:, 0]]
+    return value, distance, np.maximum(along - end, 0.0), (low & high).all(axis=1) & reached
 
 
 def _interpolate(arrays: Arrays, nearest: IntArray, along: FloatArray) -> tuple[FloatArray, FloatArray]:

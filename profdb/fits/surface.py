@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profdb.fits.line_ends import end_slope
 from profdb.fits.lines import Blend, build_lines, line_axis, line_of, read_lines, scaled, scaled_lines
 from profdb.fits.prediction import Arrays, Prediction
 from profdb.fits.trees import fit_trees, read_trees
@@ -106,7 +107,10 @@ def predict_surface(arrays: Arrays, shapes: Shapes) -> Prediction:
     """Read a fitted surface at ``shapes``."""
     blend = CANDIDATES[int(arrays["blend"][0])]
     reading = read_lines(arrays, blend, scaled(shapes.points, arrays["metric"]))
-    spread = np.hypot(arrays["noise"][0], arrays["error_slope"][0] * reading.distance)
+    slope = float(arrays["error_slope"][0])
+    across = slope * np.sqrt(np.maximum(reading.distance**2 - reading.beyond**2, 0.0))
+    along = end_slope(arrays, slope) * reading.beyond if reading.beyond.any() else 0.0 * across
+    spread = np.sqrt(arrays["noise"][0] ** 2 + across**2 + along**2)
     value, share = reading.value, float(arrays["tree_share"][0])
     if share > 0.0:
         value = _mixed(value, read_trees(arrays, shapes.points), share, reading.distance)

@@ -14,7 +14,7 @@ from profiler.device import Device, choose_device
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World, open_world
 from runner.groups.agreement import agreed, same_everywhere
-from runner.groups.last_words import failed, keep_at_the_end
+from runner.groups.last_words import failed, last_words
 from runner.training.asking import Asked, Typed, ask
 from runner.training.faults import watched
 from runner.training.measured import Measured, Memory, heading, lines, most, write
@@ -51,7 +51,7 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     same_everywhere(world, repr(asked.training), "the config or the command line")
     if world.leads:
         options.say(heading(asked, device.name))
-    keep_at_the_end(world, lambda: None)
+    last_words(world)
     try:
         with warnings.catch_warnings():
             for message in HARMLESS:

@@ -139,7 +139,7 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
 def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
     from solver.opening import open_asked
-    from solver.report.asked_reasons import print_reasons, reasons_asked
+    from solver.report.asked_reasons import print_reasons, print_sensitivity, reasons_asked
     from solver.report.asked_sweep import print_run, run_asked
     from solver.report.result_files import write_json
     from solver.report.shown import obstacles, priced, searched
@@ -166,6 +166,8 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
         answers = shown.answers
         record = shown.record | print_run(run, opened, answers[0])
         record |= print_reasons(reasons, opened, answers)
+        if options.sensitivity:
+            record |= print_sensitivity(request, asked, opened, answers[0])
     finally:
         if opened.times.kept is not None:
             opened.times.kept.keep()

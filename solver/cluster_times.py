@@ -94,13 +94,13 @@ def times_of(
     if request.transfer:
         return _restated(held, cluster, request.root)
     if profile is None or not suits:
-        return _without_profile(held, cluster, missing=request.missing)
+        return without_profile(held, cluster, missing=request.missing)
     kept = KeptBook(cluster, cache_folder()) if request.missing == "modelled" else None
     book = CurveBook(profile, missing=request.missing, modelled=kept, on_demand=on_demand)
     return ClusterTimes(book=book, profile=profile, source="", kept=kept, on_demand=on_demand)
 
 
-def _without_profile(held: Held, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
+def without_profile(held: Held, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
     """The sheet alone, or for the GPU of a measured profile the sheet's network."""
     profile, kept = held.profile, KeptBook(cluster, cache_folder())
     if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:

@@ -202,6 +202,11 @@ def add_reasons(group: "argparse._ArgumentGroup") -> None:
         ),
     ):
         group.add_argument(f"--{name}", metavar="PLAN", action="append", help=means)
+    group.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, products in fp8",
+    )
     group.add_argument("--compare", metavar="PLAN", nargs="+", help="plans side by side")
 
 

@@ -4,14 +4,19 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from tqdm import tqdm
+
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
 from solver.decision.explained import explained
 from solver.decision.named_plans import NamedPlan, answer_named, named_plan
+from solver.decision.sensitivity import sensitivities
 from solver.opening import Opened
+from solver.report.beside import sensitivity_lines, sensitivity_record
 from solver.report.reasons import compared_lines, explained_lines, why_not_lines
 from solver.report.result_files import answer_record
 from solver.report.shown import obstacles
+from solver.request import Asked, Request
 from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan
 from spec.units import seconds_to_ms
@@ -45,6 +50,13 @@ def reasons_asked(options: argparse.Namespace) -> Reasons:
             key="why_not",
             value=options.why_not,
             allowed="with --run_all_solu, whose best plan wins",
+        )
+    if options.sensitivity and not options.run_all_solu:
+        raise ConfigError(
+            where="--sensitivity",
+            key="sensitivity",
+            value=True,
+            allowed="with --run_all_solu, whose best plan it changes",
         )
     if options.compare and not 2 <= len(options.compare) <= MOST_COMPARED:
         allowed = f"2 to {MOST_COMPARED} plans"
@@ -86,3 +98,12 @@ def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> 
         print("", *compared_lines(answers, [cannot(one) for one in answers]), sep="\n")
         record["compare"] = [answer_record(one) | {"broken": cannot(one)} for one in answers]
     return record
+
+
+def print_sensitivity(request: Request, asked: Asked, opened: Opened, best: Answer) -> dict[str, object]:
+    """Print what three changes would bring; the same as plain values."""
+    with tqdm(total=3, desc="what if", unit="search", disable=None, leave=False) as bar:
+        found = sensitivities(request, asked, opened, tick=bar.update)
+    check_believable([one.answer for one in found if one.answer is not None], opened.source)
+    print("", *sensitivity_lines(best, found), sep="\n")
+    return {"sensitivity": sensitivity_record(found)}

@@ -46,6 +46,7 @@ OF_ONE_PLAN = (
     "write_cases",
     "draw_heatmap",
     "measure_missing",
+    "sensitivity",
 )
 
 

@@ -16,6 +16,7 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.space import NO_CONSTRAINTS, full_space
 from solver.question import Question
 from solver.report import tables as report
+from solver.report.beside import beside_lines, beside_record
 from solver.report.explain import why
 from solver.report.result_files import answer_record, question_record, search_record
 from solver.search import SearchResult, price_plan
@@ -41,7 +42,9 @@ def searched(options: argparse.Namespace, opened: Opened) -> Shown:
         result = best_plans(question, opened.constraints, top_k=options.top_k, tick=bar.update)
     check_believable((*result.best, *result.best_of_mode.values(), *result.pareto), opened.source)
     print_search(opened, result)
-    return Shown(answers=result.best, record=search_record(question, result, opened.constraints))
+    record = search_record(question, result, opened.constraints)
+    record |= beside_record(result, usable_bytes(question.cluster))
+    return Shown(answers=result.best, record=record)
 
 
 def print_search(opened: Opened, result: SearchResult) -> None:
@@ -55,7 +58,8 @@ def print_search(opened: Opened, result: SearchResult) -> None:
     for line in why(winner, result.best_of_mode):
         print(f"  {line}")
     print_details(winner, opened.question)
-    print(f"preset   {winner.plan.preset}\n")
+    print(f"preset   {winner.plan.preset}")
+    print(*beside_lines(result, usable_bytes(opened.question.cluster)), sep="\n", end="\n\n")
     print(report.rejected_table(result), end="\n\n")
     if result.nearest_miss:
         print(f"nearest miss: {result.nearest_miss}")

@@ -12,8 +12,12 @@ from spec.dtypes import dtype_bytes
 
 def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
     """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
-    format than the gradients' has a flat copy in theirs beside it."""
+    format than the gradients' has a flat copy in theirs beside it. Where they stay (keeps_buckets), all of them, from the
+    first step to the last (PyTorch reducer.cpp, initialize_buckets)."""
     preset, precision = context.job.preset, context.job.precision
+    if preset.data_parallel.keeps_buckets:
+        copies = (context.layout.dp * context.layout.cp > 1) & reduces_in_backward(context)
+        return np.where(copies, on_rank.total * dtype_bytes(precision.parameter), 0.0)
     elements = np.minimum(on_rank.total, preset.data_parallel.bucket_elements)
     copied = context.reduce_dtype != precision.gradient
     width = dtype_bytes(context.reduce_dtype) + copied * dtype_bytes(precision.gradient)

@@ -80,6 +80,9 @@ class DataParallel:
     shards_master: bool = False
     """What is sharded is the optimizer's own copy of parameters, of which layers gather theirs, and gradients are kept
     in its format (FSDP's MixedPrecision, FSDP2's MixedPrecisionPolicy)."""
+    keeps_buckets: bool = False
+    """Buckets that leave in the backward are flat copies of all gradients in the parameters' format and stay (torch's
+    DistributedDataParallel without gradient_as_bucket_view)."""
     fresh_gradients: bool = False
     """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
     gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2

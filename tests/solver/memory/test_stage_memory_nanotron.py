@@ -1,5 +1,7 @@
 """Memory of nanotron's first stage: its own logs of July 2024, and what shards return in."""
 
+from dataclasses import replace
+
 import pytest
 
 from solver.memory.memory_cost import MemoryCost
@@ -72,3 +74,16 @@ def test_shards_return_through_two_flat_copies_of_the_parameters() -> None:
     assert lists.segment_bytes[0] - whole.segment_bytes[0] == pytest.approx(2 * lists.parameters_bytes[0])
     alone = plan(8, 1, 1, 1, 32)
     assert first_stage({}, alone, 32).segment_bytes[0] < first_stage({}, one, 4).segment_bytes[0] / 8
+
+
+def test_buckets_that_stay_are_all_gradients_in_the_parameters_format() -> None:
+    """torch's reducer.cpp, initialize_buckets: two bytes a parameter beside the fp32 sum; none on one replica, nor where all
+    gradients leave as one buffer."""
+
+    def kept_bytes(dp: int, *, overlaps: bool) -> float:
+        replicas = replace(plan(1, 1, dp, 1, 4), zero_stage=0, zero_size=1)
+        cost = first_stage({"data_parallel.overlap_grad_reduce": overlaps}, replicas, 4)
+        return float((cost.bucket_bytes / cost.parameters_bytes)[0])
+
+    assert kept_bytes(8, overlaps=True) == 1.0
+    assert kept_bytes(1, overlaps=True) == kept_bytes(8, overlaps=False) == 0.0

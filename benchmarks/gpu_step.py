@@ -149,5 +149,10 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
+def main() -> int:
+    """Run one command line; the exit status."""
+    return exit_status(lambda: run(options_of(sys.argv[1:])))
+
+
 if __name__ == "__main__":
-    sys.exit(exit_status(lambda: run(options_of(sys.argv[1:]))))
+    sys.exit(main())

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -12,6 +13,11 @@ from spec.cluster.architecture import ArchitectureSpec
 from spec.errors import ConfigError
 
 SECONDS_FOR_NVIDIA_SMI = 20
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+ASSUMED_CORE_CACHE_BYTES = 2 << 20
+"""Assumption: the second-level cache of a core, half to 2 MiB on servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +130,20 @@ def choose_device(wanted: str, layout: RankLayout) -> Device:
             allowed=f"torch cannot use GPU {local_rank} ({reason}); rehearse with --device cpu",
         ) from error
     return Device(kind="cuda", index=local_rank)
+
+
+def core_cache_bytes(caches: Path = CACHES) -> int:
+    """The larger of the first two levels of cache, which a core has to itself, as Linux tells it (kernel.org,
+    Documentation/ABI/testing/sysfs-devices-system-cpu); ASSUMED_CORE_CACHE_BYTES where nobody does."""
+    sizes = []
+    for cache in caches.glob("index*"):
+        try:
+            level, size = ((cache / name).read_text(encoding="ascii").strip() for name in ("level", "size"))
+        except OSError:
+            continue
+        if level in ("1", "2") and size.removesuffix("K").isdecimal():
+            sizes.append(1024 * int(size.removesuffix("K")))
+    return max(sizes, default=ASSUMED_CORE_CACHE_BYTES)
 
 
 def cpu_name() -> str:

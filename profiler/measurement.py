@@ -13,7 +13,16 @@ from profiler.benchmarks.launched import Launched, Launcher
 from profiler.conditions.clock_watch import MOST_DROP, ClockWatch
 from profiler.conditions.second_look import AGAIN, CLOCK
 from profiler.ranks.world import World
-from profiler.timing import Stopwatch, TrialPlan, burst_length, outliers, spread, stopwatch_for
+from profiler.timing import (
+    ColdStopwatch,
+    Stopwatch,
+    TrialPlan,
+    launches,
+    outliers,
+    spread,
+    stopwatch_for,
+    works_alone,
+)
 
 Notes = dict[str, str | int | float | bool]
 
@@ -31,14 +40,19 @@ class Bench:
     plan: TrialPlan = field(default_factory=TrialPlan)
     device_clock: Stopwatch | None = None
     host_clock: Stopwatch | None = None
+    shared_clock: Stopwatch | None = None
     clocks: ClockWatch = field(default_factory=ClockWatch)
 
     def clock_for(self, launched: Launched) -> Stopwatch:
-        """The device's clock, or the host's for host costs."""
+        """The device's clock, that for what ranks do together, or the host's for host costs."""
+        device = self.world.device
         if launched.on_host:
-            self.host_clock = self.host_clock or HostStopwatch(device=self.world.device)
+            self.host_clock = self.host_clock or HostStopwatch(device=device)
             return self.host_clock
-        self.device_clock = self.device_clock or stopwatch_for(self.world.device)
+        if launched.collective and works_alone(device):
+            self.shared_clock = self.shared_clock or stopwatch_for(device, collective=True)
+            return self.shared_clock
+        self.device_clock = self.device_clock or stopwatch_for(device)
         return self.device_clock
 
 
@@ -107,7 +121,9 @@ def read(reading: Reading, bench: Bench) -> Outcome:
     outcome = attempt(world, case, lambda: own.extend(time_trials(launched, bench, one_call_s)))
     if outcome.ok:
         *reading.trials_s, reading.drop = world.slowest([*own, bench.clocks.drop])
-        remark(reading, bursts(launched, bench.plan, one_call_s)[0] * launched.operations)
+        remark(reading, bursts(launched, bench, one_call_s)[0] * launched.operations)
+        if isinstance(bench.clock_for(launched), ColdStopwatch):
+            reading.notes["timed"] = "CPU seconds, caches swept"
         reading.notes |= bench.clocks.notes()
         if launched.sustained_s:
             # that clocks fall is what it measures
@@ -132,7 +148,7 @@ def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[flo
     """Raw trials of this rank, seconds of one launch; as many on every rank, which agree on ``one_call_s``."""
     clock = bench.clock_for(launched)
     align = bench.world.align if launched.collective else None
-    count, rounds = bursts(launched, bench.plan, one_call_s)
+    count, rounds = bursts(launched, bench, one_call_s)
     if one_call_s < LONG_CALL_S:
         clock.burst(launched.calls, count, align)
     trials_s: list[float] = []
@@ -143,12 +159,12 @@ def time_trials(launched: Launched, bench: Bench, one_call_s: float) -> list[flo
     return trials_s
 
 
-def bursts(launched: Launched, plan: TrialPlan, one_call_s: float) -> tuple[int, int]:
+def bursts(launched: Launched, bench: Bench, one_call_s: float) -> tuple[int, int]:
     """(launches of a trial, trials)."""
     if launched.sustained_s:
         return max(1, math.ceil(1.0 / one_call_s)), launched.sustained_s
-    count = burst_length(one_call_s)
-    return count, plan.trials(one_call_s * count)
+    count, trial_s = launches(bench.clock_for(launched), one_call_s)
+    return count, bench.plan.trials(trial_s)
 
 
 def remark(reading: Reading, launches_per_trial: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from profiler.benchmarks.launched import Call
-from profiler.device import Device
+from profiler.device import Device, core_cache_bytes
 from spec.arrays import BoolArray, FloatArray
 
 SHORTEST_TRIAL_S = 100e-6
@@ -30,6 +30,9 @@ OUTLIER_SCORE = 3.5
 """Modified z-score beyond which a trial is flagged (Iglewicz and Hoaglin 1993, sec. 3.3)."""
 
 LEAST_OUTLIER = 0.05
+
+SWEEP_S = 1e-3
+"""Assumption: reading twice a core's own cache takes about so long; all ranks count trials by it."""
 
 FASTEST_CLOCK_HZ = 2.0e9
 """Assumption: no GPU runs faster, so that holding it busy for n cycles takes at least n / this."""
@@ -76,6 +79,28 @@ class CpuStopwatch:
 
 
 @dataclass(slots=True, kw_only=True)
+class ColdStopwatch:
+    """CPU seconds of the calling thread, launch by launch: other processes do not lengthen them. Before each launch
+    ``sweep``, twice as large as the core's own cache, is read, so that the launch finds neither its operands nor its
+    code there; in a training step as many other operations have come between.
+    """
+
+    sweep: torch.Tensor
+
+    def burst(self, calls: Sequence[Call], count: int, align: Call | None) -> float:
+        """Seconds of one launch (see Stopwatch)."""
+        if align is not None:
+            align()
+        launched_s = 0.0
+        for index in range(count):
+            self.sweep.sum()
+            start = time.thread_time()
+            calls[index % len(calls)]()
+            launched_s += time.thread_time() - start
+        return launched_s / count
+
+
+@dataclass(slots=True, kw_only=True)
 class CudaStopwatch:
     """CUDA events around a burst that is queued while the device is held busy."""
 
@@ -114,14 +139,31 @@ def raise_clocks(device: Device, seconds: float = 1.0) -> None:
         device.synchronize()
 
 
-def stopwatch_for(device: Device) -> Stopwatch:
-    """The clock of a device."""
-    return CudaStopwatch(device=device) if device.kind == "cuda" else CpuStopwatch()
+def works_alone(device: Device) -> bool:
+    """Whether the calling thread does all the work of a launch, so that its CPU seconds are those of the launch."""
+    return device.kind == "cpu" and torch.get_num_threads() == 1
+
+
+def stopwatch_for(device: Device, *, collective: bool = False) -> Stopwatch:
+    """The clock of a device; ranks that wait for each other in a collective read that of the wall."""
+    if device.kind == "cuda":
+        return CudaStopwatch(device=device)
+    if collective or not works_alone(device):
+        return CpuStopwatch()
+    return ColdStopwatch(sweep=torch.ones(2 * core_cache_bytes() // 4))
 
 
 def burst_length(one_call_s: float) -> int:
     """Launches per trial, so that a trial lasts SHORTEST_TRIAL_S."""
     return min(max(math.ceil(SHORTEST_TRIAL_S / max(one_call_s, 1e-9)), 1), LONGEST_BURST)
+
+
+def launches(clock: Stopwatch, one_call_s: float) -> tuple[int, float]:
+    """Launches of a trial, and the seconds that it takes with what comes before each."""
+    if isinstance(clock, ColdStopwatch):
+        return 1, one_call_s + SWEEP_S
+    count = burst_length(one_call_s)
+    return count, one_call_s * count
 
 
 def outliers(trials: FloatArray) -> BoolArray:

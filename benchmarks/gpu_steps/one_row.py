@@ -1,9 +1,11 @@
-"""Runs the step of one case (its JSON the second word, the kind of device the first) and prints one line of JSON: seconds and bytes, or why there are none.
+"""Runs the step of one case and prints one line of JSON: seconds and bytes, or why there are none.
+
+    python benchmarks/gpu_steps/one_row.py cuda CASE       # its JSON (benchmarks.gpu_steps.case)
 
 A process of its own, so that what one case does to a device, its allocator or the compiler stays there. Started by
 torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall, device idle before
-and after. On a CPU they are the CPU seconds of the thread that does all the work, which other processes do not lengthen; only
-the collective is by the wall, from a barrier on.
+and after. On a CPU they are the CPU seconds of the thread that does all the work, which other processes do not
+lengthen; only the collective is by the wall, from a barrier on.
 """
 
 import json
@@ -35,20 +37,22 @@ def one_step(training: Training, device: Device) -> dict[str, float]:
     parts = {}
     several = dist.is_initialized()
     if several:
+        gradients = training.joined_gradients()
         device.synchronize()
         parts["passes_s"] = now() - start
-        parts["communication_s"] = summing_s(training, device)
+        parts["communication_s"] = summing_s(gradients, device)
         start = now()
+        training.averaged_gradients(gradients)
     training.update()
     device.synchronize()
     return parts | {"update_s" if several else "step_s": now() - start}
 
 
-def summing_s(training: Training, device: Device) -> float:
-    """Wall seconds of averaging the gradients, ranks starting together."""
+def summing_s(gradients: torch.Tensor, device: Device) -> float:
+    """Wall seconds of summing the gradients of all ranks, which start together."""
     dist.barrier()
     start = time.perf_counter()
-    training.summed()
+    dist.all_reduce(gradients)
     device.synchronize()
     return time.perf_counter() - start
 

@@ -65,11 +65,13 @@ class Training:
         for words, labels in zip(self.words, self.labels, strict=True):
             self.loss(self.model(words, *self.angles), labels).backward()
 
-    def summed(self) -> None:
-        """Gradients averaged over all ranks: copied into one flat tensor, and back."""
+    def joined_gradients(self) -> torch.Tensor:
+        """All gradients copied into one flat tensor."""
+        return _flatten_dense_tensors([weight.grad for weight in self.weights])
+
+    def averaged_gradients(self, flat: torch.Tensor) -> None:
+        """Gradients out of the flat sum over all ranks, divided by their number."""
         gradients = [weight.grad for weight in self.weights]
-        flat = _flatten_dense_tensors(gradients)
-        dist.all_reduce(flat)
         share = 1.0 / dist.get_world_size()
         for gradient, total in zip(gradients, _unflatten_dense_tensors(flat, gradients), strict=True):
             torch.mul(total, share, out=gradient)

@@ -1,13 +1,14 @@
 """Which GPU a rank takes."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from profiler import device
-from profiler.device import Device, choose_device, nvidia_smi
+from profiler.device import ASSUMED_CORE_CACHE_BYTES, Device, choose_device, core_cache_bytes, nvidia_smi
 from profiler.ranks.meeting import RankFailedError
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World, check_same_machines
@@ -53,3 +54,15 @@ def test_the_driver_is_asked_by_the_gpus_own_name(monkeypatch: pytest.MonkeyPatc
     assert nvidia_smi("driver_version", Device(kind="cuda", index=0)) == "--id=GPU-5a7c01d2"
     monkeypatch.setattr(Device, "identity", "")
     assert nvidia_smi("driver_version", Device(kind="cuda", index=2)) == "--id=2"
+
+
+def test_a_core_has_the_first_two_levels_of_cache_to_itself(tmp_path: Path) -> None:
+    # a Xeon as sysfs tells it: 48 and 32 KiB, 2 MiB, and 105 MiB that all cores share
+    for index, (level, size) in enumerate((("1", "48K"), ("1", "32K"), ("2", "2048K"), ("3", "107520K"))):
+        cache = tmp_path / f"index{index}"
+        cache.mkdir()
+        (cache / "level").write_text(f"{level}\n")
+        (cache / "size").write_text(f"{size}\n")
+    (tmp_path / "index4").mkdir()  # a machine that says nothing of it
+    assert core_cache_bytes(tmp_path) == 2 << 20
+    assert core_cache_bytes(tmp_path / "index3") == ASSUMED_CORE_CACHE_BYTES

@@ -4,18 +4,29 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profdb.cases import GemmCase
+from profiler import timing
+from profiler.benchmarks.launched import Launched
+from profiler.device import Device
+from profiler.measurement import Bench, measure
 from profiler.timing import (
     LONGEST_BURST,
     SHORTEST_TRIAL_S,
+    ColdStopwatch,
     CpuStopwatch,
     TrialPlan,
     burst_length,
+    launches,
     outliers,
     spread,
+    stopwatch_for,
 )
+from profiler.torch_launcher import TorchLauncher
+from tests.profiler.fakes import single_world
 
 times = st.floats(min_value=1e-7, max_value=10.0)
 
@@ -52,6 +63,66 @@ def test_calls_take_turns_and_alignment_is_outside_the_clock() -> None:
     read = CpuStopwatch().burst(calls, 3, align)
     assert order == ["align", "first", "second", "first"]
     assert read < 0.01
+
+
+class Sweep:
+    """Stands for the array that is read; reading it takes CPU seconds."""
+
+    def __init__(self, order: list[str]) -> None:
+        self.order = order
+
+    def sum(self) -> None:
+        self.order.append("sweep")
+        busy(0.005)
+
+
+def busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_a_cold_launch_comes_after_a_sweep_and_reads_its_own_work_alone() -> None:
+    order: list[str] = []
+
+    def call() -> None:
+        order.append("call")
+        busy(0.002)
+        time.sleep(0.02)  # as long as another process has the core
+
+    read = ColdStopwatch(sweep=Sweep(order)).burst((call,), 3, None)  # type: ignore[arg-type]
+    assert order == ["sweep", "call"] * 3
+    # 2 ms of work a launch: neither the sweep's 5 ms nor the 20 ms asleep, and not three launches' 6 ms
+    assert 0.002 <= read < 0.005
+
+
+def test_a_processor_of_one_thread_is_read_cold_and_its_collectives_by_the_wall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "core_cache_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    cold = stopwatch_for(Device(kind="cpu"))
+    assert isinstance(cold, ColdStopwatch)
+    assert cold.sweep.nbytes == 2 << 20
+    assert isinstance(stopwatch_for(Device(kind="cpu"), collective=True), CpuStopwatch)
+    # bursts make small launches readable by the wall's clock; swept ones are launched one by one
+    assert launches(cold, 1e-6)[0] == 1 < launches(CpuStopwatch(), 1e-6)[0]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert isinstance(stopwatch_for(Device(kind="cpu")), CpuStopwatch)
+
+
+def test_samples_of_one_thread_name_their_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    world = single_world()
+    bench = Bench(world=world, launcher=TorchLauncher(world=world), plan=TrialPlan(max_trials=3))
+    sample = measure(GemmCase(m=8, k=8, n=8), bench, "2026-01-01")
+    assert sample.status == "ok"
+    assert (sample.launched["timed"], sample.launched["launches_per_trial"]) == (
+        "CPU seconds, caches swept",
+        1,
+    )
+    together = Launched(case=sample.case, calls=(lambda: None,), implementation="", collective=True)
+    assert isinstance(bench.clock_for(together), CpuStopwatch)
 
 
 @pytest.mark.parametrize(

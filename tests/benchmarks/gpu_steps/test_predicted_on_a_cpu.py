@@ -1,0 +1,65 @@
+"""A profile of this machine's processor, made by two processes over gloo, tells the steps that two processes train.
+
+Compute is held on both sides in CPU seconds of the thread that does it, so that other work on the machine does not
+lengthen it (profiler.timing.ColdStopwatch, benchmarks/gpu_steps/one_row.py). The collective waits for the other process:
+it is by the clock on the wall on both sides, and held where nothing else runs.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.solver.questions import ROOT
+
+pytestmark = [pytest.mark.nightly, pytest.mark.distributed]
+
+WITHIN = 0.15
+COMMUNICATION_FACTOR = 3.0
+"""Two processes and what else runs share the cores while they wait for each other."""
+
+# Attention as large as products, wide and short, and narrow with many tokens; the first adds gradients up.
+SHAPES = {
+    "deep": "--hidden 256 --heads 8 --kv_heads 4 --ffn 896 --vocab 1024 --seq_len 256 --micro_batch 1 --num_micro 2",
+    "wide": "--hidden 512 --layers 2 --heads 8 --kv_heads 8 --ffn 1024 --vocab 2048 --seq_len 128 --micro_batch 2",
+    "narrow": "--hidden 128 --layers 6 --heads 4 --kv_heads 4 --ffn 384 --vocab 512 --seq_len 128 --micro_batch 4",
+}
+
+
+def run(*words: str) -> None:
+    ended = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_steps_are_told_within_15_percent(shape: str, tmp_path: Path) -> None:
+    cases, profile, found = (str(tmp_path / name) for name in ("cases.json", "data.pt", "rows.json"))
+    asked = ["benchmarks/gpu_step.py", "--device", "cpu", "--ranks", "2", *SHAPES[shape].split()]
+    asked += ["--run", "eager", "--recompute", "none"]
+    run(*asked, "--cluster", "cpu", "--write_cases", cases)
+    profiled = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "gen_profiler_data.py"]
+    run(
+        *profiled,
+        "--device",
+        "cpu",
+        "--no_pics",
+        "--max_size",
+        "64MiB",
+        "--cases",
+        cases,
+        "--output",
+        profile,
+    )
+    run(*asked, "--pre_profiling_data_path", profile, "--json", found, "--budget_s", "600")
+    (row,) = json.loads(Path(found).read_text())
+    medians = {part: statistics.median(times) for part, times in row["measured"]["trials"].items()}
+    told = row["predicted"]["parts_s"]
+    computed = medians["passes_s"] + medians["update_s"]
+    ratio = (row["predicted"]["step_s"] - told["dp_comm"]) / computed
+    communicated = told["dp_comm"] / medians["communication_s"]
+    print(f"{shape}: {computed * 1e3:.0f} ms, told {ratio:.3f} of it; communication {communicated:.2f}")
+    assert abs(ratio - 1.0) < WITHIN
+    assert 1.0 / COMMUNICATION_FACTOR < communicated < COMMUNICATION_FACTOR

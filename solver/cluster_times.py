@@ -50,12 +50,16 @@ class Held:
         return self.profile is not None and self.profile.is_measured
 
 
+BETWEEN_RANKS = frozenset({Family.COLLECTIVE, Family.OVERLAP, Family.EXPERT_EXCHANGE})
+"""What was measured of a network, and tells nothing of another."""
+
+
 class OtherNetwork(CurveBook):
     """The curves of a profile for all that runs on one GPU, and the sheet's model of another network."""
 
     def __init__(self, profile: ProfileDatabase, *, missing: str, network: KeptBook) -> None:
         compute: dict[Family, SampleTable] = {
-            family: table for family, table in profile.tables.items() if family is not Family.COLLECTIVE
+            family: table for family, table in profile.tables.items() if family not in BETWEEN_RANKS
         }
         kept = replace(profile, samples=Samples(compute))
         super().__init__(kept, missing=missing, modelled=network if missing == "modelled" else None)

@@ -12,7 +12,9 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, HostTransfer, HostUpdate, HostWork, Op, Ops, Update
 from ops.roles import Role
 from ops.strategies.sharding import Sharding
+from profdb.lookup.overlap_losses import Losses
 from solver.pipeline.spans import PassTimes
+from solver.times.contention import Contention, averaged, lost_by_collective
 from solver.times.op_times import Pricer
 from solver.times.overlap import bucketed
 from solver.times.step_parts import Share, SumByPart, sum_by_part
@@ -77,11 +79,13 @@ def step_times(
     rest = [op for op in ops if op.role not in APART]
     update = [_share(pricer, op, layout) for op in rest]
     products = np.zeros(rows) if passes.products is None else passes.products
-    loss = pricer.contention.loss(np.ones(rows), products)
     if choices.overlap_grad_reduce:
-        reduction = _hidden(reduction, passes.backward_s, buckets, loss)
+        lost = _losses(pricer, layout, ops, Role.GRADIENT_REDUCTION, reduction)
+        contended = _contended(pricer.contention, products, lost)
+        reduction = _hidden(reduction, passes.backward_s, buckets, contended)
     if choices.overlap_param_gather:
-        gather = _hidden(gather, passes.forward_s, buckets, loss)
+        lost = _losses(pricer, layout, ops, Role.PARAMETER_GATHER, gather)
+        gather = _hidden(gather, passes.forward_s, buckets, _contended(pricer.contention, products, lost))
     if preset.offload.optimizer == "backward":
         reduction += [_beside_backward(op, share, passes.backward_s, buckets) for op, share in leaving]
     else:
@@ -91,6 +95,31 @@ def step_times(
         reduction=sum_by_part(reduction, rows),
         update=sum_by_part(update, rows),
         gather=sum_by_part(gather, rows),
+    )
+
+
+def _losses(pricer: Pricer, layout: Layout, ops: Ops, role: Role, shares: list[Share]) -> Losses | None:
+    """What the collectives of ``role`` and products lose to each other, where all were measured, by their seconds."""
+    named = [op for op in ops if op.role is role]
+    return averaged(
+        [(share.seconds, pricer.losses(op, layout)) for op, share in zip(named, shares, strict=True)]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contended:
+    """Shares that computation and the collectives beside it lose while both run."""
+
+    compute: FloatArray
+    comm: FloatArray | float
+
+
+def _contended(contention: Contention, products: FloatArray, lost: Losses | None) -> _Contended:
+    """Of a pass of which a share ``products`` are matrix products."""
+    whole = np.ones_like(products)
+    return _Contended(
+        compute=contention.loss(whole, products, measured=lost),
+        comm=lost_by_collective(whole, products, lost),
     )
 
 
@@ -132,12 +161,14 @@ def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
     )
 
 
-def _hidden(shares: list[Share], pass_s: FloatArray, buckets: FloatArray, loss: FloatArray) -> list[Share]:
+def _hidden(
+    shares: list[Share], pass_s: FloatArray, buckets: FloatArray, contended: _Contended
+) -> list[Share]:
     """All collectives of a kind share the pass; what is left is spread over them in proportion."""
     if not shares:
         return shares
     total = np.sum([share.seconds for share in shares], axis=0)
-    left = bucketed(total, pass_s, buckets, loss)
+    left = bucketed(total, pass_s, buckets, contended.compute, contended.comm)
     fraction = np.divide(left, total, out=np.zeros_like(total), where=total > 0)
     return [
         Share(

@@ -19,8 +19,9 @@ from ops.op import (
     MemoryBound,
     Op,
 )
-from profdb.curvebook import Book
+from profdb.curvebook import Book, CurveBook
 from profdb.lookup.op_queries import attention_query, own_s
+from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_price, published, slowdown
@@ -42,7 +43,8 @@ INSIDE = bools(np.zeros(1))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOp:
     """An operation with its time for N rows; ``part`` and ``family`` say where it is added, ``crosses`` where what is
-    cut into pieces leaves the scale-up domain, over which nobody pipelines it."""
+    cut into pieces leaves the scale-up domain, over which nobody pipelines it; ``losses`` of a collective and products
+    beside it where they were measured."""
 
     op: Op
     part: str
@@ -51,6 +53,7 @@ class TimedOp:
     relative_std: FloatArray
     origin: IntArray
     crosses: BoolArray = field(default_factory=lambda: INSIDE)
+    losses: Losses | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,8 @@ class Pricer:
     three, 0 where there are two), and what a training step does to the times of its parts:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
     ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
-    (solver.times.slowest_gpu); without one, times are taken as they are.
+    (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what collectives and
+    products were measured to lose to each other.
     """
 
     book: Book
@@ -71,6 +75,7 @@ class Pricer:
     middle_ranks: int = 0
     host: HostSpec | None = None
     gpus_per_node: int = 1
+    overlap: OverlapLosses | None = None
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -85,6 +90,7 @@ class Pricer:
             middle_ranks=cluster.middle_ranks,
             host=cluster.host,
             gpus_per_node=cluster.gpus_per_node,
+            overlap=overlap_losses(book.profile) if isinstance(book, CurveBook) else None,
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -100,7 +106,16 @@ class Pricer:
             relative_std=np.broadcast_to(priced.relative_std, (rows,)),
             origin=np.broadcast_to(priced.origin, (rows,)),
             crosses=self._crosses(op, layout),
+            losses=self.losses(op, layout),
         )
+
+    def losses(self, op: Op, layout: Layout) -> Losses | None:
+        """What a collective of NCCL and products beside it lose to each other, for every row of ``layout``; None where
+        nobody measured it."""
+        if self.overlap is None or not isinstance(op, Comm) or op.thread_blocks:
+            return None
+        group = group_of(op.axis, layout, self.domain_ranks)
+        return self.overlap.of(op.collective, op.size_bytes, group.intra, group.inter)
 
     def _crosses(self, op: Op, layout: Layout) -> BoolArray:
         if op.pieces is None or not isinstance(op, Comm):

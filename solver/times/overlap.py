@@ -10,17 +10,23 @@ import numpy as np
 
 from ops.op import Comm, Lane, Phase, Pieces
 from ops.roles import OpKey
-from solver.times.contention import ALONE, COLLECTIVE_BLOCKS, Contention
+from solver.times.contention import ALONE, COLLECTIVE_BLOCKS, Contention, averaged, lost_by_collective
 from solver.times.op_times import PRODUCTS, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray
 
 
-def beside(comm_s: FloatArray, compute_s: FloatArray, loss: FloatArray | float) -> FloatArray:
+def beside(
+    comm_s: FloatArray,
+    compute_s: FloatArray,
+    loss: FloatArray | float,
+    comm_loss: FloatArray | float = 0.0,
+) -> FloatArray:
     """A collective beside one GEMM or attention call (arXiv 2205.05198 sec. 4.2.2): what outlasts it, and the
-    ``loss`` of the compute meanwhile, a share of the time that both run."""
-    together = np.minimum(comm_s, compute_s / (1.0 - loss))
-    return np.asarray(np.maximum(comm_s - together, 0.0) + loss * together, dtype=np.float64)
+    ``loss`` of the compute meanwhile, a share of the time that both run, in which the collective loses ``comm_loss``."""
+    together = np.minimum(comm_s / (1.0 - comm_loss), compute_s / (1.0 - loss))
+    left = np.maximum(comm_s - together * (1.0 - comm_loss), 0.0)
+    return np.asarray(left + loss * together, dtype=np.float64)
 
 
 def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> FloatArray:
@@ -29,7 +35,12 @@ def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> Flo
     pieces = timed.op.pieces
     if pieces is None:
         products_s = partner.seconds * (partner.part in PRODUCTS)
-        return beside(timed.seconds, partner.seconds, contention.loss(partner.seconds, products_s))
+        return beside(
+            timed.seconds,
+            partner.seconds,
+            contention.loss(partner.seconds, products_s, measured=timed.losses),
+            lost_by_collective(partner.seconds, products_s, timed.losses),
+        )
     taken = contention.sm_share * pieces.thread_blocks / COLLECTIVE_BLOCKS
     if timed.op.lane is Lane.BESIDE:
         return beside(timed.seconds, partner.seconds, taken)
@@ -79,7 +90,13 @@ def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list
         waits[index] = wait
         main_s = main_s + wait
         products_s = products_s + wait * (timed.part in PRODUCTS)
-    over = beside(ahead_s, main_s, contention.loss(main_s, products_s, _ahead_blocks(pass_ops)))
+    lost = averaged([(one.seconds, one.losses) for one in pass_ops if one.op.lane is Lane.PREFETCH])
+    over = beside(
+        ahead_s,
+        main_s,
+        contention.loss(main_s, products_s, _ahead_blocks(pass_ops), lost),
+        lost_by_collective(main_s, products_s, lost),
+    )
     late = beside(copied_s, main_s + over, 0.0)
     left = {
         Lane.PREFETCH: np.divide(over, ahead_s, out=np.zeros(rows), where=ahead_s > 0),
@@ -110,9 +127,13 @@ def _ahead_blocks(pass_ops: Sequence[TimedOp]) -> FloatArray:
 
 
 def bucketed(
-    comm_s: FloatArray, compute_s: FloatArray, buckets: FloatArray, loss: FloatArray | float
+    comm_s: FloatArray,
+    compute_s: FloatArray,
+    buckets: FloatArray,
+    loss: FloatArray | float,
+    comm_loss: FloatArray | float = 0.0,
 ) -> FloatArray:
     """A reduction in buckets beside a pass: the last bucket (or first, for a gather) is always
     waited for, the others run beside the pass (arXiv 2006.15704 sec. 3.2.3)."""
     last = comm_s / buckets
-    return last + beside(comm_s - last, compute_s * (1.0 - 1.0 / buckets), loss)
+    return last + beside(comm_s - last, compute_s * (1.0 - 1.0 / buckets), loss, comm_loss)

@@ -7,6 +7,7 @@ import pytest
 
 from ops.data_parallel.sliced_collectives import RETURNED_SLICE
 from ops.strategies.sharding import layer_context
+from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery
 from solver.optimizer_step import StepTimes, operations, step_times
@@ -14,6 +15,7 @@ from solver.pipeline.spans import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized, stage_seconds
 from spec.arrays import floats
+from spec.collectives import Collective
 from spec.model import ModelSpec, MoeSpec
 from spec.parameters import num_parameters
 from spec.presets.preset import FrameworkPreset
@@ -34,8 +36,10 @@ class SlowHost(FlatBook):
         return replace(priced, seconds=priced.seconds + LAUNCH_S)
 
 
-def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepTimes:
-    """A step of four ranks whose passes take what is asked."""
+def times(
+    preset: FrameworkPreset, forward_s: float, backward_s: float, measured: OverlapLosses | None = None
+) -> StepTimes:
+    """A step of four ranks whose passes, all of matrix products, take what is asked."""
     plan = Plan(strategy="mtp", preset="internevo", dp=4, zero_stage=1, zero_size=4, num_micro=4)
     asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
     table = sized(asked.model, asked.job, PlanTable.of(plan))
@@ -43,8 +47,14 @@ def times(preset: FrameworkPreset, forward_s: float, backward_s: float) -> StepT
     sharding = table.plans.sharding
     context = layer_context(sharding, asked.model, asked.job, layout)
     ops = operations(context, sharding, table.bytes.on_rank, np.zeros(len(layout), dtype=bool))
-    passes = PassTimes(forward_s=floats(forward_s), backward_s=floats(backward_s), weight_s=floats(0.0))
-    return step_times(asked.pricer, asked.job, layout, ops, table.bytes.on_rank, passes)
+    passes = PassTimes(
+        forward_s=floats(forward_s),
+        backward_s=floats(backward_s),
+        weight_s=floats(0.0),
+        products=floats(1.0),
+    )
+    pricer = replace(asked.pricer, overlap=measured)
+    return step_times(pricer, asked.job, layout, ops, table.bytes.on_rank, passes)
 
 
 def overlapping(*, reduce: bool = False, gather: bool = False) -> FrameworkPreset:
@@ -75,6 +85,32 @@ def test_the_gather_hides_beside_the_forward_and_not_the_backward() -> None:
     assert open_s > 0.0
     assert beside_forward < 0.1 * open_s
     assert beside_backward == pytest.approx(open_s, rel=1e-3)
+
+
+def losing(kind: Collective, compute: float, comm: float) -> OverlapLosses:
+    """What products and one collective lose to each other at any size."""
+    curve = SizeCurve(
+        intra=4,
+        inter=1,
+        log_size=floats([10.0, 30.0]),
+        losses=Losses(compute=floats([compute] * 2), comm=floats([comm] * 2)),
+    )
+    return OverlapLosses(curves={kind: (curve,)})
+
+
+def test_what_was_measured_of_a_reduction_beside_products_is_what_it_costs() -> None:
+    """Beside a long backward a reduction of R seconds takes R / (1 - 0.5) as it loses half, in which the products
+    lose a quarter of their rate; but for the last bucket, which waits alone."""
+    hidden = times(overlapping(reduce=True), SHORT_S, LONG_S).reduction.seconds[0]
+    kind = next(kind for kind in Collective if lost(kind) > hidden * 1.01)
+    total_s = float(times(overlapping(), SHORT_S, LONG_S).reduction.seconds[0])
+    # unmeasured, nothing is lost on a GPU without multiprocessors to take: only the last bucket stays
+    assert lost(kind) == pytest.approx(hidden + (total_s - hidden) / 0.5 * 0.25, rel=1e-4)
+
+
+def lost(kind: Collective) -> float:
+    measured = losing(kind, 0.25, 0.5)
+    return float(times(overlapping(reduce=True), SHORT_S, LONG_S, measured).reduction.seconds[0])
 
 
 def test_one_bucket_hides_nothing() -> None:

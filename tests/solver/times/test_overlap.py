@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase, Pieces
+from ops.op import Axis, BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Pieces
 from ops.roles import Module, OpKey, Role
+from profdb.lookup.overlap_losses import Losses
 from solver.times.contention import Contention
 from solver.times.op_times import TimedOp
 from solver.times.overlap import beside, bucketed, exposed, in_pieces
@@ -139,3 +140,46 @@ def test_multiprocessors_of_a_collective_slow_what_computes_beside_it() -> None:
     """20 of 100 for one second cost 0.2 s of what all 100 would have done."""
     assert beside(_floats(1.0), _floats(4.0), 0.2)[0] == pytest.approx(0.2)
     assert beside(_floats(6.0), _floats(4.0), 0.2)[0] == pytest.approx(2.0)
+
+
+@given(SECONDS, SECONDS, SHARES, SHARES)
+def test_where_both_lose_each_goes_on_at_its_own_pace(
+    comm_s: float, compute_s: float, loss: float, comm_loss: float
+) -> None:
+    """A replay: both at their slower rates until one has ended, then the other as if alone."""
+    together = min(comm_s / (1.0 - comm_loss), compute_s / (1.0 - loss))
+    left = max(comm_s - together * (1.0 - comm_loss), compute_s - together * (1.0 - loss), 0.0)
+    wait = beside(_floats(comm_s), _floats(compute_s), loss, comm_loss)[0]
+    assert compute_s + wait == pytest.approx(together + left, abs=1e-9)
+
+
+def test_what_was_measured_takes_the_place_of_the_model_on_both_sides() -> None:
+    """A second of a gather beside ten of products that lose 30 % of their rate, while it loses half of its: it takes two
+    seconds, in which 0.6 of the products' are lost. A pass over memory loses the multiprocessors, as ever."""
+    product = BatchedGemm(
+        module=Module.MLP, role=Role.GATE, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1)
+    )
+    kernel = MemoryBound(
+        module=Module.MLP, role=Role.NORM, phase=Phase.FORWARD, kernel="copy", rows=ints(1), width=ints(1)
+    )
+    gathered = Comm(
+        module=Module.MLP,
+        role=Role.WEIGHT_GATHER,
+        phase=Phase.FORWARD,
+        lane=Lane.PREFETCH,
+        collective=Collective.ALL_GATHER,
+        axis=Axis.WP,
+        size_bytes=ints(1),
+    )
+    measured = replace(
+        _timed(gathered, "wp_comm", 1.0), losses=Losses(compute=_floats(0.3), comm=_floats(0.5))
+    )
+    contention = Contention(sm_share=0.2)
+    for op, part, wait in ((product, "gemm", 0.6), (kernel, "memory_bound", 0.2)):
+        waits = exposed([_timed(op, part, 10.0), measured], contention)
+        assert float(waits[1].seconds[0]) == pytest.approx(wait)
+    unknown = exposed([_timed(product, "gemm", 10.0), _timed(gathered, "wp_comm", 1.0)], contention)
+    assert float(unknown[1].seconds[0]) == pytest.approx(0.2)
+    # one of two unmeasured: the model answers for both
+    mixed = exposed([_timed(product, "gemm", 10.0), measured, _timed(gathered, "wp_comm", 1.0)], contention)
+    assert sum(float(one.seconds[0]) for one in mixed[1:]) == pytest.approx(0.4)

@@ -9,11 +9,11 @@ from ops.block import ModelOps, model_ops
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
 from ops.op import Comm, Lane, Op, Ops, Owner, Phase, Piece
-from ops.roles import Role
+from ops.roles import Module, Role
 from solver.plans.plan_table import PlanTable
 from solver.times.across_passes import TimedPass, across_passes
 from solver.times.host_floor import host_shares
-from solver.times.op_times import PRODUCTS, Pricer, TimedOp
+from solver.times.op_times import COMPUTE_BOUND, PRODUCTS, Pricer, TimedOp
 from solver.times.overlap import exposed
 from solver.times.step_parts import Share, SumByPart, added, sum_by_part
 from spec.arrays import FloatArray, IntArray
@@ -143,12 +143,34 @@ def timed_passes(
     arXiv 2401.10241: the backward stores their inputs and waits for its collective); they are a third pass.
     """
     backward = _without_partner(piece.backward, bulk=split) if split or job.delay_wgrad else piece.backward
-    timed = [[pricer.time(op, layout) for op in ops] for ops in (piece.forward, backward)]
+    both = (piece.forward, backward)
+    timed = as_a_layer(pricer, [[pricer.time(op, layout) for op in ops] for ops in both])
     ahead, back = ((ops, exposed(ops, pricer.contention)) for ops in timed)
     passes = list(across_passes(ahead, back, pricer.contention, delayed=job.delay_wgrad))
     if split:
         passes[1:] = _halves(*passes[1])
     return passes
+
+
+def as_a_layer(pricer: Pricer, passes: list[list[TimedOp]]) -> list[list[TimedOp]]:
+    """The passes of a piece with their kernels as long as together in a layer, where that was measured
+    (profdb.lookup.layer_sum); embedding and head are none."""
+    kernels = [one for timed in passes for one in timed if _of_a_layer(one)]
+    if pricer.layers is None or not kernels:
+        return passes
+    factor = pricer.layers.factor(np.sum([one.seconds for one in kernels], axis=0))
+    return [
+        [replace(one, seconds=one.seconds * factor) if _of_a_layer(one) else one for one in timed]
+        for timed in passes
+    ]
+
+
+def _of_a_layer(timed: TimedOp) -> bool:
+    return timed.part in KERNELS and timed.op.module not in ENDS
+
+
+KERNELS = (*COMPUTE_BOUND, "memory_bound")
+ENDS = (Module.EMBEDDING, Module.HEAD, Module.LOSS)
 
 
 def _exchange(passes: list[TimedPass], rows: int) -> SumByPart:

@@ -20,6 +20,7 @@ from ops.op import (
     Op,
 )
 from profdb.curvebook import Book, CurveBook
+from profdb.lookup.layer_sum import LayerSum, layer_sum
 from profdb.lookup.op_queries import attention_query, own_s
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
 from profdb.lookup.priced import Priced
@@ -63,7 +64,7 @@ class Pricer:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
     ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what collectives and
-    products were measured to lose to each other.
+    products were measured to lose to each other; ``layers``: how much longer than its kernels a layer was measured to take.
     """
 
     book: Book
@@ -76,6 +77,7 @@ class Pricer:
     host: HostSpec | None = None
     gpus_per_node: int = 1
     overlap: OverlapLosses | None = None
+    layers: LayerSum | None = None
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -91,6 +93,7 @@ class Pricer:
             host=cluster.host,
             gpus_per_node=cluster.gpus_per_node,
             overlap=overlap_losses(book.profile) if isinstance(book, CurveBook) else None,
+            layers=layer_sum(book) if isinstance(book, CurveBook) else None,
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:

@@ -1,0 +1,69 @@
+"""The kernels of a whole measured layer, each as a question of its own: what their times add up to."""
+
+from collections.abc import Iterator
+
+from profdb.cases import LayerCase
+from profdb.curvebook import Book
+from profdb.lookup.priced import Priced
+from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
+
+DIRECTIONS = ("forward", "backward")
+
+
+def layer_products(case: LayerCase) -> Iterator[LinearQuery]:
+    """Forward, input gradient and weight gradient of the four linear layers (ops.calls.ProductCall)."""
+    tokens = case.batch * case.seq_len
+    queries, keys = case.heads * case.head_dim, case.kv_heads * case.head_dim
+    for inputs, outputs in (
+        (case.hidden, queries + 2 * keys),
+        (queries, case.hidden),
+        (case.hidden, 2 * case.ffn_hidden),
+        (case.ffn_hidden, case.hidden),
+    ):
+        yield LinearQuery(m=tokens, k=inputs, n=outputs, layout="NT", dtype=case.dtype)
+        yield LinearQuery(m=tokens, k=outputs, n=inputs, layout="NN", dtype=case.dtype)
+        yield LinearQuery(m=outputs, k=tokens, n=inputs, layout="TN", dtype=case.dtype)
+
+
+def layer_attention(case: LayerCase) -> Iterator[AttentionQuery]:
+    """The causal call and its backward."""
+    for direction in DIRECTIONS:
+        yield AttentionQuery(
+            batch=case.batch,
+            q_len=case.seq_len,
+            kv_len=case.seq_len,
+            heads=case.heads,
+            kv_heads=case.kv_heads,
+            qk_dim=case.head_dim,
+            v_dim=case.head_dim,
+            direction=direction,
+            dtype=case.dtype,
+        )
+
+
+def layer_kernels(case: LayerCase) -> Iterator[MemoryBoundQuery]:
+    """Two norms, the rotation of queries and keys, the activation and two residual additions, both ways."""
+    rotated = (case.heads + case.kv_heads) * case.head_dim
+    for direction in DIRECTIONS:
+        for kernel, width in (
+            *[("rmsnorm", case.hidden)] * 2,
+            ("rotary_unfused", rotated),
+            ("swiglu_unfused", case.ffn_hidden),
+            *[("add", case.hidden)] * 2,
+        ):
+            yield MemoryBoundQuery(
+                kernel=kernel,
+                rows=case.batch * case.seq_len,
+                width=width,
+                dtype=case.dtype,
+                direction=direction,
+            )
+
+
+def parts_of_layer(book: Book, case: LayerCase) -> list[Priced]:
+    """The time of each kernel of the layer, forward and backward. MissingCurveError as the book raises it."""
+    return [
+        *(book.linear_s(query) for query in layer_products(case)),
+        *(book.attention_s(query) for query in layer_attention(case)),
+        *(book.memory_bound_s(query) for query in layer_kernels(case)),
+    ]

@@ -213,6 +213,11 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=8,
         fused=False,
     ),
+    # 16 bits scaled to 8 by a known scale, along rows; and along rows and columns in one pass. In units of 16 bits
+    "quantize": KernelTraffic(forward_reads=1, forward_writes=0.5, backward_reads=0, backward_writes=0),
+    "quantize_transpose": KernelTraffic(
+        forward_reads=1, forward_writes=1, backward_reads=0, backward_writes=0
+    ),
     # rows of tokens moved to and from expert order
     "permute": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
 }

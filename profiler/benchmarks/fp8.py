@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from profdb.cases import GemmCase, GroupedGemmCase
+from profdb.cases import GemmCase, GroupedGemmCase, MemoryBoundCase
+from profiler.benchmarks.kernel_functions import KernelFunction
 from profiler.benchmarks.launched import OUT_OF_MEMORY, Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import operand_copies, random_operand, torch_dtype
 from profiler.device import Device
@@ -169,3 +170,31 @@ def grouped_fp8_call(case: GroupedGemmCase, where: torch.device) -> Call:
     return lambda: torch._scaled_grouped_mm(
         left, right, scale_a, scale_b, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=True
     )
+
+
+def scaled_to_fp8(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """``values`` times a known scale, saturated, in 8 bits (Transformer Engine, delayed scaling)."""
+    return (values * scale).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
+
+
+def scaled_both_ways(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The same along rows, and a transposed copy for the gradient's product."""
+    narrow = scaled_to_fp8(values, scale)
+    return torch.stack((narrow.view(torch.uint8).flatten(), narrow.view(torch.uint8).t().flatten()))
+
+
+LARGEST_E4M3 = 448.0
+"""Largest number of e4m3 (OCP 8-bit Floating Point Specification, table 1)."""
+
+
+def with_scale(case: MemoryBoundCase, where: torch.device) -> tuple[torch.Tensor, ...]:
+    """rows x width, and one scale in their dtype."""
+    values = random_operand((case.rows, case.width), case.dtype, where)
+    return values, torch.ones((), dtype=values.dtype, device=where)
+
+
+QUANTIZE_FUNCTIONS: dict[str, KernelFunction] = {
+    "quantize": KernelFunction(operands=with_scale, forward=scaled_to_fp8),
+    "quantize_transpose": KernelFunction(operands=with_scale, forward=scaled_both_ways),
+}
+"""Casts to 8 bits, of ops.kernels; a compiler makes one kernel of each."""

@@ -1,15 +1,20 @@
 """Benchmark: the products of a layer's experts, each on its own rows, in one launch.
 
-Rows of all groups lie one after another and are spread evenly. NT is the experts' forward, NN their
+Rows of all groups lie one after another, spread evenly or as group_rows says. NT is the experts' forward, NN their
 input gradient; in TN (weight gradients) each group sums over its own rows: ``m`` rows in total are
-contracted, ``k`` x ``n`` is the weight of one group.
+contracted, ``k`` x ``n`` is the weight of one group. Block-scaled fp8 runs in DeepGEMM where that is installed: torch's
+grouped kernel takes no 1 x 128 scales (deepseek-ai/DeepGEMM, csrc/apis/gemm.hpp, m_grouped_fp8_gemm_nt_contiguous).
 """
+
+from itertools import accumulate, pairwise
+from types import ModuleType
 
 import torch
 
 from profdb.cases import GroupedGemmCase
 from profiler.benchmarks.fp8 import launch_grouped_fp8
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
+from profiler.benchmarks.optional_packages import optional_package
 from profiler.benchmarks.torch_dtypes import operand_copies, random_operand
 from profiler.device import Device
 from spec.dtypes import dtype_bytes
@@ -17,18 +22,79 @@ from spec.dtypes import dtype_bytes
 
 def launch_grouped_gemm(case: GroupedGemmCase, device: Device) -> Launched:
     """Operands of the grouped product and its call; torch's grouped_mm, else one product a group."""
-    if case.m % case.groups:
-        raise UnsupportedCaseError(f"{case.m} rows do not spread evenly over {case.groups} groups")
+    group_rows(case)
+    if case.scale_recipe == "block":
+        return launch_deep_gemm(case, device)
     if case.dtype_in == "fp8" and case.spread == "even":
         return launch_grouped_fp8(case, device)
-    if case.dtype_in != case.dtype_out or case.scale_recipe or case.spread != "even":
-        raise UnsupportedCaseError("grouped products in one unscaled dtype, evenly spread, only")
+    if case.dtype_in != case.dtype_out or case.scale_recipe:
+        raise UnsupportedCaseError("grouped products in one unscaled dtype only, or fp8 evenly spread")
     grouped = grouped_product(case, device)
     moved = dtype_bytes(case.dtype_in) * (case.groups * case.k * case.n + case.m * case.k + case.m * case.n)
     copies = operand_copies(moved, device.cache_bytes, most=4)
     build = grouped_call if grouped is not None else looped_call
     calls = tuple(build(case, device.torch_device) for _ in range(copies))
     return Launched(case=case, calls=calls, implementation=grouped or "torch.mm for each group")
+
+
+def group_rows(case: GroupedGemmCase) -> tuple[int, ...]:
+    """Rows of each group. Uneven: from half to one and a half of the mean in equal steps, in multiples of UNEVEN_ROWS.
+
+    UnsupportedCaseError for rows that do not spread so, and for another spread.
+    """
+    if case.spread not in ("even", "uneven"):
+        raise UnsupportedCaseError(f"spread {case.spread!r} is neither even nor uneven")
+    unit = UNEVEN_ROWS if case.spread == "uneven" else 1
+    units, left = divmod(case.m, unit)
+    if left or units % case.groups:
+        raise UnsupportedCaseError(
+            f"{case.m} rows do not spread over {case.groups} groups in steps of {unit}"
+        )
+    mean = units // case.groups
+    if case.spread == "even" or case.groups == 1:
+        return (mean * unit,) * case.groups
+    above = [round(mean * group / (case.groups - 1)) for group in range(case.groups)]
+    rows = [mean - mean // 2 + step for step in above]
+    # what rounding leaves goes to the largest
+    rows[-1] += units - sum(rows)
+    return tuple(row * unit for row in rows)
+
+
+UNEVEN_ROWS = 16
+"""Rows of one expert in a multiple of this: strides of 16 bytes and more for any format."""
+
+
+def launch_deep_gemm(case: GroupedGemmCase, device: Device) -> Launched:
+    """DeepGEMM's grouped product of fp8 rows with 1 x 128 scales and weights with 128 x 128 scales."""
+    package = optional_package("deep_gemm") if device.kind == "cuda" else None
+    if package is None or not hasattr(package, "m_grouped_fp8_gemm_nt_contiguous"):
+        raise UnsupportedCaseError("block-scaled grouped products need DeepGEMM on a GPU")
+    if case.dtype_in != "fp8" or case.layout != "NT" or case.dtype_out != "bf16":
+        raise UnsupportedCaseError("block-scaled grouped products run as NT, fp8 into bf16")
+    rows = group_rows(case)
+    if case.k % 128 or case.n % 128 or any(count % DEEP_GEMM_ROWS for count in rows):
+        raise UnsupportedCaseError("DeepGEMM wants k, n and the rows of a group in multiples of 128")
+    calls = (deep_gemm_call(case, rows, package, device.torch_device),)
+    return Launched(case=case, calls=calls, implementation="deep_gemm.m_grouped_fp8_gemm_nt_contiguous")
+
+
+DEEP_GEMM_ROWS = 128
+"""Rows of a group in DeepGEMM's contiguous layout (csrc/apis/runtime.hpp, get_mk_alignment_for_contiguous_layout)."""
+
+
+def deep_gemm_call(
+    case: GroupedGemmCase, rows: tuple[int, ...], package: ModuleType, where: torch.device
+) -> Call:
+    """All groups in one launch; each row names its group."""
+    left = random_operand((case.m, case.k), "fp8", where)
+    right = random_operand((case.groups, case.n, case.k), "fp8", where)
+    scale_a = torch.ones((case.m, case.k // 128), device=where)
+    scale_b = torch.ones((case.groups, case.n // 128, case.k // 128), device=where)
+    out = torch.empty((case.m, case.n), dtype=torch.bfloat16, device=where)
+    groups = torch.arange(case.groups, dtype=torch.int32, device=where)
+    group_of = groups.repeat_interleave(torch.tensor(rows, device=where))
+    product = package.m_grouped_fp8_gemm_nt_contiguous
+    return lambda: product((left, scale_a), (right, scale_b), out, group_of)
 
 
 def grouped_product(case: GroupedGemmCase, device: Device) -> str | None:
@@ -38,8 +104,7 @@ def grouped_product(case: GroupedGemmCase, device: Device) -> str | None:
     """
     if device.kind != "cuda" or device.capability < (8, 0) or case.dtype_in != "bf16":
         return None
-    rows = case.m // case.groups
-    if case.k % 8 or case.n % 8 or (case.layout == "TN" and rows % 8):
+    if case.k % 8 or case.n % 8 or (case.layout == "TN" and any(rows % 8 for rows in group_rows(case))):
         return None
     if hasattr(torch.nn.functional, "grouped_mm"):
         return "torch.nn.functional.grouped_mm"
@@ -49,8 +114,7 @@ def grouped_product(case: GroupedGemmCase, device: Device) -> str | None:
 def grouped_call(case: GroupedGemmCase, where: torch.device) -> Call:
     """All groups in one launch."""
     product = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
-    rows = case.m // case.groups
-    ends = torch.arange(rows, case.m + 1, rows, dtype=torch.int32, device=where)
+    ends = torch.tensor(tuple(accumulate(group_rows(case))), dtype=torch.int32, device=where)
     left, right = grouped_operands(case, where)
     return lambda: product(left, right, offs=ends)
 
@@ -70,8 +134,7 @@ def grouped_operands(case: GroupedGemmCase, where: torch.device) -> tuple[torch.
 def looped_call(case: GroupedGemmCase, where: torch.device) -> Call:
     """One product a group, as torch releases and devices without a grouped product run experts."""
     left, right = grouped_operands(case, where)
-    rows = case.m // case.groups
-    spans = [slice(group * rows, (group + 1) * rows) for group in range(case.groups)]
+    spans = [slice(*ends) for ends in pairwise(accumulate(group_rows(case), initial=0))]
 
     def weight_gradients() -> None:
         for span in spans:

@@ -7,20 +7,23 @@ import torch
 
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
+from profiler.benchmarks.fp8 import QUANTIZE_FUNCTIONS
 from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS, KernelFunction, Operands
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import operand_copies
 from profiler.device import Device
 
+FUNCTIONS: dict[str, KernelFunction] = KERNEL_FUNCTIONS | QUANTIZE_FUNCTIONS
+
 
 def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:
     """Operands of a kernel and the call; ``compiled`` fuses by torch.compile what torch itself runs
     as several kernels under a name that says one. Without it those are refused."""
-    if case.kernel not in KERNELS or case.kernel not in KERNEL_FUNCTIONS:
+    if case.kernel not in KERNELS or case.kernel not in FUNCTIONS:
         raise UnsupportedCaseError(f"no benchmark for kernel {case.kernel!r}")
     if case.direction not in ("forward", "backward"):
         raise UnsupportedCaseError(f"direction {case.direction!r} is neither forward nor backward")
-    function = KERNEL_FUNCTIONS[case.kernel]
+    function = FUNCTIONS[case.kernel]
     fuse = case.kernel in only_compiled()
     if fuse and not compiled:
         raise UnsupportedCaseError("torch runs it as several kernels; a compiler fuses them (--compile)")
@@ -40,7 +43,7 @@ def only_compiled() -> frozenset[str]:
     stand under the wrong name."""
     return frozenset(
         name
-        for name, function in KERNEL_FUNCTIONS.items()
+        for name, function in FUNCTIONS.items()
         if name in KERNELS and KERNELS[name].fused and not function.one_kernel
     )
 
@@ -55,7 +58,7 @@ def fused_forward(kernel: str) -> Callable[..., torch.Tensor]:
     from torch._functorch import config
 
     config.donated_buffer = False
-    compile_for: Callable[..., torch.Tensor] = torch.compile(KERNEL_FUNCTIONS[kernel].forward, dynamic=True)
+    compile_for: Callable[..., torch.Tensor] = torch.compile(FUNCTIONS[kernel].forward, dynamic=True)
     return compile_for
 
 

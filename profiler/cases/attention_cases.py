@@ -104,6 +104,8 @@ def gpu_attention_cases() -> list[Planned]:
                 plans += planned(1 if length == 4096 else 2, calls(heads, length, 1, full, "bf16") + packed)
                 for batch in (2, 4, 8):
                     plans += planned(1 if batch == 4 else 2, calls(heads, length, batch, causal, "bf16"))
+                for batch in (16, 32) if length <= 4096 else ():
+                    plans += planned(3, calls(heads, length, batch, causal[:1], "bf16"))
     for length in (1024, 2048, 4096):
         core = (("causal", "core"),)
         plans += planned(1, calls(CORE_HEADS[0], length, 1, core, "bf16"))

@@ -22,6 +22,27 @@ WIDTHS: dict[Width, tuple[int, ...]] = {
 }
 """Widths of Llama models whole and cut over 8 ranks (profiler.cases.model_widths); keys of one sequence."""
 
+MORE_WIDTHS: dict[Width, tuple[int, ...]] = {
+    Width.HIDDEN: (512, 1536, 16384),
+    Width.FEED_FORWARD: (256, 53248),
+    Width.VOCABULARY: (4000, 152064),
+    Width.KEYS: (),
+    Width.ELEMENT: (),
+}
+"""The narrowest that tensor parallelism or low ranks leave (a rotated head pair, DeepSeek-V3's 512 and 1536, an eighth of
+Llama-2's words) and the widest of published models (Llama-3.1-405B, Qwen2-72B)."""
+
+LONGEST_ROWS = (65536, 131072)
+"""Tokens of a micro-batch of 32 sequences of 4096."""
+
+SHARD_ELEMENTS = (1 << 22, 1 << 26, 1 << 30)
+MORE_SHARD_ELEMENTS = (1 << 18, 1 << 24, 1 << 28, 1 << 32, 1 << 33)
+"""A rank's parameters: up to Llama-3.1-8B whole, in fp32 two arrays of 34 GB."""
+
+GRADIENT_ROWS = (512, 4096, 32768, 262144)
+GRADIENT_WIDTHS = (256, 2048, 16384, 131072)
+"""Weight gradients: from a low rank's to the experts' of DeepSeek-V3 on one of eight ranks, or a vocabulary's."""
+
 ROUTER_WIDTHS = (8, 64, 256)
 """Experts that a router weighs in fp32: those of Mixtral, DeepSeek-V2-Lite and DeepSeek-V3."""
 
@@ -43,18 +64,41 @@ def kernel_calls(
     ]
 
 
+PASSED_OVER_WHOLE = (*WHOLE_SHARD, "copy", "cast")
+"""Kernels that an optimizer step runs over all parameters of a rank at once."""
+
+
+def shard_calls(kernel: str, elements: Iterable[int], dtype: str) -> list[MemoryBoundCase]:
+    """A pass over each number of elements, as one column."""
+    return [
+        MemoryBoundCase(kernel=kernel, direction="forward", rows=count, width=1, dtype=dtype)
+        for count in elements
+    ]
+
+
 def gpu_kernel_cases() -> list[Planned]:
     """Every kernel of ops.kernels on rows of a micro-batch."""
     plans: list[Planned] = []
     for kernel in WHOLE_SHARD:
         for dtype in ("fp32", "bf16"):
-            plans += planned(0, kernel_calls(kernel, (1 << 22, 1 << 26, 1 << 30), (1,), dtype))
+            plans += planned(0, kernel_calls(kernel, SHARD_ELEMENTS, (1,), dtype))
+    for kernel in PASSED_OVER_WHOLE:
+        for dtype in ("fp32", "bf16"):
+            plans += planned(2, shard_calls(kernel, (*SHARD_ELEMENTS, *MORE_SHARD_ELEMENTS), dtype))
     for kernel in ROW_KERNELS:
         widths = WIDTHS[KERNELS[kernel].width]
         plans += planned(0, kernel_calls(kernel, (4096, 16384), widths[:1], "bf16"))
         plans += planned(1, kernel_calls(kernel, GPU_ROWS, widths, "bf16"))
         plans += planned(2, kernel_calls(kernel, GPU_MORE_ROWS, widths, "bf16"))
         plans += planned(2, kernel_calls(kernel, (128,), widths[:1], "bf16"))
+        if kernel.startswith("accumulate"):
+            plans += planned(2, kernel_calls(kernel, GRADIENT_ROWS, GRADIENT_WIDTHS, "bf16"))
+        elif KERNELS[kernel].fused:
+            more = MORE_WIDTHS[KERNELS[kernel].width]
+            plans += planned(
+                3, kernel_calls(kernel, (*GPU_ROWS, GPU_MORE_ROWS[0], GPU_MORE_ROWS[-1]), more, "bf16")
+            )
+            plans += planned(3, kernel_calls(kernel, LONGEST_ROWS, (*widths, *more), "bf16"))
     plans += planned(1, router_calls(GPU_ROWS))
     return plans
 
@@ -92,6 +136,7 @@ def gpu_optimizer_cases() -> list[Planned]:
     """One million to one billion parameters."""
     millions = tuple(1 << bits for bits in (20, 22, 24, 26, 28, 30))
     plans = planned(0, optimizer_cases(millions[2::2], (1,)))
+    plans += planned(2, optimizer_cases((1 << 31, 1 << 32), (1,)))
     return plans + planned(1, optimizer_cases(millions, (1, 64)))
 
 

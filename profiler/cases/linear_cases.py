@@ -12,6 +12,23 @@ TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 CORE_TOKENS = (1024, 4096, 16384)
 CORE_MODELS = MODELS[:4]
 SQUARE_WIDTHS = (1024, 2048, 4096, 8192, 12288)
+LONGEST_TOKENS = (65536, 131072)
+"""Micro-batches of 16 and 32 sequences of 4096."""
+
+LOW_RANKS: tuple[tuple[int, int], ...] = (
+    # DeepSeek-V3 (arXiv 2412.19437 sec. 4.2): queries through 1536, keys and values through 512 + 64, 128 heads of
+    # 192 and 256 made of them; its shared expert and its dense layers are 2048 and 18432 wide
+    (7168, 1536),
+    (7168, 576),
+    *((1536, 24576 // tp) for tp in (1, 2, 4, 8)),
+    *((512, 32768 // tp) for tp in (1, 2, 4, 8)),
+    *((16384 // tp, 7168) for tp in (1, 2, 4, 8)),
+    *((7168, 2 * 18432 // tp) for tp in (1, 2, 4, 8)),
+)
+
+ROUTERS: tuple[tuple[int, int], ...] = ((4096, 8), (7168, 256))
+"""(hidden, experts) of Mixtral 8x7B and DeepSeek-V3."""
+
 MOST_FLOPS = 6e13
 """Larger products take longer than 0.1 s on an H100 and lie on the flat end of every curve."""
 
@@ -69,7 +86,9 @@ def gpu_linear_cases() -> list[Planned]:
     for recipe in ("block", "mx", "row"):
         plans += planned(1, as_fp8(gemms_of(core_whole, (4096,), "bf16"), recipe))
         plans += planned(2, as_fp8(gemms_of(core_whole | squares, CORE_TOKENS, "bf16"), recipe))
+    plans += planned(2, gemms_of({*LOW_RANKS, *ROUTERS}, CORE_TOKENS, "bf16"))
     plans += planned(3, gemms_of(every, TOKENS, "bf16"))
+    plans += planned(3, gemms_of(core, LONGEST_TOKENS, "bf16"))
     return plans
 
 
@@ -156,13 +175,27 @@ def gpu_grouped_cases() -> list[Planned]:
                     plans += planned(tier, products)
                     if core:
                         plans += planned(2, grouped_as_fp8(products))
+                        plans += planned(2, unevenly(products))
+            for rows in FEW_ROWS:
+                for inputs, outputs in widths:
+                    few = grouped_gemms(groups, rows * groups, inputs, outputs, "bf16")
+                    plans += planned(3, [*few, *grouped_as_fp8(few), *grouped_as_fp8(few, "block")])
     return plans
 
 
-def grouped_as_fp8(cases: Iterable[GroupedGemmCase]) -> list[GroupedGemmCase]:
-    """The experts' forward and input gradient with fp8 operands scaled by row, both as NT."""
+FEW_ROWS = (128, 256)
+"""Rows of an expert where a micro-batch meets many experts: the fewest that block-scaled kernels take, and twice."""
+
+
+def unevenly(cases: Iterable[GroupedGemmCase]) -> list[GroupedGemmCase]:
+    """The same rows in total, from half to one and a half of the mean (profiler.benchmarks.grouped_gemm.group_rows)."""
+    return [replace(case, spread="uneven") for case in cases]
+
+
+def grouped_as_fp8(cases: Iterable[GroupedGemmCase], recipe: str = "row") -> list[GroupedGemmCase]:
+    """The experts' forward and input gradient with fp8 operands scaled by row, or by blocks, both as NT."""
     return [
-        replace(case, layout="NT", dtype_in="fp8", dtype_out="bf16", scale_recipe="row")
+        replace(case, layout="NT", dtype_in="fp8", dtype_out="bf16", scale_recipe=recipe)
         for case in cases
         if case.layout != "TN"
     ]

@@ -8,7 +8,7 @@ import numpy as np
 from ops.block import ModelOps, model_ops
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
-from ops.op import Comm, Lane, Op, Ops, Owner, Phase, Piece
+from ops.op import Comm, Lane, MemoryBound, Op, Ops, Owner, Phase, Piece
 from ops.roles import Module, Role
 from solver.plans.plan_table import PlanTable
 from solver.times.across_passes import TimedPass, across_passes
@@ -166,10 +166,10 @@ def as_a_layer(pricer: Pricer, passes: list[list[TimedOp]]) -> list[list[TimedOp
 
 
 def _of_a_layer(timed: TimedOp) -> bool:
-    return timed.part in KERNELS and timed.op.module not in ENDS
+    return isinstance(timed.op, KERNELS) and timed.op.module not in ENDS
 
 
-KERNELS = (*COMPUTE_BOUND, "memory_bound")
+KERNELS = (*COMPUTE_BOUND, MemoryBound)
 ENDS = (Module.EMBEDDING, Module.HEAD, Module.LOSS)
 
 

@@ -207,6 +207,7 @@ KERNEL_OPERATIONS = {
     ("expert_bias_unfused", "backward"): ("sum",),
     ("expert_bias_fp32_unfused", "forward"): ("cat",),
     ("expert_bias_fp32_unfused", "backward"): ("sum",),
+    **{(kernel, "forward"): ("clamp",) for kernel in ("quantize", "quantize_transpose")},
     ("permute", "forward"): ("index_select",),
     ("permute", "backward"): ("index_select",),
 }

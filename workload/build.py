@@ -4,14 +4,15 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.layout import Layout
-from ops.op import BatchedGemm, Comm, GroupedGemm, HostTransfer, Op, Ops
+from ops.op import Attention, BatchedGemm, Comm, GroupedGemm, HostTransfer, Op, Ops
 from ops.strategies.sharding import layer_context
+from profdb.cases import AttentionCase
 from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import Sized, hop_bytes, sized
 from solver.question import Question
 from solver.times.op_times import Pricer
-from spec.arrays import ints
+from spec.arrays import IntArray, ints
 from spec.errors import ExportError
 from workload.items import PieceWork, StageWork, WorkItem
 
@@ -105,6 +106,7 @@ def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
             seconds=float(timed.seconds[0]),
             count=_count(op),
             shape=_shape(op),
+            attention=_attention(op),
             lane=op.lane,
             host_bytes=int(op.size_bytes[0]) if isinstance(op, HostTransfer) else 0,
         )
@@ -132,6 +134,30 @@ def _shape(op: Op) -> tuple[int, ...]:
     if isinstance(op, GroupedGemm):
         return (1, *(int(each[0]) for each in (op.m, op.k, op.n)))
     return ()
+
+
+def _attention(op: Op) -> AttentionCase | None:
+    """The call of an attention, of the first row."""
+    if not isinstance(op, Attention):
+        return None
+    return AttentionCase(
+        batch=_first(op.batch),
+        q_len=_first(op.q_len),
+        kv_len=_first(op.kv_len),
+        heads=_first(op.heads),
+        kv_heads=_first(op.kv_heads),
+        qk_dim=_first(op.qk_dim),
+        v_dim=_first(op.v_dim),
+        mask=op.mask,
+        window=_first(op.window),
+        direction=op.direction,
+        kernel=op.kernel,
+        dtype=op.dtype,
+    )
+
+
+def _first(column: IntArray) -> int:
+    return int(np.ravel(column)[0])
 
 
 def _count(op: Op) -> int:

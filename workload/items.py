@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ops.op import Axis, Lane, Phase
 from ops.roles import Identity
+from profdb.cases import AttentionCase
 from spec.collectives import Collective
 
 
@@ -14,7 +15,7 @@ class WorkItem(Identity):
     Compute items have ``collective`` None and take ``seconds``; a collective moves ``size_bytes`` (whole
     array on one rank) over ``axis``, in groups of ``ranks``, and takes ``seconds`` when nothing hides
     it. ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``. ``shape``
-    of a matrix product is (batch, m, k, n), otherwise empty. ``host_bytes`` of each launch travel between the rank
+    of a matrix product is (batch, m, k, n), otherwise empty; ``attention`` is the call of one. ``host_bytes`` of each launch travel between the rank
     and its host; other items have none.
     """
 
@@ -27,6 +28,7 @@ class WorkItem(Identity):
     lane: Lane = Lane.MAIN
     count: int = 1
     shape: tuple[int, ...] = ()
+    attention: AttentionCase | None = None
     host_bytes: int = 0
 
     @property

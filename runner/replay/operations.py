@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from profdb.cases import GemmCase
+from profdb.cases import AttentionCase, GemmCase
 from profiler.attempt import OOM, word_for
 from profiler.benchmarks import torch_collectives
+from profiler.benchmarks.attention import launch_attention
 from profiler.benchmarks.launched import Call
 from profiler.benchmarks.linear import launch_gemm
 from profiler.device import Device
@@ -21,6 +22,8 @@ from workload.aicb.general.csv_workload import COMPUTATION
 from workload.workload_error import WorkloadError
 
 HALF_BYTES = 2
+ATTENTION_SIDES = 4
+ATTENTION_WORDS = ("mask", "direction", "kernel", "window")
 
 
 class Compute(StrEnum):
@@ -52,7 +55,7 @@ class Operations:
         Raises torch's out of memory when operands do not fit, UnsupportedCaseError for a product that torch refuses.
         """
         item = launch.item
-        shape = (item.comm_type, item.msg_size, item.shapes, item.elapsed_ms)
+        shape = (item.comm_type, item.msg_size, item.shapes, item.additional, item.elapsed_ms)
         key = (*shape, launch.group, item.dst, item.src, launch.peer, launch.channel)
         if key not in self._calls:
             self._calls[key] = (
@@ -69,6 +72,8 @@ class Operations:
     def _computation(self, launch: Launch) -> Call | None:
         item = launch.item
         if self.compute is Compute.REAL and item.shapes is not None:
+            if len(item.shapes[0]) == ATTENTION_SIDES:
+                return launch_attention(attention_case(launch, self.dtype), self.device).calls[0]
             return launch_gemm(product_case(item.shapes, self.dtype), self.device).calls[0]
         seconds = sleep_s(launch)
         if self.compute is Compute.SLEEP and seconds > 0:
@@ -128,6 +133,33 @@ def product_case(shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str) ->
     for side in first[:-1]:
         rows *= side
     return GemmCase(m=rows, k=first[-1], n=second[-1], layout="NN", dtype_in=dtype, dtype_out=dtype)
+
+
+def attention_case(launch: Launch, dtype: str) -> AttentionCase:
+    """The attention of a row: shapes (batch, heads, tokens, dim) of queries and of keys and values; mask, direction,
+    kernel and window in ``additional``. Raises WorkloadError for a row that does not say them."""
+    assert launch.item.shapes is not None
+    (batch, heads, q_len, qk_dim), (_, kv_heads, kv_len, v_dim) = launch.item.shapes
+    words = launch.item.additional.split()
+    if len(words) != len(ATTENTION_WORDS) or not words[-1].isdecimal():
+        raise WorkloadError(
+            f"{launch.label()}: additional = {launch.item.additional!r}: {' '.join(ATTENTION_WORDS)}"
+        )
+    mask, direction, kernel, window = words
+    return AttentionCase(
+        batch=batch,
+        q_len=q_len,
+        kv_len=kv_len,
+        heads=heads,
+        kv_heads=kv_heads,
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        mask=mask,
+        window=int(window),
+        direction=direction,
+        kernel=kernel,
+        dtype=dtype,
+    )
 
 
 def sleep_s(launch: Launch) -> float:

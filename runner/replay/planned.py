@@ -49,7 +49,7 @@ def without_dp(typed: str) -> tuple[str, str]:
 
 def work_of_plan(question: Question, plan: Plan) -> Work:
     """The rows of each stage's first rank."""
-    options = GeneralOptions(epochs=1, computation=True, timed=True)
+    options = GeneralOptions(epochs=1, computation=True, timed=True, everything=True)
     works = [
         replace(work, position=position, count=1)
         for work in stage_works(question, plan)

@@ -1,9 +1,20 @@
+from dataclasses import replace
+
+import pytest
 import torch
 
 from profiler.device import Device
-from runner.replay.operations import Compute, buffer_elements, operations_for, product_case, whole
+from runner.replay.operations import (
+    Compute,
+    attention_case,
+    buffer_elements,
+    operations_for,
+    product_case,
+    whole,
+)
 from tests.runner.replay.test_program import collective, program
 from workload.aicb.general.csv_workload import GeneralItem
+from workload.workload_error import WorkloadError
 
 
 def test_a_product_as_launched() -> None:
@@ -35,3 +46,22 @@ def test_equal_launches_share_their_operands() -> None:
     calls = [cpu.call(launch) for launch in made]
     assert calls[0] is calls[1]
     assert calls[2] is not calls[0]
+
+
+def test_an_attention_as_launched() -> None:
+    item = GeneralItem(
+        comm_type="computation",
+        shapes=((1, 4, 16, 8), (1, 2, 16, 8)),
+        additional="causal backward flash 0",
+        stage="backward.attention.core",
+    )
+    (launch,) = program(item).iterations[0]
+    case = attention_case(launch, "fp32")
+    assert (case.heads, case.kv_heads, case.q_len, case.kv_len, case.qk_dim) == (4, 2, 16, 16, 8)
+    assert (case.mask, case.direction, case.dtype) == ("causal", "backward", "fp32")
+    call = operations_for([launch], Device(kind="cpu"), {}, Compute.REAL, "fp32").call(launch)
+    assert call is not None
+    call()
+    (bare,) = program(replace(item, additional="causal")).iterations[0]
+    with pytest.raises(WorkloadError, match="additional = 'causal': mask direction kernel window"):
+        attention_case(bare, "fp32")

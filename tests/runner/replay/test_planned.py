@@ -32,6 +32,19 @@ def test_every_stage_has_its_rows(pipelined: Work) -> None:
     assert len(pipelined.digest) == 64
 
 
+def test_attention_and_what_is_no_product_are_rows(pipelined: Work) -> None:
+    items = [one.item for one in pipelined.programs[0].everything if one.item.comm_type == "computation"]
+    # configs/tiny_internlm2.py: 8 heads, 4 of keys and values, 256 / 8 channels, 256 tokens
+    shapes = ((1, 8, 256, 32), (1, 4, 256, 32))
+    assert {item.additional for item in items if item.shapes == shapes} == {
+        "causal forward flash 0",
+        "causal backward flash 0",
+    }
+    others = [item for item in items if item.shapes is None]
+    assert any("norm" in item.stage for item in others)
+    assert all(item.msg_size == pytest.approx((item.elapsed_ms or 0.0) * 1e6, abs=1) for item in others)
+
+
 def test_dp_is_what_is_left(pipelined: Work) -> None:
     with pytest.raises(ConfigError, match="--plan: dp = '4': 2, the ranks that are left"):
         planned_work(REQUEST, "pp=2,dp=4", 4)

@@ -5,7 +5,7 @@ priced. Initialisation as AICB's Megatron frame writes it, over groups of more t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ops.op import Axis, Phase
@@ -46,11 +46,13 @@ COMM_NAMES: dict[Collective, str] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralOptions:
     """``epochs`` iterations; ``computation`` whether matrix products are rows; ``timed`` whether their
-    seconds are known and written."""
+    seconds are known and written; ``everything`` whether attention and what is no product are rows as well, which
+    AICB's files have no words for."""
 
     epochs: int = 1
     computation: bool = False
     timed: bool = False
+    everything: bool = False
 
 
 def general_items(plan: Plan, work: StageWork, options: GeneralOptions) -> Iterator[GeneralItem]:
@@ -174,6 +176,8 @@ def _rows(item: WorkItem, stage: str, options: GeneralOptions) -> Iterator[Gener
                 elapsed_ms=item.seconds * 1e3 if options.timed else None,
                 count=item.count,
             )
+        elif options.everything and item.seconds > 0:
+            yield _beyond_aicb(item, f"{stage}.{name}")
         return
     if item.size_bytes and item.axis is not None:
         yield GeneralItem(
@@ -185,3 +189,19 @@ def _rows(item: WorkItem, stage: str, options: GeneralOptions) -> Iterator[Gener
             src=0 if item.collective is Collective.BROADCAST else None,
             count=item.count,
         )
+
+
+def _beyond_aicb(item: WorkItem, stage: str) -> GeneralItem:
+    """An attention as the shapes (batch, heads, tokens, dim) of its queries and of its keys and values, with mask,
+    direction, kernel and window beside them; other work as its nanoseconds alone, a number as in AICB's files with AIOB."""
+    call = item.attention
+    timed = GeneralItem(comm_type=COMPUTATION, stage=stage, elapsed_ms=item.seconds * 1e3, count=item.count)
+    if call is None:
+        return replace(timed, msg_size=round(item.seconds / item.count * 1e9))
+    queries = (call.batch, call.heads, call.q_len, call.qk_dim)
+    values = (call.batch, call.kv_heads, call.kv_len, call.v_dim)
+    return replace(
+        timed,
+        shapes=(queries, values),
+        additional=f"{call.mask} {call.direction} {call.kernel} {call.window}",
+    )

@@ -24,6 +24,6 @@ def test_it_is_what_a_search_with_so_much_headroom_finds() -> None:
 
 
 def test_there_may_be_none() -> None:
-    asked = question(world_size=8, sequences=8)
+    asked = question(world_size=2, sequences=2)
     front = search(asked, full_space(asked.model, asked.job), top_k=1).pareto
     assert roomiest_fast(front, usable_bytes(asked.cluster), 0.001) is None

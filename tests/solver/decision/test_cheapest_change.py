@@ -34,7 +34,7 @@ def test_fewer_constraints_given_up_are_cheaper_than_nearer_values() -> None:
 
 
 def test_memory_asked_for_rounds_up_to_what_lets_the_plan_in() -> None:
-    asked = question()
+    asked = question(world_size=4, sequences=4, preset=PRESETS["megatron"])
     least = search(asked, full_space(asked.model, asked.job)).pareto[-1].needed_bytes
     asked_gib = 0.9 * least / GIB
     words = cheapest_change(asked, constraints_of({"memory_gib": asked_gib}))
@@ -64,6 +64,7 @@ def test_more_gpus_where_nothing_else_helps() -> None:
         search(half, full_space(half.model, half.job))
 
 
+@pytest.mark.nightly
 def test_a_model_that_no_number_of_gpus_holds_has_no_such_change() -> None:
     assert cheapest_change(small(2.0), constraints_of({})) == ""
 

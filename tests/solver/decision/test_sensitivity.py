@@ -36,6 +36,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, tu
         return result, sensitivities(REQUEST, asked, opened), opened.question.cluster.gpu.memory_bytes
 
 
+@pytest.mark.nightly
 def test_each_change_alone_makes_no_best_plan_slower(
     answered: tuple[SearchResult, tuple[WhatIf, ...], float],
 ) -> None:
@@ -67,6 +68,7 @@ def test_what_cannot_be_changed_says_so() -> None:
     assert narrow.why_none == "A100-SXM-80GB has none"
 
 
+@pytest.mark.nightly
 def test_the_lines_name_ties_room_and_front(answered: tuple[SearchResult, tuple[WhatIf, ...], float]) -> None:
     result, found, memory_bytes = answered
     lines = beside_lines(result, memory_bytes)

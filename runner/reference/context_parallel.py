@@ -13,6 +13,11 @@ from runner.reference.attention import Core, WholeCore
 from runner.reference.exchange import all_to_all_equal, gathered
 
 
+def chunks_of(rank: int, ranks: int) -> tuple[int, int]:
+    """The two of 2 ``ranks`` chunks that a rank holds: as many from the start as the other is from the end."""
+    return rank, 2 * ranks - 1 - rank
+
+
 class GatheredKeys:
     """All-gather of keys and values (Llama 3, arXiv 2407.21783 sec. 3.3.2). The sequence is cut into 2 cp chunks, of
     which rank r holds the r-th and the r-th from the end, so that every rank has as many pairs under the mask."""
@@ -20,12 +25,9 @@ class GatheredKeys:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
         self.ranks = dist.get_world_size(group)
-        self.chunks = self._chunks_of(dist.get_rank(group))
-        held = [chunk for rank in range(self.ranks) for chunk in self._chunks_of(rank)]
+        self.chunks = chunks_of(dist.get_rank(group), self.ranks)
+        held = [chunk for rank in range(self.ranks) for chunk in chunks_of(rank, self.ranks)]
         self.order = [held.index(chunk) for chunk in range(2 * self.ranks)]
-
-    def _chunks_of(self, rank: int) -> tuple[int, int]:
-        return rank, 2 * self.ranks - 1 - rank
 
     def positions(self, seq_len: int) -> Tensor:
         """Of both chunks."""

@@ -44,10 +44,15 @@ def launch_collective(case: CollectiveCase, world: World) -> Launched:
         ranks=ranks, rank=world.rank, handle=world.group_for(tiling), where=world.device.torch_device
     )
     elements = whole_elements(case)
-    call = CALLS[case.collective](place, elements, dtype)
+    works = tiling.slot_of(world.rank) < case.siblings
+    call = CALLS[case.collective](place, elements, dtype) if works else rest
     name = f"torch {world.backend} {case.collective.value}"
     operations = 2 if case.collective is Collective.P2P else 1
     return Launched(case=case, calls=(call,), implementation=name, collective=True, operations=operations)
+
+
+def rest() -> None:
+    """What a rank runs while fewer groups than share its domain are at work; the slowest rank's time counts."""
 
 
 def tiling_for(case: GroupedCase, world: World) -> GroupTiling:

@@ -1,7 +1,9 @@
 """Which collectives to measure: every operation over every split, sizes denser where curves bend."""
 
+from dataclasses import replace
+
 from profdb.cases import CollectiveCase
-from profiler.cases.group_tilings import GroupTiling, all_tilings, pair_tilings
+from profiler.cases.group_tilings import GroupTiling, all_tilings, pair_tilings, part_sizes
 from profiler.cases.planned import Planned, planned
 from spec.collectives import GROUP_COLLECTIVES, Collective
 from spec.dtypes import dtype_bytes
@@ -12,6 +14,7 @@ MIB = 1024 * KIB
 SKELETON_BYTES = (KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB, 512 * MIB)
 BEND_BYTES = tuple(128 * KIB << step for step in range(9))
 """128 KiB to 32 MiB by twos: between latency and bandwidth, where protocols and algorithms change."""
+EVERY_SKELETON = tuple((kind, size) for kind in GROUP_COLLECTIVES for size in SKELETON_BYTES)
 FILL_BYTES = (4 * KIB, 16 * KIB, 32 * KIB, 128 * MIB, 256 * MIB, 1024 * MIB)
 
 
@@ -26,6 +29,22 @@ def collective_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planne
             )
         for tiling in pair_tilings(domain_ranks, domains):
             plans += planned(tier, (case(Collective.P2P, size, tiling, dtype) for size in sizes))
+    return plans + uncrowded_cases(domain_ranks, domains, dtype)
+
+
+def uncrowded_cases(domain_ranks: int, domains: int, dtype: str) -> list[Planned]:
+    """Across domains, by how many groups share one: a single group of every kind, and messages of 1, 2, 4, ... pairs;
+    with the cases of all groups at once these are curves by domains, siblings and size."""
+    plans: list[Planned] = []
+    for tiling in all_tilings(domain_ranks, domains):
+        if tiling.inter == 1 or tiling.siblings == 1:
+            continue
+        alone = [replace(case(kind, size, tiling, dtype), siblings=1) for kind, size in EVERY_SKELETON]
+        plans += planned(3, alone)
+        if tiling.intra * tiling.inter == 2:
+            for pairs in part_sizes(tiling.siblings)[:-1]:
+                sent = (case(Collective.P2P, size, tiling, dtype) for size in SKELETON_BYTES)
+                plans += planned(2, [replace(message, siblings=pairs) for message in sent])
     return plans
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from profdb.cases import GroupedCase
+from profdb.cases import CollectiveCase, GroupedCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,10 @@ class GroupTiling:
     def siblings(self) -> int:
         """Groups that have ranks in one domain."""
         return self.domain_ranks // self.intra
+
+    def slot_of(self, rank: int) -> int:
+        """Which of the groups that share its domain holds ``rank``, from 0."""
+        return rank % self.domain_ranks // self.intra
 
     def group_of(self, rank: int) -> tuple[int, ...]:
         """The group that holds ``rank``."""
@@ -53,7 +57,8 @@ def tile(intra: int, inter: int, domain_ranks: int, domains: int) -> GroupTiling
 
 
 def why_untiled(case: GroupedCase, domain_ranks: int, domains: int) -> str:
-    """Why the groups of the case do not tile so many domains of so many ranks; "" where they do."""
+    """Why the groups of the case do not tile so many domains of so many ranks; "" where they do. Across
+    domains a collective may run in fewer of the groups that share one: the others rest."""
     fits = (
         case.intra >= 1
         and case.inter >= 1
@@ -64,7 +69,8 @@ def why_untiled(case: GroupedCase, domain_ranks: int, domains: int) -> str:
     if not fits:
         return f"groups of {case.intra} x {case.inter} do not tile {domains} domains of {domain_ranks}"
     siblings = tile(case.intra, case.inter, domain_ranks, domains).siblings
-    if siblings != case.siblings:
+    fewer = isinstance(case, CollectiveCase) and case.inter > 1 and 1 <= case.siblings < siblings
+    if siblings != case.siblings and not fewer:
         return f"{siblings} groups share a domain here, not {case.siblings}"
     return ""
 

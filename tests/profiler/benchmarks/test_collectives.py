@@ -169,3 +169,15 @@ def test_renamed_collectives_are_found_under_either_name(monkeypatch: pytest.Mon
     monkeypatch.delattr(dist, "old_name")
     with pytest.raises(UnsupportedCaseError, match="neither new_name nor old_name"):
         torch_collectives.renamed("new_name", "old_name")
+
+
+def test_groups_beyond_the_cases_siblings_rest(called: list[tuple[str, tuple[int, ...], Any]]) -> None:
+    """Two groups across the domains, (0, 2) and (1, 3); of one sibling only the first works."""
+    case = CollectiveCase(collective=Collective.ALL_REDUCE, size_bytes=WHOLE, intra=1, inter=2, siblings=1)
+    resting = launch_collective(case, world())  # rank 1
+    resting.calls[0]()
+    assert (resting.case, resting.collective, called) == (case, True, [])
+    layout = RankLayout(rank=0, size=4, local_rank=0, local_size=2)
+    first = FakeWorld(layout=layout, device=Device(kind="cpu"), backend="gloo", domain_ranks=2)
+    launch_collective(case, first).calls[0]()
+    assert [group for _, _, group in called] == [(0, 2)]

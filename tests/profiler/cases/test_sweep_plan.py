@@ -126,7 +126,7 @@ def test_collectives_cover_every_operation_split_and_size() -> None:
         sizes = {case.size_bytes for case in mine}
         assert {1 << 10, 512 << 10, 1 << 20, 4 << 20, 32 << 20, 64 << 20, 128 << 20, 256 << 20} <= sizes
         assert max(sizes) == 1 << 30
-    assert all(case.siblings == 8 // case.intra for case in found)
+    assert all(case.siblings == 8 // case.intra for case in found if case.inter == 1)
 
 
 def test_sizes_are_whole_elements_for_every_rank() -> None:
@@ -149,3 +149,16 @@ def test_only_and_max_size_choose() -> None:
 def test_unknown_benchmarks_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigError, match="linear, attention"):
         check_names([name])
+
+
+def test_across_domains_a_collective_is_measured_alone_and_crowded() -> None:
+    """By domains, siblings and size: groups of 1, 2 and 4 ranks of a domain of 8, alone and as many as it holds; of
+    messages 1, 2, 4 and 8 pairs."""
+    held = plan_cases(SweepPlan(device_kind="cuda", domain_ranks=8, domains=2))
+    across = [case for case in held if isinstance(case, CollectiveCase) and case.inter == 2]
+    for kind in TRAINING_COLLECTIVES:
+        shapes = {(case.intra, case.siblings) for case in across if case.collective is kind}
+        if kind is Collective.P2P:
+            assert shapes == {(1, pairs) for pairs in (1, 2, 4, 8)}
+        else:
+            assert shapes == {(1, 1), (1, 8), (2, 1), (2, 4), (4, 1), (4, 2), (8, 1)}

@@ -27,6 +27,7 @@ class Family(StrEnum):
     HOST_COPY = "host_copy"
     EXPERT_EXCHANGE = "expert_exchange"
     SUSTAINED = "sustained"
+    WARM = "warm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,14 @@ class ExpertExchangeCase:
     dtype: str = "bf16"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmKernelCase(KernelCall[int]):
+    """A memory-bound kernel on operands that the launch before left in the last-level cache, as a consumer finds what
+    its producer has just written; MemoryBoundCase finds them in memory."""
+
+    direction: str
+
+
 GroupedCase = CollectiveCase | OverlapCase | ExpertExchangeCase
 """Cases that every rank of a group runs together."""
 
@@ -184,6 +193,7 @@ Case = (
     | LayerCase
     | HostCopyCase
     | SustainedCase
+    | WarmKernelCase
     | GroupedCase
 )
 
@@ -200,6 +210,7 @@ FAMILY_OF: dict[type, Family] = {
     HostCopyCase: Family.HOST_COPY,
     ExpertExchangeCase: Family.EXPERT_EXCHANGE,
     SustainedCase: Family.SUSTAINED,
+    WarmKernelCase: Family.WARM,
 }
 
 CASE_OF: dict[Family, type] = {family: case for case, family in FAMILY_OF.items()}

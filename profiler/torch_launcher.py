@@ -16,6 +16,7 @@ from profdb.cases import (
     OptimizerCase,
     OverlapCase,
     SustainedCase,
+    WarmKernelCase,
 )
 from profiler.benchmarks.attention import launch_attention
 from profiler.benchmarks.collectives import launch_collective
@@ -24,7 +25,7 @@ from profiler.benchmarks.grouped_gemm import launch_grouped_gemm
 from profiler.benchmarks.host import launch_host
 from profiler.benchmarks.launched import Launched
 from profiler.benchmarks.linear import launch_gemm, launch_sustained
-from profiler.benchmarks.memory_bound import launch_memory_bound
+from profiler.benchmarks.memory_bound import launch_memory_bound, launch_warm
 from profiler.benchmarks.optimizer import launch_optimizer
 from profiler.ranks.world import World
 from profiler.step_parts.expert_exchange import launch_expert_exchange
@@ -32,8 +33,8 @@ from profiler.step_parts.host_copies import launch_host_copy
 from profiler.step_parts.layer import launch_layer
 from profiler.step_parts.overlap import launch_overlap
 
-StepPart = SustainedCase | LayerCase | HostCopyCase | OverlapCase | ExpertExchangeCase
-"""Cases of what only a step shows: profiler.step_parts, and products on settled clocks."""
+StepPart = SustainedCase | WarmKernelCase | LayerCase | HostCopyCase | OverlapCase | ExpertExchangeCase
+"""Cases of what only a step shows: profiler.step_parts, products on settled clocks, kernels on warm operands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ class TorchLauncher:
         match case:
             case SustainedCase():
                 return launch_sustained(case, self.world.device)
+            case WarmKernelCase():
+                return launch_warm(case, self.world.device, compiled=self.compiled)
             case LayerCase():
                 return launch_layer(case, self.world.device)
             case OverlapCase():

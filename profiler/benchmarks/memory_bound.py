@@ -1,12 +1,13 @@
 """Benchmark: norms, activations, residual adds, losses, casts and copies, forward and backward."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
 from ops.kernels import KERNELS, bytes_moved_per_element
-from profdb.cases import MemoryBoundCase
+from profdb.cases import MemoryBoundCase, WarmKernelCase
 from profiler.benchmarks.fp8 import QUANTIZE_FUNCTIONS
 from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS, KernelFunction, Operands
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
@@ -36,6 +37,26 @@ def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool
     calls = tuple(kernel_call(case, function, forward, device.torch_device) for _ in range(copies))
     name = "torch.compile" if fuse else ("torch" if function.one_kernel else "torch, several kernels")
     return Launched(case=case, calls=calls, implementation=function.stand_in or name)
+
+
+def launch_warm(case: WarmKernelCase, device: Device, *, compiled: bool = False) -> Launched:
+    """The kernel on one set of operands, over and over: each launch finds in the cache what the one before touched.
+
+    Raises UnsupportedCaseError as launch_memory_bound does, and for more bytes than the cache holds.
+    """
+    cold = MemoryBoundCase(
+        kernel=case.kernel, direction=case.direction, rows=case.rows, width=case.width, dtype=case.dtype
+    )
+    backward = case.direction == "backward"
+    if case.kernel in KERNELS and device.cache_bytes:
+        moved = (
+            bytes_moved_per_element(case.kernel, backward=backward, dtype=case.dtype) * case.rows * case.width
+        )
+        if moved > device.cache_bytes:
+            raise UnsupportedCaseError(f"moves {moved:.0f} bytes, the cache holds {device.cache_bytes}")
+    launched = launch_memory_bound(cold, device, compiled=compiled)
+    name = f"{launched.implementation}, operands in the cache"
+    return replace(launched, case=case, calls=launched.calls[:1], implementation=name)
 
 
 def only_compiled() -> frozenset[str]:

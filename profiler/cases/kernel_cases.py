@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ops.kernels import KERNELS, Width, bytes_moved_per_element
-from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase
+from profdb.cases import HostCase, MemoryBoundCase, OptimizerCase, WarmKernelCase
 from profiler.cases.model_widths import TINY_MODEL
 from profiler.cases.planned import Planned, planned
 
@@ -101,6 +101,32 @@ def gpu_kernel_cases() -> list[Planned]:
             plans += planned(3, kernel_calls(kernel, LONGEST_ROWS, (*widths, *more), "bf16"))
     plans += planned(1, router_calls(GPU_ROWS))
     return plans
+
+
+WARM_KERNELS = ("rmsnorm", "layernorm", "swiglu", "gelu", "add")
+"""What reads what a product or an attention call has just written."""
+
+
+def warm_cases() -> list[Planned]:
+    """Kernels that a cache of 50 MB (H100) holds the operands of, on as many rows as leave it full or not."""
+    cold = [
+        case
+        for kernel in WARM_KERNELS
+        for case in kernel_calls(kernel, (512, 1024, 2048), WIDTHS[KERNELS[kernel].width][:1], "bf16")
+    ]
+    return planned(
+        2,
+        (
+            WarmKernelCase(
+                kernel=case.kernel,
+                direction=case.direction,
+                rows=case.rows,
+                width=case.width,
+                dtype=case.dtype,
+            )
+            for case in cold
+        ),
+    )
 
 
 def router_calls(tokens: Iterable[int]) -> list[MemoryBoundCase]:

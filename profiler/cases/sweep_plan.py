@@ -17,6 +17,7 @@ from profdb.cases import (
     OptimizerCase,
     OverlapCase,
     SustainedCase,
+    WarmKernelCase,
 )
 from profiler.cases import attention_cases, collective_cases, kernel_cases, linear_cases, step_cases
 from profiler.cases.planned import Planned, in_order
@@ -40,6 +41,7 @@ BENCHMARKS: tuple[str, ...] = (
     "host_copy",
     "expert_exchange",
     "sustained",
+    "warm",
     *(kind.value for kind in TRAINING_COLLECTIVES),
 )
 
@@ -62,7 +64,7 @@ class SweepPlan:
         """Whether the case is among the chosen benchmarks and small enough."""
         if self.only and benchmark_of(case) not in self.only:
             return False
-        if isinstance(case, MemoryBoundCase) and case.kernel in self.left_out:
+        if isinstance(case, MemoryBoundCase | WarmKernelCase) and case.kernel in self.left_out:
             return False
         size = largest_array_bytes(case)
         if self.max_bytes:
@@ -111,6 +113,7 @@ def gpu_compute() -> list[Planned]:
         *attention_cases.gpu_attention_cases(),
         *linear_cases.gpu_grouped_cases(),
         *linear_cases.sustained_cases(),
+        *kernel_cases.warm_cases(),
         *kernel_cases.gpu_kernel_cases(),
         *kernel_cases.gpu_optimizer_cases(),
     ]
@@ -170,7 +173,7 @@ def largest_array_bytes(case: Case) -> float:
         case AttentionCase():
             tokens = case.batch * max(case.q_len * case.heads, case.kv_len * case.kv_heads)
             return tokens * case.qk_dim * dtype_bytes(case.dtype)
-        case MemoryBoundCase():
+        case MemoryBoundCase() | WarmKernelCase():
             return case.rows * case.width * dtype_bytes(case.dtype)
         case OptimizerCase():
             return case.elements * dtype_bytes(case.parameter_dtype)

@@ -10,13 +10,13 @@ from torch.nn import functional
 from profdb.cases import MemoryBoundCase
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import random_operand
+from profiler.cases.model_widths import TINY_MODEL
 from spec.dtypes import dtype_bytes
 
 Operands = tuple[torch.Tensor, ...]
 
 EMBEDDING_TABLE_ROWS = 32000
 """Rows of the measured embedding table: the vocabulary of Llama 2 (arXiv 2307.09288 sec. 2.1)."""
-
 DROPOUT = 0.1
 ROTATED_HEAD = 128
 """Channels of one rotated head (Llama 2)."""
@@ -137,9 +137,10 @@ def with_targets(case: MemoryBoundCase, where: torch.device) -> Operands:
 
 
 def with_table(case: MemoryBoundCase, where: torch.device) -> Operands:
-    """An embedding table and the token of every row."""
-    table = random_operand((EMBEDDING_TABLE_ROWS, case.width), case.dtype, where)
-    return table, torch.randint(EMBEDDING_TABLE_ROWS, (case.rows,), device=where)
+    """A table, whose size its gradient has, and the token of every row; on a processor the tiny model's, as all there."""
+    rows = TINY_MODEL.vocab if where.type == "cpu" else EMBEDDING_TABLE_ROWS
+    words = torch.randint(rows, (case.rows,), device=where)
+    return random_operand((rows, case.width), case.dtype, where), words
 
 
 def with_fp32_sum(case: MemoryBoundCase, where: torch.device) -> Operands:

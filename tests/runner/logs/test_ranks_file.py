@@ -33,7 +33,7 @@ def test_the_rank_that_the_others_wait_for() -> None:
 
 
 def test_the_slowest_comes_first() -> None:
-    everyone = [times(rank, own) for rank, own in enumerate((10.0, 10.0, 10.0, 30.0, 20.0))]
+    everyone = [times(rank, own) for rank, own in enumerate((10.0, 10.0, 10.5, 30.0, 20.0, 10.0))]
     assert [one.rank for one in slow_ranks(everyone)] == [3, 4]
 
 

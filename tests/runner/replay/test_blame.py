@@ -37,6 +37,10 @@ def test_a_collective_that_does_not_end_is_named_for_those_who_wait_behind_it() 
     assert behind((1, False), (1, False), (2, False), (2, False)) == [0, 1, 2, 3]
 
 
+def test_a_message_under_way_blames_nobody() -> None:
+    assert behind((2, False), (2, False), (1, False), (1, False)) == [0, 1, 2, 3]
+
+
 def test_a_rank_that_has_not_come_to_the_pass() -> None:
     assert behind((1, False), None, (1, False), (1, False)) == [1]
 

@@ -31,7 +31,8 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run_workload.main(["generate", *SHAPE.split(), "--output", str(folder / "tiny_workload.csv")]) == 0
     for stage in (0, 1):
         copied = folder / f"other-stage{stage}.csv"
-        shutil.copy(folder / f"tiny_workload-stage{stage}.csv", copied)
+        for ending in ("", ".args.json"):
+            shutil.copy(folder / f"tiny_workload-stage{stage}.csv{ending}", f"{copied}{ending}")
         copied.write_text(copied.read_text().replace("forward", "forwards"))
     return folder / "tiny_workload-stage0.csv"
 

@@ -128,20 +128,17 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     )
 
 
-def step_operations(model: ModelSpec, job: JobSpec, table: Sized) -> Ops:
-    """What every stage row runs once a step."""
+def step_operations(model: ModelSpec, job: JobSpec, table: Sized, rows: IntArray | None = None) -> Ops:
+    """What every stage row, or the ``rows`` asked for, run once a step."""
     plans, stages = table.plans, table.stages
-    row_layout = plans.layout.take(stages.plan)
-    context = layer_context(plans.sharding, model, job, row_layout)
+    rows = np.arange(len(stages.plan)) if rows is None else rows
+    tied = stages.tied(model, plans.layout.pp[stages.plan])[rows]
+    on_rank = table.bytes.on_rank.take(rows)
+    context = layer_context(plans.sharding, model, job, plans.layout.take(stages.plan[rows]))
+    mirrored = plans.schedule.route.ways > 1
     return (
-        *operations(
-            context,
-            plans.sharding,
-            table.bytes.on_rank,
-            stages.tied(model, row_layout.pp),
-            mirrored=plans.schedule.route.ways > 1,
-        ),
-        *sliced_return(context, table.bytes.on_rank.total, _counted(table, num_tensors)),
+        *operations(context, plans.sharding, on_rank, tied, mirrored=mirrored),
+        *sliced_return(context, on_rank.total, _counted(table, num_tensors)[rows]),
     )
 
 

@@ -4,12 +4,10 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.layout import Layout
-from ops.op import Attention, BatchedGemm, Comm, GroupedGemm, HostTransfer, Op, Ops
-from ops.strategies.sharding import layer_context
+from ops.op import Attention, BatchedGemm, Comm, GroupedGemm, HostTransfer, HostWork, Op, Ops
 from profdb.cases import AttentionCase
-from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, hop_bytes, sized
+from solver.price import Sized, hop_bytes, sized, step_operations
 from solver.question import Question
 from solver.times.op_times import Pricer
 from spec.arrays import IntArray, ints
@@ -81,15 +79,11 @@ def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple
 
 
 def _step(question: Question, table: Sized, row: int) -> tuple[WorkItem, ...]:
-    """The optimizer step of one stage row."""
+    """The optimizer step of one stage row; what the host does by itself is no work of a device."""
     one = ints(row)
-    held = table.bytes.on_rank.take(one)
     layout = table.plans.layout.take(table.stages.plan[one])
-    tied = table.stages.tied(question.model, table.plans.layout.pp[table.stages.plan])[one]
-    sharding = table.plans.sharding
-    context = layer_context(sharding, question.model, question.job, layout)
-    ops = operations(context, sharding, held, tied)
-    items = tuple(work_item(question.pricer, layout, op) for op in ops)
+    ops = step_operations(question.model, question.job, table, one)
+    items = tuple(work_item(question.pricer, layout, op) for op in ops if not isinstance(op, HostWork))
     return tuple(item for item in items if item.collective is None or item.size_bytes)
 
 

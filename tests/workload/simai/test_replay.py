@@ -91,3 +91,11 @@ def test_differences_are_itemised(case: Case) -> None:
         assert abs(comparison.differences["compute of another stage"]) < 1e-4
         assert comparison.differences["stages that differ, and their waiting"] == pytest.approx(0, abs=1e-9)
         assert comparison.differences["hidden by overlap, or on another stage"] < 1e-9
+
+
+def test_parameters_returned_as_lists_of_slices_are_copied_in_the_file_too() -> None:
+    """nanotron, distributed.py, all_gather_coalesced: three passes over all parameters, once a step."""
+    plan = Plan(strategy="mtp", preset="nanotron", dp=2, zero_stage=1, zero_size=2, num_micro=4)
+    asked = question(preset=PRESETS["nanotron"], sequences=8, model=small_model(), world_size=2)
+    comparison = compare(asked, plan)
+    assert comparison.differences["compute of another stage"] == pytest.approx(0.0, abs=1e-6)

@@ -17,7 +17,7 @@ from tests.profiler.step_parts.test_overlap import world
 
 CPU = torch.device("cpu")
 CASE = ExpertExchangeCase(
-    direction="dispatch", tokens=20, hidden=8, experts=8, topk=2, intra=2, inter=1, siblings=1, dtype="fp32"
+    direction="dispatch", tokens=50, hidden=8, experts=8, topk=2, intra=2, inter=1, siblings=1, dtype="fp32"
 )
 
 
@@ -49,14 +49,14 @@ def test_rows_sent_to_a_rank_are_those_it_awaits(direction: str, monkeypatch: py
         assert (received, sent) == (sum(rows_in), sum(rows_out))
     assert first[3][1] == second[2][0]
     assert second[3][0] == first[2][1]
-    # every token's two experts: 40 rows leave each rank on the way out and come back to it
+    # every token's two experts: 100 rows leave each rank on the way out and come back to it
     own = 1 if direction == "dispatch" else 0
-    assert [one[own] for one in seen] == [40, 40]
+    assert [one[own] for one in seen] == [100, 100]
 
 
 def test_each_token_has_different_experts_and_each_rank_its_own_tokens() -> None:
     chosen = chosen_experts(CASE, 0)
-    assert chosen.shape == (20, 2)
+    assert chosen.shape == (50, 2)
     assert (chosen[:, 0] != chosen[:, 1]).all()
     assert not torch.equal(chosen, chosen_experts(CASE, 1))
     assert torch.equal(chosen, chosen_experts(CASE, 0))
@@ -123,9 +123,9 @@ def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None
     }
     assert Buffer.made == [
         ("group", 100 * 16 * 2, 0),
-        ((20, 2), torch.int64, 8),
-        ((20, 8), torch.bfloat16, torch.float32, counts),
-        ((20, 8), "handle"),
+        ((50, 2), torch.int64, 8),
+        ((50, 8), torch.bfloat16, torch.float32, counts),
+        ((50, 8), "handle"),
     ]
 
 

@@ -1,7 +1,7 @@
 """Runs of two ranks in each of which rank 1 goes wrong in its second step: going_wrong.py WAY...
 
-WAY: dies, fills (its memory; rank 0 waits for its gradients) or hangs (rank 0 waits for its keys and values), all in a
-feed-forward layer. Prints
+WAY: dies, fills (its memory; rank 0 waits for its gradients) or hangs (rank 0 waits for those of keys and values), all
+in a feed-forward layer. Prints
 exit statuses and stderr of each run as JSON.
 """
 

@@ -131,8 +131,8 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
         "dies": ([2, 7], r"error: rank 1 gone or stopped in step 2 \(rank 0: the backward: .*\)"),
         "hangs": (
             [2, 2],
-            r"error: all ranks stand still \(rank 0 in step 2, in all_gather\w* over cp \(ranks 0, 1\) in "
-            r"SelfAttention of blocks\.\d; rank 1 in step 2, in FeedForward of blocks\.\d\) in step 2",
+            r"error: all ranks stand still \(rank 0 in step 2, in reduce_scatter\w* over cp \(ranks 0, 1\) in "
+            r"the backward; rank 1 in step 2, in FeedForward of blocks\.\d\) in step 2",
         ),
         "fills": (
             [2, 2],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profdb.importers.aiob import AiobRun
+from runner.compare_verb import add_compare, compare
 from runner.replay.planned import planned_work
 from runner.replay.stage_files import Typed, Work, read_work
 from runner.replay.suite_file import read_suite
@@ -147,6 +148,11 @@ def analyse(options: argparse.Namespace, root: Path) -> int:
 
 VERBS: dict[str, Verb] = {
     "train": Verb(what="time steps of a reference transformer (torchrun)", add_flags=add_train, run=train),
+    "compare": Verb(
+        what="print a measured run beside its prediction, ours or a framework's log",
+        add_flags=add_compare,
+        run=compare,
+    ),
     "run": Verb(what="run a general workload on real process groups (torchrun)", add_flags=add_run, run=run),
     "suite": Verb(
         what="run many workloads in a row, and go on where it ended (torchrun)",

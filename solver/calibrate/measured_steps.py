@@ -67,7 +67,7 @@ def read_steps(path: Path, request: Request) -> list[MeasuredStep]:
         raise ConfigError(
             where="--steps", key="steps", value=str(path), allowed=f"a CSV file that can be read: {error}"
         ) from error
-    _check_header(path, names)
+    check_header(path, names)
     measured: list[MeasuredStep] = []
     for number, line in lines:
         if None in line or None in line.values():
@@ -78,7 +78,8 @@ def read_steps(path: Path, request: Request) -> list[MeasuredStep]:
     return measured
 
 
-def _check_header(path: Path, names: tuple[str, ...]) -> None:
+def check_header(path: Path, names: tuple[str, ...]) -> None:
+    """Raise ConfigError unless the columns are those of measured steps."""
     lacking = [name for name in REQUIRED if name not in names]
     unknown = [name for name in names if name not in ALLOWED]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]

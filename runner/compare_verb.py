@@ -1,0 +1,159 @@
+"""The verb ``compare``: a measured run beside the prediction for its plan. Needs no torch."""
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from runner.comparison.appended import append_row
+from runner.comparison.compared import compared, lines, record
+from runner.comparison.logged_run import WARMUP, logged_run
+from runner.comparison.train_record import TrainRecord, plan_words, train_record
+from solver.answer.believable import check_believable
+from solver.opening import Opened, open_asked
+from solver.plans.plan_table import Plan, PlanTable
+from solver.report.result_files import write_json
+from solver.request import Request, read_request
+from solver.search import price_plan
+from solver.typed_plan import check_order, parse_plan, plan_of
+from spec.errors import ConfigError
+from spec.job import precision_of
+from spec.program.limits import MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
+from spec.program.outputs import check_outputs
+from spec.program.parser import whole
+from spec.settings.job import job_settings
+from spec.settings.plan import WrittenPlan
+from spec.settings.setting import typed_values
+from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """The question that a run answers, and its plan."""
+
+    opened: Opened
+    plan: Plan
+    job_as_read: bool
+
+
+def add_compare(verb: argparse.ArgumentParser) -> None:
+    """All options of ``compare``, called as simulation_train_formulaic.py has them."""
+    verb.add_argument(
+        "result", type=Path, help="JSON of train, or a log of Megatron-LM, InternEvo, torchtitan or DeepSpeed"
+    )
+    what = verb.add_argument_group("what ran (a JSON of train says all but the config)")
+    what.add_argument("--config", type=Path, required=True, help="model config")
+    what.add_argument("--plan", help="tp=2,pp=2,... (default: the result's, else the config's)")
+    what.add_argument("--world_size", type=whole(1, MOST_GPUS), help="GPUs")
+    what.add_argument(
+        "--global_batch_size",
+        type=whole(1, MOST_STEP_TOKENS),
+        help="tokens of a step (default: the config's)",
+    )
+    what.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence")
+    what.add_argument("--framework", help="preset (default: the result's, else the config's)")
+    what.add_argument("--job", action="append", default=[], help="settings of the job (docs/configs.md)")
+    what.add_argument(
+        "--warmup", type=whole(0, MOST_EPOCHS), help=f"steps to leave out (default {WARMUP} of a log)"
+    )
+    where = verb.add_argument_group("what predicts it")
+    where.add_argument("--pre_profiling_data_path", type=Path, help="profile (default prof_data/data.pt)")
+    where.add_argument("--cluster", help="sheet of configs/clusters (default: the profile's)")
+    where.add_argument("--missing", choices=("error", "modelled"), default="error", help="curves that lack")
+    where.add_argument("--calibration", type=Path, help="factors that python -m solver.calibrate wrote")
+    out = verb.add_argument_group("results")
+    out.add_argument("--json", type=Path, help="write everything to this file")
+    out.add_argument(
+        "--append", type=Path, help="add a row to this CSV for python -m solver.calibrate --steps"
+    )
+
+
+def compare(options: argparse.Namespace, root: Path) -> int:
+    """Print a run beside its prediction, and write what was asked for."""
+    inputs = {"RESULT": options.result, "--config": options.config, "--calibration": options.calibration}
+    check_outputs({"--json": options.json, "--append": options.append}, folders={}, inputs=inputs)
+    try:
+        text = read_file_text(options.result, MOST_MEASURED_BYTES)
+    except UnreadableFileError as error:
+        raise ConfigError(
+            where="compare", key="result", value=str(options.result), allowed=str(error)
+        ) from error
+    told = train_record(options.result, text, options.warmup or 0)
+    priced = _priced(options, root, told)
+    question = priced.opened.question
+    if options.append and not priced.job_as_read:
+        raise ConfigError(
+            where="--append",
+            key="job",
+            value=told.dtype if told else options.job,
+            allowed="the job as config and framework have it: rows of measured steps hold no other",
+        )
+    warmup = WARMUP if options.warmup is None else options.warmup
+    run = told.run if told else logged_run(options.result, text, question.job, priced.plan, warmup)
+    answers = price_plan(question, PlanTable.of(priced.plan))
+    check_believable(answers, priced.opened.source)
+    one = compared(run, question, answers[0])
+    if told and told.cluster != question.cluster.name:
+        print(f"note: the run was on {told.cluster}, the prediction is for {question.cluster.name}")
+    print("\n".join(lines(one)))
+    if options.append:
+        append_row(options.append, options.config, question, answers[0], run.step_s)
+        print(f"appended to {options.append}")
+    if options.json:
+        write_json(options.json, record(one))
+        print(f"wrote {options.json}")
+    return 0
+
+
+def _priced(options: argparse.Namespace, root: Path, told: TrainRecord | None) -> Priced:
+    """Open the question; what both the command and a result say must agree (ConfigError)."""
+    if told is None and options.world_size is None:
+        raise ConfigError(
+            where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run"
+        )
+    job = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
+    request = Request(
+        root=root,
+        profile=options.pre_profiling_data_path,
+        config=options.config,
+        world_size=_agreed("--world_size", options.world_size, told and told.world_size),
+        global_batch_tokens=_agreed(
+            "--global_batch_size", options.global_batch_size, told and told.global_batch_tokens
+        ),
+        seq_len=_agreed("--seq_len", options.seq_len, told and told.seq_len),
+        framework=_agreed("--framework", options.framework, told and told.preset),
+        cluster=options.cluster,
+        missing=options.missing,
+        calibration=options.calibration,
+        job=job,
+    )
+    asked = read_request(request)
+    as_read = not job
+    if told is not None:
+        _agreed("--config", asked.config.model.name, told.model)
+        if told.dtype != asked.job.precision.linear:
+            as_read = False
+            precision = precision_of(asked.job.preset, told.dtype)
+            asked = replace(asked, job=replace(asked.job, precision=precision))
+    opened = open_asked(request, asked)
+    typed = parse_plan(options.plan) if options.plan else None
+    written = typed or (told.plan if told else opened.config.plan) or WrittenPlan()
+    where = "--plan" if typed else str(options.result if told else options.config)
+    plan = plan_of(written, opened.question, where)
+    check_order(plan, opened.question, where)
+    if told is not None:
+        ran = plan_of(told.plan, opened.question, str(options.result))
+        if plan != ran:
+            _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
+    return Priced(opened=opened, plan=plan, job_as_read=as_read)
+
+
+def _agreed(option: str, typed: Value | None, told: Value | None) -> Value | None:
+    """What was typed, else what the result says; ConfigError where they differ."""
+    if typed is not None and told is not None and typed != told:
+        raise ConfigError(
+            where="compare", key=option, value=typed, allowed=f"{told!r}, of which the result is"
+        )
+    return told if typed is None else typed

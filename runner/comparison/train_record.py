@@ -1,0 +1,106 @@
+"""The JSON that ``run_workload.py train`` writes."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.comparison.measured_run import MeasuredRun
+from solver.typed_plan import parse_plan
+from spec.errors import ConfigError
+from spec.job import Wide
+from spec.settings.plan import WrittenPlan, typed_plan_settings
+from spec.settings.setting import typed
+
+WHOLE = ("world_size", "seq_len", "global_batch_tokens")
+WORDS = ("model", "cluster", "preset")
+FORMATS: tuple[Wide, ...] = ("bf16", "fp32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRecord:
+    """What ran, by the names of the file, and what it measured."""
+
+    run: MeasuredRun
+    plan: WrittenPlan
+    world_size: int
+    seq_len: int
+    global_batch_tokens: int
+    model: str
+    cluster: str
+    preset: str
+    dtype: Wide
+
+
+def plan_words(plan: WrittenPlan) -> str:
+    """The plan as after --plan: what it says beyond the defaults."""
+    default = WrittenPlan()
+    said = {key: getattr(plan, key) for key in typed_plan_settings()}
+    words = [f"{key}={typed(value)}" for key, value in said.items() if value != getattr(default, key)]
+    return ",".join(words)
+
+
+def train_record(path: Path, text: str, warmup: int = 0) -> TrainRecord | None:
+    """The record of that text, ``warmup`` more steps left out than the run itself did; None for what is no JSON object.
+
+    Raises ConfigError for an object that lacks what ``train`` writes.
+    """
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(plain, dict):
+        return None
+    where = str(path)
+    for key in (*WHOLE, *WORDS):
+        value = plain.get(key)
+        kind: type = int if key in WHOLE else str
+        if not isinstance(value, kind) or isinstance(value, bool) or (key in WHOLE and plain[key] < 1):
+            raise _lacking(where, key, value)
+    written = plain.get("plan")
+    if not isinstance(written, dict):
+        raise _lacking(where, "plan", written)
+    dtype = next((name for name in FORMATS if name == plain.get("dtype")), None)
+    if dtype is None:
+        raise _lacking(where, "dtype", plain.get("dtype"))
+    return TrainRecord(
+        run=_run(where, plain, warmup),
+        plan=_plan(where, written),
+        dtype=dtype,
+        **{name: plain[name] for name in (*WHOLE, *WORDS)},
+    )
+
+
+def _lacking(where: str, key: str, value: object) -> ConfigError:
+    return ConfigError(where=where, key=key, value=value, allowed="what run_workload.py train --json writes")
+
+
+def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
+    steps = plain.get("steps_s")
+    if not isinstance(steps, list) or not all(isinstance(one, float) and 0 < one < math.inf for one in steps):
+        raise _lacking(where, "steps_s", steps)
+    if len(steps) <= warmup:
+        raise ConfigError(
+            where=where, key="steps_s", value=len(steps), allowed=f"one after {warmup} of warm-up (--warmup)"
+        )
+    before = plain.get("warmup_steps")
+    if not isinstance(before, int):
+        raise _lacking(where, "warmup_steps", before)
+    held = {name: plain.get(name) for name in ("allocated_bytes", "reserved_bytes")}
+    for name, value in held.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise _lacking(where, name, value)
+    return MeasuredRun(
+        source=where, form="train", steps_s=tuple(steps[warmup:]), warmup=before + warmup, **held
+    )
+
+
+def _plan(where: str, written: Mapping[str, Any]) -> WrittenPlan:
+    """The plan of the file, through the one reader of typed plans."""
+    default = WrittenPlan()
+    said = {key: written[key] for key in typed_plan_settings() if key in written}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in said.items()}
+    words = [f"{key}={typed(value)}" for key, value in values.items() if value != getattr(default, key)]
+    return parse_plan(",".join(words), where) if words else default

@@ -1,0 +1,107 @@
+"""Logs of frameworks: lines made by the formats of their sources (runner.comparison.log_forms names them); the numbers
+are made up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.comparison.logged_run import logged_run
+from solver.plans.plan_table import Plan
+from solver.request import Request, read_request
+from spec.errors import ConfigError
+from spec.job import JobSpec
+from spec.units import GIB, MIB
+from tests.runner.comparison.made_logs import DEEPSPEED, DEEPSPEED_PIPELINE, INTERNEVO, MEGATRON, TORCHTITAN
+
+ROOT = Path(__file__).resolve().parents[3]
+PATH = Path("train.log")
+PLAN = Plan(
+    strategy="mtp", preset="megatron", tp=2, dp=2, zero_stage=0, zero_size=1, micro_batch=1, num_micro=4
+)
+
+
+@pytest.fixture(scope="module")
+def job() -> JobSpec:
+    """8 sequences of 256 tokens a step on 4 GPUs."""
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "tiny_internlm2.py",
+        world_size=4,
+        global_batch_tokens=2048,
+        cluster="h100-sxm",
+    )
+    return read_request(request).job
+
+
+def test_megatron(job: JobSpec) -> None:
+    run = logged_run(PATH, MEGATRON, job, PLAN)
+    # Steps 4 to 7; the first line of step 1 and the two after it are the warm-up.
+    assert run.steps_s == pytest.approx((0.104, 0.100, 0.150, 0.102))
+    assert (run.form, run.warmup) == ("Megatron-LM log", 3)
+    assert run.step_s == pytest.approx(0.103)
+    assert run.spread_s == pytest.approx((0.1006, 0.1362))
+    assert run.allocated_bytes == pytest.approx(2048.5 * MIB)
+    assert run.reserved_bytes == pytest.approx(3072.0 * MIB)
+
+
+def test_an_interval_counts_where_it_begins_after_the_warm_up(job: JobSpec) -> None:
+    lines = [line for line in MEGATRON.splitlines() if "iteration  " in line]
+    every = "\n".join(
+        lines[0].replace("       1/", f"{step:8}/").replace("900.0", f"{100 + step:.1f}")
+        for step in (1, 10, 20, 30)
+    )
+    assert logged_run(PATH, every, job, PLAN).steps_s == pytest.approx((0.12, 0.13))
+    resumed = every.replace("       1/", "    1000/").replace("      10/", "    1010/")
+    resumed = resumed.replace("      20/", "    1020/").replace("      30/", "    1030/")
+    assert logged_run(PATH, resumed, job, PLAN).steps_s == pytest.approx((0.11, 0.12, 0.13))
+    assert len(logged_run(PATH, every, job, PLAN, warmup=0).steps_s) == 4
+
+
+def test_internevo(job: JobSpec) -> None:
+    run = logged_run(PATH, INTERNEVO, job, PLAN)
+    # 2048 tokens / (4 GPUs x tokens/s per GPU)
+    assert run.steps_s == pytest.approx((2048 / (4 * 5120.0), 2048 / (4 * 5000.0)))
+    assert (run.form, run.warmup, run.allocated_bytes) == ("InternEvo log", 3, None)
+
+
+def test_torchtitan_on_every_rank_and_in_colour(job: JobSpec) -> None:
+    run = logged_run(PATH, TORCHTITAN, job, PLAN)
+    assert run.steps_s == pytest.approx((2048 / (4 * 5120), 2048 / (4 * 4096)))
+    assert run.form == "torchtitan log"
+    assert run.reserved_bytes == pytest.approx(3.25 * GIB)
+
+
+def test_deepspeed(job: JobSpec) -> None:
+    run = logged_run(PATH, DEEPSPEED, job, PLAN)
+    assert run.steps_s == pytest.approx((8 / 64.0, 8 / 80.0))
+    assert run.allocated_bytes == pytest.approx(1.75 * GIB)
+    pipeline = logged_run(PATH, DEEPSPEED_PIPELINE, job, PLAN)
+    assert pipeline.steps_s == pytest.approx((0.104, 0.102))
+    assert pipeline.form == "DeepSpeed pipeline log"
+
+
+def test_the_last_of_two_runs_counts(job: JobSpec) -> None:
+    twice = MEGATRON.replace("102.0", "555.0") + MEGATRON
+    assert logged_run(PATH, twice, job, PLAN).steps_s == logged_run(PATH, MEGATRON, job, PLAN).steps_s
+
+
+@pytest.mark.parametrize(
+    ("text", "plan", "expected"),
+    [
+        ("hello\n", PLAN, "the JSON of train, or lines of steps"),
+        (MEGATRON, replace(PLAN, tp=4, dp=1), "tp = 2: 4, as was asked"),
+        (MEGATRON.replace("world size: 4", "world size: 8"), PLAN, "world_size = 8: 4, as was asked"),
+        (MEGATRON.replace("batch size:     8", "batch size:    16"), PLAN, "global batch size = 16: 8 seq"),
+        (
+            INTERNEVO.replace("consumed_tokens=10240", "consumed_tokens=12288"),
+            PLAN,
+            "step 4: tokens of the step",
+        ),
+        (TORCHTITAN.replace("tps: 5,120", "tps: 0"), PLAN, "tgs = '0': more than 0"),
+        (MEGATRON.split("       4/")[0], PLAN, "steps = 3: one after 3 of warm-up"),
+    ],
+)
+def test_one_line_for_what_cannot_be_compared(job: JobSpec, text: str, plan: Plan, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        logged_run(PATH, text, job, plan)

@@ -154,6 +154,6 @@ def _agreed(option: str, typed: Value | None, told: Value | None) -> Value | Non
     """What was typed, else what the result says; ConfigError where they differ."""
     if typed is not None and told is not None and typed != told:
         raise ConfigError(
-            where="compare", key=option, value=typed, allowed=f"{told!r}, of which the result is"
+            where="compare", key=option, value=typed, allowed=f"{told!r}, what the result was run with"
         )
     return told if typed is None else typed

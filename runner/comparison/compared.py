@@ -5,7 +5,7 @@ from math import log
 
 import numpy as np
 
-from runner.comparison.measured_run import MeasuredRun
+from runner.comparison.measured_run import TRAIN, MeasuredRun
 from solver.answer.answer import Answer
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.question import Question
@@ -81,13 +81,13 @@ def lines(one: Compared) -> list[str]:
     run, answer = one.run, one.answer
     low_s, high_s = run.spread_s
     cells = [
-        [f"{row.name} {row.unit}".strip(), f"{row.predicted:.4g}", f"{row.measured:.4g}", f"{row.ratio:.3f}"]
+        [f"{row.name} {row.unit}".strip(), _shown(row.predicted), _shown(row.measured), f"{row.ratio:.3f}"]
         for row in one.rows
     ]
-    steps = "step" if len(run.steps_s) == 1 else "steps"
+    counted = "steps" if run.form == TRAIN else "lines of steps"
     return [
         f"{one.question.model.name}, {answer.plan.world_size} x {one.question.cluster.gpu.name}, {answer.plan.label()}",
-        f"measured: {run.source} ({run.form}), median of {len(run.steps_s)} {steps} after {run.warmup} of warm-up, "
+        f"measured: {run.source} ({run.form}), median of {len(run.steps_s)} {counted} after {run.warmup} of warm-up, "
         f"8 in 10 within {seconds_to_ms(low_s):.4g}..{seconds_to_ms(high_s):.4g} ms",
         "",
         table(cells, ["", "predicted", "measured", "ratio"]),
@@ -97,6 +97,11 @@ def lines(one: Compared) -> list[str]:
         f"largest gap: {one.largest.name}, measured {one.largest.ratio:.3f} x the prediction",
         *suggestions(one),
     ]
+
+
+def _shown(value: float) -> str:
+    """Four digits, all of those before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def suggestions(one: Compared) -> list[str]:

@@ -73,7 +73,7 @@ MEGATRON_MEMORY = re.compile(
 )
 """megatron/training/utils/common_utils.py, report_memory; an MB of it is 1024**2 bytes."""
 MEGATRON_DEGREES = re.compile(
-    r"using world size: (?P<world_size>[0-9]+), .*?context-parallel size: (?P<cp>[0-9]+), "
+    r"using world size: (?P<world_size>[0-9]+), .*?context-parallel size: (?P<cp>[0-9]+),? "
     r".*?tensor-model-parallel size: (?P<tp>[0-9]+), pipeline-model-parallel size: (?P<pp>[0-9]+)"
 )
 """megatron/training/arguments.py, validate_args."""

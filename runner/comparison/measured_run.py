@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+TRAIN = "train"
+"""The form of what run_workload.py train wrote."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.comparison.measured_run import MeasuredRun
+from runner.comparison.measured_run import TRAIN, MeasuredRun
 from solver.typed_plan import parse_plan
 from spec.errors import ConfigError
 from spec.job import Wide
@@ -93,7 +93,7 @@ def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
         if value is not None and (not isinstance(value, int) or value < 1):
             raise _lacking(where, name, value)
     return MeasuredRun(
-        source=where, form="train", steps_s=tuple(steps[warmup:]), warmup=before + warmup, **held
+        source=where, form=TRAIN, steps_s=tuple(steps[warmup:]), warmup=before + warmup, **held
     )
 
 

@@ -72,6 +72,9 @@ def test_a_training_run_beside_its_prediction(tmp_path: Path, capsys: pytest.Cap
     assert ratios["reserved"] == pytest.approx(2**31 / predicted["reserved_bytes"])
     told = {name: abs(log(ratios[name])) for name in ("step", "allocated", "reserved")}
     assert found["largest_gap"] == max(told, key=lambda name: told[name])
+    assert (
+        compared(tmp_path, str(trained(tmp_path, allocated_bytes=2**8)), *SHEET)["largest_gap"] == "allocated"
+    )
     assert found["inside_interval"] is False
     # The largest part alone, as long as it is predicted and the gap besides.
     part_s = max(predicted["parts_s"].values())
@@ -114,10 +117,10 @@ def test_rows_that_are_there_stay_and_get_the_columns_they_lack(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changed", "words", "expected"),
     [
-        ({}, ("--world_size", "8"), "--world_size = 8: 4, of which the result is"),
-        ({}, ("--plan", "tp=4"), "of which the result is"),
-        ({}, ("--framework", "megatron"), "'internevo', of which the result is"),
-        ({"model": "other"}, (), "'other', of which the result is"),
+        ({}, ("--world_size", "8"), "--world_size = 8: 4, what the result was run with"),
+        ({}, ("--plan", "tp=4"), "what the result was run with"),
+        ({}, ("--framework", "megatron"), "'internevo', what the result was run with"),
+        ({"model": "other"}, (), "'other', what the result was run with"),
         ({"steps_s": []}, (), "steps_s"),
         ({"steps_s": [float("nan")]}, (), "steps_s"),
         ({"world_size": True}, (), "world_size = True: what run_workload.py train --json writes"),

@@ -104,7 +104,11 @@ def _operation(frame: FrameType) -> str:
 def _group(frame: FrameType) -> str:
     for value in frame.f_locals.values():
         if isinstance(value, dist.ProcessGroup):
-            ranks = dist.get_process_group_ranks(value)
+            try:
+                ranks = dist.get_process_group_ranks(value)
+            except KeyError:
+                # being made or destroyed just now: torch knows it by no ranks
+                continue
             shown = ", ".join(map(str, ranks[:MOST_RANKS])) + (", ..." if len(ranks) > MOST_RANKS else "")
             return f"{value.group_desc or 'all ranks'} (ranks {shown})"
     return ""

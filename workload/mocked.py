@@ -13,6 +13,7 @@ import numpy as np
 
 from ops.block import block_ops, end_ops
 from ops.context import LayerContext
+from ops.data_parallel.sliced_collectives import sliced_return
 from ops.data_parallel.step import RankParameters
 from ops.data_parallel.weight_sharding import sharded_over_data
 from ops.experts.moe_block import moe_half
@@ -22,7 +23,7 @@ from ops.memory_bound import norm, residual
 from ops.mixers.mixer_half import mixer_half
 from ops.mixers.registry import MIXERS
 from ops.mlp_block import Rows, feed_forward, mlp_half
-from ops.op import Op, Ops, Owner, Piece
+from ops.op import HostWork, Op, Ops, Owner, Piece
 from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding, layer_context
 from solver.optimizer_step import operations
@@ -206,8 +207,14 @@ class Workshop:
         A plan with pp > 1 takes the model for one of its equal stages.
         """
         on_rank = self._held(model)
-        ops = operations(self.context, self.sharding, on_rank, bools([False]))
-        step = tuple(work_item(self.question.pricer, self.layout, op) for op in ops)
+        ops = (
+            *operations(self.context, self.sharding, on_rank, bools([False])),
+            *sliced_return(self.context, on_rank.total, ints(len(list(model.parameters())))),
+        )
+        # What the host does by itself is no work of a device.
+        step = tuple(
+            work_item(self.question.pricer, self.layout, op) for op in ops if not isinstance(op, HostWork)
+        )
         # One piece a child, so that the rows of a file keep the order of the model.
         pieces = tuple(
             PieceWork(

@@ -4,6 +4,7 @@ Set beside the sum of its kernels' own times it says what they cost together: ca
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
@@ -91,7 +92,8 @@ def forward_and_backward(case: LayerCase, where: torch.device) -> Callable[[], N
 
 
 def captured(run: Callable[[], None]) -> Call:
-    """The same as one graph: the device runs it without the host (torch.cuda.CUDAGraph)."""
+    """The same as one graph: the device runs it without the host (torch.cuda.CUDAGraph). The call keeps ``run`` and so
+    the layer: a graph holds the addresses of the weights that it reads, not the weights."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -101,4 +103,16 @@ def captured(run: Callable[[], None]) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph.replay
+    return Replay(graph=graph, captured=run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A graph and what was captured."""
+
+    graph: torch.cuda.CUDAGraph
+    captured: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Run the graph on the current stream."""
+        self.graph.replay()

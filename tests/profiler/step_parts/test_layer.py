@@ -1,5 +1,7 @@
 """A whole layer runs the products, the attention and the norms that its case says, forward and backward."""
 
+import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,7 +97,11 @@ def test_a_graph_is_captured_after_warm_ups_aside_and_then_only_replayed(
     monkeypatch.setattr(torch.cuda, "stream", Within)
     monkeypatch.setattr(torch.cuda, "graph", Within)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    call = captured(lambda: order.append("run"))
+    read = torch.nn.Linear(1, 1)
+    held = weakref.ref(read)
+    call = captured(partial(lambda layer: order.append("run"), read))
+    del read
+    assert held() is not None, "what the graph reads is freed"
     assert order == [
         "wait",
         "aside",

@@ -41,22 +41,22 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvml:
-    """The library and the driver's handle of one GPU."""
+    """The driver as ``pynvml`` speaks to it, and its handle of one GPU."""
 
-    library: ModuleType
+    driver: ModuleType
     handle: Any
 
     def reading(self) -> ClockReading:
         """What the driver says now."""
-        library, handle = self.library, self.handle
-        event_reasons = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        driver, handle = self.driver, self.handle
+        event_reasons = getattr(driver, "nvmlDeviceGetCurrentClocksEventReasons", None)
         # the name before driver 535
-        reasons = event_reasons or library.nvmlDeviceGetCurrentClocksThrottleReasons
+        reasons = event_reasons or driver.nvmlDeviceGetCurrentClocksThrottleReasons
         return ClockReading(
-            sm_clock_hz=1e6 * self._told(library.nvmlDeviceGetClockInfo, handle, library.NVML_CLOCK_SM),
-            memory_clock_hz=1e6 * self._told(library.nvmlDeviceGetClockInfo, handle, library.NVML_CLOCK_MEM),
-            power_w=1e-3 * self._told(library.nvmlDeviceGetPowerUsage, handle),
-            temperature_c=self._told(library.nvmlDeviceGetTemperature, handle, library.NVML_TEMPERATURE_GPU),
+            sm_clock_hz=1e6 * self._told(driver.nvmlDeviceGetClockInfo, handle, driver.NVML_CLOCK_SM),
+            memory_clock_hz=1e6 * self._told(driver.nvmlDeviceGetClockInfo, handle, driver.NVML_CLOCK_MEM),
+            power_w=1e-3 * self._told(driver.nvmlDeviceGetPowerUsage, handle),
+            temperature_c=self._told(driver.nvmlDeviceGetTemperature, handle, driver.NVML_TEMPERATURE_GPU),
             reasons=int(self._told(reasons, handle)),
         )
 
@@ -64,19 +64,19 @@ class Nvml:
         """An answer; 0 where this GPU has none."""
         try:
             return float(ask(*words))
-        except self.library.NVMLError:
+        except self.driver.NVMLError:
             return 0.0
 
 
 def opened(device: Device) -> Nvml | None:
     """The driver's door to a GPU; None on a CPU, without nvidia-ml-py, or where the driver does not answer."""
-    library = optional_package("pynvml") if device.kind == "cuda" else None
-    if library is None:
+    driver = optional_package("pynvml") if device.kind == "cuda" else None
+    if driver is None:
         return None
     try:
-        library.nvmlInit()
+        driver.nvmlInit()
         if device.driver_id:
-            return Nvml(library=library, handle=library.nvmlDeviceGetHandleByUUID(device.driver_id))
-        return Nvml(library=library, handle=library.nvmlDeviceGetHandleByIndex(device.index))
-    except library.NVMLError:
+            return Nvml(driver=driver, handle=driver.nvmlDeviceGetHandleByUUID(device.driver_id))
+        return Nvml(driver=driver, handle=driver.nvmlDeviceGetHandleByIndex(device.index))
+    except driver.NVMLError:
         return None

@@ -59,7 +59,7 @@ def test_notes_say_the_middle_the_lowest_and_what_held_it_down() -> None:
 
 def telling(told: Iterator[ClockReading]) -> Nvml:
     """A driver whose every reading is the next of these."""
-    source: Any = SimpleNamespace(reading=lambda: next(told), library=ModuleType("pynvml"), handle=0)
+    source: Any = SimpleNamespace(reading=lambda: next(told), driver=ModuleType("pynvml"), handle=0)
     return source
 
 

@@ -26,11 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu_steps.case import Shape, StepCase  # noqa: E402
-from benchmarks.gpu_steps.predicted import Asking, cases_to_measure  # noqa: E402
+from benchmarks.gpu_steps.predicted import Asking, asked, cases_to_measure  # noqa: E402
 from benchmarks.gpu_steps.rows import Row, row_of  # noqa: E402
 from profdb.store.case_file import write_cases  # noqa: E402
 from spec.errors import ConfigError  # noqa: E402
 from spec.program.ending import exit_status  # noqa: E402
+from spec.program.outputs import check_outputs  # noqa: E402
 
 SHAPE = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 # Assumption: seconds of a row on an H200, imports and compilation included; a row that takes three times as long
@@ -90,8 +91,17 @@ def rows_of(cases: Iterable[StepCase], options: argparse.Namespace) -> Iterable[
 def run(options: argparse.Namespace) -> int:
     """Print the table row by row; the file holds all rows so far at any time."""
     cases = cases_of(options)
+    asking = asking_of(options)
+    check_outputs(
+        {"--json": options.json, "--write_cases": options.write_cases},
+        folders={},
+        inputs={"--pre_profiling_data_path": asking.profile},
+    )
+    if asking.profile is not None or asking.cluster is not None:
+        # A profile that cannot answer is said before minutes are spent on steps.
+        asked(cases[0], options.ranks, asking)
     if options.write_cases:
-        weighed = cases_to_measure(cases, options.ranks, asking_of(options))
+        weighed = cases_to_measure(cases, options.ranks, asking)
         write_cases(options.write_cases, weighed, {"asked by": "benchmarks/gpu_step.py", "rows": len(cases)})
         print(
             f"{options.write_cases}: {len(weighed)} cases (gen_profiler_data.py --cases {options.write_cases})"

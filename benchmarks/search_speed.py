@@ -23,6 +23,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from spec.program.ending import exit_status  # noqa: E402
+from spec.program.outputs import check_outputs  # noqa: E402
+from spec.replaced_file import replaced_path  # noqa: E402
+
 SHOWN = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
 SWEEP = "sweep"
 
@@ -94,6 +98,11 @@ def lines(measured: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
+    """Run one command line; the exit status."""
+    return exit_status(lambda: run(arguments))
+
+
+def run(arguments: list[str]) -> int:
     """Measure, print, write."""
     from benchmarks.search_speeds.questions import QUESTIONS
 
@@ -106,6 +115,7 @@ def main(arguments: list[str]) -> int:
     if given.inside:
         print(json.dumps(asdict(measure([given.inside]))))
         return 0
+    check_outputs({"--json": given.json}, folders={}, inputs={})
     names = [*given.question, *([SWEEP] if given.sweep else [])]
     measured = [in_a_process(name) for name in names]
     print("\n".join(lines(measured)))
@@ -116,7 +126,8 @@ def main(arguments: list[str]) -> int:
             "machine": platform.platform(),
             "runs": measured,
         }
-        given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        with replaced_path(given.json) as temporary:
+            temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

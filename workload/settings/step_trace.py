@@ -10,15 +10,10 @@ whose stages begin the next step as they become free, the stage that began first
 import json
 from collections.abc import Iterator
 
-import numpy as np
-
-from solver.pipeline.program import program, starts_and_ends
-from solver.pipeline.spans import chunk_times
-from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, StageSeconds, sized, stage_seconds
+from solver.decision.timeline import Timeline, num_passes, timeline_of
+from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.work import Kind
-from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import ExportError
 from workload.settings.launch_text import LaunchText
 
@@ -37,7 +32,7 @@ Event = dict[str, object]
 
 def trace_text(question: Question, plan: Plan) -> LaunchText:
     """The trace of ``plan`` as JSON. Raises ExportError for more than a viewer shows."""
-    works = plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)  # at most
+    works = num_passes(plan)
     if works > MOST_EVENTS:
         raise ExportError(
             f"--export_trace: {works:,} passes are more than the {MOST_EVENTS:,} a trace viewer shows"
@@ -53,69 +48,27 @@ def trace_text(question: Question, plan: Plan) -> LaunchText:
 def trace_events(question: Question, plan: Plan) -> Iterator[Event]:
     """Names of the model and the rows, the passes and their hops, then reduction, update and gather of each
     stage."""
-    table = sized(question.model, question.job, PlanTable.of(plan))
-    timed = stage_seconds(question.model, question.job, table, question.pricer)
-    per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
+    timeline = timeline_of(question, plan)
     yield _named("process_name", 0, f"{question.model.name}: {plan.label()}")
     for stage in range(plan.pp):
         yield _named("thread_name", stage, f"stage {stage}")
-    ended = np.zeros(plan.pp)
-    began = np.full(plan.pp, np.inf)
-    for event, stage, start_s, end_s in _passes(plan, timed, per_stage, table.stages.chunk_starts):
-        yield event
-        ended[stage] = max(ended[stage], end_s)
-        began[stage] = min(began[stage], start_s)
-    if not plan.schedule.updates_apart:
-        began[:] = 0.0
-    yield from _afterwards(table, timed, per_stage, (began, ended))
+    yield from _passes(timeline)
+    for one in timeline.afterwards:
+        yield _event(one.what, "step", one.stage, (one.start_s, one.end_s), {})
 
 
-def _passes(
-    plan: Plan, timed: StageSeconds, per_stage: IntArray, chunk_starts: IntArray
-) -> Iterator[tuple[Event, int, float, float]]:
-    """Every pass with its stage, start and end (seconds), and both ends of the hop that brings what it needs."""
-    # The chunks of a stage's row follow each other.
-    chunks = np.arange(plan.schedule.route.chunks(plan.vpp))
-    rows = chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
-    times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.hops)
-    instructions = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
-    starts, ends = starts_and_ends(instructions, times)
-    for index, one in enumerate(instructions):
-        start_s, end_s = float(starts[index, 0]), float(ends[index, 0])
+def _passes(timeline: Timeline) -> Iterator[Event]:
+    """Every pass, and both ends of the hop that brings what it needs."""
+    starts, ends = timeline.starts_s.tolist(), timeline.ends_s.tolist()
+    for index, one in enumerate(timeline.instructions):
         name = f"{NAMES[one.kind]} {one.micro}"
         marks = {"micro_batch": one.micro, "chunk": one.chunk}
-        yield _event(name, one.kind.value, one.stage, (start_s, end_s), marks), one.stage, start_s, end_s
-        hop_s = float(timed.hops.seconds[0])
+        yield _event(name, one.kind.value, one.stage, (starts[index], ends[index]), marks)
         for number, (needed, hops) in enumerate(one.needs):
-            if hops and hop_s > 0:
-                sent_s = float(ends[needed, 0])
+            if hops and timeline.hop_s > 0:
+                sent_s = ends[needed]
                 told = {"of": name, **marks}
-                for event in _hop(2 * index + number, one.stage, (sent_s, sent_s + hop_s), told):
-                    yield event, one.stage, start_s, end_s
-
-
-def _afterwards(
-    table: Sized, timed: StageSeconds, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
-) -> Iterator[Event]:
-    """What no pass hides. No stage updates before the last is ready: the gradient norm is global."""
-    began, ended = bounds
-    step = timed.step
-    reduced = ended + step.reduction.seconds[per_stage]
-    ready_s = float((reduced - began).max())
-    for stage in range(len(per_stage)):
-        row = per_stage[stage]
-        at = float(began[stage]) + ready_s
-        for name, start, seconds in (
-            ("gradient reduction, not hidden", float(ended[stage]), float(step.reduction.seconds[row])),
-            ("optimizer update", at, float(step.update.seconds[row])),
-            (
-                "parameter gather, not hidden",
-                at + float(step.update.seconds[row]),
-                float(step.gather.seconds[row]),
-            ),
-        ):
-            if seconds > 0:
-                yield _event(name, "step", stage, (start, start + seconds), {})
+                yield from _hop(2 * index + number, one.stage, (sent_s, sent_s + timeline.hop_s), told)
 
 
 def _named(what: str, row: int, name: str) -> Event:

@@ -1,0 +1,95 @@
+"""The step of one plan as it runs: every pass of every pipeline stage, and what no pass hides.
+
+The passes are those of the replay that prices the plan (solver.pipeline.program).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solver.pipeline.program import Instruction, program, starts_and_ends
+from solver.pipeline.spans import chunk_times
+from solver.plans.plan_table import Plan, PlanTable
+from solver.price import Sized, StageSeconds, sized, stage_seconds
+from solver.question import Question
+from spec.arrays import FloatArray, IntArray, ints
+
+AFTER_PASSES = ("gradient reduction, not hidden", "optimizer update", "parameter gather, not hidden")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Afterwards:
+    """Work of one ``stage`` after its passes, one of AFTER_PASSES, from ``start_s`` to ``end_s``."""
+
+    what: str
+    stage: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A step from its first work on: ``instructions`` with their ``starts_s`` and ``ends_s`` (one of each for every
+    instruction), a message between stages takes ``hop_s``; then ``afterwards``, of stages in order."""
+
+    stages: int
+    instructions: tuple[Instruction, ...]
+    starts_s: FloatArray
+    ends_s: FloatArray
+    hop_s: float
+    afterwards: tuple[Afterwards, ...]
+
+
+def num_passes(plan: Plan) -> int:
+    """Passes of a plan's step, at most: what a timeline of it holds."""
+    return plan.pp * plan.vpp * plan.num_micro * (3 if plan.schedule.splits_backward else 2)
+
+
+def timeline_of(question: Question, plan: Plan) -> Timeline:
+    """Play the step of ``plan``, before any calibration."""
+    table = sized(question.model, question.job, PlanTable.of(plan))
+    timed = stage_seconds(question.model, question.job, table, question.pricer)
+    per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
+    # The chunks of a stage's row follow each other.
+    chunks = np.arange(plan.schedule.route.chunks(plan.vpp))
+    rows = table.stages.chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
+    passes, hop_s = timed.hops.hold_up(timed.chunk_passes.take(rows))
+    times = chunk_times(plan.schedule, passes, replace(timed.hops, seconds=hop_s))
+    instructions = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
+    starts, ends = (one[:, 0] for one in starts_and_ends(instructions, times))
+    stage_of = np.array([one.stage for one in instructions])
+    began, ended = np.full(plan.pp, np.inf), np.zeros(plan.pp)
+    np.minimum.at(began, stage_of, starts)
+    np.maximum.at(ended, stage_of, ends)
+    if not plan.schedule.updates_apart:
+        began[:] = 0.0
+    return Timeline(
+        stages=plan.pp,
+        instructions=instructions,
+        starts_s=starts,
+        ends_s=ends,
+        hop_s=float(times.hop_s[0]),
+        afterwards=_afterwards(table, timed, per_stage, (began, ended)),
+    )
+
+
+def _afterwards(
+    table: Sized, timed: StageSeconds, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
+) -> tuple[Afterwards, ...]:
+    """What no pass hides. No stage updates before the last is ready: the gradient norm is global."""
+    began, ended = bounds
+    step = timed.step
+    reduced = ended + step.reduction.seconds[per_stage]
+    ready_s = float((reduced - began).max())
+    found = []
+    for stage, row in enumerate(per_stage):
+        at = float(began[stage]) + ready_s
+        update_s = float(step.update.seconds[row])
+        starts = (float(ended[stage]), at, at + update_s)
+        seconds = (float(step.reduction.seconds[row]), update_s, float(step.gather.seconds[row]))
+        found += [
+            Afterwards(what=what, stage=stage, start_s=start, end_s=start + taken)
+            for what, start, taken in zip(AFTER_PASSES, starts, seconds, strict=True)
+            if taken > 0
+        ]
+    return tuple(found)

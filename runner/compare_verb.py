@@ -1,6 +1,7 @@
 """The verb ``compare``: a measured run beside the prediction for its plan. Needs no torch."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -9,13 +10,14 @@ from runner.comparison.appended import append_row
 from runner.comparison.compared import compared, lines, record
 from runner.comparison.logged_run import WARMUP, logged_run
 from runner.comparison.train_record import TrainRecord, plan_words, train_record
+from runner.groups.typed_plan import check_dp, plan_and_dp
 from solver.answer.believable import check_believable
 from solver.opening import Opened, open_asked
 from solver.plans.plan_table import Plan, PlanTable
 from solver.report.result_files import write_json
 from solver.request import Request, read_request
 from solver.search import price_plan
-from solver.typed_plan import check_order, parse_plan, plan_of
+from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError
 from spec.job import precision_of
 from spec.program.limits import MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
@@ -23,7 +25,7 @@ from spec.program.outputs import check_outputs
 from spec.program.parser import whole
 from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan
-from spec.settings.setting import typed_values
+from spec.settings.setting import typed, typed_values
 from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
 
 Value = TypeVar("Value")
@@ -45,7 +47,9 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
     )
     what = verb.add_argument_group("what ran (a JSON of train says all but the config)")
     what.add_argument("--config", type=Path, required=True, help="model config")
-    what.add_argument("--plan", help="tp=2,pp=2,... (default: the result's, else the config's)")
+    what.add_argument(
+        "--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked"
+    )
     what.add_argument("--world_size", type=whole(1, MOST_GPUS), help="GPUs")
     what.add_argument(
         "--global_batch_size",
@@ -113,7 +117,7 @@ def _priced(options: argparse.Namespace, root: Path, told: TrainRecord | None) -
         raise ConfigError(
             where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run"
         )
-    job = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
+    job = _job(options, told)
     request = Request(
         root=root,
         profile=options.pre_profiling_data_path,
@@ -130,6 +134,10 @@ def _priced(options: argparse.Namespace, root: Path, told: TrainRecord | None) -
         job=job,
     )
     asked = read_request(request)
+    if told is not None and told.job is not None and options.job:
+        ran_job = read_request(replace(request, job=told.job)).job
+        if asked.job != ran_job:
+            _agreed("--job", ",".join(options.job), _words(told.job))
     as_read = not job
     if told is not None:
         _agreed("--config", asked.config.model.name, told.model)
@@ -138,16 +146,28 @@ def _priced(options: argparse.Namespace, root: Path, told: TrainRecord | None) -
             precision = precision_of(asked.job.preset, told.dtype)
             asked = replace(asked, job=replace(asked.job, precision=precision))
     opened = open_asked(request, asked)
-    typed = parse_plan(options.plan) if options.plan else None
-    written = typed or (told.plan if told else opened.config.plan) or WrittenPlan()
-    where = "--plan" if typed else str(options.result if told else options.config)
+    asked_plan, dp = plan_and_dp(options.plan) if options.plan else (None, None)
+    written = asked_plan or (told.plan if told else opened.config.plan) or WrittenPlan()
+    where = "--plan" if asked_plan else str(options.result if told else options.config)
     plan = plan_of(written, opened.question, where)
+    check_dp(plan, dp)
     check_order(plan, opened.question, where)
     if told is not None:
         ran = plan_of(told.plan, opened.question, str(options.result))
         if plan != ran:
             _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
     return Priced(opened=opened, plan=plan, job_as_read=as_read)
+
+
+def _job(options: argparse.Namespace, told: TrainRecord | None) -> dict[str, object]:
+    """Settings of the job: the result's, and what was typed."""
+    said = typed_values(",".join(options.job), job_settings(), "--job") if options.job else {}
+    return {**(told.job or {}), **said} if told else said
+
+
+def _words(job: Mapping[str, object]) -> str:
+    """The settings as after --job."""
+    return ",".join(f"{key}={typed(value)}" for key, value in job.items())
 
 
 def _agreed(option: str, typed: Value | None, told: Value | None) -> Value | None:

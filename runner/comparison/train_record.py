@@ -11,6 +11,7 @@ from runner.comparison.measured_run import TRAIN, MeasuredRun
 from solver.typed_plan import parse_plan
 from spec.errors import ConfigError
 from spec.job import Wide
+from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed
 
@@ -21,7 +22,8 @@ FORMATS: tuple[Wide, ...] = ("bf16", "fp32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecord:
-    """What ran, by the names of the file, and what it measured."""
+    """What ran, by the names of the file, and what it measured. ``job`` are the settings that were typed, by key;
+    None where the file does not say them."""
 
     run: MeasuredRun
     plan: WrittenPlan
@@ -32,6 +34,7 @@ class TrainRecord:
     cluster: str
     preset: str
     dtype: Wide
+    job: Mapping[str, object] | None = None
 
 
 def plan_words(plan: WrittenPlan) -> str:
@@ -69,6 +72,7 @@ def train_record(path: Path, text: str, warmup: int = 0) -> TrainRecord | None:
         run=_run(where, plain, warmup),
         plan=_plan(where, written),
         dtype=dtype,
+        job=_job(where, plain.get("job")),
         **{name: plain[name] for name in (*WHOLE, *WORDS)},
     )
 
@@ -95,6 +99,16 @@ def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
     return MeasuredRun(
         source=where, form=TRAIN, steps_s=tuple(steps[warmup:]), warmup=before + warmup, **held
     )
+
+
+def _job(where: str, said: object) -> dict[str, object] | None:
+    """The settings of the file, through the one table of them."""
+    if said is None:
+        return None
+    settings = job_settings()
+    if not isinstance(said, dict) or not all(key in settings and isinstance(said[key], str) for key in said):
+        raise _lacking(where, "job", said)
+    return {key: settings[key].read(value, where) for key, value in said.items()}
 
 
 def _plan(where: str, written: Mapping[str, Any]) -> WrittenPlan:

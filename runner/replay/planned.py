@@ -6,19 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.groups.degrees import Degrees
+from runner.groups.typed_plan import PLAN, check_dp, plan_and_dp
 from runner.replay.stage_files import Work, work_of
 from solver.opening import open_question
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.request import Request
-from solver.typed_plan import broken_rules, check_order, parse_plan, plan_of
+from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
-from spec.settings.plan import WrittenPlan
 from workload.aicb.general.csv_workload import Workload
 from workload.aicb.general.megatron import GeneralOptions, general_items
 from workload.build import stage_works
-
-WHERE = "--plan"
 
 
 def planned_work(request: Request, typed: str, world: int) -> Work:
@@ -29,22 +27,14 @@ def planned_work(request: Request, typed: str, world: int) -> Work:
     open_question.
     """
     question = open_question(replace(request, world_size=world)).question
-    keys, dp = without_dp(typed)
-    plan = plan_of(parse_plan(keys) if keys else WrittenPlan(), question, WHERE)
-    if dp not in ("", str(plan.dp)):
-        raise ConfigError(where=WHERE, key="dp", value=dp, allowed=f"{plan.dp}, the ranks that are left")
-    check_order(plan, question, WHERE)
+    written, dp = plan_and_dp(typed)
+    plan = plan_of(written, question, PLAN)
+    check_dp(plan, dp)
+    check_order(plan, question, PLAN)
     broken = broken_rules(question, plan)
     if broken:
-        raise ConfigError(where=WHERE, key="plan", value=typed, allowed="; ".join(broken))
+        raise ConfigError(where=PLAN, key="plan", value=typed, allowed="; ".join(broken))
     return work_of_plan(question, plan)
-
-
-def without_dp(typed: str) -> tuple[str, str]:
-    """A plan as solver.typed_plan takes it, and the value of the key dp, which follows from the others ("": not said)."""
-    parts = [part.strip() for part in typed.split(",")]
-    said = [part.removeprefix("dp=") for part in parts if part.startswith("dp=")]
-    return ",".join(part for part in parts if not part.startswith("dp=")), said[0] if said else ""
 
 
 def work_of_plan(question: Question, plan: Plan) -> Work:

@@ -1,6 +1,5 @@
 """From the options of ``train`` to what is trained: the config, the job, the plan, the sheet of the device."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,21 +9,20 @@ import torch
 from profdb.modelled.kept_book import KeptBook
 from profiler.device import Device
 from profiler.machine import matching_sheet
+from runner.groups.typed_plan import PLAN, check_dp, plan_and_dp
 from runner.training.refusals import check_model, check_plan
 from runner.training.trainer import Training
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.request import Request, read_request
 from solver.times.op_times import Pricer
-from solver.typed_plan import check_order, parse_plan, plan_of
+from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError
 from spec.job import Wide, precision_of
 from spec.readers.read_config import read_config
 from spec.settings.plan import WrittenPlan
 
 TORCH_FORMATS: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
-DP = re.compile(r"dp=([1-9][0-9]{0,6})")
-PLAN = "--plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +45,13 @@ class Typed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is trained, and the question to which its step time is an answer."""
+    """What is trained, the question to which its step time is an answer, and the settings of the job that were typed."""
 
     training: Training
     question: Question
     config: Path
     dtype: str
+    job: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -88,10 +87,7 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
         pricer=Pricer.on(read.cluster, KeptBook(read.cluster, None)),
     )
     plan = plan_of(written, question, PLAN if typed.plan else str(typed.config))
-    if dp is not None and plan.dp != dp:
-        split = f"tp {plan.tp} x pp {plan.pp} x cp {plan.cp}"
-        allowed = f"{plan.dp}, what {split} leave of {world_size} processes"
-        raise ConfigError(where=PLAN, key="dp", value=dp, allowed=allowed)
+    check_dp(plan, dp)
     check_order(plan, question, PLAN)
     precision = job.precision
     if precision.linear not in TORCH_FORMATS:
@@ -109,22 +105,16 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
         compiled=typed.compiled,
     )
     check_plan(training, job)
-    return Asked(training=training, question=question, config=typed.config, dtype=precision.linear)
+    return Asked(
+        training=training, question=question, config=typed.config, dtype=precision.linear, job=typed.job
+    )
 
 
 def written_plan(typed: Typed) -> tuple[WrittenPlan, int | None]:
     """The plan as typed, else the config's, and the dp that was typed with it."""
     if typed.plan is None:
         return read_config(typed.config).plan or WrittenPlan(), None
-    words = [word.strip() for word in typed.plan.split(",")]
-    said = [word for word in words if word.startswith("dp=")]
-    if not said:
-        return parse_plan(typed.plan), None
-    found = DP.fullmatch(said[0])
-    if found is None or len(said) > 1:
-        raise ConfigError(where=PLAN, key="dp", value=",".join(said), allowed="dp=N once, a whole number")
-    rest = ",".join(word for word in words if word not in said)
-    return (parse_plan(rest) if rest else WrittenPlan()), int(found[1])
+    return plan_and_dp(typed.plan)
 
 
 def sheet_of(device: Device, root: Path) -> str:

@@ -15,6 +15,7 @@ from runner.training.asking import Asked
 from solver.answer.mfu import counts_whole_attention, mfu, tokens_per_gpu_per_s
 from spec.parameters import num_parameters
 from spec.replaced_file import replaced_file
+from spec.settings.setting import typed
 from spec.units import GIB
 
 STEP_COLUMNS = ("step", "step_s", "loss")
@@ -122,6 +123,7 @@ def record(measured: Measured) -> dict[str, object]:
         "global_batch_tokens": question.job.global_batch_tokens,
         "preset": question.job.preset.name,
         "dtype": asked.dtype,
+        "job": {key: typed(value) for key, value in asked.job.items()},
         "compiled": asked.training.compiled,
         "plan": asdict(asked.plan.written) | {"dp": asked.plan.dp},
         "warmup_steps": measured.warmup,

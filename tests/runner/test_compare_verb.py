@@ -92,6 +92,23 @@ def test_a_step_inside_the_interval_suggests_nothing(tmp_path: Path) -> None:
     assert "no part of the step is that long alone" in found["suggestions"][0]
 
 
+def test_the_job_that_ran_is_the_job_that_is_priced(tmp_path: Path) -> None:
+    plain = compared(tmp_path, str(trained(tmp_path, job={})), *SHEET)
+    muon = {"job": {"optimizer": "muon"}}
+    told = compared(tmp_path, str(trained(tmp_path, **muon)), *SHEET)
+    typed = compared(tmp_path, str(trained(tmp_path)), *SHEET, "--job", "optimizer=muon")
+    assert told["predicted"] == typed["predicted"]
+    assert told["predicted"]["parts_s"]["optimizer"] > plain["predicted"]["parts_s"]["optimizer"]
+    again = compared(tmp_path, str(trained(tmp_path, **muon)), *SHEET, "--job", "optimizer=muon")
+    assert again["predicted"] == told["predicted"]
+
+
+def test_a_plan_may_say_dp(tmp_path: Path) -> None:
+    plan = "tp=2,dp=2,strategy=msp,micro_batch=1,recompute=full"
+    found = compared(tmp_path, str(trained(tmp_path)), *SHEET, "--plan", plan)
+    assert found["predicted"] == compared(tmp_path, str(trained(tmp_path)), *SHEET)["predicted"]
+
+
 def test_rows_appended_are_those_that_the_calibration_prices(tmp_path: Path) -> None:
     rows, path = tmp_path / "rows.csv", tmp_path / "train.log"
     path.write_text(MEGATRON)
@@ -119,6 +136,16 @@ def test_rows_that_are_there_stay_and_get_the_columns_they_lack(tmp_path: Path) 
     [
         ({}, ("--world_size", "8"), "--world_size = 8: 4, what the result was run with"),
         ({}, ("--plan", "tp=4"), "what the result was run with"),
+        ({}, ("--plan", "tp=2,dp=4"), "dp = 4: 2, what tp 2 x pp 1 x cp 1 leave of 4 processes"),
+        (
+            {"job": {"optimizer": "muon"}},
+            ("--job", "optimizer=adamw"),
+            "'optimizer=muon', what the result was",
+        ),
+        ({"job": {}}, ("--job", "optimizer=muon"), "--job = 'optimizer=muon': '', what the result was"),
+        ({"job": {"optimizer": 1}}, (), "job = {'optimizer': 1}: what run_workload.py train"),
+        ({"job": {"optimizer": "x"}}, (), "optimizer = 'x'"),
+        ({"job": {"optimizer": "muon"}}, ("--append", "rows.csv"), "--append: job"),
         ({}, ("--framework", "megatron"), "'internevo', what the result was run with"),
         ({"model": "other"}, (), "'other', what the result was run with"),
         ({"steps_s": []}, (), "steps_s"),

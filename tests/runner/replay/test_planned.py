@@ -46,7 +46,7 @@ def test_attention_and_what_is_no_product_are_rows(pipelined: Work) -> None:
 
 
 def test_dp_is_what_is_left(pipelined: Work) -> None:
-    with pytest.raises(ConfigError, match="--plan: dp = '4': 2, the ranks that are left"):
+    with pytest.raises(ConfigError, match="--plan: dp = 4: 2, what tp 1 x pp 2 x cp 1 leave of 4 processes"):
         planned_work(REQUEST, "pp=2,dp=4", 4)
 
 

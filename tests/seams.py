@@ -154,7 +154,7 @@ def operations_have_roles(source: Source) -> Iterator[str]:
 JOB_PARTS = frozenset(
     str.split(
         "JobSpec Precision FrameworkPreset Variant DataParallel TensorParallel Pipeline Recomputation Layers Loss "
-        "Host Offload precision_of named_precision changed with_preset"
+        "Host Offload Log precision_of named_precision changed with_preset"
     )
 )
 """What makes a job, its precision or its preset."""

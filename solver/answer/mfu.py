@@ -27,14 +27,12 @@ MOST_WHOLE = 1.0 / 3.0
 def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
     """FLOPs of one training sequence, forward and backward, with the whole attention matrix, counted on the unsplit
     model; a frozen weight has no gradient of its own."""
-    return sum(_flops(op) * count for op, count in _products(model, job))
+    return sum(flops_of(op) * count for op, count in products(model, job))
 
 
 def counts_whole_attention(model: ModelSpec, job: JobSpec) -> bool:
     """Whether the whole attention matrix counts, or what causal masks leave of it."""
-    attention = sum(
-        _flops(op) * count for op, count in _products(model, job) if isinstance(op, Attention) and _halved(op)
-    )
+    attention = sum(flops_of(op) * count for op, count in products(model, job) if halved(op))
     return attention <= MOST_WHOLE * model_flops_per_sequence(model, job)
 
 
@@ -51,18 +49,18 @@ def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -
         )
     whole = counts_whole_attention(model, job)
     return sum(
-        _flops(op)
+        flops_of(op)
         * count
-        * (1.0 if whole or not _halved(op) else 0.5)
+        * (1.0 if whole or not halved(op) else 0.5)
         / max(peaks[dtype], peaks.get(op.dtype, 0.0))
-        for op, count in _products(model, job)
+        for op, count in products(model, job)
     )
 
 
 Product = BatchedGemm | GroupedGemm | Attention
 
 
-def _products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
+def products(model: ModelSpec, job: JobSpec) -> Iterator[tuple[Product, int]]:
     """The forward's products on the unsplit model, and how many blocks have each."""
     alone = Layout.of(1)
     unpadded = job.preset.changed(
@@ -87,12 +85,12 @@ def _forwards(model: ModelSpec, job: JobSpec, layout: Layout) -> Iterator[tuple[
         yield [op for op in piece.forward if isinstance(op, Product)], count
 
 
-def _flops(op: Product) -> float:
+def flops_of(op: Product) -> float:
     """A product with its two gradients, or with one where its weight is frozen."""
     return float(op.flops[0]) * (2.0 if op.frozen.any() else 3.0)
 
 
-def _halved(op: Product) -> bool:
+def halved(op: Product) -> bool:
     """Whether a mask leaves half of a matrix."""
     return isinstance(op, Attention) and op.mask in ("causal", "varlen")
 

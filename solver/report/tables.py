@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ops.recompute.layers import Recompute
 from profdb.sample import ProfileDatabase
 from solver.answer.answer import Answer
+from solver.answer.logged_flops import logged_tflops
 from solver.answer.mfu import counts_whole_attention
 from solver.cluster_times import ClusterTimes
 from solver.plans.space import NO_CONSTRAINTS
@@ -83,7 +84,7 @@ def plans_table(answers: Sequence[Answer]) -> str:
 
 
 def used_line(answer: Answer, question: Question) -> str:
-    """Model-FLOP utilisation, of which peak, and how it counts attention."""
+    """Model-FLOP utilisation, of which peak, how it counts attention, and what the framework's log would say."""
     precision = question.job.precision
     linear = f", of {precision.linear} for linear layers" if precision.linear != precision.compute else ""
     counted = (
@@ -91,7 +92,14 @@ def used_line(answer: Answer, question: Question) -> str:
         if counts_whole_attention(question.model, question.job)
         else "counts what causal masks leave of the attention matrix, as the sequence is long"
     )
-    return f"{100 * answer.mfu:.1f} % of the dense peak of {precision.compute}{linear}; {counted}"
+    logged = logged_tflops(question.model, question.job, answer.plan.recompute, answer.step_s)
+    log = question.job.preset.log
+    said = "" if logged is None else f"; {question.job.preset.name} would log {logged:.1f} TFLOP/s a GPU"
+    if log.attention == "half":
+        said += ", of a causal matrix half"
+    if log.repeats and answer.plan.recompute is not Recompute.NONE:
+        said += ", with what runs again"
+    return f"{100 * answer.mfu:.1f} % of the dense peak of {precision.compute}{linear}; {counted}{said}"
 
 
 def memory_line(answer: Answer) -> str:

@@ -7,6 +7,7 @@ from spec.presets.preset import (
     DataParallel,
     FrameworkPreset,
     Host,
+    Log,
     Loss,
     Pipeline,
     Recomputation,
@@ -40,8 +41,10 @@ FSDP = FrameworkPreset(
     pipeline=Pipeline(keeps_gathered=True),
     recomputation=Recomputation(selective="every_second_product", stops_early=True),
     host=Host(code="torch"),
+    log=Log(attention="whole"),
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer; "
     "torchtitan parallelize_llama.py, apply_fsdp: with pipeline parallelism reshard_after_forward is False; torch/distributed/"
     "fsdp/_fully_shard/_fsdp_param.py, unsharded_accumulated_grad; "
-    "torch/_inductor/fx_passes/micro_pipeline_tp.py (tensor_parallel.overlap) fuses gathers into products, and products into reduce-scatters, in both passes",
+    "torch/_inductor/fx_passes/micro_pipeline_tp.py (tensor_parallel.overlap) fuses gathers into products, and products into reduce-scatters, in both passes; "
+    "torchtitan models/utils.py, get_dense_model_nparams_and_flops: no account of causal sparsity",
 )

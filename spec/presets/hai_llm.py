@@ -12,6 +12,7 @@ HAI_LLM = replace(
     + MEGATRON.source,
 ).changed(
     {
+        "log.attention": "",
         "pipeline.schedules": ("1f1b", "dualpipe", "dualpipe-v"),
         "pipeline.interleaves": False,
         "pipeline.uneven_chunks": "",

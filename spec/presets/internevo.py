@@ -8,6 +8,7 @@ from spec.presets.preset import (
     FrameworkPreset,
     Host,
     Layers,
+    Log,
     Pipeline,
     Recomputation,
     TensorParallel,
@@ -30,6 +31,7 @@ INTERNEVO = FrameworkPreset(
     recomputation=Recomputation(selective=""),
     layers=Layers(fused_activation=False),
     host=Host(code="torch"),
+    log=Log(attention="whole", repeats="layers"),
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
-    "reduce_bucket_size 512 Mi elements, zero1 broadcast of updated parameters",
+    "reduce_bucket_size 512 Mi elements, zero1 broadcast of updated parameters; internlm/utils/common.py, get_megatron_flops",
 )

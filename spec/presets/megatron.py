@@ -8,6 +8,7 @@ from spec.presets.preset import (
     DataParallel,
     FrameworkPreset,
     Host,
+    Log,
     Offload,
     Pipeline,
     TensorParallel,
@@ -26,9 +27,10 @@ MEGATRON = FrameworkPreset(
     pipeline=Pipeline(interleaves=True, uneven_chunks="layout"),
     host=Host(checks_numbers=True),
     offload=Offload(optimizer="step", activations=True),
+    log=Log(attention="half"),
     source="Megatron-LM core 0.12: --check-for-nan-in-loss-and-grad by default, --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding; core 0.14 core/pipeline_parallel/schedules.py, get_tensor_shapes: "
     "a message is cut by tp with sequence parallelism only; core/transformer/pipeline_parallel_layer_layout.py, "
-    "--pipeline-model-parallel-layout",
+    "--pipeline-model-parallel-layout; training/training.py, num_floating_point_operations: seq_length / hidden_size / 2",
 )

@@ -228,6 +228,17 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What the framework's own log counts as a step's FLOPs (solver.answer.logged_flops)."""
+
+    attention: Literal["whole", "half", ""] = ""
+    """Of a causal attention matrix its log counts the "whole" or "half"; "": no source says."""
+    repeats: Literal["layers", "all", ""] = ""
+    """Of a recomputed forward its log counts the "layers", "all" (the head too, and selectively recomputed attention) or
+    nothing ("")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkPreset:
     """One framework's choices, by what they are about; what is left out holds for most frameworks."""
 
@@ -242,6 +253,7 @@ class FrameworkPreset:
     layers: Layers = field(default_factory=Layers)
     host: Host = field(default_factory=Host)
     offload: Offload = field(default_factory=Offload)
+    log: Log = field(default_factory=Log)
 
     def changed(self, choices: Mapping[str, Any]) -> "FrameworkPreset":
         """The same framework with other choices, by names such as ``pipeline.interleaves``.

@@ -9,12 +9,15 @@ ZERO_BUBBLE = replace(
     name="zero-bubble",
     source="sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM: --enable-zero-bubble; "
     "megatron/core/zbpp_utils.py refuses overlap-grad-reduce and overlap-param-gather beside its distributed optimizer, "
-    "and splits no backward where gradients are reduced ahead; otherwise " + MEGATRON.source,
+    "and splits no backward where gradients are reduced ahead; "
+    "megatron/training/training.py, num_floating_point_operations: seq_length / hidden_size; otherwise "
+    + MEGATRON.source,
 ).changed(
     {
         "pipeline.uneven_chunks": "",
         "pipeline.schedules": ("1f1b", "zb-h1", "zb-h2"),
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
+        "log.attention": "whole",
     }
 )

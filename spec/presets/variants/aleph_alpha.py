@@ -13,8 +13,10 @@ ALEPH_ALPHA = Variant(
     "(the head gathers its logits), transformer/model/losses/cross_entropy.py (PyTorch's, on an fp32 copy), "
     "core/nn/parallel_module/parallel_module.py (every_layer checkpointing takes in embedding and head, pipeline buffers "
     "keep outputs), core/topology/topology_config.py and transformer/model/model.py (embedding, final norm and head are "
-    "modules of the uniform partition, the default)",
+    "modules of the uniform partition, the default); transformer/utils/get_tflops.py logs five counts",
     choices={
+        "log.attention": "",
+        "log.repeats": "",
         "tensor_parallel.strategies": ("mtp", "msp"),
         "tensor_parallel.overlap_backward": False,
         "layers.fused_activation": False,

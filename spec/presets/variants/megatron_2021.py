@@ -9,8 +9,9 @@ MEGATRON_2021 = Variant(
     of="megatron",
     source="Megatron-LM v2.5: megatron/model/distributed.py and arguments.py (local data parallelism without overlap, gradients in "
     "16 bits unless asked otherwise, no sharded optimizer), megatron/p2p_communication.py (_communicate: wait on every "
-    "request, then synchronize; --no-scatter-gather-tensors-in-pipeline turns the scattering off)",
+    "request, then synchronize; --no-scatter-gather-tensors-in-pipeline turns the scattering off); its log has no FLOP/s",
     choices={
+        "log.attention": "",
         "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,

@@ -6,10 +6,11 @@ NEMO2 = Variant(
     name="nemo2",
     of="megatron",
     source="NVIDIA/NeMo v2.3.0, nemo/collections/llm/recipes/llama3_8b.py and llama3_70b.py, *_performance_optimizations "
-    "(grad_reduce_in_fp32 False, tp_comm_overlap), gpt/model/base.py (cross_entropy_loss_fusion, gradient_accumulation_fusion); "
+    "(grad_reduce_in_fp32 False, tp_comm_overlap), nemo/utils/flops_formulas.py (12 seq_len / hidden), gpt/model/base.py (cross_entropy_loss_fusion, gradient_accumulation_fusion); "
     "mlcommons/training_results_v4.1, NVIDIA/benchmarks/gpt3/implementations/eos_n32_ngc24.09_nemo "
     "(conf/optim/distributed_fused_adam.yaml: grad_sync_dtype bf16; conf/custom.yaml: cross_entropy_loss_fusion; TP_COMM_OVERLAP)",
     choices={
+        "log.attention": "whole",
         "data_parallel.fp32_gradients": False,
         "data_parallel.accumulation": "accumulate_16bit",
         "loss.fused": True,

@@ -6,6 +6,7 @@ from spec.presets.preset import (
     DataParallel,
     Host,
     Layers,
+    Log,
     Loss,
     Offload,
     Pipeline,
@@ -15,7 +16,18 @@ from spec.presets.preset import (
 from spec.settings.attribute_docstrings import attribute_docstrings
 from spec.settings.plan import WrittenPlan
 
-TABLES = (DataParallel, Host, Layers, Loss, Offload, Pipeline, Recomputation, TensorParallel, WrittenPlan)
+TABLES = (
+    DataParallel,
+    Host,
+    Layers,
+    Log,
+    Loss,
+    Offload,
+    Pipeline,
+    Recomputation,
+    TensorParallel,
+    WrittenPlan,
+)
 
 
 def test_it_is_found_on_one_line() -> None:

@@ -18,6 +18,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "presets/variants",
         "presets",
         "settings",
+        "readers/huggingface",
         "readers",
     ),
     "ops": ("strategies", "mixers", "experts", "recompute", "data_parallel", "host_work"),

@@ -6,9 +6,15 @@ from pathlib import Path
 
 from spec.errors import ConfigError
 from spec.readers.config_file import ConfigFile
-from spec.readers.huggingface import read_huggingface_config
+from spec.readers.huggingface.reader import read_huggingface_model
 from spec.readers.internlm_config import read_internlm_config
 from spec.readers.toml_config import read_toml_config
+
+
+def read_huggingface_config(path: Path) -> ConfigFile:
+    """A ``config.json``, which holds neither a sequence length nor a plan; raises ConfigError."""
+    return ConfigFile(path=str(path), format="huggingface", model=read_huggingface_model(path))
+
 
 READERS: dict[str, Callable[[Path], ConfigFile]] = {
     ".py": read_internlm_config,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPES = ROOT / "tests" / "spec" / "readers" / "huggingface"
+SHAPES = ROOT / "tests" / "spec" / "readers" / "huggingface" / "shapes"
 
 SMALL_TOML = b"""\
 source = "made up"

@@ -1,7 +1,7 @@
 """Hugging Face ``config.json`` files: what each model type says about the model.
 
 The keys read are those that fix the shapes of the layers, with the defaults of the transformers
-configuration class of that type, and what a launch needs besides (spec.readers.huggingface_facts).
+configuration class of that type, and what a launch needs besides (spec.readers.huggingface.facts).
 Everything else (initialisation, token ids, generation, quantisation of the stored weights, versions)
 cannot change the cost of training and is passed over. Model types not in the table are refused.
 """
@@ -13,11 +13,10 @@ from typing import NoReturn
 
 from spec.errors import ConfigError
 from spec.model import ModelSpec
-from spec.readers.config_file import ConfigFile
-from spec.readers.huggingface_deepseek import deepseek
-from spec.readers.huggingface_dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
-from spec.readers.huggingface_hybrid import nemotron_h, qwen3_next
-from spec.readers.huggingface_moe import mixtral, qwen2_moe, qwen3_moe
+from spec.readers.huggingface.deepseek import deepseek
+from spec.readers.huggingface.dense import gpt2, gpt_neox, internlm2, llama, mistral, qwen2, qwen3
+from spec.readers.huggingface.hybrid import nemotron_h, qwen3_next
+from spec.readers.huggingface.moe import mixtral, qwen2_moe, qwen3_moe
 from spec.section import Section
 from spec.text_file import read_text
 
@@ -39,8 +38,8 @@ MODEL_TYPES: dict[str, Callable[[Section, str], ModelSpec]] = {
 }
 
 
-def read_huggingface_config(path: Path) -> ConfigFile:
-    """The model of a ``config.json``; it holds neither a sequence length nor a plan.
+def read_huggingface_model(path: Path) -> ModelSpec:
+    """The model of a ``config.json``.
 
     Raises ConfigError for a file that is no JSON object, an unknown model_type or a bad value.
     """
@@ -48,7 +47,7 @@ def read_huggingface_config(path: Path) -> ConfigFile:
     top = Section(where=where, name="", values=_json_object(read_text(path, where), where))
     model_type = top.choice("model_type", tuple(MODEL_TYPES))
     name = path.parent.resolve().name if path.name == "config.json" else path.stem
-    return ConfigFile(path=where, format="huggingface", model=MODEL_TYPES[model_type](top, name))
+    return MODEL_TYPES[model_type](top, name)
 
 
 def _json_object(text: str, where: str) -> dict[str, object]:

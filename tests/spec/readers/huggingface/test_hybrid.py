@@ -16,7 +16,7 @@ from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.solver.questions import ROOT
 
-SHAPES = Path(__file__).parent / "huggingface"
+SHAPES = Path(__file__).parent / "shapes"
 H_8B, NANO, NEXT_80B = (
     json.loads((ROOT / "configs" / f"{name}.json").read_text())
     for name in ("8B_nemotron_h", "30B_nemotron3_nano", "80B_qwen3_next")

@@ -22,7 +22,7 @@ def load(tmp_path: Path, content: dict[str, Any]) -> ModelSpec:
 
 
 # The keys of each model's published config.json that shape it (and a few that do not).
-SHAPES = Path(__file__).parent / "huggingface"
+SHAPES = Path(__file__).parent / "shapes"
 
 
 def published(name: str) -> dict[str, Any]:

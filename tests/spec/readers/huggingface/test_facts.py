@@ -12,8 +12,8 @@ from spec.model import ModelSpec
 from spec.readers.internlm_config import read_internlm_config
 from spec.readers.read_config import read_config
 
-SHAPES = Path(__file__).parent / "huggingface"
-CONFIGS = Path(__file__).parents[3] / "configs"
+SHAPES = Path(__file__).parent / "shapes"
+CONFIGS = Path(__file__).parents[4] / "configs"
 
 
 def read(tmp_path: Path, name: str, **changes: object) -> ModelSpec:

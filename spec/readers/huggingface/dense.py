@@ -9,7 +9,7 @@ from itertools import groupby
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, PositionKind
-from spec.readers.huggingface_facts import activation, norm_epsilon, rope
+from spec.readers.huggingface.facts import activation, norm_epsilon, rope
 from spec.section import MAX_LAYERS, Section
 
 

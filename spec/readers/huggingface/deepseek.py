@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
-from spec.readers.huggingface_dense import decoder, read_mlp, runs_of
-from spec.readers.huggingface_moe import read_experts, route_groups
+from spec.readers.huggingface.dense import decoder, read_mlp, runs_of
+from spec.readers.huggingface.moe import read_experts, route_groups
 from spec.section import MAX_LAYERS, Section
 
 

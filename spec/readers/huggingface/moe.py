@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from spec.mixers.attention import AttentionSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
-from spec.readers.huggingface_dense import decoder, read_attention, read_mlp, read_windows, runs_of
-from spec.readers.huggingface_facts import activation
+from spec.readers.huggingface.dense import decoder, read_attention, read_mlp, read_windows, runs_of
+from spec.readers.huggingface.facts import activation
 from spec.section import MAX_LAYERS, Section
 
 

@@ -1,0 +1,1 @@
+"""Hugging Face ``config.json`` files, a file a family of model types."""

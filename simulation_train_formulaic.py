@@ -139,7 +139,12 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
 def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
     from solver.opening import open_asked
-    from solver.report.asked_reasons import print_reasons, print_sensitivity, reasons_asked
+    from solver.report.asked_reasons import (
+        priced_reasons,
+        print_reasons,
+        print_sensitivity,
+        reasons_asked,
+    )
     from solver.report.asked_sweep import print_run, run_asked
     from solver.report.result_files import write_json
     from solver.report.shown import obstacles, priced, searched
@@ -162,6 +167,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     )
     print(told, end="\n\n")
     try:
+        reasons = priced_reasons(reasons, opened)
         shown = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
         answers = shown.answers
         record = shown.record | print_run(run, opened, answers[0])

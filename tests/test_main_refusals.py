@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import simulation_train_formulaic as command
+from spec.errors import ConfigError
 from tests.test_main_command import CONFIG, PROFILE, changed, refused
 
 
@@ -49,3 +51,20 @@ def test_a_schedule_without_an_order_on_such_stages_is_refused(
     words = changed(plan=plan)
     words.remove("--run_all_solu")
     refused(words, capsys, "--plan: schedule = ")
+
+
+def test_why_a_plan_cannot_run_is_told_before_the_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also what has no order of work, or no world, is refused then."""
+
+    def never(*_: object, **__: object) -> None:
+        raise ConfigError(where="search", key="began", value=True, allowed="later")
+
+    monkeypatch.setattr("solver.report.shown.best_plans", never)
+    assert command.main([*changed(), "--why_not", "strategy=mtp,tp=16,pp=4"]) == 2
+    printed = capsys.readouterr()
+    assert "mtp tp16 pp4 dp2 mb1x512 cannot run: kv heads do not divide by tp" in printed.out
+    assert "search: began" in printed.err
+    assert command.main([*changed(), "--why_not", "tp=1,pp=7"]) == 2
+    assert "--why_not: tensor x pipeline x context = 7" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Plans that a question names: by their place in a ranking, or written out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solver.answer.answer import Answer
 from solver.plans.plan_table import PlanTable
@@ -15,11 +15,13 @@ from spec.settings.plan import WrittenPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """``rank`` of the plans shown, from 1, or what is ``written``; ``option`` asked for it."""
+    """``rank`` of the plans shown, from 1, or what is ``written``; ``option`` asked for it. ``answer`` is that of a
+    written plan once it is priced."""
 
     option: str
     rank: int = 0
     written: WrittenPlan | None = None
+    answer: Answer | None = None
 
 
 def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
@@ -35,20 +37,23 @@ def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
     return NamedPlan(option=option, rank=rank)
 
 
-def answer_named(named: NamedPlan, question: Question, shown: Sequence[Answer]) -> Answer:
-    """The answer of a named plan, of those ``shown`` or priced now.
+def priced_if_written(named: NamedPlan, question: Question) -> NamedPlan:
+    """With its answer, which needs no search where the plan is written out.
 
-    Raises ConfigError for a rank beyond them, and for a plan that there is no order of work or no world for.
+    Raises ConfigError for a plan that there is no order of work or no world for.
     """
     if named.written is None:
-        if named.rank > len(shown):
-            raise ConfigError(
-                where=named.option,
-                key="rank",
-                value=named.rank,
-                allowed=f"1 to {len(shown)}, the plans shown",
-            )
-        return shown[named.rank - 1]
+        return named
     plan = plan_of(named.written, question, named.option)
     check_order(plan, question, named.option)
-    return price_plan(question, PlanTable.of(plan))[0]
+    return replace(named, answer=price_plan(question, PlanTable.of(plan))[0])
+
+
+def answer_named(named: NamedPlan, shown: Sequence[Answer]) -> Answer:
+    """The answer of a named plan, its own or of those ``shown``; ConfigError for a rank beyond them."""
+    if named.answer is not None:
+        return named.answer
+    if named.rank > len(shown):
+        allowed = f"1 to {len(shown)}, the plans shown"
+        raise ConfigError(where=named.option, key="rank", value=named.rank, allowed=allowed)
+    return shown[named.rank - 1]

@@ -2,14 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from tqdm import tqdm
 
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
 from solver.decision.explained import explained
-from solver.decision.named_plans import NamedPlan, answer_named, named_plan
+from solver.decision.named_plans import NamedPlan, answer_named, named_plan, priced_if_written
 from solver.decision.sensitivity import sensitivities
 from solver.opening import Opened
 from solver.report.beside import sensitivity_lines, sensitivity_record
@@ -68,12 +68,39 @@ def reasons_asked(options: argparse.Namespace) -> Reasons:
     )
 
 
+def priced_reasons(reasons: Reasons, opened: Opened) -> Reasons:
+    """The plans that are written out priced, before any search; why one of --why_not cannot run is printed.
+
+    Raises ConfigError for a plan that there is no order of work or no world for.
+    """
+    question = opened.question
+
+    def priced(named: tuple[NamedPlan, ...]) -> tuple[NamedPlan, ...]:
+        return tuple(priced_if_written(one, question) for one in named)
+
+    found = replace(
+        reasons,
+        explain=priced(reasons.explain),
+        why_not=priced(reasons.why_not),
+        compare=priced(reasons.compare),
+    )
+    lines = [
+        f"{answer.plan.label()} cannot run: {reason}"
+        for answer in (one.answer for one in found.why_not if one.answer is not None)
+        for reason in obstacles(question, answer, opened.constraints)
+    ]
+    if lines:
+        print(*lines, sep="\n", end="\n\n", flush=True)
+    return found
+
+
 def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> dict[str, object]:
-    """Print every reason asked for; the same as plain values."""
+    """Print every reason asked for, of plans that were priced (priced_reasons) or are ``shown``; the same as plain
+    values."""
     question = opened.question
 
     def named(one: NamedPlan) -> Answer:
-        answer = answer_named(one, question, shown)
+        answer = answer_named(one, shown)
         check_believable((answer,), opened.source)
         return answer
 

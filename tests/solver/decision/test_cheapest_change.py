@@ -33,6 +33,24 @@ def test_fewer_constraints_given_up_are_cheaper_than_nearer_values() -> None:
     assert words in ("strategy = mtp instead of strategy = isp", "strategy = fsp instead of strategy = isp")
 
 
+def test_one_constraint_far_off_is_given_up_before_two_that_are_near() -> None:
+    # isp with all of a layer run again breaks two words, a doubling each; mtp wants tp 8, three doublings.
+    model = small_model(layers=4, hidden=2048, kv_heads=8)
+    preset = PRESETS["internevo"]
+    asked = question(
+        model=model, world_size=8, sequences=8, seq_len=8192, memory_gib=5.0 / 0.99, preset=preset
+    )
+    ones = dict.fromkeys(("tp", "pp", "cp", "zero_size", "micro_batch"), 1)
+    words = cheapest_change(asked, constraints_of({"fix": {"strategy": "mtp", "recompute": "none", **ones}}))
+    assert words in (
+        "tp = 8 instead of tp = 1",
+        "pp = 4 instead of pp = 1",
+        "zero_size = 8 instead of zero_size = 1",
+    )
+    nearer = {"fix": {"strategy": "isp", "recompute": "full", **ones}}
+    best_plans(asked, constraints_of(nearer))
+
+
 def test_memory_asked_for_rounds_up_to_what_lets_the_plan_in() -> None:
     asked = question(world_size=4, sequences=4, preset=PRESETS["megatron"])
     least = search(asked, full_space(asked.model, asked.job)).pareto[-1].needed_bytes

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES
-from spec.program.parser import OneLineParser, decimal, whole
+from spec.program.parser import OneLineParser, add_version, decimal, whole
+from spec.program.shipped import shipped_folder
 
 if TYPE_CHECKING:
     from profdb.sample import ProfileDatabase
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from profiler.ranks.rank_layout import RankLayout
 
 BEGAN = time.monotonic()
-ROOT = Path(__file__).resolve().parent
+ROOT = shipped_folder()
+PROGRAM = "gen_profiler_data.py"
 MOST_SECONDS = 1e6
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -47,9 +49,10 @@ def word_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
-def arguments() -> argparse.ArgumentParser:
-    """The flags."""
-    parser = OneLineParser(prog="gen_profiler_data.py", description=__doc__)
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads the flags typed after ``program``."""
+    parser = OneLineParser(prog=program, description=__doc__)
+    add_version(parser)
     add = parser.add_argument
     add(
         "--output",
@@ -214,9 +217,9 @@ def done(given: argparse.Namespace) -> int:
     return in_layout(given)
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], program: str = PROGRAM) -> int:
     """Parse, call, print; the exit status."""
-    return exit_status(lambda: done(arguments().parse_args(words)))
+    return exit_status(lambda: done(options_parser(program).parse_args(words)))
 
 
 if __name__ == "__main__":

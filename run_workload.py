@@ -14,6 +14,7 @@ from pathlib import Path
 from solver.report.result_files import write_json
 from spec.collectives import Collective
 from spec.errors import ConfigError
+from spec.program.shipped import shipped_folder
 from workload.aicb.aiob.importer import import_aiob
 from workload.aicb.generate.write_files import write_files
 from workload.closed_form_options import (
@@ -29,6 +30,7 @@ from workload.command_line import (
     GENERATE,
     GROUPS,
     IMPORT_AIOB,
+    PROGRAM,
     SIMAI_PRICING,
     SIMULATE,
     TOPOLOGY,
@@ -60,19 +62,19 @@ from workload.traffic.collective_flows import flow_matrix, rank_flows, write_flo
 from workload.traffic.heatmap import draw_heatmap
 from workload.traffic.ranks import RankOrder, named_groups, rank_groups
 
-ROOT = Path(__file__).resolve().parent
+ROOT = shipped_folder()
 
 
-def main(arguments: list[str]) -> int:
-    """Run one command line; the exit status (1: the file checked has defects)."""
-    return exit_status(lambda: run(options_of(arguments)))
+def main(arguments: list[str], program: str = PROGRAM) -> int:
+    """Run one command line, typed after ``program``; the exit status (1: the file checked has defects)."""
+    return exit_status(lambda: run(options_parser(program).parse_args(arguments)))
 
 
-def options_of(arguments: list[str]) -> argparse.Namespace:
-    """The options of one command line."""
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads a command line typed after ``program``."""
     from runner.verbs import VERBS
 
-    return parser({name: (verb.what, verb.add_flags) for name, verb in VERBS.items()}).parse_args(arguments)
+    return parser({name: (verb.what, verb.add_flags) for name, verb in VERBS.items()}, program)
 
 
 def run(options: argparse.Namespace) -> int:

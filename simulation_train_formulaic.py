@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from solver.command_line import constraints_typed, parser
+from solver.command_line import PROGRAM, constraints_typed, parser
 from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
 from spec.errors import ConfigError
 from spec.program.outputs import check_outputs
+from spec.program.shipped import shipped_folder
 from spec.readers.read_config import config_file
 from spec.settings.job import job_settings
 from spec.settings.setting import typed_values
@@ -36,18 +37,17 @@ NOT_FEASIBLE = 3
 """Exit status for a priced plan that breaks a rule or does not fit; the results are written all the same, and
 launch settings where the framework runs it."""
 
-ROOT = Path(__file__).resolve().parent
+ROOT = shipped_folder()
 
 
-def main(arguments: list[str]) -> int:
-    """Run one command line; the exit status."""
-    return exit_status(lambda: run(options_of(arguments)))
+def main(arguments: list[str], program: str = PROGRAM) -> int:
+    """Run one command line, typed after ``program``; the exit status."""
+    return exit_status(lambda: run(options_parser(program).parse_args(arguments)))
 
 
-def options_of(arguments: list[str]) -> argparse.Namespace:
-    """The options of one command line."""
-    exports = {name: written.how for name, written in WRITTEN.items()}
-    return parser(exports).parse_args(arguments)
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads a command line typed after ``program``."""
+    return parser({name: written.how for name, written in WRITTEN.items()}, program)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -113,6 +113,13 @@ def check_options(options: argparse.Namespace) -> None:
     if options.rank > shown:
         raise ConfigError(
             where="--rank", key="rank", value=options.rank, allowed=f"1 to {shown}, the plans shown at most"
+        )
+    if options.measure_missing and not (options.pre_profiling_data_path or DEFAULT_PROFILE.exists()):
+        raise ConfigError(
+            where="--measure_missing",
+            key="pre_profiling_data_path",
+            value=None,
+            allowed="the profile in which to keep what is measured",
         )
     files = {f"--{name}": getattr(options, name) for name in ("json", "csv", "write_cases", "export_simai")}
     check_outputs(
@@ -199,7 +206,7 @@ def hand_on(options: argparse.Namespace, opened: "Opened", answers: "Sequence[An
         raise ConfigError(
             where="--rank", key="rank", value=options.rank, allowed=f"1 to {len(answers)}, the plans shown"
         )
-    chosen = answers[options.rank - 1]
+    chosen: Answer = answers[options.rank - 1]
     if options.draw_heatmap:
         draw(options, opened, chosen)
     if options.export_simai:

@@ -16,6 +16,7 @@ quiet_interrupts()
 import sys
 
 from profdb.commands import import_export, merge_files, show
+from spec.program.version import VERSION_LINE
 
 
 def main(arguments: list[str]) -> int:
@@ -30,6 +31,9 @@ def run(arguments: list[str]) -> int:
         return import_export.main(arguments)
     if verb == "merge":
         return merge_files.main(arguments[1:])
+    if verb == "--version":
+        print(VERSION_LINE)
+        return 0
     if verb in ("-h", "--help"):
         print(__doc__)
         return 0

@@ -7,21 +7,25 @@ from pathlib import Path
 from spec.presets.registry import PRESETS
 from spec.program.kinds import Flag, Several
 from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
-from spec.program.parser import OneLineParser, decimal, listed, scaled, whole, word
+from spec.program.parser import OneLineParser, add_version, decimal, listed, scaled, whole, word
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import DEFAULT_FRAMEWORK
 from spec.settings.precision import PRECISIONS
 from spec.settings.setting import typed_values
 
+PROGRAM = "simulation_train_formulaic.py"
 
-def parser(exports: Mapping[str, str]) -> argparse.ArgumentParser:
-    """Every option, with its unit; ``exports`` is how each --export_NAME writes a plan, by NAME."""
+
+def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.ArgumentParser:
+    """Every option, with its unit; ``exports`` is how each --export_NAME writes a plan, by NAME; ``program`` is what
+    they are typed after."""
     parser = OneLineParser(
-        prog="simulation_train_formulaic.py",
+        prog=program,
         description="Find the fastest parallel plan that fits, or price one, from a profile of the cluster.",
         epilog="Exit status: 0, 2 for wrong input or when no plan fits, 3 for a priced plan that breaks a rule of "
         "its framework or does not fit (priced and written all the same, but for launch settings of a framework that refuses it).",
     )
+    add_version(parser)
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--config", type=Path, help="model config: InternLM-style .py, Hugging Face .json, .toml"

@@ -8,7 +8,7 @@ from profdb.store.data_file import load_profile
 from solver.calibration_file import read_calibration
 from solver.cluster_times import ClusterTimes, Held, times_of
 from solver.question import Question
-from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
+from solver.request import Asked, Request, profile_path, read_request
 from solver.times.op_times import Pricer
 from spec.cluster.reader import read_cluster
 from spec.errors import ProfileError
@@ -45,7 +45,7 @@ def open_asked(request: Request, asked: Asked, device: MeasuringDevice | None = 
 
     Raises ConfigError or ProfileError for a profile or factors that do not fit it.
     """
-    held = held_profile(request.profile)
+    held = held_profile(request)
     check_cluster(held, request, asked)
     return opened_with(request, asked, held, times_of(held, request, asked, device))
 
@@ -68,11 +68,12 @@ def opened_with(request: Request, asked: Asked, held: Held, times: ClusterTimes)
     )
 
 
-def held_profile(path: Path | None) -> Held:
+def held_profile(request: Request) -> Held:
     """The profile asked for, or the default one if that is there; ProfileError as load_profile."""
-    if path is None and not DEFAULT_PROFILE.exists():
-        return Held(profile=None, path=DEFAULT_PROFILE)
-    return Held(profile=load_profile(path or DEFAULT_PROFILE), path=path or DEFAULT_PROFILE)
+    path = profile_path(request)
+    if request.profile is None and not path.exists():
+        return Held(profile=None, path=path)
+    return Held(profile=load_profile(path), path=path)
 
 
 def check_cluster(held: Held, request: Request, asked: Asked) -> None:

@@ -37,7 +37,7 @@ class Request:
     ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat it as
     it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project folder, where
     configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit;
-    ``transfer`` restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without ``profile`` it is DEFAULT_PROFILE, if that is there.
+    ``transfer`` restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without ``profile`` it is the default one (profile_path), if that is there.
     """
 
     root: Path
@@ -95,6 +95,13 @@ def read_request(request: Request) -> Asked:
     )
 
 
+def profile_path(request: Request) -> Path:
+    """The profile asked for; else the default one of the working folder, or that of the project's."""
+    if request.profile is not None:
+        return request.profile
+    return DEFAULT_PROFILE if DEFAULT_PROFILE.exists() else request.root / DEFAULT_PROFILE
+
+
 def _config(request: Request) -> ConfigFile:
     if request.config is None and request.model_size is None:
         raise ConfigError(
@@ -118,7 +125,7 @@ def _sheet(request: Request) -> ClusterSpec:
     """The cluster asked for, or the one that the profile was taken on."""
     if request.cluster is not None:
         return read_cluster(request.cluster, root=request.root)
-    path = request.profile or DEFAULT_PROFILE
+    path = profile_path(request)
     if request.profile is None and not path.exists():
         raise ProfileError(
             f"{path}: no such profile; answer from a hardware sheet with --cluster, or make a profile with: "

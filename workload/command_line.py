@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.program.limits import MOST_BYTES, MOST_GPUS
-from spec.program.parser import OneLineParser, decimal, whole
+from spec.program.parser import OneLineParser, add_version, decimal, whole
 from workload.aicb.aiob.importer import add_import_aiob
 from workload.aicb.generate.flags import add_generate
 from workload.simai.closed_form.network import NIC_GIB, NVLINK_GIB
@@ -51,13 +51,19 @@ class WholeWords(OneLineParser):
 AddFlags = Callable[[argparse.ArgumentParser], None]
 
 
-def parser(more: Mapping[str, tuple[str, AddFlags]] | None = None) -> argparse.ArgumentParser:
-    """Every verb and its options; ``more`` verbs have what they do and who adds their options."""
+PROGRAM = "run_workload.py"
+
+
+def parser(
+    more: Mapping[str, tuple[str, AddFlags]] | None = None, program: str = PROGRAM
+) -> argparse.ArgumentParser:
+    """Every verb and its options, typed after ``program``; ``more`` verbs have what they do and who adds their options."""
     parser = OneLineParser(
-        prog="run_workload.py",
+        prog=program,
         description="Generate, check, replay, lay out and run what a training step runs.",
         allow_abbrev=False,
     )
+    add_version(parser)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=WholeWords)
     add_generate(verbs.add_parser(GENERATE, help="write the workload of a training step", allow_abbrev=False))
     _check(verbs.add_parser(CHECK, help="name the defects of a SimAI workload file", allow_abbrev=False))

@@ -29,16 +29,18 @@ from spec.errors import ExportError, MissingCurveError, ProfileError
 from spec.mixers.attention import attention_of
 from spec.program.limits import MOST_GPUS
 from spec.program.parser import OneLineParser, whole
+from spec.program.shipped import shipped_folder
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = shipped_folder()
+PROGRAM = "python -m profdb"
 TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Parse, exchange, say what was done; 0."""
-    given = _parser().parse_args(arguments)
+    given = options_parser(program).parse_args(arguments)
     if given.verb == "export":
         for path in export_vidur(given.profile, given.config, given.to):
             print(f"wrote {path}")
@@ -78,8 +80,9 @@ def difference_lines(differences: Sequence[Difference]) -> list[str]:
     ]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="python -m profdb")
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads the verbs and options typed after ``program``."""
+    parser = OneLineParser(prog=program)
     verbs = parser.add_subparsers(dest="verb", required=True)
     take = verbs.add_parser("import", help="read another tool's measurements into a profile")
     take.add_argument("form", choices=tuple(IMPORTERS))

@@ -1,5 +1,6 @@
 """Two or more profiles of one GPU into one file: python -m profdb merge A B [...] --into C."""
 
+import argparse
 from pathlib import Path
 
 from profdb.commands.import_export import difference_lines
@@ -9,18 +10,25 @@ from profdb.store.merge import Difference, merge
 from profdb.store.sole_writer import sole_writer
 from spec.program.parser import OneLineParser
 
+PROGRAM = "python -m profdb merge"
 
-def main(arguments: list[str]) -> int:
+
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads the options typed after ``program``."""
+    parser = OneLineParser(prog=program, description="profiles of one GPU into one")
+    parser.add_argument("first", type=Path, help="a profile")
+    parser.add_argument("others", type=Path, nargs="+", help="more profiles of the same GPU")
+    parser.add_argument("--into", type=Path, required=True, help="the file to write, or to add to")
+    return parser
+
+
+def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Parse, merge from left to right, write with new fits; 0.
 
     A profile that is there already is merged too. Raises ProfileError for a file that is no profile, or of
     another GPU.
     """
-    parser = OneLineParser(prog="python -m profdb merge", description="profiles of one GPU into one")
-    parser.add_argument("first", type=Path, help="a profile")
-    parser.add_argument("others", type=Path, nargs="+", help="more profiles of the same GPU")
-    parser.add_argument("--into", type=Path, required=True, help="the file to write, or to add to")
-    given = parser.parse_args(arguments)
+    given = options_parser(program).parse_args(arguments)
     differences: list[Difference] = []
     repeats = 0
     with sole_writer(given.into):

@@ -5,6 +5,7 @@ answer each operation of that model, and what would measure the missing ones; --
 the present methods, so that later runs need not fit.
 """
 
+import argparse
 import json
 from collections import Counter
 from dataclasses import asdict
@@ -19,15 +20,22 @@ from profdb.store.sole_writer import sole_writer
 from spec.program.parser import OneLineParser
 from spec.readers.read_config import read_config
 
+PROGRAM = "python -m profdb show"
 
-def main(arguments: list[str]) -> int:
-    """Parse, load, print; 0."""
-    parser = OneLineParser(prog="python -m profdb show", description="show what a profile holds")
+
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads the options typed after ``program``."""
+    parser = OneLineParser(prog=program, description="show what a profile holds")
     parser.add_argument("file", type=Path, help="a profile (data.pt)")
     parser.add_argument("--config", type=Path, help="a model config: what does the profile lack for it?")
     parser.add_argument("--refit", action="store_true", help="renew the stored curves where they are stale")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str], program: str = PROGRAM) -> int:
+    """Parse, load, print; 0."""
+    given = options_parser(program).parse_args(arguments)
     profile = load_profile(given.file)
     if given.refit:
         with sole_writer(given.file):

@@ -5,9 +5,10 @@ from spec.program.ending import exit_status, quiet_interrupts
 
 quiet_interrupts()
 
+import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import exp
 from pathlib import Path
 
@@ -16,23 +17,25 @@ from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
 from solver.calibration import Calibration, Fit
 from solver.calibration_file import beside, write_calibration
 from solver.report.tables import table
-from solver.request import Request
+from solver.request import DEFAULT_PROFILE, Request, profile_path
 from spec.errors import ConfigError
 from spec.program.parser import OneLineParser
+from spec.program.shipped import shipped_folder
 from spec.units import seconds_to_ms
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = shipped_folder()
+PROGRAM = "python -m solver.calibrate"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Fit, print and write; the exit status."""
-    return exit_status(lambda: run(arguments))
+def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
+    """Fit, print and write; the exit status. The options are typed after ``program``."""
+    return exit_status(lambda: fit_steps(options_parser(program).parse_args(arguments)))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Read the measured steps, fit, print the errors and write the file."""
+def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """What reads the options typed after ``program``."""
     parser = OneLineParser(
-        prog="python -m solver.calibrate",
+        prog=program,
         description="Fit a handful of factors to a few measured steps of your cluster.",
     )
     parser.add_argument(
@@ -42,16 +45,23 @@ def run(arguments: Sequence[str]) -> int:
         help="CSV: config, world_size, global_batch (tokens), measured_step_s, and plan or tp, pp, ...",
     )
     parser.add_argument(
-        "--pre_profiling_data_path", type=Path, default=Path("prof_data/data.pt"), help="the profile"
+        "--pre_profiling_data_path", type=Path, help="the profile (default prof_data/data.pt)"
     )
     parser.add_argument("--cluster", help="a sheet of configs/clusters (default: the profile's machine)")
     parser.add_argument("--missing", choices=("error", "modelled"), default="error")
-    parser.add_argument("--out", type=Path, help="the file (default: beside the profile)")
-    asked = parser.parse_args(arguments)
-    profile = asked.pre_profiling_data_path
-    measured = read_steps(
-        asked.steps, Request(root=ROOT, profile=profile, cluster=asked.cluster, missing=asked.missing)
+    parser.add_argument(
+        "--out", type=Path, help="the file (default: beside the profile, or here for the shipped one)"
     )
+    return parser
+
+
+def fit_steps(asked: argparse.Namespace) -> int:
+    """Read the measured steps, fit, print the errors and write the file; 0."""
+    request = Request(
+        root=ROOT, profile=asked.pre_profiling_data_path, cluster=asked.cluster, missing=asked.missing
+    )
+    profile = profile_path(request)
+    measured = read_steps(asked.steps, replace(request, profile=profile))
     if not measured:
         raise ConfigError(
             where="--steps", key="steps", value=str(asked.steps), allowed="a line a measured step"
@@ -63,7 +73,8 @@ def run(arguments: Sequence[str]) -> int:
             report_lines(measured, steps.priced_s.tolist(), steps.predicted_s(found.factors).tolist(), found)
         )
     )
-    out = asked.out or beside(profile)
+    here = beside(profile) if profile in (request.profile, DEFAULT_PROFILE) else Path(beside(profile).name)
+    out = asked.out or here
     write_calibration(out, found, measured[0].question.cluster)
     print(f"wrote {out}; use it with --calibration {out}")
     return 0

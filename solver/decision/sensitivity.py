@@ -58,7 +58,7 @@ def _faster_network(request: Request, asked: Asked, opened: Opened) -> WhatIf:
         return WhatIf(words=words, answer=None, why_none="one node has no network between nodes")
     if request.transfer:
         return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer restates")
-    held = held_profile(request.profile)
+    held = held_profile(request)
 
     def on(changed: ClusterSpec) -> Answer | None:
         times = without_profile(held, changed, missing=request.missing)
@@ -98,7 +98,7 @@ def _narrow_products(request: Request, asked: Asked, opened: Opened) -> WhatIf:
             narrow = read_request(replace(request, precision=recipe))
         except ConfigError:
             continue
-        held = held_profile(request.profile)
+        held = held_profile(request)
         question = opened_with(request, narrow, held, opened.times).question
         words = f"products in fp8 ({recipe})"
         try:

@@ -44,7 +44,7 @@ class Shared:
         """As solver.opening.open_asked, from what is open already."""
         path = str(request.profile)
         if path not in self.held:
-            self.held[path] = held_profile(request.profile)
+            self.held[path] = held_profile(request)
         held = self.held[path]
         check_cluster(held, request, asked)
         key = (path, repr(asked.cluster), repr(asked.sheet), request.missing, str(request.transfer))

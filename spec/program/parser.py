@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from spec.errors import CommandLineError
 from spec.program.numbers import decimal_number, shortened, whole_number
+from spec.program.version import VERSION_LINE
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -46,6 +47,11 @@ class OneLineParser(argparse.ArgumentParser):
         if arg_strings == ["--"] and action.option_strings and action.nargs is None:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """``--version``, which prints one line and ends."""
+    parser.add_argument("--version", action="version", version=VERSION_LINE, help="say the version")
 
 
 def path(text: str) -> Path:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spec.errors import ConfigError
+from spec.program.shipped import shipped_config
 from spec.readers.config_file import ConfigFile
 from spec.readers.huggingface.reader import read_huggingface_model
 from spec.readers.internlm_config import read_internlm_config
@@ -24,8 +25,9 @@ READERS: dict[str, Callable[[Path], ConfigFile]] = {
 
 
 def config_file(path: Path) -> Path:
-    """The file that a path names as a config: a folder stands for the ``config.json`` in it."""
-    return path / "config.json" if os.path.isdir(path) else path
+    """The file that a path names as a config: a folder stands for the ``config.json`` in it, and what is not there for
+    the shipped one of that path or name."""
+    return path / "config.json" if os.path.isdir(path) else shipped_config(path)
 
 
 def read_config(path: Path) -> ConfigFile:

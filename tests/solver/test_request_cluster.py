@@ -98,7 +98,8 @@ def test_transfer_wants_measurements_of_another_gpu(cluster: str, origin: Origin
 
 
 def test_a_cluster_is_answered_without_any_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = replace(asked(tmp_path, "b200", COMPUTE), profile=None)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    request = replace(asked(tmp_path, "b200", COMPUTE), profile=None, root=tmp_path)
     monkeypatch.chdir(tmp_path)
     assert open_question(request).source == "none of b200: every time is modelled from its sheet"
     with pytest.raises(ProfileError, match=r"prof_data/data.pt: no such profile; .*--cluster"):

@@ -33,8 +33,8 @@ RECIPES = "docs/adding.md"  # adds programs' flags first
 TESTED_APART = ("docs/workloads.md", RECIPES, "docs/published.md", "docs/questions.md")
 
 # In a block of its own, behind $ or not; or in a sentence, in backticks.
-BLOCK = re.compile(r"^(?: {4}|\$ |)(?:\.venv/bin/)?((?:python|torchrun|srun) .*)$", re.MULTILINE)
-SENTENCE = re.compile(r"`((?:python|torchrun|srun) [^`]*)`")
+BLOCK = re.compile(r"^(?: {4}|\$ |)(?:\.venv/bin/)?((?:python|torchrun|srun|pss) .*)$", re.MULTILINE)
+SENTENCE = re.compile(r"`((?:python|torchrun|srun|pss) [^`]*)`")
 # A word that stands for one of the reader's: FILE, A, $DATA/x, <name>, ...
 STANDS_FOR = re.compile(r"(?:\$?[A-Z]+(?:\W.*)?|<.*>|\.\.\.)")
 SCRIPT = re.compile(r"(?:\w+/)*\w+\.py")
@@ -51,7 +51,8 @@ configs/7B_internlm2.py,128,4194304,7.2,"strategy=fsp,tp=4,pp=2"
 def shown(page: str, pattern: re.Pattern[str]) -> list[str]:
     """Commands of a page, each on one line and without what a shell does around it."""
     text = re.sub(r"\\\n\s*", " ", (ROOT / page).read_text(encoding="utf-8"))
-    return [re.sub(r"\s+(?:#|->|2?>|\||&&).*", "", found) for found in pattern.findall(text)]
+    alone = [re.sub(r"\s+(?:#|->|2?>|\||&&).*", "", found) for found in pattern.findall(text)]
+    return [re.sub(r"^pss ", "python -m pss ", found) for found in alone]
 
 
 def of_ours(command: str) -> list[str]:
@@ -90,7 +91,8 @@ def asked(words: list[str]) -> tuple[str, tuple[str, ...], set[str]]:
     is_module = words[0] == "-m"
     module = f"{words[1]}.__main__" if is_module else words[0].removesuffix(".py").replace("/", ".")
     rest = words[1 + is_module :]
-    verb = tuple(rest[:1]) if rest and re.fullmatch(r"[a-z][a-z-]+", rest[0]) else ()
+    depth = 2 if words[:3] == ["-m", "pss", "workload"] else 1
+    verb = tuple(rest[:depth]) if rest and re.fullmatch(r"[a-z][a-z-]+", rest[0]) else ()
     typed = {word.split("=")[0] for word in rest if re.fullmatch(r"--?[a-zA-Z][\w-]*(?:=.*)?", word)}
     return module, verb, typed
 

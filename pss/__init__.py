@@ -1,0 +1,1 @@
+"""The one command of an installed project: every program behind one name."""

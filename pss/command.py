@@ -1,0 +1,66 @@
+"""``pss``: one command for all programs. ``pss VERB --help`` says what a verb takes."""
+
+# ruff: noqa: E402 - what follows takes a second to import, and Ctrl-C may come meanwhile
+from spec.program.ending import exit_status, quiet_interrupts
+
+quiet_interrupts()
+
+import sys
+from collections.abc import Sequence
+
+from pss.verbs import VERBS, plans_first
+from spec.errors import CommandLineError
+from spec.program.version import VERSION_LINE
+
+NAME = "pss"
+COMPLETION = "completion"
+TALK = frozenset({"-h", "--help", "--version"})
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Hand the words to their verb; the exit status."""
+    words = list(sys.argv[1:] if words is None else words)
+    if words and words[0] in VERBS:
+        return exit_status(lambda: checked(words[0], words[1:])) or VERBS[words[0]].run(
+            words[1:], f"{NAME} {words[0]}"
+        )
+    return exit_status(lambda: alone(words))
+
+
+def checked(verb: str, words: Sequence[str]) -> int:
+    """0; CommandLineError for words before the options that are no plans, and for explaining nothing."""
+    program, (plans, options) = f"{NAME} {verb}", plans_first(words)
+    if VERBS[verb].plans and not all("=" in plan for plan in plans):
+        wrong = next(plan for plan in plans if "=" not in plan)
+        raise CommandLineError(f"{program}: {wrong[:60]!r} is no plan, such as tp=8,pp=2 (see --help)")
+    if verb == "price" and len(plans) > 1:
+        raise CommandLineError(f"{program}: {len(plans)} plans, at most 1 (see --help)")
+    if verb == "explain" and not plans and not TALK.intersection(options):
+        raise CommandLineError(f"{program}: a plan first: tp=8,pp=2, or rank=1 of a search (see --help)")
+    return 0
+
+
+def alone(words: Sequence[str]) -> int:
+    """What needs no verb, and ``completion``."""
+    first = words[0] if words else "--help"
+    if first == "--version":
+        print(VERSION_LINE)
+        return 0
+    if first in TALK:
+        print("\n".join(help_lines()))
+        return 0
+    if first == COMPLETION:
+        from pss.completion import script
+
+        print(script(words[1:]), end="")
+        return 0
+    raise CommandLineError(f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*VERBS, COMPLETION))}")
+
+
+def help_lines() -> list[str]:
+    """Every verb with what it does."""
+    verbs = {name: verb.what for name, verb in VERBS.items()}
+    verbs[COMPLETION] = "print the completion script of bash, zsh or fish"
+    width = max(map(len, verbs))
+    lines = [f"usage: {NAME} VERB [OPTIONS], {NAME} VERB --help, {NAME} --version", ""]
+    return lines + [f"  {name.ljust(width)}  {what}" for name, what in verbs.items()]

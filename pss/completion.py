@@ -1,0 +1,148 @@
+"""Completion scripts, written from the parsers: static, so that a TAB starts no Python.
+
+source <(pss completion bash)
+source <(pss completion zsh)          (zsh runs the bash one through its bashcompinit)
+pss completion fish > ~/.config/fish/completions/pss.fish
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from string import Template
+
+from pss.verbs import VERBS, sub_parsers
+from spec.cluster.reader import known_clusters
+from spec.errors import CommandLineError
+from spec.presets.registry import PRESETS
+from spec.program.shipped import CONFIGS, shipped_folder
+from spec.settings.plan import STRATEGIES
+
+SHELLS = ("bash", "zsh", "fish")
+
+BASH = Template(
+    """\
+# Completion of pss; files are completed where nothing else is known. Bash cuts tp=8 in three words.
+_pss() {
+    local cur="$${COMP_WORDS[COMP_CWORD]}" prev="$${COMP_WORDS[COMP_CWORD-1]}" verb="" word at words=""
+    for (( at = 1; at < COMP_CWORD; at++ )); do
+        word="$${COMP_WORDS[at]}"
+        [[ "$$word" == -* ]] && break
+        case "$$verb" in
+$above
+        esac
+    done
+    case "$$verb $$prev" in
+$values
+    esac
+    if [[ -z "$$words" ]]; then
+        case "$$verb" in
+$options
+        esac
+    fi
+    COMPREPLY=( $$(compgen -W "$$words" -- "$$cur") )
+}
+complete -o bashdefault -o default -F _pss pss
+"""
+)
+ZSH = "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A verb, or a verb of a verb, as typed: its options with the values that are known, and the verbs below it."""
+
+    path: tuple[str, ...]
+    what: str
+    options: dict[str, tuple[str, ...]]
+    below: dict[str, str]
+
+
+def script(words: Sequence[str]) -> str:
+    """The completion script of the shell named by the one word; CommandLineError for none or another."""
+    if list(words) not in [[shell] for shell in SHELLS]:
+        raise CommandLineError(f"pss completion: the name of a shell: {', '.join(SHELLS)}")
+    told = list(completed())
+    if words[0] == "fish":
+        return "\n".join(fish_lines(told)) + "\n"
+    return (ZSH if words[0] == "zsh" else "") + bash_script(told)
+
+
+def completed() -> Iterator[Completed]:
+    """The command itself, its verbs and theirs."""
+    known = known_values()
+    below = {name: verb.what for name, verb in VERBS.items()}
+    own: dict[str, tuple[str, ...]] = {"--help": (), "--version": ()}
+    yield Completed(path=(), what="", options=own, below={**below, "completion": "print a completion script"})
+    yield Completed(path=("completion",), what="", options={}, below=dict.fromkeys(SHELLS, ""))
+    for name, verb in VERBS.items():
+        yield from _below(verb.parser(f"pss {name}"), (name,), verb.what, known)
+
+
+def _below(
+    parser: argparse.ArgumentParser, path: tuple[str, ...], what: str, known: dict[str, tuple[str, ...]]
+) -> Iterator[Completed]:
+    parts = sub_parsers(parser)
+    yield Completed(
+        path=path,
+        what=what,
+        options={
+            name: tuple(map(str, action.choices or ())) or known.get(name, ())
+            for action in parser._actions
+            for name in action.option_strings
+            if name.startswith("--")
+        },
+        below={name: part.description or "" for name, part in parts.items()},
+    )
+    for name, part in parts.items():
+        yield from _below(part, (*path, name), "", known)
+
+
+def known_values() -> dict[str, tuple[str, ...]]:
+    """What options take that the parsers leave open: sheets, frameworks, shipped models, strategies."""
+    root = shipped_folder()
+    clusters = known_clusters(root)
+    models = tuple(sorted(path.stem for path in (root / CONFIGS).glob("*.*")))
+    return {
+        "--cluster": clusters,
+        "--from_cluster": clusters,
+        "--framework": tuple(PRESETS),
+        "--config": models,
+        "--modes": STRATEGIES,
+    }
+
+
+def bash_script(told: Sequence[Completed]) -> str:
+    """One function: the values of the option before the cursor, else the options and verbs of the place."""
+    values = [
+        f'        "{_spaced(one)} {option}") words="{" ".join(words)}" ;;'
+        for one in told
+        for option, words in one.options.items()
+        if words
+    ]
+    options = [
+        f'            "{_spaced(one)}") words="{" ".join((*one.below, *one.options))}" ;;' for one in told
+    ]
+    above = [f'            "{_spaced(one)}") verb="$verb $word" ;;' for one in told if one.below]
+    return BASH.substitute(values="\n".join(values), options="\n".join(options), above="\n".join(above))
+
+
+def _spaced(one: Completed) -> str:
+    return "".join(f" {word}" for word in one.path)
+
+
+def fish_lines(told: Sequence[Completed]) -> Iterator[str]:
+    """A line for every verb, option and known value."""
+    yield "# Completion of pss."
+    for one in told:
+        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in one.path)
+        none = f"not __fish_seen_subcommand_from {' '.join(one.below)}"
+        place = "; and ".join(filter(None, (seen, none if one.below else "")))
+        for name, what in one.below.items():
+            yield f"complete -c pss -n {_quoted(place)} -f -a {name} -d {_quoted(what)}"
+        for option, words in one.options.items():
+            known = f" -x -a {_quoted(' '.join(words))}" if words else ""
+            yield f"complete -c pss -n {_quoted(seen or none)} -l {option.removeprefix('--')}{known}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -8,6 +8,7 @@ import numpy as np
 
 from ops.recompute.layers import Recompute
 from solver.answer.answer import Answer, answer_of
+from solver.answer.interval import calibrated_interval, causes, interval_of, relative_std
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
 from solver.contest import Contest, Entrants
@@ -185,8 +186,16 @@ def _answer(question: Question, priced: PricedTable, row: int, used: float) -> A
             used,
         ),
         slowest=slowest_stage(question.model, priced.table.stages, int(cost.stage[0]), plan.pp),
-        residual_std=question.calibration.residual_std if question.calibration else None,
+        interval_s=_interval_s(question, cost),
     )
+
+
+def _interval_s(question: Question, cost: StepCost) -> tuple[FloatArray, FloatArray]:
+    """The 80 % interval of the steps (solver.answer.interval)."""
+    if question.calibration:
+        return calibrated_interval(cost.step_s, question.calibration.residual_std)
+    narrow = question.job.precision.linear != question.job.precision.compute
+    return interval_of(cost.step_s, relative_std(causes(cost.parts, cost.standard_error_s, narrow=narrow)))
 
 
 def _answered(

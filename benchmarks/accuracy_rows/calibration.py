@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
 from benchmarks.accuracy_rows.row import Row
-from solver.answer.interval import interval_of
+from solver.answer.interval import calibrated_interval
 from solver.calibrate.fit import Steps, fit, joined
 from solver.calibrate.measured_steps import plan_terms
 from solver.calibration import Terms
@@ -88,7 +88,7 @@ def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrate
         factors = fit(steps.take(order[:rows])).factors
         rest = steps.take(order[rows:])
         after = rest.predicted_s(factors)
-        low, high = interval_of(after, np.zeros_like(after), factors.residual_std)
+        low, high = calibrated_interval(after, factors.residual_std)
         inside = (rest.measured_s >= low) & (rest.measured_s <= high)
         found.append(
             Calibrated(

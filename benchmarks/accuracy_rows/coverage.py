@@ -8,11 +8,12 @@ import numpy as np
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
-from solver.answer.interval import EIGHTY_PERCENT
+from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, interval_of
+from spec.arrays import floats
 
-# Assumption: a feature that a run uses and the solver does not price makes its step uncertain by this standard
-# deviation more. Set with the errors of the published runs in view; the solver itself never takes such a question.
-GAP_STD = 0.15
+# Fitted: as solver.answer.interval.WIDTHS: what a feature that a run uses and the solver does not price adds. The solver
+# itself never takes such a question.
+GAP_STD = 0.04
 # Priced between two whole micro-batches: nothing is missing.
 HARMLESS = frozenset({Gap.UNEVEN_BATCH})
 
@@ -22,10 +23,11 @@ def interval(one: Prediction) -> tuple[float, float] | None:
     not priced."""
     if one.answer is None or one.step_s is None:
         return None
-    predicted_std = math.log(one.answer.interval_high_s / one.answer.step_s) / EIGHTY_PERCENT
+    own_std = (math.log(one.answer.interval_high_s / one.answer.step_s) - UNPRICED) / EIGHTY_PERCENT
     missing = len(set(one.gaps) - HARMLESS)
-    reach = math.exp(EIGHTY_PERCENT * math.hypot(predicted_std, GAP_STD * math.sqrt(missing)))
-    return one.step_s / reach, one.step_s * reach
+    std = math.hypot(own_std, GAP_STD * math.sqrt(missing))
+    low, high = interval_of(floats(one.step_s), floats(std))
+    return float(low[0]), float(high[0])
 
 
 def coverage_lines(predictions: Sequence[Prediction]) -> list[str]:

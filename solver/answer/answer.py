@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from solver.answer.interval import interval_of
 from solver.answer.slowest_stage import SlowestStage
 from solver.memory.memory_cost import TERMS, MemoryCost
 from solver.plans.plan_table import Plan
 from solver.price import StepCost
+from spec.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +54,12 @@ def answer_of(
     *,
     used: tuple[float, float],
     slowest: SlowestStage,
-    residual_std: float | None = None,
+    interval_s: tuple[FloatArray, FloatArray],
 ) -> Answer:
-    """The answer of a one-row cost and memory; ``used`` are tgs and mfu, ``residual_std`` as in
-    solver.answer.interval."""
+    """The answer of a one-row cost and memory; ``used`` are tgs and mfu, ``interval_s`` as
+    solver.answer.interval tells it."""
     tgs, mfu = used
-    low_s, high_s = interval_of(cost.step_s, cost.standard_error_s, residual_std)
+    low_s, high_s = interval_s
     return Answer(
         plan=plan,
         step_s=float(cost.step_s[0]),

@@ -1,4 +1,10 @@
-"""The 80 % interval of a predicted step: errors of curves, and an error of the formulas themselves."""
+"""The 80 % interval of a predicted step, as wide as what the step is made of makes it.
+
+Every cause of error has a share of the step and a width: the standard deviation, of log(measured / told), of a step that were
+made of it alone. Causes are independent. What no formula holds only adds time, so the interval lies above the step.
+"""
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -6,21 +12,65 @@ from spec.arrays import FloatArray
 
 # Half of an 80 % interval of a normal distribution, in standard deviations.
 EIGHTY_PERCENT = 1.2816
-# Assumption: formulas err as a simulator of the same kind says of itself where its curves were measured on the
-# same machine: a mean absolute error of 5.6 % (SimuMax, its README's B200 table), times sqrt(pi / 2) for the
-# standard deviation of a normal distribution of that mean.
-MODEL_STD = 0.07
+# Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also chooses them without each
+# dataset and scores it). curves: of the standard error that the curves tell; formulas: of every step.
+WIDTHS: dict[str, float] = {
+    "curves": 0.5,
+    "formulas": 0.035,
+    "network": 0.35,
+    "experts": 0.1,
+    "narrow": 0.03,
+    "host": 0.55,
+    "attention": 0.5,
+    "waiting": 0.3,
+}
+# Fitted: to the same, log(measured / told) of the middle run of the middle dataset: what nobody prices.
+UNPRICED = 0.045
+
+NETWORK = ("tp_comm", "cp_comm", "ep_comm", "wp_comm", "dp_comm", "pp_comm", "offload")
+EXPERTS = ("grouped_gemm", "ep_comm")
+PRODUCTS = ("gemm", "grouped_gemm")
+
+
+def causes(
+    parts: Mapping[str, FloatArray], standard_error_s: FloatArray, *, narrow: bool
+) -> dict[str, FloatArray]:
+    """Shares of the step by cause, keys of WIDTHS, from its ``parts`` in seconds: what waits for a network, experts and their
+    exchange, products in ``narrow`` formats, the host, attention, waiting in a pipeline; "curves" is the curves' own relative error."""
+    step_s = sum(parts.values(), start=np.zeros_like(standard_error_s))
+
+    def share(*names: str) -> FloatArray:
+        part_s = sum((parts[name] for name in names), start=np.zeros_like(step_s))
+        return np.divide(part_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)
+
+    return {
+        "curves": np.divide(standard_error_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
+        "formulas": np.ones_like(step_s),
+        "network": share(*NETWORK),
+        "experts": share(*EXPERTS),
+        "narrow": share(*PRODUCTS) if narrow else np.zeros_like(step_s),
+        "host": share("host"),
+        "attention": share("attention"),
+        "waiting": share("bubble"),
+    }
+
+
+def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] = WIDTHS) -> FloatArray:
+    """Standard deviation of log(measured / told): ``widths`` times ``shares``, in quadrature."""
+    return np.sqrt(
+        np.sum([(widths[cause] * share) ** 2 for cause, share in shares.items()], axis=0, dtype=np.float64)
+    )
 
 
 def interval_of(
-    step_s: FloatArray, standard_error_s: FloatArray, residual_std: float | None = None
+    step_s: FloatArray, std: FloatArray, unpriced: float = UNPRICED
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds below and above which one step in ten lies each; arrays of the steps' length.
+    """Seconds below and above which one step in ten lies each, arrays of the steps' length; ``std`` of log(measured / told),
+    of which the middle is ``unpriced``. The step itself lies inside."""
+    reach = EIGHTY_PERCENT * std
+    return step_s * np.exp(np.minimum(unpriced - reach, 0.0)), step_s * np.exp(unpriced + reach)
 
-    Errors multiply, so the interval is one of log(step). ``residual_std``, the spread of what a
-    calibration left, holds all errors and takes their place.
-    """
-    relative = np.divide(standard_error_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)
-    std = np.hypot(relative, MODEL_STD) if residual_std is None else np.full_like(step_s, residual_std)
-    reach = np.exp(EIGHTY_PERCENT * std)
-    return step_s / reach, step_s * reach
+
+def calibrated_interval(step_s: FloatArray, residual_std: float) -> tuple[FloatArray, FloatArray]:
+    """The same of a calibrated step: ``residual_std``, the spread of what the calibration left, holds all errors."""
+    return interval_of(step_s, np.full_like(step_s, residual_std), unpriced=0.0)

@@ -1,0 +1,158 @@
+"""Do the widths of the 80 % interval hold for datasets that they were not chosen by?
+
+    python benchmarks/interval_widths.py --measurements PATH [PATH ...] --predictions PRED.csv
+
+PATH as for benchmarks/accuracy.py, PRED.csv what that wrote. Prints the share of each dataset's steps inside and above the
+interval and its half-width with the widths of solver.answer.interval, with those that all datasets choose, and with those that
+the other datasets choose; then the widths. Takes two minutes.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.accuracy_rows.coverage import GAP_STD  # noqa: E402
+from benchmarks.accuracy_rows.gaps import Gap  # noqa: E402
+from benchmarks.accuracy_rows.job import asked_job  # noqa: E402
+from benchmarks.accuracy_rows.measured import measured_step_s  # noqa: E402
+from benchmarks.accuracy_rows.notes import notes_of  # noqa: E402
+from benchmarks.accuracy_rows.row import Row, RowError, read_rows  # noqa: E402
+from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, causes  # noqa: E402
+from solver.price import STEP_PARTS  # noqa: E402
+from spec.arrays import FloatArray, floats  # noqa: E402
+from spec.errors import UserError  # noqa: E402
+from spec.settings.job import job_of  # noqa: E402
+
+GAPS = "gaps"
+NAMES = (*WIDTHS, GAPS)
+TOLD = np.array([*WIDTHS.values(), GAP_STD])
+FEWEST_ROWS = 9
+"""Of a dataset that chooses."""
+SCORED_ROWS = 12
+AIMED = (0.74, 0.86)
+"""Shares inside that cost nothing when widths are chosen: 70 to 90 % with room for what a dataset's rows are few."""
+ROUNDED = 0.01
+"""In log(measured / told): the step from inside to outside, smooth for the search."""
+SCORE_WEIGHT = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Priced rows of one dataset: log(measured / told), and one row of shares (NAMES) each."""
+
+    ratio: FloatArray
+    shares: FloatArray
+
+
+def read_told(measurements: Sequence[Path], predictions: Path) -> dict[str, Told]:
+    """By dataset; raises UserError or OSError for files that cannot be read."""
+    with predictions.open(newline="", encoding="utf-8") as handle:
+        priced = {(line["dataset"], line["row_id"]): line for line in csv.DictReader(handle)}
+    found: dict[str, list[tuple[float, list[float]]]] = {}
+    for row in read_rows(measurements):
+        line = priced.get((row.dataset, row.row_id))
+        measured_s = measured_step_s(row)
+        if line is None or not line["pred_step_s"] or not measured_s:
+            continue
+        ratio = float(np.log(measured_s / float(line["pred_step_s"])))
+        found.setdefault(row.dataset, []).append((ratio, shares_of(row, line)))
+    return {
+        name: Told(ratio=np.array([ratio for ratio, _ in rows]), shares=np.array([each for _, each in rows]))
+        for name, rows in sorted(found.items())
+    }
+
+
+def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
+    """A row's share of each of NAMES, from its line of the predictions file."""
+    parts = {name: floats(float(line[f"part_{name}"])) for name in STEP_PARTS}
+    error = floats(float(line["standard_error_s"]) / float(line["pred_step_s"]))
+    shares = causes(parts, error, narrow=narrow(row))
+    missing = {word for word in line["missing"].split("; ") if word and word != Gap.UNEVEN_BATCH.value}
+    return [*(float(shares[cause][0]) for cause in WIDTHS), float(np.sqrt(len(missing)))]
+
+
+def narrow(row: Row) -> bool:
+    """Whether its linear layers multiply in fewer bits than the rest."""
+    try:
+        precision = job_of(asked_job(row, notes_of(row))[0]).precision
+    except RowError:
+        return False
+    return precision.linear != precision.compute
+
+
+def bounds(told: Told, chosen: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Of log(measured / told): ``chosen`` holds the widths of NAMES, then what is not priced."""
+    reach = EIGHTY_PERCENT * np.sqrt(((told.shares * chosen[:-1]) ** 2).sum(axis=1))
+    return np.minimum(chosen[-1] - reach, 0.0), chosen[-1] + reach
+
+
+def chosen_by(datasets: Sequence[Told]) -> FloatArray:
+    """The widths that make the shares inside as AIMED and, of those, the mean interval score (Gneiting and Raftery 2007,
+    eq. 43) least, datasets alike; what is not priced is the median of their medians."""
+    unpriced = float(np.median([np.median(told.ratio) for told in datasets]))
+
+    def cost(widths: FloatArray) -> float:
+        total = 0.0
+        for told in datasets:
+            low, high = bounds(told, np.append(widths, unpriced))
+            above, below = (told.ratio - low) / ROUNDED, (high - told.ratio) / ROUNDED
+            inside = float((0.25 * (1 + np.tanh(above / 2)) * (1 + np.tanh(below / 2))).mean())
+            missed = np.maximum(low - told.ratio, 0.0) + np.maximum(told.ratio - high, 0.0)
+            score = float((high - low + 10.0 * missed).mean())
+            total += max(AIMED[0] - inside, 0.0) + max(inside - AIMED[1], 0.0) + SCORE_WEIGHT * score
+        return total
+
+    widths = TOLD
+    for _ in range(3):
+        options = {"maxiter": 1500, "maxfev": 2000, "xatol": 1e-3, "fatol": 1e-5}
+        widths = np.abs(minimize(cost, widths, method="Nelder-Mead", options=options).x)
+    return np.append(widths, unpriced)
+
+
+def scored(told: Told, chosen: FloatArray) -> str:
+    """Inside, above and half-width in %."""
+    low, high = bounds(told, chosen)
+    inside = 100.0 * float(((told.ratio >= low) & (told.ratio <= high)).mean())
+    half = 50.0 * float(np.median(np.exp(high) - np.exp(low)))
+    return f"{inside:8.0f} {100.0 * float((told.ratio > high).mean()):7.0f} {half:7.1f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a line for each dataset and the widths; 2 when a file cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--measurements", type=Path, nargs="+", required=True, help="CSV files or folders")
+    parser.add_argument("--predictions", type=Path, required=True, help="what benchmarks/accuracy.py wrote")
+    asked = parser.parse_args(argv)
+    try:
+        datasets = read_told(asked.measurements, asked.predictions)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    choosing = [name for name, told in datasets.items() if len(told.ratio) >= FEWEST_ROWS]
+    own = np.append(TOLD, UNPRICED)
+    best = chosen_by([datasets[name] for name in choosing])
+    print(f"{'inside, above, half-width %':28} rows {'as told':^24} {'all choose':^24} {'others choose':^24}")
+    apart = {}
+    for name, told in datasets.items():
+        if len(told.ratio) < SCORED_ROWS:
+            continue
+        apart[name] = chosen_by([datasets[other] for other in choosing if other != name])
+        columns = " ".join(scored(told, chosen) for chosen in (own, best, apart[name]))
+        print(f"{name:28} {len(told.ratio):4d} {columns}", flush=True)
+    print("\n" + " ".join(f"{name:>10}" for name in ("without", *NAMES, "unpriced")))
+    for name, chosen in {"told": own, "none": best, **apart}.items():
+        print(f"{name:>22}", " ".join(f"{value:.3f}" for value in chosen))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -10,11 +10,13 @@ from spec.program.ending import exit_status, quiet_interrupts, uninterrupted
 quiet_interrupts()
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from solver.command_line import PROGRAM, constraints_typed, parser
+from solver.page.written_page import check_page_can_be_made
 from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
 from spec.errors import ConfigError
 from spec.program.outputs import check_outputs
@@ -42,7 +44,14 @@ ROOT = shipped_folder()
 
 def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Run one command line, typed after ``program``; the exit status."""
-    return exit_status(lambda: run(options_parser(program).parse_args(arguments)))
+    said = argparse.Namespace(command=command_typed(program, arguments))
+    return exit_status(lambda: run(options_parser(program).parse_args(arguments, said)))
+
+
+def command_typed(program: str, arguments: list[str]) -> str:
+    """A command line as a shell reads it."""
+    python = ["python"] * program.endswith(".py")
+    return shlex.join([*python, *program.split(), *arguments])
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -92,11 +101,17 @@ def asks_several(options: argparse.Namespace) -> bool:
 def sweep(options: argparse.Namespace, request: Request) -> int:
     """Answer the questions of every list, print and write."""
     from solver.report.asked_sweep import print_sweep
-    from solver.report.result_files import write_json
+    from solver.report.result_files import write_json, write_sweep_csv
 
-    record = print_sweep(options, request)
+    shown = print_sweep(options, request)
     if options.json:
-        write_json(options.json, record)
+        write_json(options.json, shown.record)
+    if options.csv:
+        write_sweep_csv(options.csv, shown.judged)
+    if options.report:
+        from solver.page.asked_page import report_sweep
+
+        report_sweep(options, shown)
     return 0
 
 
@@ -121,11 +136,13 @@ def check_options(options: argparse.Namespace) -> None:
             value=None,
             allowed="the profile in which to keep what is measured",
         )
+    check_page_can_be_made(options.report)
     files = {f"--{name}": getattr(options, name) for name in ("json", "csv", "write_cases", "export_simai")}
     check_outputs(
         files | {f"--export_{name}": path for name, path in launch_files(options).items()},
         folders={
             "--export_bundle": options.export_bundle,
+            "--report": options.report,
             "--draw_heatmap_path": options.draw_heatmap_path if options.draw_heatmap else None,
         },
         inputs={
@@ -188,6 +205,10 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
             keep_measured(options, opened, device)
     if options.json:
         write_json(options.json, record)
+    if options.report:
+        from solver.page.asked_page import report_plans
+
+        report_plans(options, opened, shown, told)
     chosen = hand_on(options, opened, answers)
     runs = options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
     return 0 if runs else NOT_FEASIBLE

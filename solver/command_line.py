@@ -113,7 +113,13 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
 def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> None:
     """Files to write; ``exports`` as in parser."""
     out.add_argument("--json", type=Path, help="write everything to this file")
-    out.add_argument("--csv", type=Path, help="write the plans shown to this file")
+    out.add_argument("--csv", type=Path, help="write the plans shown, or the rows of a sweep, to this file")
+    out.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write everything as one page for a browser, DIR/index.html (needs jinja2)",
+    )
     out.add_argument(
         "--write_cases",
         type=Path,

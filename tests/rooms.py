@@ -55,6 +55,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "opening",
         "decision",
         "report",
+        "page",
         "calibrate",
     ),
     "workload": (

@@ -168,6 +168,7 @@ def test_below_one_node_is_fine(world: str) -> None:
         ({"json": "/nowhere/at/all.json"}, "output path"),
         ({"csv": "/"}, "output path"),
         ({"export_bundle": CONFIG}, "output folder"),
+        ({"report": CONFIG}, "output folder"),
         ({"missing": "guess"}, "missing"),
         ({"pre_profiling_data_path": "nowhere.pt"}, "nowhere.pt"),
         ({"config": None, "model_size": None}, "--config"),

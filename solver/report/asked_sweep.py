@@ -8,12 +8,13 @@ from tqdm import tqdm
 
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
-from solver.decision.goodput import Reliability, goodput_of
-from solver.decision.ranking import judged, ranked
-from solver.decision.run_cost import Terms, run_cost
-from solver.decision.sweep import Shared, node_counts, sweep_requests, swept
+from solver.decision.goodput import Goodput, Reliability, goodput_of
+from solver.decision.ranking import Judged, judged, ranked
+from solver.decision.run_cost import RunCost, Terms, run_cost
+from solver.decision.sweep import Shared, SweepRow, node_counts, sweep_requests, swept
 from solver.opening import Opened
-from solver.report.swept import cost_line, goodput_line, replanned_lines, swept_lines, swept_record
+from solver.report.swept import cost_line, goodput_line, replanned_table, swept_lines, swept_record
+from solver.report.tables import table
 from solver.request import Request, read_request
 from spec.errors import ConfigError
 
@@ -40,14 +41,14 @@ OF_ONE_PLAN = (
     "explain",
     "why_not",
     "compare",
-    "csv",
-    "export_simai",
-    "export_bundle",
     "write_cases",
     "draw_heatmap",
     "measure_missing",
     "sensitivity",
 )
+
+
+REPLANNED = "what to run as nodes come and go"
 
 
 def sweep_axes(options: argparse.Namespace) -> dict[str, Sequence[object]]:
@@ -72,7 +73,7 @@ def sweep_axes(options: argparse.Namespace) -> dict[str, Sequence[object]]:
             value=axes[next(iter(axes))],
             allowed="a list with --run_all_solu alone",
         )
-    for name in OF_ONE_PLAN:
+    for name in (*OF_ONE_PLAN, *(name for name in vars(options) if name.startswith("export_"))):
         if getattr(options, name):
             raise ConfigError(
                 where=f"--{name}",
@@ -125,8 +126,17 @@ def terms_asked(options: argparse.Namespace) -> Terms | None:
     )
 
 
-def print_sweep(options: argparse.Namespace, request: Request) -> dict[str, object]:
-    """Answer every question of the lists and print the tables; the same as plain values."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepShown:
+    """The rows printed, in the order of the questions (``rows``) and as they are ranked, and all of it as plain values."""
+
+    rows: tuple[SweepRow, ...]
+    judged: list[Judged]
+    record: dict[str, object]
+
+
+def print_sweep(options: argparse.Namespace, request: Request) -> SweepShown:
+    """Answer every question of the lists and print the tables."""
     axes = sweep_axes(options)
     run = run_asked(options)
     if options.every_node_count:
@@ -147,10 +157,11 @@ def print_sweep(options: argparse.Namespace, request: Request) -> dict[str, obje
         print(f"ranked by {options.rank_by}")
     print("", *swept_lines(found), sep="\n")
     if options.every_node_count:
-        print("\nwhat to run as nodes come and go", *replanned_lines(rows), sep="\n")
+        replanned = replanned_table(rows)
+        print(f"\n{REPLANNED}", table(replanned.cells, replanned.header), sep="\n")
     if found[0].goodput is not None:
         print(f"\nof the first row:\n{goodput_line(found[0].goodput)}")
-    return swept_record(found)
+    return SweepShown(rows=rows, judged=found, record=swept_record(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,15 +179,21 @@ def run_asked(options: argparse.Namespace) -> RunAsked:
 
 def print_run(run: RunAsked, opened: Opened, answer: Answer) -> dict[str, object]:
     """Goodput of one plan and what a run with it takes, where asked for; the same as plain values."""
-    question = opened.question
+    goodput, cost = judged_run(run, opened, answer)
     record: dict[str, object] = {}
-    goodput = None
-    if run.reliability is not None:
-        goodput = goodput_of(question.model, question.job, run.reliability)
+    if goodput is not None:
         print(goodput_line(goodput))
         record["goodput"] = asdict(goodput)
-    if run.terms is not None:
-        cost = run_cost(question.job, question.cluster, answer.step_s, run.terms, goodput)
+    if cost is not None:
         print(cost_line(cost))
         record["run"] = asdict(cost)
     return record
+
+
+def judged_run(run: RunAsked, opened: Opened, answer: Answer) -> tuple[Goodput | None, RunCost | None]:
+    """Goodput and cost of one plan, None for what is not asked."""
+    question = opened.question
+    goodput = None if run.reliability is None else goodput_of(question.model, question.job, run.reliability)
+    if run.terms is None:
+        return goodput, None
+    return goodput, run_cost(question.job, question.cluster, answer.step_s, run.terms, goodput)

@@ -1,13 +1,14 @@
-"""Answers for machines: JSON with everything, CSV with one line a plan."""
+"""Answers for machines: JSON with everything, CSV with one line a plan or a question."""
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from solver.answer.answer import Answer
+from solver.decision.ranking import Judged
 from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
 from solver.search import SearchResult
@@ -63,27 +64,51 @@ def write_json(path: Path, record: dict[str, object]) -> None:
 
 def write_csv(path: Path, answers: Sequence[Answer]) -> None:
     """One line a plan: the plan's keys as they are typed after --plan, then seconds by part, then bytes."""
-    keys = list(plan_settings())
-    parts = list(answers[0].parts_s)
-    terms = list(answers[0].memory_bytes)
+    _write_rows(path, [answer_columns(answer) for answer in answers])
+
+
+def write_sweep_csv(path: Path, rows: Sequence[Judged]) -> None:
+    """One line a question: what is varied, the best plan as in write_csv, goodput and run where they are asked for, and
+    why there is no plan where there is none."""
+    first = next((answer_columns(one.row.answer) for one in rows if one.row.answer is not None), {})
+    lines = []
+    for one in rows:
+        answer = one.row.answer
+        line = {f"asked_{axis}": str(value) for axis, value in one.row.values.items()}
+        line |= dict.fromkeys(first, "") if answer is None else answer_columns(answer)
+        for name, judged in (("goodput", one.goodput), ("run", one.cost)):
+            line |= (
+                {}
+                if judged is None
+                else {f"{name}_{key}": _number(value) for key, value in asdict(judged).items()}
+            )
+        lines.append(line | {"why_none": one.row.why_none})
+    longest = max(lines, key=len)
+    _write_rows(path, [{key: line.get(key, "") for key in longest} for line in lines])
+
+
+def answer_columns(answer: Answer) -> dict[str, str]:
+    """A plan's line of a table, by column."""
     totals = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "tgs", "mfu")
+    seconds = ("step_s", "standard_error_s", "interval_low_s", "interval_high_s")
+    return {
+        **{key: typed(getattr(answer.plan.written, key)) for key in plan_settings()},
+        "dp": str(answer.plan.dp),
+        **{name: repr(getattr(answer, name)) for name in seconds},
+        **{f"{part}_s": repr(value) for part, value in answer.parts_s.items()},
+        **{f"{term}_bytes": repr(value) for term, value in answer.memory_bytes.items()},
+        **{total: repr(getattr(answer, total)) for total in totals},
+    }
+
+
+def _number(value: object) -> str:
+    return "" if value is None else repr(value)
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    interval = ("interval_low_s", "interval_high_s")
-    header = [*keys, "dp", "step_s", "standard_error_s", *interval, *(f"{part}_s" for part in parts)]
-    writer.writerow([*header, *(f"{term}_bytes" for term in terms), *totals])
-    for answer in answers:
-        writer.writerow(
-            [
-                *(typed(getattr(answer.plan.written, key)) for key in keys),
-                answer.plan.dp,
-                repr(answer.step_s),
-                repr(answer.standard_error_s),
-                *(repr(getattr(answer, bound)) for bound in interval),
-                *(repr(answer.parts_s[part]) for part in parts),
-                *(repr(answer.memory_bytes[term]) for term in terms),
-                *(repr(getattr(answer, total)) for total in totals),
-            ]
-        )
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     with replaced_file(path) as handle:
         handle.write(text.getvalue())

@@ -28,10 +28,11 @@ from spec.settings.plan import WrittenPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The plans printed, best first, and all that was found as plain values."""
+    """The plans printed, best first, all that was found as plain values, and the search if there was one."""
 
     answers: tuple[Answer, ...]
     record: dict[str, object]
+    result: SearchResult | None = None
 
 
 def searched(options: argparse.Namespace, opened: Opened) -> Shown:
@@ -44,7 +45,7 @@ def searched(options: argparse.Namespace, opened: Opened) -> Shown:
     print_search(opened, result)
     record = search_record(question, result, opened.constraints)
     record |= beside_record(result, usable_bytes(question.cluster))
-    return Shown(answers=result.best, record=record)
+    return Shown(answers=result.best, record=record, result=result)
 
 
 def print_search(opened: Opened, result: SearchResult) -> None:

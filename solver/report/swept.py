@@ -1,7 +1,7 @@
 """A sweep as a person reads it: one row a question, the fewest GPUs that fit, and what a run takes."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from solver.decision.goodput import Goodput
 from solver.decision.ranking import Judged
@@ -14,7 +14,16 @@ from spec.units import DAY_S, bytes_to_gib, seconds_to_ms
 TITLES = {"world_size": "GPUs", "global_batch_tokens": "batch tokens", "micro_batch": "micro-batch"}
 
 
-def swept_lines(rows: Sequence[Judged]) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """A table of a sweep: its ``header``, the ``cells`` of its rows, and which columns are ``words``."""
+
+    header: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    words: frozenset[int]
+
+
+def swept_table(rows: Sequence[Judged]) -> Swept:
     """The scaling table: the best plan of every question, with parallel efficiency against the fewest GPUs of its series."""
     axes = list(rows[0].row.values)
     goodput = any(one.goodput for one in rows)
@@ -38,9 +47,16 @@ def swept_lines(rows: Sequence[Judged]) -> list[str]:
         empty = [""] * (len(header) - len(axes) - len(found) - 1)
         plan = one.row.why_none if one.row.answer is None else one.row.answer.label()
         cells.append([*said, *found, *empty, plan])
-    lines = [table(cells, header)]
+    named = [at for at, axis in enumerate(axes) if any(isinstance(one.row.values[axis], str) for one in rows)]
+    return Swept(header=header, cells=cells, words=frozenset({*named, len(header) - 1}))
+
+
+def swept_lines(rows: Sequence[Judged]) -> list[str]:
+    """The scaling table, and the fewest GPUs that fit."""
+    found = swept_table(rows)
+    lines = [table(found.cells, found.header)]
     fitting = [one.row.opened.question.job.world_size for one in rows if one.row.answer is not None]
-    if "world_size" in axes:
+    if "world_size" in rows[0].row.values:
         lines += [
             f"fewest GPUs that fit, of these: {min(fitting):,}" if fitting else "no plan fits any of these"
         ]
@@ -69,7 +85,7 @@ def _cells(one: Judged, efficiency: float | None, *, goodput: bool, price: bool)
     return found
 
 
-def replanned_lines(rows: Sequence[SweepRow]) -> list[str]:
+def replanned_table(rows: Sequence[SweepRow]) -> Swept:
     """For every number of nodes the plan to run, which may leave some of them idle."""
     cells = []
     for row, best in replanned(rows):
@@ -90,7 +106,8 @@ def replanned_lines(rows: Sequence[SweepRow]) -> list[str]:
                 best.answer.label(),
             ]
         )
-    return [table(cells, ("nodes", "GPUs", "idle nodes", "step ms", "tokens/s", "plan"))]
+    header = ("nodes", "GPUs", "idle nodes", "step ms", "tokens/s", "plan")
+    return Swept(header=header, cells=cells, words=frozenset({len(header) - 1}))
 
 
 def goodput_line(found: Goodput) -> str:

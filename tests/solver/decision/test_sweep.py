@@ -1,5 +1,6 @@
 """Sweeps: each row is the answer of its own question, and one book answers all questions about one cluster."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from solver.decision.sweep import (
 )
 from solver.opening import open_question
 from solver.plans.space import full_space
-from solver.report.swept import replanned_lines, swept_lines, swept_record
+from solver.report.result_files import write_sweep_csv
+from solver.report.swept import replanned_table, swept_lines, swept_record
+from solver.report.tables import table
 from solver.request import Request
 from solver.search import search
 from spec.errors import ConfigError
@@ -92,7 +95,8 @@ def test_efficiency_is_against_the_fewest_gpus_of_the_series(rows: tuple[SweepRo
 def test_a_replan_takes_the_best_world_of_at_most_so_many(rows: tuple[SweepRow, ...]) -> None:
     taken = {row.values["world_size"]: best and best.values["world_size"] for row, best in replanned(rows)}
     assert taken == {1: None, 8: 8, 16: 16, 24: 16, 32: 32}
-    lines = replanned_lines(rows)[0].splitlines()
+    found = replanned_table(rows)
+    lines = table(found.cells, found.header).splitlines()
     assert next(line for line in lines if line.startswith("3 ")).split()[:3] == ["3", "24", "1"]
     assert node_counts(32, rows[0].opened.question.cluster) == (8, 16, 24, 32)
     assert node_counts(4, rows[0].opened.question.cluster) == (4,)
@@ -123,6 +127,25 @@ def test_the_table_has_every_question_and_the_fewest_gpus(rows: tuple[SweepRow, 
     record = swept_record(found)["sweep"]
     assert isinstance(record, list)
     assert [one["best"] is None for one in record] == [True, False, False, True, False]
+
+
+def test_the_csv_has_every_question_with_its_best_plan(rows: tuple[SweepRow, ...], tmp_path: Path) -> None:
+    found = [judged(row, Reliability(), Terms(tokens=1e12)) for row in rows]
+    write_sweep_csv(tmp_path / "sweep.csv", found)
+    with (tmp_path / "sweep.csv").open(newline="") as handle:
+        lines = list(csv.DictReader(handle))
+    assert [line["asked_world_size"] for line in lines] == [str(world) for world in WORLDS]
+    for line, one in zip(lines, found, strict=True):
+        assert one.goodput is not None
+        assert float(line["goodput_effective"]) == one.goodput.effective
+        if one.row.answer is None:
+            assert (line["tp"], line["step_s"], line["run_seconds"]) == ("", "", "")
+            assert line["why_none"] == one.row.why_none != ""
+        else:
+            assert (line["tp"], line["why_none"]) == (str(one.row.answer.plan.tp), "")
+            assert float(line["step_s"]) == one.row.answer.step_s
+    write_sweep_csv(tmp_path / "none.csv", [judged(rows[0], None, None)])
+    assert (tmp_path / "none.csv").read_text().splitlines()[0] == "asked_world_size,why_none"
 
 
 def test_other_axes_change_the_request() -> None:

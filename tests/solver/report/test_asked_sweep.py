@@ -25,7 +25,10 @@ def test_a_comma_means_a_list() -> None:
     ("typed", "said"),
     [
         (["--world_size", "8,16"], "a list with --run_all_solu alone"),
-        (["--world_size", "8,16", "--run_all_solu", "--csv", "a.csv"], "--csv: csv"),
+        (
+            ["--world_size", "8,16", "--run_all_solu", "--export_simai", "a.txt"],
+            "--export_simai: export_simai",
+        ),
         (["--world_size", "8,16", "--run_all_solu", "--explain", "tp=2"], "one question"),
     ],
 )

@@ -1,0 +1,38 @@
+"""The page that --report asks for, of what was printed."""
+
+import argparse
+
+from solver.opening import Opened
+from solver.page.pages import Told, plans_page, sweep_page
+from solver.page.plan_sections import Ranked
+from solver.page.written_page import write_page
+from solver.report.asked_sweep import REPLANNED, SweepShown, judged_run, run_asked
+from solver.report.shown import Shown, obstacles
+from solver.report.swept import cost_line, goodput_line, replanned_table, swept_table
+from solver.report.tables import question_lines
+
+
+def report_plans(options: argparse.Namespace, opened: Opened, shown: Shown, question: str) -> None:
+    """Write the page of a search or of a priced plan; ``question`` as printed."""
+    best = shown.answers[0]
+    goodput, cost = judged_run(run_asked(options), opened, best)
+    notes = [line for line in (goodput and goodput_line(goodput), cost and cost_line(cost)) if line]
+    if shown.result is None:
+        notes += [
+            f"Not feasible: {reason}" for reason in obstacles(opened.question, best, opened.constraints)
+        ]
+    ranked = Ranked(opened=opened, answers=shown.answers, result=shown.result)
+    told = Told(command=options.command, question=question, notes=notes)
+    print(f"\nwrote {write_page(plans_page(ranked, told), options.report)}")
+
+
+def report_sweep(options: argparse.Namespace, shown: SweepShown) -> None:
+    """Write the page of a sweep."""
+    tables = [("The best plan of every question", swept_table(shown.judged))]
+    if options.every_node_count:
+        tables.append((f"{REPLANNED[0].upper()}{REPLANNED[1:]}", replanned_table(shown.rows)))
+    first = shown.judged[0]
+    notes = [f"Of the first row: {goodput_line(first.goodput)}"] if first.goodput is not None else []
+    opened = first.row.opened
+    told = Told(command=options.command, question=question_lines(opened.question, opened.times), notes=notes)
+    print(f"\nwrote {write_page(sweep_page(shown.judged, tables, told), options.report)}")

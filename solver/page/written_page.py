@@ -1,0 +1,59 @@
+"""Write a page: one HTML file in which everything lies that it shows (jinja2, an optional extra)."""
+
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from solver.page.content import Page
+from spec.errors import ConfigError, ExportError
+from spec.replaced_file import replaced_file
+
+FILE = "index.html"
+DISTRIBUTION = "parallel-strategy-solver"
+
+
+def check_page_can_be_made(folder: Path | None) -> None:
+    """Raise ConfigError, before any work, where a page is asked for and jinja2 is not installed."""
+    if folder is not None and find_spec("jinja2") is None:
+        raise ConfigError(
+            where="--report",
+            key="report",
+            value=str(folder),
+            allowed=f"needs jinja2: pip install '{DISTRIBUTION}[report]', or pip install jinja2",
+        )
+
+
+def write_page(page: Page, folder: Path) -> Path:
+    """The page as ``folder``/index.html, whole or not at all; the folder is made. Raises ExportError where it cannot be."""
+    text = page_text(page)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{folder}: cannot be made: {error.strerror}") from error
+    path = folder / FILE
+    with replaced_file(path) as handle:
+        handle.write(text)
+    return path
+
+
+def page_text(page: Page) -> str:
+    """The HTML of a page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    files = PackageLoader("solver.page", "template")
+    environment = Environment(
+        loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.get_template("page.html")
+    return (
+        template.render(page=page, written=datetime.now(UTC).strftime("%Y-%m-%d"), version=_version()) + "\n"
+    )
+
+
+def _version() -> str:
+    """Of the project where it is installed, "" in a checkout."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,105 @@
+"""The page that --report writes, from the command line to a real browser."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulation_train_formulaic import main
+from tests import chromium
+from tests.solver.questions import ROOT
+
+QUESTION = [
+    "--config",
+    str(ROOT / "configs/7B_internlm2.py"),
+    "--cluster",
+    "h100-sxm",
+    "--global_batch_size",
+    "1048576",
+]
+SEARCH = [
+    *QUESTION,
+    "--world_size",
+    "16",
+    "--run_all_solu",
+    "--top_k",
+    "4",
+    "--fix",
+    "pp=2,cp=1",
+    "--no_recompute",
+]
+SWEEP = [
+    *QUESTION,
+    "--world_size",
+    "8,16",
+    "--run_all_solu",
+    "--fix",
+    "cp=1",
+    "--modes",
+    "fsp",
+    "--no_recompute",
+]
+COLUMN = "Array.from(document.querySelectorAll('#ranking tbody tr'), row => row.cells[{at}].textContent)"
+UNSEEN = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+GROUND = "getComputedStyle(document.body).backgroundColor"
+BAR = "getComputedStyle(document.querySelector('#breakdown svg path[style*=\"--c1)\"]')).fill"
+SHOWN = "Array.from(document.querySelectorAll('figure svg')).filter(one => one.getBoundingClientRect().width > 0).length"
+NAMES = "Array.from(document.querySelectorAll('[id]'), one => one.id)"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the page of a search and of a sweep."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name, asked in (("search", SEARCH), ("sweep", SWEEP)):
+        assert main([*asked, "--report", str(folder / name)]) == 0
+    return folder
+
+
+def looks(tab: chromium.Browser) -> dict[str, Any]:
+    return {"ground": tab.value(GROUND), "bar": tab.value(BAR)}
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(
+    chromium.BINARY is None, reason="no chromium on this machine (Debian: apt install chromium)"
+)
+def test_a_browser_shows_the_page_wide_and_narrow_in_the_light_and_in_the_dark(
+    pages: Path, tmp_path: Path
+) -> None:
+    with chromium.browser(tmp_path) as tab:
+        seen = {}
+        for name in ("search", "sweep"):
+            for width, dark in ((1280, False), (1280, True), (390, False), (390, True)):
+                tab.open(pages / name / "index.html", width=width, dark=dark)
+                assert tab.value(UNSEEN) == 0, f"{name} at {width} pixels scrolls sideways"
+                assert tab.value(SHOWN) == tab.value("document.querySelectorAll('figure').length") >= 3
+                names = tab.value(NAMES)
+                assert len(names) == len(set(names))
+                seen[width, dark] = looks(tab)
+            assert seen[1280, False] == seen[390, False]
+            assert seen[1280, True] == seen[390, True]
+            assert all(seen[1280, True][key] != seen[1280, False][key] for key in ("ground", "bar"))
+        assert tab.complaints == []
+        assert {address.split(":")[0] for address in tab.asked} <= {"file", "data"}
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(
+    chromium.BINARY is None, reason="no chromium on this machine (Debian: apt install chromium)"
+)
+def test_a_click_on_a_columns_name_sorts_by_it(pages: Path, tmp_path: Path) -> None:
+    with chromium.browser(tmp_path) as tab:
+        tab.open(pages / "search" / "index.html", width=1280, dark=False)
+        places = tab.value(COLUMN.format(at=0))
+        assert places == sorted(places)
+        button = "#ranking thead th:nth-child(8) button"
+        for order, turned in (("ascending", False), ("descending", True)):
+            tab.click(button)
+            gib = [float(text) for text in tab.value(COLUMN.format(at=7))]
+            assert gib == sorted(gib, reverse=turned)
+            assert len(set(gib)) > 1
+            assert tab.value("document.querySelector('#ranking thead th:nth-child(8)').ariaSort") == order
+        tab.click("#ranking thead th:nth-child(3) button")
+        assert tab.value(COLUMN.format(at=0)) == places
+        assert tab.complaints == []

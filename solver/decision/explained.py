@@ -94,7 +94,9 @@ def _named_pieces(question: Question, table: Sized, stages: slice) -> list[tuple
     pieces = placed_pieces(question.job, table.layers)
     counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
     runs = len(question.model.blocks)
-    kinds = [_kind_name(question, index) for index in range(runs)]
+    # Where only some layers are recomputed, every kind is there twice (ops.block): with and without.
+    again = [", recomputed", ""] if len(table.layers.ops.blocks) > runs else [""]
+    kinds = [f"{_kind_name(question, index)}{words}" for words in again for index in range(runs)]
     names = [*kinds, *(f"{kind}, first of its stage" for kind in kinds), "embedding", "head"]
     found: dict[int, tuple[str, Piece, int]] = {}
     for name, piece, count in zip(names, pieces, counts, strict=True):

@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.page.themed_svg import Picture
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture for wide pages and one for narrow ones (SVG), what both show, and what a reader takes from them."""
+
+    wide: str
+    narrow: str
+    alt: str
+    caption: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

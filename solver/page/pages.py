@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from solver.decision.ranking import Judged
 from solver.decision.sweep import tokens_per_s
-from solver.page.content import Page, PageTable, Section, Tile
+from solver.page.content import Page, PageTable, Section
+from solver.page.plan_plots import shares_picture
 from solver.page.plan_sections import Ranked, plan_sections, tiles
+from solver.page.plan_tables import parts_table
 from solver.page.scaling_plot import row_words, scaling_picture
-from solver.report.swept import Swept
+from solver.report.swept import TITLES, Swept
 from spec.parameters import num_parameters
 from spec.settings.job import settings_apart
 from spec.settings.setting import typed
@@ -39,29 +41,50 @@ def plans_page(ranked: Ranked, told: Told) -> Page:
 
 
 def sweep_page(rows: Sequence[Judged], tables: Sequence[tuple[str, Swept]], told: Told) -> Page:
-    """The page of a sweep: ``tables`` with their captions, the scaling curve, and the best row's plan taken apart: the first
-    one where rows are ``ranked``, else that of the most tokens per second. Rows without any plan make a page of tables alone."""
+    """The page of a sweep: ``tables`` with their captions, the scaling curve, where every row's time goes, and the best row's
+    plan taken apart. Rows without any plan make a page of tables alone."""
     model = rows[0].row.opened.question.model.name
     shown = scaling_picture(rows)
+    sources = dict.fromkeys(one.row.opened.source for one in rows)
     sweep = Section(
         anchor="sweep",
         title="The questions side by side",
+        paragraphs=[f"Answered from {source}." for source in sources],
         pictures=() if shown is None else (shown,),
         tables=[
             PageTable(caption=caption, header=one.header, rows=one.cells, words=one.words)
             for caption, one in tables
         ],
     )
-    best = max(rows, key=lambda one: tokens_per_s(one.row))
+    named = [(row_words(one), one.row.answer) for one in rows if one.row.answer is not None]
     sections = [*_notes(told), sweep]
-    lead = "No plan fits any of the questions"
-    at_a_glance: Sequence[Tile] = ()
-    if best.row.answer is not None:
-        ranked = Ranked(opened=best.row.opened, answers=(best.row.answer,))
-        lead = f"Most tokens per second: {row_words(best)}, {best.row.answer.label()}"
-        at_a_glance = tiles(ranked)
-        sections += [*plan_sections(ranked), _asked(ranked, told)]
-    return Page(title=f"{model}: {len(rows)} questions", lead=lead, tiles=at_a_glance, sections=sections)
+    best = best_row(rows).row
+    if best.answer is None:
+        return Page(
+            title=f"{model}: {len(rows)} questions",
+            lead="No plan fits any of the questions",
+            tiles=(),
+            sections=sections,
+        )
+    shares = Section(
+        anchor="shares",
+        title="Where the time goes in each",
+        pictures=(shares_picture(named),),
+        tables=(parts_table([answer for _, answer in named], [name for name, _ in named]),),
+    )
+    ranked = Ranked(opened=best.opened, answers=(best.answer,))
+    said = ", ".join(f"{TITLES.get(axis, axis)} {value}" for axis, value in best.values.items())
+    return Page(
+        title=f"{model}: {len(rows)} questions",
+        lead=f"Most tokens per second, and taken apart below: {said}: {best.answer.label()}",
+        tiles=tiles(ranked),
+        sections=[*sections, shares, *plan_sections(ranked), _asked(ranked, told)],
+    )
+
+
+def best_row(rows: Sequence[Judged]) -> Judged:
+    """The row of most tokens per second; the first one of those without a plan."""
+    return max(rows, key=lambda one: tokens_per_s(one.row))
 
 
 def _notes(told: Told) -> tuple[Section, ...]:

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from solver.answer.answer import Answer
 from solver.decision.beside_winner import ROOMY_SHARE
 from solver.decision.explained import StageMemory
-from solver.page.themed_svg import Picture, colour, is_narrow, legend, patches, picture, plain_axes
+from solver.page.content import Picture
+from solver.page.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes
 from solver.report.explain import PART_WORDS
 from spec.units import bytes_to_gib, seconds_to_ms
 
@@ -34,31 +35,53 @@ LEAST_SHARE = 0.002
 
 
 def breakdown_picture(answers: Sequence[Answer]) -> Picture:
-    """One bar a plan, the parts of its step one after another."""
+    """One bar a plan, the parts of its step one after another, in ms."""
     shown = answers[:MOST_BARS]
-    parts = [
-        part for part in PART_WORDS if any(one.parts_s[part] >= LEAST_SHARE * one.step_s for one in shown)
-    ]
-
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, grid="x")
-        for row, one in enumerate(shown):
-            _bar(axes, row, [(seconds_to_ms(one.parts_s[part]), PART_ROLES[part]) for part in parts])
-            axes.text(0, row - 0.34, f"{row + 1}  {one.plan.label()}", va="bottom", fontsize=11)
-        axes.set(xlabel="step, ms", ylim=(len(shown) - 0.5, -0.75), yticks=[])
-        axes.spines["left"].set_visible(False)
-        legend(figure, patches({PART_WORDS[part]: PART_ROLES[part] for part in parts}))
-
+    names = [f"{place}  {one.plan.label()}" for place, one in enumerate(shown, start=1)]
     best = shown[0]
-    largest = max(parts, key=lambda part: best.parts_s[part])
+    largest = max(PART_WORDS, key=lambda part: best.parts_s[part])
     share = 100 * best.parts_s[largest] / best.step_s
     told = (
         f"Stacked bars of the step's parts of {len(shown)} plans; of the best one's {seconds_to_ms(best.step_s):.1f} ms "
         f"{share:.0f} % are {PART_WORDS[largest]}. The table below has the figures.",
         "Parts of the step of the slowest pipeline stage, by plan.",
     )
-    rows = 46 * len(shown)
-    return picture("breakdown", draw, heights=(rows + 150, rows + 110 + 20 * len(parts)), told=told)
+    return _parts_picture(
+        "breakdown", [(name, one, 1.0) for name, one in zip(names, shown, strict=True)], told
+    )
+
+
+def shares_picture(named: Sequence[tuple[str, Answer]]) -> Picture:
+    """One bar a question, the shares of its best plan's step one after another, in per cent."""
+    shown = named[:MOST_BARS]
+    told = (
+        f"Stacked bars of the shares of the step's parts for {len(shown)} questions. The table below has the figures.",
+        "Shares of the step of the slowest pipeline stage, by question.",
+    )
+    bars = [(f"{name}:  {one.plan.label()}", one, 0.1 / one.step_s) for name, one in shown]
+    return _parts_picture("shares", bars, told)
+
+
+def _parts_picture(name: str, bars: Sequence[tuple[str, Answer, float]], told: tuple[str, str]) -> Picture:
+    """Bars of a name, an answer, and what its milliseconds are multiplied by."""
+    parts = [
+        part
+        for part in PART_WORDS
+        if any(one.parts_s[part] >= LEAST_SHARE * one.step_s for _, one, _ in bars)
+    ]
+    whole = all(scale == 1.0 for _, _, scale in bars)
+
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure, grid="x")
+        for row, (words, one, scale) in enumerate(bars):
+            _bar(axes, row, [(scale * seconds_to_ms(one.parts_s[part]), PART_ROLES[part]) for part in parts])
+            axes.text(0, row - 0.34, words, va="bottom", fontsize=11)
+        axes.set(xlabel="step, ms" if whole else "% of the step", ylim=(len(bars) - 0.5, -0.75), yticks=[])
+        axes.spines["left"].set_visible(False)
+        legend(figure, patches({PART_WORDS[part]: PART_ROLES[part] for part in parts}))
+
+    rows = 46 * len(bars)
+    return picture(name, draw, heights=(rows + 150, rows + 110 + 20 * len(parts)), told=told)
 
 
 def memory_picture(stages: Sequence[StageMemory], *, usable_bytes: float, limit_bytes: float) -> Picture:

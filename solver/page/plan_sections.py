@@ -75,10 +75,11 @@ def tiles(ranked: Ranked) -> tuple[Tile, ...]:
 
 
 def plan_sections(ranked: Ranked) -> list[Section]:
-    """The ranking, then the best plan taken apart."""
+    """The ranking, where there is one, then the best plan taken apart."""
     question = ranked.opened.question
     found = explained(question, ranked.best.plan)
-    sections = [_ranking(ranked), _breakdown(ranked, found)]
+    several = ranked.result is not None or len(ranked.answers) > 1
+    sections = [*[_ranking(ranked)] * several, _breakdown(ranked, found)]
     if ranked.result is not None:
         sections.append(_front(ranked, ranked.result))
     sections += [_memory(ranked, found), _timeline(ranked), _origins(ranked, found)]

@@ -58,20 +58,20 @@ def ranking_table(answers: Sequence[Answer], usable_bytes: float) -> PageTable:
     )
 
 
-def parts_table(answers: Sequence[Answer]) -> PageTable:
-    """Milliseconds of every part of the step, a plan a row."""
+def parts_table(answers: Sequence[Answer], names: Sequence[str] = ()) -> PageTable:
+    """Milliseconds of every part of the step, a plan a row; ``names`` stand for the plans where they are given."""
     parts = [
         part for part in PART_WORDS if any(seconds_to_ms(one.parts_s[part]) >= SMALLEST_MS for one in answers)
     ]
     rows = [
         [
-            one.plan.label(),
+            name,
             *(f"{seconds_to_ms(one.parts_s[part]):,.1f}" for part in parts),
             f"{seconds_to_ms(one.step_s):,.1f}",
         ]
-        for one in answers
+        for name, one in zip(names or [one.plan.label() for one in answers], answers, strict=True)
     ]
-    header = ("plan", *(PART_WORDS[part] for part in parts), "step")
+    header = ("question" if names else "plan", *(PART_WORDS[part] for part in parts), "step")
     return PageTable(caption="Parts of the step, ms", header=header, rows=rows, folded=True)
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from solver.decision.ranking import Judged
 from solver.decision.sweep import tokens_per_s
-from solver.page.themed_svg import Picture, colour, is_narrow, legend, patches, picture, plain_axes
+from solver.page.content import Picture
+from solver.page.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes
 
 MOST_SERIES = 8
 MOST_BARS = 24
@@ -72,10 +73,13 @@ def _curves(curves: dict[str, list[Point]]) -> Picture:
             whole.plot(gpus, ideal, "--", color=colour("muted"), linewidth=1.0)
             each.plot(gpus, [point.tgs for point in points], "-o", color=colour(roles[name]))
         whole.set_yscale("log")
+        whole.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        whole.yaxis.set_minor_locator(NullLocator())
         whole.set_ylabel("tokens/s (dashed: as the fewest GPUs)")
         each.set_ylim(bottom=0)
         each.set_ylabel("tokens/s of a GPU")
         for axes in (whole, each):
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
             _gpus_axis(axes, worlds, most=5 if is_narrow(figure) else 8)
         legend(figure, patches(roles))
 

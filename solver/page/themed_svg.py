@@ -8,7 +8,6 @@ import io
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -17,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
+
+from solver.page.content import Picture
 
 WIDE, NARROW = 920, 380
 """Pixels across: of a picture on a desk's screen, and of one on a telephone's."""
@@ -51,16 +52,6 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 12.0,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """One picture for wide pages and one for narrow ones (SVG), what both show, and what a reader takes from them."""
-
-    wide: str
-    narrow: str
-    alt: str
-    caption: str
 
 
 def colour(role: str) -> str:

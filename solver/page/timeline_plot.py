@@ -11,7 +11,8 @@ from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter
 
 from solver.decision.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
-from solver.page.themed_svg import Picture, colour, is_narrow, legend, patches, picture
+from solver.page.content import Picture
+from solver.page.themed_svg import colour, is_narrow, legend, patches, picture
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.work import Kind

@@ -18,6 +18,16 @@ PLANS = [
     Plan(strategy="mtp", preset="megatron", tp=2, pp=4, vpp=2, dp=2, num_micro=32),
     Plan(strategy="mtp", preset="megatron", tp=8, dp=2, num_micro=32, recompute=Recompute.FULL),
     Plan(strategy="mtp", preset="megatron", tp=4, pp=4, num_micro=64, schedule=Schedule.ZB_H1),
+    Plan(
+        strategy="fsp",
+        preset="megatron",
+        tp=4,
+        pp=2,
+        dp=2,
+        num_micro=32,
+        recompute=Recompute.BLOCK,
+        num_recompute_layers=1,
+    ),
 ]
 
 
@@ -42,6 +52,15 @@ def test_the_terms_sum_to_the_step_and_each_is_a_term_of_it(plan: Plan) -> None:
     assert any(
         seconds == pytest.approx(float(one), abs=1e-9 * found.step_s) for one in step.reduction.seconds
     )
+
+
+def test_recomputed_layers_are_told_from_those_that_are_not() -> None:
+    found = {row.what: row for row in explained(ASKED, PLANS[4]).assembly}
+    # The first of the four layers of each stage.
+    again, once = found["layer, recomputed, first of its stage"], found["layer"]
+    assert (again.count, once.count) == (32, 3 * 32)
+    assert again.backward_s == pytest.approx(once.backward_s + once.forward_s, rel=0.01)
+    assert again.forward_s == pytest.approx(once.forward_s)
 
 
 def test_operations_of_a_layer_are_its_passes() -> None:

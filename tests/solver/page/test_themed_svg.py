@@ -5,17 +5,8 @@ import xml.etree.ElementTree as ET
 
 from matplotlib.figure import Figure
 
-from solver.page.themed_svg import (
-    NARROW,
-    WIDE,
-    Picture,
-    colour,
-    is_narrow,
-    legend,
-    patches,
-    picture,
-    plain_axes,
-)
+from solver.page.content import Picture
+from solver.page.themed_svg import NARROW, WIDE, colour, is_narrow, legend, patches, picture, plain_axes
 
 
 def drawn(name: str) -> Picture:

@@ -16,7 +16,8 @@ def report_plans(options: argparse.Namespace, opened: Opened, shown: Shown, ques
     """Write the page of a search or of a priced plan; ``question`` as printed."""
     best = shown.answers[0]
     goodput, cost = judged_run(run_asked(options), opened, best)
-    notes = [line for line in (goodput and goodput_line(goodput), cost and cost_line(cost)) if line]
+    lines = (goodput and goodput_line(goodput), cost and cost_line(cost))
+    notes = [_sentence(line) for line in lines if line]
     if shown.result is None:
         notes += [
             f"Not feasible: {reason}" for reason in obstacles(opened.question, best, opened.constraints)
@@ -32,7 +33,13 @@ def report_sweep(options: argparse.Namespace, shown: SweepShown) -> None:
     if options.every_node_count:
         tables.append((f"{REPLANNED[0].upper()}{REPLANNED[1:]}", replanned_table(shown.rows)))
     first = shown.judged[0]
-    notes = [f"Of the first row: {goodput_line(first.goodput)}"] if first.goodput is not None else []
+    notes = [f"Of the first row: {_sentence(goodput_line(first.goodput))}"] if first.goodput is not None else []
     opened = first.row.opened
     told = Told(command=options.command, question=question_lines(opened.question, opened.times), notes=notes)
     print(f"\nwrote {write_page(sweep_page(shown.judged, tables, told), options.report)}")
+
+
+def _sentence(line: str) -> str:
+    """A printed line that begins with its column's word, as a sentence."""
+    word, said = line.split(maxsplit=1)
+    return f"{word.capitalize()}: {said}."

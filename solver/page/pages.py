@@ -49,7 +49,7 @@ def sweep_page(rows: Sequence[Judged], tables: Sequence[tuple[str, Swept]], told
     sweep = Section(
         anchor="sweep",
         title="The questions side by side",
-        paragraphs=[f"Answered from {source}." for source in sources],
+        paragraphs=[f"Times: {source}." for source in sources],
         pictures=() if shown is None else (shown,),
         tables=[
             PageTable(caption=caption, header=one.header, rows=one.cells, words=one.words)

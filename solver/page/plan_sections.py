@@ -57,8 +57,8 @@ def tiles(ranked: Ranked) -> tuple[Tile, ...]:
         ),
         Tile(
             what="throughput",
-            value=f"{best.tgs:,.0f} tokens/s a GPU",
-            note=f"{question.job.global_batch_tokens / best.step_s:,.0f} tokens/s in all",
+            value=f"{best.tgs:,.0f} tokens/s",
+            note=f"of a GPU; {question.job.global_batch_tokens / best.step_s:,.0f} of all",
         ),
         Tile(
             what="MFU",

@@ -76,7 +76,7 @@ def _curves(curves: dict[str, list[Point]]) -> Picture:
         whole.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         whole.yaxis.set_minor_locator(NullLocator())
         whole.set_ylabel("tokens/s (dashed: as the fewest GPUs)")
-        each.set_ylim(bottom=0)
+        each.set_ylim(0, 1.08 * max(point.tgs for points in curves.values() for point in points))
         each.set_ylabel("tokens/s of a GPU")
         for axes in (whole, each):
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))

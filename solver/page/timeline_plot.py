@@ -92,7 +92,7 @@ def timeline_picture(question: Question, plan: Plan) -> Picture:
     told = (
         f"Timeline of {plan.pp} pipeline stages: the first and the last of {drawn.num_micro:,} micro-batches; "
         f"the stages work {100 * busy:.0f} % of the time and wait for each other in the rest.",
-        "What each stage runs as the step begins and as it ends; numbers are micro-batches, paler passes are of odd chunks, gaps are the "
+        "What each stage runs as the step begins and as it ends; numbers are micro-batches, odd chunks have a shade of their own, gaps are the "
         f"bubble.{fewer}",
     )
     return picture("timeline", draw, heights=(height, height + 60), told=told)

@@ -57,11 +57,12 @@ def _explain(words: list[str], program: str) -> int:
 
 
 def _sweep(words: list[str], program: str) -> int:
-    from simulation_train_formulaic import asks_several, options_parser, run
+    from simulation_train_formulaic import asks_several, command_typed, options_parser, run
     from spec.program.ending import exit_status
 
     def swept() -> int:
-        options = options_parser(program).parse_args(["--run_all_solu", *words])
+        said = argparse.Namespace(command=command_typed(program, words))
+        options = options_parser(program).parse_args(["--run_all_solu", *words], said)
         if not asks_several(options):
             raise CommandLineError(f"{program}: a list, such as --world_size 64,128 (see --help)")
         return run(options)

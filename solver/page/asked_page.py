@@ -3,7 +3,7 @@
 import argparse
 
 from solver.opening import Opened
-from solver.page.pages import Told, plans_page, sweep_page
+from solver.page.pages import Told, best_row, plans_page, sweep_page
 from solver.page.plan_sections import Ranked
 from solver.page.written_page import write_page
 from solver.report.asked_sweep import REPLANNED, SweepShown, judged_run, run_asked
@@ -32,10 +32,14 @@ def report_sweep(options: argparse.Namespace, shown: SweepShown) -> None:
     tables = [("The best plan of every question", swept_table(shown.judged))]
     if options.every_node_count:
         tables.append((f"{REPLANNED[0].upper()}{REPLANNED[1:]}", replanned_table(shown.rows)))
-    first = shown.judged[0]
-    notes = [f"Of the first row: {_sentence(goodput_line(first.goodput))}"] if first.goodput is not None else []
-    opened = first.row.opened
-    told = Told(command=options.command, question=question_lines(opened.question, opened.times), notes=notes)
+    notes = [
+        f"Of the first row: {_sentence(goodput_line(one))}"
+        for one in [shown.judged[0].goodput]
+        if one is not None
+    ]
+    best = best_row(shown.judged).row.opened
+    question = question_lines(best.question, best.times, constraints=best.constraints)
+    told = Told(command=options.command, question=question, notes=notes)
     print(f"\nwrote {write_page(sweep_page(shown.judged, tables, told), options.report)}")
 
 

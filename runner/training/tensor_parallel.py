@@ -51,7 +51,7 @@ def block_plan(block: Block, *, sequence: bool) -> dict[str, ParallelStyle]:
     plan["attention.out"] = RowwiseParallel(output_layouts=between)
     if sequence:
         plan["attention_norm"] = plan["feed_forward_norm"] = SequenceParallel()
-        plan["attention"] = _whole_tokens()
+    plan["attention"] = _whole_tokens(sequence=sequence)
     if not isinstance(block.feed_forward, RoutedFeedForward):
         return plan | _feed_forward_plan("feed_forward", sequence=sequence)
     plan["feed_forward"] = PrepareModuleInput(
@@ -65,12 +65,15 @@ def block_plan(block: Block, *, sequence: bool) -> dict[str, ParallelStyle]:
 def _feed_forward_plan(name: str, *, sequence: bool) -> dict[str, ParallelStyle]:
     plan: dict[str, ParallelStyle] = {f"{name}.{inner}": ColwiseParallel() for inner in ("gate", "up")}
     plan[f"{name}.down"] = RowwiseParallel(output_layouts=TOKENS if sequence else Replicate())
-    if sequence:
-        plan[name] = _whole_tokens()
+    plan[name] = _whole_tokens(sequence=sequence)
     return plan
 
 
-def _whole_tokens() -> ParallelStyle:
+def _whole_tokens(*, sequence: bool) -> ParallelStyle:
+    """Every rank's tokens at once. The products behind are handed one DTensor: their gradients add up on each rank, and
+    one collective of the sum goes back instead of one for each product."""
     return PrepareModuleInput(
-        input_layouts=(TOKENS,), desired_input_layouts=(Replicate(),), use_local_output=True
+        input_layouts=(TOKENS if sequence else Replicate(),),
+        desired_input_layouts=(Replicate(),),
+        use_local_output=False,
     )

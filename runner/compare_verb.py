@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.comparison.appended import append_row
+from runner.comparison.beside import lines as operation_lines
+from runner.comparison.beside import record as operation_record
 from runner.comparison.compared import compared, lines, record
 from runner.comparison.logged_run import WARMUP, logged_run
+from runner.comparison.measured_run import MeasuredRun
+from runner.comparison.operations import LOG_ENDING, Launched, apart, measured, read_launched
 from runner.comparison.train_record import TrainRecord, plan_words, train_record
 from runner.groups.typed_plan import check_dp, plan_and_dp
 from solver.answer.believable import check_believable
@@ -43,7 +47,13 @@ class Priced:
 def add_compare(verb: argparse.ArgumentParser) -> None:
     """All options of ``compare``, called as simulation_train_formulaic.py has them."""
     verb.add_argument(
-        "result", type=Path, help="JSON of train, or a log of Megatron-LM, InternEvo, torchtitan or DeepSpeed"
+        "result",
+        type=Path,
+        help="JSON of train, a log of Megatron-LM, InternEvo, torchtitan or DeepSpeed, a trace of torch.profiler, or the "
+        "*_log.csv of run",
+    )
+    verb.add_argument(
+        "--operations", type=Path, help="beside RESULT: a trace or *_log.csv, compared operation by operation"
     )
     what = verb.add_argument_group("what ran (a JSON of train says all but the config)")
     what.add_argument("--config", type=Path, required=True, help="model config")
@@ -76,16 +86,25 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
 
 def compare(options: argparse.Namespace, root: Path) -> int:
     """Print a run beside its prediction, and write what was asked for."""
-    inputs = {"RESULT": options.result, "--config": options.config, "--calibration": options.calibration}
+    inputs = {
+        "RESULT": options.result,
+        "--operations": options.operations,
+        "--config": options.config,
+        "--calibration": options.calibration,
+    }
     check_outputs({"--json": options.json, "--append": options.append}, folders={}, inputs=inputs)
-    try:
-        text = read_file_text(options.result, MOST_MEASURED_BYTES)
-    except UnreadableFileError as error:
+    launched = read_launched(options.result)
+    text = "" if launched else _text(options.result)
+    told = None if launched else train_record(options.result, text, options.warmup or 0)
+    beside_it = read_launched(options.operations) if options.operations else launched
+    if options.operations and beside_it is None:
         raise ConfigError(
-            where="compare", key="result", value=str(options.result), allowed=str(error)
-        ) from error
-    told = train_record(options.result, text, options.warmup or 0)
-    priced = _priced(options, root, told)
+            where="compare",
+            key="--operations",
+            value=str(options.operations),
+            allowed=f"a trace, or a *{LOG_ENDING}",
+        )
+    priced = _priced(options, root, told, launched)
     question = priced.opened.question
     if options.append and not priced.job_as_read:
         raise ConfigError(
@@ -94,26 +113,49 @@ def compare(options: argparse.Namespace, root: Path) -> int:
             value=told.dtype if told else options.job,
             allowed="the job as config and framework have it: rows of measured steps hold no other",
         )
-    warmup = WARMUP if options.warmup is None else options.warmup
-    run = told.run if told else logged_run(options.result, text, question.job, priced.plan, warmup)
+    run = told.run if told else _run(options, text, launched, priced)
     answers = price_plan(question, PlanTable.of(priced.plan))
     check_believable(answers, priced.opened.source)
     one = compared(run, question, answers[0])
     if told and told.cluster != question.cluster.name:
         print(f"note: the run was on {told.cluster}, the prediction is for {question.cluster.name}")
     print("\n".join(lines(one)))
+    values = record(one)
+    if beside_it is not None:
+        own = beside_it is launched
+        operations = apart(beside_it, question, priced.plan, (options.warmup or 0) if own else 0)
+        print("\n".join(["", *operation_lines(operations)]))
+        values["operations"] = operation_record(operations)
     if options.append:
         append_row(options.append, options.config, question, answers[0], run.step_s)
         print(f"appended to {options.append}")
     if options.json:
-        write_json(options.json, record(one))
+        write_json(options.json, values)
         print(f"wrote {options.json}")
     return 0
 
 
-def _priced(options: argparse.Namespace, root: Path, told: TrainRecord | None) -> Priced:
+def _text(path: Path) -> str:
+    try:
+        return read_file_text(path, MOST_MEASURED_BYTES)
+    except UnreadableFileError as error:
+        raise ConfigError(where="compare", key="result", value=str(path), allowed=str(error)) from error
+
+
+def _run(options: argparse.Namespace, text: str, launched: Launched | None, priced: Priced) -> MeasuredRun:
+    """The steps of a trace, a played workload or a framework's log."""
+    if launched is not None:
+        return measured(launched, options.warmup or 0)
+    warmup = WARMUP if options.warmup is None else options.warmup
+    return logged_run(options.result, text, priced.opened.question.job, priced.plan, warmup)
+
+
+def _priced(
+    options: argparse.Namespace, root: Path, told: TrainRecord | None, launched: Launched | None
+) -> Priced:
     """Open the question; what both the command and a result say must agree (ConfigError)."""
-    if told is None and options.world_size is None:
+    said = told.world_size if told else launched.world_size if launched else None
+    if said is None and options.world_size is None:
         raise ConfigError(
             where="compare", key="--world_size", value=None, allowed="the GPUs of the logged run"
         )
@@ -122,7 +164,7 @@ def _priced(options: argparse.Namespace, root: Path, told: TrainRecord | None) -
         root=root,
         profile=options.pre_profiling_data_path,
         config=options.config,
-        world_size=_agreed("--world_size", options.world_size, told and told.world_size),
+        world_size=_agreed("--world_size", options.world_size, said),
         global_batch_tokens=_agreed(
             "--global_batch_size", options.global_batch_size, told and told.global_batch_tokens
         ),

@@ -70,6 +70,9 @@ def add_train(verb: argparse.ArgumentParser) -> None:
     )
     out = verb.add_argument_group("results")
     out.add_argument("--json", type=Path, help="write everything to this file")
+    out.add_argument(
+        "--trace", type=Path, metavar="DIR", help="afterwards run steps under torch.profiler, a trace a rank"
+    )
     out.add_argument("--results", type=Path, help="folder for NAME_train.json and NAME_steps.csv")
 
 
@@ -101,6 +104,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
         timeout_s=options.timeout_s,
         json=options.json,
         results=options.results,
+        trace=options.trace,
     )
 
     def work(layout: "RankLayout") -> int:

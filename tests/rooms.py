@@ -69,7 +69,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "aicb/generate",
         "settings",
     ),
-    "runner": ("logs", "groups", "replay", "reference", "training", "comparison"),
+    "runner": ("logs", "groups", "replay", "reference", "training", "traces", "comparison"),
 }
 MOST_FILES = 15
 

@@ -6,6 +6,9 @@ import numpy as np
 
 TRAIN = "train"
 """The form of what run_workload.py train wrote."""
+TRACE = "torch.profiler"
+REPLAY = "run"
+"""The form of what run_workload.py run logged: operations one after another, nothing hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

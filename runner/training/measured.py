@@ -61,9 +61,14 @@ class Measured:
     @property
     def name(self) -> str:
         """Of its files."""
-        plan = self.asked.plan
-        words = f"{self.asked.question.model.name}-world{plan.world_size}-{plan.label()}-{self.asked.dtype}"
-        return re.sub(r"[^\w.+=-]+", "-", words)
+        return run_name(self.asked)
+
+
+def run_name(asked: Asked) -> str:
+    """What the files of a run are called."""
+    plan = asked.plan
+    words = f"{asked.question.model.name}-world{plan.world_size}-{plan.label()}-{asked.dtype}"
+    return re.sub(r"[^\w.+=-]+", "-", words)
 
 
 def most(memories: Sequence[Memory]) -> Memory:

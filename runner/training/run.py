@@ -2,7 +2,6 @@
 
 import json
 import resource
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,7 +16,9 @@ from runner.groups.agreement import agreed, same_everywhere
 from runner.groups.last_words import failed, last_words
 from runner.training.asking import Asked, Typed, ask
 from runner.training.faults import watched
-from runner.training.measured import Measured, Memory, heading, lines, most, write
+from runner.training.measured import Measured, Memory, heading, lines, most, run_name, write
+from runner.training.stepping import one_step
+from runner.training.traced import trace_path, trace_steps
 from runner.training.trainer import Trainer
 
 HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
@@ -27,7 +28,7 @@ HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
     """How to run ``typed``: steps before and while time is taken, the longest wait of one rank for another, the files
-    to write."""
+    to write; ``trace`` is the folder of the traces."""
 
     typed: Typed
     device: str = "auto"
@@ -36,6 +37,7 @@ class TrainOptions:
     timeout_s: float = 120.0
     json: Path | None = None
     results: Path | None = None
+    trace: Path | None = None
     say: Callable[[str], object] = print
 
 
@@ -62,6 +64,8 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
         raise
     written = agreed(world, lambda: write(measured, options.json, options.results) if world.leads else [])
     world.close()
+    if options.trace is not None:
+        written.append(f"wrote {trace_path(options.trace, measured.name, 0)}, and of the other ranks")
     return [*lines(measured), *written] if world.leads else []
 
 
@@ -83,6 +87,10 @@ def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:
             seconds.append(took)
             losses.append(loss)
     memory = asdict(memory_of(device))
+    if options.trace is not None:
+        path = trace_path(options.trace, run_name(asked), world.rank)
+        with watched(world, "the steps of the trace"):
+            trace_steps(trainer, world, options.warmup + options.steps, path)
     said = [json.loads(word) for word in world.gather(json.dumps([seconds, losses, memory]))]
     return Measured(
         asked=asked,
@@ -92,17 +100,6 @@ def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:
         losses=tuple(map(sum, zip(*(shares for _, shares, _ in said), strict=True))),
         memory=most([Memory(**each) for _, _, each in said]),
     )
-
-
-def one_step(trainer: Trainer, world: World, step: int) -> float:
-    """Seconds of a step on this rank; all ranks begin together, with their tokens on the device."""
-    batch = trainer.batch(step)
-    world.align()
-    world.device.synchronize()
-    began = time.perf_counter()
-    trainer.step(*batch)
-    world.device.synchronize()
-    return time.perf_counter() - began
 
 
 def memory_of(device: Device) -> Memory:

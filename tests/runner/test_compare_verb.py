@@ -176,3 +176,105 @@ def test_a_log_needs_its_world(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text(MEGATRON)
     assert main(["compare", str(path), *SHEET, "--plan", "tp=2"]) == 2
     assert "the GPUs of the logged run" in capsys.readouterr().err
+
+
+REAL_TRACE = ROOT / "tests" / "runner" / "traces" / "tp2_of_gloo.trace.json.gz"
+TRACED = (
+    "--plan",
+    "tp=2,strategy=msp",
+    "--seq_len",
+    "64",
+    "--global_batch_size",
+    "64",
+    "--framework",
+    "fsdp",
+)
+
+
+def test_a_trace_of_train_beside_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fp32 in the trace, so that sizes agree where the job is of fp32 (test_launches says which step this is)."""
+    record = trained(
+        tmp_path,
+        world_size=2,
+        seq_len=64,
+        global_batch_tokens=64,
+        preset="fsdp",
+        dtype="fp32",
+        plan={"strategy": "msp", "tp": 2},
+    )
+    found = compared(tmp_path, str(record), *SHEET, "--operations", str(REAL_TRACE))["operations"]
+    by_kind = {(one["key"]["what"], one["key"]["size_bytes"]): one for one in found["collectives"]}
+    assert {key: one["ran_count"] for key, one in by_kind.items()} == {
+        ("all_gather", 65536): 18,
+        ("reduce_scatter", 65536): 18,
+        ("all_reduce", 256): 3,
+    }
+    assert all(one["ran_count"] == one["expected_count"] for one in by_kind.values())
+    # gradients of the norms' weights, which every rank sums over its own tokens: 256 of fp32, two a layer and the last
+    assert [(one["key"]["size_bytes"], one["count"]) for one in found["only_ran"]] == [(1024, 9)]
+    assert found["only_expected"] == []
+    composed = {pair["label"]: pair["how"] for pair in found["pairs"] if pair["how"].startswith("ran as")}
+    ways = ("forward", "input_grad", "weight_grad")
+    assert composed == {f"{way} attention.qkv": "ran as 3 products" for way in ways} | {
+        f"{way} mlp.up": "ran as 2 products" for way in ways
+    }
+    assert "9 x gloo:all_reduce 1.0 KB" in capsys.readouterr().out
+
+
+def test_a_trace_alone(tmp_path: Path) -> None:
+    found = compared(tmp_path, str(REAL_TRACE), *SHEET, *TRACED)
+    assert found["measured"]["form"] == "torch.profiler"
+    assert found["operations"]["num_steps"] == 1
+    assert found["measured"]["steps_s"] == pytest.approx([found["measured"]["step_s"]])
+
+
+def played(folder: Path, *rows: str) -> Path:
+    """A log as ``run`` writes it: initialisation, then one iteration."""
+    columns = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
+    ends = ["CommType.epoch_end,None,None,0,,None,None,None,5.0,None,None,1"]
+    path = folder / "tiny_log.csv"
+    path.write_text("\n".join([columns, *ends, *rows, *ends]) + "\n")
+    return path
+
+
+def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An all-gather of 64 x 256 bf16 elements in front of the queries; a product of all words on one of two ranks."""
+    gather = (
+        "CommType.all_gather,CommGroup.tp_group,2,32768,forward.attention.qkv.enter,None,None,None,2.0,1,1,1"
+    )
+    logits = "CommType.computation,None,None,((1 64 256) (256 512)),forward.head.logits,None,None,None,3.0,None,None,1"
+    world = ("--world_size", "2")
+    path = played(tmp_path, *[gather] * 18, logits)
+    found = compared(tmp_path, str(path), *SHEET, *TRACED, *world)
+    assert (found["measured"]["form"], found["measured"]["steps_s"]) == ("run", [0.005])
+    (one,) = found["operations"]["collectives"]
+    assert (one["ran_count"], one["expected_count"], one["ran_s"]) == (18, 18, pytest.approx(0.036))
+    products = [pair for pair in found["operations"]["pairs"] if pair["key"]["part"] == "products"]
+    assert [(pair["label"], pair["ran_s"]) for pair in products] == [("forward head.logits", 0.003)]
+    assert any(one["label"] == "forward mlp.down" for one in found["operations"]["only_expected"])
+    assert "over     size" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            (str(REAL_TRACE), *TRACED, "--world_size", "4"),
+            "--world_size = 4: 2, what the result was run with",
+        ),
+        ((str(REAL_TRACE), *TRACED, "--warmup", "1"), "steps = 1: one after 1 of warm-up"),
+        (("step.json", "--operations", CONFIG), "--operations"),
+    ],
+)
+def test_one_line_for_operations_that_do_not_fit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    expected: str,
+) -> None:
+    trained(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *words, *SHEET]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), expected in said) == (1, True), said

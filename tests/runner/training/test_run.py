@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from profiler.ranks.rank_layout import RankLayout
+from runner.traces.launches import launches
+from runner.traces.ran import Part
+from runner.traces.trace_file import read_trace
 from runner.training.asking import Typed
 from runner.training.run import TrainOptions, run_training
 from solver.answer.mfu import model_flops_per_sequence
@@ -50,7 +53,13 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     said: list[str] = []
     typed = Typed(root=ROOT, config=CONFIG, plan="micro_batch=2", micro_batches=2, seq_len=32, dtype="fp32")
     options = TrainOptions(
-        typed=typed, device="cpu", steps=3, warmup=1, results=tmp_path / "results", say=said.append
+        typed=typed,
+        device="cpu",
+        steps=3,
+        warmup=1,
+        results=tmp_path / "results",
+        trace=tmp_path / "traces",
+        say=said.append,
     )
     lines = run_training(options, RankLayout())
     assert said == [said[0]]
@@ -58,6 +67,11 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     (written,) = tmp_path.glob("results/*_train.json")
     record = json.loads(written.read_text())
     assert len(record["steps_s"]) == len(record["losses"]) == 3
+    (traced,) = tmp_path.glob("traces/*_rank0.trace.json.gz")
+    trace = read_trace(traced)
+    products = [one for one in launches(trace).ran if one.key.part is Part.PRODUCT]
+    # two steps of two micro-batches through 4 layers of 7 products and the head, each with two gradients
+    assert (len(trace.steps), len(products)) == (2, 2 * 2 * 3 * (4 * 7 + 1))
     assert record["step_s"] == pytest.approx(sum(record["steps_s"]) / 3)
     assert record["tokens_per_gpu_per_s"] == pytest.approx(4 * 32 / record["step_s"])
     model, preset = read_config(CONFIG).model, PRESETS["internevo"]

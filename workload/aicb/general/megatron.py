@@ -59,14 +59,24 @@ def general_items(plan: Plan, work: StageWork, options: GeneralOptions) -> Itera
     """All rows of the first rank of the stage class, one by one."""
     yield from _init(plan)
     yield GeneralItem(comm_type=EPOCH_END)
+    for _ in range(options.epochs):
+        for stage, item in step_items(plan, work):
+            if isinstance(item, GeneralItem):
+                yield item
+            else:
+                yield from _rows(item, stage, options)
+        yield GeneralItem(comm_type=EPOCH_END)
+
+
+def step_items(plan: Plan, work: StageWork) -> Iterator[tuple[str, WorkItem | GeneralItem]]:
+    """Everything that the first rank of the stage class runs in a step, in the order of the schedule, behind forward,
+    backward or step; hops of the pipeline as their rows."""
     order = plan.schedule.orders((plan.pp, plan.vpp, plan.num_micro))[work.position]
     chunks = _chunks(plan, work)
-    for _ in range(options.epochs):
-        for part in order:
-            yield from _pass(plan, work, chunks[part.chunk], part, options)
-        for item in work.step:
-            yield from _rows(item, "step", options)
-        yield GeneralItem(comm_type=EPOCH_END)
+    for part in order:
+        yield from _pass(plan, work, chunks[part.chunk], part)
+    for item in work.step:
+        yield "step", item
 
 
 def _init(plan: Plan) -> Iterator[GeneralItem]:
@@ -122,22 +132,21 @@ def _pass(
     work: StageWork,
     pieces: list[tuple[tuple[WorkItem, ...], tuple[WorkItem, ...]]],
     part: Work,
-    options: GeneralOptions,
-) -> Iterator[GeneralItem]:
+) -> Iterator[tuple[str, WorkItem | GeneralItem]]:
     """One chunk of one micro-batch with the hops before and after it."""
     split = plan.schedule.splits_backward
     forward = part.kind is Kind.FORWARD
     stage = "forward" if forward else "backward"
     if part.kind is not Kind.WEIGHT:
-        yield from _hop(plan, work, part, receives=True)
+        yield from ((stage, hop) for hop in _hop(plan, work, part, receives=True))
     runs = [piece[0] for piece in pieces] if forward else [piece[1] for piece in reversed(pieces)]
     for run in runs:
         for item in run:
             late = split and item.phase is Phase.WEIGHT_GRAD
             if forward or not split or late == (part.kind is Kind.WEIGHT):
-                yield from _rows(item, stage, options)
+                yield stage, item
     if part.kind is not Kind.WEIGHT:
-        yield from _hop(plan, work, part, receives=False)
+        yield from ((stage, hop) for hop in _hop(plan, work, part, receives=False))
 
 
 def _hop(plan: Plan, work: StageWork, part: Work, *, receives: bool) -> Iterator[GeneralItem]:

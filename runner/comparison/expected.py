@@ -1,0 +1,89 @@
+"""What the solver expects one rank to launch in a step, in the order of its schedule: the operations it prices."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from ops.op import Axis, Phase
+from profdb.cases import AttentionCase
+from runner.traces.ran import BACKWARD, FORWARD, Key, Part, collective_key, product_key
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.collectives import Collective
+from workload.aicb.general.csv_workload import GeneralItem
+from workload.aicb.general.megatron import step_items
+from workload.build import stage_works
+from workload.items import StageWork, WorkItem
+
+LATE = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
+"""Phases that run in the backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """An operation with the seconds of one launch, nothing hidden, ``count`` of them in a row; ``label`` says phase
+    and name, ``axis`` the ranks of a collective, ``place`` how many come before it in the step."""
+
+    key: Key
+    label: str
+    axis: str
+    seconds: float
+    count: int
+    place: int = 0
+
+
+def expected_step(question: Question, plan: Plan, rank: int) -> list[Expected]:
+    """The launches of ``rank`` in a step. Raises ExportError for a schedule that runs two chunks of a stage at once."""
+    stage = rank // (plan.world_size // plan.pp)
+    works = stage_works(question, plan)
+    work = next(one for one in works if one.position <= stage < one.position + one.count)
+    return [replace(one, place=place) for place, one in enumerate(_step(plan, work))]
+
+
+def _step(plan: Plan, work: StageWork) -> Iterator[Expected]:
+    for stage, item in step_items(plan, work):
+        if isinstance(item, GeneralItem):
+            yield Expected(
+                key=collective_key(Collective.P2P.value, item.msg_size, plan.pp),
+                label=f"{stage} {item.additional}",
+                axis=Axis.PP.value,
+                seconds=work.hop_s,
+                count=1,
+            )
+        elif item.seconds > 0 and not item.host_bytes and (item.collective is None or item.size_bytes):
+            yield Expected(
+                key=_key(stage, item),
+                label=f"{item.phase.value} {item.name}",
+                axis=item.axis.value if item.axis is not None else "",
+                seconds=item.seconds / item.count,
+                count=item.count,
+            )
+
+
+def _key(stage: str, item: WorkItem) -> Key:
+    if item.collective is not None:
+        return collective_key(item.collective.value, item.size_bytes, item.ranks)
+    if item.shape:
+        batch, m, k, n = item.shape
+        return product_key(batch, m, k, n, BACKWARD if item.phase in LATE else FORWARD)
+    if item.attention is not None:
+        call = item.attention
+        return Key(
+            part=Part.ATTENTION, what="attention", direction=call.direction, shape=(_first_operand(call),)
+        )
+    part = Part.OPTIMIZER if stage == "step" else Part.KERNEL
+    return Key(part=part, what=part.value)
+
+
+def _first_operand(call: AttentionCase) -> int:
+    """Elements of the queries; in the backward of the outputs' gradient."""
+    width = call.qk_dim if call.direction == FORWARD else call.v_dim
+    return prod((call.batch, call.q_len, call.heads, width))
+
+
+def seconds_by_part(expected: list[Expected]) -> Mapping[Part, float]:
+    """Seconds of a step, nothing hidden."""
+    total: dict[Part, float] = {}
+    for one in expected:
+        total[one.key.part] = total.get(one.key.part, 0.0) + one.seconds * one.count
+    return total

@@ -1,0 +1,132 @@
+"""A Chrome trace of torch.profiler (Kineto, libkineto/src/output_json.cpp), plain or gzipped."""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spec.errors import ConfigError
+from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_bytes
+from spec.units import US
+
+GZIP = b"\x1f\x8b"
+HEAD_BYTES = 2**16
+STEP = re.compile(r"ProfilerStep#(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A complete event; ``thread`` is of a process or a device, ``args`` as the profiler wrote them."""
+
+    name: str
+    category: str
+    thread: tuple[str, str]
+    start_s: float
+    seconds: float
+    args: Mapping[str, Any]
+
+    @property
+    def end_s(self) -> float:
+        """When it ended."""
+        return self.start_s + self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Events by start; ``steps`` are those of profiler.step(). ``rank`` and ``world_size`` are None where the file does
+    not say them."""
+
+    path: Path
+    events: Sequence[Event]
+    steps: Sequence[Event]
+    rank: int | None
+    world_size: int | None
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as the profiler's traces do; False for one that cannot be read."""
+    try:
+        with path.open("rb") as handle:
+            start = handle.read(HEAD_BYTES)
+    except OSError:
+        return False
+    return start.startswith(GZIP) or b'"traceEvents"' in start or b'"schemaVersion"' in start
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace of a file. Raises ConfigError for what is none, and for one without a step."""
+    try:
+        plain = json.loads(_plain(path))
+    except (UnreadableFileError, ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
+        raise _no_trace(path, str(error)) from error
+    rows = plain.get("traceEvents") if isinstance(plain, dict) else None
+    if not isinstance(rows, list):
+        raise _no_trace(path, "no traceEvents")
+    events = sorted((one for row in rows if (one := _event(path, row))), key=lambda one: one.start_s)
+    steps = [one for one in events if one.category == "user_annotation" and STEP.fullmatch(one.name)]
+    if not steps:
+        raise ConfigError(
+            where=str(path),
+            key="steps",
+            value=0,
+            allowed="a trace of whole steps: profiler.step() after each",
+        )
+    told = plain.get("distributedInfo")
+    told = told if isinstance(told, dict) else {}
+    return Trace(
+        path=path,
+        events=events,
+        steps=steps,
+        rank=_whole(told.get("rank")),
+        world_size=_whole(told.get("world_size")),
+    )
+
+
+def _plain(path: Path) -> bytes:
+    """The file's text, unpacked; no more of it than MOST_MEASURED_BYTES."""
+    found = read_bytes(path, MOST_MEASURED_BYTES)
+    if not found.startswith(GZIP):
+        return found
+    with gzip.open(path, "rb") as handle:
+        text = handle.read(MOST_MEASURED_BYTES + 1)
+    if len(text) > MOST_MEASURED_BYTES:
+        raise UnreadableFileError(f"is larger than {MOST_MEASURED_BYTES} bytes unpacked")
+    return text
+
+
+def _event(path: Path, row: object) -> Event | None:
+    """A complete event; None for the marks and names of rows between them. ConfigError for one without its times."""
+    if not isinstance(row, dict) or row.get("ph") != "X":
+        return None
+    start_us, took_us, args = _number(row.get("ts")), _number(row.get("dur")), row.get("args", {})
+    if start_us is None or took_us is None or took_us < 0 or not isinstance(args, dict):
+        raise _no_trace(path, f"an event without start and duration: {str(row.get('name'))[:40]!r}")
+    return Event(
+        name=str(row.get("name", "")),
+        category=str(row.get("cat", "")),
+        thread=(str(row.get("pid")), str(row.get("tid"))),
+        start_s=start_us * US,
+        seconds=took_us * US,
+        args=args,
+    )
+
+
+def _number(value: object) -> float | None:
+    """Microseconds that can be added; None for anything else."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else None
+
+
+def _whole(value: object) -> int | None:
+    """A number that older profilers wrote in quotes."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def _no_trace(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        where=str(path), key="result", value=path.name, allowed=f"a Chrome trace of torch.profiler ({why})"
+    )

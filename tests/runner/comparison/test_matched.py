@@ -1,0 +1,181 @@
+"""Launches matched to operations: a run that is made of what is expected is known again, whatever it leaves out."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.comparison.beside import Beside, beside, lines
+from runner.comparison.expected import Expected, expected_step
+from runner.comparison.matched import matched
+from runner.traces.launches import launches
+from runner.traces.ran import BACKWARD, FORWARD, Key, Part, Ran, collective_key, product_key
+from runner.traces.trace_file import read_trace
+from solver.opening import open_question
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from solver.request import Request
+from solver.typed_plan import parse_plan, plan_of
+from tests.runner.traces.made_traces import trace_of
+from workload.build import stage_works
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def asked() -> tuple[Question, Plan]:
+    """Two stages of two tensor-parallel ranks."""
+    request = Request(
+        root=ROOT,
+        config=ROOT / "configs" / "tiny_internlm2.py",
+        world_size=4,
+        global_batch_tokens=2048,
+        cluster="h100-sxm",
+        framework="megatron",
+        missing="modelled",
+    )
+    question = open_question(request).question
+    return question, plan_of(parse_plan("tp=2,pp=2,strategy=fsp,micro_batch=1"), question, "--plan")
+
+
+def compared(asked: tuple[Question, Plan], path: Path, *, shapes: bool) -> Beside:
+    expected = expected_step(*asked, 0)
+    path.write_text(json.dumps(trace_of(expected, slower=2.0, shapes=shapes)))
+    trace = read_trace(path)
+    found = launches(trace)
+    return beside("made", expected, found.ran, found.num_steps, found.idle_s)
+
+
+def test_every_operation_of_a_gpus_trace_is_known_again(asked: tuple[Question, Plan], tmp_path: Path) -> None:
+    one = compared(asked, tmp_path / "a.json", shapes=True)
+    assert (one.num_steps, one.matched_share) == (2, 1.0)
+    assert (list(one.matched.only_expected), list(one.matched.only_ran)) == ([], [])
+    assert all(pair.ratio == pytest.approx(2.0, rel=1e-3) for pair in one.matched.pairs)
+    for part, expected_s in one.expected_s.items():
+        assert one.ran_s[part] == pytest.approx(2 * expected_s, rel=1e-3)
+    # tp's four collectives a layer and pass, and the messages both ways: 2 layers, 8 micro-batches on this stage
+    counts = {
+        (pair.key.what, pair.axis): pair.expected_count for pair in one.collectives if pair.axis == "pp"
+    }
+    assert counts == {("p2p", "pp"): 2 * 8}
+    assert one.idle_s is not None
+
+
+def test_what_names_no_shape_is_known_by_its_order(asked: tuple[Question, Plan], tmp_path: Path) -> None:
+    one = compared(asked, tmp_path / "a.json", shapes=False)
+    products = [pair for pair in one.matched.pairs if pair.key.part is Part.PRODUCT]
+    assert {pair.how for pair in products} == {"by order"}
+    assert all(pair.ratio == pytest.approx(2.0, rel=1e-3) for pair in products)
+    assert (list(one.matched.only_expected), list(one.matched.only_ran)) == ([], [])
+
+
+def test_the_last_stage_has_the_head(asked: tuple[Question, Plan]) -> None:
+    labels = [{one.label for one in expected_step(*asked, rank)} for rank in range(4)]
+    assert labels[0] == labels[1] != labels[2] == labels[3]
+    assert "forward head.logits" in labels[2] - labels[0]
+
+
+def test_the_expected_step_is_the_priced_one(asked: tuple[Question, Plan]) -> None:
+    """Six products of a stage's two layers and 8 micro-batches and their gradients: 6 N T, with N the weights of products
+    on a rank and T the step's tokens of it (arXiv 2001.08361 sec. 2.1)."""
+    flops = 0.0
+    for one in expected_step(*asked, 0):
+        if one.key.shape is not None and one.key.part is Part.PRODUCT:
+            batch, low, inner, high = one.key.shape
+            flops += 2.0 * batch * low * inner * high * one.count
+    weights = 2 * (256 * 512 + 256 * 256 + 3 * 256 * 896) / 2
+    assert flops == pytest.approx(6 * weights * 8 * 256)
+
+
+def test_every_second_priced_is_expected(asked: tuple[Question, Plan]) -> None:
+    work = stage_works(*asked)[-1]
+    priced_s = work.num_micro * (
+        sum(n * item.seconds for n, item in work.per_micro_batch()) + work.hops * work.hop_s
+    )
+    priced_s += sum(item.seconds for item in work.step)
+    assert sum(one.seconds * one.count for one in expected_step(*asked, 2)) == pytest.approx(
+        priced_s, rel=1e-9
+    )
+
+
+def want(key: Key, label: str, seconds: float = 1.0, count: int = 1) -> Expected:
+    return Expected(key=key, label=label, axis="tp", seconds=seconds, count=count)
+
+
+def ran(*keys: Key, seconds: float = 2.0) -> list[Ran]:
+    return [Ran(key=key, name="mm", start_s=float(at), seconds=seconds) for at, key in enumerate(keys)]
+
+
+QKV = product_key(1, 64, 256, 512, FORWARD)
+Q, K = product_key(1, 64, 256, 256, FORWARD), product_key(1, 64, 256, 128, FORWARD)
+
+
+def test_queries_keys_and_values_apart_are_one_product() -> None:
+    found = matched([want(QKV, "qkv")], ran(K, Q, K), 1)
+    (pair,) = found.pairs
+    assert (pair.how, pair.ran_s, pair.ran_count, pair.ratio) == ("ran as 3 products", 6.0, 1, 6.0)
+    assert not found.only_ran
+    # what adds up to something else is no part of it
+    found = matched([want(QKV, "qkv")], ran(Q, K), 1)
+    assert ([one.label for one in found.only_expected], len(found.only_ran)) == (["qkv"], 2)
+
+
+def test_gradients_of_products_apart_add_up_in_another_side() -> None:
+    input_grad, weight_grad = product_key(1, 64, 512, 256, BACKWARD), product_key(1, 512, 64, 256, BACKWARD)
+    parts = [product_key(1, 64, inner, 256, BACKWARD) for inner in (256, 128, 128)]
+    parts += [product_key(1, rows, 64, 256, BACKWARD) for rows in (256, 128, 128)]
+    found = matched([want(input_grad, "dx"), want(weight_grad, "dw")], ran(*parts), 1)
+    assert [(pair.label, pair.how) for pair in found.pairs] == [
+        ("dx", "ran as 3 products"),
+        ("dw", "ran as 3 products"),
+    ]
+    assert not found.only_ran
+
+
+def test_as_many_launches_as_operations_are_paired_one_by_one() -> None:
+    key = collective_key("all_gather", 64, 2)
+    launched = [replace(one, seconds=float(at)) for at, one in enumerate(ran(*[key] * 6))]
+    found = matched([want(key, "first"), want(key, "second", count=2)], launched, 2)
+    assert {pair.label: (pair.ran_count, pair.ran_s) for pair in found.pairs} == {
+        "first": (1, (0 + 3) / 2),
+        "second": (2, (1 + 2 + 4 + 5) / 2),
+    }
+
+
+def test_too_few_and_too_many_are_left_over() -> None:
+    key, other = collective_key("all_gather", 64, 2), collective_key("all_gather", 64, 4)
+    found = matched([want(key, "a"), want(key, "b"), want(key, "c")], ran(key, key), 1)
+    assert [pair.label for pair in found.pairs] == ["a", "b"]
+    assert [(one.label, one.count) for one in found.only_expected] == [("c", 1)]
+    found = matched([want(key, "a")], ran(key, key, other), 1)
+    assert Counter((one.key, one.count) for one in found.only_ran) == {(key, 1): 1, (other, 1): 1}
+
+
+def test_gradients_cut_into_other_buckets_are_one_reduction() -> None:
+    whole = collective_key("all_reduce", 4000, 8)
+    parts = [collective_key("all_reduce", size, 8) for size in (2500, 1480)]
+    (pair,) = matched([want(whole, "gradients")], ran(*parts), 1).pairs
+    assert (pair.how, pair.expected_s, pair.ran_s) == ("cut otherwise, as many bytes", 1.0, 4.0)
+    less = matched([want(whole, "gradients")], ran(parts[0]), 1)
+    assert (len(less.pairs), len(less.only_expected), len(less.only_ran)) == (0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "seconds", "said"),
+    [
+        (2**20, (9.0, 9.0), "always: bandwidth"),
+        (2**10, (9.0, 9.0), "always: latency"),
+        (2**20, (1.0, 9.0), "its fastest 1.00 x: ranks come late"),
+        (2**20, (0.5, 0.5), "its curve is too slow"),
+        (2**20, (1.2, 1.1), ""),
+    ],
+)
+def test_what_a_gap_suggests(size_bytes: int, seconds: tuple[float, float], said: str) -> None:
+    key = collective_key("all_reduce", size_bytes, 8)
+    launched = [replace(one, seconds=each) for one, each in zip(ran(key, key), seconds, strict=True)]
+    words = lines(beside("made", [want(key, "a", count=2)], launched, 1))
+    suggested = [line for line in words if line.startswith("all_reduce of")]
+    assert len(suggested) == bool(said)
+    assert all(said in line for line in suggested)

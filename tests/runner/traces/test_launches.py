@@ -1,0 +1,170 @@
+"""What a trace's steps launched."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.traces.launches import Launches, launches
+from runner.traces.names import kernel_part
+from runner.traces.ran import Part, collective_key
+from runner.traces.trace_file import Event, Trace, read_trace
+
+REAL = Path(__file__).with_name("tp2_of_gloo.trace.json.gz")
+"""One step of ``train --plan tp=2,strategy=msp --seq_len 64 --micro_batches 1 --dtype fp32 --trace`` of
+configs/tiny_internlm2.py on two processes (torch 2.13, Gloo): rank 0, its times rounded, what nobody reads left out."""
+
+
+def event(name: str, start_us: float, took_us: float, category: str = "cpu_op", **args: Any) -> Event:
+    device = category in ("kernel", "gpu_memcpy")
+    thread = ("0", "7") if device else ("1", "2" if name.startswith("gloo:") else "1")
+    return Event(
+        name=name,
+        category=category,
+        thread=thread,
+        start_s=start_us * 1e-6,
+        seconds=took_us * 1e-6,
+        args=args,
+    )
+
+
+def found(*events: Event, warmup: int = 0) -> Launches:
+    steps = [event(f"ProfilerStep#{number}", 100.0 * number, 100.0, "user_annotation") for number in range(2)]
+    every = sorted([*steps, *events], key=lambda one: (one.start_s, -one.seconds))
+    trace = Trace(path=Path("x"), events=every, steps=steps, rank=0, world_size=2)
+    return launches(trace, warmup)
+
+
+def test_a_real_step_on_two_processes() -> None:
+    """The model has 4 layers of 256 channels, 8 heads of 32, 4 of keys and values, 896 in the feed-forward layer and 1024
+    words; each of two ranks has half of each, and a step 64 tokens."""
+    ran = launches(read_trace(REAL)).ran
+    counts = Counter(one.key for one in ran)
+    # fp32 activations of 64 tokens; Korthikanti 2022 sec. 4.2.2: four each a layer, and the ends' two
+    assert counts[collective_key("all_gather", 64 * 256 * 4, None)] == 4 * 4 + 2
+    assert counts[collective_key("reduce_scatter", 64 * 256 * 4, None)] == 4 * 4 + 2
+    shapes = Counter((one.key.direction, one.key.shape) for one in ran if one.key.part is Part.PRODUCT)
+    assert shapes[("forward", (1, 64, 256, 128))] == 4  # queries: 4 heads of 32 on a rank
+    assert shapes[("forward", (1, 64, 256, 64))] == 8  # keys and values
+    assert shapes[("forward", (1, 64, 256, 448))] == 8  # gate and up
+    assert shapes[("forward", (1, 64, 256, 512))] == 1  # half of the words
+    # 7 products a layer and the head, each with two gradients
+    assert sum(counts for (way, _), counts in shapes.items() if way == "forward") == 7 * 4 + 1
+    assert sum(counts for (way, _), counts in shapes.items() if way == "backward") == 2 * (7 * 4 + 1)
+    heads = Counter((one.key.direction, one.key.shape) for one in ran if one.key.part is Part.ATTENTION)
+    assert heads == {("forward", (64 * 4 * 32,)): 4, ("backward", (64 * 4 * 32,)): 4}
+
+
+def test_a_processors_operations_count_without_what_they_call() -> None:
+    ran = found(
+        event("aten::linear", 10, 40),
+        event("aten::addmm", 12, 30, **{"Input Dims": [[8], [4, 2], [2, 8]]}),
+        event("aten::expand", 13, 5),
+        event("Optimizer.step#AdamW.step", 60, 20, "user_annotation"),
+        event("aten::mul", 61, 6),
+        event("aten::copy_", 62, 2),
+    ).ran
+    by_name = {one.name: (one.key.part, round(one.seconds * 1e6)) for one in ran}
+    assert by_name == {
+        "aten::linear": (Part.KERNEL, 10),
+        "aten::addmm": (Part.PRODUCT, 30),
+        "aten::mul": (Part.OPTIMIZER, 4),
+        "aten::copy_": (Part.OPTIMIZER, 2),
+    }
+    assert next(one.key.shape for one in ran if one.name == "aten::addmm") == (1, 4, 2, 8)
+
+
+def test_gloos_work_is_the_time_of_the_call_before_it() -> None:
+    dims: dict[str, Any] = {"Input Dims": [[10], [20], [], []], "Input type": ["float", "float", "", ""]}
+    listed: dict[str, Any] = {"Input Dims": [[[3, 4]], []], "Input type": ["TensorList", ""]}
+    ran = found(
+        event("c10d::_reduce_scatter_base_", 10, 4, **dims),
+        event("gloo:all_reduce", 12, 50, "user_annotation", **{"Input type": ["float"]}),
+        event("aten::copy_", 13, 20, "cpu_op"),
+        event("c10d::allreduce_", 70, 2, **listed),
+        event("gloo:all_reduce", 71, 9, "user_annotation", **{"Input type": ["c10::BFloat16"]}),
+        event("c10d::barrier", 85, 9),
+    ).ran
+    told = [(one.key, round(one.seconds * 1e6)) for one in ran if one.key.part is Part.COLLECTIVE]
+    assert told == [
+        (collective_key("reduce_scatter", 80, None), 50),
+        (collective_key("all_reduce", 24, None), 9),
+    ]
+
+
+def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None:
+    """The device runs behind the host: a kernel of the first step ends in the second."""
+    dims: dict[str, Any] = {"Input Dims": [[4, 2], [2, 8]]}
+    made = (
+        event("autograd::engine::evaluate_function: MmBackward0", 10, 30),
+        event("aten::mm", 12, 10, **{"External id": 5}, **dims),
+        event("nvjet_tst_64x8", 150, 20, "kernel", **{"External id": 5}),
+        event("void cublasLt::splitKreduce_kernel<32>", 170, 4, "kernel", **{"External id": 5}),
+        event("_Linear", 45, 10, **{"External id": 6}),
+        event("nvjet_tst_64x16", 176, 10, "kernel", **{"External id": 6}),
+        event("void cublasLt::splitKreduce_kernel<32>", 186, 3, "kernel", **{"External id": 6}),
+        event("Memcpy DtoD", 190, 1, "gpu_memcpy"),
+    )
+    whole = found(*made)
+    told = [(one.key.part, one.key.direction, one.key.shape, round(one.seconds * 1e6)) for one in whole.ran]
+    assert told == [
+        (Part.PRODUCT, "backward", (1, 4, 2, 8), 24),
+        (Part.PRODUCT, "forward", None, 13),
+        (Part.KERNEL, None, None, 1),
+    ]
+    assert whole.idle_s == pytest.approx((200 - 38) / 2 * 1e-6)
+    assert len(found(*made, warmup=1).ran) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "expected"),
+    [
+        (
+            "ncclDevKernel_AllGather_RING_LL(x)",
+            {"Collective name": "_allgather_base"},
+            ("all_gather", 400, 8),
+        ),
+        ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_allv"}, ("all2all", 400, 8)),
+        ("ncclDevKernel_SendRecv(x)", {"Collective name": "recv"}, ("p2p", 400, 8)),
+        (
+            "ncclKernel_AllReduce_RING_LL_Sum_half(x)",
+            {"Collective name": "allreduce"},
+            ("all_reduce", 400, 8),
+        ),
+    ],
+)
+def test_what_nccl_says(name: str, args: dict[str, Any], expected: tuple[str, int, int]) -> None:
+    told = {"In msg nelems": 100, "Out msg nelems": 200, "Group size": 8, "dtype": "BFloat16"}
+    (one,) = found(event(name, 10, 5, "kernel", **args, **told)).ran
+    assert (one.key.what, one.key.size_bytes, one.key.ranks) == expected
+
+
+def test_a_kernel_of_nccl_that_says_nothing() -> None:
+    (one,) = found(event("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)", 10, 5, "kernel")).ran
+    assert one.key == collective_key("reduce_scatter", None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("nvjet_tst_320x128_64x3_1x2_h_bz_coopB_TNT", Part.PRODUCT),
+        ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn", Part.PRODUCT),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<X>>(X)", Part.PRODUCT),
+        ("void flash::flash_bwd_dot_do_o_kernel<X>(Flash_bwd_params)", Part.ATTENTION),
+        (
+            "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<X>>>",
+            Part.ATTENTION,
+        ),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", Part.ATTENTION),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(X)", Part.ATTENTION),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<X>(X)", Part.OPTIMIZER),
+        ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0", Part.KERNEL),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
+            Part.KERNEL,
+        ),
+    ],
+)
+def test_names_of_kernels(name: str, part: Part) -> None:
+    assert kernel_part(name) is part

@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3 python3.13 python3.12 python3.11 python3.14 python
 
-.PHONY: help search test lint types env env-dev clean
+.PHONY: help search test lint types env env-dev env-nightly clean
 .DEFAULT_GOAL := help
 # Two goals at once would install into one environment at the same time.
 .NOTPARALLEL:
@@ -45,6 +45,7 @@ types: env-dev
 
 env: $(VENV)/installed
 env-dev: $(VENV)/installed-dev
+env-nightly: $(VENV)/installed-nightly
 
 # A stamp is newer than the requirements it was made from, so nothing is installed twice.
 $(VENV)/installed: requirements.txt | $(BIN)/pip
@@ -54,6 +55,10 @@ $(VENV)/installed: requirements.txt | $(BIN)/pip
 $(VENV)/installed-dev: requirements-dev.txt requirements.txt | $(BIN)/pip
 	$(BIN)/python -m pip install -r requirements-dev.txt
 	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-nightly: requirements-nightly.txt $(VENV)/installed-dev | $(BIN)/pip
+	$(BIN)/python -m pip install -r requirements-nightly.txt
+	@touch $@
 
 $(BIN)/pip:
 	@set -e; \

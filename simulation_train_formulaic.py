@@ -20,6 +20,7 @@ from solver.page.written_page import check_page_can_be_made
 from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
 from spec.errors import ConfigError
 from spec.program.outputs import check_outputs
+from spec.program.parquet import check_parquet
 from spec.program.shipped import shipped_folder
 from spec.readers.read_config import config_file
 from spec.settings.job import job_settings
@@ -137,7 +138,12 @@ def check_options(options: argparse.Namespace) -> None:
             allowed="the profile in which to keep what is measured",
         )
     check_page_can_be_made(options.report)
-    files = {f"--{name}": getattr(options, name) for name in ("json", "csv", "write_cases", "export_simai")}
+    if options.parquet:
+        check_parquet("--parquet")
+    files = {
+        f"--{name}": getattr(options, name)
+        for name in ("json", "csv", "parquet", "write_cases", "export_simai")
+    }
     check_outputs(
         files | {f"--export_{name}": path for name, path in launch_files(options).items()},
         folders={
@@ -162,6 +168,7 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
 
 def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
+    from solver.decision.obstacles import obstacles
     from solver.opening import open_asked
     from solver.report.asked_reasons import (
         priced_reasons,
@@ -171,7 +178,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     )
     from solver.report.asked_sweep import print_run, run_asked
     from solver.report.result_files import write_json
-    from solver.report.shown import obstacles, priced, searched
+    from solver.report.shown import priced, searched
     from solver.report.tables import question_lines
     from solver.typed_plan import parse_plan
     from workload.settings.launch import check_exports
@@ -221,6 +228,8 @@ def hand_on(options: argparse.Namespace, opened: "Opened", answers: "Sequence[An
 
     if options.csv:
         write_csv(options.csv, answers)
+    if options.parquet:
+        write_every_plan(options.parquet, opened)
     if options.write_cases:
         write_look_ups(options.write_cases, opened, answers)
     if options.rank > len(answers):
@@ -237,6 +246,16 @@ def hand_on(options: argparse.Namespace, opened: "Opened", answers: "Sequence[An
     if files := launch_files(options):
         launch_settings(opened, chosen, files)
     return chosen
+
+
+def write_every_plan(path: Path, opened: "Opened") -> None:
+    """All plans that fit, priced."""
+    from solver.report.frames import frame_of_columns, write_parquet
+    from solver.surface.reply import Reply
+
+    plans = Reply(opened=opened).every_plan()
+    write_parquet(path, frame_of_columns(plans))
+    print(f"\n{path}: {len(plans['step_s']):,} plans that fit, fastest first")
 
 
 def write_look_ups(path: Path, opened: "Opened", answers: "Sequence[Answer]") -> None:

@@ -1,1 +1,64 @@
-"""Choosing a plan: price every one from the curves, keep what fits, rank and explain. CPU only."""
+"""Choosing a plan: price every one from the curves, keep what fits, rank and explain. CPU only.
+
+From Python (docs/api.md): ``ask`` and ``sweep``, and ``to_frame`` of what they find. They are imported when they are first
+used, as a file of this package must not wait for all others.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from solver.answer.answer import Answer
+    from solver.decision.explained import Explained
+    from solver.decision.sweep import SweepRow
+    from solver.report.frames import to_frame, write_parquet
+    from solver.search import SearchResult
+    from solver.surface.asking import ask, sweep
+    from solver.surface.reply import Reply
+    from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, ProfileError, UserError
+
+__all__ = [
+    "Answer",
+    "ConfigError",
+    "Explained",
+    "MissingCurveError",
+    "NoFeasiblePlanError",
+    "ProfileError",
+    "Reply",
+    "SearchResult",
+    "SweepRow",
+    "UserError",
+    "ask",
+    "sweep",
+    "to_frame",
+    "write_parquet",
+]
+
+_HOMES = {
+    "solver.answer.answer": ("Answer",),
+    "solver.decision.explained": ("Explained",),
+    "solver.decision.sweep": ("SweepRow",),
+    "solver.report.frames": ("to_frame", "write_parquet"),
+    "solver.search": ("SearchResult",),
+    "solver.surface.asking": ("ask", "sweep"),
+    "solver.surface.reply": ("Reply",),
+    "spec.errors": (
+        "ConfigError",
+        "MissingCurveError",
+        "NoFeasiblePlanError",
+        "ProfileError",
+        "UserError",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of ``__all__``, from where it is made."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -121,6 +121,9 @@ def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> N
         help="write everything as one page for a browser, DIR/index.html (needs jinja2)",
     )
     out.add_argument(
+        "--parquet", type=Path, help="write every plan that fits, priced, to this file (needs pyarrow)"
+    )
+    out.add_argument(
         "--write_cases",
         type=Path,
         help="write the look-ups that the plans shown hang on, heaviest first, for gen_profiler_data.py --cases",

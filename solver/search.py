@@ -31,6 +31,10 @@ LEAST_SHARE = 0.75
 MOST_PARTLY_RECOMPUTED = 300
 
 
+Found = tuple[int, dict[str, int], str, float]
+"""Plans seen, how many fell for each reason, the nearest miss, and when the search began (time.perf_counter)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """The answer to a search.
@@ -72,6 +76,18 @@ def search(
 
     Raises NoFeasiblePlanError when no plan is left, with the reasons and the nearest miss.
     """
+    return _answered(question, *contested(question, space, top_k=top_k, tick=tick, everything=everything))
+
+
+def contested(
+    question: Question,
+    space: Space,
+    *,
+    top_k: int = 10,
+    tick: Callable[[], None] = lambda: None,
+    everything: bool = False,
+) -> tuple[Contest, Found]:
+    """The plans of the space that fit, with what is priced of them, and what was found on the way; as ``search``."""
     began = time.perf_counter()
     entrants: list[Entrants] = []
     rejected: dict[str, int] = {}
@@ -99,7 +115,7 @@ def search(
         seen += sum(len(one.needed_bytes) for one in partly)
         contest = Contest([*contest.entrants, *partly], top_k, everything=everything)
         contest.decide()
-    return _answered(question, contest, (seen, rejected, miss.words, began))
+    return contest, (seen, rejected, miss.words, began)
 
 
 def _entered(question: Question, plans: PlanTable) -> Entrants:
@@ -186,11 +202,11 @@ def _answer(question: Question, priced: PricedTable, row: int, used: float) -> A
             used,
         ),
         slowest=slowest_stage(question.model, priced.table.stages, int(cost.stage[0]), plan.pp),
-        interval_s=_interval_s(question, cost),
+        interval_s=interval_s(question, cost),
     )
 
 
-def _interval_s(question: Question, cost: StepCost) -> tuple[FloatArray, FloatArray]:
+def interval_s(question: Question, cost: StepCost) -> tuple[FloatArray, FloatArray]:
     """The 80 % interval of the steps (solver.answer.interval)."""
     if question.calibration:
         return calibrated_interval(cost.step_s, question.calibration.residual_std)
@@ -198,9 +214,7 @@ def _interval_s(question: Question, cost: StepCost) -> tuple[FloatArray, FloatAr
     return interval_of(cost.step_s, relative_std(causes(cost.parts, cost.standard_error_s, narrow=narrow)))
 
 
-def _answered(
-    question: Question, contest: Contest, found: tuple[int, dict[str, int], str, float]
-) -> SearchResult:
+def _answered(question: Question, contest: Contest, found: Found) -> SearchResult:
     """The answers of what was decided."""
     seen, rejected, miss, began = found
     ranked, groups = contest.ranked(), contest.groups()

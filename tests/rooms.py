@@ -54,6 +54,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "cluster_times",
         "opening",
         "decision",
+        "surface",
         "report",
         "page",
         "calibrate",

@@ -75,6 +75,16 @@ def test_pins_lie_in_the_declared_ranges(file: str, declared) -> None:
         assert wanted[name].specifier.contains(exact.version), f"{requirement} is outside {wanted[name]}"
 
 
+def test_nightly_adds_optional_parts() -> None:
+    extras = project()["project"]["optional-dependencies"]
+    wanted = ranges([*extras["notebook"], *extras["parquet"]])
+    pinned = pins("requirements-nightly.txt")
+    assert set(pinned) == set(wanted)
+    assert all(wanted[name].specifier.contains(str(one.specifier)[2:]) for name, one in pinned.items())
+    assert "env-nightly" in make_targets()
+    assert "step env-nightly" in text_of(".ci/run")
+
+
 def test_torch_is_the_version_the_readme_promises() -> None:
     assert str(pins("requirements.txt")["torch"].specifier) == "==2.13.0"
 

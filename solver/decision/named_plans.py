@@ -44,9 +44,15 @@ def priced_if_written(named: NamedPlan, question: Question) -> NamedPlan:
     """
     if named.written is None:
         return named
-    plan = plan_of(named.written, question, named.option)
-    check_order(plan, question, named.option)
-    return replace(named, answer=price_plan(question, PlanTable.of(plan))[0])
+    return replace(named, answer=answer_written(named.written, question, named.option))
+
+
+def answer_written(written: WrittenPlan, question: Question, where: str) -> Answer:
+    """The answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where there is no order of
+    work or no world for it."""
+    plan = plan_of(written, question, where)
+    check_order(plan, question, where)
+    return price_plan(question, PlanTable.of(plan))[0]
 
 
 def answer_named(named: NamedPlan, shown: Sequence[Answer]) -> Answer:

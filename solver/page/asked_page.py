@@ -2,12 +2,13 @@
 
 import argparse
 
+from solver.decision.obstacles import obstacles
 from solver.opening import Opened
 from solver.page.pages import Told, best_row, plans_page, sweep_page
 from solver.page.plan_sections import Ranked
 from solver.page.written_page import write_page
 from solver.report.asked_sweep import REPLANNED, SweepShown, judged_run, run_asked
-from solver.report.shown import Shown, obstacles
+from solver.report.shown import Shown
 from solver.report.swept import cost_line, goodput_line, replanned_table, swept_table
 from solver.report.tables import question_lines
 

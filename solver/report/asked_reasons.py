@@ -10,12 +10,12 @@ from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
 from solver.decision.explained import explained
 from solver.decision.named_plans import NamedPlan, answer_named, named_plan, priced_if_written
+from solver.decision.obstacles import obstacles
 from solver.decision.sensitivity import sensitivities
 from solver.opening import Opened
 from solver.report.beside import sensitivity_lines, sensitivity_record
 from solver.report.reasons import compared_lines, explained_lines, why_not_lines
 from solver.report.result_files import answer_record
-from solver.report.shown import obstacles
 from solver.request import Asked, Request
 from spec.errors import ConfigError
 from spec.settings.plan import WrittenPlan

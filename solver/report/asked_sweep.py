@@ -41,6 +41,7 @@ OF_ONE_PLAN = (
     "explain",
     "why_not",
     "compare",
+    "parquet",
     "write_cases",
     "draw_heatmap",
     "measure_missing",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from solver.answer.answer import Answer
+from solver.answer.columns import answer_values
 from solver.decision.ranking import Judged
 from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
@@ -88,16 +89,10 @@ def write_sweep_csv(path: Path, rows: Sequence[Judged]) -> None:
 
 
 def answer_columns(answer: Answer) -> dict[str, str]:
-    """A plan's line of a table, by column."""
-    totals = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "tgs", "mfu")
-    seconds = ("step_s", "standard_error_s", "interval_low_s", "interval_high_s")
+    """A plan's line of a table, by column: its keys as they are typed, numbers in full."""
+    keys = plan_settings()
     return {
-        **{key: typed(getattr(answer.plan.written, key)) for key in plan_settings()},
-        "dp": str(answer.plan.dp),
-        **{name: repr(getattr(answer, name)) for name in seconds},
-        **{f"{part}_s": repr(value) for part, value in answer.parts_s.items()},
-        **{f"{term}_bytes": repr(value) for term, value in answer.memory_bytes.items()},
-        **{total: repr(getattr(answer, total)) for total in totals},
+        name: typed(value) if name in keys else repr(value) for name, value in answer_values(answer).items()
     }
 
 

@@ -6,23 +6,19 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from solver.answer.answer import Answer
-from solver.answer.believable import check_believable
-from solver.decision.best_plans import best_plans
-from solver.memory.device_memory import limit_bytes, usable_bytes
-from solver.memory.shortfall import nearly_all_words, needs_words, retries_words
+from solver.decision.obstacles import obstacles
+from solver.memory.device_memory import usable_bytes
+from solver.memory.shortfall import nearly_all_words, retries_words
 from solver.opening import Opened
-from solver.plans.constraints import constraint_rules
-from solver.plans.plan_table import PlanTable
-from solver.plans.space import NO_CONSTRAINTS, full_space
+from solver.plans.space import full_space
 from solver.question import Question
 from solver.report import tables as report
 from solver.report.beside import beside_lines, beside_record
 from solver.report.explain import why
 from solver.report.result_files import answer_record, question_record, search_record
-from solver.search import SearchResult, price_plan
-from solver.typed_plan import broken_rules, check_order, plan_of
+from solver.search import SearchResult
+from solver.surface.reply import Reply
 from spec.errors import ConfigError
-from spec.settings.constraints import Constraints
 from spec.settings.plan import WrittenPlan
 
 
@@ -40,8 +36,7 @@ def searched(options: argparse.Namespace, opened: Opened) -> Shown:
     question = opened.question
     blocks = len(full_space(question.model, question.job).blocks)
     with tqdm(total=blocks, desc="search", unit="block", disable=None, leave=False) as bar:
-        result = best_plans(question, opened.constraints, top_k=options.top_k, tick=bar.update)
-    check_believable((*result.best, *result.best_of_mode.values(), *result.pareto), opened.source)
+        result = Reply(opened=opened).search(top_k=options.top_k, tick=bar.update)
     print_search(opened, result)
     record = search_record(question, result, opened.constraints)
     record |= beside_record(result, usable_bytes(question.cluster))
@@ -93,12 +88,8 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
             allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
         )
     where = "--plan" if options.plan else opened.config.path
-    plan = plan_of(written, question, where)
-    check_order(plan, question, where)
-    answers = price_plan(question, PlanTable.of(plan))
-    answer = answers[0]
-    check_believable(answers, opened.source)
-    print(report.plans_table(answers), end="\n\n")
+    answer = Reply(opened=opened).price(written, where=where)
+    print(report.plans_table([answer]), end="\n\n")
     print("why")
     for line in why(answer, {}):
         print(f"  {line}")
@@ -106,14 +97,4 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
     for reason in obstacles(question, answer, opened.constraints):
         print(f"not feasible: {reason}")
     print(report.internlm_dict(answer, question.job))
-    return Shown(answers=answers, record=question_record(question) | {"plan": answer_record(answer)})
-
-
-def obstacles(
-    question: Question, answer: Answer, constraints: Constraints = NO_CONSTRAINTS
-) -> tuple[str, ...]:
-    """Why a priced plan is none: rules and constraints that it breaks, and memory."""
-    limit = limit_bytes(question.cluster, constraints)
-    short = needs_words(answer.needed_bytes, limit)
-    broken = broken_rules(question, answer.plan, constraint_rules(constraints))
-    return (*broken, *([short] if answer.needed_bytes > limit else []))
+    return Shown(answers=(answer,), record=question_record(question) | {"plan": answer_record(answer)})

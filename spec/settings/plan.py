@@ -2,6 +2,7 @@
 and launch settings read."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Literal
 
 from spec.presets.registry import PRESETS
@@ -67,6 +68,7 @@ class WrittenPlan:
     """The framework that runs the plan."""
 
 
+@cache
 def plan_settings() -> Settings:
     """Every key of a plan, as it may stand in a file."""
     return settings_of(WrittenPlan)

@@ -1,0 +1,85 @@
+"""Answers as pandas DataFrames, and tables of plans as Parquet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from solver.answer.answer import Answer
+from solver.answer.columns import answer_values
+from solver.decision.explained import Explained
+from solver.decision.sweep import SweepRow, efficiencies
+from solver.search import SearchResult
+from solver.surface.reply import Reply
+from spec.program.kinds import Several, Whole
+from spec.program.parquet import check_parquet
+from spec.replaced_file import replaced_path
+from spec.settings.plan import plan_settings
+from spec.settings.setting import typed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Found = Reply | SearchResult | Explained | Sequence[Answer] | Sequence[SweepRow]
+
+
+def to_frame(found: Found) -> "DataFrame":
+    """A table of what was found: of a Reply every plan that fits, of a search or of answers a row a plan, of a sweep a row a question, of a plan taken
+    apart a row an operation. Seconds, bytes and tokens, with the unit in the column's name.
+
+    Raises NoFeasiblePlanError for a Reply without plans.
+    """
+    if isinstance(found, Reply):
+        return frame_of_columns(found.every_plan())
+    if isinstance(found, SearchResult):
+        return frame_of_columns(_columns([answer_values(answer) for answer in found.best]))
+    if isinstance(found, Explained):
+        return frame_of_columns(_columns([asdict(one) for one in found.operations]))
+    rows = [one for one in found if isinstance(one, SweepRow)]
+    if rows:
+        return frame_of_columns(_columns(_swept(rows)))
+    return frame_of_columns(
+        _columns([answer_values(answer) for answer in found if isinstance(answer, Answer)])
+    )
+
+
+def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":
+    """Columns of a plan in types that hold what is not said: whole numbers as Int64, several words as they are typed."""
+    import pandas as pd
+
+    kinds = {key: setting.kind for key, setting in plan_settings().items()}
+    made = {}
+    for name, values in columns.items():
+        kind = kinds.get(name)
+        if isinstance(kind, Several):
+            made[name] = pd.Series([typed(value) if isinstance(value, tuple) else value for value in values])
+        elif isinstance(kind, Whole):
+            made[name] = pd.Series(list(values), dtype="Int64")
+        else:
+            made[name] = pd.Series(list(values))
+    return pd.DataFrame(made)
+
+
+def write_parquet(path: Path, frame: "DataFrame") -> None:
+    """Write a table of plans, whole or not at all; ConfigError without pyarrow."""
+    check_parquet(str(path))
+    with replaced_path(path) as temporary:
+        frame.to_parquet(temporary, engine="pyarrow", index=False)
+
+
+def _swept(rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
+    """What was varied, with ``asked_`` before its name, the best plan and parallel efficiency, or why there is none."""
+    found = []
+    for row, efficiency in zip(rows, efficiencies(rows), strict=True):
+        values: dict[str, Any] = {f"asked_{axis}": value for axis, value in row.values.items()}
+        if row.answer is not None:
+            values |= answer_values(row.answer) | {"efficiency": efficiency}
+        found.append(values | {"why_none": row.why_none})
+    return found
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """By column of the fullest row; None where a row lacks it."""
+    names = [list(row) for row in rows]
+    fullest = max(names, key=len, default=[])
+    return {name: [row.get(name) for row in rows] for name in fullest}

@@ -1,0 +1,1 @@
+"""Questions asked from Python: what the command line asks, as objects."""

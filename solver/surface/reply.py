@@ -1,0 +1,78 @@
+"""An open question: every plan of it can be searched, priced and explained. The command line asks the same object."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from solver.answer.answer import Answer
+from solver.answer.believable import check_believable
+from solver.decision.best_plans import best_plans
+from solver.decision.explained import Explained, explained
+from solver.decision.named_plans import answer_written
+from solver.decision.obstacles import obstacles
+from solver.opening import Opened
+from solver.search import SearchResult
+from solver.surface.every_plan import every_plan
+from solver.typed_plan import parse_plan
+from spec.settings.plan import WrittenPlan, typed_plan_settings
+from spec.settings.setting import typed
+
+Typed = str | Mapping[str, Any] | WrittenPlan | Answer
+"""A plan: ``"tp=8,pp=4"``, ``{"tp": 8, "pp": 4}``, one that a config writes, or that of an answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """The question, with the times that answer it; they remember the shapes that they priced."""
+
+    opened: Opened
+
+    @cached_property
+    def best(self) -> Answer:
+        """The fastest plan that fits; NoFeasiblePlanError as ``search``."""
+        return self.search().best[0]
+
+    def search(self, *, top_k: int = 10, tick: Callable[[], None] = lambda: None) -> SearchResult:
+        """Every plan that keeps the constraints, the ``top_k`` fastest shown; ``tick`` is called now and then.
+
+        Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change; ProfileError for times that no machine could take.
+        """
+        result = best_plans(self.opened.question, self.opened.constraints, top_k=top_k, tick=tick)
+        self._check(*result.best, *result.best_of_mode.values(), *result.pareto)
+        return result
+
+    def price(self, plan: Typed, *, where: str = "plan") -> Answer:
+        """What a plan takes, whatever it breaks (``obstacles`` says what). Raises ConfigError for what is no plan of this
+        world, naming ``where`` it is written."""
+        if isinstance(plan, Answer):
+            return plan
+        answer = answer_written(written_plan(plan, where), self.opened.question, where)
+        self._check(answer)
+        return answer
+
+    def obstacles(self, plan: Typed) -> tuple[str, ...]:
+        """Why a plan cannot run: rules and constraints that it breaks, and memory; () for one that can."""
+        return obstacles(self.opened.question, self.price(plan), self.opened.constraints)
+
+    def explain(self, plan: Typed) -> Explained:
+        """A plan taken apart: operations, how the step is put together, memory by stage; before any calibration."""
+        return explained(self.opened.question, self.price(plan).plan)
+
+    def every_plan(self) -> dict[str, list[Any]]:
+        """Every plan that fits and keeps the constraints, by column, fastest first (solver.surface.every_plan)."""
+        return every_plan(self.opened.question, self.opened.constraints)
+
+    def _check(self, *answers: Answer) -> None:
+        check_believable(answers, self.opened.source)
+
+
+def written_plan(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> WrittenPlan:
+    """The plan as written; ConfigError for unknown keys and values that they do not take."""
+    if isinstance(plan, WrittenPlan):
+        return plan
+    if isinstance(plan, str):
+        return parse_plan(plan, where)
+    known = typed_plan_settings()
+    words = [f"{key}={typed(value) if key in known else value}" for key, value in plan.items()]
+    return parse_plan(",".join(words), where)

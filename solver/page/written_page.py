@@ -1,16 +1,15 @@
 """Write a page: one HTML file in which everything lies that it shows (jinja2, an optional extra)."""
 
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from solver.page.content import Page
 from spec.errors import ConfigError, ExportError
+from spec.program.version import DISTRIBUTION, VERSION_LINE
 from spec.replaced_file import replaced_file
 
 FILE = "index.html"
-DISTRIBUTION = "parallel-strategy-solver"
 
 
 def check_page_can_be_made(folder: Path | None) -> None:
@@ -47,13 +46,6 @@ def page_text(page: Page) -> str:
     )
     template = environment.get_template("page.html")
     return (
-        template.render(page=page, written=datetime.now(UTC).strftime("%Y-%m-%d"), version=_version()) + "\n"
+        template.render(page=page, written=datetime.now(UTC).strftime("%Y-%m-%d"), version=VERSION_LINE)
+        + "\n"
     )
-
-
-def _version() -> str:
-    """Of the project where it is installed, "" in a checkout."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return ""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.answer.alike import ABOUT_AS_FAST, Alike, grouped
+from solver.pipeline.spans import spans_of
 from solver.plans.plan_table import Plan
-from solver.price import Sized, StageSeconds, StepCost, cost_of, least_ends_s, spans_s, steps_s
+from solver.price import Sized, StageSeconds, StepCost, cost_of, least_ends_s, pipelines, steps_s
 from spec.arrays import BoolArray, FloatArray, IntArray
 
 ROUNDING = 1e-9
@@ -23,11 +24,25 @@ FIRST_ROUND = 4
 
 
 @dataclass(slots=True, kw_only=True)
+class Pipeline:
+    """When the stages of a block's plans end: by a replay, or at the least."""
+
+    table: Sized
+    timed: StageSeconds
+    end_s: FloatArray
+
+    @property
+    def step_s(self) -> FloatArray:
+        """The step of stages that end then."""
+        return steps_s(self.table, self.timed, self.end_s)
+
+
+@dataclass(slots=True, kw_only=True)
 class Entrants:
     """Plans of one block; ``step_s`` is the step where ``played``, else a bound below it."""
 
     table: Sized
-    pipeline: "Pipeline | StepCost"
+    pipeline: Pipeline | StepCost
     needed_bytes: FloatArray
     step_s: FloatArray
     played: BoolArray
@@ -55,41 +70,36 @@ class Entrants:
             played=np.ones(len(table.plans), dtype=np.bool_),
         )
 
-    def play(self, which: BoolArray) -> None:
-        """Replay the pipelines of these plans, not yet played."""
-        if isinstance(self.pipeline, Pipeline) and which.any():
-            self.pipeline.play(which)
-            self.step_s = np.where(which, self.pipeline.step_s, self.step_s)
-            self.played = self.played | which
-
-    def cost(self, shown: BoolArray) -> StepCost:
-        """The cost of all plans, exact in those ``shown``, which were played."""
-        return self.pipeline.cost(shown) if isinstance(self.pipeline, Pipeline) else self.pipeline
+    def rows_of(self, which: BoolArray) -> BoolArray:
+        """The stage rows of these plans."""
+        return which[self.table.stages.plan]
 
 
-@dataclass(slots=True, kw_only=True)
-class Pipeline:
-    """When the stages of a block's plans end: by a replay, or at the least."""
+def play(asked: Sequence[tuple[Entrants, BoolArray]]) -> None:
+    """Replay the pipelines of these plans, not yet played, side by side."""
+    waiting = [
+        (one, one.pipeline, which)
+        for one, which in asked
+        if isinstance(one.pipeline, Pipeline) and which.any()
+    ]
+    ends = spans_of([pipelines(one.table, of.timed, which=which) for one, of, which in waiting])
+    for (one, of, which), end_s in zip(waiting, ends, strict=True):
+        of.end_s = np.where(one.rows_of(which), end_s, of.end_s)
+        one.step_s = np.where(which, of.step_s, one.step_s)
+        one.played = one.played | which
 
-    table: Sized
-    timed: StageSeconds
-    end_s: FloatArray
 
-    @property
-    def step_s(self) -> FloatArray:
-        """The step of stages that end then."""
-        return steps_s(self.table, self.timed, self.end_s)
-
-    def play(self, which: BoolArray) -> None:
-        """Replay these plans."""
-        rows = which[self.table.stages.plan]
-        self.end_s = np.where(rows, spans_s(self.table, self.timed, which=which), self.end_s)
-
-    def cost(self, shown: BoolArray) -> StepCost:
-        """The cost of all plans; what hops cost is told apart in those ``shown``."""
-        rows = shown[self.table.stages.plan]
-        free_s = np.where(rows, spans_s(self.table, self.timed, free=True, which=shown), self.end_s)
-        return cost_of(self.table, self.timed, (self.end_s, free_s))
+def costs(asked: Sequence[tuple[Entrants, IntArray]]) -> list[StepCost]:
+    """The costs of all plans of each table, exact in those of its ``rows`` that are given, which were played: there what
+    hops cost is told apart."""
+    shown = [(one, np.bincount(rows, minlength=len(one.played)) > 0) for one, rows in asked]
+    replayed = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, Pipeline)]
+    free = spans_of([pipelines(one.table, of.timed, free=True, which=which) for one, of, which in replayed])
+    found = {
+        id(one): cost_of(one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s)))
+        for (one, of, which), free_s in zip(replayed, free, strict=True)
+    }
+    return [one.pipeline if isinstance(one.pipeline, StepCost) else found[id(one)] for one, _ in asked]
 
 
 class Contest:
@@ -180,8 +190,7 @@ class Contest:
         return np.asarray(least[faster] > self.needed_bytes, dtype=np.bool_)
 
     def _play(self, which: BoolArray) -> None:
-        for index, one in enumerate(self.entrants):
-            one.play(which[self.owner == index] & ~one.played)
+        play([(one, which[self.owner == index] & ~one.played) for index, one in enumerate(self.entrants)])
 
 
 def pareto(order: IntArray, needed_bytes: FloatArray) -> IntArray:

@@ -17,7 +17,7 @@ from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.least_spans import least_spans_s
-from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, PassTimes, stage_spans_s
+from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, PassTimes, Piped, spans_of
 from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
 from solver.times.checked_step import checked_step
@@ -176,20 +176,20 @@ def _timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes
 def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
     """The step of every plan of the table."""
     timed = stage_seconds(model, job, table, pricer)
-    return cost_of(table, timed, (spans_s(table, timed), spans_s(table, timed, free=True)))
+    end_s, free_end_s = spans_of([pipelines(table, timed), pipelines(table, timed, free=True)])
+    return cost_of(table, timed, (end_s, free_end_s))
 
 
-def spans_s(
+def pipelines(
     table: Sized, timed: StageSeconds, *, free: bool = False, which: BoolArray | None = None
-) -> FloatArray:
-    """Until each stage row's last work, with hops that take no time where they are ``free``; only plans in ``which``
-    are replayed, others are 0."""
+) -> Piped:
+    """The pipelines of the plans in ``which``, None for all, with hops that take no time where they are ``free``."""
     hops = Hops(seconds=np.zeros_like(timed.hops.seconds)) if free else timed.hops
-    return stage_spans_s(table.plans, table.stages, timed.chunk_passes, hops, which=which)
+    return Piped(plans=table.plans, stages=table.stages, passes=timed.chunk_passes, hops=hops, which=which)
 
 
 def least_ends_s(table: Sized, timed: StageSeconds) -> FloatArray:
-    """What ``spans_s`` is never below."""
+    """What no replay of ``pipelines`` is below."""
     plans, stages = table.plans, table.stages
     busy_s = timed.per_micro.seconds * plans.num_micro[stages.plan]
     return least_spans_s(plans, stages, timed.chunk_passes, timed.hops, busy_s)

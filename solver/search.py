@@ -11,7 +11,7 @@ from solver.answer.answer import Answer, answer_of
 from solver.answer.interval import calibrated_interval, causes, interval_of, relative_std
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
-from solver.contest import Contest, Entrants
+from solver.contest import Contest, Entrants, costs
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import needs_words
 from solver.plans.partial_recompute import least_recomputed
@@ -20,7 +20,7 @@ from solver.plans.space import Space, enumerate_block
 from solver.price import Sized, StepCost, sized, stage_seconds
 from solver.question import Question
 from solver.question_cost import cost_under
-from spec.arrays import FloatArray, bools
+from spec.arrays import FloatArray, bools, ints
 from spec.errors import NoFeasiblePlanError
 
 OUT_OF_MEMORY = "does not fit in memory"
@@ -240,18 +240,18 @@ def _answered(question: Question, contest: Contest, found: Found) -> SearchResul
 
 def _answers(question: Question, contest: Contest, numbers: Sequence[int]) -> dict[int, Answer]:
     """Those plans' answers by number."""
-    found: dict[int, Answer] = {}
     shown = np.zeros(len(contest.row), dtype=np.bool_)
     shown[numbers] = True
-    for index, one in enumerate(contest.entrants):
-        chosen = np.flatnonzero(shown & (contest.owner == index))
-        if not chosen.size:
-            continue
-        rows = contest.row[chosen]
-        priced = PricedTable(table=one.table, cost=one.cost(bools(np.isin(np.arange(len(one.played)), rows))))
-        used = mfu(question.model, question.job, question.cluster, priced.cost.step_s)
-        found |= {
-            int(number): _answer(question, priced, int(row), float(used[row]))
-            for number, row in zip(chosen, rows, strict=True)
-        }
+    chosen = [np.flatnonzero(shown & (contest.owner == index)) for index in range(len(contest.entrants))]
+    asked = [
+        (one, ints(contest.row[of_one]))
+        for one, of_one in zip(contest.entrants, chosen, strict=True)
+        if of_one.size
+    ]
+    used = mfu(question.model, question.job, question.cluster, contest.step_s)
+    found: dict[int, Answer] = {}
+    for (one, rows), cost, of_one in zip(asked, costs(asked), filter(np.size, chosen), strict=True):
+        priced = PricedTable(table=one.table, cost=cost)
+        for number, row in zip(of_one.tolist(), rows.tolist(), strict=True):
+            found[number] = _answer(question, priced, row, float(used[number]))
     return found

@@ -14,7 +14,7 @@ WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "memory": (("solver.search", "sized"),),
     "layer times": (("solver.price", "_timed_pieces"),),
     "step end": (("solver.price", "step_times"),),
-    "pipeline": (("solver.price", "stage_spans_s"),),
+    "pipeline": (("solver.price", "spans_of"), ("solver.contest", "spans_of")),
     "ranking": (("solver.search", "_answered"),),
 }
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.pipeline.program import Instruction, program, starts_and_ends
+from solver.pipeline.program import Instruction, program
+from solver.pipeline.side_by_side import starts_and_ends
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import Sized, StageSeconds, sized, stage_seconds
@@ -55,17 +56,16 @@ def timeline_of(question: Question, plan: Plan) -> Timeline:
     rows = table.stages.chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
     passes, hop_s = timed.hops.hold_up(timed.chunk_passes.take(rows))
     times = chunk_times(plan.schedule, passes, replace(timed.hops, seconds=hop_s))
-    instructions = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
-    starts, ends = (one[:, 0] for one in starts_and_ends(instructions, times))
-    stage_of = np.array([one.stage for one in instructions])
+    played = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
+    starts, ends = (one[:, 0] for one in starts_and_ends(played, times))
     began, ended = np.full(plan.pp, np.inf), np.zeros(plan.pp)
-    np.minimum.at(began, stage_of, starts)
-    np.maximum.at(ended, stage_of, ends)
+    np.minimum.at(began, played.stage, starts)
+    np.maximum.at(ended, played.stage, ends)
     if not plan.schedule.updates_apart:
         began[:] = 0.0
     return Timeline(
         stages=plan.pp,
-        instructions=instructions,
+        instructions=played.instructions(),
         starts_s=starts,
         ends_s=ends,
         hop_s=float(times.hop_s[0]),

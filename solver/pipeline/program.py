@@ -1,7 +1,8 @@
-"""A discrete replay of any schedule, for many plans of one shape at once."""
+"""Any schedule as a program: all work of a pipeline and what each piece of it waits for, as arrays."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -9,99 +10,101 @@ import numpy as np
 from solver.schedules.registry import Schedule
 from solver.schedules.route import Route
 from solver.schedules.work import Kind, Work
-from spec.arrays import FloatArray
+from spec.arrays import BoolArray, IntArray, bools, ints
+
+KINDS: tuple[Kind, ...] = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT, Kind.WHOLE_BACKWARD, Kind.PAIR)
+FORWARD, BACKWARD, WEIGHT, WHOLE_BACKWARD, PAIR = range(len(KINDS))
+NONE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One piece of work of one stage. ``before`` is the index of its earlier instruction, -1 for none; ``needs``
-    those of the instructions it waits for and whether their results come from another stage; ``exchanges`` whether
-    the stage sends and receives when it is done: after the forwards of the warm-up and after every backward
-    (Megatron-LM, forward_backward_pipelining_with_interleaving)."""
+    """A row of a program; ``needs`` are the rows of other stages whose message it waits for."""
 
     kind: Kind
     stage: int
     chunk: int
     micro: int
-    before: int
-    needs: tuple[tuple[int, bool], ...]
-    exchanges: bool
+    needs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkTimes:
-    """Seconds of one micro-batch through one chunk, arrays of shape (pp, vpp, N); ``hop_s`` of shape (N,).
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """All work of a pipeline of ``shape`` (pp, chunks, num_micro); columns of one length, in an order in which what
+    each piece needs comes before it.
 
-    ``weight_s`` is 0 where the schedule does not split the backward, ``pair_s`` what a forward of the chunk takes
-    beside a backward of the stage's other one. ``waited``: a stage computes nothing while it exchanges messages.
+    ``kind`` is a place in KINDS; ``before`` the row of the stage's earlier work, NONE for none; ``needs`` two columns of
+    rows of other stages whose message it waits for; ``exchanges`` whether the stage sends and receives when it is done:
+    after the forwards of the warm-up and after every backward (Megatron-LM, forward_backward_pipelining_with_interleaving).
+    ``level`` is the length of the longest chain of work before it: what is of one level waits for none of it.
     """
 
-    forward_s: FloatArray
-    backward_s: FloatArray
-    weight_s: FloatArray
-    hop_s: FloatArray
-    waited: bool = False
-    pair_s: FloatArray | None = None
+    shape: tuple[int, int, int]
+    kind: IntArray
+    stage: IntArray
+    chunk: IntArray
+    micro: IntArray
+    before: IntArray
+    needs: IntArray
+    exchanges: BoolArray
+    level: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def instructions(self) -> tuple[Instruction, ...]:
+        """Every row."""
+        columns = (self.kind, self.stage, self.chunk, self.micro, *self.needs)
+        return tuple(
+            Instruction(
+                kind=KINDS[kind],
+                stage=stage,
+                chunk=chunk,
+                micro=micro,
+                needs=tuple(one for one in needs if one != NONE),
+            )
+            for kind, stage, chunk, micro, *needs in zip(*(one.tolist() for one in columns), strict=True)
+        )
 
 
-@lru_cache(maxsize=256)
-def program(
-    schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = False
-) -> tuple[Instruction, ...]:
-    """All instructions of a pipeline of ``shape`` (pp, vpp, num_micro), in an order in which what each
-    needs comes first. ``waited``: a message leaves when its stage exchanges, which for a forward directly
-    before a backward is after that.
+def program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = False) -> Program:
+    """The program of a pipeline of ``shape`` (pp, vpp, num_micro). ``waited``: a message leaves when its stage
+    exchanges, which for a forward directly before a backward is after that.
 
     Raises ValueError when the schedule waits for itself.
     """
-    pp, vpp, micro_batches = shape
+    # Schedules that differ in what they let a stage hold alone run the same program.
+    like = next(one for one in Schedule if (one.orders, one.route) == (schedule.orders, schedule.route))
+    return _program(like, shape, waited=waited)
+
+
+@lru_cache(maxsize=512)
+def _program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool) -> Program:
+    pp, vpp, num_micro = shape
     orders = schedule.orders(shape)
-    sources = _Sources.of(schedule.route, pp, vpp)
-    forwards_first = waited and vpp > 1 and micro_batches == pp
+    forwards_first = waited and vpp > 1 and num_micro == pp
     if forwards_first:
         orders = [_forwards_first(order) for order in orders]
-    leaving = [_leaving(order) if waited and not forwards_first else {} for order in orders]
-    index_of: dict[tuple[int, Work], int] = {}
-    instructions: list[Instruction] = []
-    done = [0] * pp
-    last = [-1] * pp
-    while len(instructions) < sum(len(order) for order in orders):
-        moved = False
-        for stage, order in enumerate(orders):
-            while done[stage] < len(order):
-                work = order[done[stage]]
-                found = [
-                    one if one[0] == stage else (one[0], leaving[one[0]].get(one[1], one[1]))
-                    for one in map(partial(sources.of_pass, stage), work.passes)
-                    if one is not None
-                ]
-                if not all(one in index_of for one in found):
-                    break
-                instructions.append(
-                    Instruction(
-                        kind=work.kind,
-                        stage=stage,
-                        chunk=work.chunk,
-                        micro=work.micro,
-                        before=last[stage],
-                        needs=tuple((index_of[one], one[0] != stage) for one in found),
-                        exchanges=forwards_first or _exchanges(order, done[stage]),
-                    )
-                )
-                last[stage] = len(instructions) - 1
-                index_of |= {(stage, one): last[stage] for one in work.passes}
-                done[stage] += 1
-                moved = True
-        if not moved:
-            raise ValueError(f"schedule {schedule.value} of shape {shape} waits for itself")
-    return tuple(instructions)
-
-
-def _exchanges(order: list[Work], index: int) -> bool:
-    """Whether messages travel after this work: a forward directly before a backward waits for it."""
-    work = order[index]
-    paired = index + 1 < len(order) and order[index + 1].kind is Kind.BACKWARD
-    return index + 1 < len(order) and (work.kind is Kind.BACKWARD or not paired)
+    work = _Columns.of(orders)
+    needs = _needs(work, schedule.route, (pp, vpp))
+    if waited and not forwards_first:
+        needs = np.where((needs >= 0) & work.leaves_late[needs], needs + 1, needs)
+    level = _levels(work, needs)
+    if level is None:
+        raise ValueError(f"schedule {schedule.value} of shape {shape} waits for itself")
+    order = np.argsort(level, kind="stable")
+    place = np.append(np.argsort(order), NONE)
+    return Program(
+        shape=(pp, schedule.route.chunks(vpp), num_micro),
+        kind=work.kind[order],
+        stage=work.stage[order],
+        chunk=work.chunk[order],
+        micro=work.micro[order],
+        before=place[work.before[order]],
+        needs=place[needs[:, order]],
+        exchanges=work.exchanges[order] | forwards_first,
+        level=level[order],
+    )
 
 
 def _forwards_first(order: list[Work]) -> list[Work]:
@@ -110,76 +113,116 @@ def _forwards_first(order: list[Work]) -> list[Work]:
     return sorted(order, key=lambda work: work.kind is not Kind.FORWARD)
 
 
-def _leaving(order: list[Work]) -> dict[Work, Work]:
-    """The backward after which a forward's message leaves, where it runs directly before one."""
-    return {
-        work: after
-        for work, after in pairwise(order)
-        if work.kind is Kind.FORWARD and after.kind is Kind.BACKWARD
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """Work stage by stage, each in its order; ``beside`` (chunk, micro) of a pair's backward."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """The (stage, chunk) before and after each on a micro-batch's way, None at the ends."""
-
-    before: dict[tuple[int, int], tuple[int, int] | None]
-    after: dict[tuple[int, int], tuple[int, int] | None]
+    kind: IntArray
+    stage: IntArray
+    chunk: IntArray
+    micro: IntArray
+    beside: tuple[IntArray, IntArray]
+    first: BoolArray
 
     @staticmethod
-    def of(route: Route, pp: int, vpp: int) -> "_Sources":
-        """Those of a route."""
-        chains = route.chains(pp, vpp)
-        return _Sources(
-            before={one: prior for chain in chains for prior, one in pairwise([None, *chain]) if one},
-            after={one: later for chain in chains for one, later in pairwise([*chain, None]) if one},
+    def of(orders: Sequence[list[Work]]) -> "_Columns":
+        """The orders of all stages as columns."""
+        code = {kind: index for index, kind in enumerate(KINDS)}
+        flat = [work for order in orders for work in order]
+        sizes = np.array([len(order) for order in orders])
+        besides = [work.beside or work for work in flat]
+        first = np.zeros(len(flat), dtype=np.bool_)
+        first[np.cumsum(sizes) - sizes] = True
+        return _Columns(
+            kind=ints([code[work.kind] for work in flat]),
+            stage=np.repeat(np.arange(len(orders)), sizes).astype(np.int64),
+            chunk=ints([work.chunk for work in flat]),
+            micro=ints([work.micro for work in flat]),
+            beside=(ints([work.chunk for work in besides]), ints([work.micro for work in besides])),
+            first=first,
         )
 
-    def of_pass(self, stage: int, work: Work) -> tuple[int, Work] | None:
-        """The work whose result ``work``, a plain pass of ``stage``, needs."""
-        if work.kind is Kind.WEIGHT:
-            return stage, work._replace(kind=Kind.BACKWARD)
-        forward = work.kind is Kind.FORWARD
-        other = (self.before if forward else self.after)[(stage, work.chunk)]
-        if other is not None:
-            return other[0], work._replace(chunk=other[1])
-        return None if forward else (stage, work._replace(kind=Kind.FORWARD))
+    @property
+    def before(self) -> IntArray:
+        """The row of the stage's earlier work."""
+        return np.where(self.first, NONE, np.arange(len(self.kind)) - 1).astype(np.int64)
+
+    @property
+    def leaves_late(self) -> BoolArray:
+        """Forwards directly before a backward."""
+        return np.asarray((self.kind == FORWARD) & self._before_backward, dtype=np.bool_)
+
+    @property
+    def exchanges(self) -> BoolArray:
+        """Whether messages travel after this work: a forward directly before a backward waits for it."""
+        last = np.append(self.first[1:], True)
+        return bools(~last & ((self.kind == BACKWARD) | ~self._before_backward))
+
+    @property
+    def _before_backward(self) -> BoolArray:
+        return np.append((self.kind[1:] == BACKWARD) & ~self.first[1:], False)
 
 
-def starts_and_ends(
-    instructions: tuple[Instruction, ...], times: ChunkTimes
-) -> tuple[FloatArray, FloatArray]:
-    """When each instruction begins and ends, arrays of shape (instructions, N)."""
-    plans = times.forward_s.shape[2]
-    seconds = {
-        Kind.FORWARD: times.forward_s,
-        Kind.BACKWARD: times.backward_s,
-        Kind.WEIGHT: times.weight_s,
-        Kind.WHOLE_BACKWARD: times.backward_s + times.weight_s,
-        Kind.PAIR: times.forward_s if times.pair_s is None else times.pair_s,
-    }
-    starts = np.empty((len(instructions), plans))
-    ends = np.empty((len(instructions) + 1, plans))
-    ends[-1] = 0.0
-    for index, one in enumerate(instructions):
-        free = ends[one.before]
-        if times.waited and one.before >= 0 and instructions[one.before].exchanges:
-            free = free + times.hop_s
-        for needed, hops in one.needs:
-            free = np.maximum(free, ends[needed] + times.hop_s if hops else ends[needed])
-        starts[index] = free
-        ends[index] = starts[index] + seconds[one.kind][one.stage, one.chunk]
-    return starts, ends[:-1]
+def _needs(work: _Columns, route: Route, depth: tuple[int, int]) -> IntArray:
+    """Rows of other stages that each row waits for: of its forward and of its backward, NONE where it has none. What
+    it needs of its own stage has to come earlier there: -2 where it does not, or where nothing makes it."""
+    chunk, micro = work.beside
+    forwards = np.flatnonzero((work.kind == FORWARD) | (work.kind == PAIR))
+    backwards = np.flatnonzero((work.kind != FORWARD) & (work.kind != WEIGHT))
+    pp, chunks, rows = depth[0], route.chunks(depth[1]), np.arange(len(work.kind))
+    made = np.full((2, pp, chunks, int(max(work.micro.max(), micro.max())) + 1), -2, dtype=np.int64)
+    made[0, work.stage[forwards], work.chunk[forwards], work.micro[forwards]] = forwards
+    made[1, work.stage[backwards], chunk[backwards], micro[backwards]] = backwards
+    # On a micro-batch's way the (stage, chunk) before and after each, itself at the ends.
+    source = np.stack([np.indices((pp, chunks))] * 2)
+    for chain in route.chains(pp, depth[1]):
+        for one, later in pairwise(chain):
+            source[0, :, later[0], later[1]], source[1, :, one[0], one[1]] = one, later
+    needs = np.full((2, len(rows)), NONE, dtype=np.int64)
+    for way, of_way, its_chunk, its_micro in (
+        (0, forwards, work.chunk, work.micro),
+        (1, backwards, chunk, micro),
+    ):
+        stage, c, m = work.stage[of_way], its_chunk[of_way], its_micro[of_way]
+        from_stage, from_chunk = source[way, :, stage, c].T
+        end = (from_stage == stage) & (from_chunk == c)
+        found = made[way, from_stage, from_chunk, m]
+        # A backward begins where the last forward ended.
+        found = np.where(end, NONE if way == 0 else made[0, stage, c, m], found)
+        needs[way, of_way] = _earlier(found, of_way, from_stage == stage)
+    apart = np.flatnonzero(work.kind == WEIGHT)
+    own = made[1, work.stage[apart], work.chunk[apart], work.micro[apart]]
+    needs[1, apart] = _earlier(own, apart, np.ones(len(apart), dtype=np.bool_))
+    return needs
 
 
-def run(instructions: tuple[Instruction, ...], times: ChunkTimes) -> tuple[FloatArray, FloatArray]:
-    """When each stage begins its first work and ends its last, arrays of shape (pp, N)."""
-    depth, _, plans = times.forward_s.shape
-    starts, ends = starts_and_ends(instructions, times)
-    began = np.full((depth, plans), np.inf)
-    ended = np.zeros((depth, plans))
-    for index, one in enumerate(instructions):
-        ended[one.stage] = ends[index]
-        if one.before < 0:
-            began[one.stage] = starts[index]
-    return began, ended
+def _earlier(found: IntArray, rows: IntArray, own: BoolArray) -> IntArray:
+    """Work of a row's own stage is done before it, or never: nothing to wait for, or -2."""
+    return np.where(own & (found != -2), np.where(found < rows, NONE, -2), found).astype(np.int64)
+
+
+def _levels(work: _Columns, needs: IntArray) -> IntArray | None:
+    """The length of the longest chain before each row, None where rows wait for each other."""
+    first, second = needs.tolist()
+    nexts = np.flatnonzero(work.first).tolist()
+    ends = [*nexts[1:], len(first)]
+    reached_of = [-1] * len(ends)
+    level = [-1] * len(first) + [-2, -1]  # the last two are what -2 and NONE stand for
+    left = len(first)
+    while left:
+        before = left
+        for stage, end in enumerate(ends):
+            row, reached = nexts[stage], reached_of[stage]
+            while row < end:
+                one, other = first[row], second[row]
+                one_level, other_level = level[one], level[other]
+                if (one != NONE and one_level < 0) or (other != NONE and other_level < 0):
+                    break
+                reached = max(reached, one_level, other_level) + 1
+                level[row] = reached
+                row += 1
+            left -= row - nexts[stage]
+            nexts[stage], reached_of[stage] = row, reached
+        if left == before:
+            return None
+    return ints(level[:-2])

@@ -1,21 +1,22 @@
 """How long every stage of every plan is busy or waiting in one step, whatever its schedule.
 
 Plain 1F1B has a replay of its own that takes all plans of a depth at once (solver.pipeline.replay_1f1b); every
-other schedule runs as a program (solver.pipeline.program).
+other schedule runs as a program (solver.pipeline.program, solver.pipeline.settled).
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.pipeline.program import ChunkTimes, program, run
+from solver.pipeline import settled
 from solver.pipeline.replay_1f1b import StageTimes, replay_1f1b_s
+from solver.pipeline.side_by_side import ChunkTimes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.schedules.registry import Schedule
 from spec.arrays import BoolArray, FloatArray, IntArray
 
-SETTLED_ROUNDS = 4
 # nanotron's hidden states and their mask travel forward, a gradient backward, each after two descriptions of its shape
 # (p2p.py, _send_meta and _recv_meta), whose sender and receiver look, sleep and look again: four and two.
 LOOKS_PER_MESSAGE = (4 + 2) / 2
@@ -67,42 +68,104 @@ class Hops:
         return longer, self.seconds - self.looks_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piped:
+    """Pipelines asked for: those of the plans ``which`` of a table, None for all; ``passes`` has a row for every row of
+    ``stages.chunks``."""
+
+    plans: PlanTable
+    stages: StageTable
+    passes: PassTimes
+    hops: Hops
+    which: BoolArray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alike:
+    """Pipelines of one shape in a table: the columns of ``passes`` (pp, chunks, N) are the plans ``chosen``."""
+
+    table: int
+    shape: tuple[int, int, int]
+    chosen: IntArray
+    passes: PassTimes
+    hops: Hops
+
+
 def stage_spans_s(
     plans: PlanTable, stages: StageTable, passes: PassTimes, hops: Hops, *, which: BoolArray | None = None
 ) -> FloatArray:
-    """Seconds from the start of the step to the end of each stage row's last work; ``passes`` has a row
-    for every row of ``stages.chunks``. ``which``: plans to play, all others are 0.
+    """``spans_of`` of one table."""
+    return spans_of([Piped(plans=plans, stages=stages, passes=passes, hops=hops, which=which)])[0]
+
+
+def spans_of(asked: Sequence[Piped]) -> list[FloatArray]:
+    """For every table, seconds from the start of the step to the end of each stage row's last work; 0 for plans not
+    asked for.
 
     For zero-bubble schedules, from the row's own first work: the next step begins on a stage as soon as
     it is done (post-validation, arXiv 2401.10241 sec. 4).
     """
-    layout = plans.layout
+    alike = [one for table, of in enumerate(asked) for one in _by_shape(table, of)]
+    spans: list[FloatArray] = [np.zeros(len(one.stages.plan)) for one in asked]
+    for one, by_stage in zip(alike, _by_stage(asked, alike), strict=True):
+        stages = asked[one.table].stages
+        rows = _rows_of(one.chosen, stages)
+        # Within a class the first stage ends last.
+        column = np.searchsorted(one.chosen, stages.plan[rows])
+        spans[one.table][rows] = by_stage[stages.position[rows], column]
+    return spans
+
+
+def _by_shape(table: int, asked: Piped) -> Iterator[_Alike]:
+    """Plans by the shape of their pipeline, plain 1F1B by its depth alone."""
+    plans, stages = asked.plans, asked.stages
     plain = plans.schedule is Schedule.ONE_F_ONE_B
-    spans = np.zeros(len(stages.plan))
-    shapes = np.stack([layout.pp, plans.vpp, np.where(plain & (plans.vpp == 1), 0, plans.num_micro)])
-    played = np.flatnonzero(np.ones(len(plans), dtype=np.bool_) if which is None else which)
+    shapes = np.stack([plans.layout.pp, plans.vpp, np.where(plain & (plans.vpp == 1), 0, plans.num_micro)])
+    played = np.flatnonzero(np.ones(len(plans), dtype=np.bool_) if asked.which is None else asked.which)
     alike, shape_of = np.unique(shapes[:, played], axis=1, return_inverse=True)
-    for index, (depth, vpp, num_micro) in enumerate(alike.T):
+    for index, (depth, vpp, num_micro) in enumerate(alike.T.tolist()):
         chosen = played[shape_of.reshape(-1) == index].astype(np.int64)
         rows = _rows_of(chosen, stages)
         # One column per plan: its classes repeated by how many stages each stands for.
-        per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), int(depth)).T
-        chunks = np.arange(plans.schedule.route.chunks(int(vpp)))
+        per_stage = np.repeat(rows, stages.count[rows]).reshape(len(chosen), depth).T
+        chunks = np.arange(plans.schedule.route.chunks(vpp))
         per_chunk = stages.chunk_starts[per_stage][:, None, :] + chunks[None, :, None]
-        part, hop_s = replace(hops, seconds=hops.seconds[chosen]).hold_up(passes.take(per_chunk))
-        taken = replace(hops, seconds=hop_s)
-        if num_micro == 0:
-            times = StageTimes(
-                forward_s=part.forward_s[:, 0], backward_s=part.backward_s[:, 0], hop_s=taken.seconds
-            )
-            by_stage = replay_1f1b_s(times, plans.num_micro[chosen])
-        else:
-            shape = (int(depth), int(vpp), int(num_micro))
-            by_stage = _program_spans_s(plans.schedule, shape, part, taken)
-        # Within a class the first stage ends last.
-        column = np.searchsorted(chosen, stages.plan[rows])
-        spans[rows] = by_stage[stages.position[rows], column]
-    return spans
+        hops = replace(asked.hops, seconds=asked.hops.seconds[chosen])
+        passes, hop_s = hops.hold_up(asked.passes.take(per_chunk))
+        yield _Alike(
+            table=table,
+            shape=(depth, vpp, num_micro),
+            chosen=chosen,
+            passes=passes,
+            hops=replace(hops, seconds=hop_s),
+        )
+
+
+def _by_stage(asked: Sequence[Piped], alike: Sequence[_Alike]) -> list[FloatArray]:
+    """Spans of shape (pp, N): of plain 1F1B all pipelines of a depth at once, of programs all at once."""
+    found: dict[int, FloatArray] = {}
+    programs = [index for index, one in enumerate(alike) if one.shape[2] > 0]
+    runs = [
+        settled.Timeline(
+            schedule=asked[one.table].plans.schedule,
+            shape=one.shape,
+            times=chunk_times(asked[one.table].plans.schedule, one.passes, one.hops),
+        )
+        for one in (alike[index] for index in programs)
+    ]
+    found |= dict(zip(programs, settled.spans_s(runs), strict=True))
+    for depth in {one.shape[0] for one in alike if one.shape[2] == 0}:
+        members = [index for index, one in enumerate(alike) if (one.shape[0], one.shape[2]) == (depth, 0)]
+        ones = [alike[index] for index in members]
+        times = StageTimes(
+            forward_s=np.concatenate([one.passes.forward_s[:, 0] for one in ones], axis=1),
+            backward_s=np.concatenate([one.passes.backward_s[:, 0] for one in ones], axis=1),
+            hop_s=np.concatenate([one.hops.seconds for one in ones]),
+        )
+        num_micro = np.concatenate([asked[one.table].plans.num_micro[one.chosen] for one in ones])
+        ends = np.cumsum([len(one.chosen) for one in ones])[:-1]
+        found |= dict(zip(members, np.split(replay_1f1b_s(times, num_micro), ends, axis=1), strict=True))
+    return [found[index] for index in range(len(alike))]
 
 
 def _rows_of(chosen: IntArray, stages: StageTable) -> IntArray:
@@ -126,24 +189,3 @@ def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes
         waited=hops.waited and passes.forward_s.shape[1] > 1 and not schedule.route.turns,
         pair_s=passes.pair_s,
     )
-
-
-def _program_spans_s(
-    schedule: Schedule, shape: tuple[int, int, int], passes: PassTimes, hops: Hops
-) -> FloatArray:
-    """Spans by stage, shape (pp, N). Long steps are replayed over their first rounds and continued by
-    what the last of these rounds added."""
-    pp, _, num_micro = shape
-    apart = schedule.updates_apart
-    times = chunk_times(schedule, passes, hops)
-
-    def spans(count: int) -> FloatArray:
-        began, ended = run(program(schedule, (*shape[:2], count), waited=times.waited), times)
-        return ended - began if apart else ended
-
-    rounds = max((num_micro - SETTLED_ROUNDS * pp) // pp, 0)
-    settled = num_micro - rounds * pp
-    whole = spans(settled)
-    if rounds:
-        whole = whole + rounds * (whole - spans(settled - pp))
-    return whole

@@ -7,8 +7,9 @@ import pytest
 
 from solver.calibration import Calibration
 from solver.contest import Contest, Entrants
+from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
-from solver.price import least_ends_s, sized, spans_s, stage_seconds, steps_s
+from solver.price import least_ends_s, pipelines, sized, stage_seconds, steps_s
 from solver.question import Question
 from solver.search import SearchResult, search
 from spec.presets.registry import PRESETS
@@ -68,7 +69,7 @@ def test_no_stage_ends_before_its_bound(preset: str) -> None:
     tight = []
     for one in entrants(asked):
         timed = stage_seconds(asked.model, asked.job, one.table, asked.pricer)
-        least, played = least_ends_s(one.table, timed), spans_s(one.table, timed)
+        least, played = least_ends_s(one.table, timed), spans_of([pipelines(one.table, timed)])[0]
         assert (least <= played * (1 + 1e-12)).all()
         assert (one.step_s <= steps_s(one.table, timed, played)).all()
         tight.append(one.step_s / steps_s(one.table, timed, played))

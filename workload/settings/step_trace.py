@@ -64,8 +64,8 @@ def _passes(timeline: Timeline) -> Iterator[Event]:
         name = f"{NAMES[one.kind]} {one.micro}"
         marks = {"micro_batch": one.micro, "chunk": one.chunk}
         yield _event(name, one.kind.value, one.stage, (starts[index], ends[index]), marks)
-        for number, (needed, hops) in enumerate(one.needs):
-            if hops and timeline.hop_s > 0:
+        for number, needed in enumerate(one.needs):
+            if timeline.hop_s > 0:
                 sent_s = ends[needed]
                 told = {"of": name, **marks}
                 yield from _hop(2 * index + number, one.stage, (sent_s, sent_s + timeline.hop_s), told)

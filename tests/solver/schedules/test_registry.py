@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.pipeline.program import ChunkTimes, program, run
+from solver.pipeline.program import program
 from solver.pipeline.replay_1f1b import StageTimes, equal_stages_s, replay_1f1b_s
+from solver.pipeline.side_by_side import ChunkTimes, run
 from solver.plans.plan_table import Plan, PlanTable
 from solver.schedules.registry import Schedule
 from solver.schedules.work import Kind, Work

@@ -1,0 +1,80 @@
+"""A pipeline played as its schedule is written: one plan, one piece of work after another."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from solver.pipeline.side_by_side import ChunkTimes
+from solver.schedules.registry import Schedule
+from solver.schedules.work import Kind, Work
+
+Place = tuple[int, Work]
+
+
+def plain_replay(
+    schedule: Schedule, shape: tuple[int, int, int], times: ChunkTimes
+) -> tuple[np.ndarray, np.ndarray]:
+    """When each stage begins its first work and ends its last, of the only plan of ``times``."""
+    pp, vpp, num_micro = shape
+    orders = schedule.orders(shape)
+    at_once = times.waited and num_micro == pp
+    if at_once:
+        orders = [sorted(order, key=lambda work: work.kind is not Kind.FORWARD) for order in orders]
+    source = sources(schedule, (pp, vpp))
+    # A forward directly before a backward hands its result on after that one.
+    late = {
+        (stage, work): (stage, after)
+        for stage, order in enumerate(orders)
+        for work, after in pairwise(order)
+        if times.waited and not at_once and (work.kind, after.kind) == (Kind.FORWARD, Kind.BACKWARD)
+    }
+    hop_s = float(times.hop_s[0])
+    ended: dict[Place, float] = {}
+    free, began, done = np.zeros(pp), np.full(pp, np.inf), [0] * pp
+    while any(done[stage] < len(order) for stage, order in enumerate(orders)):
+        for stage, order in enumerate(orders):
+            while done[stage] < len(order):
+                work = order[done[stage]]
+                needed = [one for one in (source(stage, of_pass) for of_pass in work.passes) if one]
+                sent = [one if one[0] == stage else late.get(one, one) for one in needed]
+                if not all(one in ended for one in sent):
+                    break
+                start_s = max([free[stage], *(ended[one] + hop_s * (one[0] != stage) for one in sent)])
+                began[stage] = min(began[stage], start_s)
+                free[stage] = start_s + seconds(times, stage, work)
+                ended |= {(stage, of_pass): free[stage] for of_pass in work.passes}
+                done[stage] += 1
+                after = order[done[stage]].kind if done[stage] < len(order) else None
+                exchanges = after and (work.kind is Kind.BACKWARD or after is not Kind.BACKWARD)
+                free[stage] += hop_s if times.waited and after and (exchanges or at_once) else 0.0
+    return began, free
+
+
+def sources(schedule: Schedule, depth: tuple[int, int]) -> Callable[[int, Work], Place | None]:
+    """The work whose result a pass needs."""
+    chains = schedule.route.chains(*depth)
+    before = {one: prior for chain in chains for prior, one in pairwise(chain)}
+    after = {one: later for chain in chains for one, later in pairwise(chain)}
+
+    def source(stage: int, one: Work) -> Place | None:
+        if one.kind is Kind.WEIGHT:
+            return stage, one._replace(kind=Kind.BACKWARD)
+        other = (before if one.kind is Kind.FORWARD else after).get((stage, one.chunk))
+        if other is not None:
+            return other[0], one._replace(chunk=other[1])
+        return None if one.kind is Kind.FORWARD else (stage, one._replace(kind=Kind.FORWARD))
+
+    return source
+
+
+def seconds(times: ChunkTimes, stage: int, work: Work) -> float:
+    """What a piece of work takes."""
+    by_kind = {
+        Kind.FORWARD: times.forward_s,
+        Kind.BACKWARD: times.backward_s,
+        Kind.WEIGHT: times.weight_s,
+        Kind.WHOLE_BACKWARD: times.backward_s + times.weight_s,
+        Kind.PAIR: times.forward_s if times.pair_s is None else times.pair_s,
+    }
+    return float(by_kind[work.kind][stage, work.chunk, 0])

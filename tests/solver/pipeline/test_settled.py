@@ -1,0 +1,92 @@
+"""Rounds that are added against rounds that are played."""
+
+import numpy as np
+import pytest
+
+from solver.pipeline.program import program
+from solver.pipeline.settled import Timeline, added_by_a_round_s, spans_s
+from solver.pipeline.side_by_side import ChunkTimes, ends_side_by_side
+from solver.schedules.registry import Schedule
+from tests.solver.pipeline.plain_replay import plain_replay
+
+SHAPES = [
+    (Schedule.ONE_F_ONE_B, (2, 3, 40)),
+    (Schedule.ONE_F_ONE_B, (4, 2, 64)),
+    (Schedule.ONE_F_ONE_B, (4, 2, 4)),
+    (Schedule.ONE_F_ONE_B, (5, 1, 47)),
+    (Schedule.ZB_H1, (4, 1, 50)),
+    (Schedule.ZB_H2, (4, 1, 53)),
+    (Schedule.DUALPIPE, (4, 1, 60)),
+    (Schedule.DUALPIPE_V, (2, 2, 50)),
+]
+
+
+def chunk_times(
+    schedule: Schedule, shape: tuple[int, int, int], *, unlike: float, waited: bool, plans: int = 3
+) -> ChunkTimes:
+    """Chunks that differ by up to ``unlike``, hops that cost from nothing to a third of a forward."""
+    draw = np.random.default_rng(sum(shape))
+    of_chunks = (shape[0], schedule.route.chunks(shape[1]), plans)
+    forward_s = draw.uniform(0.5, 2.0, plans) * (1.0 + unlike * draw.uniform(size=of_chunks))
+    return ChunkTimes(
+        forward_s=forward_s,
+        backward_s=1.7 * forward_s,
+        weight_s=0.8 * forward_s,
+        hop_s=np.linspace(0.0, 0.3, plans),
+        waited=waited,
+        pair_s=2.4 * forward_s if schedule.route.turns else None,
+    )
+
+
+@pytest.mark.parametrize("unlike", [0.0, 0.02, 0.4])
+@pytest.mark.parametrize(("schedule", "shape"), SHAPES)
+def test_steps_are_those_of_all_rounds_played(
+    schedule: Schedule, shape: tuple[int, int, int], unlike: float
+) -> None:
+    for waited in {False, shape[1] > 1 and not schedule.route.turns}:
+        times = chunk_times(schedule, shape, unlike=unlike, waited=waited)
+        found = spans_s([Timeline(schedule=schedule, shape=shape, times=times)])[0]
+        for plan in range(3):
+            began, ended = plain_replay(schedule, shape, times.take(slice(plan, plan + 1)))
+            whole = ended - began if schedule.updates_apart else ended
+            assert found[:, plan] == pytest.approx(whole, rel=1e-9)
+
+
+def test_pipelines_of_many_shapes_are_played_as_each_alone() -> None:
+    asked = [
+        Timeline(
+            schedule=schedule,
+            shape=shape,
+            times=chunk_times(schedule, shape, unlike=0.3, waited=False, plans=plans),
+        )
+        for (schedule, shape), plans in zip(SHAPES, (1, 70, 2, 33, 5, 1, 4, 9), strict=True)
+    ]
+    for one, together in zip(asked, spans_s(asked), strict=True):
+        assert np.array_equal(spans_s([one])[0], together)
+
+
+def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
+    """Of two stages in two chunks each the first takes 1 % longer: for 16 rounds and more it still lives on its lead."""
+    shape = (2, 2, 8)
+    unequal = np.ones((2, 2, 2))
+    unequal[0, :, 1] = 1.01
+    times = ChunkTimes(forward_s=unequal, backward_s=2.0 * unequal, weight_s=0.0 * unequal, hop_s=np.zeros(2))
+    one = program(Schedule.ONE_F_ONE_B, shape)
+    ((_, _, ends),) = ends_side_by_side([(one, times)])
+    round_s = added_by_a_round_s(one, ends, 1)
+    # Two micro-batches through two chunks, forward 1 s and backward 2 s.
+    assert round_s[0] == pytest.approx(12.0)
+    assert np.isnan(round_s[1])
+    long = (2, 2, 300)
+    found = spans_s([Timeline(schedule=Schedule.ONE_F_ONE_B, shape=long, times=times)])[0][:, 1]
+    _, ended = plain_replay(Schedule.ONE_F_ONE_B, long, times.take(slice(1, 2)))
+    assert found == pytest.approx(ended, rel=1e-9)
+
+
+def test_a_schedule_that_waits_for_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = Schedule.ONE_F_ONE_B.orders
+    monkeypatch.setattr(
+        Schedule.ZB_1P, "orders", lambda shape: [list(reversed(one)) for one in orders(shape)]
+    )
+    with pytest.raises(ValueError, match="waits for itself"):
+        program(Schedule.ZB_1P, (2, 1, 2))

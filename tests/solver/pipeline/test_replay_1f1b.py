@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.pipeline.replay_1f1b import LONGEST_REPLAY, StageTimes, equal_stages_s, period_s, replay_1f1b_s
+from solver.pipeline.replay_1f1b import (
+    LONGEST_REPLAY,
+    StageTimes,
+    equal_stages_s,
+    period_of,
+    replay_1f1b_s,
+)
 from spec.arrays import floats, ints
 
 
@@ -61,6 +67,22 @@ def test_replay_is_the_slow_replay(work: list[tuple[float, float]], hop: float, 
     assert quick == pytest.approx(slow_replay(forward, backward, hop, num_micro), rel=1e-12)
 
 
+@pytest.mark.parametrize("unlike", [0.0, 0.01, 0.5])
+@pytest.mark.parametrize("hop", [0.0, 0.4])
+def test_whole_periods_left_out_are_those_of_the_slow_replay(unlike: float, hop: float) -> None:
+    """Plans of few and many micro-batches at once, the longest as long as any that is played."""
+    draw = np.random.default_rng(7)
+    for depth in (1, 4, 7):
+        forward = 1.0 + unlike * draw.uniform(size=(depth, 4))
+        num_micro = ints([3, 40, 111, LONGEST_REPLAY])
+        stages = StageTimes(forward_s=forward, backward_s=1.8 * forward, hop_s=np.full(4, hop))
+        found = replay_1f1b_s(stages, num_micro)
+        for plan, count in enumerate(num_micro.tolist()):
+            work = forward[:, plan].tolist()
+            whole = slow_replay(work, [1.8 * one for one in work], hop, count)
+            assert found[:, plan] == pytest.approx(whole, rel=1e-9)
+
+
 @given(pp=st.integers(1, 16), extra=st.integers(0, 40), forward=WORK, backward=WORK)
 def test_closed_form_is_exact_for_equal_stages_and_free_hops(
     pp: int, extra: int, forward: float, backward: float
@@ -78,8 +100,8 @@ def test_beyond_the_longest_replay_the_period_takes_over() -> None:
     stages = times([1.0, 1.0, 2.0, 1.0], [2.0, 2.0, 3.0, 2.0], 0.1)
     long = LONGEST_REPLAY + 100
     grown = replay_1f1b_s(stages, ints(long)) - replay_1f1b_s(stages, ints(LONGEST_REPLAY))
-    assert grown == pytest.approx(100 * float(period_s(stages)[0]))
-    assert period_s(stages)[0] == pytest.approx(5.0)
+    assert grown == pytest.approx(100 * float(period_of(stages).seconds[0]))
+    assert period_of(stages).seconds[0] == pytest.approx(5.0)
 
 
 def test_hops_cost_more_with_every_micro_batch() -> None:

@@ -17,6 +17,7 @@ from profdb.fits import FITTERS
 from profdb.fitting import Curve, curves_of
 from profdb.lookup.missing_curve import curve_name, measuring_command
 from profdb.lookup.priced import Priced
+from profdb.lookup.priced_shapes import PricedShapes
 from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -80,6 +81,7 @@ class CurveBook:
         self._modelled = modelled if missing == "modelled" else None
         self._on_demand = on_demand
         self._curves: dict[Family, list[Curve]] = {}
+        self._asked: dict[tuple[Family, tuple[tuple[str, str], ...]], PricedShapes] = {}
         self._choices: dict[tuple[Family, tuple[tuple[str, str], ...]], list[tuple[float, Curve]]] = {}
 
     @classmethod
@@ -161,7 +163,7 @@ class CurveBook:
         rows = np.flatnonzero(busy)
         if rows.size:
             unique, inverse = unique_shapes({name: column[rows] for name, column in columns.items()})
-            priced = self._price_unique(family, labels, unique)
+            priced = self._price_once(family, labels, unique)
             missing = np.isnan(priced.seconds)
             seconds[rows], spread[rows] = priced.seconds[inverse], priced.relative_std[inverse]
             origin[rows] = priced.origin[inverse]
@@ -175,6 +177,13 @@ class CurveBook:
                 )
                 origin[lacking] = predicted.origin[lacking]
         return Priced(seconds=seconds, relative_std=spread, origin=origin)
+
+    def _price_once(self, family: Family, labels: dict[str, str], columns: Columns) -> Priced:
+        """As _price_unique, which is asked about no shape twice; what may yet be measured is not remembered."""
+        if self._on_demand is not None or not columns:
+            return self._price_unique(family, labels, columns)
+        shapes = self._asked.setdefault((family, tuple(sorted(labels.items()))), PricedShapes())
+        return shapes.priced(columns, lambda new: self._price_unique(family, labels, new))
 
     def _price_unique(self, family: Family, labels: dict[str, str], columns: Columns) -> Priced:
         """Seconds of different shapes, NaN where no curve reaches."""

@@ -111,7 +111,7 @@ def replay_1f1b_s(times: StageTimes, num_micro: IntArray) -> FloatArray:
                 )
                 played = played - np.maximum(left, 0) * period.micro_batches
         turn += 1
-    return backward_end + (num_micro - played) * period.seconds
+    return np.asarray(backward_end + (num_micro - played) * period.seconds, dtype=np.float64)
 
 
 def _repeats(ends: FloatArray, period: Period) -> BoolArray:

@@ -15,6 +15,7 @@ import numpy as np
 from profdb.cases import Family
 from profdb.fits import FITTERS
 from profdb.fitting import Curve, curves_of
+from profdb.lookup.asked_again import Answers
 from profdb.lookup.missing_curve import curve_name, measuring_command
 from profdb.lookup.priced import Priced
 from profdb.lookup.priced_shapes import PricedShapes
@@ -81,6 +82,7 @@ class CurveBook:
         self._modelled = modelled if missing == "modelled" else None
         self._on_demand = on_demand
         self._curves: dict[Family, list[Curve]] = {}
+        self._answers = Answers()
         self._asked: dict[tuple[Family, tuple[tuple[str, str], ...]], PricedShapes] = {}
         self._choices: dict[tuple[Family, tuple[tuple[str, str], ...]], list[tuple[float, Curve]]] = {}
 
@@ -146,8 +148,12 @@ class CurveBook:
         return self._choices[(family, key)]
 
     def _answer(self, query: Query, ask: Callable[[Book], Priced]) -> Priced:
-        family, labels = curve_of(query)
-        return self._price(family, labels, query.columns(), (busy_rows(query), ask))
+        def priced() -> Priced:
+            family, labels = curve_of(query)
+            return self._price(family, labels, query.columns(), (busy_rows(query), ask))
+
+        # What may yet be measured is not remembered.
+        return priced() if self._on_demand is not None else self._answers.answer(query, priced)
 
     def _price(
         self,

@@ -69,6 +69,8 @@ def muon_dealt(context: LayerContext, on_rank: RankParameters, owner: Owner) -> 
 
 def muon_elements(context: LayerContext, on_rank: RankParameters, owner: Owner) -> IntArray:
     """Elements of the matrices of ``owner`` that the busiest rank updates: its slice of each."""
+    if not on_rank.matrices:
+        return np.zeros(len(on_rank.dense), dtype=np.int64)
     slices = context.layout.etp if owner is Owner.EXPERT else context.layout.tp
     return np.ceil(muon_dealt(context, on_rank, owner).elements / slices).astype(np.int64)
 

@@ -87,6 +87,7 @@ def block_ops(
 ) -> Piece:
     """One transformer block, or one multi-token-prediction block with its own pass through the head; ``modules``
     of it run again unless all of it does."""
+    context = replace(context, norm_place=block.norm_place)
     piece = mixer_half(context, sharding, block)
     if block.feeds_forward:
         second = moe_half if block.moe is not None else mlp_half
@@ -94,7 +95,7 @@ def block_ops(
     piece = adapted(context, piece)
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     if recompute is not Recompute.FULL:
-        piece = modules_recomputed(piece, modules)
+        piece = modules_recomputed(piece, modules, norms_lead=block.norm_place.leads)
     preset = context.job.preset
     layer = recomputed(
         piece,

@@ -7,7 +7,7 @@ from ops.strategies.traits import Traits
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
-from spec.model import ModelSpec
+from spec.model import ModelSpec, NormPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,13 +15,14 @@ class LayerContext:
     """One model and job under N layouts.
 
     ``tokens`` of one micro-batch on one rank after the context-parallel split and before any
-    tensor-parallel one. ``traits`` are the strategy's.
+    tensor-parallel one. ``traits`` are the strategy's, ``norm_place`` that of the block at hand.
     """
 
     model: ModelSpec
     job: JobSpec
     layout: Layout
     traits: Traits = field(default_factory=Traits)
+    norm_place: NormPlace = NormPlace.BEFORE
 
     @property
     def exchanges_heads(self) -> BoolArray:

@@ -6,9 +6,9 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.linear import Linear, linear
-from ops.memory_bound import Kernel, kernel, norm
+from ops.memory_bound import Kernel, kernel, norm, soft_capped
 from ops.op import Axis, Comm, Ops, Phase, Piece, sequence
-from ops.roles import Module, Role
+from ops.roles import Identity, Module, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
@@ -109,7 +109,20 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
         sharding.enter(context, layer.key, model.hidden),
         sharding.weights(context, layer.key, layer.inputs * layer.outputs),
         _tied(context, linear(context, layer)),
+        _soft_capped(context, layer) if model.logit_softcap else Piece(),
         _gathered_logits(context, layer) if _gathers(context, sharding) else Piece(),
+    )
+
+
+def _soft_capped(context: LayerContext, projection: Linear) -> Piece:
+    """Soft-capped logits; where the loss takes a chunk of tokens after another, none of them are kept."""
+    what = Identity(module=Module.HEAD, role=Role.ACTIVATION, name="head.softcap")
+    capped = soft_capped(context, what, projection.tokens, projection.outputs)
+    if not context.job.preset.loss.chunked:
+        return capped
+    return Piece(
+        forward=tuple(replace(op, saved_bytes=0.0 * op.saved_bytes) for op in capped.forward),
+        backward=capped.backward,
     )
 
 

@@ -9,6 +9,7 @@ from ops.op import MemoryBound, Phase, Piece, sequence
 from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
 from spec.model import NormKind
+from spec.parameters import norm_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,11 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
             module=module,
             role=Role.NORM,
             name=name,
-            kernel=f"{kind.value}_unfused" if unfused else kind.value,
+            kernel=f"{kind.kernel}_unfused" if unfused else kind.kernel,
             rows=rows,
             width=hidden,
             saved_bytes=kept_bytes * rows * hidden,
-            parameters=hidden * (2 if kind is NormKind.LAYER else 1),
+            parameters=norm_parameters(kind, hidden),
             dtype="fp32" if wide else "",
         ),
     )
@@ -89,6 +90,28 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
         saved_bytes=np.zeros(len(rows)),
     )
     return sequence(kernel(context, cast), normed)
+
+
+def soft_capped(context: LayerContext, what: Identity, rows: IntArray, width: IntArray) -> Piece:
+    """cap * tanh(x / cap) over rows x width, as plain PyTorch writes it (transformers models/gemma2/modeling_gemma2.py):
+    a division, tanh, which keeps its output, and a product; priced as kernels that move as many bytes."""
+
+    def step(word: str, moves: str, saved_bytes: FloatArray) -> Piece:
+        named = Kernel(
+            module=what.module,
+            role=what.role,
+            name=f"{what.name}.{word}",
+            kernel=moves,
+            rows=rows,
+            width=width,
+            saved_bytes=saved_bytes,
+        )
+        return kernel(context, named)
+
+    kept = context.activations(rows, width)
+    return sequence(
+        step("divide", "copy", 0.0 * kept), step("tanh", "gelu", kept), step("multiply", "copy", 0.0 * kept)
+    )
 
 
 def residual(context: LayerContext, module: Module, rows: IntArray, name: str = "") -> Piece:

@@ -13,12 +13,15 @@ from ops.strategies.narrow_gather import cast_parts
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
-from spec.model import BlockSpec, MlpSpec
+from spec.model import BlockSpec, MlpSpec, NormPlace
+
+OUTPUT_NORM = f"{Module.MLP}.output_norm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Token rows of a rank: ``gemm`` in the linears, ``saved`` kept of their input."""
+    """Token rows of a rank: ``gemm`` in the linears, ``saved`` kept of their input (0 where the mixer's linears keep
+    it)."""
 
     gemm: IntArray
     saved: IntArray
@@ -32,13 +35,20 @@ def mlp_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
     rows = Rows(
         gemm=ceil_div(context.tokens, sharding.gemm_shards(layout)),
-        saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)),
+        saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)) * keeps_input(block),
     )
+    place = block.norm_place
     return sequence(
-        norm(context, Module.MLP, norm_rows),
+        norm(context, Module.MLP, norm_rows) if place.leads_second else Piece(),
         feed_forward(context, sharding, block.mlp, rows, Module.MLP),
+        norm(context, Module.MLP, norm_rows, OUTPUT_NORM) if place.follows else Piece(),
         residual(context, Module.MLP, norm_rows),
     )
+
+
+def keeps_input(block: BlockSpec) -> bool:
+    """Whether the second half reads what no other linear keeps: halves that share a norm share its output."""
+    return block.norm_place is not NormPlace.SHARED
 
 
 def feed_forward(
@@ -59,7 +69,7 @@ def feed_forward(
             # Two linears that read one input keep it once.
             saved_bytes=context.activations(rows.saved, context.model.hidden) * (role is Role.UP),
             bias=mlp.bias,
-            after_norm=True,
+            after_norm=context.norm_place.leads,
             input_parts=cast_parts(context, sharding, OpKey(module, role)),
         )
         for role in ((Role.UP,) if joined or not mlp.gated else (Role.GATE, Role.UP))

@@ -12,10 +12,47 @@ from spec.mixers.rope import RopeSpec
 
 
 class NormKind(StrEnum):
-    """RMSNorm has one weight per channel, LayerNorm a weight and a bias."""
+    """RMSNorm has one weight per channel, LayerNorm a weight and a bias, Cohere's LayerNorm the weight alone."""
 
     RMS = "rmsnorm"
     LAYER = "layernorm"
+    LAYER_WITHOUT_BIAS = "layernorm_without_bias"
+
+    @property
+    def kernel(self) -> str:
+        """The kernel of ops.kernels that runs it."""
+        return "rmsnorm" if self is NormKind.RMS else "layernorm"
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether it adds a bias per channel."""
+        return self is NormKind.LAYER
+
+
+class NormPlace(StrEnum):
+    """Where a block's norms stand: before each half, as most do; after each half, on what is added to the residual
+    stream (OLMo 2, arXiv 2501.00656 sec. 3.2); around each half (Gemma 2, arXiv 2408.00118 sec. 2); or once before
+    both halves, which read the same (GPT-J's parallel form with one norm: Falcon, Cohere)."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    AROUND = "around"
+    SHARED = "shared"
+
+    @property
+    def leads(self) -> bool:
+        """Whether a norm makes what the first half reads."""
+        return self is not NormPlace.AFTER
+
+    @property
+    def leads_second(self) -> bool:
+        """Whether the second half has a norm of its own before it."""
+        return self in (NormPlace.BEFORE, NormPlace.AROUND)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a norm stands between each half and its residual add."""
+        return self in (NormPlace.AFTER, NormPlace.AROUND)
 
 
 class PositionKind(StrEnum):
@@ -91,6 +128,7 @@ class BlockSpec:
     mlp: MlpSpec | None = None
     moe: MoeSpec | None = None
     norm: NormKind = NormKind.RMS
+    norm_place: NormPlace = NormPlace.BEFORE
     parallel_residual: bool = False
     mtp: bool = False
 
@@ -99,11 +137,19 @@ class BlockSpec:
             raise ValueError("a block has a dense MLP or experts, not both")
         if self.mixer is None and not self.feeds_forward:
             raise ValueError("a block mixes tokens, or feeds forward, or does both")
+        if self.norm_place is NormPlace.SHARED and (self.mixer is None or not self.feeds_forward):
+            raise ValueError("a norm is shared by two halves")
 
     @property
     def feeds_forward(self) -> bool:
         """Whether it has a second half: norm, MLP or experts, residual add."""
         return self.mlp is not None or self.moe is not None
+
+    @property
+    def num_norms(self) -> int:
+        """Norms over the hidden size, as it has halves and they have norms before and after."""
+        first = (self.mixer is not None) * (self.norm_place.leads + self.norm_place.follows)
+        return first + self.feeds_forward * (self.norm_place.leads_second + self.norm_place.follows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +163,11 @@ class BlockRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A whole model. ``vocab`` is raw; frameworks pad it to a multiple of
-    ``vocab_pad_multiple`` (times tp, by the framework's rule).
+    ``vocab_pad_multiple`` (times tp, by the framework's rule). ``logit_softcap``: logits are cap * tanh(logits / cap)
+    (Gemma 2, arXiv 2408.00118 sec. 2).
 
     Facts without a price, carried to launches: ``rope`` and ``norm_epsilon``; None where the config does not
-    say.
+    say. ``assumptions`` are what its reader took for granted, each a line to show.
     """
 
     name: str
@@ -135,8 +182,10 @@ class ModelSpec:
     norm: NormKind = NormKind.RMS
     head_bias: bool = False
     embedding_norm: bool = False
+    logit_softcap: bool = False
     rope: RopeSpec | None = None
     norm_epsilon: float | None = None
+    assumptions: tuple[str, ...] = ()
 
     @property
     def num_layers(self) -> int:

@@ -66,7 +66,7 @@ def num_parameters(model: ModelSpec) -> ParameterCount:
 
 
 def block_parameters(block: BlockSpec, hidden: int) -> int:
-    """Parameters of one block: token mixer, MLP or experts as far as it has them, a norm before each, and what MTP
+    """Parameters of one block: token mixer, MLP or experts as far as it has them, their norms, and what MTP
     adds.
 
     An MTP block adds norms of both inputs and of its output, and the 2h -> h projection
@@ -79,9 +79,8 @@ def block_parameters(block: BlockSpec, hidden: int) -> int:
         feed_forward = mlp_parameters(block.mlp, hidden)
     norm = norm_parameters(block.norm, hidden)
     extra = 3 * norm + 2 * hidden * hidden if block.mtp else 0
-    norms = ((block.mixer is not None) + block.feeds_forward) * norm
     mixer = 0 if block.mixer is None else mixer_parameters(block.mixer, hidden)
-    return mixer + feed_forward + norms + extra
+    return mixer + feed_forward + block.num_norms * norm + extra
 
 
 def mlp_parameters(mlp: MlpSpec, hidden: int) -> int:
@@ -111,8 +110,8 @@ def _expert_parameters(moe: MoeSpec, hidden: int) -> int:
 
 
 def norm_parameters(norm: NormKind, hidden: int) -> int:
-    """RMSNorm: one weight a channel; LayerNorm: a weight and a bias."""
-    return hidden if norm is NormKind.RMS else 2 * hidden
+    """One weight a channel, and a bias where the kind has one."""
+    return hidden * (1 + norm.has_bias)
 
 
 def _ffn(hidden: int, width: int, *, gated: bool, bias: bool) -> int:

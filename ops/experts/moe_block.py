@@ -11,7 +11,7 @@ from ops.experts.exchange import exchange, fold
 from ops.experts.mlp import expert_mlp
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel, norm, residual
-from ops.mlp_block import Rows, feed_forward
+from ops.mlp_block import OUTPUT_NORM, Rows, feed_forward, keeps_input
 from ops.op import Piece, sequence
 from ops.quantize import recipe_of
 from ops.roles import Module, Role
@@ -28,26 +28,30 @@ def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
     layout = context.layout
     norm_rows = ceil_div(context.tokens, sharding.norm_shards(layout))
     own_rows = ceil_div(context.tokens, layout.tp)
-    pieces = [norm(context, Module.MLP, norm_rows), _router(context, moe, own_rows)]
+    place, keeps = block.norm_place, keeps_input(block)
+    pieces = [norm(context, Module.MLP, norm_rows)] if place.leads_second else []
+    pieces.append(_router(context, moe, own_rows, keeps=keeps and not moe.shared_ffn_hidden))
     if moe.shared_ffn_hidden:
         shared = MlpSpec(ffn_hidden=moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
         rows = Rows(
             gemm=ceil_div(context.tokens, sharding.gemm_shards(layout)),
-            saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)),
+            saved=ceil_div(context.tokens, sharding.saved_input_shards(layout)) * keeps,
         )
         pieces.append(feed_forward(context, sharding, shared, rows, Module.SHARED_EXPERTS))
         if moe.shared_gate:
             pieces.append(_shared_gate(context, own_rows))
-    pieces += [_experts(context, moe, own_rows), residual(context, Module.MLP, norm_rows)]
-    return sequence(*pieces)
+    pieces.append(_experts(context, moe, own_rows))
+    if place.follows:
+        pieces.append(norm(context, Module.MLP, norm_rows, OUTPUT_NORM))
+    return sequence(*pieces, residual(context, Module.MLP, norm_rows))
 
 
-def _router(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
+def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool) -> Piece:
     """Scores of every expert for every token and their normalised best.
 
     The product stays in 16 bits where fp8 recipes change others (Megatron-LM, moe_utils.py,
-    RouterGatingLinearFunction); the norm's output it reads is kept here unless the shared experts keep it
-    anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion), and keeps the scores.
+    RouterGatingLinearFunction); the norm's output it reads is kept here unless (not ``keeps``) the shared experts or the
+    mixer keep it anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion), and keeps the scores.
     """
     layer = Linear(
         module=Module.MOE,
@@ -55,7 +59,7 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
         tokens=rows,
         inputs=context.layout.constant(context.model.hidden),
         outputs=context.layout.constant(moe.num_experts),
-        saved_bytes=context.activations(rows, context.model.hidden) * (not moe.shared_ffn_hidden),
+        saved_bytes=context.activations(rows, context.model.hidden) * keeps,
         dtype=context.job.precision.compute,
     )
     best = Kernel(

@@ -93,7 +93,7 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
 
 
 def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: IntArray) -> Piece:
-    """A norm over every query and key head, with one weight vector for queries and one for keys."""
+    """A norm over every query and key head; one over all heads at once moves the same bytes."""
     return kernel(
         context,
         Kernel(
@@ -101,11 +101,11 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
             role=Role.NORM,
             serves=Role.QKV,
             name="attention.qk_norm",
-            kernel=context.model.norm.value,
+            kernel=context.model.norm.kernel,
             rows=rows * heads,
             width=attention.qk_dim,
             saved_bytes=context.activations(rows * heads, attention.qk_dim),
-            parameters=2 * attention.qk_dim,
+            parameters=attention.qk_norm_parameters,
         ),
     )
 
@@ -158,7 +158,7 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
             role=Role.NORM,
             serves=next_role,
             name=f"{Module.ATTENTION}.{name}_norm",
-            kernel=context.model.norm.value,
+            kernel=context.model.norm.kernel,
             rows=own_rows,
             width=rank,
             saved_bytes=context.activations(own_rows, rank),
@@ -224,7 +224,7 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     saved = inputs + own_output + 4.0 * rows * heads
     if not job.flash_attention:
         saved = inputs + own_output + score_saved_bytes(job) * (rows * heads * kv_len).astype(np.float64)
-    documents, document = _documents(context, length)
+    documents, document = _documents(context, attention, length)
     forward = Attention(
         module=Module.ATTENTION,
         role=Role.CORE,
@@ -236,7 +236,7 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
         kv_heads=kv_heads,
         qk_dim=layout.constant(attention.qk_dim),
         v_dim=layout.constant(attention.v_dim),
-        mask="window" if attention.window else "varlen" if _is_packed(job) else "causal",
+        mask="window" if attention.window else "varlen" if _span(job, attention) else "causal",
         window=layout.constant(attention.window or 0),
         kernel=job.attention_kernel if job.flash_attention else "core",
         dtype=job.precision.attention,
@@ -247,22 +247,27 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     if not exchanged:
         pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:
-        pieces.append(score_kernels(context, rows * heads, kv_len))
+        pieces.append(score_kernels(context, rows * heads, kv_len, softcap=attention.softcap))
         pieces.append(joined_heads(context, rows, heads * attention.v_dim))
     return sequence(*pieces)
 
 
-def _is_packed(job: JobSpec) -> bool:
-    return job.flash_attention and 0 < job.document_tokens < job.seq_len
+def _span(job: JobSpec, attention: AttentionSpec) -> int:
+    """Tokens that attend to each other: a document, or a chunk where that is less; 0 where all of a sequence do."""
+    spans = [span for span in (job.document_tokens, attention.chunk or 0) if 0 < span < job.seq_len]
+    return min(spans, default=0) if job.flash_attention else 0
 
 
-def _documents(context: LayerContext, length: IntArray) -> tuple[IntArray, IntArray]:
+def _documents(
+    context: LayerContext, attention: AttentionSpec, length: IntArray
+) -> tuple[IntArray, IntArray]:
     """Documents of a sequence that a rank attends within at a time, and tokens of each: the mask of packed
-    documents is block-diagonal (flash-attn, flash_attn_varlen_func: cu_seqlens). A ring hands on whole blocks of
-    keys, so under it a sequence counts as one."""
-    if not _is_packed(context.job):
+    documents, and of chunks, is block-diagonal (flash-attn, flash_attn_varlen_func: cu_seqlens). A ring hands on
+    whole blocks of keys, so under it a sequence counts as one."""
+    span = _span(context.job, attention)
+    if not span:
         return np.ones_like(length), length
-    one = np.minimum(length, context.job.document_tokens)
+    one = np.minimum(length, span)
     whole = (context.layout.cp > 1) & (not context.exchanges_context)
     document = np.where(whole, length, one)
     return ceil_div(length, document), document

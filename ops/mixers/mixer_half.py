@@ -13,7 +13,7 @@ from spec.model import BlockSpec
 
 
 def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
-    """Everything from the first norm to the first residual add; nothing where a block does not mix tokens."""
+    """Everything from the first norm, wherever it stands, to the first residual add; nothing where a block does not mix tokens."""
     mixer = block.mixer
     if mixer is None:
         return Piece()
@@ -22,8 +22,9 @@ def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> P
     tensors = row.exchanged(mixer)
     before, after = sharding.around_core(context, tensors)
     cp_before, cp_after = _around_core(context, tensors)
+    place = block.norm_place
     return sequence(
-        norm(context, row.module, rows),
+        norm(context, row.module, rows) if place.leads else Piece(),
         row.project(context, sharding, mixer),
         before,
         cp_before,
@@ -31,6 +32,7 @@ def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> P
         cp_after,
         after,
         row.output(context, sharding, mixer),
+        norm(context, row.module, rows, f"{row.module}.output_norm") if place.follows else Piece(),
         residual(context, row.module, rows),
     )
 

@@ -32,7 +32,7 @@ def core_length(context: LayerContext) -> IntArray:
 def into_mixer(
     context: LayerContext, sharding: Sharding, key: OpKey, outputs: IntArray, *, bias: bool = False
 ) -> Piece:
-    """The linear from the normed hidden states, cut over tp by its ``outputs`` on one rank."""
+    """The linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its ``outputs`` on one rank."""
     layout, hidden = context.layout, context.model.hidden
     saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
     layer = Linear(
@@ -43,7 +43,7 @@ def into_mixer(
         outputs=outputs,
         saved_bytes=context.activations(saved_rows, hidden),
         bias=bias,
-        after_norm=True,
+        after_norm=context.norm_place.leads,
         input_parts=cast_parts(context, sharding, key),
     )
     return sequence(

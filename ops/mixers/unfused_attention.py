@@ -9,7 +9,7 @@ core/nn/attention/attention.py does the same.
 import numpy as np
 
 from ops.context import LayerContext
-from ops.memory_bound import Kernel, kernel
+from ops.memory_bound import Kernel, kernel, soft_capped
 from ops.op import Op, Piece, sequence
 from ops.roles import Identity, Module, OpKey, Role
 from spec.arrays import IntArray
@@ -31,10 +31,11 @@ SCORES = frozenset(
 QKV = OpKey(Module.ATTENTION, Role.QKV)
 
 
-def score_kernels(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
-    """Scale, mask and softmax over the score matrix, as one kernel or one after another, and dropout."""
+def score_kernels(context: LayerContext, rows: IntArray, width: IntArray, *, softcap: bool = False) -> Piece:
+    """Soft cap, scale, mask and softmax over the score matrix, as one kernel or one after another, and dropout."""
     softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
-    pieces = [_kernel(context, _of(Role.SOFTMAX, softmax), softmax, rows, width)]
+    pieces = [soft_capped(context, _of(Role.SOFTMAX, "softcap"), rows, width)] if softcap else []
+    pieces += [_kernel(context, _of(Role.SOFTMAX, softmax), softmax, rows, width)]
     if context.job.dropout:
         pieces.append(_kernel(context, _of(Role.DROPOUT), "dropout", rows, width))
     return sequence(*pieces)

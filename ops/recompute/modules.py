@@ -34,6 +34,11 @@ class RecomputedModule:
     drops: frozenset[OpKey]
     where: OpKey | None = None
 
+    @property
+    def begins_with_norm(self) -> bool:
+        """Whether norms before linears are among what runs again."""
+        return any(isinstance(part, OpKey) and part.role is Role.NORM for part in self.again)
+
 
 # By the name of the module; "layernorm" is two, before experts and before MLA's projections.
 MODULES: dict[str, tuple[RecomputedModule, ...]] = {
@@ -93,14 +98,15 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
 }
 
 
-def modules_recomputed(block: Piece, names: Iterable[str]) -> Piece:
-    """``block`` with the named modules run again; KeyError for an unknown name."""
+def modules_recomputed(block: Piece, names: Iterable[str], *, norms_lead: bool = True) -> Piece:
+    """``block`` with the named modules run again; KeyError for an unknown name. Unless norms make what linears read
+    (``norms_lead``), parts that begin with a norm stay as they are: they could not be made again from its input."""
     present = {op.key for op in block.forward}
     modules = [
         module
         for name in sorted(names)
         for module in MODULES[name]
-        if module.where is None or module.where in present
+        if (module.where is None or module.where in present) and (norms_lead or not module.begins_with_norm)
     ]
     again = tuple(run_again(op) for op in block.forward if any(op.is_within(m.again) for m in modules))
     dropped = {key for module in modules for key in module.drops}

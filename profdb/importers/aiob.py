@@ -88,7 +88,7 @@ def module_cases(run: AiobRun) -> dict[str, Case]:
     fused = queries + kv_heads * (attention.qk_dim + attention.v_dim)
     ffn = mlp.ffn_hidden // run.tp
     norm = MemoryBoundCase(
-        kernel=str(block.norm.value), direction="forward", rows=tokens, width=hidden, dtype=DTYPE
+        kernel=block.norm.kernel, direction="forward", rows=tokens, width=hidden, dtype=DTYPE
     )
     return {
         "Emb": MemoryBoundCase(

@@ -12,7 +12,7 @@ from solver.schedules.registry import Schedule
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
-from spec.model import BlockSpec, ModelSpec, MoeSpec, PositionKind
+from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 
 Refusal = tuple[str, Any, str]
 """Key, value, what is allowed."""
@@ -43,8 +43,11 @@ def _model(model: ModelSpec) -> Iterator[Refusal]:
         yield "position", model.position.value, "rotary or none"
     if model.tied_embeddings:
         yield "tied_embeddings", True, "false"
-    if model.embedding_norm:
-        yield "embedding_norm", True, "false"
+    for key in ("embedding_norm", "logit_softcap"):
+        if getattr(model, key):
+            yield key, True, "false"
+    if model.norm is NormKind.LAYER_WITHOUT_BIAS:
+        yield "norm", model.norm.value, "rmsnorm or layernorm"
     for run in model.blocks:
         yield from _block(run.block)
 
@@ -55,11 +58,13 @@ def _block(block: BlockSpec) -> Iterator[Refusal]:
         name = "none" if mixer is None else getattr(mixer, "kind", mixer.name)
         yield "mixer", str(name), "multi-head or grouped-query attention"
         return
-    for key in ("window", "qk_norm", "sinks", "output_gate"):
+    for key in ("window", "qk_norm", "sinks", "output_gate", "softcap", "chunk"):
         if getattr(mixer, key):
             yield key, getattr(mixer, key), "none"
     if block.mtp or block.parallel_residual or not block.feeds_forward:
         yield "block", "mtp, parallel or half", "attention, then a feed-forward layer"
+    if block.norm_place is not NormPlace.BEFORE:
+        yield "norm_place", block.norm_place.value, "before"
     if block.moe is not None:
         yield from _experts(block.moe)
     half = block.moe or block.mlp

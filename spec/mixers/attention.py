@@ -11,6 +11,15 @@ from spec.section import Section
 from spec.weights import Module, linear_module, norm_module, parameter_module
 
 
+class QkNormWeights(StrEnum):
+    """What norms of queries and of keys multiply by: one vector for all heads (Qwen3), one for the channels of all
+    heads (OLMo 2, over all of them at once; StableLM 2, head by head), or nothing (Llama 4)."""
+
+    HEAD = "head"
+    ALL_HEADS = "all_heads"
+    NONE = "none"
+
+
 class AttentionKind(StrEnum):
     """Multi-head and grouped-query attention share a formula; MLA has its own projections."""
 
@@ -26,7 +35,8 @@ class AttentionSpec:
     ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1)
     ``qk_dim`` = nope + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means
     that queries are projected directly. ``output_gate``: the query projection also gives a gate for each channel of
-    the heads' outputs, which their sigmoid multiplies (Qwen3-Next).
+    the heads' outputs, which their sigmoid multiplies (Qwen3-Next). ``softcap``: scores are cap * tanh(scores / cap)
+    (Gemma 2). ``chunk``: tokens attend within chunks of so many, as if these were documents (Llama 4).
     """
 
     name: ClassVar[str] = "attention"
@@ -43,6 +53,9 @@ class AttentionSpec:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
+    qk_norm_weights: QkNormWeights = QkNormWeights.HEAD
+    softcap: bool = False
+    chunk: int | None = None
     sinks: bool = False
     output_gate: bool = False
 
@@ -75,6 +88,11 @@ class AttentionSpec:
             qkv_bias=section.flag("qkv_bias", False),
             out_bias=section.flag("out_bias", False),
             qk_norm=section.flag("qk_norm", False),
+            qk_norm_weights=QkNormWeights(
+                section.choice("qk_norm_weights", [each.value for each in QkNormWeights], "head")
+            ),
+            softcap=section.flag("softcap", False),
+            chunk=section.maybe_integer("chunk"),
             sinks=section.flag("sinks", False),
             output_gate=section.flag("output_gate", False),
         )
@@ -82,6 +100,14 @@ class AttentionSpec:
             section.fail("output_gate", "false: latent attention with output gates is not priced")
         section.close()
         return attention
+
+    @property
+    def qk_norm_parameters(self) -> int:
+        """Weights of the norms of queries and keys; 0 without."""
+        if not self.qk_norm or self.qk_norm_weights is QkNormWeights.NONE:
+            return 0
+        each = self.qk_norm_weights is QkNormWeights.HEAD
+        return self.qk_dim * (2 if each else self.num_heads + self.num_kv_heads)
 
     @property
     def cut_heads(self) -> tuple[int, ...]:
@@ -104,9 +130,10 @@ class AttentionSpec:
             yield linear_module(f"{prefix}.q", (queries, hidden), bias=bias)
             yield linear_module(f"{prefix}.k", (kv_heads * self.qk_dim, hidden), bias=bias)
             yield linear_module(f"{prefix}.v", (kv_heads * self.v_dim, hidden), bias=bias)
-            if self.qk_norm:
-                yield norm_module(f"{prefix}.q_norm", self.qk_dim)
-                yield norm_module(f"{prefix}.k_norm", self.qk_dim)
+            if self.qk_norm and self.qk_norm_weights is not QkNormWeights.NONE:
+                each = self.qk_norm_weights is QkNormWeights.HEAD
+                yield norm_module(f"{prefix}.q_norm", self.qk_dim * (1 if each else self.num_heads))
+                yield norm_module(f"{prefix}.k_norm", self.qk_dim * (1 if each else kv_heads))
             if self.sinks:
                 yield parameter_module(f"{prefix}.sinks", (self.num_heads,))
         yield linear_module(f"{prefix}.out", (hidden, value), bias=self.out_bias)

@@ -40,6 +40,7 @@ from spec.model import (
     ModelSpec,
     MoeSpec,
     NormKind,
+    NormPlace,
     PositionKind,
 )
 from spec.readers.config_file import ConfigFile
@@ -106,6 +107,7 @@ def _model(section: Section, *, name: str, source: str) -> ModelSpec:
         norm=norm,
         head_bias=section.flag("head_bias", False),
         embedding_norm=section.flag("embedding_norm", False),
+        logit_softcap=section.flag("logit_softcap", False),
         rope=_rope(section.section("rope")) if section.has("rope") else None,
         norm_epsilon=section.number("norm_epsilon", maximum=1.0) if section.has("norm_epsilon") else None,
     )
@@ -151,12 +153,21 @@ def _run(section: Section, hidden: int, norm: NormKind) -> BlockRun:
         mlp=_mlp(section.section("mlp")) if has_mlp else None,
         moe=_moe(section.section("moe")) if section.has("moe") else None,
         norm=norm,
+        norm_place=_norm_place(section),
         parallel_residual=section.flag("parallel_residual", False),
         mtp=section.flag("mtp", False),
     )
     count = section.integer("count", maximum=MAX_LAYERS)
     section.close()
     return BlockRun(block=block, count=count)
+
+
+def _norm_place(block: Section) -> NormPlace:
+    place = NormPlace(block.choice("norm_place", [each.value for each in NormPlace], "before"))
+    halves = block.flag("mixer", True) if block.values.get("mixer") is False else True
+    if place is NormPlace.SHARED and not (halves and block.values.get("mlp") is not False):
+        block.fail("norm_place", "shared only by two halves: a mixer and an mlp or moe")
+    return place
 
 
 def _mixer(block: Section, hidden: int) -> Mixer | None:

@@ -7,8 +7,8 @@ commit 4cdc7ba. tests/workload/settings/accepted lists the keys of every class.
 from fractions import Fraction
 
 from spec.errors import ExportError
-from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
-from spec.model import BlockSpec, ModelSpec, MoeSpec, PositionKind
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
+from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from spec.readers.internlm_model import rounded_ffn
 from workload.settings.launch_error import refuse_unless
 
@@ -88,6 +88,9 @@ def _layers(model: ModelSpec) -> tuple[BlockSpec, AttentionSpec]:
     refuse_unless(len(model.blocks) == 1, NAME, f"the mixed layers of {model.name}")
     block = model.blocks[0].block
     refuse_unless(not block.parallel_residual, NAME, "parallel residuals")
+    refuse_unless(block.norm_place is NormPlace.BEFORE, NAME, "norms elsewhere than before each half")
+    refuse_unless(model.norm is not NormKind.LAYER_WITHOUT_BIAS, NAME, "LayerNorm without biases")
+    refuse_unless(not model.logit_softcap, NAME, "soft-capped logits")
     return block, attention_of(block.mixer, f"settings of {NAME}")
 
 
@@ -96,6 +99,9 @@ def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section
     refuse_unless(
         plain and not (attention.sinks or attention.output_gate), NAME, f"the attention of {model.name}"
     )
+    refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
+    plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
+    refuse_unless(plain_norms, NAME, "norms of queries and keys without one weight vector for all heads")
     section: Section = {
         "num_attention_heads": attention.num_heads,
         "num_kv_attention_heads": attention.num_kv_heads,

@@ -5,8 +5,8 @@ latent attention exist only with --qk-layernorm); core 0.16 for the gate of shar
 """
 
 from spec.job import JobSpec
-from spec.mixers.attention import AttentionKind, AttentionSpec, attention_of
-from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
+from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from workload.settings.launch_error import refuse_unless
 
 NAME = "Megatron-LM"
@@ -26,6 +26,13 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
     (attention,) = mixers
     refuse_unless(len({block.norm for block in blocks} | {model.norm}) == 1, NAME, "norms of two kinds")
     refuse_unless(not any(block.parallel_residual for block in blocks), NAME, "parallel residuals")
+    refuse_unless(
+        all(block.norm_place is NormPlace.BEFORE for block in blocks),
+        NAME,
+        "norms elsewhere than before each half",
+    )
+    refuse_unless(model.norm is not NormKind.LAYER_WITHOUT_BIAS, NAME, "LayerNorm without biases")
+    refuse_unless(not model.logit_softcap, NAME, "soft-capped logits")
     refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
     flags: Flags = {
         "--num-layers": model.num_layers,
@@ -48,6 +55,9 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
 
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
     refuse_unless(not attention.sinks, NAME, "attention sinks")
+    refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
+    plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
+    refuse_unless(plain_norms, NAME, "norms of queries and keys without one weight vector for all heads")
     flags: Flags = {"--num-attention-heads": attention.num_heads}
     if attention.output_gate:
         flags["--attention-output-gate"] = None

@@ -46,6 +46,31 @@ def test_a_document_of_a_whole_sequence_is_one(tokens: int) -> None:
     assert [(op.mask, op.q_len.tolist()) for op in packed] == [(op.mask, op.q_len.tolist()) for op in whole]
 
 
+@pytest.mark.parametrize(("chunk", "document", "span"), [(512, 0, 512), (512, 256, 256), (SEQ, 0, SEQ)])
+def test_chunks_are_documents_of_their_length(chunk: int, document: int, span: int) -> None:
+    """Llama 4's chunked layers; a packed document that is shorter counts."""
+    model = small_model()
+    chunked = replace(model.blocks[0].block, mixer=replace(model.blocks[0].block.mixer, chunk=chunk))
+    model = replace(model, blocks=(BlockRun(block=chunked, count=1),))
+    asked = job(seq_len=SEQ, world_size=1, document_tokens=document)
+    (block,) = written(model, asked, "mtp", Layout.of(1)).blocks
+    seen = {(op.batch[0], op.q_len[0], op.mask) for op in block.forward if isinstance(op, Attention)}
+    assert seen == {(SEQ // span, span, "varlen" if span < SEQ else "causal")}
+
+
+def test_soft_capped_scores_cost_where_they_are_written_out() -> None:
+    """A flash kernel caps them in passing; without one three kernels run over the score matrix."""
+    model = small_model()
+    capped = replace(model.blocks[0].block, mixer=replace(model.blocks[0].block.mixer, softcap=True))
+    for flash, added in ((True, 0), (False, 3)):
+        asked = job(seq_len=SEQ, world_size=1, flash_attention=flash)
+        (plain,) = written(model, asked, "mtp", Layout.of(1)).blocks
+        (block,) = written(
+            replace(model, blocks=(BlockRun(block=capped, count=4),)), asked, "mtp", Layout.of(1)
+        ).blocks
+        assert len(block.forward) - len(plain.forward) == added
+
+
 def test_a_ring_attends_to_all_and_an_exchange_within_documents() -> None:
     layout = Layout.of(2, cp=2)
     assert cores(layout, document_tokens=128)[0].q_len.tolist() == [SEQ // 2]

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from spec.errors import ExportError
+from spec.mixers.attention import QkNormWeights
 from spec.mixers.rope import RopeSpec
-from spec.model import MlpSpec, NormKind, PositionKind
+from spec.model import MlpSpec, NormKind, NormPlace, PositionKind
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.asking import with_block
@@ -91,6 +92,16 @@ def test_facts_of_the_config() -> None:
     [
         ({"parallel_residual": True}, "parallel residuals"),
         ({"mixer": LATENT}, "the attention of"),
+        ({"norm_place": NormPlace.AFTER}, "norms elsewhere"),
+        ({"mixer": replace(ATTENTION, chunk=64)}, "chunked"),
+        (
+            {
+                "mlp": None,
+                "moe": SHARED,
+                "mixer": replace(ATTENTION, qk_norm=True, qk_norm_weights=QkNormWeights.NONE),
+            },
+            "one weight vector",
+        ),
         ({"mixer": replace(ATTENTION, qk_norm=True)}, "dense layers"),
         ({"mixer": replace(ATTENTION, qk_dim=128, v_dim=128)}, "heads of 128 channels"),
         ({"mlp": MlpSpec(ffn_hidden=512, gated=False, activation="gelu")}, "without a gate"),
@@ -111,6 +122,7 @@ def test_layers_that_internevo_does_not_have(changes: dict[str, Any], match: str
     ("changes", "match"),
     [
         ({"tied_embeddings": True}, "tied"),
+        ({"logit_softcap": True}, "soft-capped logits"),
         ({"head_bias": True}, "head bias"),
         ({"position": PositionKind.NONE}, "rotary positions"),
         (

@@ -7,7 +7,8 @@ import pytest
 
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind
+from spec.mixers.attention import QkNormWeights
+from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind, NormPlace
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.asking import known, with_block
@@ -68,11 +69,27 @@ def test_experts_beside_dense_layers() -> None:
         ({"mlp": None, "moe": replace(EXPERTS, router_bias=True)}, "softmax router"),
         ({"mixer": replace(SMALL.blocks[0].block.mixer, sinks=True)}, "sinks"),
         ({"mixer": replace(SMALL.blocks[0].block.mixer, v_dim=32)}, "another width"),
+        ({"norm_place": NormPlace.AROUND}, "norms elsewhere"),
+        ({"mixer": replace(SMALL.blocks[0].block.mixer, softcap=True)}, "soft-capped"),
+        ({"mixer": replace(SMALL.blocks[0].block.mixer, chunk=64)}, "chunked"),
+        (
+            {
+                "mixer": replace(
+                    SMALL.blocks[0].block.mixer, qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS
+                )
+            },
+            "one weight vector",
+        ),
     ],
 )
 def test_layers_that_megatron_does_not_have(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ExportError, match=match):
         flags_of(**changes)
+
+
+def test_ends_that_megatron_does_not_have() -> None:
+    with pytest.raises(ExportError, match="soft-capped logits"):
+        model_flags(*known(PLAN, model=replace(SMALL, logit_softcap=True)))
 
 
 def test_experts_and_dense_layers_share_their_activation() -> None:

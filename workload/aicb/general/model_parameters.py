@@ -93,19 +93,25 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
 
 def block_modules(block: BlockSpec, hidden: int, prefix: str) -> Iterator[Module]:
     """The modules of one block in forward order."""
+    place = block.norm_place
     if block.mixer is not None:
-        yield _norm(f"{prefix}.input_norm", hidden, block.norm)
+        if place.leads:
+            yield _norm(f"{prefix}.input_norm", hidden, block.norm)
         yield from block.mixer.modules(hidden, f"{prefix}.{block.mixer.name}")
-    if block.feeds_forward:
+        if place.follows:
+            yield _norm(f"{prefix}.mixer_output_norm", hidden, block.norm)
+    if block.feeds_forward and place.leads_second:
         yield _norm(f"{prefix}.post_norm", hidden, block.norm)
     if block.moe is not None:
         yield from _experts(block.moe, hidden, f"{prefix}.moe")
     elif block.mlp is not None:
         yield from _mlp(block.mlp, hidden, f"{prefix}.mlp")
+    if block.feeds_forward and place.follows:
+        yield _norm(f"{prefix}.output_norm", hidden, block.norm)
 
 
 def _norm(name: str, width: int, kind: NormKind) -> Module:
-    return norm_module(name, width, bias=kind is NormKind.LAYER)
+    return norm_module(name, width, bias=kind.has_bias)
 
 
 def _mlp(mlp: MlpSpec, hidden: int, prefix: str) -> Iterator[Module]:

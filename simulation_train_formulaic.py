@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         root=ROOT,
         profile=options.pre_profiling_data_path,
         config=options.config,
+        assume=options.assume,
         model_size=options.model_size,
         world_size=first(options.world_size),
         global_batch_tokens=first(options.global_batch_size),

@@ -37,12 +37,13 @@ class Request:
     ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat it as
     it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project folder, where
     configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit;
-    ``transfer`` restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without ``profile`` it is the default one (profile_path), if that is there.
+    ``assume`` is what a config.json of an unknown type is read as; ``transfer`` restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without ``profile`` it is the default one (profile_path), if that is there.
     """
 
     root: Path
     profile: Path | None = None
     config: Path | None = None
+    assume: str | None = None
     model_size: str | None = None
     world_size: int | None = None
     global_batch_tokens: int | None = None
@@ -113,7 +114,7 @@ def _config(request: Request) -> ConfigFile:
     path = request.config
     if path is None:
         path = config_for_size(str(request.model_size), request.root / "configs")
-    config = read_config(path)
+    config = read_config(path, assume=request.assume)
     if config.plan:
         strategy_of(config.plan, config.path, sequence_parallel=config.sequence_parallel)
     if request.config is not None and request.model_size is not None:

@@ -160,6 +160,7 @@ def question_lines(
     nodes = cluster.nodes_for(job.world_size)
     lines = [
         f"model    {model.name}: {count.total:,} parameters, {model.num_layers} layers, hidden {model.hidden}",
+        *(f"assumed  {said}" for said in model.assumptions),
         f"job      {job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
         f"{job.seq_len:,}), {job.preset.name} preset"
         + " (assumed; --framework names another)"

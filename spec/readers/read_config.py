@@ -11,15 +11,9 @@ from spec.readers.huggingface.reader import read_huggingface_model
 from spec.readers.internlm_config import read_internlm_config
 from spec.readers.toml_config import read_toml_config
 
-
-def read_huggingface_config(path: Path) -> ConfigFile:
-    """A ``config.json``, which holds neither a sequence length nor a plan; raises ConfigError."""
-    return ConfigFile(path=str(path), format="huggingface", model=read_huggingface_model(path))
-
-
+HUGGING_FACE = ".json"
 READERS: dict[str, Callable[[Path], ConfigFile]] = {
     ".py": read_internlm_config,
-    ".json": read_huggingface_config,
     ".toml": read_toml_config,
 }
 
@@ -30,16 +24,22 @@ def config_file(path: Path) -> Path:
     return path / "config.json" if os.path.isdir(path) else shipped_config(path)
 
 
-def read_config(path: Path) -> ConfigFile:
+def read_config(path: Path, *, assume: str | None = None) -> ConfigFile:
     """Read a model config: ``.py`` InternLM style, ``.json`` Hugging Face, ``.toml`` our own; a
-    folder stands for the ``config.json`` in it.
+    folder stands for the ``config.json`` in it. ``assume`` is the Hugging Face type that an unknown one is read as.
 
     Raises ConfigError naming the file, the key, the value and what is allowed.
     """
     path = config_file(path)
+    if path.suffix.lower() == HUGGING_FACE:
+        model = read_huggingface_model(path, assume)
+        return ConfigFile(path=str(path), format="huggingface", model=model)
+    if assume is not None:
+        raise ConfigError(where=str(path), key="--assume", value=assume, allowed="a Hugging Face config.json")
     reader = READERS.get(path.suffix.lower())
     if reader is None:
+        endings = ", ".join((*READERS, HUGGING_FACE))
         raise ConfigError(
-            where=str(path), key="config", value=path.name, allowed=f"a file ending in {', '.join(READERS)}"
+            where=str(path), key="config", value=path.name, allowed=f"a file ending in {endings}"
         )
     return reader(path)

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 as Hugging Face describes them: latent attention, shared experts, dense first
+"""DeepSeek-V2 and V3, and Kimi K2 of V3's structure, as Hugging Face describes them: latent attention, shared experts, dense first
 layers, multi-token prediction.
 
 Source: ``configuration_deepseek.py`` and ``modeling_deepseek.py`` beside the weights; DeepSeek-V2
@@ -9,13 +9,14 @@ from dataclasses import replace
 
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
-from spec.readers.huggingface.dense import decoder, read_mlp, runs_of
-from spec.readers.huggingface.moe import read_experts, route_groups
+from spec.readers.huggingface.experts import read_experts, route_groups
+from spec.readers.huggingface.parts import decoder, read_mlp, runs_of
 from spec.section import MAX_LAYERS, Section
 
 
 def deepseek(top: Section, name: str) -> ModelSpec:
-    """Layer i is routed from ``first_k_dense_replace`` on, where ``moe_layer_freq`` divides i.
+    """DeepSeek-V2 and V3, Kimi K2: latent attention; layer i is routed from ``first_k_dense_replace`` on, where
+    ``moe_layer_freq`` divides i.
 
     ``num_nextn_predict_layers`` adds that many blocks of the last kind marked as multi-token
     prediction.
@@ -58,7 +59,7 @@ def _experts(top: Section) -> MoeSpec:
     experts that limit a token (``n_group``, ``topk_group``; a greedy top-k knows none)."""
     moe = read_experts(top, "n_routed_experts", "moe_intermediate_size")
     shared = top.integer_or("n_shared_experts", 0, minimum=0)
-    third = top.text("model_type") == "deepseek_v3"
+    third = top.text("model_type") in ("deepseek_v3", "kimi_k2")
     method = top.text("topk_method", "noaux_tc" if third else "greedy")
     groups, chosen = route_groups(top, "n_routed_experts")
     limited = method != "greedy"

@@ -1,57 +1,27 @@
-"""Hugging Face model types with routed experts and ordinary attention: Mixtral, Qwen2-MoE, Qwen3-MoE.
-
-Source: transformers ``models/<type>/configuration_<type>.py`` and ``modeling_<type>.py``.
-"""
-
-from dataclasses import replace
+"""Parts that model types with routed experts share: the experts, their groups, which layers have them."""
 
 from spec.mixers.attention import AttentionSpec
-from spec.model import BlockRun, BlockSpec, ModelSpec, MoeSpec
-from spec.readers.huggingface.dense import decoder, read_attention, read_mlp, read_windows, runs_of
+from spec.model import BlockSpec, MlpSpec, MoeSpec
 from spec.readers.huggingface.facts import activation
-from spec.section import MAX_LAYERS, Section
+from spec.section import Section
+
+ALWAYS_NORMALIZED = ("mixtral", "deepseek_v3", "phimoe", "gpt_oss", "minimax_m2", "ernie4_5_moe")
 
 
-def mixtral(top: Section, name: str) -> ModelSpec:
-    """Mixtral: every layer routed; ``sliding_window`` null or absent means full attention."""
-    attention = replace(read_attention(top), window=top.maybe_integer("sliding_window"))
-    moe = read_experts(top, "num_local_experts", "intermediate_size")
-    layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    block = BlockSpec(mixer=attention, mlp=None, moe=moe)
-    return decoder(top, name, (BlockRun(block=block, count=layers),))
-
-
-def qwen2_moe(top: Section, name: str) -> ModelSpec:
-    """Qwen1.5-MoE and Qwen2-MoE: biases on q, k and v, one shared expert behind a gate."""
-    shared = top.integer("shared_expert_intermediate_size")
-    moe = replace(
-        read_experts(top, "num_experts", "moe_intermediate_size"),
-        shared_ffn_hidden=shared,
-        shared_gate=True,
-    )
-    attention = read_attention(top, qkv_bias=top.flag("qkv_bias", True))
-    return _sparse(top, name, attention, moe)
-
-
-def qwen3_moe(top: Section, name: str) -> ModelSpec:
-    """Qwen3-MoE: norms on query and key heads, no shared expert."""
-    bias = top.flag("attention_bias", False)
-    attention = replace(read_attention(top, qkv_bias=bias, out_bias=bias), qk_norm=True)
-    return _sparse(top, name, attention, read_experts(top, "num_experts", "moe_intermediate_size"))
-
-
-def read_experts(top: Section, count_key: str, width_key: str) -> MoeSpec:
+def read_experts(
+    top: Section, count_key: str, width_key: str, *, topk_key: str = "num_experts_per_tok"
+) -> MoeSpec:
     """The routed experts; top-k is at most their number. ``norm_topk_prob`` is False where a type has it and its
-    config does not say; Mixtral has none, and always divides."""
-    count, topk = top.integer(count_key), top.integer("num_experts_per_tok")
+    config does not say; Mixtral and others have none, and always divide."""
+    count, topk = top.integer(count_key), top.integer(topk_key)
     if topk > count:
-        top.fail("num_experts_per_tok", f"at most {count_key} = {count}")
+        top.fail(topk_key, f"at most {count_key} = {count}")
     return MoeSpec(
         num_experts=count,
         topk=topk,
         expert_ffn_hidden=top.integer(width_key),
         activation=activation(top),
-        normalized=top.flag("norm_topk_prob", top.text("model_type") in ("mixtral", "deepseek_v3")),
+        normalized=top.flag("norm_topk_prob", top.text("model_type") in ALWAYS_NORMALIZED),
     )
 
 
@@ -68,22 +38,23 @@ def route_groups(top: Section, count_key: str) -> tuple[int, int]:
 def routed_layers(top: Section, layers: int) -> list[bool]:
     """Layer i is routed unless listed in ``mlp_only_layers`` or off the ``decoder_sparse_step``."""
     step = top.integer_or("decoder_sparse_step", 1)
-    dense_layers = top.values.get("mlp_only_layers") or []
-    if not isinstance(dense_layers, list) or not all(type(index) is int for index in dense_layers):
-        top.fail("mlp_only_layers", "a list of layer numbers")
+    dense_layers = read_layer_numbers(top, "mlp_only_layers")
     return [index not in dense_layers and (index + 1) % step == 0 for index in range(layers)]
 
 
-def _sparse(top: Section, name: str, attention: AttentionSpec, moe: MoeSpec) -> ModelSpec:
-    layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    routed = routed_layers(top, layers)
-    mlp = None if all(routed) else read_mlp(top)
-    blocks = [
-        BlockSpec(
-            mixer=replace(attention, window=window),
-            mlp=None if is_routed else mlp,
-            moe=moe if is_routed else None,
-        )
-        for window, is_routed in zip(read_windows(top, layers), routed, strict=True)
+def read_layer_numbers(top: Section, key: str) -> list[int]:
+    """A list of layer numbers; empty when absent."""
+    listed = top.values.get(key) or []
+    if not isinstance(listed, list) or not all(type(index) is int for index in listed):
+        top.fail(key, "a list of layer numbers")
+    return listed
+
+
+def sparse_blocks(
+    attention: AttentionSpec, mlp: MlpSpec | None, moe: MoeSpec, routed: list[bool]
+) -> list[BlockSpec]:
+    """A block a layer: of experts where ``routed``, else of ``mlp``."""
+    return [
+        BlockSpec(mixer=attention, mlp=None if is_routed else mlp, moe=moe if is_routed else None)
+        for is_routed in routed
     ]
-    return decoder(top, name, runs_of(blocks))

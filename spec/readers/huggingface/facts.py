@@ -6,7 +6,7 @@ Source: transformers 5 ``configuration_utils.py`` and ``modeling_rope_utils.py``
 ``models/<type>/configuration_<type>.py``; DeepSeek and InternLM2: ``configuration_*.py`` beside their weights.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spec.mixers.rope import RopeScaling, RopeSpec
 from spec.section import Section
@@ -27,6 +27,7 @@ class Usual:
 
 
 PLAIN = Usual()
+LAYER_NORM = Usual(epsilon=1e-5, epsilon_key="layer_norm_eps")
 USUAL = {
     "mixtral": Usual(rope_base=1_000_000.0, epsilon=1e-5),
     "gpt2": Usual(
@@ -43,9 +44,50 @@ USUAL = {
         epsilon_key="layer_norm_eps",
         activation="gelu",
     ),
+    "gpt_bigcode": Usual(
+        epsilon=1e-5,
+        epsilon_key="layer_norm_epsilon",
+        activation="gelu_pytorch_tanh",
+        activation_key="activation_function",
+    ),
+    "bloom": Usual(epsilon=1e-5, epsilon_key="layer_norm_epsilon"),
+    "opt": Usual(epsilon=1e-5, activation="relu", activation_key="activation_function"),
+    "falcon": Usual(
+        epsilon=1e-5, epsilon_key="layer_norm_epsilon", activation="gelu", activation_key="activation"
+    ),
+    "starcoder2": Usual(epsilon=1e-5, epsilon_key="norm_epsilon", activation="gelu_pytorch_tanh"),
+    "nemotron": Usual(share=0.5, epsilon=1e-5, epsilon_key="norm_eps", activation="relu2"),
+    "phi": replace(LAYER_NORM, share=0.5, activation="gelu_new"),
+    "stablelm": replace(LAYER_NORM, share=0.25),
+    "cohere": replace(LAYER_NORM, rope_base=500_000.0),
+    "cohere2": LAYER_NORM,
+    "gemma": Usual(activation="gelu_pytorch_tanh"),
+    "gemma2": Usual(activation="gelu_pytorch_tanh", activation_key="hidden_activation"),
+    "gemma3_text": Usual(
+        rope_base=1_000_000.0, activation="gelu_pytorch_tanh", activation_key="hidden_activation"
+    ),
+    "phi3": Usual(epsilon=1e-5),
+    "phimoe": Usual(rope_base=1_000_000.0, epsilon=1e-5),
+    "gpt_oss": Usual(rope_base=150_000.0, epsilon=1e-5),
+    "glm4": Usual(share=0.5, epsilon=1.5625e-7),
+    "glm4_moe": Usual(share=0.5, epsilon=1e-5),
+    "olmo2": Usual(epsilon=1e-5),
+    "olmo3": Usual(rope_base=500_000.0, epsilon=1e-5),
+    "olmoe": Usual(epsilon=1e-5),
+    "smollm3": Usual(rope_base=2_000_000.0),
+    "exaone4": Usual(epsilon=1e-5),
+    "hunyuan_v1_dense": Usual(epsilon=1e-5),
+    "ernie4_5": Usual(rope_base=500_000.0, epsilon=1e-5),
+    "ernie4_5_moe": Usual(rope_base=500_000.0, epsilon=1e-5),
+    "llama4_text": Usual(rope_base=500_000.0, epsilon=1e-5),
+    "minimax_m2": Usual(rope_base=5_000_000.0),
+    "bamba": Usual(share=0.5, epsilon=1e-5),
+    "mamba2": Usual(epsilon=1e-5, epsilon_key="layer_norm_epsilon"),
     "qwen3_next": Usual(share=0.25),
     "nemotron_h": Usual(epsilon=1e-5, activation="relu2", activation_key="mlp_hidden_act"),
 }
+GLOBAL = "full_attention"
+"""Layers whose rotation stands for the model's where layers with windows have another."""
 # names of transformers' ACT2FN that compute what spec.model calls otherwise
 ACTIVATIONS = {
     "swish": "silu",
@@ -71,9 +113,12 @@ def norm_epsilon(top: Section) -> float:
 
 
 def rope(top: Section) -> RopeSpec:
-    """Base, rotated share and scaling; ``rope_parameters`` holds all three, or keys of their own do."""
+    """Base, rotated share and scaling; ``rope_parameters`` holds all three, for kinds of layers apart where they differ, or
+    keys of their own do."""
     usual = _usual(top)
     inside = top.section("rope_parameters")
+    if inside.has(GLOBAL):
+        inside = inside.section(GLOBAL)
     base = inside.number_or("rope_theta", top.number_or(usual.base_key, usual.rope_base))
     share = inside.number_or(
         "partial_rotary_factor", top.number_or(usual.share_key, usual.share, maximum=1.0), maximum=1.0

@@ -15,9 +15,9 @@ from spec.mixers.gated_delta import GatedDeltaSpec
 from spec.mixers.mamba2 import Mamba2Spec
 from spec.mixers.mixer import Mixer
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, PositionKind
-from spec.readers.huggingface.dense import decoder, read_attention, read_mlp, runs_of
+from spec.readers.huggingface.experts import read_experts, route_groups, routed_layers
 from spec.readers.huggingface.facts import activation
-from spec.readers.huggingface.moe import read_experts, route_groups, routed_layers
+from spec.readers.huggingface.parts import decoder, read_attention, read_mlp, runs_of
 from spec.section import MAX_LAYERS, Section
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

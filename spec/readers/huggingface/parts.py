@@ -1,9 +1,6 @@
-"""Dense Hugging Face model types, block by block.
+"""Parts of a ``config.json`` that model types share: attention, the gated feed-forward layer, windows, the decoder."""
 
-Source: transformers ``models/<type>/configuration_<type>.py`` (defaults) and ``modeling_<type>.py``
-(which layers have biases and norms); InternLM2: ``modeling_internlm2.py`` beside its weights.
-"""
-
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
@@ -12,66 +9,9 @@ from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, NormKind, Positi
 from spec.readers.huggingface.facts import activation, norm_epsilon, rope
 from spec.section import MAX_LAYERS, Section
 
-
-def llama(top: Section, name: str) -> ModelSpec:
-    """Llama 1, 2 and 3: ``attention_bias`` and ``mlp_bias`` default to False."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias)
-    return _gated(top, name, attention, mlp_bias=top.flag("mlp_bias", False))
-
-
-def mistral(top: Section, name: str) -> ModelSpec:
-    """Mistral: ``sliding_window`` null means full attention; absent means the class default 4096."""
-    window = top.maybe_integer("sliding_window") if "sliding_window" in top.values else 4096
-    return _gated(top, name, replace(read_attention(top), window=window))
-
-
-def qwen2(top: Section, name: str) -> ModelSpec:
-    """Qwen2 and Qwen2.5: biases on q, k and v only; windows on layers past ``max_window_layers``."""
-    return _windowed(top, name, read_attention(top, qkv_bias=True))
-
-
-def qwen3(top: Section, name: str) -> ModelSpec:
-    """Qwen3: a norm on each head's query and key; ``head_dim`` defaults to 128."""
-    bias = top.flag("attention_bias", False)
-    attention = read_attention(top, qkv_bias=bias, out_bias=bias, head_dim=128)
-    return _windowed(top, name, replace(attention, qk_norm=True))
-
-
-def internlm2(top: Section, name: str) -> ModelSpec:
-    """InternLM2: ``bias`` covers wqkv and wo, never the MLP."""
-    bias = top.flag("bias", False)
-    return _gated(top, name, read_attention(top, qkv_bias=bias, out_bias=bias))
-
-
-def gpt2(top: Section, name: str) -> ModelSpec:
-    """GPT-2: learned positions, LayerNorm, biases everywhere, tied embeddings."""
-    hidden, heads = top.integer("n_embd"), top.integer("n_head")
-    block = _biased_block(top, hidden, heads, ffn=top.integer_or("n_inner", 4 * hidden))
-    return ModelSpec(
-        name=name,
-        hidden=hidden,
-        vocab=top.integer("vocab_size"),
-        blocks=(BlockRun(block=block, count=top.integer("n_layer", maximum=MAX_LAYERS)),),
-        source=f"{top.where} (gpt2)",
-        tied_embeddings=top.flag("tie_word_embeddings", True),
-        position=PositionKind.LEARNED,
-        max_positions=top.integer("n_positions"),
-        norm=NormKind.LAYER,
-        norm_epsilon=norm_epsilon(top),
-    )
-
-
-def gpt_neox(top: Section, name: str) -> ModelSpec:
-    """GPT-NeoX and Pythia: rotary, LayerNorm, biases, attention and MLP side by side."""
-    hidden, heads = top.integer("hidden_size"), top.integer("num_attention_heads")
-    bias = top.flag("attention_bias", True)
-    block = replace(
-        _biased_block(top, hidden, heads, ffn=top.integer("intermediate_size"), attention_bias=bias),
-        parallel_residual=top.flag("use_parallel_residual", True),
-    )
-    runs = (BlockRun(block=block, count=top.integer("num_hidden_layers", maximum=MAX_LAYERS)),)
-    return decoder(top, name, runs, norm=NormKind.LAYER)
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+Reach = tuple[int | None, int | None]
+"""How far the attention of a layer looks: its window and its chunk, None where it has none."""
 
 
 def read_attention(
@@ -86,6 +26,11 @@ def read_attention(
     if not top.has("head_dim") and not head_dim and hidden % heads:
         top.fail("num_attention_heads", f"a divisor of hidden_size = {hidden}, or give head_dim")
     width = top.integer_or("head_dim", head_dim or hidden // heads)
+    return grouped(heads, kv_heads, width, qkv_bias=qkv_bias, out_bias=out_bias)
+
+
+def grouped(heads: int, kv_heads: int, width: int, *, qkv_bias: bool, out_bias: bool) -> AttentionSpec:
+    """Multi-head or grouped-query attention with heads of ``width`` channels."""
     return AttentionSpec(
         kind=AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA,
         num_heads=heads,
@@ -97,20 +42,58 @@ def read_attention(
     )
 
 
-def read_mlp(top: Section, *, bias: bool = False) -> MlpSpec:
-    """The gated feed-forward layer of Llama and its kin."""
-    return MlpSpec(
-        ffn_hidden=top.integer("intermediate_size"), gated=True, bias=bias, activation=activation(top)
-    )
+def read_mlp(
+    top: Section, *, gated: bool = True, bias: bool = False, key: str = "intermediate_size"
+) -> MlpSpec:
+    """A feed-forward layer of the width under ``key``; gated as in Llama and its kin, or with two matrices."""
+    return MlpSpec(ffn_hidden=top.integer(key), gated=gated, bias=bias, activation=activation(top))
 
 
-def read_windows(top: Section, num_layers: int) -> list[int | None]:
-    """Each layer's window: None, or ``sliding_window`` on layers from ``max_window_layers`` on."""
+def read_layers(top: Section) -> int:
+    """Decoder layers."""
+    return top.integer("num_hidden_layers", maximum=MAX_LAYERS)
+
+
+def read_windows(top: Section, num_layers: int) -> list[Reach]:
+    """Each layer's reach in Qwen's way: as ``layer_types`` says, or else ``sliding_window`` on layers from
+    ``max_window_layers`` on."""
     if not top.flag("use_sliding_window", False):
-        return [None] * num_layers
-    window = top.integer("sliding_window")
+        return [(None, None)] * num_layers
     full = min(top.integer("max_window_layers", minimum=0), num_layers)
-    return [None] * full + [window] * (num_layers - full)
+    types = [LAYER_TYPES[index >= full] for index in range(num_layers)]
+    return reaches(top, num_layers, types)
+
+
+def every(period: int, num_layers: int, others: str = "sliding_attention") -> list[str]:
+    """Full attention in every ``period``-th layer, as ``others`` say in the layers between."""
+    return ["full_attention" if (index + 1) % period == 0 else others for index in range(num_layers)]
+
+
+def reaches(top: Section, num_layers: int, default: Iterable[str] = ()) -> list[Reach]:
+    """Each layer's reach by its name in ``layer_types``, or in ``default`` where the config lists none (full
+    attention where neither does)."""
+    types = top.texts("layer_types") or tuple(default) or ("full_attention",) * num_layers
+    if len(types) != num_layers or not set(types) <= set(LAYER_TYPES):
+        top.fail("layer_types", f"a list of {num_layers} texts out of {', '.join(LAYER_TYPES)}")
+    window = top.maybe_integer("sliding_window") if "sliding_attention" in types else None
+    chunk = top.maybe_integer("attention_chunk_size") if "chunked_attention" in types else None
+    of = {
+        "full_attention": (None, None),
+        "sliding_attention": (window, None),
+        "chunked_attention": (None, chunk),
+    }
+    return [of[each] for each in types]
+
+
+def reaching(blocks: Iterable[BlockSpec], reach: Iterable[Reach]) -> tuple[BlockRun, ...]:
+    """The blocks with attention that reaches so far, layer by layer, joined into runs."""
+
+    def seen(block: BlockSpec, window: int | None, chunk: int | None) -> BlockSpec:
+        if not isinstance(block.mixer, AttentionSpec):
+            return block
+        return replace(block, mixer=replace(block.mixer, window=window, chunk=chunk))
+
+    return runs_of([seen(block, *each) for block, each in zip(blocks, reach, strict=True)])
 
 
 def runs_of(blocks: list[BlockSpec]) -> tuple[BlockRun, ...]:
@@ -134,32 +117,13 @@ def decoder(top: Section, name: str, runs: tuple[BlockRun, ...], norm: NormKind 
     )
 
 
-def _gated(top: Section, name: str, attention: AttentionSpec, *, mlp_bias: bool = False) -> ModelSpec:
-    mlp = read_mlp(top, bias=mlp_bias)
-    layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    return decoder(top, name, (BlockRun(block=BlockSpec(mixer=attention, mlp=mlp), count=layers),))
+def uniform(top: Section, name: str, block: BlockSpec, reach: list[Reach] | None = None) -> ModelSpec:
+    """A decoder of ``num_hidden_layers`` of ``block``, reaching as far as ``reach`` says."""
+    layers = read_layers(top)
+    runs = (BlockRun(block=block, count=layers),) if reach is None else reaching([block] * layers, reach)
+    return decoder(top, name, runs, norm=block.norm)
 
 
-def _windowed(top: Section, name: str, attention: AttentionSpec) -> ModelSpec:
-    mlp = read_mlp(top)
-    windows = read_windows(top, top.integer("num_hidden_layers", maximum=MAX_LAYERS))
-    blocks = [BlockSpec(mixer=replace(attention, window=window), mlp=mlp) for window in windows]
-    return decoder(top, name, runs_of(blocks))
-
-
-def _biased_block(
-    top: Section, hidden: int, heads: int, *, ffn: int, attention_bias: bool = True
-) -> BlockSpec:
-    if hidden % heads:
-        top.fail("n_head" if top.has("n_head") else "num_attention_heads", f"a divisor of {hidden}")
-    attention = AttentionSpec(
-        kind=AttentionKind.MHA,
-        num_heads=heads,
-        num_kv_heads=heads,
-        qk_dim=hidden // heads,
-        v_dim=hidden // heads,
-        qkv_bias=attention_bias,
-        out_bias=attention_bias,
-    )
-    mlp = MlpSpec(ffn_hidden=ffn, gated=False, bias=True, activation=activation(top))
-    return BlockSpec(mixer=attention, mlp=mlp, norm=NormKind.LAYER)
+def without_rotation(model: ModelSpec) -> ModelSpec:
+    """The model with no position embedding of its own (ALiBi adds a slope to the scores inside the kernel)."""
+    return replace(model, position=PositionKind.NONE, rope=None)

@@ -89,7 +89,7 @@ def test_deepseek_runs(tmp_path: Path) -> None:
     assert (attention.kind, attention.qk_dim, attention.rope_dim) == (AttentionKind.MLA, 192, 64)
     assert moe is not None
     assert (moe.shared_ffn_hidden, moe.router_bias) == (2048, True)
-    assert (moe.route_groups, moe.route_chosen_groups) == (1, 1)
+    assert (moe.route_groups, moe.route_chosen_groups) == (8, 4)
 
 
 def test_deepseek_limits_a_token_to_groups(tmp_path: Path) -> None:
@@ -139,6 +139,87 @@ def test_a_folder_stands_for_its_config_and_names_the_model(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA_2_7B), encoding="utf-8")
     assert read_config(folder).model.name == "Llama-2-7b-hf"
+
+
+UNKNOWN = {**LLAMA_2_7B, "model_type": "neo_llama"}
+
+
+def read_as(tmp_path: Path, content: dict[str, Any], assume: str | None = "llama") -> ModelSpec:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return read_config(path, assume=assume).model
+
+
+def test_an_unknown_type_is_read_as_llama_where_that_is_asked_for(tmp_path: Path) -> None:
+    model = read_as(tmp_path, UNKNOWN)
+    assert num_parameters(model).total == 6_738_415_616
+    (said,) = model.assumptions
+    assert said.startswith("neo_llama is read as llama: gated feed-forward layers")
+    assert not load(tmp_path, LLAMA_2_7B).assumptions
+
+
+@pytest.mark.parametrize(
+    ("content", "assume", "said"),
+    [
+        (UNKNOWN, None, "; --assume llama reads it as such a model"),
+        ({**UNKNOWN, "num_experts": 8}, "llama", "one of llama, mistral"),
+        ({**UNKNOWN, "vocab_size": None}, "llama", "one of llama, mistral"),
+        (LLAMA_2_7B, "llama", "a type that is not known"),
+    ],
+)
+def test_what_is_not_assumed(tmp_path: Path, content: dict[str, Any], assume: str | None, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_as(tmp_path, content, assume)
+    assert error.value.key == "model_type"
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_is_assumed_of_other_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--assume"):
+        read_config(Path(__file__).parents[4] / "configs" / "7B_gpt.toml", assume="llama")
+
+
+# google/gemma-3-4b-it: its text model says what its class does not
+GEMMA_3_4B = {
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 34,
+    "sliding_window": 1024,
+}
+
+
+@pytest.mark.parametrize("inner", [{"model_type": "gemma3_text"}, {}])
+def test_the_text_model_of_one_that_sees_is_read(tmp_path: Path, inner: dict[str, str]) -> None:
+    """The 34 layers of the 4B model: windows in five of six, the last four among them."""
+    nested = {
+        "model_type": "gemma3",
+        "text_config": {**GEMMA_3_4B, **inner},
+        "vision_config": {"hidden_size": 1152},
+    }
+    model = load(tmp_path, nested)
+    windows = [(run.count, run.block.mixer.window) for run in model.blocks]
+    assert windows == [(5, 1024), (1, None)] * 5 + [(4, 1024)]
+    assert (model.vocab, model.tied_embeddings) == (262208, True)
+    assert model.assumptions == ("the text model of gemma3 alone: what sees or hears is left out",)
+
+
+def test_windows_by_type(tmp_path: Path) -> None:
+    """Every other layer of Gemma 2 from the first on, three of four of Command A, and what layer_types lists."""
+    four = {**LLAMA_2_7B, "num_hidden_layers": 4, "num_key_value_heads": 8, "head_dim": 128}
+
+    def windows(model_type: str, **says: object) -> list[tuple[int, int | None]]:
+        runs = load(tmp_path, {**four, "model_type": model_type, **says}).blocks
+        return [(run.count, run.block.mixer.window or run.block.mixer.chunk) for run in runs]
+
+    assert windows("gemma2") == [(1, 4096), (1, None)] * 2
+    assert windows("cohere2") == [(3, 4096), (1, None)]
+    assert windows("exaone4", sliding_window_pattern="LG") == [(1, 4096), (1, None)] * 2
+    assert windows("exaone4", sliding_window=None) == [(4, None)]
+    assert windows("olmo3", layer_types=["full_attention"] * 4) == [(4, None)]
+    assert windows("llama4_text", intermediate_size_mlp=512) == [(3, 8192), (1, None)]
+    with pytest.raises(ConfigError, match="layer_types"):
+        windows("olmo3", layer_types=["full_attention"] * 3)
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
-from solver.contest import Entrants
+from solver.contest import Entrants, costs
 from solver.memory.memory_cost import TERMS
 from solver.plans.space import full_space
+from solver.price import StepCost
 from solver.question import Question
 from solver.search import contested, interval_s
 from spec.settings.constraints import Constraints
@@ -24,17 +25,18 @@ def every_plan(question: Question, constraints: Constraints) -> dict[str, list[A
     """
     space = full_space(question.model, question.job, constraints)
     contest, _ = contested(question, space, everything=True)
-    blocks = [_columns(question, one) for one in contest.entrants]
+    all_costs = costs([(one, np.arange(len(one.played))) for one in contest.entrants])
+    blocks = [_columns(question, one, cost) for one, cost in zip(contest.entrants, all_costs, strict=True)]
     joined = {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
     order = np.argsort(joined["step_s"], kind="stable")
     return {name: [values[row] for row in order] for name, values in joined.items()}
 
 
-def _columns(question: Question, entrants: Entrants) -> dict[str, list[Any]]:
+def _columns(question: Question, entrants: Entrants, cost: StepCost) -> dict[str, list[Any]]:
     """Of the plans of a block, all played."""
     plans = [entrants.table.plans.plan(row) for row in range(len(entrants.played))]
     written = [asdict(plan.written) for plan in plans]
-    cost, memory = entrants.cost(np.ones_like(entrants.played)), entrants.table.memory
+    memory = entrants.table.memory
     low_s, high_s = interval_s(question, cost)
     numbers = {
         "step_s": cost.step_s,

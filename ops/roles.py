@@ -61,6 +61,7 @@ class Role(StrEnum):
     CONVOLUTION = "convolution"
     TABLE = "table"
     NORM = "norm"
+    STATISTICS = "statistics"
     OUTPUT_GATE = "output_gate"
     ROTARY = "rotary"
     ACTIVATION = "activation"

@@ -43,6 +43,9 @@ UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
 OLD_DATASETS = frozenset(
     {"vtrain_multi", "megatron_sc21", "megatron_seqpar", "megatron_tp2020", "mtnlg", "zero_bubble"}
 )
+# Of Megatron-LM from v2.6 (August 2021) on, whose norms are persistent (megatron/model/fused_layer_norm.py).
+PERSISTENT_NORMS: Settings = {"layers.two_pass_norms": False}
+PERSISTENT_NORM_DATASETS = frozenset({"megatron_seqpar", "zero_bubble"})
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
 # in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
@@ -74,7 +77,8 @@ SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8", "fp8-subchannel": "fp8-
 def framework_of(row: Row) -> tuple[str, Settings]:
     """The preset of the row's framework, with what it sets beside it; Megatron-Core's for an unknown one."""
     if row.dataset in OLD_DATASETS:
-        return ("deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"), {}
+        norms = PERSISTENT_NORMS if row.dataset in PERSISTENT_NORM_DATASETS else {}
+        return ("deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"), norms
     word = row.text("framework")
     if word == "Megatron-DeepSpeed" and row.text("precision").lower() == "bf16":
         return "deepspeed-bf16", {}

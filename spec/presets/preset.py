@@ -202,6 +202,8 @@ class Layers:
     copies_heads: bool = False
     """Queries, keys and values are copied out of their product's result, keys and values twice more into one
     tensor, and their gradients back."""
+    two_pass_norms: bool = False
+    """Fused norms are apex's: they read a row twice, and three times backward, where persistent kernels keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

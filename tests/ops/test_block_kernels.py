@@ -7,8 +7,12 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Op, Phase
+from ops.roles import Module, OpKey, Role
+from profdb.modelled.memory_bound import memory_bound_seconds
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.job import JobSpec
+from spec.model import NormKind
 from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -108,3 +112,48 @@ def test_internevo_repeats_adds_and_norms_of_layers_it_keeps() -> None:
     again = [name for name in told if name.endswith("recompute")]
     parts = ("attention.norm.cast", "attention.norm", "attention.residual", "mlp.norm.cast", "mlp.norm")
     assert again == [f"{part} recompute" for part in parts]
+
+
+APEX = PRESETS["megatron"].changed({"layers.two_pass_norms": True})
+
+
+@pytest.mark.parametrize("norm", [NormKind.RMS, NormKind.LAYER])
+def test_apex_norms_move_three_tensors_forward_and_seven_backward(norm: NormKind) -> None:
+    """layer_norm_cuda_kernel.cu: a row read twice and written, then input and gradient read three times, one written."""
+    layer = written(replace(LLAMA, norm=norm), job(preset=APEX), "mtp", Layout.of(8)).blocks[0]
+
+    def moved(ops: tuple[Op, ...]) -> float:
+        norms = [op for op in ops if op.served == OpKey(Module.MLP, Role.NORM)]
+        return float(np.sum([np.max(op.bytes_moved) for op in norms if isinstance(op, MemoryBound)]))
+
+    tensor = 2.0 * 2048 * 4096
+    assert (moved(layer.forward), moved(layer.backward)) == (3 * tensor, 7 * tensor)
+
+
+def test_apex_norms_take_what_was_measured() -> None:
+    """apex pull request 1037 (GA100 of 40 GB; 32 x 512 rows of 1,024 in fp16): 75.1 us forward, 176.2 us backward."""
+    gpu = read_cluster("a100-sxm-40g", root=ROOT).gpu
+    model = replace(LLAMA, hidden=1024, norm=NormKind.LAYER)
+    layer = written(model, job(preset=APEX, seq_len=512), "mtp", Layout.of(8, micro_batch=32)).blocks[0]
+
+    def seconds(ops: tuple[Op, ...], direction: str) -> float:
+        norms = [op for op in ops if op.served == OpKey(Module.MLP, Role.NORM)]
+        return sum(
+            op.repeat * float(memory_bound_seconds(gpu, op.kernel, direction, op.rows * op.width, "fp16")[0])
+            for op in norms
+            if isinstance(op, MemoryBound)
+        )
+
+    assert seconds(layer.forward, "forward") == pytest.approx(75.1e-6, rel=0.08)
+    assert seconds(layer.backward, "backward") == pytest.approx(176.2e-6, rel=0.08)
+
+
+def test_apex_norms_keep_no_more_than_others() -> None:
+    kept = [
+        sum(float(np.max(op.saved_bytes)) for op in layer.forward)
+        for layer in (
+            written(LLAMA, job(preset=one), "mtp", Layout.of(8)).blocks[0]
+            for one in (APEX, PRESETS["megatron"])
+        )
+    ]
+    assert kept[0] == kept[1]

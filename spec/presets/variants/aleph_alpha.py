@@ -13,12 +13,14 @@ ALEPH_ALPHA = Variant(
     "(the head gathers its logits), transformer/model/losses/cross_entropy.py (PyTorch's, on an fp32 copy), "
     "core/nn/parallel_module/parallel_module.py (every_layer checkpointing takes in embedding and head, pipeline buffers "
     "keep outputs), core/topology/topology_config.py and transformer/model/model.py (embedding, final norm and head are "
-    "modules of the uniform partition, the default); transformer/utils/get_tflops.py logs five counts",
+    "modules of the uniform partition, the default); transformer/utils/get_tflops.py logs five counts; the paper's RMSNorm "
+    "kernel is the one of flash-attn, in one pass",
     choices={
         "log.attention": "",
         "log.repeats": "",
         "tensor_parallel.strategies": ("mtp", "msp"),
         "tensor_parallel.overlap_backward": False,
+        "layers.two_pass_norms": False,
         "layers.fused_activation": False,
         "layers.joined_gate": False,
         "layers.keeps_joined_qkv": True,

@@ -9,7 +9,8 @@ MEGATRON_2021 = Variant(
     of="megatron",
     source="Megatron-LM v2.5: megatron/model/distributed.py and arguments.py (local data parallelism without overlap, gradients in "
     "16 bits unless asked otherwise, no sharded optimizer), megatron/p2p_communication.py (_communicate: wait on every "
-    "request, then synchronize; --no-scatter-gather-tensors-in-pipeline turns the scattering off); its log has no FLOP/s",
+    "request, then synchronize; --no-scatter-gather-tensors-in-pipeline turns the scattering off); its log has no FLOP/s; "
+    "megatron/fused_kernels/layer_norm_cuda_kernel.cu (apex's norms; v2.6 has persistent ones)",
     choices={
         "log.attention": "",
         "data_parallel.fp32_gradients": False,
@@ -19,6 +20,7 @@ MEGATRON_2021 = Variant(
         "pipeline.overlap_hops": False,
         "pipeline.scattered_hops": True,
         "pipeline.uneven_chunks": "",
+        "layers.two_pass_norms": True,
         "host.checks_numbers": False,
     },
 )

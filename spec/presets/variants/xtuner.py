@@ -11,6 +11,7 @@ XTUNER = Variant(
     choices={
         "log.attention": "half",
         "log.repeats": "layers",
+        "layers.two_pass_norms": False,
         "layers.joined_gate": False,
         "layers.fused_activation": False,
         "loss.plain": True,

@@ -163,13 +163,15 @@ class JobSpec:
 def precision_of(preset: FrameworkPreset, compute: Wide = "bf16") -> Precision:
     """Mixed precision as the framework trains with it: gradients accumulate and travel in fp32 where
     the preset says so, optimizer state in fp32. ``compute`` is the format of the matrix products."""
-    gradient: Wide = "fp32" if preset.data_parallel.fp32_gradients else compute
+    choices = preset.data_parallel
+    gradient: Wide = "fp32" if choices.fp32_gradients else compute
+    travels: Wide = "fp32" if choices.wide_reduction else gradient
     return Precision(
         compute=compute,
         parameter=compute,
         parameter_gather=compute,
         gradient=gradient,
-        reduce=compute if preset.data_parallel.narrow_reduction else gradient,
+        reduce=compute if choices.narrow_reduction else travels,
         activation=compute,
         attention=compute,
         moe_dispatch=compute,

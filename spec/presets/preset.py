@@ -40,6 +40,8 @@ class DataParallel:
     """Gradients accumulate and travel in fp32 instead of the format of the products."""
     narrow_reduction: bool = False
     """Gradients that accumulate in fp32 travel in the format of the products."""
+    wide_reduction: bool = False
+    """Gradients in the format of the products travel in fp32 (FSDP2's MixedPrecisionPolicy, reduce_dtype)."""
     keeps_micro_gradients: bool = False
     """Gradients of one micro-batch, in the format of the products, stay beside those that accumulate."""
     sequence_gradient_dtype: Literal["fp32", ""] = ""

@@ -13,7 +13,6 @@ from spec.presets.variants.aleph_alpha import ALEPH_ALPHA
 from spec.presets.variants.composer import COMPOSER
 from spec.presets.variants.deepspeed_2021 import DEEPSPEED_2021
 from spec.presets.variants.deepspeed_bf16 import DEEPSPEED_BF16
-from spec.presets.variants.fsdp_compiled import FSDP_COMPILED
 from spec.presets.variants.hf_trainer import HF_TRAINER
 from spec.presets.variants.internlm import INTERNLM
 from spec.presets.variants.megatron_2021 import MEGATRON_2021
@@ -22,6 +21,7 @@ from spec.presets.variants.megatron_fsdp import MEGATRON_FSDP
 from spec.presets.variants.nanotron import NANOTRON
 from spec.presets.variants.nemo import NEMO
 from spec.presets.variants.nemo2 import NEMO2
+from spec.presets.variants.torchtitan import FSDP_COMPILED, TORCHTITAN
 from spec.presets.variants.variant import Variant
 from spec.presets.variants.xtuner import XTUNER
 from spec.presets.zero_bubble import ZERO_BUBBLE
@@ -35,6 +35,7 @@ VARIANTS: tuple[Variant, ...] = (
     NEMO,
     NEMO2,
     FSDP_COMPILED,
+    TORCHTITAN,
     COMPOSER,
     HF_TRAINER,
     NANOTRON,

@@ -1,0 +1,27 @@
+"""PyTorch FSDP2 with torch.compile, as torchtitan trained at first, and torchtitan of 2026."""
+
+from spec.presets.variants.variant import Variant
+
+FSDP_COMPILED = Variant(
+    name="fsdp-compiled",
+    of="fsdp",
+    source='torchtitan train.py: model and loss compiled; before 2025 the loss was not (v0.0.2: "compiling loss function causes '
+    'CUDA errors"), say loss.fused = false',
+    choices={
+        "loss.fused": True,
+        "host.code": "compiled",
+    },
+)
+TORCHTITAN = Variant(
+    name="torchtitan",
+    of="fsdp",
+    source="torchtitan b5bcd76 (August 2026): config/configs.py (mixed_precision_reduce: float32 alone; CompileConfig: model and loss), "
+    "models/*/config_registry.py (ChunkedLossWrapper in every recipe), distributed/activation_checkpoint.py (FullAC: "
+    "early_stop=False)",
+    choices={
+        **FSDP_COMPILED.choices,
+        "loss.chunked": True,
+        "data_parallel.wide_reduction": True,
+        "recomputation.stops_early": False,
+    },
+)

@@ -182,7 +182,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     from solver.report.shown import priced, searched
     from solver.report.tables import question_lines
     from solver.typed_plan import parse_plan
-    from workload.settings.launch import check_exports
+    from workload.launch_files import check_exports
 
     reasons, run = reasons_asked(options), run_asked(options)
     typed = None if options.plan is None else parse_plan(options.plan)

@@ -1,11 +1,12 @@
-"""Whether the parsers of Megatron-LM and InternEvo take the exports of the shipped configs.
+"""Whether the parsers of the frameworks take the exports of the shipped configs.
 
-    python benchmarks/handover.py [--megatron DIR] [--zero_bubble DIR] [--internevo DIR]
+    python benchmarks/handover.py [--megatron DIR] [--zero_bubble DIR] [--internevo DIR] [--accelerate DIR] [--torchtitan DIR]
 
 Each DIR is a checkout: its own parser runs in a process of its own, with stand-ins for CUDA, and for packages
 that are not installed and that a parser does not need. Prints what every config becomes; exits with 1 when a
 parser refuses an export, with 2 for a folder that is no such checkout. Checkouts that were taken: Megatron-LM
-core_v0.14.0 and core_v0.19.0, the fork's 39f2c18, InternEvo's 02ea919.
+core_v0.14.0 and core_v0.19.0, the fork's 39f2c18, InternEvo's 02ea919; and accelerate's 16cb6eb, torchtitan's b5bcd76,
+which want what they require installed.
 """
 
 import argparse
@@ -59,6 +60,18 @@ HANDOVERS = {
         framework="internevo",
         parser="internevo_parser.py",
         mark="internlm/initialize/launch.py",
+    ),
+    "accelerate": Handover(
+        exporter="accelerate",
+        framework="fsdp",
+        parser="accelerate_parser.py",
+        mark="src/accelerate/commands/launch.py",
+    ),
+    "torchtitan": Handover(
+        exporter="torchtitan",
+        framework="torchtitan",
+        parser="torchtitan_parser.py",
+        mark="torchtitan/config/manager.py",
     ),
 }
 

@@ -69,6 +69,8 @@ ORDER: dict[str, tuple[str, ...]] = {
         "aicb/general",
         "aicb/generate",
         "settings",
+        "settings/torch_native",
+        "settings/over_megatron",
     ),
     "runner": ("logs", "groups", "replay", "reference", "training", "traces", "comparison"),
 }

@@ -42,7 +42,7 @@ def bundle(options: argparse.Namespace, opened: Opened, answer: Answer, root: Pa
 
 def launch_settings(opened: Opened, answer: Answer, files: Mapping[str, Path]) -> None:
     """Write a plan as its framework's settings, and as a timeline, each to its path."""
-    from workload.settings.launch import write_launch_files
+    from workload.launch_files import write_launch_files
 
     written, notes = write_launch_files(opened.question, answer.plan, files)
     for note in notes:

@@ -13,7 +13,7 @@ from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError, ExportError
 from spec.readers.read_config import read_config
 from spec.settings.job import AskedJob, job_of
-from workload.settings.launch import EXPORTERS
+from workload.launch_files import EXPORTERS
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "h100-sxm"

@@ -77,10 +77,13 @@ class MegatronTensor:
         return Piece()
 
     def launch(self, framework: str, tp: int) -> Launch | None:
-        """Megatron-LM's, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py) and InternEvo's mode."""
+        """Megatron-LM's, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py), InternEvo's mode, accelerate's and torchtitan's
+        degrees (parallelism_config.py; config/configs.py)."""
         settings: dict[str, dict[str, Any]] = {
             "megatron": {"--tensor-model-parallel-size": tp},
             "deepspeed": {"tensor_parallel": {"autotp_size": tp}} if tp > 1 else {},
             "internevo": {"size": tp, "mode": self.name},
+            "accelerate": {"parallelism_config_tp_size": tp},
+            "torchtitan": {"tensor_parallel_degree": tp, "enable_sequence_parallel": False},
         }
         return Launch(settings=settings[framework]) if framework in settings else None

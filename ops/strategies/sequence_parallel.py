@@ -119,9 +119,10 @@ class SequenceParallel:
         return Piece()
 
     def launch(self, framework: str, tp: int) -> Launch | None:
-        """InternEvo has a mode for each; Megatron-LM's is fsp."""
+        """InternEvo has a mode for each; Megatron-LM's and torchtitan's is fsp."""
         settings: dict[str, dict[str, Any]] = {"internevo": {"size": tp, "mode": self.name}}
         if self.regather:
             cut: dict[str, Any] = {"--sequence-parallel": None} if tp > 1 else {}
             settings["megatron"] = {"--tensor-model-parallel-size": tp} | cut
+            settings["torchtitan"] = {"tensor_parallel_degree": tp, "enable_sequence_parallel": tp > 1}
         return Launch(settings=settings[framework]) if framework in settings else None

@@ -137,4 +137,4 @@ def test_a_folder_that_is_no_checkout_is_one_line(
 
 def test_no_checkout_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert handover.main([]) == 2
-    assert "--megatron, --zero_bubble, --internevo DIR" in capsys.readouterr().err
+    assert "--megatron, --zero_bubble, --internevo, --accelerate, --torchtitan DIR" in capsys.readouterr().err

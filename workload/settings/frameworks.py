@@ -19,6 +19,14 @@ WRITTEN: dict[str, Written] = {
     "megatron": Written(how="as Megatron-LM flags", frameworks=("megatron", "zero-bubble")),
     "deepspeed": Written(how="as DeepSpeed's JSON", frameworks=("deepspeed",)),
     "internevo": Written(how="as an InternEvo config", frameworks=("internevo",)),
+    "bridge": Written(how="as a Megatron-Bridge recipe", frameworks=("megatron-bridge",)),
+    "swift": Written(how="as the arguments of MS-Swift's Megatron", frameworks=("megatron",)),
+    "accelerate": Written(
+        how="as accelerate's configuration file", frameworks=("fsdp", "fsdp-compiled", "hf-trainer")
+    ),
+    "torchtitan": Written(
+        how="as torchtitan's Python configuration", frameworks=("torchtitan", "fsdp-compiled", "fsdp")
+    ),
     "trace": Written(how="step by step as a Chrome trace"),
 }
 """By the name of an option --export_NAME."""

@@ -74,6 +74,13 @@ def check_megatron(model: ModelSpec, job: JobSpec) -> None:
 def megatron_flags(question: Question, plan: Plan) -> Flags:
     """Flags and their values (None: a switch). Raises ExportError for what Megatron-LM cannot run."""
     same_framework("megatron", plan)
+    model = {**model_flags(question.model, question.job), **fact_flags(question.model)}
+    return launch_flags(question, plan) | model
+
+
+def launch_flags(question: Question, plan: Plan) -> Flags:
+    """The flags of the plan and the job, which every framework on Megatron-Core is told in words of its own; those of the
+    model aside. Raises ExportError for what Megatron-LM cannot run."""
     refuse_unsaid(plan, SAYS, NAME)
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     return {
@@ -86,8 +93,6 @@ def megatron_flags(question: Question, plan: Plan) -> Flags:
         "--seq-length": question.job.seq_len,
         **job_flags(question.model, question.job),
         **recompute_flags(plan),
-        **model_flags(question.model, question.job),
-        **fact_flags(question.model),
     }
 
 

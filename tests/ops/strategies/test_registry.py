@@ -3,7 +3,7 @@
 from ops.layout import Layout
 from ops.strategies.registry import STRATEGIES
 from spec.settings.plan import STRATEGIES as WRITTEN
-from workload.settings.launch import EXPORTERS as WRITERS
+from workload.launch_files import EXPORTERS as WRITERS
 
 EXPORTERS = {name for name, writer in WRITERS.items() if writer.of_any is None}
 

@@ -71,10 +71,24 @@ def check_internevo(config: Mapping[str, object]) -> None:
         raise RefusedError(f"model: {', '.join(sorted(unknown))}")
 
 
+def check_fields(name: str, values: Mapping[str, object]) -> None:
+    """Raise RefusedError for a field that a list of Python fields lacks, or whose value is of a kind it does not name."""
+    kinds = {path: set(names) for path, *names in _lines(name)}
+    for path, value in values.items():
+        kind = "None" if value is None else type(value).__name__
+        if kind not in kinds.get(path, set()):
+            raise RefusedError(f"{path} = {value!r}: {kind} for {kinds.get(path)}")
+
+
 def check_deepspeed(settings: Mapping[str, object], own: str) -> None:
     """Raise RefusedError for keys of a configuration that DeepSpeed does not read, besides the key ``own``, for a
     value of another kind, and for a missing one."""
-    kinds = {words[0]: words[1:] for words in _lines("deepspeed")}
+    check_keys("deepspeed", settings, own)
+
+
+def check_keys(name: str, settings: Mapping[str, object], own: str = "") -> None:
+    """The same for a list of a configuration's keys."""
+    kinds = {words[0]: words[1:] for words in _lines(name)}
     required = kinds.pop("required")
     found = {path: value for path, value in _leaves(settings) if path != own}
     for path, value in found.items():

@@ -13,11 +13,15 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.replaced_file import replaced_file
 from workload.settings.deepspeed import check_deepspeed, deepspeed_settings
-from workload.settings.frameworks import check_framework
+from workload.settings.frameworks import WRITTEN, check_framework
 from workload.settings.internevo import check_internevo, internevo_settings
 from workload.settings.launch_text import LaunchText
 from workload.settings.megatron import check_megatron, megatron_settings
+from workload.settings.over_megatron.bridge import bridge_settings, check_bridge
+from workload.settings.over_megatron.swift import check_swift, swift_settings
 from workload.settings.step_trace import trace_text
+from workload.settings.torch_native.accelerate import accelerate_settings, check_accelerate
+from workload.settings.torch_native.torchtitan import check_torchtitan, torchtitan_settings
 from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_settings
 
 Composer = Callable[[Question, Plan], LaunchText]
@@ -42,6 +46,16 @@ EXPORTERS: dict[str, Exporter] = {
     ),
     "deepspeed": Exporter(compose={"deepspeed": deepspeed_settings}, check={"deepspeed": check_deepspeed}),
     "internevo": Exporter(compose={"internevo": internevo_settings}, check={"internevo": check_internevo}),
+    "bridge": Exporter(compose={"megatron-bridge": bridge_settings}, check={"megatron-bridge": check_bridge}),
+    "swift": Exporter(compose={"megatron": swift_settings}, check={"megatron": check_swift}),
+    "accelerate": Exporter(
+        compose=dict.fromkeys(WRITTEN["accelerate"].frameworks, accelerate_settings),
+        check=dict.fromkeys(WRITTEN["accelerate"].frameworks, check_accelerate),
+    ),
+    "torchtitan": Exporter(
+        compose=dict.fromkeys(WRITTEN["torchtitan"].frameworks, torchtitan_settings),
+        check=dict.fromkeys(WRITTEN["torchtitan"].frameworks, check_torchtitan),
+    ),
     "trace": Exporter(of_any=trace_text),
 }
 """By the name of their option, --export_NAME."""

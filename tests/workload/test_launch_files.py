@@ -11,12 +11,12 @@ from spec.errors import ExportError
 from tests.solver.questions import small_model
 from tests.workload.generating import ROOT
 from tests.workload.settings.asking import asked, known, with_block
-from workload.settings.frameworks import WRITTEN
-from workload.settings.launch import (
+from workload.launch_files import (
     EXPORTERS,
     check_exports,
     write_launch_files,
 )
+from workload.settings.frameworks import WRITTEN
 
 PLAN = Plan(strategy="fsp", preset="megatron", tp=2, dp=2)
 
@@ -92,7 +92,7 @@ def test_every_exporter_composes_the_plans_of_its_frameworks() -> None:
 @pytest.mark.parametrize("preset", ["megatron", "zero-bubble", "internevo", "deepspeed"])
 def test_a_question_that_no_plan_answers_is_refused_before_there_is_one(preset: str) -> None:
     plan = replace(PLAN, preset=preset)
-    (exporter,) = (name for name, one in EXPORTERS.items() if preset in one.compose)
+    exporter = next(name for name, one in EXPORTERS.items() if preset in one.compose)
     check_exports([exporter, "trace"], *known(plan))
     odd = {
         "megatron": "parallel residuals",

@@ -13,7 +13,7 @@ from spec.settings.job import AskedJob, job_of, job_settings
 from tests.solver.questions import small_model
 from tests.spec.settings.test_job import other_value
 from tests.workload.settings.asking import asked, with_block
-from workload.settings.launch import EXPORTERS
+from workload.launch_files import EXPORTERS
 from workload.settings.launch_error import PERMITS
 
 DENSE = small_model(layers=8)
@@ -100,7 +100,7 @@ def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
     assert text(overlapped) != text({**overlapped, key: other_value(key, "megatron")})
 
 
-# Adapters are refused before there is an exporter (workload.settings.launch.check_exports), scales and parameters held narrow act with narrow products,
+# Adapters are refused before there is an exporter (workload.launch_files.check_exports), scales and parameters held narrow act with narrow products,
 # kinds of overlap where there is any, and of two settings of a bucket's size the larger.
 CARRIED = frozenset(OVERLAPS) | frozenset(
     str.split(

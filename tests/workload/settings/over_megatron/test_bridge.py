@@ -1,0 +1,127 @@
+"""A plan as a Megatron-Bridge recipe: fields that it has, of the kinds that they take, and what it is not told."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from spec.errors import ExportError
+from spec.presets.registry import PRESETS
+from tests.solver.questions import small_model
+from tests.workload.random_plans import EXPERTS, Case, cases
+from tests.workload.settings.accepted.lists import check_fields
+from tests.workload.settings.asking import asked, with_block
+from tests.workload.settings.made_module import Call, fields_of, functions_of
+from workload.settings.over_megatron.bridge import bridge_fields, bridge_settings
+
+PLAN = Plan(strategy="fsp", preset="megatron-bridge", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4)
+ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
+
+
+def made(text: str, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Every field that the recipe sets, checked against the framework's; names of torch and of enums by themselves."""
+    config = functions_of(text, folder, patch)["recipe"]("a/model")  # type: ignore[operator]
+    assert isinstance(config, Call)
+    found = fields_of(config)
+    names = {path: value for path, value in found.items() if not path.endswith("attention_backend")}
+    check_fields("megatron-bridge", names)
+    return found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=cases())
+def test_fields_say_the_plan(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(case.plan, preset="megatron-bridge")
+    formats = replace(case.question.job.precision, reduce=case.question.job.precision.gradient)
+    job = replace(case.question.job, precision=formats).with_preset(PRESETS["megatron-bridge"])
+    question = replace(case.question, job=job)
+    try:
+        text = bridge_settings(question, plan).text
+    except ExportError:
+        return
+    told = made(text, tmp_path, monkeypatch)
+    back = replace(
+        plan,
+        strategy="fsp" if told.get("model.sequence_parallel") else "mtp",
+        tp=told["model.tensor_model_parallel_size"],  # type: ignore[arg-type]
+        cp=told["model.context_parallel_size"],  # type: ignore[arg-type]
+        pp=told["model.pipeline_model_parallel_size"],  # type: ignore[arg-type]
+        vpp=told.get("model.virtual_pipeline_model_parallel_size", 1),  # type: ignore[arg-type]
+        ep=told.get("model.expert_model_parallel_size", 1),  # type: ignore[arg-type]
+        etp=told.get("model.expert_tensor_parallel_size", 1),  # type: ignore[arg-type]
+        zero_stage=int(bool(told["ddp.use_distributed_optimizer"])),
+        zero_size=plan.dp * plan.cp // told.get("ddp.num_distributed_optimizer_instances", 1)  # type: ignore[operator]
+        if told["ddp.use_distributed_optimizer"]
+        else 1,
+        micro_batch=told["train.micro_batch_size"],  # type: ignore[arg-type]
+        num_micro=told["train.global_batch_size"] // (plan.micro_batch * plan.dp),  # type: ignore[operator]
+        recompute=Recompute(told["model.recompute_granularity"] or "none"),
+    )
+    assert back == (plan if plan.tp > 1 else replace(plan, strategy="mtp"))
+    assert told["model.seq_length"] == told["dataset.seq_length"] == question.job.seq_len
+
+
+def test_what_the_common_recipe_has_on_is_said_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both holders of an overlap, as CommOverlapConfig writes its own over the other."""
+    plain = replace(PLAN, zero_stage=0, zero_size=1)
+    quiet = {"data_parallel.overlap_grad_reduce": False, "data_parallel.overlap_param_gather": False}
+    quiet["host.checks_numbers"] = True
+    told = made(bridge_settings(asked(plain, preset=quiet), plain).text, tmp_path, monkeypatch)
+    for name in ("overlap_grad_reduce", "overlap_param_gather"):
+        assert told[f"ddp.{name}"] is told[f"comm_overlap.{name}"] is False
+    assert told["optimizer.use_distributed_optimizer"] is told["ddp.use_distributed_optimizer"] is False
+    assert told["ddp.check_for_nan_in_grad"] is True
+    assert told["tokenizer.tokenizer_model"] == "a/model"
+
+
+@pytest.mark.parametrize(
+    ("job", "lines"),
+    [
+        ({}, ["get_mixed_precision_config('bf16_mixed')", "grad_reduce_in_fp32 = False"]),
+        ({"gradient": "fp32", "reduce": "fp32"}, ["grad_reduce_in_fp32 = True"]),
+        (
+            {"linear": "fp8", "scaling": "current"},
+            [
+                "bf16_with_fp8_current_scaling_mixed",
+                "first_last_layers_bf16 = False",
+                "fp8_param_gather = False",
+            ],
+        ),
+        ({"linear": "fp8", "scaling": "delayed"}, ["bf16_with_fp8_delayed_scaling_mixed"]),
+        (
+            {"linear": "fp8", "scale_recipe": "block"},
+            ["fp8_subchannel_scaling_mixed", "precision.fp8 = 'e4m3'"],
+        ),
+    ],
+)
+def test_formats_go_by_its_names(
+    job: dict[str, Any], lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = bridge_settings(asked(PLAN, job=job), PLAN).text
+    assert all(line in text for line in lines), text
+    made(text, tmp_path, monkeypatch)
+
+
+def test_experts_states_and_offload_are_fields_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"moments": "bf16", "moe_dispatcher": "hybridep"}
+    plan = replace(PLAN, ep=4, optimizer_offload=0.5, recompute_modules=("moe_act",))
+    told = made(bridge_settings(asked(plan, model=ROUTED, job=job), plan).text, tmp_path, monkeypatch)
+    assert told["model.moe_flex_dispatcher_backend"] == "hybridep"
+    assert told["model.recompute_modules"] == ["moe_act"]
+    assert told["optimizer.optimizer_offload_fraction"] == 0.5
+    assert str(told["optimizer.exp_avg_dtype"]) == "torch.bfloat16"
+    layers = replace(PLAN, offloaded_layers=2)
+    told = made(bridge_settings(asked(layers), layers).text, tmp_path, monkeypatch)
+    assert (told["model.cpu_offloading"], told["model.cpu_offloading_num_layers"]) == (True, 2)
+
+
+def test_what_it_has_no_field_for_is_refused() -> None:
+    partial = {"tensor_parallel.bulk_dgrad": False, "tensor_parallel.overlap": True}
+    with pytest.raises(ExportError, match="--disable-tp-comm-bulk-dgrad"):
+        bridge_fields(asked(PLAN, preset=partial), PLAN)
+    with pytest.raises(ExportError, match="--framework megatron-bridge"):
+        bridge_fields(asked(replace(PLAN, preset="megatron")), replace(PLAN, preset="megatron"))

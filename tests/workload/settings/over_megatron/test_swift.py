@@ -1,0 +1,95 @@
+"""A plan as MS-Swift's Megatron arguments: they read back, and what it has no argument for is refused or named."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from spec.errors import ExportError
+from spec.presets.registry import PRESETS
+from tests.solver.questions import small_model
+from tests.workload.random_plans import EXPERTS, Case, cases
+from tests.workload.settings.accepted.lists import parse_flags
+from tests.workload.settings.asking import asked, known, with_block
+from workload.settings.over_megatron.swift import check_swift, swift_arguments, swift_settings
+
+PLAN = Plan(strategy="fsp", preset="megatron", tp=2, dp=4, zero_stage=1, zero_size=4, num_micro=4)
+WIDE = {"gradient": "fp32", "reduce": "fp32"}
+ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=cases())
+def test_arguments_read_back_as_the_plan(case: Case) -> None:
+    plan = replace(case.plan, preset="megatron")
+    formats = replace(case.question.job.precision, gradient="fp32", reduce="fp32")
+    job = replace(case.question.job, precision=formats).with_preset(PRESETS["megatron"])
+    question = replace(case.question, job=job)
+    try:
+        text = swift_settings(question, plan).text
+    except ExportError:
+        return
+    read = parse_flags("ms-swift", text)
+    sharded = read.use_distributed_optimizer == "true"
+    back = replace(
+        plan,
+        strategy="fsp" if read.sequence_parallel == "true" else "mtp",
+        recompute=Recompute(read.recompute_granularity),
+        tp=read.tensor_model_parallel_size,
+        cp=read.context_parallel_size,
+        pp=read.pipeline_model_parallel_size,
+        vpp=read.virtual_pipeline_model_parallel_size or 1,
+        ep=read.expert_model_parallel_size or 1,
+        etp=read.expert_tensor_parallel_size or 1,
+        zero_stage=int(sharded),
+        zero_size=plan.dp * plan.cp if sharded else 1,
+        micro_batch=read.micro_batch_size,
+        num_micro=read.global_batch_size // (read.micro_batch_size * plan.dp),
+    )
+    assert back == (plan if plan.tp > 1 else replace(plan, strategy="mtp"))
+    assert read.max_length == question.job.seq_len
+
+
+def test_what_is_on_unless_told_is_told() -> None:
+    plain = replace(PLAN, zero_stage=0, zero_size=1, tp=1)
+    written = swift_arguments(asked(plain, job=WIDE), plain)
+    assert written["--use_distributed_optimizer"] == "false"
+    assert written["--recompute_granularity"] == "none"
+    assert written["--cross_entropy_loss_fusion"] == "false"
+    assert written["--apply_rope_fusion"] == "true"
+    unfused = asked(plain, job={**WIDE, "unfused": frozenset({"rotary"})})
+    assert swift_arguments(unfused, plain)["--apply_rope_fusion"] == "false"
+    routed = asked(PLAN, model=ROUTED, job=WIDE)
+    assert swift_arguments(routed, PLAN)["--moe_router_dtype"] == "none"
+
+
+def test_what_it_cannot_be_told_is_named() -> None:
+    buckets = {"data_parallel.bucket_elements": 50_000_000}
+    notes = swift_settings(asked(PLAN, job=WIDE, preset=buckets), PLAN).notes
+    assert "left out: gradient buckets of 50000000 elements, which it leaves to Megatron-Core" in notes
+    assert notes[0].startswith("set --model")
+
+
+@pytest.mark.parametrize(
+    ("job", "match"),
+    [
+        ({"gradient": "bf16", "reduce": "bf16"}, "gradients of bf16 products in bf16"),
+        ({**WIDE, "moe_dispatcher": "hybridep"}, "hybridep"),
+    ],
+)
+def test_jobs_that_it_does_not_run(job: dict[str, Any], match: str) -> None:
+    with pytest.raises(ExportError, match=match):
+        check_swift(*known(PLAN, model=ROUTED, job=job))
+
+
+def test_plans_that_it_has_no_argument_for() -> None:
+    part = replace(PLAN, zero_size=2)
+    with pytest.raises(ExportError, match="--num-distributed-optimizer-instances"):
+        swift_arguments(asked(part, job=WIDE), part)
+    spread = replace(PLAN, ep=4)
+    question = asked(spread, model=ROUTED, job={**WIDE, "overlap_expert_a2a": True})
+    with pytest.raises(ExportError, match="--overlap-moe-expert-parallel-comm"):
+        swift_arguments(question, spread)

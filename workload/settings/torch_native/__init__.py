@@ -1,0 +1,1 @@
+"""Settings of what trains with PyTorch's own sharding: accelerate and torchtitan."""

@@ -4,13 +4,22 @@ import contextlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from profdb.cases import Case, SustainedCase
+from profdb.cases import (
+    Case,
+    ExpertExchangeCase,
+    HostCopyCase,
+    LayerCase,
+    OverlapCase,
+    SustainedCase,
+    WarmKernelCase,
+)
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.profile import modelled_seconds
 from profiler.cases.planned import Planned
 from profiler.cases.smoke import kind_of
 from profiler.cases.sweep_plan import benchmark_of
 from profiler.measurement import LONG_CALL_S
+from profiler.step_parts.expected import step_part_s
 from profiler.timing import TrialPlan, burst_length
 from spec.arrays import FloatArray, floats
 from spec.cluster.cluster import ClusterSpec
@@ -19,6 +28,8 @@ from spec.errors import ConfigError, MissingCurveError
 CASE_S = 0.03
 """Assumption: seconds a case costs beside its launches (allocating, filling with random numbers, agreeing). The two
 gloo ranks of a processor take 0.02 to 0.05."""
+
+STEP_PARTS = (OverlapCase, LayerCase, HostCopyCase, ExpertExchangeCase, WarmKernelCase)
 
 UNKNOWN_S = 1e-3
 """Assumption: seconds of one launch of what the sheet has no model for."""
@@ -69,6 +80,13 @@ def calls_s(cases: Sequence[Case], cluster: ClusterSpec | None) -> list[float]:
         kinds.setdefault(kind_of(case), []).append(row)
     for rows in kinds.values():
         with contextlib.suppress(ConfigError, MissingCurveError):
-            for row, call_s in zip(rows, modelled_seconds(book, [cases[row] for row in rows]), strict=True):
-                seconds[row] = float(call_s)
+            for row, call_s in zip(rows, _kind_s([cases[row] for row in rows], book), strict=True):
+                seconds[row] = call_s
     return seconds
+
+
+def _kind_s(cases: Sequence[Case], book: ModelledBook) -> list[float]:
+    """Of cases of one kind."""
+    if type(cases[0]) in STEP_PARTS:
+        return [UNKNOWN_S if (one := step_part_s(case, book)) is None else one for case in cases]
+    return [float(one) for one in modelled_seconds(book, cases)]

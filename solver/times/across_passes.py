@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.op import Comm, Lane, Phase
-from solver.times.contention import COLLECTIVE_BLOCKS, Contention
+from solver.times.contention import COLLECTIVE_BLOCKS, Contention, lost_by_collective
 from solver.times.op_times import PRODUCTS, TimedOp
 from solver.times.overlap import beside
 from solver.times.step_parts import Share
@@ -72,8 +72,9 @@ def across_passes(
 
     def wait(exchange: TimedOp, partner: Computed) -> FloatArray:
         blocks = exchange.op.thread_blocks if isinstance(exchange.op, Comm) else 0
-        loss = contention.loss(partner.seconds, partner.products_s, blocks or COLLECTIVE_BLOCKS)
-        return beside(exchange.seconds, partner.seconds, loss)
+        whole_s, products_s, lost = partner.seconds, partner.products_s, exchange.losses
+        loss = contention.loss(whole_s, products_s, blocks or COLLECTIVE_BLOCKS, lost)
+        return beside(exchange.seconds, whole_s, loss, lost_by_collective(whole_s, products_s, lost))
 
     def behind(exchange: TimedOp, inputs: Computed, weights: Computed) -> Computed:
         """Weight gradients put off that are left to compute when an exchange beside both is over."""

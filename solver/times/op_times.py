@@ -19,7 +19,9 @@ from ops.op import (
     MemoryBound,
     Op,
 )
+from ops.roles import Role
 from profdb.curvebook import Book, CurveBook
+from profdb.lookup.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copies
 from profdb.lookup.layer_sum import LayerSum, layer_sum
 from profdb.lookup.op_queries import attention_query, own_s
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
@@ -64,7 +66,7 @@ class Pricer:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
     ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what collectives and
-    products were measured to lose to each other; ``layers``: how much longer than its kernels a layer was measured to take.
+    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take.
     """
 
     book: Book
@@ -77,6 +79,7 @@ class Pricer:
     host: HostSpec | None = None
     gpus_per_node: int = 1
     overlap: OverlapLosses | None = None
+    copies: HostCopies | None = None
     layers: LayerSum | None = None
 
     @staticmethod
@@ -93,6 +96,7 @@ class Pricer:
             host=cluster.host,
             gpus_per_node=cluster.gpus_per_node,
             overlap=overlap_losses(book.profile) if isinstance(book, CurveBook) else None,
+            copies=host_copies(book.profile) if isinstance(book, CurveBook) else None,
             layers=layer_sum(book) if isinstance(book, CurveBook) else None,
         )
 
@@ -190,9 +194,14 @@ class Pricer:
         )
 
     def _offloaded(self, op: HostTransfer | HostUpdate, layout: Layout) -> Priced:
+        ranks = min(self.gpus_per_node, layout.world_size)
+        if isinstance(op, HostTransfer) and self.copies is not None:
+            way = TO_DEVICE if op.role in FROM_HOST else TO_HOST
+            measured = self.copies.of(way, op.size_bytes, ranks)
+            if measured is not None:
+                return measured
         if self.host is None:
             raise ConfigError(where="--cluster", key="host", value=None, allowed=HOST_NEEDED)
-        ranks = min(self.gpus_per_node, layout.world_size)
         if isinstance(op, HostTransfer):
             return host_transfer_s(self.host, op.size_bytes, self.gpus_per_node)
         return host_update_s(self.host, op.elements, ranks)
@@ -233,6 +242,7 @@ class Pricer:
 
 
 PRODUCTS = ("gemm", "grouped_gemm")
+FROM_HOST = (Role.ACTIVATIONS_FROM_HOST, Role.PARAMETERS_FROM_HOST)
 COMPUTE_BOUND = (BatchedGemm, GroupedGemm, Attention)
 
 COMM_PART: dict[Axis, str] = {

@@ -2,17 +2,30 @@
 
 from collections import Counter
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from profdb.cases import SustainedCase
+from profdb.cases import (
+    CollectiveCase,
+    ExpertExchangeCase,
+    GemmCase,
+    HostCase,
+    HostCopyCase,
+    OverlapCase,
+    SustainedCase,
+)
+from profdb.modelled.book import ModelledBook
+from profdb.modelled.profile import modelled_seconds
 from profiler.cases.planned import most_informative_first
 from profiler.cases.smoke import kind_of, smoke_cases
 from profiler.cases.sweep_plan import SweepPlan, gpu_compute, largest_array_bytes, plan_tiers
-from profiler.dry_run import dry_run_lines, expected_s, launches_s
+from profiler.dry_run import UNKNOWN_S, calls_s, dry_run_lines, expected_s, launches_s
+from profiler.step_parts.expected import step_part_s
 from profiler.timing import TrialPlan
 from spec.cluster.reader import read_cluster
+from spec.collectives import Collective
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_CASES = most_informative_first(gpu_compute())
@@ -41,3 +54,34 @@ def test_a_dry_run_counts_every_case_and_adds_up() -> None:
     assert lines[-1].endswith(f"about {seconds.sum() / 60:.1f} minutes")
     # a call of 10 ms: three to warm up, one more, then as many trials as 0.15 s hold
     assert launches_s(0.01, TrialPlan()) == pytest.approx(0.01 * (3 + 1 + 15))
+
+
+def test_a_dry_run_knows_about_how_long_every_kind_takes() -> None:
+    plans = plan_tiers(SweepPlan(device_kind="cuda", domain_ranks=8, domains=2))
+    sheet = read_cluster("h200", root=ROOT)
+    cases = [plan.case for plan in plans]
+    unknown = {
+        type(case) for case, call_s in zip(cases, calls_s(cases, sheet), strict=True) if call_s == UNKNOWN_S
+    }
+    assert unknown == {HostCase, SustainedCase}
+
+
+def test_what_only_a_step_shows_takes_as_long_as_its_parts() -> None:
+    sheet = read_cluster("h200", root=ROOT)
+    book = ModelledBook(cluster=sheet)
+    group = {"collective": Collective.ALL_GATHER, "size_bytes": 64 << 20, "intra": 8, "inter": 1}
+    (gathered_s,) = modelled_seconds(book, [CollectiveCase(**group)])
+    (product_s,) = modelled_seconds(book, [GemmCase(m=8192, k=4096, n=4096)])
+    beside = OverlapCase(**group, m=8192, k=4096, n=4096, products=64, collectives=1)
+    assert step_part_s(beside, book) == pytest.approx(max(64 * product_s, gathered_s))
+    assert step_part_s(replace(beside, products=0, collectives=8), book) == pytest.approx(8 * gathered_s)
+    # PCIe 5.0 x16 as nvbandwidth measures it (profdb.modelled.offload)
+    assert step_part_s(HostCopyCase(direction="to_host", size_bytes=1 << 30), book) == pytest.approx(
+        (1 << 30) / 55.63e9, rel=0.02
+    )
+    exchange = ExpertExchangeCase(
+        direction="dispatch", tokens=4096, hidden=4096, experts=8, topk=2, intra=8, inter=1
+    )
+    whole = CollectiveCase(collective=Collective.ALL_TO_ALL, size_bytes=4096 * 4096 * 2 * 2, intra=8, inter=1)
+    assert step_part_s(exchange, book) == pytest.approx(float(modelled_seconds(book, [whole])[0]))
+    assert step_part_s(GemmCase(m=8, k=8, n=8), book) is None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase
 from ops.roles import Module, Role
+from profdb.lookup.overlap_losses import Losses
 from solver.times.across_passes import across_passes
 from solver.times.contention import ALONE, Contention
 from solver.times.op_times import TimedOp
@@ -148,3 +149,23 @@ def test_a_gradient_that_hides_a_bulk_reduction_is_not_put_off() -> None:
         _, (_, shares) = across_passes(ahead, back, ALONE, delayed=True)
         waits.append(float(shares[0].seconds[0]))
     assert waits == [0.0, 1.0]
+
+
+def test_what_was_measured_to_be_lost_beats_the_multiprocessors() -> None:
+    """Products alone, of which exchanges take a quarter of the rate and lose half of theirs: one second alone takes two, in
+    which half a second of products is lost. Beside other kernels the multiprocessors count."""
+    compute, exchange = [10.0] * 6, [1.0] * 4
+    lost = Losses(compute=np.array([0.25]), comm=np.array([0.5]))
+
+    def told(part: str) -> float:
+        def known(one: TimedOp) -> TimedOp:
+            return replace(one, losses=lost) if isinstance(one.op, Comm) else replace(one, part=part)
+
+        contention = Contention(sm_share=0.2)
+        passes = [[known(one) for one in timed] for timed in _passes(compute, exchange)]
+        ahead, back = ((timed, exposed(timed, contention)) for timed in passes)
+        waited = across_passes(ahead, back, contention, delayed=True)
+        return sum(float(share.seconds[0]) for _, shares in waited for share in shares)
+
+    assert told("gemm") == pytest.approx(60.0 + 4 * 0.5)
+    assert told("memory_bound") == pytest.approx(60.0 + 4 * 0.2)

@@ -5,15 +5,17 @@ from dataclasses import replace
 import numpy as np
 
 from ops.layout import Layout
-from ops.op import Axis, Comm, Phase
+from ops.op import Axis, Comm, HostTransfer, Phase
 from ops.roles import Module, Role
-from profdb.cases import OverlapCase
+from profdb.cases import HostCopyCase, OverlapCase
 from profdb.curvebook import CurveBook
 from profdb.sample import ProfileDatabase, Sample
 from solver.cluster_times import OtherNetwork
-from solver.times.op_times import Pricer
+from solver.times.op_times import Pricer, TimedOp
 from spec.arrays import ints
+from spec.cluster.cluster import HostSpec
 from spec.collectives import Collective
+from spec.origin import Origin
 from tests.profdb.profiles import collective_samples, profile
 from tests.solver.questions import cluster
 
@@ -66,3 +68,23 @@ def test_another_network_was_not_measured() -> None:
     held: ProfileDatabase = profile([*collective_samples(), *OVERLAPPED])
     book = OtherNetwork(held, missing="error", network=None)  # type: ignore[arg-type]
     assert Pricer.on(cluster(), book).overlap is None
+
+
+def test_copies_to_the_host_take_what_was_measured_else_what_the_sheet_says() -> None:
+    def copied(role: Role, samples: list[Sample], world: int = 8) -> TimedOp:
+        op = HostTransfer(
+            module=Module.STEP, role=role, phase=Phase.STEP, size_bytes=np.array([float(1 << 20)])
+        )
+        host = HostSpec(link_bandwidth=64e9, memory_bandwidth=500e9)
+        return replace(pricer(samples), host=host).time(op, Layout.of(world))
+
+    samples = [
+        Sample(case=HostCopyCase(direction=way, size_bytes=1 << 20, devices=8), trials_s=(seconds,))
+        for way, seconds in (("to_host", 1.0), ("to_device", 2.0))
+    ]
+    there, back = Role.GRADIENTS_TO_HOST, Role.PARAMETERS_FROM_HOST
+    assert [copied(role, samples).seconds.tolist() for role in (there, back)] == [[1.0], [2.0]]
+    assert copied(there, samples).origin.tolist() == [int(Origin.MEASURED)]
+    # alone on its node, and nobody measured that
+    assert copied(there, samples, world=1).origin.tolist() == [int(Origin.MODELLED)]
+    assert copied(there, []).origin.tolist() == [int(Origin.MODELLED)]

@@ -51,8 +51,7 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
 
 def command_typed(program: str, arguments: list[str]) -> str:
     """A command line as a shell reads it."""
-    python = ["python"] * program.endswith(".py")
-    return shlex.join([*python, *program.split(), *arguments])
+    return shlex.join([*["python"] * program.endswith(".py"), *program.split(), *arguments])
 
 
 def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:

@@ -1,6 +1,9 @@
 """The predicted memory of a row in the unit and meaning of its dataset's own figure."""
 
+import numpy as np
+
 from solver.answer.answer import Answer
+from solver.memory.device_memory import usable_bytes
 from solver.plans.plan_table import PlanTable
 from solver.price import sized
 from solver.question import Question
@@ -28,7 +31,11 @@ def memory_gib(dataset: str, question: Question, answer: Answer) -> float:
     if dataset in ALLOCATED_FIRST | RESERVED_FIRST:
         table = sized(question.model, question.job, PlanTable.of(answer.plan), question.cluster)
         cost = table.bytes.cost
-        held = cost.allocated_bytes if dataset in ALLOCATED_FIRST else cost.reserved_bytes
+        held = cost.allocated_bytes
+        if dataset in RESERVED_FIRST:
+            # Where it does not fit the allocator hands segments back (solver.memory.shortfall).
+            retries = cost.device_bytes > usable_bytes(question.cluster)
+            held = cost.reserved_bytes - np.where(retries, cost.segment_bytes, 0.0)
         return float(held[table.stages.starts[0]]) / GIB
     if dataset in ALLOCATED_DECIMAL:
         return answer.allocated_bytes / DECIMAL_GB

@@ -16,15 +16,18 @@ def working_bytes(
     """What a layer's backward holds for a moment: its output and that one's gradient, the gradients of its widest
     activations, and, before it is reduced, the whole gradient of a layer whose gradients are sharded."""
     layout, model = context.layout, context.model
-    keeps_result = not context.job.adapter_rank or "down" in context.job.adapted
-    widths = [_widest(run.block, model.hidden, keeps_result) for run in model.blocks]
-    # This work is cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp).
-    wide = context.activations(context.tokens, max(widths, default=0)) / layout.tp
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
-    gradients = 2.0 * context.activations(rows, model.hidden) + wide
+    gradients = 2.0 * context.activations(rows, model.hidden) + widest_bytes(context)
     cut = (layout.zero_stage >= 2) | (layout.wp > 1)
     layer = np.max([kind.parameters.total[row] for kind in kinds[:-2]], axis=0) * layout.wp
     return gradients + np.where(cut, layer * dtype_bytes(context.reduce_dtype), 0.0)
+
+
+def widest_bytes(context: LayerContext) -> FloatArray:
+    """The widest activations of a layer; cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp)."""
+    keeps_result = not context.job.adapter_rank or "down" in context.job.adapted
+    widths = [_widest(run.block, context.model.hidden, keeps_result) for run in context.model.blocks]
+    return context.activations(context.tokens, max(widths, default=0)) / context.layout.tp
 
 
 def frozen_input_gradients(inputs: FloatArray, layers: tuple[IntArray, ...]) -> FloatArray:

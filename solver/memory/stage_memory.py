@@ -19,7 +19,7 @@ from ops.roles import Role
 from ops.strategies.sharding import layer_context
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
-from solver.memory.layer_backward import frozen_input_gradients, working_bytes
+from solver.memory.layer_backward import frozen_input_gradients, widest_bytes, working_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.model_state import (
     held_narrow_bytes,
@@ -28,9 +28,12 @@ from solver.memory.model_state import (
     whole_gradients_bytes,
 )
 from solver.memory.peaks import beyond_passes
+from solver.memory.recorded_inputs import recorded_bytes
 from solver.memory.step_buffers import (
     bucket_bytes,
     reduces_in_backward,
+    returned_bytes,
+    returned_segments,
     segment_bytes,
     step_buffers,
 )
@@ -120,19 +123,31 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         host_bytes=optimizer_host_bytes(context, owned_elements(context, on_rank))
         + _on_host(layers, row, weights[:blocks]) * chunks,
     )
-    edge = kinds[blocks].parameters.total[row] * stages.embedding
-    buffers = step_buffers(context, on_rank, edge)
-    fresh = bools(job.preset.data_parallel.fresh_gradients & (num_micro == 1))
-    gradients, step = beyond_passes(cost, buffers, working, fresh)
+    buffers = step_buffers(context, on_rank, kinds[blocks].parameters.total[row] * stages.embedding)
+    returned = returned_bytes(context, on_rank)
+    gradients, step = beyond_passes(
+        cost,
+        (*buffers, 2.0 * returned),
+        working,
+        bools(job.preset.data_parallel.fresh_gradients & (num_micro == 1)),
+    )
     cost = replace(cost, gradients_bytes=gradients, step_bytes=step)
     if job.expandable_segments:
         # Freed blocks join whatever their sizes (PyTorch, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF").
         return StageBytes(on_rank=on_rank, cost=cost)
     # Assumption: of the loss's tensors, all as large as the logits, one is a quarter of their bytes.
-    segments = np.maximum(segment_bytes(buffers, logits / 4.0) - cost.step_bytes, 0.0)
-    segments = segments + np.where(logits > working, _narrow_logits(context, layers, row) * stages.head, 0.0)
-    slack = ALLOCATOR_SLACK * cost.allocated_bytes
-    return StageBytes(on_rank=on_rank, cost=replace(cost, slack_bytes=slack, segment_bytes=segments))
+    own = segment_bytes(buffers, logits / 4.0) + returned_segments(
+        returned, layout.zero_size, logits / 4.0, widest_bytes(context)
+    )
+    narrow = np.where(logits > working, _narrow_logits(context, layers, row) * stages.head, 0.0)
+    recorded = recorded_bytes(context, plans.sharding, stages, chunks)
+    segments = np.maximum(own - cost.step_bytes, 0.0) + narrow + recorded
+    return StageBytes(on_rank=on_rank, cost=_reserved(cost, segments))
+
+
+def _reserved(cost: MemoryCost, segments: FloatArray) -> MemoryCost:
+    """The allocator's slack and segments on top of what is allocated."""
+    return replace(cost, slack_bytes=ALLOCATOR_SLACK * cost.allocated_bytes, segment_bytes=segments)
 
 
 def _states(

@@ -35,7 +35,7 @@ def step_buffers(
     """Buffers in one piece that live one after another once activations go: the embedding's dense gradient
     before it is added to the sum, a bucket of gradients on its way, the fp32 copy of one fp16 gradient in
     the overflow check (DeepSpeed runtime/zero/stage_1_and_2.py, _has_inf_or_nan), fp32 gradients of the
-    shard for the update, what the update itself makes, Muon's largest matrix, and what shards return in."""
+    shard for the update, what the update itself makes, and Muon's largest matrix."""
     precision, preset = context.job.precision, context.job.preset
     widened = (
         bool(precision.master) & (precision.gradient != precision.master) & (context.layout.zero_stage < 2)
@@ -43,7 +43,6 @@ def step_buffers(
     owned = owned_elements(context, on_rank)
     checked = 4.0 * (precision.gradient == "fp16") * (not preset.data_parallel.contiguous_gradients)
     here = owned - offloaded_elements(context, owned)
-    returned = on_rank.total * dtype_bytes(precision.parameter_gather) * preset.data_parallel.lists_of_slices
     return (
         embedding * context.activation_bytes,
         bucket_bytes(context, on_rank) * ~reduces_in_backward(context),
@@ -51,8 +50,16 @@ def step_buffers(
         here * precision.master_bytes * widened,
         here * dtype_bytes(precision.moments) * preset.data_parallel.update_copies,
         working_bytes(context, on_rank.matrices),
-        2.0 * returned * ((context.layout.zero_stage == 1) & (context.layout.zero_size > 1)),
     )
+
+
+def returned_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
+    """A flat copy of the parameters, of which updated shards return through two where they are lists of slices: a buffer for
+    each rank's (nanotron distributed.py, all_gather_coalesced), and one for all (ProcessGroupNCCL, allgather of lists)."""
+    width = dtype_bytes(context.job.precision.parameter_gather)
+    lists = context.job.preset.data_parallel.lists_of_slices
+    travels = lists & (context.layout.zero_stage == 1) & (context.layout.zero_size > 1)
+    return np.where(travels, on_rank.total * width, 0.0)
 
 
 def segment_bytes(buffers: tuple[FloatArray, ...], largest: FloatArray) -> FloatArray:
@@ -60,3 +67,12 @@ def segment_bytes(buffers: tuple[FloatArray, ...], largest: FloatArray) -> Float
     their own, which do not join (c10/cuda/CUDACachingAllocator.cpp), so a buffer finds room only where
     the passes' ``largest`` tensor was. Assumption: no buffer fits where an earlier one was."""
     return np.asarray(np.sum([np.where(one > largest, one, 0.0) for one in buffers], axis=0))
+
+
+def returned_segments(
+    returned: FloatArray, shards: IntArray, largest: FloatArray, widest: FloatArray
+) -> FloatArray:
+    """The same for both copies that ``shards`` return through (returned_bytes): one in one piece, one in a piece for each rank,
+    which also finds room where the ``widest`` activations of the layers were."""
+    whole = np.where(returned > largest, returned, 0.0)
+    return whole + np.where(returned / shards > np.maximum(largest, widest), returned, 0.0)

@@ -130,6 +130,9 @@ class TensorParallel:
     """The input gathered again, whole, beside the GEMM of its gradient (tp_comm_bulk_dgrad)."""
     bulk_wgrad: bool = True
     """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
+    recorded_layers: Annotated[int, Whole(least=0, most=1000)] = 0
+    """Layers that the device may be behind while what their reduce-scatters read stays reserved (torch's record_stream); 0: nothing
+    does (solver.memory.recorded_inputs)."""
     overlap_backward: bool = True
     """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198 sec. 4.2.2)."""
 

@@ -65,15 +65,58 @@ def test_a_first_stage_holds_what_the_allocator_counted(
     assert cost.allocated_bytes[0] / GIB == pytest.approx(measured_gib, rel=0.01)
 
 
-def test_shards_return_through_two_flat_copies_of_the_parameters() -> None:
-    """distributed.py, all_gather_coalesced: a buffer a rank; ProcessGroupNCCL, allgather of a list: one for all."""
-    one = plan(1, 1, 8, 1, 4)
+@pytest.mark.parametrize(("pp", "dp", "micro_batch", "copies"), [(1, 8, 1, 1), (2, 2, 1, 2), (2, 32, 1, 1)])
+def test_shards_return_through_two_flat_copies_of_the_parameters(
+    pp: int, dp: int, micro_batch: int, copies: int
+) -> None:
+    """distributed.py, all_gather_coalesced: a buffer a rank; ProcessGroupNCCL, allgather of a list: one for all. Of 1.17 billion
+    parameters in one stage each of 8 ranks' pieces (277 MiB) lies where logits in fp32 (785 MiB) were; of the first of
+    two stages those of 2 ranks (500 MiB) are larger than gate and up together (64 MiB), those of 32 (31 MiB) are not."""
+    one = plan(1, pp, dp, micro_batch, 4)
     lists, whole = (
         first_stage({"data_parallel.lists_of_slices": is_list}, one, 4) for is_list in (True, False)
     )
-    assert lists.segment_bytes[0] - whole.segment_bytes[0] == pytest.approx(2 * lists.parameters_bytes[0])
-    alone = plan(8, 1, 1, 1, 32)
-    assert first_stage({}, alone, 32).segment_bytes[0] < first_stage({}, one, 4).segment_bytes[0] / 8
+    assert lists.segment_bytes[0] - whole.segment_bytes[0] == pytest.approx(
+        copies * lists.parameters_bytes[0]
+    )
+
+
+def test_alone_nothing_returns() -> None:
+    settings = {"tensor_parallel.recorded_layers": 0}
+    alone = first_stage(settings, plan(8, 1, 1, 1, 32), 32).segment_bytes[0]
+    assert alone < first_stage(settings, plan(1, 1, 8, 1, 4), 4).segment_bytes[0] / 8
+
+
+@pytest.mark.parametrize(
+    ("pp", "num_micro", "settings", "layers"),
+    [
+        (1, 4, {}, 18),
+        (1, 4, {"tensor_parallel.recorded_layers": 1000}, 24),
+        (4, 4, {"tensor_parallel.recorded_layers": 1000}, 4 * 7),
+        (4, 2, {"tensor_parallel.recorded_layers": 1000}, 2 * 7),
+        (4, 4, {"pipeline.looks_every_s": 0.1}, 0),
+        (1, 4, {"tensor_parallel.recorded_layers": 0}, 0),
+    ],
+)
+def test_what_two_reduce_scatters_a_layer_read_stays_reserved(
+    pp: int, num_micro: int, settings: dict[str, object], layers: int
+) -> None:
+    """Of 24 layers, 7 of them on the first of four stages, two times 8 sequences of 4,096 x 2,048 numbers of 16 bits each, as far as the
+    host is ahead of the device; no part of it is needed, nor allocated."""
+    one = replace(plan(2, pp, 1, 8, num_micro), strategy="fsp")
+    held, free = (
+        first_stage({**settings, "tensor_parallel.recorded_layers": 0} if off else settings, one, num_micro)
+        for off in (False, True)
+    )
+    assert held.segment_bytes[0] - free.segment_bytes[0] == layers * 2 * 8 * 4096 * 2048 * 2
+    assert held.allocated_bytes[0] == free.allocated_bytes[0]
+    assert held.needed_bytes[0] == free.needed_bytes[0]
+
+
+def test_nothing_is_reduced_without_tensor_parallelism() -> None:
+    one = plan(1, 1, 1, 8, 4)
+    held, free = (first_stage({"tensor_parallel.recorded_layers": layers}, one, 4) for layers in (18, 0))
+    assert held.segment_bytes[0] == free.segment_bytes[0]
 
 
 def test_buckets_that_stay_are_all_gradients_in_the_parameters_format() -> None:

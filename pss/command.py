@@ -5,6 +5,7 @@ from spec.program.ending import exit_status, quiet_interrupts
 
 quiet_interrupts()
 
+import json
 import sys
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from spec.errors import CommandLineError
 from spec.program.version import VERSION_LINE
 
 NAME = "pss"
-COMPLETION = "completion"
+COMPLETION, SCHEMA = "completion", "schema"
 TALK = frozenset({"-h", "--help", "--version"})
 
 
@@ -54,12 +55,28 @@ def alone(words: Sequence[str]) -> int:
 
         print(script(words[1:]), end="")
         return 0
-    raise CommandLineError(f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*VERBS, COMPLETION))}")
+    if first == SCHEMA:
+        print(schema_text(words[1:]))
+        return 0
+    raise CommandLineError(
+        f"{NAME}: no verb {first[:60]!r}; one of {', '.join((*VERBS, SCHEMA, COMPLETION))}"
+    )
+
+
+def schema_text(words: Sequence[str]) -> str:
+    """The JSON Schema of that name."""
+    from solver.report.schema import schemas
+
+    known = schemas()
+    if len(words) != 1 or words[0] not in known:
+        raise CommandLineError(f"{NAME} {SCHEMA}: the name of a schema: {', '.join(known)}")
+    return json.dumps(known[words[0]], indent=1)
 
 
 def help_lines() -> list[str]:
     """Every verb with what it does."""
     verbs = {name: verb.what for name, verb in VERBS.items()}
+    verbs[SCHEMA] = "print the JSON Schema of --json's answer, or of a config's plan, job or constraints"
     verbs[COMPLETION] = "print the completion script of bash, zsh or fish"
     width = max(map(len, verbs))
     lines = [f"usage: {NAME} VERB [OPTIONS], {NAME} VERB --help, {NAME} --version", ""]

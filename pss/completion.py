@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from string import Template
 
 from pss.verbs import VERBS, sub_parsers
+from solver.report.schema import schemas
 from spec.cluster.reader import known_clusters
 from spec.errors import CommandLineError
 from spec.presets.registry import PRESETS
@@ -71,9 +72,11 @@ def completed() -> Iterator[Completed]:
     """The command itself, its verbs and theirs."""
     known = known_values()
     below = {name: verb.what for name, verb in VERBS.items()}
+    below |= {"schema": "print a JSON Schema", "completion": "print a completion script"}
     own: dict[str, tuple[str, ...]] = {"--help": (), "--version": ()}
-    yield Completed(path=(), what="", options=own, below={**below, "completion": "print a completion script"})
+    yield Completed(path=(), what="", options=own, below=below)
     yield Completed(path=("completion",), what="", options={}, below=dict.fromkeys(SHELLS, ""))
+    yield Completed(path=("schema",), what="", options={}, below=dict.fromkeys(schemas(), ""))
     for name, verb in VERBS.items():
         yield from _below(verb.parser(f"pss {name}"), (name,), verb.what, known)
 

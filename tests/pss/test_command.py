@@ -69,6 +69,7 @@ def test_workloads_verbs(words: list[str], handed: list[str], program: str) -> N
         (["price", "tp=8", "tp=4"], "pss price: 2 plans, at most 1"),
         (["explain", "--config", "x"], "pss explain: a plan first"),
         (["sweep", "--world_size", "64"], "pss sweep: a list, such as --world_size 64,128"),
+        (["schema", "question"], "pss schema: the name of a schema: answer, plan, job, constraints"),
         (["completion", "powershell"], "pss completion: the name of a shell"),
         (["merge", "a"], "pss merge: the following arguments are required"),
     ],

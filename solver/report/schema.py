@@ -1,0 +1,148 @@
+"""JSON Schema of what ``--json`` writes, and of the tables [plan], [job] and [constraints] of a config."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from solver.answer.answer import Answer
+from solver.decision.explained import Explained
+from solver.decision.goodput import Goodput
+from solver.decision.run_cost import RunCost
+from solver.decision.sweep import AXES
+from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
+from spec.settings.job import job_settings
+from spec.settings.plan import plan_settings
+from spec.settings.schema import (
+    DRAFT,
+    Schema,
+    record_schema,
+    said_or_null,
+    settings_schema,
+    table_schema,
+    type_schema,
+)
+
+
+def schemas() -> dict[str, Schema]:
+    """Every schema by its name."""
+    return {
+        "answer": answer_schema(),
+        "plan": _titled(
+            "The table [plan] of a config, and the keys of --plan", settings_schema(plan_settings())
+        ),
+        "job": _titled("The table [job] of a config, and the keys of --job", settings_schema(job_settings())),
+        "constraints": _titled("The table [constraints] of a config", _constraints()),
+    }
+
+
+def answer_schema() -> Schema:
+    """A search, one priced plan, or a sweep, with what else was asked of it."""
+    found = _titled("What --json writes: a search, one priced plan, or a sweep", {"anyOf": []})
+    found["anyOf"] = [{"$ref": f"#/$defs/{name}"} for name in ("search", "priced", "sweep")]
+    found["$defs"] = {
+        "plan": _plan(),
+        "answer": record_schema(Answer, {"plan": _of("plan")}),
+        "question": table_schema(_question(), tuple(_question())),
+        "explained": record_schema(Explained, {"plan": _of("plan")}),
+        "goodput": record_schema(Goodput),
+        "run": record_schema(RunCost),
+        "search": _search(),
+        "priced": _priced(),
+        "sweep": _sweep(),
+    }
+    return found
+
+
+def _titled(title: str, schema: Schema) -> Schema:
+    return {"$schema": DRAFT, "title": title, **schema}
+
+
+def _of(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _list(of: Schema) -> Schema:
+    return {"type": "array", "items": of}
+
+
+def _or_null(of: Schema) -> Schema:
+    return {"anyOf": [of, {"type": "null"}]}
+
+
+def _plan() -> Schema:
+    """The plan of an answer: every key as written, and the data-parallel ranks that its degrees leave."""
+    keys = said_or_null(plan_settings())
+    keys["dp"] = {"type": "integer", "minimum": 1, "description": "Data-parallel ranks."}
+    return table_schema(keys, tuple(keys))
+
+
+def _question() -> dict[str, Schema]:
+    words = ("model", "cluster", "gpu", "preset")
+    counts = ("world_size", "seq_len", "global_batch_tokens")
+    return {word: {"type": "string"} for word in words} | {
+        count: {"type": "integer", "minimum": 1} for count in counts
+    }
+
+
+def _beside() -> dict[str, Schema]:
+    """What is asked beside a search or a plan."""
+    held = {"broken": type_schema(list[str]), "this": _of("answer")}
+    answer = record_schema(Answer, {"plan": _of("plan")})
+    compared = table_schema(
+        answer["properties"] | {"broken": type_schema(list[str])}, (*answer["required"], "broken")
+    )
+    return {
+        "explain": _list(_of("explained")),
+        "why_not": _list(table_schema(held, tuple(held))),
+        "compare": _list(compared),
+        "goodput": _of("goodput"),
+        "run": _of("run"),
+    }
+
+
+def _search() -> Schema:
+    what_if: Mapping[str, Any] = {
+        "what": {"type": "string"},
+        "best": _or_null(_of("answer")),
+        "against": _or_null(_of("answer")),
+        "why_none": {"type": "string"},
+    }
+    always = {
+        "question": _of("question"),
+        "constraints": type_schema(list[str]),
+        "best": _list(_of("answer")) | {"minItems": 1},
+        "best_of_mode": {"type": "object", "additionalProperties": _of("answer")},
+        "pareto": _list(_of("answer")),
+        "num_seen": {"type": "integer", "minimum": 1},
+        "num_priced": {"type": "integer", "minimum": 1},
+        "rejected": type_schema(dict[str, int]),
+        "nearest_miss": {"type": "string"},
+        "seconds": {"type": "number"},
+        "ties": type_schema(list[int]),
+        "roomy": _or_null(_of("answer")),
+    }
+    asked = _beside() | {"sensitivity": _list(table_schema(what_if, tuple(what_if)))}
+    return table_schema(always | asked, tuple(always))
+
+
+def _priced() -> Schema:
+    always = _question() | {"plan": _of("answer")}
+    return table_schema(always | _beside(), tuple(always))
+
+
+def _sweep() -> Schema:
+    value = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+    row = {
+        "values": table_schema(dict.fromkeys(AXES, value)),
+        "question": _of("question"),
+        "best": _or_null(_of("answer")),
+        "why_none": {"type": "string"},
+        "goodput": _or_null(_of("goodput")),
+        "run": _or_null(_of("run")),
+    }
+    return table_schema({"sweep": _list(table_schema(row, tuple(row)))}, ("sweep",))
+
+
+def _constraints() -> Schema:
+    found = settings_schema(constraint_settings())
+    found["properties"] |= {verb: settings_schema(keys_of(verb)) for verb in BY_KEY}
+    return found

@@ -229,6 +229,8 @@ def hand_on(options: argparse.Namespace, opened: "Opened", answers: "Sequence[An
     if options.csv:
         write_csv(options.csv, answers)
     if options.parquet:
+        from solver.report.frames import write_every_plan
+
         write_every_plan(options.parquet, opened)
     if options.write_cases:
         write_look_ups(options.write_cases, opened, answers)
@@ -246,16 +248,6 @@ def hand_on(options: argparse.Namespace, opened: "Opened", answers: "Sequence[An
     if files := launch_files(options):
         launch_settings(opened, chosen, files)
     return chosen
-
-
-def write_every_plan(path: Path, opened: "Opened") -> None:
-    """All plans that fit, priced."""
-    from solver.report.frames import frame_of_columns, write_parquet
-    from solver.surface.reply import Reply
-
-    plans = Reply(opened=opened).every_plan()
-    write_parquet(path, frame_of_columns(plans))
-    print(f"\n{path}: {len(plans['step_s']):,} plans that fit, fastest first")
 
 
 def write_look_ups(path: Path, opened: "Opened", answers: "Sequence[Answer]") -> None:

@@ -9,6 +9,7 @@ from solver.answer.answer import Answer
 from solver.answer.columns import answer_values
 from solver.decision.explained import Explained
 from solver.decision.sweep import SweepRow, efficiencies
+from solver.opening import Opened
 from solver.search import SearchResult
 from solver.surface.reply import Reply
 from spec.program.kinds import Several, Whole
@@ -65,6 +66,13 @@ def write_parquet(path: Path, frame: "DataFrame") -> None:
     check_parquet(str(path))
     with replaced_path(path) as temporary:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
+
+
+def write_every_plan(path: Path, opened: Opened) -> None:
+    """Write all plans that fit, priced, and say how many they are."""
+    frame = to_frame(Reply(opened=opened))
+    write_parquet(path, frame)
+    print(f"\n{path}: {len(frame):,} plans that fit, fastest first")
 
 
 def _swept(rows: Sequence[SweepRow]) -> list[dict[str, Any]]:

@@ -170,12 +170,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
     from solver.decision.obstacles import obstacles
     from solver.opening import open_asked
-    from solver.report.asked_reasons import (
-        priced_reasons,
-        print_reasons,
-        print_sensitivity,
-        reasons_asked,
-    )
+    from solver.report.asked_reasons import priced_reasons, print_reasons, print_sensitivity, reasons_asked
     from solver.report.asked_sweep import print_run, run_asked
     from solver.report.result_files import write_json
     from solver.report.shown import priced, searched

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.recompute.layers import Recompute
 from solver.answer.answer import Answer, answer_of
 from solver.answer.interval import calibrated_interval, causes, interval_of, relative_std
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
@@ -14,21 +13,18 @@ from solver.answer.slowest_stage import slowest_stage
 from solver.contest import Contest, Entrants, costs
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import needs_words
-from solver.plans.partial_recompute import least_recomputed
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
-from solver.price import Sized, StepCost, sized, stage_seconds
+from solver.price import Sized, StepCost, sized
 from solver.question import Question
 from solver.question_cost import cost_under
-from spec.arrays import FloatArray, bools, ints
+from solver.refinements.eased import eased
+from solver.refinements.entering import entered, needed_bytes
+from spec.arrays import FloatArray, ints
 from spec.errors import NoFeasiblePlanError
 
 OUT_OF_MEMORY = "does not fit in memory"
 OVER_LIMIT = "fits, but needs more memory than is asked for"
-# A recomputed forward is at most a quarter of forward, forward again and twice as much backward.
-LEAST_SHARE = 0.75
-# Assumption: a block's 300 fastest fully recomputed plans hold its fastest partly recomputed one.
-MOST_PARTLY_RECOMPUTED = 300
 
 
 Found = tuple[int, dict[str, int], str, float]
@@ -102,7 +98,7 @@ def contested(
             miss = min(miss, block_miss, key=lambda one: one.needed_bytes)
             fallen.append(dropped)
             if fitting is not None:
-                entrants.append(_entered(question, fitting))
+                entrants.append(entered(question, fitting))
         for reason, count in (item for counted in fallen for item in counted.items()):
             rejected[reason] = rejected.get(reason, 0) + count
         tick()
@@ -110,42 +106,12 @@ def contested(
         raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
     contest = Contest(entrants, top_k, everything=everything)
     contest.decide()
-    partly = _partly_recomputed(question, contest, limit)
-    if partly:
-        seen += sum(len(one.needed_bytes) for one in partly)
-        contest = Contest([*contest.entrants, *partly], top_k, everything=everything)
+    more = eased(question, space.constraints, contest)
+    if more:
+        seen += sum(len(one.needed_bytes) for one in more)
+        contest = Contest([*contest.entrants, *more], top_k, everything=everything)
         contest.decide()
     return contest, (seen, rejected, miss.words, began)
-
-
-def _entered(question: Question, plans: PlanTable) -> Entrants:
-    table = sized(question.model, question.job, plans, question.cluster)
-    if question.calibration is not None:
-        return Entrants.priced(table, cost_under(question, table))
-    return Entrants.of(table, stage_seconds(question.model, question.job, table, question.pricer))
-
-
-def _partly_recomputed(question: Question, contest: Contest, limit: float) -> list[Entrants]:
-    """Plans between no recomputation, which does not fit, and all of it: for the fully recomputed ones of each block
-    that could still win, as no plan gains more than its recomputation takes."""
-    if not question.job.preset.recomputation.partial:
-        return []
-    best_s = float(contest.step_s[contest.played].min())
-    found: list[Entrants] = []
-    for one in contest.entrants:
-        plans = one.table.plans
-        if plans.recompute is not Recompute.FULL:
-            continue
-        order = np.argsort(one.step_s, kind="stable")[:MOST_PARTLY_RECOMPUTED]
-        rows = order[one.step_s[order] * LEAST_SHARE < best_s].astype(np.int64)
-        if not rows.size:
-            continue
-        partly = least_recomputed(
-            plans.take(rows), question.model.num_layers, lambda p: bools(_needed(question, p) <= limit)
-        )
-        if partly is not None:
-            found.append(_entered(question, partly))
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,16 +122,11 @@ class _Miss:
     words: str
 
 
-def _needed(question: Question, plans: PlanTable) -> FloatArray:
-    """Bytes that each plan's worst stage needs of a device."""
-    return sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
-
-
 def _fit(
     question: Question, plans: PlanTable, limit: float
 ) -> tuple[PlanTable | None, dict[str, int], _Miss]:
     """The plans whose worst stage needs at most ``limit`` bytes, how many do not by reason, and the closest of those."""
-    needed = _needed(question, plans)
+    needed = needed_bytes(question, plans)
     fits = needed <= limit
     on_device = needed <= usable_bytes(question.cluster)
     counts = {OUT_OF_MEMORY: ~fits & ~on_device, OVER_LIMIT: ~fits & on_device}

@@ -46,6 +46,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "question_cost",
         "answer",
         "contest",
+        "refinements",
         "search",
         "typed_plan",
         "calibration_file",

@@ -7,12 +7,11 @@ import numpy as np
 
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.plans.constraints import ASKED, constraint_rules
-from solver.plans.draft import Draft
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
 from solver.price import sized
-from solver.question import Question
+from solver.question import Question, drafted
 from spec.arrays import FloatArray
 from spec.settings.constraints import Bound, Constraints
 from spec.units import bytes_to_gib
@@ -94,16 +93,7 @@ def _nearest_of(question: Question, constraints: Constraints, plans: PlanTable) 
     if not rows.size:
         return None
     plans, needed = plans.take(rows), needed[rows]
-    draft = Draft(
-        model=question.model,
-        job=question.job,
-        cluster=question.cluster,
-        strategy=plans.strategy,
-        columns=plans.columns,
-        recompute=plans.recompute,
-        recompute_modules=plans.recompute_modules,
-        schedule=plans.schedule,
-    )
+    draft = drafted(question, plans)
     rules = constraint_rules(constraints)
     bounds: list[Bound | None] = [*constraints.bounds, *[None] * (len(rules) - len(constraints.bounds))]
     breaks = [~rule.keep(draft) for rule in rules]

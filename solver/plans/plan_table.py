@@ -90,6 +90,8 @@ class Plan:
         if self.recompute is not Recompute.NONE:
             layers = self.num_recompute_layers or ""
             shown.append(f"recompute-{self.recompute.value}{layers}")
+        if self.recompute_modules:
+            shown.append(f"recompute-{'+'.join(self.recompute_modules)}")
         if self.optimizer_offload:
             shown.append(f"optimizer_offload={self.optimizer_offload:g}")
         if self.offloaded_layers:

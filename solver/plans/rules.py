@@ -10,8 +10,8 @@ import numpy as np
 
 from ops.mixers.registry import MIXERS
 from ops.op import Owner
-from ops.recompute.layers import Recompute
 from solver.plans.draft import Draft
+from solver.plans.memory_rules import activations_on_host, modules_again, optimizer_on_host, recomputes
 from solver.plans.pipeline_rules import chunks, dual_pipe, equal_instead, zero_bubble
 from spec.arrays import BoolArray, bools
 
@@ -115,14 +115,6 @@ def _parameters_shardable(draft: Draft) -> BoolArray:
     return bools((draft["zero_stage"] < 2) | (staged & (not cut_already)))
 
 
-def _optimizer_on_host(draft: Draft) -> BoolArray:
-    """DeepSpeed: sharded, a part of it at stage 3 only (zero/offload_config.py, ratio); Megatron-LM: with its
-    distributed optimizer (arguments.py, --use-precision-aware-optimizer)."""
-    share, kind = draft.columns["optimizer_offload"], draft.job.preset.offload.optimizer
-    parted = (draft["zero_stage"] >= 3) | (share == 1.0) | (kind == "step")
-    return bools((draft["zero_stage"] >= 1) & (kind != "") & parted | (share == 0.0))
-
-
 def _matrices_whole(draft: Draft) -> BoolArray:
     """Muon wants whole matrices: only optimizer state is cut, by matrices, and it stays on the device
     (layer_wise_optimizer.py); a strategy that cuts weights over wp has none."""
@@ -132,28 +124,11 @@ def _matrices_whole(draft: Draft) -> BoolArray:
     return bools((draft["zero_stage"] <= 1) & (draft.columns["optimizer_offload"] == 0.0) & uncut)
 
 
-def _activations_on_host(draft: Draft) -> BoolArray:
-    """Megatron-Core, transformer_config.py, where cpu_offloading: no pipeline, no recomputation, one layer stays."""
-    layers = draft["offloaded_layers"]
-    runs = draft.recompute is Recompute.NONE and not draft.recompute_modules
-    runs = runs and draft.job.preset.offload.activations
-    return bools((draft["pp"] == 1) & runs & (layers < draft.model.num_layers) | (layers == 0))
-
-
 def _experts_folded(draft: Draft) -> BoolArray:
     etp = draft["etp"]
     ranks = draft["tp"] * draft["cp"] * draft.dp
     cut = draft.experts > 0 and draft.sharding.traits.cuts_experts
     return bools((ranks % (draft["ep"] * etp) == 0) & ((etp == 1) | cut))
-
-
-def _recomputes(draft: Draft) -> BoolArray:
-    preset = draft.job.preset
-    runs = {
-        Recompute.SELECTIVE: bool(preset.recomputation.selective),
-        Recompute.BLOCK: preset.recomputation.partial,
-    }
-    return _always(draft, runs.get(draft.recompute, True))
 
 
 UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
@@ -170,7 +145,12 @@ EQUAL_INSTEAD = "these stages have equal chunks, which are tried instead"
 UNCUT = "the same plan as mtp when nothing is cut"
 
 RULES: tuple[Rule, ...] = (
-    Rule(reason="the framework has no such recomputation", after="pp", keep=_recomputes),
+    Rule(reason="the framework has no such recomputation", after="pp", keep=recomputes),
+    Rule(
+        reason="the framework does not run these parts of layers again, or not beside whole layers",
+        after="pp",
+        keep=modules_again,
+    ),
     Rule(
         reason="the framework does not cut sequences over cp",
         after="cp",
@@ -250,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="the framework cannot run so much of this optimizer on the host",
         after="zero_stage",
-        keep=_optimizer_on_host,
+        keep=optimizer_on_host,
     ),
     Rule(
         reason="Muon takes whole matrices: state sharded at most, on the device, weights not over wp",
@@ -260,7 +240,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="the framework cannot keep these layers' activations on the host",
         after="pp",
-        keep=_activations_on_host,
+        keep=activations_on_host,
     ),
     Rule(reason="the framework shards over all data-parallel ranks only", after="zero_size", keep=_hybrid),
     Rule(

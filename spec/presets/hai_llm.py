@@ -16,5 +16,7 @@ HAI_LLM = replace(
         "pipeline.schedules": ("1f1b", "dualpipe", "dualpipe-v"),
         "pipeline.interleaves": False,
         "pipeline.uneven_chunks": "",
+        # sec. 3.2.3 (RMSNorm, MLA's up-projection) and 3.3.3 (SwiGLU)
+        "recomputation.modules": ("norm", "moe_act", "mla_up_proj"),
     }
 )

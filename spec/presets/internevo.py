@@ -28,11 +28,11 @@ INTERNEVO = FrameworkPreset(
     ),
     tensor_parallel=TensorParallel(strategies=("mtp", "msp", "fsp", "isp"), vocab_pad_multiple=1),
     pipeline=Pipeline(fills_pipeline=True),
-    recomputation=Recomputation(selective=""),
+    recomputation=Recomputation(selective="", modules=("dropout_norm",)),
     layers=Layers(fused_activation=False, two_pass_norms=True),
     host=Host(code="torch"),
     log=Log(attention="whole", repeats="layers"),
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
     "reduce_bucket_size 512 Mi elements, zero1 broadcast of updated parameters; internlm/utils/common.py, get_megatron_flops; "
-    "internlm/model/ops/norm.py: apex's norms",
+    "internlm/model/ops/norm.py: apex's norms; internlm/model/modeling_internlm2.py, dropout_selective_checkpoint",
 )

@@ -11,7 +11,19 @@ from spec.presets.preset import (
     Log,
     Offload,
     Pipeline,
+    Recomputation,
+    RecomputedPart,
     TensorParallel,
+)
+
+# core/transformer/transformer_config.py, allowed_modules, but for those of mixers that have no such part here.
+MODULES: tuple[RecomputedPart, ...] = (
+    "moe_act",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "shared_experts",
+    "moe",
 )
 
 MEGATRON = FrameworkPreset(
@@ -25,6 +37,7 @@ MEGATRON = FrameworkPreset(
     ),
     tensor_parallel=TensorParallel(strategies=("mtp", "fsp"), cuts_sequences=True),
     pipeline=Pipeline(interleaves=True, uneven_chunks="layout"),
+    recomputation=Recomputation(modules=MODULES),
     host=Host(checks_numbers=True),
     offload=Offload(optimizer="step", activations=True),
     log=Log(attention="half"),
@@ -32,5 +45,5 @@ MEGATRON = FrameworkPreset(
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding; core 0.14 core/pipeline_parallel/schedules.py, get_tensor_shapes: "
     "a message is cut by tp with sequence parallelism only; core/transformer/pipeline_parallel_layer_layout.py, "
-    "--pipeline-model-parallel-layout; training/training.py, num_floating_point_operations: seq_length / hidden_size / 2",
+    "--pipeline-model-parallel-layout; core 0.17 core/transformer/transformer_config.py, recompute_modules; training/training.py, num_floating_point_operations: seq_length / hidden_size / 2",
 )

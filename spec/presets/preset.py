@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 
 from spec.program.kinds import Number, Several, Text, Whole
 
+RecomputedPart = Literal[
+    "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
+]
 MAX_PADDING = 2**20  # of a vocabulary, many times the multiples in use
 
 
@@ -183,6 +186,8 @@ class Recomputation:
     (ops.recompute.every_second_product) or "" where there is none."""
     partial: bool = True
     """Some layers of a stage may be recomputed and others not."""
+    modules: tuple[RecomputedPart, ...] = ()
+    """Parts of layers that can run again by name, beside no whole layer."""
     recomputes_ends: bool = False
     """Full recomputation repeats embedding and head as it does layers."""
     keeps_frozen_inputs: bool = False

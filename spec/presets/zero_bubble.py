@@ -15,6 +15,7 @@ ZERO_BUBBLE = replace(
 ).changed(
     {
         "pipeline.uneven_chunks": "",
+        "recomputation.modules": (),
         "pipeline.schedules": ("1f1b", "zb-h1", "zb-h2"),
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
+from spec.presets.preset import RecomputedPart
 from spec.presets.registry import PRESETS
 from spec.program.kinds import Number, Text, Whole, Word
 from spec.program.limits import MOST_GPUS, MOST_LAYERS, MOST_STEP_TOKENS
@@ -12,9 +13,6 @@ from spec.settings.setting import Column, Settings, settings_of
 
 DEGREE = Whole(most=MOST_GPUS)
 STRATEGIES = tuple(dict.fromkeys(name for one in PRESETS.values() for name in one.tensor_parallel.strategies))
-Module = Literal[
-    "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
-]
 # Said by options of their own on a command line.
 IN_FILES_ONLY = frozenset({"num_micro", "preset"})
 
@@ -49,7 +47,7 @@ class WrittenPlan:
     """What of a layer runs again in the backward."""
     recompute_layers: Annotated[int | None, Whole(most=MOST_LAYERS), Column()] = None
     """Layers of every chunk of a stage that do so, with recompute=full; all unless said."""
-    recompute_modules: tuple[Module, ...] = ()
+    recompute_modules: tuple[RecomputedPart, ...] = ()
     """Parts of layers that run again beside it."""
     schedule: Annotated[str | None, Text(means="a schedule such as zb-h1")] = None
     """Order of work in the pipeline (solver.schedules.registry)."""

@@ -41,7 +41,8 @@ PERMITS = frozenset(
     str.split(
         "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.cuts_sequences "
         "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
-        "pipeline.uneven_layers pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial offload.activations"
+        "pipeline.uneven_layers pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial "
+        "recomputation.modules offload.activations"
     )
 )
 SIXTEEN_BITS = ("bf16", "fp16")

@@ -21,6 +21,7 @@ MEGATRON_2021 = Variant(
         "pipeline.scattered_hops": True,
         "pipeline.uneven_chunks": "",
         "layers.two_pass_norms": True,
+        "recomputation.modules": (),
         "host.checks_numbers": False,
     },
 )

@@ -31,6 +31,7 @@ NANOTRON = Variant(
         "pipeline.overlap_hops": False,
         "pipeline.deals": "costs",
         "recomputation.selective": "",
+        "recomputation.modules": (),
         "host.checks_numbers": False,
         "host.code": "nanotron",
     },

@@ -77,6 +77,8 @@ def other_value(key: str, framework: str = "megatron") -> object:
     if isinstance(now, frozenset):
         return frozenset(words[:1])
     if isinstance(now, tuple):
+        if words:
+            return now[:1] if now else words[:1]
         return now[:1] if len(now) > 1 else (*now, now[0] + "x")
     if words:
         return next(word for word in words if word != now)

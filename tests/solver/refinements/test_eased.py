@@ -1,0 +1,110 @@
+"""Where memory is short, as little is given up as it asks for: held against every way there is."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from ops.recompute.layers import Recompute
+from solver.answer.answer import Answer
+from solver.memory.device_memory import usable_bytes
+from solver.plans.plan_table import PlanTable
+from solver.plans.rules import RULES
+from solver.plans.space import enumerate_block, full_space
+from solver.question import Question
+from solver.refinements.entering import keeps
+from solver.search import price_plan, search
+from spec.cluster.cluster import HostSpec
+from spec.presets.registry import PRESETS
+from spec.settings.constraints import Constraints, constraints_of
+from tests.solver.questions import question
+from tests.solver.refinements.test_module_sets import latent_experts
+
+PARTS = ("moe_act", "mla_up_proj", "moe")
+HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
+
+
+def short_of_memory(memory_gib: float, changes: dict[str, object]) -> Question:
+    """Latent experts on two GPUs, long micro-batches."""
+    asked = question(
+        model=latent_experts(),
+        world_size=2,
+        sequences=4,
+        seq_len=8192,
+        preset=PRESETS["megatron"].changed({"recomputation.modules": PARTS} | changes),
+        memory_gib=memory_gib,
+    )
+    return replace(
+        asked,
+        cluster=replace(asked.cluster, host=HOST),
+        pricer=replace(asked.pricer, host=HOST, gpus_per_node=8),
+    )
+
+
+def every_table(asked: Question, constraints: Constraints) -> Iterator[PlanTable]:
+    """Every plan of the space, with all sets of parts, numbers of layers run again, and layers on the host."""
+    names, layers = asked.job.preset.recomputation.modules, asked.model.num_layers
+    sets = [chosen for size in range(1, len(names) + 1) for chosen in combinations(names, size)]
+    space = full_space(asked.model, asked.job, constraints)
+    for block in space.blocks:
+        plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
+        if not len(plans):
+            continue
+        yield plans
+        for count in range(1, layers):
+            some = np.full(len(plans), count)
+            if plans.recompute is Recompute.FULL:
+                yield replace(plans, recompute=Recompute.BLOCK, num_recompute_layers=some)
+            else:
+                yield replace(plans, layout=replace(plans.layout, offloaded_layers=some))
+        if plans.recompute is Recompute.NONE:
+            yield from (replace(plans, recompute_modules=chosen) for chosen in sets)
+
+
+def fastest(asked: Question, constraints: Constraints) -> Answer:
+    """Of all those the fastest that fits and keeps the rules."""
+    found = []
+    for table in every_table(asked, constraints):
+        rows = np.flatnonzero(keeps(asked, table, RULES))
+        if rows.size:
+            found += [
+                one
+                for one in price_plan(asked, table.take(rows))
+                if one.needed_bytes <= usable_bytes(asked.cluster)
+            ]
+    return min(found, key=lambda one: one.step_s)
+
+
+WHOLE_OR_NOT = {"recomputation.partial": False}
+NO_PARTS = {"recomputation.modules": ()}
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "changes", "eased_by"),
+    [
+        (2.7, {}, "recompute-full"),
+        (2.8, NO_PARTS, "recompute-block2"),
+        (2.8, {}, "recompute-mla_up_proj+moe"),
+        (2.8, WHOLE_OR_NOT | NO_PARTS, "offloaded_layers=2"),
+        (3.2, {}, "mb1x2"),
+    ],
+)
+def test_the_fastest_of_all_ways_is_found(
+    memory_gib: float, changes: dict[str, object], eased_by: str
+) -> None:
+    asked = short_of_memory(memory_gib, changes)
+    constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "micro_batch": 1}})
+    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+    assert found.step_s == pytest.approx(fastest(asked, constraints).step_s, rel=1e-12)
+    assert eased_by in found.label()
+
+
+@pytest.mark.parametrize("said", [{"no_recompute": True}, {"fix": {"recompute": "full"}}])
+def test_what_is_asked_for_is_eased_no_further(said: dict[str, object]) -> None:
+    asked = short_of_memory(2.8, WHOLE_OR_NOT)
+    constraints = constraints_of(said)
+    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=100).best
+    assert {(one.plan.recompute_modules, one.plan.offloaded_layers) for one in found} == {((), 0)}
+    assert len({one.plan.recompute for one in found}) == 1

@@ -6,7 +6,7 @@ token for each of its experts and sends all copies. "all_gather" gives every ran
 experts, and copy it for the experts where it arrives; combining adds up on the way back.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,11 +35,14 @@ def routed_rows(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> IntA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What runs before the experts and what after them; ``rows`` arrive on a rank."""
+    """What runs before the experts and what after them; ``rows`` arrive on a rank. ``sort`` and ``unsort`` stand next
+    to the experts, inside the gather over etp and the scatter back."""
 
     rows: IntArray
     dispatch: Piece
     combine: Piece
+    sort: Piece = field(default_factory=Piece)
+    unsort: Piece = field(default_factory=Piece)
 
 
 def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchange:
@@ -49,9 +52,9 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     if context.job.moe_dispatcher == "all_gather":
         return _gathered(context, moe, own_rows)
     rows = routed_rows(context, moe, own_rows)
-    experts = moe.num_experts // context.layout.ep
-    several = (experts > 1) & (context.layout.ep > 1)
-    sorted_rows = np.where(several, rows, 0)
+    layout = context.layout
+    several = (moe.num_experts // layout.ep > 1) & (layout.ep * layout.etp > 1)
+    sorted_rows = np.where(several, rows * layout.etp, 0)
     # Only this dispatcher overlaps (transformer_config.py: moe_shared_expert_overlap needs alltoall).
     # A latent refuses it in training (moe_layer.py, preprocess).
     hides = context.job.overlap_shared_experts and moe.shared_ffn_hidden > 0 and not moe.latent_hidden
@@ -63,14 +66,14 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
         dispatch=sequence(
             _counted(context, moe, moved_rows(context, Role.PERMUTE, (own_rows, rows), width)),
             _over_ranks(context, Role.DISPATCH, copies, first),
-            # Rows that arrive rank by rank, into the order of this rank's several experts.
-            moved_rows(context, Role.SORT, (sorted_rows, sorted_rows), width),
         ),
         combine=sequence(
-            moved_rows(context, Role.UNSORT, (sorted_rows, sorted_rows), width),
             _over_ranks(context, Role.COMBINE, copies, second),
             moved_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
         ),
+        # Rows that arrive rank by rank, gathered over etp, into the order of this rank's several experts.
+        sort=moved_rows(context, Role.SORT, (sorted_rows, sorted_rows), width),
+        unsort=moved_rows(context, Role.UNSORT, (sorted_rows, sorted_rows), width),
     )
 
 

@@ -19,10 +19,12 @@ PUBLISHED_MTBF_HOURS = 24.0 * PUBLISHED_DAYS * PUBLISHED_GPUS / PUBLISHED_INTERR
 """Hours of one GPU between two of them: 50,700, all causes counted on GPUs."""
 
 PUBLISHED_STORAGE_BANDWIDTH = 2e12
-"""Bytes/s that the same run's storage sustains (arXiv 2407.21783 sec. 3.3.1); each GPU is taken to have its share."""
+"""Bytes/s that the same run's storage of 7,500 servers sustains, peaks of 7 TB/s aside (arXiv 2407.21783 sec. 3.3.1). Assumption: each
+GPU of another run has the same share of such a storage."""
 
 PUBLISHED_RESTART_MINUTES = 10.0
-"""To detect a fault and diagnose it, on average, at most (MegaScale, arXiv 2402.15627 sec. 6.3)."""
+"""Assumption: from a fault to training again, what MegaScale (arXiv 2402.15627 sec. 6.3) says that detecting and diagnosing one takes it at
+most on average, on more than 10,000 GPUs; loading a checkpoint and starting again come on top, and hang on the framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ class Exporter:
     compose: Mapping[str, Composer] = field(default_factory=dict)
     check: Mapping[str, Check] = field(default_factory=dict)
     of_any: Composer | None = None
+    adapters: bool = False
+    """Whether its settings say adapters beside frozen weights."""
 
 
 EXPORTERS: dict[str, Exporter] = {
@@ -47,7 +49,7 @@ EXPORTERS: dict[str, Exporter] = {
     "deepspeed": Exporter(compose={"deepspeed": deepspeed_settings}, check={"deepspeed": check_deepspeed}),
     "internevo": Exporter(compose={"internevo": internevo_settings}, check={"internevo": check_internevo}),
     "bridge": Exporter(compose={"megatron-bridge": bridge_settings}, check={"megatron-bridge": check_bridge}),
-    "swift": Exporter(compose={"megatron": swift_settings}, check={"megatron": check_swift}),
+    "swift": Exporter(compose={"megatron": swift_settings}, check={"megatron": check_swift}, adapters=True),
     "accelerate": Exporter(
         compose=dict.fromkeys(WRITTEN["accelerate"].frameworks, accelerate_settings),
         check=dict.fromkeys(WRITTEN["accelerate"].frameworks, check_accelerate),
@@ -64,7 +66,8 @@ EXPORTERS: dict[str, Exporter] = {
 def check_exports(names: Iterable[str], model: ModelSpec, job: JobSpec) -> None:
     """Raise ExportError for an exporter that has no words for this model or job, whatever the plan."""
     for name in names:
-        if job.adapter_rank and EXPORTERS[name].of_any is None:
+        says = EXPORTERS[name].adapters or EXPORTERS[name].of_any is not None
+        if job.adapter_rank and not says:
             raise ExportError(
                 f"--export_{name}: adapters (adapter_rank) are set in a training script, not by its flags"
             )

@@ -36,6 +36,10 @@ def test_adapters_are_no_flags_of_a_launch(tmp_path: Path) -> None:
         write_launch_files(question, PLAN, {"megatron": tmp_path / "m.txt"})
     assert not list(tmp_path.iterdir())
     write_launch_files(question, PLAN, {"trace": tmp_path / "t.json"})
+    wide = replace(question.job.precision, gradient="fp32", reduce="fp32")
+    question = replace(question, job=replace(question.job, precision=wide))
+    write_launch_files(question, replace(PLAN, zero_stage=1, zero_size=2), {"swift": tmp_path / "s.txt"})
+    assert "--lora_rank 16\n" in (tmp_path / "s.txt").read_text()
 
 
 @pytest.mark.parametrize("preset", ["deepspeed", "internevo"])

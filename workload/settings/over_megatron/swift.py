@@ -55,6 +55,9 @@ DEFAULTS: Flags = {
     "--apply_rope_fusion": "true",
     "--packing": "true",
 }
+# Megatron-Core's names of the products that have an adapter, by spec.job.JobSpec.adapted.
+TARGETS = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "down": "linear_fc2"}
+OF_ADAPTERS = frozenset({"adapter_dropout", "adapter_dtype"})
 OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
 
 
@@ -65,7 +68,7 @@ def swift_settings(question: Question, plan: Plan) -> LaunchText:
         "set --model, its name on the Hub or its folder",
         *left_out,
         *unsaid_job(question, plan),
-        *unsaid_settings(question, says_of_job(question.job)),
+        *unsaid_settings(question, says_of_job(question.job) | OF_ADAPTERS),
     )
     lines = [*comments([plan.label(), USAGE, *notes]), *(f"{name} {value}" for name, value in flags.items())]
     return LaunchText(text="\n".join(lines) + "\n", notes=notes)
@@ -78,6 +81,14 @@ def check_swift(model: ModelSpec, job: JobSpec) -> None:
     wide = precision.compute != "bf16" or precision.gradient == "fp32"
     refuse_unless(wide, NAME, f"gradients of bf16 products in {precision.gradient}")
     refuse_unless(job.moe_dispatcher != "hybridep", NAME, "experts reached by hybridep")
+    routed = any(run.block.moe for run in model.blocks)
+    refuse_unless("q_k_v" not in job.adapted, NAME, "adapters of queries, keys and values apart")
+    refuse_unless(
+        not (job.adapter_rank and routed and {"up", "down"} & job.adapted),
+        NAME,
+        "adapters of dense layers beside experts without any",
+    )
+    refuse_unless(not precision.frozen, NAME, f"frozen weights in {precision.frozen}")
 
 
 def swift_arguments(question: Question, plan: Plan) -> Flags:
@@ -90,7 +101,7 @@ def _arguments(question: Question, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
     check_swift(question.model, question.job)
     of_model = model_flags(question.model, question.job)
     asked = launch_flags(question, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
-    flags: Flags = dict(DEFAULTS)
+    flags: Flags = DEFAULTS | _adapters(question.job)
     if any(run.block.moe for run in question.model.blocks):
         flags["--moe_router_dtype"] = "none"  # else fp32
     notes = []
@@ -105,3 +116,18 @@ def _arguments(question: Question, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
             told, off = OTHERWISE[name]
             flags[told] = value if off is None else off
     return flags, tuple(notes)
+
+
+def _adapters(job: JobSpec) -> Flags:
+    """LoRA: by what it is beside, and in which format its own weights are."""
+    if not job.adapter_rank:
+        return {}
+    names = [TARGETS[name] for name in sorted(job.adapted, key=list(TARGETS).index)]
+    flags: Flags = {
+        "--tuner_type": "lora",
+        "--lora_rank": job.adapter_rank,
+        "--target_modules": " ".join(names),
+    }
+    if not job.adapter_dropout:
+        flags["--lora_dropout"] = "0.0"
+    return flags | ({"--lora_dtype": "float32"} if job.adapter_dtype == "fp32" else {})

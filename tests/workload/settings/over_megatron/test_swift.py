@@ -85,6 +85,29 @@ def test_jobs_that_it_does_not_run(job: dict[str, Any], match: str) -> None:
         check_swift(*known(PLAN, model=ROUTED, job=job))
 
 
+def test_adapters_are_arguments() -> None:
+    job = {**WIDE, "adapter_rank": 16, "adapted": frozenset({"down", "qkv"}), "adapter_dtype": "fp32"}
+    read = parse_flags("ms-swift", swift_settings(asked(PLAN, job=job), PLAN).text)
+    assert (read.tuner_type, read.lora_rank, read.lora_dropout, read.lora_dtype) == (
+        "lora",
+        16,
+        0.0,
+        "float32",
+    )
+    assert read.target_modules == ["linear_qkv", "linear_fc2"]
+    dropped = swift_arguments(asked(PLAN, job={**job, "adapter_dropout": True}), PLAN)
+    assert "--lora_dropout" not in dropped  # its own 0.05
+    assert "--tuner_type" not in swift_arguments(asked(PLAN, job=WIDE), PLAN)
+    for changes, match in (
+        ({"adapted": frozenset({"q_k_v"})}, "queries, keys and values apart"),
+        ({"frozen": "nf4"}, "frozen weights in nf4"),
+    ):
+        with pytest.raises(ExportError, match=match):
+            check_swift(*known(PLAN, job={**job, **changes}))
+    with pytest.raises(ExportError, match="beside experts"):
+        check_swift(*known(PLAN, model=ROUTED, job=job))
+
+
 def test_plans_that_it_has_no_argument_for() -> None:
     part = replace(PLAN, zero_size=2)
     with pytest.raises(ExportError, match="--num-distributed-optimizer-instances"):

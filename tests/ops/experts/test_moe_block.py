@@ -88,18 +88,6 @@ def test_permutations_read_and_write_each_row_once() -> None:
     assert moved(fewer, "moe.permute") < 2 * 2 * COPIES * HIDDEN * 2
 
 
-@pytest.mark.parametrize("ep", [4, 1])
-def test_rows_are_sorted_after_they_were_gathered_over_etp(ep: int) -> None:
-    """Megatron-LM core 0.12 token_dispatcher.py, token_permutation: all_to_all, gather over tp, then
-    sort_chunks_by_idxs over all rows; token_unpermutation the other way round. So ``R etp`` rows are moved, whatever ep is."""
-    layout = Layout.of(8, tp=2, ep=ep, etp=2)
-    found = written(model(), job(seq_len=SEQ), "fsp", layout).blocks[0]
-    assert moved(found, "moe.sort") == moved(found, "moe.unsort") == 2 * 2 * COPIES * HIDDEN * 2
-    order = [op.name for op in found.forward]
-    around = ["moe.expert_gather", "moe.sort", "moe.up", "moe.down", "moe.unsort", "moe.expert_scatter"]
-    assert [name for name in order if name in around] == around
-
-
 def test_an_all_gather_brings_every_token_and_takes_partial_sums_back() -> None:
     """Megatron-LM token_dispatcher.py, MoEAllGatherTokenDispatcher: gathered and scattered forward, mirrored in the
     backward; each rank copies its own experts' rows out of all tokens of its group."""

@@ -1,6 +1,7 @@
 """Commands that README.md, docs/ and the other pages show: their flags exist, and what names all that it needs runs.
 
-docs/workloads.md, docs/adding.md, docs/published.md and docs/questions.md have tests of their own, which compare what is printed as well.
+docs/workloads.md, docs/adding.md, docs/published.md, docs/questions.md and the skill have tests of their own, which look at what is printed as
+well; what AGENTS.md shows changes files.
 """
 
 import importlib
@@ -26,11 +27,16 @@ from tests.architecture import project_files
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md",
+    "AGENTS.md",
     "prof_data/README.md",
+    "skills/plan-training/SKILL.md",
     *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
 )
 RECIPES = "docs/adding.md"  # adds programs' flags first
-TESTED_APART = ("docs/workloads.md", RECIPES, "docs/published.md", "docs/questions.md")
+TESTED_APART = (
+    *("docs/workloads.md", RECIPES, "docs/published.md", "docs/questions.md"),
+    *("AGENTS.md", "skills/plan-training/SKILL.md"),
+)
 
 # In a block of its own, behind $ or not; or in a sentence, in backticks.
 BLOCK = re.compile(r"^(?: {4}|\$ |)(?:\.venv/bin/)?((?:python|torchrun|srun|pss) .*)$", re.MULTILINE)
@@ -59,7 +65,7 @@ def of_ours(command: str) -> list[str]:
     """The words from our script or module on; none where it is no program of ours."""
     words = re.sub(r"[][\"']", " ", command).split()
     for place, word in enumerate(words):
-        if SCRIPT.fullmatch(word) and (ROOT / word).is_file():
+        if SCRIPT.fullmatch(word) and not word.startswith("tests/") and (ROOT / word).is_file():
             return words[place:]
         if word == "-m" and (ROOT / words[place + 1].replace(".", "/")).is_dir():
             return words[place:]

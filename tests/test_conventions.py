@@ -120,3 +120,4 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         assert (tmp_path / "site" / f"{page.stem.replace('README', 'index')}.html").exists(), page
     assert "questions.html" in home
+    assert (tmp_path / "site" / "zh" / "glossary.html").exists()

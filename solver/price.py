@@ -17,7 +17,8 @@ from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
 from solver.pipeline.least_spans import least_spans_s
-from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, PassTimes, Piped, spans_of
+from solver.pipeline.pass_times import PassTimes
+from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, Piped, spans_of
 from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
 from solver.times.checked_step import checked_step

@@ -3,7 +3,8 @@ the stage and the last one's way back."""
 
 import numpy as np
 
-from solver.pipeline.spans import Hops, PassTimes
+from solver.pipeline.pass_times import PassTimes
+from solver.pipeline.spans import Hops
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from spec.arrays import FloatArray, IntArray

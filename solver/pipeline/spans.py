@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.pipeline import settled
+from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.replay_1f1b import StageTimes, replay_1f1b_s
+from solver.pipeline.shared_pipelines import first_alike, rows_between
 from solver.pipeline.side_by_side import ChunkTimes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
@@ -20,30 +22,6 @@ from spec.arrays import BoolArray, FloatArray, IntArray
 # nanotron's hidden states and their mask travel forward, a gradient backward, each after two descriptions of its shape
 # (p2p.py, _send_meta and _recv_meta), whose sender and receiver look, sleep and look again: four and two.
 LOOKS_PER_MESSAGE = (4 + 2) / 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassTimes:
-    """One micro-batch through each stage row, or each chunk row; ``weight_s`` is the part of
-    ``backward_s`` that only makes weight gradients, ``pair_s`` what a chunk's forward takes beside the backward of
-    the stage's other chunk (solver.pipeline.pairs), None where none does; ``products`` the share of both passes that
-    matrix products take, None for none."""
-
-    forward_s: FloatArray
-    backward_s: FloatArray
-    weight_s: FloatArray
-    pair_s: FloatArray | None = None
-    products: FloatArray | None = None
-
-    def take(self, rows: IntArray) -> "PassTimes":
-        """The rows asked for, an array of any shape."""
-        return PassTimes(
-            forward_s=self.forward_s[rows],
-            backward_s=self.backward_s[rows],
-            weight_s=self.weight_s[rows],
-            pair_s=None if self.pair_s is None else self.pair_s[rows],
-            products=None if self.products is None else self.products[rows],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +83,16 @@ def spans_of(asked: Sequence[Piped]) -> list[FloatArray]:
     For zero-bubble schedules, from the row's own first work: the next step begins on a stage as soon as
     it is done (post-validation, arXiv 2401.10241 sec. 4).
     """
-    alike = [one for table, of in enumerate(asked) for one in _by_shape(table, of)]
+    plans_played = [_played(one) for one in asked]
+    first = [
+        first_alike(one.plans, one.stages, one.passes, one.hops.seconds, played) if len(played) else played
+        for one, played in zip(asked, plans_played, strict=True)
+    ]
+    alike = [
+        one
+        for place, (of, alike_to) in enumerate(zip(asked, first, strict=True))
+        for one in _by_shape(place, of, np.unique(alike_to))
+    ]
     spans: list[FloatArray] = [np.zeros(len(one.stages.plan)) for one in asked]
     for one, by_stage in zip(alike, _by_stage(asked, alike), strict=True):
         stages = asked[one.table].stages
@@ -113,15 +100,22 @@ def spans_of(asked: Sequence[Piped]) -> list[FloatArray]:
         # Within a class the first stage ends last.
         column = np.searchsorted(one.chosen, stages.plan[rows])
         spans[one.table][rows] = by_stage[stages.position[rows], column]
+    for span_s, played, alike_to, table in zip(spans, plans_played, first, asked, strict=True):
+        span_s[_rows_of(played, table.stages)] = span_s[_rows_of(alike_to, table.stages)]
     return spans
 
 
-def _by_shape(table: int, asked: Piped) -> Iterator[_Alike]:
+def _played(asked: Piped) -> IntArray:
+    """The plans asked for."""
+    which = np.ones(len(asked.plans), dtype=np.bool_) if asked.which is None else asked.which
+    return np.flatnonzero(which).astype(np.int64)
+
+
+def _by_shape(table: int, asked: Piped, played: IntArray) -> Iterator[_Alike]:
     """Plans by the shape of their pipeline, plain 1F1B by its depth alone."""
     plans, stages = asked.plans, asked.stages
     plain = plans.schedule is Schedule.ONE_F_ONE_B
     shapes = np.stack([plans.layout.pp, plans.vpp, np.where(plain & (plans.vpp == 1), 0, plans.num_micro)])
-    played = np.flatnonzero(np.ones(len(plans), dtype=np.bool_) if asked.which is None else asked.which)
     alike, shape_of = np.unique(shapes[:, played], axis=1, return_inverse=True)
     for index, (depth, vpp, num_micro) in enumerate(alike.T.tolist()):
         chosen = played[shape_of.reshape(-1) == index].astype(np.int64)
@@ -170,11 +164,8 @@ def _by_stage(asked: Sequence[Piped], alike: Sequence[_Alike]) -> list[FloatArra
 
 def _rows_of(chosen: IntArray, stages: StageTable) -> IntArray:
     """The stage rows of plans, in their order."""
-    ends = np.append(stages.starts[1:], len(stages.plan))[chosen]
-    counts = ends - stages.starts[chosen]
-    before = np.cumsum(counts) - counts
-    rows: IntArray = np.repeat(stages.starts[chosen] - before, counts) + np.arange(counts.sum())
-    return rows
+    counts = np.diff(np.append(stages.starts, len(stages.plan)))[chosen]
+    return rows_between(stages.starts[chosen], counts)
 
 
 def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes:

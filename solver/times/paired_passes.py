@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.pipeline.spans import PassTimes
+from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.schedules.dual_pipe import pairs

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.pipeline.spans import PassTimes
+from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.stages import ChunkTable, StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.first_layer import first_layers

@@ -11,7 +11,7 @@ from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery
 from solver.optimizer_step import StepTimes, operations, step_times
-from solver.pipeline.spans import PassTimes
+from solver.pipeline.pass_times import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized, stage_seconds
 from spec.arrays import floats

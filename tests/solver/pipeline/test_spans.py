@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
+from solver.pipeline.pass_times import PassTimes
+from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from spec.arrays import floats

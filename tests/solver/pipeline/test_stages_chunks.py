@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.program import program
 from solver.pipeline.side_by_side import ChunkTimes, run
-from solver.pipeline.spans import Hops, PassTimes, stage_spans_s
+from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized

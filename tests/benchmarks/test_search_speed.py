@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import search_speed
+from benchmarks.search_speed import ROOT
 from benchmarks.search_speeds.phases import Phases
+from benchmarks.search_speeds.questions import Timed
+from benchmarks.search_speeds.raw_rate import feasible, raw_rate
+from solver.memory.device_memory import usable_bytes
+from solver.opening import open_question
+from solver.plans.space import full_space
+from solver.search import search
 
 
 def test_results_that_cannot_be_written_are_refused_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,3 +30,26 @@ def test_the_innermost_phase_has_the_time(monkeypatch: pytest.MonkeyPatch) -> No
     inner = phases.around("inner", lambda: None)
     phases.around("outer", inner)()
     assert phases.finished() == {"other": 1.0 + 5.0, "outer": 2.0 + 4.0, "inner": 3.0}
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_raw_table_holds_as_many_plans_that_fit_as_asked_for(interleaved: bool) -> None:
+    """More of them than there are different ones."""
+    small = Timed(config="7B_internlm2.py", world_size=16, global_batch_tokens=1 << 19, framework="megatron")
+    asked = small.request(ROOT)
+    found = raw_rate(asked, 6000, interleaved=interleaved)
+    question = open_question(asked).question
+    different = sum(len(one) for one in feasible(question, interleaved=interleaved))
+    assert (found.plans, found.distinct) == (6000, different)
+    assert 0 < different < 6000
+    assert found.most_bytes <= usable_bytes(question.cluster)
+    best_s = search(question, full_space(question.model, question.job), top_k=1).best[0].step_s
+    # Some layers more recomputed than needed never make the fastest plan.
+    assert found.fastest_s >= best_s * (1.0 - 1e-9)
+
+
+def test_a_folder_that_is_no_calculon_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert search_speed.main(["--calculon", "no/such"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "error: --calculon: folder = 'no/such': a checkout of calculon-ai/calculon\n"

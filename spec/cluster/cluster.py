@@ -40,7 +40,8 @@ class NetworkDomain:
     pcie, socket (between the processors of one server), network or memory ("" when nobody said).
     ``links`` lead from each inner domain into this one and are shared by all that cross, ``bandwidth``
     being an equal part of them; 0: the NICs in the outermost domain, one per GPU elsewhere.
-    ``payload_share`` of a network's bandwidth carries data; 0: what InfiniBand's headers leave.
+    ``payload_share`` of a network's bandwidth carries data; 0: what InfiniBand's headers leave. Without
+    ``peer_access`` GPUs below one processor reach each other through its memory (pcie alone).
     """
 
     name: str
@@ -51,6 +52,7 @@ class NetworkDomain:
     link: str = ""
     links: int = 0
     payload_share: float = 0.0
+    peer_access: bool = True
 
 
 HOST_NEEDED = "a cluster sheet with a [host] table, which offloading needs (docs/clusters.md)"

@@ -159,8 +159,11 @@ def _domains(top: Section) -> tuple[NetworkDomain, ...]:
                 in_network_reduction=table.flag("in_network_reduction", False),
                 links=table.integer_or("links", 0, maximum=MAX_RANKS),
                 payload_share=table.measure("payload_share", 0.1, 1.0) if table.has("payload_share") else 0.0,
+                peer_access=table.flag("peer_access", True),
             )
         )
+        if not domains[-1].peer_access and domains[-1].link != "pcie":
+            table.fail("peer_access", 'true, or link = "pcie"')
         table.close()
     return tuple(domains)
 

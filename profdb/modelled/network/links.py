@@ -12,6 +12,7 @@ import numpy as np
 from profdb.modelled.network import shares
 from profdb.modelled.network.nccl_constants import (
     HOPS,
+    HOST_MEMORY_EFFICIENCY,
     PCIE_EFFICIENCY,
     Protocol,
 )
@@ -122,7 +123,7 @@ def scale_up_rate(cluster: ClusterSpec) -> float:
             )
         return domain.bandwidth * nccl.nvlink_share
     if domain.link == "pcie":
-        return domain.bandwidth * PCIE_EFFICIENCY
+        return domain.bandwidth * (PCIE_EFFICIENCY if domain.peer_access else HOST_MEMORY_EFFICIENCY)
     return domain.bandwidth
 
 

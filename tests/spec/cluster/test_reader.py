@@ -144,6 +144,11 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ("nics = 2", 'nics = "two"', "node.nics = 'two'"),
         ("max_nodes = 16", "max_nodes = 0", "node.max_nodes = 0"),
         ('link = "network"', 'link = "pigeon"', "domains.net.link = 'pigeon': one of"),
+        (
+            'link = "network"',
+            'link = "network"\npeer_access = false',
+            'domains.net.peer_access = False: true, or link = "pcie"',
+        ),
         ("ranks = 0", "ranks = 8", "domains.ranks = [4, 8]"),
         ("ranks = 4", "ranks = 0", "domains.ranks = [0, 0]"),
         ("ranks = 4", "ranks = 3", "domains[0].ranks = 3"),

@@ -102,3 +102,24 @@ def test_all_to_all_sends_half_of_it_over_the_link() -> None:
     )
     predicted = float(pricer.time(comm, layout).seconds[0])
     assert predicted == pytest.approx(LONG / 2 / (AMD_LINK / 4 * ALL_TO_ALL_SHARE), rel=1e-3)
+
+
+def through_host(cluster: ClusterSpec) -> ClusterSpec:
+    """The same server where GPUs are no peers."""
+    inner, *others = cluster.domains
+    return replace(cluster, domains=(replace(inner, peer_access=False), *others))
+
+
+def test_without_peer_access_gpus_below_one_processor_reach_each_other_through_its_memory() -> None:
+    """12.6 of 32 GB/s each way (the mean of 10.2 and 15) where peers have 24: four GPUs gather at that, whoever else does."""
+    copy_s = 2.0 * LONG / PCIE.gpu.memory_bandwidth
+    alone = seconds(Axis.TP, Layout.of(8, tp=4), through_host(PCIE))
+    assert alone == pytest.approx(LONG * 3 / 4 / (12.6e9 * LONG_SHARE) + copy_s / 4, rel=1e-3)
+    assert alone / seconds(Axis.TP, Layout.of(8, tp=4)) == pytest.approx(24 / 12.6, rel=0.02)
+
+
+def test_across_processors_the_link_between_them_stays_the_slower() -> None:
+    crossing = Layout.of(8, tp=4)
+    assert seconds(Axis.DP, crossing, through_host(PCIE)) == pytest.approx(
+        seconds(Axis.DP, crossing), rel=1e-3
+    )

@@ -14,11 +14,13 @@ Settings = Mapping[str, object]
 
 # fms-fsdp with nightly builds of 2024: compiled, but with FSDP1.
 FSDP1: Settings = {"data_parallel.copies_parameters": False, "data_parallel.joins_gradients": True}
+# torchtitan models/llama/model.py, FeedForward: w2(silu(w1(x)) * w3(x)).
+TWO_LINEARS: Settings = {"layers.joined_gate": False, "layers.fused_activation": False}
 # (word in the framework column, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
     ("llm-foundry", "composer", {}),
-    ("torchtitan FSDP2 eager", "fsdp", {}),
+    ("torchtitan FSDP2 eager", "fsdp", TWO_LINEARS),
     ("torchtitan", "fsdp-compiled", {}),
     ("FMS PyTorch", "fsdp-compiled", FSDP1),
     ("HF Trainer", "hf-trainer", {}),
@@ -203,6 +205,8 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     if "XTuner" in framework:
         # Hugging Face's modules; xtuner/model/modules/dispatch: a Triton norm with USE_TRITON_KERNEL alone
         return frozenset({"norm", "rotary"})
+    if "torchtitan" in framework and "eager" in framework:
+        return frozenset({"norm", "rotary"})  # models/llama/model.py: nn.RMSNorm and complex products of fp32 copies
     if "AA-Scaling" not in framework:
         return frozenset()
     parts = {"rotary"} if "RMS" in framework else {"rotary", "norm"}

@@ -180,3 +180,11 @@ def test_xtuner_shards_parameters_unless_it_says() -> None:
     assert {plan.zero_stage for plan in plans(**cells)} == {3}
     assert {plan.zero_stage for plan in plans(**cells | {"zero_stage": "2"})} == {2}
     assert job_of_row(row(**cells)).unfused == {"norm", "rotary"}
+
+
+def test_torchtitan_without_compile_runs_norms_rotary_and_gates_one_operation_after_another() -> None:
+    """models/llama/model.py: nn.RMSNorm, apply_rotary_emb on fp32 copies, w2(silu(w1(x)) * w3(x))."""
+    job = job_of_row(row(framework="torchtitan FSDP2 eager"))
+    layers = job.preset.layers
+    assert (job.unfused, layers.fused_activation, layers.joined_gate) == ({"norm", "rotary"}, False, False)
+    assert job_of_row(row(framework="torchtitan FSDP2+compile")).unfused == frozenset()

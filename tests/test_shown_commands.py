@@ -1,7 +1,7 @@
 """Commands that README.md, docs/ and the other pages show: their flags exist, and what names all that it needs runs.
 
-docs/workloads.md, docs/adding.md, docs/published.md, docs/questions.md and the skill have tests of their own, which look at what is printed as
-well; what AGENTS.md shows changes files.
+docs/workloads.md, docs/adding.md, docs/published.md, docs/questions.md, docs/tutorial.md and the skill have tests of their own, which look at
+what is printed as well; what AGENTS.md shows changes files.
 """
 
 import importlib
@@ -34,7 +34,7 @@ PAGES = (
 )
 RECIPES = "docs/adding.md"  # adds programs' flags first
 TESTED_APART = (
-    *("docs/workloads.md", RECIPES, "docs/published.md", "docs/questions.md"),
+    *("docs/workloads.md", RECIPES, "docs/published.md", "docs/questions.md", "docs/tutorial.md"),
     *("AGENTS.md", "skills/plan-training/SKILL.md"),
 )
 

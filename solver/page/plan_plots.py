@@ -1,6 +1,7 @@
 """Pictures of plans: where their steps go, step against memory, what every stage holds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -173,6 +174,17 @@ def pareto_picture(front: Sequence[Answer], others: Sequence[Answer], usable_byt
         f"Down is faster, left is smaller. Lines: the usable memory and {100 * ROOMY_SHARE:g} % of it.",
     )
     return picture("pareto", draw, heights=(400, 340), told=told)
+
+
+def alike_together(stages: Sequence[StageMemory]) -> list[StageMemory]:
+    """Neighbours that hold the same bytes in every term as one: they may differ in what they compute."""
+    found: list[StageMemory] = []
+    for one in stages:
+        if found and found[-1].terms_bytes == one.terms_bytes and found[-1].needed_bytes == one.needed_bytes:
+            found[-1] = replace(found[-1], last=one.last)
+        else:
+            found.append(one)
+    return found
 
 
 def memory_terms(stage: StageMemory) -> dict[str, float]:

@@ -8,7 +8,7 @@ from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import nearly_all_words
 from solver.opening import Opened
 from solver.page.content import Section, Tile
-from solver.page.plan_plots import breakdown_picture, memory_picture, pareto_picture
+from solver.page.plan_plots import alike_together, breakdown_picture, memory_picture, pareto_picture
 from solver.page.plan_tables import (
     assembly_table,
     errors_table,
@@ -132,13 +132,14 @@ def _front(ranked: Ranked, result: SearchResult) -> Section:
 def _memory(ranked: Ranked, found: Explained) -> Section:
     cluster = ranked.opened.question.cluster
     usable, limit = usable_bytes(cluster), limit_bytes(cluster, ranked.opened.constraints)
+    stages = alike_together(found.stages)
     warning = nearly_all_words(ranked.best.needed_bytes, usable)
     return Section(
         anchor="memory",
         title="Memory by stage",
         paragraphs=[f"Warning: {warning}."] if warning and ranked.best.needed_bytes <= usable else [],
-        pictures=(memory_picture(found.stages, usable_bytes=usable, limit_bytes=limit),),
-        tables=(stages_table(found),),
+        pictures=(memory_picture(stages, usable_bytes=usable, limit_bytes=limit),),
+        tables=(stages_table(stages),),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from solver.answer.answer import Answer
-from solver.decision.explained import Explained, OpRow
+from solver.decision.explained import Explained, OpRow, StageMemory
 from solver.page.content import PageTable
 from solver.page.plan_plots import memory_terms, stage_words
 from solver.report.explain import COMPUTE_PARTS, PART_WORDS
@@ -116,13 +116,13 @@ def assembly_table(found: Explained) -> PageTable:
     )
 
 
-def stages_table(found: Explained) -> PageTable:
+def stages_table(stages: Sequence[StageMemory]) -> PageTable:
     """GiB by term and class of equal stages."""
-    held = [memory_terms(one) for one in found.stages]
+    held = [memory_terms(one) for one in stages]
     terms = [name for name in held[0] if any(bytes_to_gib(one[name]) >= SMALLEST_GIB for one in held)]
     rows = [[name.replace("_", " "), *(f"{bytes_to_gib(one[name]):.2f}" for one in held)] for name in terms]
-    rows.append(["needed", *(f"{bytes_to_gib(one.needed_bytes):.2f}" for one in found.stages)])
-    header = ("term", *(stage_words(one) for one in found.stages))
+    rows.append(["needed", *(f"{bytes_to_gib(one.needed_bytes):.2f}" for one in stages)])
+    header = ("term", *(stage_words(one) for one in stages))
     return PageTable(caption="Memory by term and stage, GiB", header=header, rows=rows)
 
 

@@ -1,10 +1,12 @@
 """The page's tables hold the answer's own figures."""
 
+from dataclasses import replace
+
 import pytest
 
 from ops.recompute.layers import Recompute
 from solver.decision.explained import explained
-from solver.page.plan_plots import memory_terms
+from solver.page.plan_plots import alike_together, memory_terms
 from solver.page.plan_tables import origins_table, parts_table, ranking_table, stages_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
@@ -44,10 +46,18 @@ def test_memory_terms_sum_to_what_a_stage_needs() -> None:
         held = memory_terms(stage)
         assert sum(held.values()) == pytest.approx(stage.needed_bytes, rel=1e-12)
         assert held["context"] > 0
-    table = stages_table(found)
+    table = stages_table(found.stages)
     assert [figure(cell) for cell in table.rows[-1][1:]] == pytest.approx(
         [bytes_to_gib(stage.needed_bytes) for stage in found.stages], abs=0.006
     )
+
+
+def test_neighbours_that_hold_the_same_share_a_bar() -> None:
+    first, *others = explained(CASE, PLANS[0]).stages
+    pair = [replace(first, first=1, last=1), replace(first, first=2, last=3), *others]
+    merged = alike_together(pair)
+    assert (merged[0].first, merged[0].last) == (1, 3)
+    assert merged[1:] == alike_together(others)
 
 
 def test_origins_sum_to_the_step() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from solver.command_line import PROGRAM, constraints_typed, parser
-from solver.page.written_page import check_page_can_be_made
+from solver.page.written_page import FILE, check_page_can_be_made
 from solver.request import DEFAULT_PROFILE, Asked, Request, read_request
 from spec.errors import ConfigError
 from spec.program.outputs import check_outputs
@@ -144,6 +144,8 @@ def check_options(options: argparse.Namespace) -> None:
         f"--{name}": getattr(options, name)
         for name in ("json", "csv", "parquet", "write_cases", "export_simai")
     }
+    if options.report and options.report.is_dir():
+        files["--report"] = options.report / FILE
     check_outputs(
         files | {f"--export_{name}": path for name, path in launch_files(options).items()},
         folders={

@@ -131,6 +131,6 @@ def test_from_a_profile_to_plans_that_were_trained_and_priced_again(tmp_path: Pa
     assert all(len(one["steps_s"]) == 10 for one in trained)
     told = [json.loads((tmp_path / name).read_text())["best"] for name in ("answer.json", "calibrated.json")]
     assert [len(best) for best in told] == [3, 3]
-    # By the wall on a machine that others use: a factor of two, not the agreement that a quiet one shows.
+    # In CPU seconds, which others that use the machine do not lengthen; collectives, by the wall, are a small part.
     for answer, one in zip(told[0], trained, strict=True):
-        assert 0.5 < statistics.median(one["steps_s"]) / answer["step_s"] < 2.0
+        assert 0.5 < statistics.median(one["steps_cpu_s"]) / answer["step_s"] < 2.0

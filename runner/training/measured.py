@@ -33,12 +33,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A run: seconds of each timed step (of the slowest rank), the loss of each, and the most memory of any rank."""
+    """A run: seconds of each timed step (of the slowest rank), CPU seconds of each (of the busiest), the loss of each, and
+    the most memory of any rank."""
 
     asked: Asked
     device: str
     warmup: int
     steps_s: tuple[float, ...]
+    steps_cpu_s: tuple[float, ...]
     losses: tuple[float, ...]
     memory: Memory
 
@@ -133,6 +135,7 @@ def record(measured: Measured) -> dict[str, object]:
         "plan": asdict(asked.plan.written) | {"dp": asked.plan.dp},
         "warmup_steps": measured.warmup,
         "steps_s": list(measured.steps_s),
+        "steps_cpu_s": list(measured.steps_cpu_s),
         "losses": list(measured.losses),
         "step_s": measured.step_s,
         "tokens_per_gpu_per_s": measured.tokens_per_gpu_per_s,

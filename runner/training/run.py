@@ -17,7 +17,7 @@ from runner.groups.last_words import failed, last_words
 from runner.training.asking import Asked, Typed, ask
 from runner.training.faults import watched
 from runner.training.measured import Measured, Memory, heading, lines, most, run_name, write
-from runner.training.stepping import one_step
+from runner.training.stepping import Step, one_step
 from runner.training.traced import trace_path, trace_steps
 from runner.training.trainer import Trainer
 
@@ -74,7 +74,8 @@ def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:
     device = world.device
     with watched(world, "building the model"):
         trainer = Trainer(asked.training, device.torch_device)
-    seconds, losses = [], []
+    steps: list[Step] = []
+    losses: list[float] = []
     for step in range(options.warmup + options.steps):
         timed = step >= options.warmup
         name = f"step {step - options.warmup + 1}" if timed else f"step {step + 1} of warm-up"
@@ -84,19 +85,21 @@ def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:
             took = one_step(trainer, world, step)
             loss = trainer.loss_share()
         if timed:
-            seconds.append(took)
+            steps.append(took)
             losses.append(loss)
     memory = asdict(memory_of(device))
     if options.trace is not None:
         path = trace_path(options.trace, run_name(asked), world.rank)
         with watched(world, "the steps of the trace"):
             trace_steps(trainer, world, options.warmup + options.steps, path)
-    said = [json.loads(word) for word in world.gather(json.dumps([seconds, losses, memory]))]
+    said = [json.loads(word) for word in world.gather(json.dumps([list(map(asdict, steps)), losses, memory]))]
+    everyone = [[Step(**one) for one in taken] for taken, _, _ in said]
     return Measured(
         asked=asked,
         device=device.name,
         warmup=options.warmup,
-        steps_s=tuple(map(max, zip(*(took for took, _, _ in said), strict=True))),
+        steps_s=tuple(max(one.wall_s for one in step) for step in zip(*everyone, strict=True)),
+        steps_cpu_s=tuple(max(one.cpu_s for one in step) for step in zip(*everyone, strict=True)),
         losses=tuple(map(sum, zip(*(shares for _, shares, _ in said), strict=True))),
         memory=most([Memory(**each) for _, _, each in said]),
     )

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from profiler.ranks.rank_layout import RankLayout
 from runner.traces.launches import launches
@@ -67,6 +68,9 @@ def test_one_process_trains_and_writes_what_it_measured(tmp_path: Path) -> None:
     (written,) = tmp_path.glob("results/*_train.json")
     record = json.loads(written.read_text())
     assert len(record["steps_s"]) == len(record["losses"]) == 3
+    # every thread as much CPU time as goes by, or less
+    both = zip(record["steps_cpu_s"], record["steps_s"], strict=True)
+    assert all(0 < cpu_s < 1.1 * torch.get_num_threads() * wall_s for cpu_s, wall_s in both)
     (traced,) = tmp_path.glob("traces/*_rank0.trace.json.gz")
     trace = read_trace(traced)
     products = [one for one in launches(trace).ran if one.key.part is Part.PRODUCT]

@@ -8,9 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
-from spec.mixers.attention import AttentionSpec
+from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.mixers.rope import RopeSpec
 
 
@@ -21,9 +22,26 @@ class Core(Protocol):
         """Places in the sequence, from 0, of the tokens of this rank, in the order in which it holds them."""
         ...
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The heads' outputs, [batch, heads, tokens, v_dim], for this rank's tokens."""
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
+        """The heads' outputs, [batch, heads, tokens, v_dim], for this rank's tokens; each sees the last ``window`` tokens up
+        to itself (None: all)."""
         ...
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
+    """torch's fused kernel, causal, over queries that are the last of the keys' tokens; within a window its kernel that takes
+    a mask."""
+    tokens, keys = query.shape[2], key.shape[2]
+    if window is None or window >= keys:
+        mask = None if tokens == keys else causal_lower_right(tokens, keys)
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+        )
+    back = torch.arange(keys - tokens, keys, device=key.device)[:, None] - torch.arange(
+        keys, device=key.device
+    )
+    inside = (back >= 0) & (back < window)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=inside, enable_gqa=True)
 
 
 class WholeCore:
@@ -33,9 +51,9 @@ class WholeCore:
         """All of them."""
         return torch.arange(seq_len)
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """torch's fused kernel, causal."""
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None = None) -> Tensor:
+        """On this rank alone."""
+        return attended(query, key, value, window)
 
 
 class Rotation:
@@ -58,16 +76,26 @@ class Rotation:
 
 
 class SelfAttention(nn.Module):
-    """Projections around a core. Where tensor parallelism cuts the projections by heads, this rank's heads follow
+    """Projections around a core, norms of each query's and key's channels between them (Qwen3). Where tensor parallelism cuts the projections by heads, this rank's heads follow
     from their widths."""
 
-    def __init__(self, hidden: int, spec: AttentionSpec, core: Core, rotation: Rotation | None) -> None:
+    def __init__(
+        self, hidden: int, spec: AttentionSpec, core: Core, rotation: Rotation | None, epsilon: float
+    ) -> None:
         super().__init__()
         self.q = nn.Linear(hidden, spec.num_heads * spec.qk_dim, bias=spec.qkv_bias)
         self.k = nn.Linear(hidden, spec.num_kv_heads * spec.qk_dim, bias=spec.qkv_bias)
         self.v = nn.Linear(hidden, spec.num_kv_heads * spec.v_dim, bias=spec.qkv_bias)
         self.out = nn.Linear(spec.num_heads * spec.v_dim, hidden, bias=spec.out_bias)
         self.dims = (spec.qk_dim, spec.qk_dim, spec.v_dim)
+        self.window = spec.window
+        weights = spec.qk_norm_weights is QkNormWeights.HEAD
+        self.q_norm = (
+            nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
+        )
+        self.k_norm = (
+            nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
+        )
         self.core = core
         self.rotation = rotation
         self.repeats_core = False
@@ -79,11 +107,13 @@ class SelfAttention(nn.Module):
             each.unflatten(-1, (-1, dim)).transpose(1, 2)
             for each, dim in zip(projected, self.dims, strict=True)
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
         if self.rotation is not None:
             query, key = self.rotation(query), self.rotation(key)
         if self.repeats_core:
-            heads: Tensor = checkpoint(self.core, query, key, value, use_reentrant=False)
+            heads: Tensor = checkpoint(self.core, query, key, value, self.window, use_reentrant=False)
         else:
-            heads = self.core(query, key, value)
+            heads = self.core(query, key, value, self.window)
         mixed: Tensor = self.out(heads.transpose(1, 2).flatten(2))
         return mixed

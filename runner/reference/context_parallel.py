@@ -6,10 +6,8 @@ torch's own context parallelism has no path for CPUs; these run wherever torch.d
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
-from runner.reference.attention import Core, WholeCore
+from runner.reference.attention import Core, WholeCore, attended
 from runner.reference.exchange import all_to_all_equal, gathered
 
 
@@ -34,7 +32,7 @@ class GatheredKeys:
         size = seq_len // (2 * self.ranks)
         return torch.cat([torch.arange(chunk * size, (chunk + 1) * size) for chunk in self.chunks])
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         """Each chunk of queries against all that comes before it, and itself."""
         width = key.shape[-1]
         whole = gathered(torch.cat([key, value], dim=-1), self.group)
@@ -44,12 +42,7 @@ class GatheredKeys:
         for chunk, part in zip(self.chunks, query.chunk(2, dim=2), strict=True):
             size = part.shape[2]
             seen = whole[:, :, : (chunk + 1) * size]
-            mask = causal_lower_right(size, seen.shape[2])
-            outputs.append(
-                functional.scaled_dot_product_attention(
-                    part, seen[..., :width], seen[..., width:], attn_mask=mask, enable_gqa=True
-                )
-            )
+            outputs.append(attended(part, seen[..., :width], seen[..., width:], window))
         return torch.cat(outputs, dim=2)
 
 
@@ -68,9 +61,10 @@ class ExchangedHeads:
         size = seq_len // self.ranks
         return torch.arange(self.rank * size, (self.rank + 1) * size)
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         """Exchange, attend, exchange."""
-        heads = self.core(*(self._whole_sequences(each) for each in (query, key, value)))
+        query, key, value = (self._whole_sequences(each) for each in (query, key, value))
+        heads = self.core(query, key, value, window)
         blocks = torch.stack(heads.chunk(self.ranks, dim=2))
         return torch.cat(all_to_all_equal(blocks, self.group).unbind(0), dim=1)
 

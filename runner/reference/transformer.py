@@ -64,7 +64,7 @@ class Block(nn.Module):
         if model.position is PositionKind.ROTARY:
             rotation = Rotation(model.rope or RopeSpec(), mixer.qk_dim, around.positions)
         self.attention_norm = norm_of(spec.norm, model)
-        self.attention = SelfAttention(hidden, mixer, around.core, rotation)
+        self.attention = SelfAttention(hidden, mixer, around.core, rotation, epsilon_of(model))
         self.feed_forward_norm = norm_of(spec.norm, model)
         if spec.moe is not None:
             self.feed_forward: nn.Module = RoutedFeedForward(hidden, spec.moe, around.experts)
@@ -109,14 +109,18 @@ class Stage(nn.Module):
 
 def norm_of(kind: NormKind, model: ModelSpec) -> nn.Module:
     """A norm of the model's width."""
-    epsilon = model.norm_epsilon or NORM_EPSILON
     made = nn.RMSNorm if kind is NormKind.RMS else nn.LayerNorm
-    return made(model.hidden, eps=epsilon)
+    return made(model.hidden, eps=epsilon_of(model))
+
+
+def epsilon_of(model: ModelSpec) -> float:
+    """Of every norm."""
+    return model.norm_epsilon or NORM_EPSILON
 
 
 def stage_of(model: ModelSpec, share: Share, around: Surroundings, cut: Cut) -> Stage:
     """The stage with its weights, each part ``cut`` as soon as it is filled: no more than one is ever whole. A weight
-    depends on its name alone, so that every plan starts from the same."""
+    depends on its name alone, so that every plan starts from the same. Tied, the head has the embedding's."""
     parts = {}
     for name, make in makers_of(model, share, around):
         with torch.device(around.device):
@@ -127,6 +131,8 @@ def stage_of(model: ModelSpec, share: Share, around: Surroundings, cut: Cut) -> 
         cut(name, part)
         part.place = name  # type: ignore[assignment]
         parts[name] = part
+    if model.tied_embeddings and share.embedding and share.head:
+        parts["head"].weight = parts["embedding"].weight
     return Stage(parts)
 
 

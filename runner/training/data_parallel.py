@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from runner.reference.attention import SelfAttention
 from runner.reference.experts import RoutedFeedForward
 from runner.reference.transformer import Block, Stage
 from runner.training.meshes import Group, Meshes
@@ -105,12 +106,12 @@ class Copies:
         """What is left to add up after the backward.
 
         Experts' gradients hold their tokens of all ranks of ep already, so they are added up over the copies of the
-        experts alone and divided by the same number as the others. The router's, under tensor parallelism, hold
-        each rank's share of the tokens.
+        experts alone and divided by the same number as the others. Under tensor parallelism the router's hold
+        each rank's share of the tokens, and those of norms of queries and keys its share of the heads.
         """
         experts = self._experts(stage)
-        routers = self._routers(stage) if self.plan.tp > 1 else []
-        found = [Sum(parameters=routers, group=self.meshes.tp, divisor=1)] if routers else []
+        shared = [*self._routers(stage), *_head_norms(stage)] if self.plan.tp > 1 else []
+        found = [Sum(parameters=shared, group=self.meshes.tp, divisor=1)] if shared else []
         copies = self.meshes.experts_data
         if experts and copies is not None and not (self.sharded and copies.size() > 1):
             group = copies.get_group() if copies.size() > 1 else None
@@ -189,6 +190,16 @@ def defer_reduction(module: nn.Module, *, last: bool) -> None:
     """Tell FSDP2 whether another micro-batch follows; DistributedDataParallel is told by ``no_sync``."""
     if isinstance(module, FSDPModule):
         module.set_is_last_backward(last)
+
+
+def _head_norms(stage: nn.Module) -> list[nn.Parameter]:
+    norms = [
+        norm
+        for each in stage.modules()
+        if isinstance(each, SelfAttention)
+        for norm in (each.q_norm, each.k_norm)
+    ]
+    return [weight for norm in norms if norm is not None for weight in norm.parameters()]
 
 
 def _routed(stage: nn.Module) -> list[RoutedFeedForward]:

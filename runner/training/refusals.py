@@ -11,7 +11,7 @@ from runner.training.trainer import Training
 from solver.schedules.registry import Schedule
 from spec.errors import ConfigError
 from spec.job import JobSpec
-from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 
 Refusal = tuple[str, Any, str]
@@ -28,6 +28,7 @@ def check_plan(training: Training, job: JobSpec) -> None:
     _refuse("train", _job(job))
     _refuse("train", _strategy(training))
     _refuse("train", _pipeline(training))
+    _refuse("train", _tied(training))
     _refuse("train", _copies(training))
     _refuse("train", _shapes(training))
     _refuse("train", _recompute(training, job))
@@ -41,8 +42,6 @@ def _refuse(where: str, refusals: Iterator[Refusal]) -> None:
 def _model(model: ModelSpec) -> Iterator[Refusal]:
     if model.position is PositionKind.LEARNED:
         yield "position", model.position.value, "rotary or none"
-    if model.tied_embeddings:
-        yield "tied_embeddings", True, "false"
     for key in ("embedding_norm", "logit_softcap"):
         if getattr(model, key):
             yield key, True, "false"
@@ -58,9 +57,11 @@ def _block(block: BlockSpec) -> Iterator[Refusal]:
         name = "none" if mixer is None else getattr(mixer, "kind", mixer.name)
         yield "mixer", str(name), "multi-head or grouped-query attention"
         return
-    for key in ("window", "qk_norm", "sinks", "output_gate", "softcap", "chunk"):
+    for key in ("sinks", "output_gate", "softcap", "chunk"):
         if getattr(mixer, key):
             yield key, getattr(mixer, key), "none"
+    if mixer.qk_norm and mixer.qk_norm_weights is QkNormWeights.ALL_HEADS:
+        yield "qk_norm_weights", mixer.qk_norm_weights.value, "head or none"
     if block.mtp or block.parallel_residual or not block.feeds_forward:
         yield "block", "mtp, parallel or half", "attention, then a feed-forward layer"
     if block.norm_place is not NormPlace.BEFORE:
@@ -122,6 +123,12 @@ def _pipeline(training: Training) -> Iterator[Refusal]:
         yield "micro-batches", plan.num_micro, f"with vpp a multiple of pp {plan.pp}"
     if not plan.stage_layout and layers % (plan.pp * plan.vpp):
         yield "layers", layers, f"a multiple of pp x vpp = {plan.pp * plan.vpp}, or a layout"
+
+
+def _tied(training: Training) -> Iterator[Refusal]:
+    if training.model.tied_embeddings and (training.plan.pp > 1 or training.plan.zero_stage > 1):
+        asked = (training.plan.pp, training.plan.zero_stage)
+        yield "pp, zero_stage", asked, "pp 1 and ZeRO 0 or 1 with tied embeddings"
 
 
 def _copies(training: Training) -> Iterator[Refusal]:

@@ -1,15 +1,16 @@
 """The reference transformer against closed forms."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from runner.reference.attention import Rotation, WholeCore
+from runner.reference.attention import Rotation, SelfAttention, WholeCore
 from runner.reference.experts import RoutedFeedForward
 from runner.reference.feed_forward import FeedForward
 from runner.reference.transformer import Share, Surroundings, stage_of
-from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.mixers.rope import RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind
 from spec.parameters import num_parameters
@@ -110,3 +111,43 @@ def test_grouped_queries_share_keys() -> None:
     heads = WholeCore()(query, key, value)
     torch.testing.assert_close(heads, value.repeat_interleave(2, dim=1))
     assert math.prod(heads.shape) == 32
+
+
+@pytest.mark.parametrize("weights", [QkNormWeights.HEAD, QkNormWeights.NONE])
+def test_norms_of_heads_and_tied_ends_have_the_parameters_that_their_spec_counts(
+    weights: QkNormWeights,
+) -> None:
+    mixer = replace(ATTENTION, qk_norm=True, qk_norm_weights=weights, window=3)
+    blocks = (BlockRun(block=replace(BLOCKS[0].block, mixer=mixer), count=2),)
+    model = replace(MODEL, blocks=blocks, tied_embeddings=True)
+    stage = stage_of(model, Share(blocks=range(2)), around(8), lambda name, part: None)
+    assert sum(each.numel() for each in stage.parameters()) == num_parameters(model).total
+    tokens = torch.randint(64, (1, 8), generator=torch.Generator().manual_seed(1))
+    stage(tokens).sum().backward()
+    assert stage.embedding is not None
+    assert stage.head is not None
+    assert stage.head.weight is stage.embedding.weight
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+def test_a_token_sees_the_last_of_its_window(window: int) -> None:
+    """Softmax over the keys i - w < j <= i, written out (Mistral 7B, arXiv 2310.06825 sec. 2)."""
+    query, key, value = torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(2)).unbind(0)
+    found = WholeCore()(query, key, value, window)
+    for at in range(8):
+        seen = slice(max(0, at - window + 1), at + 1)
+        scores = (query[..., at : at + 1, :] @ key[..., seen, :].mT / 2).softmax(-1)
+        torch.testing.assert_close(found[..., at : at + 1, :], scores @ value[..., seen, :])
+
+
+def test_queries_and_keys_are_normed_before_they_are_turned() -> None:
+    """A norm takes their length away: ten times the weights of q and k are the same attention."""
+    mixer = replace(ATTENTION, qk_norm=True, qkv_bias=False)
+    turned = Rotation(RopeSpec(), mixer.qk_dim, torch.arange(8))
+    made = SelfAttention(32, mixer, WholeCore(), turned, 1e-12)
+    states = torch.randn(1, 8, 32, generator=torch.Generator().manual_seed(4))
+    before = made(states)
+    with torch.no_grad():
+        made.q.weight *= 10
+        made.k.weight *= 10
+    torch.testing.assert_close(made(states), before)

@@ -29,23 +29,34 @@ ROUTED = BlockSpec(
 )
 
 
-def model_of(*, experts: bool) -> ModelSpec:
-    runs = (
-        (BlockRun(block=DENSE, count=2), BlockRun(block=ROUTED, count=2))
-        if experts
-        else (BlockRun(block=DENSE, count=4),)
-    )
-    return ModelSpec(name="tiny", hidden=64, vocab=128, blocks=runs, source="test")
+OTHER = replace(DENSE, mixer=replace(ATTENTION, window=5, qk_norm=True))
+
+
+def model_of(kind: str) -> ModelSpec:
+    """``experts`` in every other layer; ``other``: windows, norms of queries and keys, and one table at both ends."""
+    runs = {
+        "dense": (BlockRun(block=DENSE, count=4),),
+        "experts": (BlockRun(block=DENSE, count=2), BlockRun(block=ROUTED, count=2)),
+        "other": (BlockRun(block=OTHER, count=2), BlockRun(block=DENSE, count=2)),
+    }[kind]
+    tied = kind == "other"
+    return ModelSpec(name="tiny", hidden=64, vocab=128, blocks=runs, source="test", tied_embeddings=tied)
+
+
+def kind_of(asked: dict[str, object]) -> str:
+    return next((kind for kind in ("experts", "other") if asked.get(kind)), "dense")
 
 
 def training_of(asked: dict[str, object]) -> Training:
     """A plan by its fields, and whether its model has experts, and how cp cuts."""
     asked = dict(asked)
-    experts, way = bool(asked.pop("experts", False)), str(asked.pop("context_parallel", "all_gather"))
+    kind, way = kind_of(asked), str(asked.pop("context_parallel", "all_gather"))
+    for flag in ("experts", "other"):
+        asked.pop(flag, None)
     asked["recompute"] = Recompute(str(asked.get("recompute", "none")))
     plan = Plan(strategy=str(asked.pop("strategy", "msp")), preset="fsdp", **asked)  # type: ignore[arg-type]
     plan = replace(plan, num_micro=SEQUENCES // (plan.dp * plan.micro_batch))
-    return Training(model=model_of(experts=experts), plan=plan, seq_len=SEQ_LEN, context_parallel=way)
+    return Training(model=model_of(kind), plan=plan, seq_len=SEQ_LEN, context_parallel=way)
 
 
 def whole(gradient: torch.Tensor) -> torch.Tensor:
@@ -88,13 +99,13 @@ def rank_main(rank: int, world: int, folder: str, cases: dict[str, dict[str, obj
     torch.manual_seed(rank)
     alone: dict[str, tuple[float, dict[str, torch.Tensor], float]] = {}
     for asked in cases.values():
-        kind = str(bool(asked.get("experts")))
+        kind = kind_of(asked)
         if kind not in alone:
-            alone[kind] = run({"experts": asked.get("experts", False), "micro_batch": 2})
+            alone[kind] = run({kind: True, "micro_batch": 2} if kind != "dense" else {"micro_batch": 2})
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     for name, asked in cases.items():
         first, gradients, second = run(asked)
-        reference = alone[str(bool(asked.get("experts")))]
+        reference = alone[kind_of(asked)]
         losses = torch.tensor([first, second], dtype=torch.float64)
         dist.all_reduce(losses)
         worst = torch.tensor(max(apart(each, reference[1][key]) for key, each in gradients.items()))

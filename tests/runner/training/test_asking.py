@@ -1,5 +1,6 @@
 """What is asked of a training run, and what is refused with one line."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import torch
 
 from profiler.device import Device
 from runner.training.asking import Asked, Typed, ask
+from runner.training.refusals import check_model, check_plan
 from spec.errors import ConfigError
+from spec.mixers.attention import AttentionSpec, QkNormWeights
+from spec.model import ModelSpec, NormPlace
 
 ROOT = Path(__file__).resolve().parents[3]
 CPU = Device(kind="cpu")
@@ -43,6 +47,45 @@ def test_the_format_asked_for_is_that_of_everything() -> None:
     found = asked(dtype="fp32")
     assert found.training.compute is found.training.reduce is torch.float32
     assert found.question.job.precision.compute == "fp32"
+
+
+def changed(**fields: Any) -> ModelSpec:
+    """The tiny model, its attention otherwise where the field is one of attention."""
+    model = asked().question.model
+    block = model.blocks[0].block
+    assert isinstance(block.mixer, AttentionSpec)
+    of_model = {key: value for key, value in fields.items() if hasattr(model, key)}
+    of_block = {key: value for key, value in fields.items() if hasattr(block, key) and key not in of_model}
+    rest = {key: value for key, value in fields.items() if key not in (*of_model, *of_block)}
+    made = replace(block, mixer=replace(block.mixer, **rest), **of_block)
+    return replace(model, blocks=(replace(model.blocks[0], block=made),), **of_model)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"softcap": True}, "softcap = True: none"),
+        ({"chunk": 64}, "chunk = 64: none"),
+        ({"sinks": True}, "sinks = True: none"),
+        ({"logit_softcap": True}, "logit_softcap = True: false"),
+        ({"norm_place": NormPlace.AFTER}, "norm_place = 'after': before"),
+        (
+            {"qk_norm": True, "qk_norm_weights": QkNormWeights.ALL_HEADS},
+            "qk_norm_weights = 'all_heads': head",
+        ),
+    ],
+)
+def test_models_that_it_is_not_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_model(changed(**fields), "x")
+
+
+def test_windows_norms_of_heads_and_tied_ends_are_run() -> None:
+    model = changed(window=64, qk_norm=True, tied_embeddings=True)
+    check_model(model, "x")
+    training = replace(asked(plan="pp=2").training, model=model)
+    with pytest.raises(ConfigError, match=r"pp, zero_stage = .*: pp 1 and ZeRO 0 or 1 with tied embeddings"):
+        check_plan(training, asked().question.job)
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,20 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from profiler.device import choose_device
 from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import open_world
 from runner.traces.launches import launches
 from runner.traces.ran import Part
 from runner.traces.trace_file import read_trace
-from runner.training.asking import Typed
-from runner.training.run import TrainOptions, run_training
+from runner.training.asking import Typed, ask
+from runner.training.run import TrainOptions, measure, run_training
 from solver.answer.mfu import model_flops_per_sequence
 from spec.errors import UserError
 from spec.job import JobSpec, precision_of
@@ -162,3 +165,20 @@ def test_a_rank_that_goes_wrong_ends_the_run_with_one_line() -> None:
         assert runs[way][0] == statuses
         assert len(runs[way][1]) == 1
         assert re.fullmatch(pattern, runs[way][1][0]), runs[way]
+
+
+@pytest.mark.nightly
+def test_compiled_blocks_train_as_they_do_uncompiled() -> None:
+    def losses(*, compiled: bool) -> list[float]:
+        typed = Typed(
+            root=ROOT, config=CONFIG, plan="micro_batch=1", micro_batches=1, seq_len=32, dtype="fp32"
+        )
+        options = TrainOptions(typed=replace(typed, compiled=compiled), device="cpu", steps=2, warmup=1)
+        world = open_world(RankLayout(), choose_device("cpu", RankLayout()), timeout_s=600.0)
+        asked = ask(options.typed, world.device, 1)
+        assert asked.training.compiled is compiled
+        found = list(measure(options, asked, world).losses)
+        world.close()
+        return found
+
+    assert losses(compiled=True) == pytest.approx(losses(compiled=False), rel=1e-5)

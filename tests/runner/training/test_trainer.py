@@ -23,6 +23,7 @@ TWO_RANKS: dict[str, dict[str, object]] = {
     "interleaved": {"pp": 2, "vpp": 2, "recompute": "full"},
     "cp": {"cp": 2},
     "ep": {"dp": 2, "ep": 2, "experts": True},
+    "windows, norms of queries and keys, tied ends": {"tp": 2, "other": True},
 }
 FOUR_RANKS: dict[str, dict[str, object]] = {
     "dp4": {"dp": 4},
@@ -58,6 +59,12 @@ FOUR_RANKS: dict[str, dict[str, object]] = {
     "ep2zero1": {"dp": 4, "ep": 2, "zero_stage": 1, "zero_size": 4, "experts": True},
     "ep2zero3": {"dp": 4, "ep": 2, "zero_stage": 3, "zero_size": 4, "experts": True},
     "ep4zero2": {"dp": 4, "ep": 4, "zero_stage": 2, "zero_size": 4, "experts": True},
+    "other dp4": {"dp": 4, "other": True},
+    "other tp2dp2": {"tp": 2, "dp": 2, "other": True},
+    "other tp4, tokens whole": {"tp": 4, "strategy": "mtp", "other": True},
+    "other cp4": {"cp": 4, "other": True},
+    "other cp4 by heads": {"cp": 4, "context_parallel": "all_to_all", "other": True},
+    "other zero1": {"dp": 4, "zero_stage": 1, "zero_size": 4, "other": True},
     "recompute": {"dp": 4, "recompute": "full"},
     "recompute attention": {"dp": 4, "recompute": "selective"},
     "recompute one layer": {"dp": 4, "recompute": "block", "num_recompute_layers": 1},

@@ -206,7 +206,8 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
         # Hugging Face's modules; xtuner/model/modules/dispatch: a Triton norm with USE_TRITON_KERNEL alone
         return frozenset({"norm", "rotary"})
     if "torchtitan" in framework and "eager" in framework:
-        return frozenset({"norm", "rotary"})  # models/llama/model.py: nn.RMSNorm and complex products of fp32 copies
+        # models/llama/model.py: nn.RMSNorm, and complex products of fp32 copies
+        return frozenset({"norm", "rotary"})
     if "AA-Scaling" not in framework:
         return frozenset()
     parts = {"rotary"} if "RMS" in framework else {"rotary", "norm"}

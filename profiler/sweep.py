@@ -1,12 +1,9 @@
 """Measuring case after case: within a budget, recorded one by one, all ranks of one mind."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-
-from tqdm import tqdm
 
 from profdb.cases import Case
 from profdb.sample import Sample
@@ -15,6 +12,7 @@ from profiler.cases.sweep_plan import benchmark_of, describe
 from profiler.conditions.second_look import AGAIN, LONGEST_SHARE, SPREAD, noisiest_first
 from profiler.journal import Journal
 from profiler.measurement import Bench, measure
+from spec.program.progress import progress
 
 STOP = -1
 
@@ -78,14 +76,11 @@ def sweep(
     def take(case: Case, why: str) -> None:
         world.begin(describe(case), kept=f"{len(taken_so_far)} samples of this run")
         taken_so_far.append((case, kept_sample(case, bench, journal, taken, why)))
-        progress.update()
+        bar.update()
 
-    progress = tqdm(
-        total=len(cases), file=sys.stderr, disable=not (world.leads and sys.stderr.isatty()), unit="case"
-    )
-    with progress:
+    with progress(len(cases), "sweep", "case", speaks=world.leads, stays=True) as bar:
         while goes_on(0.0, len(cases) - len(taken_so_far)):
-            progress.set_description(benchmark_of(cases[len(taken_so_far)]), refresh=False)
+            bar.set_description(benchmark_of(cases[len(taken_so_far)]), refresh=False)
             take(cases[len(taken_so_far)], "")
         done = len(taken_so_far)
         statuses = Counter(sample.status for _, sample in taken_so_far)

@@ -64,7 +64,7 @@ def search(
     space: Space,
     *,
     top_k: int = 10,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], object] = lambda: None,
     everything: bool = False,
 ) -> SearchResult:
     """Every plan of the space, ranked by step time. ``tick`` is called after each block. With ``everything`` also
@@ -80,7 +80,7 @@ def contested(
     space: Space,
     *,
     top_k: int = 10,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], object] = lambda: None,
     everything: bool = False,
 ) -> tuple[Contest, Found]:
     """The plans of the space that fit, with what is priced of them, and what was found on the way; as ``search``."""

@@ -15,7 +15,7 @@ def best_plans(
     constraints: Constraints,
     *,
     top_k: int = 10,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], object] = lambda: None,
 ) -> SearchResult:
     """Every plan that keeps the constraints, ranked by step time. ``tick`` as in solver.search.
 

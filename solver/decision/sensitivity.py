@@ -32,7 +32,7 @@ class WhatIf:
 
 
 def sensitivities(
-    request: Request, asked: Asked, opened: Opened, tick: Callable[[], None] = lambda: None
+    request: Request, asked: Asked, opened: Opened, tick: Callable[[], object] = lambda: None
 ) -> tuple[WhatIf, ...]:
     """The network between nodes twice as fast, 40 GB more memory, products in fp8: each alone. ``tick`` is called after
     each."""

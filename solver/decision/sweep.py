@@ -79,7 +79,7 @@ def swept(
     requests: Iterable[tuple[dict[str, object], Request]],
     *,
     shared: Shared | None = None,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], object] = lambda: None,
 ) -> tuple[SweepRow, ...]:
     """The best plan of each request; one without any is a row that says so. ``tick`` is called after each.
 

@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from tqdm import tqdm
-
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
 from solver.decision.explained import explained
@@ -18,6 +16,7 @@ from solver.report.reasons import compared_lines, explained_lines, why_not_lines
 from solver.report.result_files import answer_record
 from solver.request import Asked, Request
 from spec.errors import ConfigError
+from spec.program.progress import progress
 from spec.settings.plan import WrittenPlan
 from spec.units import seconds_to_ms
 
@@ -129,7 +128,7 @@ def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> 
 
 def print_sensitivity(request: Request, asked: Asked, opened: Opened, best: Answer) -> dict[str, object]:
     """Print what three changes would bring; the same as plain values."""
-    with tqdm(total=3, desc="what if", unit="search", disable=None, leave=False) as bar:
+    with progress(3, "what if", "question") as bar:
         found = sensitivities(request, asked, opened, tick=bar.update)
     check_believable([one.answer for one in found if one.answer is not None], opened.source)
     print("", *sensitivity_lines(best, found), sep="\n")

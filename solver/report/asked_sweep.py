@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from tqdm import tqdm
-
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
 from solver.decision.goodput import Goodput, Reliability, goodput_of
@@ -17,6 +15,7 @@ from solver.report.swept import cost_line, goodput_line, replanned_table, swept_
 from solver.report.tables import table
 from solver.request import Request, read_request
 from spec.errors import ConfigError
+from spec.program.progress import progress
 
 OPTION_OF = {
     "cluster": "cluster",
@@ -144,7 +143,7 @@ def print_sweep(options: argparse.Namespace, request: Request) -> SweepShown:
         sheet = read_request(request).sheet
         axes["world_size"] = node_counts(max(options.world_size), sheet)
     requests = sweep_requests(request, axes)
-    with tqdm(total=len(requests), desc="sweep", unit="question", disable=None, leave=False) as bar:
+    with progress(len(requests), "sweep", "question") as bar:
         rows = swept(requests, shared=Shared(), tick=bar.update)
     for row in rows:
         if row.answer is not None:

@@ -10,10 +10,12 @@ from solver.answer.columns import answer_values
 from solver.decision.explained import Explained
 from solver.decision.sweep import SweepRow, efficiencies
 from solver.opening import Opened
+from solver.plans.space import full_space
 from solver.search import SearchResult
 from solver.surface.reply import Reply
 from spec.program.kinds import Several, Whole
 from spec.program.parquet import check_parquet
+from spec.program.progress import progress
 from spec.replaced_file import replaced_path
 from spec.settings.plan import plan_settings
 from spec.settings.setting import typed
@@ -70,7 +72,10 @@ def write_parquet(path: Path, frame: "DataFrame") -> None:
 
 def write_every_plan(path: Path, opened: Opened) -> None:
     """Write all plans that fit, priced, and say how many they are."""
-    frame = to_frame(Reply(opened=opened))
+    question = opened.question
+    blocks = len(full_space(question.model, question.job, opened.constraints).blocks)
+    with progress(blocks, "every plan", "block") as bar:
+        frame = frame_of_columns(Reply(opened=opened).every_plan(tick=bar.update))
     write_parquet(path, frame)
     print(f"\n{path}: {len(frame):,} plans that fit, fastest first")
 

@@ -3,8 +3,6 @@
 import argparse
 from dataclasses import dataclass
 
-from tqdm import tqdm
-
 from solver.answer.answer import Answer
 from solver.decision.obstacles import obstacles
 from solver.memory.device_memory import usable_bytes
@@ -19,6 +17,7 @@ from solver.report.result_files import answer_record, question_record, search_re
 from solver.search import SearchResult
 from solver.surface.reply import Reply
 from spec.errors import ConfigError
+from spec.program.progress import progress
 from spec.settings.plan import WrittenPlan
 
 
@@ -35,7 +34,7 @@ def searched(options: argparse.Namespace, opened: Opened) -> Shown:
     """Search every plan and print the ranking."""
     question = opened.question
     blocks = len(full_space(question.model, question.job).blocks)
-    with tqdm(total=blocks, desc="search", unit="block", disable=None, leave=False) as bar:
+    with progress(blocks, "search", "block") as bar:
         result = Reply(opened=opened).search(top_k=options.top_k, tick=bar.update)
     print_search(opened, result)
     record = search_record(question, result, opened.constraints)

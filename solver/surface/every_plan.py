@@ -1,5 +1,6 @@
 """Every plan that fits with what it takes, by column: the table that a ranking is cut from."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -17,14 +18,16 @@ from spec.settings.constraints import Constraints
 TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes")
 
 
-def every_plan(question: Question, constraints: Constraints) -> dict[str, list[Any]]:
+def every_plan(
+    question: Question, constraints: Constraints, tick: Callable[[], object] = lambda: None
+) -> dict[str, list[Any]]:
     """Column -> values, fastest plan first: the plan's keys as written and dp, seconds of the step and its parts, bytes by term, tokens per
-    GPU and second, MFU; as solver.answer.columns has them of one answer.
+    GPU and second, MFU; as solver.answer.columns has them of one answer. ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError where no plan is left.
     """
     space = full_space(question.model, question.job, constraints)
-    contest, _ = contested(question, space, everything=True)
+    contest, _ = contested(question, space, tick=tick, everything=True)
     all_costs = costs([(one, np.arange(len(one.played))) for one in contest.entrants])
     blocks = [_columns(question, one, cost) for one, cost in zip(contest.entrants, all_costs, strict=True)]
     joined = {name: [value for block in blocks for value in block[name]] for name in blocks[0]}

@@ -33,7 +33,7 @@ class Reply:
         """The fastest plan that fits; NoFeasiblePlanError as ``search``."""
         return self.search().best[0]
 
-    def search(self, *, top_k: int = 10, tick: Callable[[], None] = lambda: None) -> SearchResult:
+    def search(self, *, top_k: int = 10, tick: Callable[[], object] = lambda: None) -> SearchResult:
         """Every plan that keeps the constraints, the ``top_k`` fastest shown; ``tick`` is called now and then.
 
         Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change; ProfileError for times that no machine could take.
@@ -59,9 +59,9 @@ class Reply:
         """A plan taken apart: operations, how the step is put together, memory by stage; before any calibration."""
         return explained(self.opened.question, self.price(plan).plan)
 
-    def every_plan(self) -> dict[str, list[Any]]:
+    def every_plan(self, *, tick: Callable[[], object] = lambda: None) -> dict[str, list[Any]]:
         """Every plan that fits and keeps the constraints, by column, fastest first (solver.surface.every_plan)."""
-        return every_plan(self.opened.question, self.opened.constraints)
+        return every_plan(self.opened.question, self.opened.constraints, tick)
 
     def _check(self, *answers: Answer) -> None:
         check_believable(answers, self.opened.source)

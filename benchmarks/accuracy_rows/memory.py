@@ -41,4 +41,6 @@ def memory_gib(dataset: str, question: Question, answer: Answer) -> float:
         return answer.allocated_bytes / DECIMAL_GB
     if dataset in RESERVED:
         return answer.reserved_bytes / GIB
-    return (answer.device_bytes if dataset in SHOWN else answer.needed_bytes) / GIB
+    if dataset in SHOWN and answer.device_bytes <= usable_bytes(question.cluster):
+        return answer.device_bytes / GIB
+    return answer.needed_bytes / GIB

@@ -10,6 +10,20 @@ import simulation_train_formulaic as command
 from tests.test_main_command import changed
 
 
+@pytest.mark.parametrize("sheet", ["mi300x", "mi355x", "ascend-910b"])
+def test_other_makers_accelerators_are_answered(
+    sheet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search whose answer names itself modelled, at a believable share of the peak, in the memory that the sheet has."""
+    words = f"--cluster {sheet} --config configs/7B_llama2.py --world_size 16 --global_batch_size 1048576"
+    words += f" --run_all_solu --fix micro_batch=1,tp=2 --json {tmp_path / 'a.json'}"
+    assert command.main(words.split()) == 0
+    assert "every time is modelled from its sheet" in capsys.readouterr().out
+    best = json.loads((tmp_path / "a.json").read_text())["best"][0]
+    assert best["origins_s"].keys() <= {"modelled", "derived"}
+    assert 0.15 < best["mfu"] < 0.7
+
+
 def test_any_sheet_is_answered_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a profile of another GPU, and without any; the second time from what was kept."""
     words = changed(cluster="h100-sxm", world_size="16", json=str(tmp_path / "a.json"))

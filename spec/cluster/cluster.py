@@ -36,12 +36,12 @@ class NetworkDomain:
     """A set of ranks that reach each other at one rate.
 
     ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one
-    way; ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink,
-    pcie, socket (between the processors of one server), network or memory ("" when nobody said).
+    way; ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink (or another
+    that a switch joins), mesh (one link between every two GPUs, ``bandwidth`` all of a GPU's together), pcie, socket (between the processors of one server), network or memory ("" when nobody said).
     ``links`` lead from each inner domain into this one and are shared by all that cross, ``bandwidth``
     being an equal part of them; 0: the NICs in the outermost domain, one per GPU elsewhere.
-    ``payload_share`` of a network's bandwidth carries data; 0: what InfiniBand's headers leave. Without
-    ``peer_access`` GPUs below one processor reach each other through its memory (pcie alone).
+    ``payload_share`` of a network's bandwidth carries data (0: what InfiniBand's headers leave), and of a mesh's (0: all).
+    Without ``peer_access`` GPUs below one processor reach each other through its memory (pcie alone).
     """
 
     name: str

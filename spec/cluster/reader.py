@@ -19,7 +19,7 @@ from spec.text_file import read_toml
 
 CLUSTER_FOLDER = Path("configs") / "clusters"
 
-LINKS = ("nvlink", "pcie", "socket", "network", "memory")
+LINKS = ("nvlink", "mesh", "pcie", "socket", "network", "memory")
 MAX_DOMAINS = 3
 MAX_RANKS = 10**7
 
@@ -172,6 +172,14 @@ def _check_shape(top: Section, cluster: ClusterSpec) -> None:
     """Domains grow from inside out and end in one that reaches every node."""
     ranks = [domain.ranks for domain in cluster.domains]
     inner = ranks[:-1]
+    meshed = [domain.name for domain in cluster.domains[1:] if domain.link == "mesh"]
+    if meshed or (cluster.domains[0].link == "mesh" and cluster.domains[0].ranks < 2):
+        raise ConfigError(
+            where=top.where,
+            key="domains.link",
+            value="mesh",
+            allowed="mesh for the first domain alone, of at least 2 ranks",
+        )
     nested = all(outer % within == 0 for within, outer in pairwise(inner))
     if not inner or ranks[-1] != 0 or 0 in inner or inner != sorted(set(inner)) or not nested:
         raise ConfigError(

@@ -44,7 +44,7 @@ def all_to_all_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shap
     for protocol in (Protocol.LL, Protocol.SIMPLE):
         share = RING_LL_SHARE if protocol is Protocol.LL else 1.0
         cap = ll_cap(cluster, shape) if protocol is Protocol.LL else np.inf
-        inside = np.minimum(scale_up_rate(cluster) * LONG_SHARE * share, cap)
+        inside = np.minimum(scale_up_rate(cluster, shape.intra) * LONG_SHARE * share, cap)
         base = 0.0 if memory else RING_BASE_S[protocol]
         hop, outer_hop = (
             hop_seconds(cluster.domains[0], protocol),

@@ -18,7 +18,7 @@ from spec.cluster.cluster import ClusterSpec
 
 def bus_rate(cluster: ClusterSpec, shape: Shape) -> FloatArray:
     """Bytes/s around the ring: the slower of the links inside a domain and the group's NICs."""
-    inside = np.where(shape.intra > 1, scale_up_rate(cluster), np.inf)
+    inside = np.where(shape.intra > 1, scale_up_rate(cluster, shape.intra), np.inf)
     outside = np.where(shape.inter > 1, network_rate(cluster, shape), np.inf)
     return np.asarray(np.minimum(inside, outside), dtype=np.float64)
 

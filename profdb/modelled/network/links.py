@@ -109,9 +109,17 @@ def ways_out(cluster: ClusterSpec, shape: Shape) -> tuple[Way, ...]:
     return tuple(ways)
 
 
-def scale_up_rate(cluster: ClusterSpec) -> float:
-    """Payload bytes/s per GPU, one way, inside the scale-up domain."""
+def scale_up_rate(cluster: ClusterSpec, intra: IntArray) -> FloatArray:
+    """Payload bytes/s per GPU, one way, for groups of ``intra`` ranks inside the scale-up domain. Behind a switch they
+    have all of a GPU's links; in a mesh, which has one link between every two GPUs, those to each other."""
     domain = cluster.domains[0]
+    if domain.link != "mesh":
+        return np.full(intra.shape, _switched_rate(cluster, domain))
+    share = (np.clip(intra, 2, domain.ranks) - 1.0) / (domain.ranks - 1.0)
+    return np.asarray(domain.bandwidth * (domain.payload_share or 1.0) * share, dtype=np.float64)
+
+
+def _switched_rate(cluster: ClusterSpec, domain: NetworkDomain) -> float:
     if domain.link == "nvlink":
         nccl = cluster.gpu.architecture.nccl
         if nccl is None:

@@ -36,8 +36,11 @@ RING_BASE_S = (6.6e-6, 14.0e-6, 8.4e-6)
 TREE_BASE_S = (6.8e-6, 14.0e-6, 8.4e-6)
 
 # hwLatencies.
+NVLINK_HOP = HopLatency(ring=(0.6e-6, 1.9e-6, 3.4e-6), tree=(0.6e-6, 1.25e-6, 4.0e-6))
 HOPS: dict[str, HopLatency] = {
-    "nvlink": HopLatency(ring=(0.6e-6, 1.9e-6, 3.4e-6), tree=(0.6e-6, 1.25e-6, 4.0e-6)),
+    "nvlink": NVLINK_HOP,
+    # RCCL's table calls AMD's mesh NVLINK too; HCCL's is not published.
+    "mesh": NVLINK_HOP,
     "pcie": HopLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),
     # NCCL has no row for two processors of one server: a hop between them goes over PCIe.
     "socket": HopLatency(ring=(1.0e-6, 2.5e-6, 5.7e-6), tree=(1.0e-6, 1.9e-6, 4.0e-6)),

@@ -31,7 +31,7 @@ def nvls_seconds(cluster: ClusterSpec, kind: Collective, size: FloatArray, shape
     nccl = cluster.gpu.architecture.nccl
     if nccl is None or nccl.nvls_share == 0.0:
         return np.full(size.shape, np.inf)
-    link = scale_up_rate(cluster) * nccl.nvls_share * shares.NVLS_SHARE
+    link = scale_up_rate(cluster, shape.intra) * nccl.nvls_share * shares.NVLS_SHARE
     if kind is not Collective.ALL_REDUCE:
         usable = (shape.inter == 1) & (shape.intra <= NVLS_MAX_RANKS)
         return np.where(usable, NVLS_HOP_S + size * (ranks - 1.0) / ranks / link, np.inf)

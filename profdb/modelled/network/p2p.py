@@ -36,7 +36,7 @@ def p2p_seconds(cluster: ClusterSpec, size_bytes: FloatArray, shape: Shape) -> F
     )
     stream = np.where(outside_server(cluster, shape), shares.NIC_STREAM_SHARE, shares.LONG_SHARE)
     outside = network_rate(cluster, one) * stream
-    inside = scale_up_rate(cluster) * shares.LONG_SHARE
+    inside = scale_up_rate(cluster, shape.intra) * shares.LONG_SHARE
     rate = np.where(across, outside, inside)
     best = np.full(size.shape, np.inf)
     for protocol in (Protocol.LL, Protocol.SIMPLE):

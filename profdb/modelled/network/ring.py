@@ -100,8 +100,10 @@ def own_chunk(cluster: ClusterSpec, shape: Shape, ring: FloatArray) -> FloatArra
     between nodes; behind a slower link Assumption: read and written once at the HBM rate.
     """
     link = cluster.domains[0].link
-    if link == "nvlink":
-        return np.where(shape.inter > 1, shares.OWN_CHUNK / scale_up_rate(cluster), shares.OWN_CHUNK / ring)
+    if link in ("nvlink", "mesh"):
+        return np.where(
+            shape.inter > 1, shares.OWN_CHUNK / scale_up_rate(cluster, shape.intra), shares.OWN_CHUNK / ring
+        )
     if link == "memory":
         return shares.OWN_CHUNK / ring
     return np.full(ring.shape, 2.0 / cluster.gpu.memory_bandwidth)

@@ -39,7 +39,7 @@ def _with_protocol(cluster: ClusterSpec, size: FloatArray, shape: Shape, protoco
     is twice the buffer out of it as well, but of two nodes: each is the other's only child, so half goes up
     and half comes down.
     """
-    inside = np.where(shape.intra > 1, scale_up_rate(cluster), np.inf)
+    inside = np.where(shape.intra > 1, scale_up_rate(cluster, shape.intra), np.inf)
     outside = network_rate(cluster, shape) * np.where(shape.inter == 2, 2.0, 1.0)
     rate = np.minimum(inside, outside) * TREE_SHARE
     if protocol is Protocol.LL:

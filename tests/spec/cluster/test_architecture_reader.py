@@ -52,8 +52,27 @@ FP8 = {
 GAINS = {"hopper": (1.75, 1.625), "blackwell": (1.75, 1.625)}
 
 
+# Of other makers (AMD's MFMA reads registers; Huawei's cube unit its own buffers, HPCA 2021): PyTorch, ScaledBlas.cpp, for gfx942
+# and gfx950; a 910B has no fp8.
+OTHERS = {
+    "cdna3": (OperandReads.WARP, (("tensor", "row"), (), True)),
+    "cdna4": (OperandReads.WARP_GROUP, (("tensor", "row", "mx"), (), True)),
+    "davinci": (OperandReads.ONCE, None),
+}
+
+
 def test_every_gpu_architecture_is_held_to_its_sources() -> None:
-    assert {*SAID, "cpu"} == set(known_architectures(ROOT))
+    assert {*SAID, *OTHERS, "cpu"} == set(known_architectures(ROOT))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_nvidia_s_alone_is_off_elsewhere(name: str) -> None:
+    """Neither NCCL's constants (NVLS among them) nor FlashAttention-2's rates, and no faster generation of it."""
+    read = read_architecture(name, root=ROOT)
+    reads, fp8 = OTHERS[name]
+    assert (read.operand_reads, astuple(read.fp8) if read.fp8 else None) == (reads, fp8)
+    assert (read.nccl, read.flash2, read.wide_tiles, read.static_tiles) == (None, None, (), False)
+    assert set(read.best_over_flash2.values()) == {1.0}
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -149,9 +168,8 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, old: str, new: str, says:
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
     root = project(tmp_path, HOPPER)
     (root / ARCHITECTURE_FOLDER / "made_up.toml").unlink()
-    with pytest.raises(
-        ConfigError, match=r"gpu.architecture = 'made_up': one of ada, ampere, blackwell, cpu, hopper, volta"
-    ):
+    known = ", ".join(sorted({*SAID, *OTHERS, "cpu"}))
+    with pytest.raises(ConfigError, match=rf"gpu.architecture = 'made_up': one of {known}"):
         read_cluster("h100-sxm", root=root)
     with pytest.raises(ConfigError, match=r"architecture: name = 'kepler': one of ada"):
         read_architecture("kepler", root=root)

@@ -10,7 +10,9 @@ How often a 16-bit tensor is read and a narrow copy of it written, from the sour
   is, in every forward. Blackwell's products read either order, so that whole-tensor scales need one copy.
 - torchao (``float8/float8_linear.py``), compiled: ``dynamic`` scaling of whole tensors and ``row`` scaling read for
   the maximum and read again to cast; inputs and weights are kept in 16 bits and cast again in the backward,
-  ``row`` casting the gradient once along rows and once along columns.
+  ``row`` casting the gradient once along rows and once along columns. With scales of rows the products of the backward, which
+  sum in full precision, are cuBLAS's of whole-tensor scales, and a pass of its own scales what they make (torchao pull request
+  1325, issue 2184), but for a gradient that the activation's backward scales in passing.
 
 A pass is priced as a copy that moves as many bytes.
 """
@@ -44,7 +46,8 @@ class Passes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and
-    over a weight (in the backward again), and whether the input is kept narrow."""
+    over a weight (in the backward again), whether the input is kept narrow, and whether what the products of the
+    backward make is scaled after them."""
 
     input: Passes
     normed_input: Passes
@@ -53,6 +56,7 @@ class Recipe:
     weight: Passes
     weight_again: Passes = Passes()
     keeps_narrow: bool = True
+    scales_gradients: bool = False
 
 
 ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
@@ -90,6 +94,7 @@ RECIPES: dict[str, Recipe] = {
         weight=SEARCHED,
         weight_again=SEARCHED,
         keeps_narrow=False,
+        scales_gradients=True,
     ),
 }
 
@@ -169,7 +174,7 @@ class Operands(Identity):
 
 
 def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """Passes before the forward product and before the backward ones. An input that another linear has
+    """Passes around the forward product and around the backward ones. An input that another linear has
     cast (``shared_input``) is not cast again."""
     t, i, o = operands.tokens, operands.inputs, operands.outputs
     entering = recipe.normed_input if operands.after_norm else recipe.input
@@ -185,7 +190,7 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
             module=operands.module,
             role=Role.CAST,
             serves=operands.role,
-            name=f"{operands.name}.cast_{what}",
+            name=f"{operands.name}.{what}",
             phase=phase,
             kernel="copy",
             rows=np.ceil(moved_bytes / copied).astype(np.int64),
@@ -201,19 +206,24 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         one = passes if precision.scale_recipe in ALONG_K else _one_copy(passes)
         return np.where(parts > 1, moved(one, np.ceil(t / parts)), moved(passes, t * 1.0))
 
+    def scaled(rows: FloatArray, wanted: bool) -> FloatArray:
+        return rows * (2.0 * wide * (recipe.scales_gradients and wanted))
+
     def behind(parts: IntArray) -> FloatArray:
         return np.where(parts > 1, moved(turned, t * 1.0), 0.0)
 
     forward = (
-        op("input", Phase.FORWARD, in_parts(entering, operands.input_parts) * own, i),
-        op("weight", Phase.FORWARD, moved(recipe.weight, i * each), o),
+        op("cast_input", Phase.FORWARD, in_parts(entering, operands.input_parts) * own, i),
+        op("cast_weight", Phase.FORWARD, moved(recipe.weight, i * each), o),
     )
     backward = (
-        op("gradient", Phase.INPUT_GRAD, in_parts(recipe.gradient, operands.gradient_parts), o),
-        op("turned_gradient", Phase.INPUT_GRAD, behind(operands.gradient_parts), o),
-        op("weight", Phase.INPUT_GRAD, moved(recipe.weight_again, i * each), o),
-        op("turned_input", Phase.WEIGHT_GRAD, behind(operands.input_parts) * own, i),
-        op("input", Phase.WEIGHT_GRAD, moved(recipe.input_again, t * own), i),
+        op("cast_gradient", Phase.INPUT_GRAD, in_parts(recipe.gradient, operands.gradient_parts), o),
+        op("cast_turned_gradient", Phase.INPUT_GRAD, behind(operands.gradient_parts), o),
+        op("cast_weight", Phase.INPUT_GRAD, moved(recipe.weight_again, i * each), o),
+        op("cast_turned_input", Phase.WEIGHT_GRAD, behind(operands.input_parts) * own, i),
+        op("cast_input", Phase.WEIGHT_GRAD, moved(recipe.input_again, t * own), i),
+        op("scale_input_gradient", Phase.INPUT_GRAD, scaled(t * 1.0, operands.role is not Role.DOWN), i),
+        op("scale_weight_gradient", Phase.WEIGHT_GRAD, scaled(i * 1.0, wanted=True), o),
     )
     return tuple(one for one in forward if one.rows.any()), tuple(one for one in backward if one.rows.any())
 

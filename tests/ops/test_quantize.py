@@ -130,3 +130,25 @@ def test_an_input_that_two_products_share_is_cast_once() -> None:
     predicted = layer(question)
     assert {"input", "gradient", "weight"} == set(per_element(predicted, "mlp.up"))
     assert not {"input"} & set(per_element(predicted, "mlp.gate"))
+
+
+@pytest.mark.parametrize(
+    ("name", "scaled"), [("attention.out", {"input": 4.0, "weight": 4.0}), ("mlp.down", {"weight": 4.0})]
+)
+def test_products_of_the_backward_are_scaled_after_them_by_rows(name: str, scaled: dict[str, float]) -> None:
+    """torchao pull request 1325: without fast accumulation cuBLAS's product of whole-tensor scales, then one pass over its
+    16-bit result, read and written; mlp.down's input gradient is scaled where the activation's backward reads it."""
+
+    def found(scaling: str) -> dict[str, float]:
+        piece = layer(asked(scaling=scaling))
+        gemm = next(op for op in piece.forward if isinstance(op, BatchedGemm) and op.name == name)
+        sizes = {"input": gemm.m[0] * gemm.k[0], "weight": gemm.k[0] * gemm.n[0]}
+        return {
+            what: float(op.bytes_moved[0]) / float(size)
+            for op in piece.backward
+            for what, size in sizes.items()
+            if isinstance(op, MemoryBound) and op.name == f"{name}.scale_{what}_gradient"
+        }
+
+    assert found("row") == pytest.approx(scaled, rel=1e-2)
+    assert found("dynamic") == {}

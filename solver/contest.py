@@ -54,7 +54,7 @@ class Entrants:
         return Entrants(
             table=table,
             pipeline=pipeline,
-            needed_bytes=table.memory.needed_bytes,
+            needed_bytes=table.needed_bytes,
             step_s=pipeline.step_s * (1.0 - ROUNDING),
             played=np.zeros(len(table.plans), dtype=np.bool_),
         )
@@ -65,7 +65,7 @@ class Entrants:
         return Entrants(
             table=table,
             pipeline=cost,
-            needed_bytes=table.memory.needed_bytes,
+            needed_bytes=table.needed_bytes,
             step_s=cost.step_s,
             played=np.ones(len(table.plans), dtype=np.bool_),
         )
@@ -131,8 +131,10 @@ class Contest:
 
     def ranked(self) -> IntArray:
         """The plans played, fastest first; ties go to the plan that needs less memory."""
-        order = np.lexsort((self.needed_bytes, self.step_s))
-        chosen: IntArray = order[self.played[order]].astype(np.int64)
+        played = np.flatnonzero(self.played)
+        chosen: IntArray = played[np.lexsort((self.needed_bytes[played], self.step_s[played]))].astype(
+            np.int64
+        )
         return chosen
 
     def groups(self) -> list[Alike]:

@@ -83,6 +83,11 @@ class Sized:
         """Memory of every plan's worst stage."""
         return self.bytes.cost.take(worst_stage(self.stages, self.bytes.cost))
 
+    @property
+    def needed_bytes(self) -> FloatArray:
+        """The least a device must have for every plan: of its worst stage."""
+        return np.maximum.reduceat(self.bytes.cost.needed_bytes, self.stages.starts)
+
 
 def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
     """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory)."""
@@ -249,22 +254,13 @@ def cost_of(table: Sized, timed: StageSeconds, ends_s: tuple[FloatArray, FloatAr
     ready = end_s + step.reduction.seconds
     last = _argmax(ready, stages)
     after = _argmax(step.update.seconds + step.gather.seconds, stages)
-    busy = per_micro.take(last).scaled(plans.num_micro)
-    whole = added(
-        [busy, step.reduction.take(last), step.update.take(after), step.gather.take(after)], len(plans)
-    )
+    after_passes = (step.reduction.take(last), step.update.take(after), step.gather.take(after))
+    whole = added([per_micro.take(last).scaled(plans.num_micro), *after_passes], len(plans))
     step_s = steps_s(table, timed, end_s)
     waiting = np.maximum(step_s - whole.seconds, 0.0)
     stage = _slowest(per_micro, stages, plans.num_micro, end_s, last)
-    shown = added(
-        [
-            per_micro.take(stage).scaled(plans.num_micro),
-            step.reduction.take(last),
-            step.update.take(after),
-            step.gather.take(after),
-        ],
-        len(plans),
-    )
+    slowest = per_micro.take(stage).scaled(plans.num_micro)
+    shown = added([slowest, *after_passes], len(plans))
     idle = np.maximum(step_s - shown.seconds, 0.0)
     hops = np.clip(end_s[last] - free_end_s[last], 0.0, idle)
     zero = np.zeros(len(plans))

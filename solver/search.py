@@ -12,6 +12,7 @@ from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
 from solver.contest import Contest, Entrants, costs
 from solver.memory.device_memory import limit_bytes, usable_bytes
+from solver.memory.memory_cost import MemoryCost
 from solver.memory.shortfall import needs_words
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
@@ -53,10 +54,11 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedTable:
-    """Plans with their cost."""
+    """Plans with their cost and the memory of their worst stages."""
 
     table: Sized
     cost: StepCost
+    memory: MemoryCost
 
 
 def search(
@@ -144,7 +146,7 @@ def _fit(
 def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
     """Answers for the rows of a table, whether they fit or not."""
     table = sized(question.model, question.job, plans, question.cluster)
-    priced = PricedTable(table=table, cost=cost_under(question, table))
+    priced = PricedTable(table=table, cost=cost_under(question, table), memory=table.memory)
     used = mfu(question.model, question.job, question.cluster, priced.cost.step_s)
     return tuple(_answer(question, priced, row, float(used[row])) for row in range(len(plans)))
 
@@ -157,7 +159,7 @@ def _answer(question: Question, priced: PricedTable, row: int, used: float) -> A
     return answer_of(
         plan,
         cost,
-        priced.table.memory.take(one),
+        priced.memory.take(one),
         used=(
             float(tokens_per_gpu_per_s(question.job, cost.step_s)[0]),
             used,
@@ -212,7 +214,7 @@ def _answers(question: Question, contest: Contest, numbers: Sequence[int]) -> di
     used = mfu(question.model, question.job, question.cluster, contest.step_s)
     found: dict[int, Answer] = {}
     for (one, rows), cost, of_one in zip(asked, costs(asked), filter(np.size, chosen), strict=True):
-        priced = PricedTable(table=one.table, cost=cost)
+        priced = PricedTable(table=one.table, cost=cost, memory=one.table.memory)
         for number, row in zip(of_one.tolist(), rows.tolist(), strict=True):
             found[number] = _answer(question, priced, row, float(used[number]))
     return found

@@ -9,9 +9,9 @@ from typing import Any
 
 # phase -> the (module, name) under which the functions are called that make it. The innermost phase has the time.
 WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
-    "profile": (("solver.opening", "held_profile"),),
+    "profile": (("solver.decision.sweep", "held_profile"),),
     "rules": (("solver.search", "enumerate_block"),),
-    "memory": (("solver.search", "sized"),),
+    "memory": (("solver.refinements.entering", "sized"),),
     "layer times": (("solver.price", "_timed_pieces"),),
     "step end": (("solver.price", "step_times"),),
     "pipeline": (("solver.price", "spans_of"), ("solver.contest", "spans_of")),

@@ -57,7 +57,7 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
         for first in range(0, share, ROWS_AT_ONCE):
             rows = ints(spread[first : first + ROWS_AT_ONCE])
             part = sized(question.model, question.job, table.take(rows), question.cluster)
-            needed_bytes.append(float(part.memory.needed_bytes.max()))
+            needed_bytes.append(float(part.needed_bytes.max()))
             steps_s.append(float(price(question.model, question.job, part, question.pricer).step_s.min()))
     return Rate(
         interleaved=interleaved,
@@ -91,8 +91,8 @@ def _parts(rows: int) -> list[IntArray]:
 
 def _fits(question: Question, plans: PlanTable, rows: IntArray) -> IntArray:
     """Those of the rows whose plans fit."""
-    memory = sized(question.model, question.job, plans.take(rows), question.cluster).memory
-    return ints(rows[memory.needed_bytes <= usable_bytes(question.cluster)])
+    table = sized(question.model, question.job, plans.take(rows), question.cluster)
+    return ints(rows[table.needed_bytes <= usable_bytes(question.cluster)])
 
 
 def _partly(plans: PlanTable, num_layers: int) -> PlanTable:

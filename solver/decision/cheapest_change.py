@@ -88,7 +88,7 @@ def _plans(question: Question, space: Space) -> Iterator[PlanTable]:
 
 def _nearest_of(question: Question, constraints: Constraints, plans: PlanTable) -> Nearest | None:
     """The nearest of a table's plans that fit the device."""
-    needed = sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
+    needed = sized(question.model, question.job, plans, question.cluster).needed_bytes
     rows = np.flatnonzero(needed <= usable_bytes(question.cluster)).astype(np.int64)
     if not rows.size:
         return None

@@ -15,7 +15,7 @@ from spec.settings.constraints import Constraints
 
 def needed_bytes(question: Question, plans: PlanTable) -> FloatArray:
     """Bytes that each plan's worst stage needs of a device."""
-    return sized(question.model, question.job, plans, question.cluster).memory.needed_bytes
+    return sized(question.model, question.job, plans, question.cluster).needed_bytes
 
 
 def entered(question: Question, plans: PlanTable) -> Entrants:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ops.groups import group_of, neighbours
+from ops.groups import KnownGroups, neighbours
 from ops.layout import Layout
 from ops.op import (
     Attention,
@@ -81,6 +81,7 @@ class Pricer:
     overlap: OverlapLosses | None = None
     copies: HostCopies | None = None
     layers: LayerSum | None = None
+    groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -121,13 +122,13 @@ class Pricer:
         nobody measured it."""
         if self.overlap is None or not isinstance(op, Comm) or op.thread_blocks:
             return None
-        group = group_of(op.axis, layout, self.domain_ranks)
+        group = self.groups.of(op.axis, layout, self.domain_ranks)
         return self.overlap.of(op.collective, op.size_bytes, group.intra, group.inter)
 
     def _crosses(self, op: Op, layout: Layout) -> BoolArray:
         if op.pieces is None or not isinstance(op, Comm):
             return INSIDE
-        return bools(group_of(op.axis, layout, self.domain_ranks).inter > 1)
+        return bools(self.groups.of(op.axis, layout, self.domain_ranks).inter > 1)
 
     def _slower(self, op: BatchedGemm | GroupedGemm | Attention, world_size: int) -> float:
         """Seconds of an operation in a step of so many GPUs over its seconds alone on a typical one."""
@@ -144,10 +145,10 @@ class Pricer:
 
     def _neighbours(self, axis: Axis, layout: Layout, size_bytes: IntArray) -> Priced:
         """A message from every member of a group to the next one, all at once."""
-        group = group_of(axis, layout, self.domain_ranks)
+        group = self.groups.of(axis, layout, self.domain_ranks)
         pair = neighbours(group, self.domain_ranks)
         middle = self.middle_ranks or self.domain_ranks
-        outer = neighbours(group_of(axis, layout, middle), middle)
+        outer = neighbours(self.groups.of(axis, layout, middle), middle)
         return self.book.p2p_s(
             P2PQuery(
                 size_bytes=np.where(group.ranks > 1, size_bytes, 0),
@@ -223,12 +224,12 @@ class Pricer:
         return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
 
     def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, Priced]:
-        group = group_of(op.axis, layout, self.domain_ranks)
+        group = self.groups.of(op.axis, layout, self.domain_ranks)
         if op.collective is Collective.P2P:
             return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
         if op.routed and not self.middle_ranks:
             return COMM_PART[op.axis], f"{op.collective.value}", exchanged(self.book, op, group)
-        outer = group_of(op.axis, layout, self.middle_ranks or self.domain_ranks)
+        outer = self.groups.of(op.axis, layout, self.middle_ranks or self.domain_ranks)
         query = CollectiveQuery(
             collective=op.collective,
             size_bytes=np.where(group.ranks > 1, op.size_bytes, 0),

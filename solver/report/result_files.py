@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 
 from solver.answer.answer import Answer
@@ -57,10 +58,19 @@ def search_record(
 
 
 def write_json(path: Path, record: dict[str, object]) -> None:
-    """Write a record, whole or not at all."""
+    """Write a record, whole or not at all; what is no finite number (days of a run that never ends) is null, as JSON has
+    no word for it."""
     with replaced_file(path) as handle:
-        json.dump(record, handle, indent=2)
+        json.dump(_finite(record), handle, indent=2, allow_nan=False)
         handle.write("\n")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def write_csv(path: Path, answers: Sequence[Answer]) -> None:

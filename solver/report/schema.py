@@ -21,6 +21,9 @@ from spec.settings.schema import (
     type_schema,
 )
 
+NEVER = ("seconds", "gpu_hours", "energy_kwh")
+"""Of a run that interruptions never let end: null."""
+
 
 def schemas() -> dict[str, Schema]:
     """Every schema by its name."""
@@ -44,7 +47,7 @@ def answer_schema() -> Schema:
         "question": table_schema(_question(), tuple(_question())),
         "explained": record_schema(Explained, {"plan": _of("plan")}),
         "goodput": record_schema(Goodput),
-        "run": record_schema(RunCost),
+        "run": record_schema(RunCost, dict.fromkeys(NEVER, type_schema(float | None))),
         "search": _search(),
         "priced": _priced(),
         "sweep": _sweep(),

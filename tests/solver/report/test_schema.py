@@ -77,6 +77,14 @@ def test_an_answer_keeps_its_schema(shape: str, tmp_path: Path, monkeypatch: pyt
     assert not held("answer").is_valid({key: value for key, value in record.items() if key != first})
 
 
+def test_a_run_that_never_ends_is_valid_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is interrupted every 4 s, with restarts of 10 minutes: no share of the time trains."""
+    record = answered(f"{COMMANDS['priced']} --goodput --mtbf_gpu_hours 0.001", tmp_path, monkeypatch)
+    assert record["goodput"]["effective"] == 0.0
+    assert [record["run"][name] for name in ("seconds", "gpu_hours", "price", "energy_kwh")] == [None] * 4
+    assert held("answer").is_valid(record)
+
+
 @pytest.mark.nightly
 def test_what_if_keeps_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = answered(f"{SEARCHED} --sensitivity", tmp_path, monkeypatch)

@@ -5,7 +5,8 @@
 A process of its own, so that what one case does to a device, its allocator or the compiler stays there. Started by
 torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall, device idle before
 and after. On a CPU they are the CPU seconds of the thread that does all the work, which other processes do not
-lengthen; only the collective is by the wall, from a barrier on.
+lengthen; only the collective is by the wall, from a barrier on. ``reference_s`` are those of kernels between the steps
+(benchmarks.gpu_steps.reference), by step, kernel and launch.
 """
 
 import json
@@ -17,10 +18,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from benchmarks.gpu_steps.case import StepCase, case_of
+from benchmarks.gpu_steps.reference import Reference
 from benchmarks.gpu_steps.training import Training
 from profiler.benchmarks.launched import OUT_OF_MEMORY
 from profiler.device import Device
@@ -65,8 +68,15 @@ def measured(case: StepCase, device: Device) -> dict[str, Any]:
         one_step(training, device)
     if device.kind == "cuda":
         torch.cuda.reset_peak_memory_stats(device.index)
-    trials = [one_step(training, device) for _ in range(case.steps)]
+    reference = Reference(case, device) if device.kind == "cpu" else None
+    trials, beside = [], []
+    for _ in range(case.steps):
+        if reference is not None:
+            beside.append(reference.seconds())
+        trials.append(one_step(training, device))
     found: dict[str, Any] = {"status": "ok", "device": device.name, "torch": torch.__version__}
+    if reference is not None:
+        found["reference_s"] = beside
     found["trials"] = {part: [trial[part] for trial in trials] for part in trials[0]}
     if device.kind == "cuda":
         found["allocated_bytes"] = torch.cuda.max_memory_allocated(device.index)
@@ -107,6 +117,8 @@ def slowest(found: dict[str, Any]) -> dict[str, Any]:
         part: [max(times) for times in zip(*(one["trials"][part] for one in everyone), strict=True)]
         for part in found["trials"]
     }
+    if "reference_s" in found:
+        found["reference_s"] = np.max([one["reference_s"] for one in everyone], axis=0).tolist()
     return found | {"trials": longest}
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from benchmarks.gpu_steps import one_row
 from benchmarks.gpu_steps.case import Shape, StepCase
 from benchmarks.gpu_steps.one_row import measured
 from benchmarks.gpu_steps.predicted import MODEL, Asking, predicted
+from benchmarks.gpu_steps.reference import LAUNCHES
 from benchmarks.gpu_steps.training import Training
 from profiler.device import Device
 from spec.parameters import num_parameters
@@ -68,6 +70,9 @@ def test_a_step_is_measured_and_predicted() -> None:
     assert found["status"] == "ok"
     assert len(found["trials"]["step_s"]) == 3
     assert all(0.0 < seconds < 10.0 for seconds in found["trials"]["step_s"])
+    # a product, an attention call and a kernel before each step, none of them the step's time
+    assert np.shape(found["reference_s"]) == (3, 3, LAUNCHES)
+    assert 0.0 < np.min(found["reference_s"]) < np.max(found["reference_s"]) < 10.0
     asking = Asking(root=gpu_step.ROOT, cluster="cpu")
     told = predicted(case, 1, asking)
     assert sum(told.parts_s.values()) == pytest.approx(told.step_s)

@@ -1,0 +1,83 @@
+"""Seven plans on four gloo processes: each trains, writes its record and its traces, and stands beside its prediction."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from run_workload import main
+from tests.runner.training.test_run import torchrun
+
+pytestmark = [pytest.mark.nightly, pytest.mark.distributed]
+
+MODEL = """source = "a toy"
+[model]
+hidden = 64
+vocab = 128
+[[model.blocks]]
+count = 2
+attention = { num_heads = 4, num_kv_heads = 4 }
+"""
+DENSE = "mlp = { ffn_hidden = 128, gated = true }\n"
+ROUTED = "moe = { num_experts = 4, topk = 2, expert_ffn_hidden = 32 }\n"
+BATCH = "[data]\nseq_len = 32\n"
+
+# The plan, and the collectives of which its first rank launches some.
+PLANS = {
+    "dp4": ("dp=4", {"all_reduce"}),
+    "tp2dp2": ("tp=2,dp=2,strategy=msp", {"all_gather", "reduce_scatter", "all_reduce"}),
+    "pp2dp2": ("pp=2,dp=2", {"p2p", "all_reduce"}),
+    "tp2pp2": ("tp=2,pp=2,strategy=msp", {"all_gather", "reduce_scatter", "p2p"}),
+    "cp2dp2": ("cp=2,dp=2", {"all_gather", "reduce_scatter", "all_reduce"}),
+    "zero3": ("dp=4,zero_stage=3,zero_size=4", {"all_gather", "reduce_scatter"}),
+    "ep2": ("dp=4,ep=2", {"all2all", "all_reduce"}),
+}
+
+
+def trained(name: str, config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    config.write_text(MODEL + (ROUTED if name == "ep2" else DENSE) + BATCH)
+    words = ["--config", str(config), "--plan", PLANS[name][0], "--micro_batches", "2", "--steps", "2"]
+    words += [
+        "--warmup",
+        "1",
+        "--dtype",
+        "fp32",
+        "--framework",
+        "fsdp",
+        "--job",
+        "context_parallel=all_gather",
+    ]
+    return torchrun(4, *words, "--json", str(folder / "step.json"), "--trace", str(folder))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_runs_logs_and_compares(name: str, tmp_path: Path) -> None:
+    config = tmp_path / "toy.toml"
+    ran = trained(name, config, tmp_path)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    traces = sorted(tmp_path.glob("*.trace.json.gz"))
+    assert len(traces) == 4
+    words = [
+        str(tmp_path / "step.json"),
+        "--config",
+        str(config),
+        "--cluster",
+        "cpu",
+        "--missing",
+        "modelled",
+    ]
+    words += ["--operations", str(traces[0]), "--json", str(tmp_path / "gap.json")]
+    assert main(["compare", *words]) == 0
+    found: dict[str, Any] = json.loads((tmp_path / "gap.json").read_text())
+    assert found["measured"]["form"] == "train"
+    operations = found["operations"]
+    assert operations["num_steps"] == 2
+    launched = [*operations["pairs"], *operations["only_ran"]]
+    kinds = {one["key"]["what"] for one in launched if one["key"]["part"] == "communication"}
+    assert PLANS[name][1] <= kinds
+    lone = [one for side in ("only_ran", "only_expected") for one in operations[side]]
+    apart = [one["label"] for one in lone if one["key"]["part"] in ("products", "attention")]
+    assert not apart or name == "ep2", apart  # experts run one after another, expected as one
+    assert operations["matched_share"] > 0.5

@@ -115,7 +115,7 @@ class StageSeconds:
 def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StageSeconds:
     """Time every stage row of the table."""
     plans, stages = table.plans, table.stages
-    times = _timed_pieces(job, table, pricer)
+    times = timed_pieces(job, table, pricer)
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
     chunk_passes = of_stages.chunk_passes(pricer.contention.sm_share)
     row_layout, on_rank = plans.layout.take(stages.plan), table.bytes.on_rank
@@ -167,7 +167,7 @@ def placed_pieces(job: JobSpec, layers: DistinctLayers) -> tuple[Piece, ...]:
     return (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), *ends)
 
 
-def _timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:
+def timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:
     """The times of placed_pieces."""
     pieces = placed_pieces(job, table.layers)
     timed = {

@@ -19,6 +19,7 @@ from solver.plans.space import Space, enumerate_block
 from solver.price import Sized, StepCost, sized
 from solver.question import Question
 from solver.question_cost import cost_under
+from solver.refinements.dealt_anew import dealt_anew
 from solver.refinements.eased import eased
 from solver.refinements.entering import entered, needed_bytes
 from spec.arrays import FloatArray, ints
@@ -108,11 +109,12 @@ def contested(
         raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
     contest = Contest(entrants, top_k, everything=everything)
     contest.decide()
-    more = eased(question, space.constraints, contest)
-    if more:
-        seen += sum(len(one.needed_bytes) for one in more)
-        contest = Contest([*contest.entrants, *more], top_k, everything=everything)
-        contest.decide()
+    for refined in (eased, dealt_anew):
+        more = refined(question, space.constraints, contest)
+        if more:
+            seen += sum(len(one.needed_bytes) for one in more)
+            contest = Contest([*contest.entrants, *more], top_k, everything=everything)
+            contest.decide()
     return contest, (seen, rejected, miss.words, began)
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from ops.op import Piece
 from ops.recompute.layers import CORE_ATTENTION, Recompute
-from solver.contest import Contest, Entrants, play
+from solver.contest import Contest, Entrants
 from solver.memory.device_memory import limit_bytes
 from solver.plans.partial_recompute import Fits, least_offloaded, least_recomputed
 from solver.plans.plan_table import PlanTable
 from solver.question import Question
-from solver.refinements.entering import entered, needed_bytes, wanted
+from solver.refinements.entering import entered, fastest_s, needed_bytes, wanted
 from solver.refinements.module_sets import least_sets, module_sets
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
 from spec.settings.constraints import Constraints
@@ -65,16 +65,8 @@ def eased(question: Question, constraints: Constraints, contest: Contest) -> lis
                 kept = wanted(question, constraints, plans)
                 if kept is not None:
                     found.append(entered(question, kept))
-                    best_s = min(best_s, _fastest_s(found[-1]))
+                    best_s = min(best_s, fastest_s(found[-1]))
     return found
-
-
-def _fastest_s(one: Entrants) -> float:
-    """The step of the plan whose bound is least, replayed."""
-    row = np.argmin(one.step_s)
-    if not one.played[row]:
-        play([(one, bools(np.arange(len(one.step_s)) == row))])
-    return float(one.step_s[row])
 
 
 def _tight(question: Question, whole: Entrants, best_s: float, fits: Fits) -> Tight | None:

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from solver.contest import Entrants
+from solver.contest import Entrants, play
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.price import sized, stage_seconds
 from solver.question import Question, drafted
 from solver.question_cost import cost_under
-from spec.arrays import BoolArray, FloatArray
+from spec.arrays import BoolArray, FloatArray, bools
 from spec.settings.constraints import Constraints
 
 
@@ -24,6 +24,14 @@ def entered(question: Question, plans: PlanTable) -> Entrants:
     if question.calibration is not None:
         return Entrants.priced(table, cost_under(question, table))
     return Entrants.of(table, stage_seconds(question.model, question.job, table, question.pricer))
+
+
+def fastest_s(one: Entrants) -> float:
+    """The step of the plan whose bound is least, replayed."""
+    row = np.argmin(one.step_s)
+    if not one.played[row]:
+        play([(one, bools(np.arange(len(one.step_s)) == row))])
+    return float(one.step_s[row])
 
 
 def keeps(question: Question, plans: PlanTable, rules: tuple[Rule, ...]) -> BoolArray:

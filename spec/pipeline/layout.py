@@ -9,6 +9,7 @@ spec.pipeline.shares.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from spec.errors import ConfigError
 
@@ -53,6 +54,22 @@ def layout_text(layers: Sequence[int], predicted: int = 0) -> str:
     rows = [{0: "", 1: "t"}.get(count, f"t*{count}") for count in layers]
     last = {0: "", 1: "m"}.get(predicted, f"m*{predicted}")
     return f"E{'|'.join(rows)}{last}L"
+
+
+def short_layout(layers: Sequence[int], predicted: int, predicting_stage: int) -> str:
+    """The layout of so many decoder layers a stage and ``predicted`` blocks on one of them; equal stages that follow each
+    other are told once."""
+
+    def letters(letter: str, count: int) -> str:
+        return {0: "", 1: letter}.get(count, f"{letter}*{count}")
+
+    blocks = [predicted if stage == predicting_stage else 0 for stage in range(len(layers))]
+    inner = [letters("t", count) + letters("m", held) for count, held in zip(layers, blocks, strict=True)]
+    text = f"E{inner[0]}|"
+    for stage, alike in groupby(inner[1:-1]):
+        times = len(list(alike))
+        text += f"{stage}|" if times == 1 else f"({stage}|)*{times}"
+    return f"{text}{inner[-1]}L"
 
 
 def _unrolled(text: str, where: str) -> str:

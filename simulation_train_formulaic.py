@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from profdb.on_demand import MeasuringDevice
     from solver.answer.answer import Answer
+    from solver.decision.sensitivity import WhatIf
     from solver.opening import Opened
 
 Value = TypeVar("Value")
@@ -174,6 +175,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     from solver.opening import open_asked
     from solver.report.asked_reasons import priced_reasons, print_reasons, print_sensitivity, reasons_asked
     from solver.report.asked_sweep import print_run, run_asked
+    from solver.report.beside import sensitivity_record
     from solver.report.result_files import write_json
     from solver.report.shown import priced, searched
     from solver.report.tables import question_lines
@@ -194,6 +196,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
         constraints=asked.constraints,
     )
     print(told, end="\n\n")
+    what_if: Sequence[WhatIf] = ()
     try:
         reasons = priced_reasons(reasons, opened)
         shown = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
@@ -201,18 +204,16 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
         record = shown.record | print_run(run, opened, answers[0])
         record |= print_reasons(reasons, opened, answers)
         if options.sensitivity:
-            record |= print_sensitivity(request, asked, opened, answers[0])
+            what_if = print_sensitivity(request, asked, opened, answers[0])
+            record |= {"sensitivity": sensitivity_record(what_if)}
     finally:
-        if opened.times.kept is not None:
-            opened.times.kept.keep()
-        if device is not None:
-            keep_measured(options, opened, device)
+        keep_learned(options, opened, device)
     if options.json:
         write_json(options.json, record)
     if options.report:
         from solver.page.asked_page import report_plans
 
-        report_plans(options, opened, shown, told)
+        report_plans(options, opened, shown, told, what_if)
     chosen = hand_on(options, opened, answers)
     runs = options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
     return 0 if runs else NOT_FEASIBLE
@@ -265,6 +266,14 @@ def measuring_device(options: argparse.Namespace) -> "MeasuringDevice":
         from profiler.on_demand import measuring_device as device_here
 
     return device_here(options.device, ROOT, 60.0 * options.measure_minutes)
+
+
+def keep_learned(options: argparse.Namespace, opened: "Opened", device: "MeasuringDevice | None") -> None:
+    """Keep what sheets were asked, and what was measured."""
+    if opened.times.kept is not None:
+        opened.times.kept.keep()
+    if device is not None:
+        keep_measured(options, opened, device)
 
 
 def keep_measured(options: argparse.Namespace, opened: "Opened", device: "MeasuringDevice") -> None:

@@ -1,8 +1,10 @@
 """The page that --report asks for, of what was printed."""
 
 import argparse
+from collections.abc import Sequence
 
 from solver.decision.obstacles import obstacles
+from solver.decision.sensitivity import WhatIf
 from solver.opening import Opened
 from solver.page.pages import Told, best_row, plans_page, sweep_page
 from solver.page.plan_sections import Ranked
@@ -13,8 +15,10 @@ from solver.report.swept import cost_line, goodput_line, replanned_table, swept_
 from solver.report.tables import question_lines
 
 
-def report_plans(options: argparse.Namespace, opened: Opened, shown: Shown, question: str) -> None:
-    """Write the page of a search or of a priced plan; ``question`` as printed."""
+def report_plans(
+    options: argparse.Namespace, opened: Opened, shown: Shown, question: str, what_if: Sequence[WhatIf] = ()
+) -> None:
+    """Write the page of a search or of a priced plan; ``question`` as printed, ``what_if`` where changes were asked about."""
     best = shown.answers[0]
     goodput, cost = judged_run(run_asked(options), opened, best)
     lines = (goodput and goodput_line(goodput), cost and cost_line(cost))
@@ -23,7 +27,7 @@ def report_plans(options: argparse.Namespace, opened: Opened, shown: Shown, ques
         notes += [
             f"Not feasible: {reason}" for reason in obstacles(opened.question, best, opened.constraints)
         ]
-    ranked = Ranked(opened=opened, answers=shown.answers, result=shown.result)
+    ranked = Ranked(opened=opened, answers=shown.answers, result=shown.result, what_if=tuple(what_if))
     told = Told(command=options.command, question=question, notes=notes)
     print(f"\nwrote {write_page(plans_page(ranked, told), options.report)}")
 

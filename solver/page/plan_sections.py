@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from solver.answer.answer import Answer
 from solver.decision.explained import Explained, explained
+from solver.decision.sensitivity import WhatIf
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import nearly_all_words
 from solver.opening import Opened
-from solver.page.content import Section, Tile
+from solver.page.content import PageTable, Section, Tile
 from solver.page.plan_plots import alike_together, breakdown_picture, memory_picture, pareto_picture
 from solver.page.plan_tables import (
     assembly_table,
@@ -21,7 +22,7 @@ from solver.page.plan_tables import (
     stages_table,
 )
 from solver.page.timeline_plot import timeline_picture
-from solver.report.beside import ties
+from solver.report.beside import WHAT_IF_HEADER, ties, what_if_cells
 from solver.report.explain import why
 from solver.report.tables import origin_words, used_line
 from solver.search import SearchResult
@@ -32,11 +33,13 @@ MOST_OF_FRONT = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """Plans of one question, best first, and the search that found them; None where one was typed."""
+    """Plans of one question, best first, the search that found them, None where one was typed, and what changes would
+    bring, where they were asked about."""
 
     opened: Opened
     answers: tuple[Answer, ...]
     result: SearchResult | None = None
+    what_if: tuple[WhatIf, ...] = ()
 
     @property
     def best(self) -> Answer:
@@ -82,6 +85,8 @@ def plan_sections(ranked: Ranked) -> list[Section]:
     sections = [*[_ranking(ranked)] * several, _breakdown(ranked, found)]
     if ranked.result is not None:
         sections.append(_front(ranked, ranked.result))
+    if ranked.what_if:
+        sections.append(_what_if(ranked))
     sections += [_memory(ranked, found), _timeline(ranked), _origins(ranked, found)]
     if ranked.result is not None:
         sections.append(_dropped(ranked.result))
@@ -127,6 +132,16 @@ def _front(ranked: Ranked, result: SearchResult) -> Section:
         pictures=(pareto_picture(front, ranked.answers, usable),),
         tables=(front_table(front, usable),),
     )
+
+
+def _what_if(ranked: Ranked) -> Section:
+    shown = PageTable(
+        caption="The best plan after one change, all else equal",
+        header=WHAT_IF_HEADER,
+        rows=what_if_cells(ranked.best, ranked.what_if),
+        words=frozenset({0, 4}),
+    )
+    return Section(anchor="what-if", title="What if", tables=(shown,))
 
 
 def _memory(ranked: Ranked, found: Explained) -> Section:

@@ -9,9 +9,9 @@ from solver.answer.believable import check_believable
 from solver.decision.explained import explained
 from solver.decision.named_plans import NamedPlan, answer_named, named_plan, priced_if_written
 from solver.decision.obstacles import obstacles
-from solver.decision.sensitivity import sensitivities
+from solver.decision.sensitivity import WhatIf, sensitivities
 from solver.opening import Opened
-from solver.report.beside import sensitivity_lines, sensitivity_record
+from solver.report.beside import sensitivity_lines
 from solver.report.reasons import compared_lines, explained_lines, why_not_lines
 from solver.report.result_files import answer_record
 from solver.request import Asked, Request
@@ -126,10 +126,10 @@ def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> 
     return record
 
 
-def print_sensitivity(request: Request, asked: Asked, opened: Opened, best: Answer) -> dict[str, object]:
-    """Print what three changes would bring; the same as plain values."""
+def print_sensitivity(request: Request, asked: Asked, opened: Opened, best: Answer) -> tuple[WhatIf, ...]:
+    """Print what three changes would bring."""
     with progress(3, "what if", "question") as bar:
         found = sensitivities(request, asked, opened, tick=bar.update)
     check_believable([one.answer for one in found if one.answer is not None], opened.source)
     print("", *sensitivity_lines(best, found), sep="\n")
-    return {"sensitivity": sensitivity_record(found)}
+    return found

@@ -61,8 +61,16 @@ def beside_record(result: SearchResult, usable_bytes: float) -> dict[str, object
     return {"ties": ties(result.best), "roomy": None if roomy is None else answer_record(roomy)}
 
 
+WHAT_IF_HEADER = ("change", "step ms", "step", "GiB", "best plan")
+
+
 def sensitivity_lines(now: Answer, found: Sequence[WhatIf]) -> list[str]:
     """What each change would bring."""
+    return ["what if", table(what_if_cells(now, found), WHAT_IF_HEADER)]
+
+
+def what_if_cells(now: Answer, found: Sequence[WhatIf]) -> list[list[str]]:
+    """The plan as it is, and the best one with each change, under WHAT_IF_HEADER."""
     rows = [
         [
             "as it is",
@@ -86,7 +94,7 @@ def sensitivity_lines(now: Answer, found: Sequence[WhatIf]) -> list[str]:
                 one.answer.plan.label(),
             ]
         )
-    return ["what if", table(rows, ("change", "step ms", "step", "GiB", "best plan"))]
+    return rows
 
 
 def sensitivity_record(found: Sequence[WhatIf]) -> list[dict[str, object]]:

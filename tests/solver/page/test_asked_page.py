@@ -91,6 +91,7 @@ def test_a_browser_shows_the_page_wide_and_narrow_in_the_light_and_in_the_dark(
 def test_a_click_on_a_columns_name_sorts_by_it(pages: Path, tmp_path: Path) -> None:
     with chromium.browser(tmp_path) as tab:
         tab.open(pages / "search" / "index.html", width=1280, dark=False)
+        assert tab.value("document.querySelectorAll('#what-if tbody tr').length") == 4
         places = tab.value(COLUMN.format(at=0))
         assert places == sorted(places)
         button = "#ranking thead th:nth-child(8) button"

@@ -135,7 +135,7 @@ def test_the_bubble_is_p_minus_1_over_m() -> None:
             predicted = super().p2p_s(query)
             return replace(predicted, seconds=0 * predicted.seconds)
 
-    model = replace(small_model(layers=8), vocab=8)
+    model = replace(small_model(layers=16), vocab=8)
     plan = Plan(strategy="mtp", preset="internevo", pp=4, num_micro=12)
     one = answer(plan, model=model, book=FreeHops())
     work = one.step_s - one.parts_s["bubble"] - one.parts_s["optimizer"]

@@ -27,6 +27,7 @@ SEARCH = [
     "--fix",
     "pp=2,cp=1",
     "--no_recompute",
+    "--sensitivity",
 ]
 SWEEP = [
     *QUESTION,
@@ -104,3 +105,14 @@ def test_a_click_on_a_columns_name_sorts_by_it(pages: Path, tmp_path: Path) -> N
         tab.click("#ranking thead th:nth-child(3) button")
         assert tab.value(COLUMN.format(at=0)) == places
         assert tab.complaints == []
+
+
+def test_a_result_that_would_lie_on_the_page_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*SEARCH, "--report", str(tmp_path), "--json", str(tmp_path / "index.html")]
+    assert main(asked) == 2
+    assert "another file than that of --json" in capsys.readouterr().err
+    (tmp_path / "index.html").mkdir()
+    assert main([*SEARCH, "--report", str(tmp_path)]) == 2
+    assert "--report: output path" in capsys.readouterr().err

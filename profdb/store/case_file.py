@@ -18,6 +18,7 @@ from typing import Any
 from profdb.cases import FAMILY_OF, Case
 from profdb.store.columns import number_limits
 from profdb.store.journal import case_from_plain
+from spec.dtypes import DTYPE_BYTES
 from spec.errors import ProfileError
 from spec.replaced_file import replaced_file
 from spec.text_file import MOST_MEASURED_BYTES, UnreadableFileError, read_file_text
@@ -74,6 +75,10 @@ def read_cases(path: Path) -> tuple[Case, ...]:
     )
 
 
+DTYPE_FIELD = "dtype"
+"""In the name of every field that holds a format."""
+
+
 def _case(path: Path, number: int, plain: Any) -> Case:
     """One entry as a case whose numbers and words are those of its family."""
     try:
@@ -96,6 +101,8 @@ def _check_values(case: Case) -> None:
         if item.name not in limits:
             if not isinstance(value, str):
                 raise ValueError(f"{item.name} = {str(value)[:40]!r}: a word")
+            if DTYPE_FIELD in item.name and value not in DTYPE_BYTES:
+                raise ValueError(f"{item.name} = {value[:40]!r}: one of {', '.join(DTYPE_BYTES)}")
             continue
         least, most = limits[item.name]
         kind = bool if item.type is bool else int

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from profdb.cases import GemmCase
 from profdb.sample import Sample
+from profdb.store.case_file import WeighedCase, write_cases
 from profdb.store.data_file import save_profile
 from profiler.journal import Journal
 from tests.fuzz.asked import Asked
@@ -32,6 +33,17 @@ VIDUR = {
     "vidur/all_reduce.csv": b",time_stats.all_reduce.median,rank,num_workers,size,collective,devices_per_node\n"
     b"0,0.05,0,8,1048576,all_reduce,8\n",
 }
+TRACE = (
+    b'{"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [\n'
+    b'{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 1.0, "dur": 90000.0},\n'
+    b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5.5, "dur": 900,'
+    b' "args": {"External id": 3, "Input Dims": [[256, 256], [256, 512]], "Input type": ["float", "float"]}},\n'
+    b'{"ph": "X", "cat": "kernel", "name": "nvjet_tst_64x8", "pid": 0, "tid": 7, "ts": 30, "dur": 700,'
+    b' "args": {"External id": 3, "stream": 7}},\n'
+    b'{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "pid": 0, "tid": 9, "ts": 800,'
+    b' "dur": 50, "args": {"Collective name": "allreduce", "In msg nelems": 64, "Group size": 2, "dtype": "Float"}}]}\n'
+)
+BY_SHEET = ("--cluster", "h100-sxm", "--missing", "modelled", "--json", "g.json")
 STEPS = b"""config,world_size,global_batch,measured_step_s,plan
 configs/7B_internlm2.py,128,4194304,6.0,"strategy=fsp,tp=2"
 configs/7B_internlm2.py,128,4194304,6.9,"strategy=fsp,tp=4"
@@ -48,6 +60,9 @@ def measurements(folder: Path) -> dict[str, Asked]:
         journal.append(Sample(case=GemmCase(m=m, k=64, n=64), trials_s=(1e-5, 2e-5)))
     journal.close()
 
+    asked = [GemmCase(m=8, k=16, n=32), GemmCase(m=16, k=16, n=32, layout="TN")]
+    write_cases(folder / "c.json", [WeighedCase(case=one, seconds=0.5) for one in asked], {"rows": 1})
+
     def take(form: str, source: str, gpu: str, files: dict[str, bytes]) -> Asked:
         words = ("import", form, source, "--gpu", gpu, "--into", "into.pt")
         return Asked(program="profdb", words=words, files=files)
@@ -63,6 +78,24 @@ def measurements(folder: Path) -> dict[str, Asked]:
             program="profdb",
             words=("merge", "a.pt", "b.pt", "--into", "c.pt"),
             files={"a.pt": small, "b.pt": small},
+        ),
+        "cases": Asked(
+            program="profile",
+            words=("--device", "cpu", "--dry_run", "--cases", "c.json", "--output", "o.pt"),
+            files={"c.json": (folder / "c.json").read_bytes()},
+        ),
+        "trace": Asked(
+            program="workload",
+            words=(
+                "compare",
+                "t.json",
+                "--config",
+                "configs/tiny_internlm2.py",
+                "--plan",
+                "micro_batch=1",
+                *BY_SHEET,
+            ),
+            files={"t.json": TRACE},
         ),
         "calibrate": Asked(
             program="calibrate", words=("--steps", "s.csv", "--out", "c.json"), files={"s.csv": STEPS}

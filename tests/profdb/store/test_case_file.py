@@ -28,6 +28,7 @@ def test_cases_of_every_family_come_back_whole_and_in_their_order(tmp_path: Path
     ("changed", "said"),
     [
         ({"m": 0}, "m = 0"),
+        ({"dtype_in": "bf17"}, "dtype_in = 'bf17': one of"),
         ({"m": 1.5}, "m = 1.5"),
         ({"m": True}, "m = True"),
         ({"m": 1 << 60}, "m = 1152921504606846976"),

@@ -48,7 +48,9 @@ class Trace:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file begins as the profiler's traces do; False for one that cannot be read."""
+    """Whether a regular file begins as the profiler's traces do; False for one that cannot be read."""
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as handle:
             start = handle.read(HEAD_BYTES)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ def test_a_log_is_no_trace(tmp_path: Path) -> None:
     path.write_text("step: 1 loss: 7.0\n")
     assert not is_trace(path)
     assert not is_trace(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe")  # nobody writes into it
+    assert not is_trace(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(

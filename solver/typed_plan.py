@@ -1,6 +1,7 @@
 """Pricing one given plan: the one written in a config, or one typed as tp=8,pp=4,..."""
 
 from math import gcd
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,15 +10,18 @@ from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import strategy_named
 from ops.strategies.sharding import Sharding
+from solver.plans.drafted import drafted
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS, WITHOUT_ORDER, Rule
-from solver.question import Question, drafted
 from solver.schedules.registry import Schedule, schedule_named
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
 from spec.pipeline.shares import Dealt, written_layout
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
+
+if TYPE_CHECKING:
+    from solver.question import Question
 
 
 def parse_plan(text: str, where: str = "--plan") -> WrittenPlan:
@@ -28,7 +32,7 @@ def parse_plan(text: str, where: str = "--plan") -> WrittenPlan:
     return WrittenPlan(**typed_values(text, typed_plan_settings(), where))
 
 
-def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
+def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
     """The plan a config writes, with the batch of the job.
 
     Raises ConfigError when the degrees do not divide the world or the batch.
@@ -83,17 +87,17 @@ def plan_of(written: WrittenPlan, question: Question, where: str) -> Plan:
     )
 
 
-def check_order(plan: Plan, question: Question, where: str) -> None:
+def check_order(plan: Plan, question: "Question", where: str) -> None:
     """Raises ConfigError for a schedule that has no order of work on the plan's stages, and so no time."""
     if plan.pp * plan.vpp == 1:
         return
-    draft = drafted(question, PlanTable.of(plan))
+    draft = drafted(question.model, question.job, question.cluster, PlanTable.of(plan))
     for rule in RULES:
         if rule.reason in WITHOUT_ORDER and not np.all(rule.keep(draft)):
             raise ConfigError(where=where, key="schedule", value=plan.schedule.value, allowed=rule.reason)
 
 
-def _layout(written: WrittenPlan, question: Question, where: str) -> str:
+def _layout(written: WrittenPlan, question: "Question", where: str) -> str:
     """The layout as written, its short forms written out; "" where there is none."""
     if not written.layout:
         return ""
@@ -125,7 +129,7 @@ def strategy_of(written: WrittenPlan, where: str, *, sequence_parallel: bool = F
     return sharding
 
 
-def _expert_ranks(written: WrittenPlan, question: Question, stage_ranks: int, where: str) -> int:
+def _expert_ranks(written: WrittenPlan, question: "Question", stage_ranks: int, where: str) -> int:
     """ep as written; 0 means as many ranks as experts and a stage's ranks allow.
 
     Raises ConfigError for more ranks than a stage has: there is no such group to price.
@@ -168,9 +172,9 @@ def _schedule(name: str, where: str) -> Schedule:
     return schedule_named(name)
 
 
-def broken_rules(question: Question, plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
+def broken_rules(question: "Question", plan: Plan, also: tuple[Rule, ...] = ()) -> tuple[str, ...]:
     """Every rule of the search, and of those ``also`` held, that the plan breaks, besides memory."""
-    draft = drafted(question, PlanTable.of(plan))
+    draft = drafted(question.model, question.job, question.cluster, PlanTable.of(plan))
     passed_over = {UNCUT, EQUAL_INSTEAD}
     if plan.stage_layout:
         passed_over |= {UNEVEN_LAYERS, UNEVEN_CHUNKS}

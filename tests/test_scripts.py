@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPTS = sorted((ROOT / "scripts").iterdir())
+SCRIPTS = sorted(path for path in (ROOT / "scripts").iterdir() if path.suffix in (".sh", ".sbatch"))
 ON_HOSTS, SBATCH = ROOT / "scripts" / "run_on_hosts.sh", ROOT / "scripts" / "run_workload.sbatch"
 HOSTILE = ("run", "a b.csv", "$(touch x)", "'; touch y #", "100%", "*")
 

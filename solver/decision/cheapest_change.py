@@ -7,11 +7,12 @@ import numpy as np
 
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.plans.constraints import ASKED, constraint_rules
+from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
 from solver.price import sized
-from solver.question import Question, drafted
+from solver.question import Question
 from spec.arrays import FloatArray
 from spec.settings.constraints import Bound, Constraints
 from spec.units import bytes_to_gib
@@ -93,7 +94,7 @@ def _nearest_of(question: Question, constraints: Constraints, plans: PlanTable) 
     if not rows.size:
         return None
     plans, needed = plans.take(rows), needed[rows]
-    draft = drafted(question, plans)
+    draft = drafted(question.model, question.job, question.cluster, plans)
     rules = constraint_rules(constraints)
     bounds: list[Bound | None] = [*constraints.bounds, *[None] * (len(rules) - len(constraints.bounds))]
     breaks = [~rule.keep(draft) for rule in rules]

@@ -4,10 +4,11 @@ import numpy as np
 
 from solver.contest import Entrants, play
 from solver.plans.constraints import constraint_rules
+from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.price import sized, stage_seconds
-from solver.question import Question, drafted
+from solver.question import Question
 from solver.question_cost import cost_under
 from spec.arrays import BoolArray, FloatArray, bools
 from spec.settings.constraints import Constraints
@@ -37,7 +38,7 @@ def fastest_s(one: Entrants) -> float:
 def keeps(question: Question, plans: PlanTable, rules: tuple[Rule, ...]) -> BoolArray:
     """Which plans keep all of the rules."""
     kept = np.ones(len(plans), dtype=np.bool_)
-    draft = drafted(question, plans)
+    draft = drafted(question.model, question.job, question.cluster, plans)
     for rule in rules:
         kept &= rule.keep(draft)
     return kept

@@ -23,9 +23,9 @@ MEMORY_BYTES = 12 * 2**30
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERED, FINDINGS, REFUSED, NOT_FEASIBLE = range(4)
-# As Python and JSON print them; what names a file or a GPU is no number.
+# As Python and JSON print them; what names a file or a GPU, or repeats a command line, is no number.
 NO_NUMBER = re.compile(r"(?<![\w'\"./-])(?<!wrote )-?(?:nan|inf|NaN|Infinity)(?![\w'\"./:-])")
-NO_NAMES = re.compile(r"samples of \S+|profile of \S+")
+NO_NAMES = re.compile(r"samples of \S+|profile of \S+|--[a-z_]+ \S+")
 PACE = re.compile(r".*plans/s.*\n|.*\"(?:seconds|search_s|plans_per_s)\".*\n")
 LONGEST_LINE = 2000
 

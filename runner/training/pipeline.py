@@ -2,7 +2,7 @@
 one micro-batch after another where there is one stage."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,9 +68,10 @@ class OneAfterAnother:
 
 @dataclass(slots=True, kw_only=True)
 class Pipelined:
-    """torch's schedule over the stages of this rank's pipeline."""
+    """torch's schedule over the stages of this rank's pipeline, ``modules``."""
 
     schedule: Any
+    modules: Sequence[nn.Module]
     first: bool
     last: bool
     losses: list[Tensor] = field(default_factory=list)
@@ -79,10 +80,15 @@ class Pipelined:
         """One step; only the ends of the pipeline look at what they are given."""
         self.losses = []
         given = (tokens,) if self.first else ()
-        if self.last:
-            self.schedule.step(*given, target=targets, losses=self.losses)
-        else:
-            self.schedule.step(*given)
+        with ExitStack() as waiting:
+            # The stage asks for the reduction itself, at its last backward; a forward that only looks for shapes must not.
+            for module in self.modules:
+                if isinstance(module, DistributedDataParallel):
+                    waiting.enter_context(module.no_sync())
+            if self.last:
+                self.schedule.step(*given, target=targets, losses=self.losses)
+            else:
+                self.schedule.step(*given)
         self.losses = [loss.detach() for loss in self.losses]
 
 
@@ -98,4 +104,4 @@ def pipelined(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Group
         schedule: Any = Schedule1F1B(chunks[0], plan.num_micro, loss_fn=loss, scale_grads=False)
     else:
         schedule = ScheduleInterleaved1F1B(chunks, plan.num_micro, loss_fn=loss, scale_grads=False)
-    return Pipelined(schedule=schedule, first=stage == 0, last=stage == plan.pp - 1)
+    return Pipelined(schedule=schedule, modules=modules, first=stage == 0, last=stage == plan.pp - 1)

@@ -209,9 +209,10 @@ def rejected_table(result: SearchResult) -> str:
 
 
 def search_line(result: SearchResult) -> str:
-    """How much was looked at, how fast."""
-    rate = result.num_seen / result.seconds
+    """How much was looked at, and how fast what is feasible was priced. Plans that a rule rejects in bulk count as
+    seen, but not in the rate."""
+    rate = result.num_priced / result.seconds
     return (
-        f"{result.num_seen:,} plans seen, {result.num_priced:,} priced in {result.seconds:.2f} s "
-        f"({rate:,.0f} plans/s)"
+        f"{result.num_seen:,} plans seen, {result.num_priced:,} feasible ones priced and the best of them proven "
+        f"in {result.seconds:.2f} s ({rate:,.0f} feasible plans/s)"
     )

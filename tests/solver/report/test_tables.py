@@ -1,10 +1,11 @@
-"""What an answer says of the question before its plans."""
+"""What an answer says of the question before its plans, and of the search after them."""
 
 from dataclasses import replace
 
 from profdb.sample import MachineFacts, ProfileDatabase
 from solver.cluster_times import ClusterTimes
-from solver.report.tables import question_lines
+from solver.report.tables import question_lines, search_line
+from solver.search import SearchResult
 from spec.presets.registry import PRESETS
 from spec.settings.job import AskedJob, job_of
 from tests.solver.flat_book import FlatBook
@@ -40,4 +41,21 @@ def test_settings_that_are_not_the_framework_s_own_are_said_as_they_are_typed() 
     assert told == (
         "settings precision.gradient=bf16, precision.linear=fp8, precision.scale_recipe=tensor, "
         "precision.scaling=current, cuda_graphs=attn+mlp"
+    )
+
+
+def test_the_rate_counts_feasible_plans_alone() -> None:
+    found = SearchResult(
+        best=(),
+        best_of_mode={},
+        pareto=(),
+        num_seen=400_000,
+        num_priced=7_000,
+        rejected={},
+        nearest_miss="",
+        seconds=2.0,
+    )
+    assert search_line(found) == (
+        "400,000 plans seen, 7,000 feasible ones priced and the best of them proven in 2.00 s "
+        "(3,500 feasible plans/s)"
     )

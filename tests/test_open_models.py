@@ -35,7 +35,10 @@ def test_a_shipped_model_is_as_large_as_its_authors_say(name: str) -> None:
     path = CONFIGS / f"{name}.json"
     billions, share, _, _ = OPEN[name]
     assert num_parameters(read_config(path).model).total / 1e9 == pytest.approx(billions, rel=share)
-    assert json.loads(path.read_text(encoding="utf-8"))["_name_or_path"].count("/") == 1
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["_name_or_path"].count("/") == 1
+    assert written["_confirmed_by"]
+    assert all(key in written for key in written.get("_unconfirmed", "model_type").split(", "))
 
 
 @pytest.mark.parametrize(

@@ -209,3 +209,12 @@ def test_a_sheet_may_say_nothing_of_the_host_but_not_without_a_source(tmp_path: 
     assert read_cluster(sheet(tmp_path, GOOD), root=ROOT).host is None
     with pytest.raises(ConfigError, match="host"):
         read_cluster(sheet(tmp_path, GOOD.replace("[node]", HOST + "[node]")), root=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("sheet", "flop_a_clock"), [("mi300x", 4 * 256 * 2), ("mi355x", 4 * 512 * 2), ("ascend-910b", 16**3 * 2)]
+)
+def test_other_makers_peaks_are_units_times_clock(sheet: str, flop_a_clock: int) -> None:
+    """Matrix units alone: 4 cores of 256 or 512 multiply-adds a compute unit (AMD), one of 16 x 16 x 16 a core (Huawei)."""
+    gpu = read_cluster(sheet, root=ROOT).gpu
+    assert gpu.peak_flops["bf16"] == pytest.approx(gpu.num_sms * flop_a_clock * gpu.boost_clock_hz, rel=1e-4)

@@ -117,7 +117,7 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     plans, stages = table.plans, table.stages
     times = timed_pieces(job, table, pricer)
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
-    chunk_passes = of_stages.chunk_passes(pricer.contention.sm_share)
+    chunk_passes = of_stages.chunk_passes(pricer.contention)
     row_layout, on_rank = plans.layout.take(stages.plan), table.bytes.on_rank
     ops = step_operations(model, job, table)
     step = step_times(pricer, job, row_layout, ops, on_rank, of_stages.stage_passes())

@@ -10,8 +10,10 @@ from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
 from ops.op import Comm, Lane, MemoryBound, Op, Ops, Owner, Phase, Piece
 from ops.roles import Module, Role
+from profdb.lookup.overlap_losses import Losses
 from solver.plans.plan_table import PlanTable
 from solver.times.across_passes import TimedPass, across_passes
+from solver.times.contention import averaged
 from solver.times.host_floor import host_shares
 from solver.times.op_times import COMPUTE_BOUND, PRODUCTS, Pricer, TimedOp
 from solver.times.overlap import exposed
@@ -37,14 +39,16 @@ class LayerBytes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """One micro-batch through one layer: waiting times forward and backward, the part of the
-    backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does), and what of
-    both passes waits for the experts' exchange, in all its parts."""
+    backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does), what of
+    both passes waits for the experts' exchange, in all its parts, and what that and products beside it lose to each other
+    (None where nobody measured it)."""
 
     forward: SumByPart
     backward: SumByPart
     weight_s: FloatArray
     forward_exchange: SumByPart
     backward_exchange: SumByPart
+    exchange_losses: Losses | None = None
 
     @property
     def products_s(self) -> FloatArray:
@@ -131,6 +135,9 @@ def layer_times(
         weight_s=tallies[2].seconds if split else np.zeros(len(layout)),
         forward_exchange=_exchange(passes[:1], len(layout)),
         backward_exchange=_exchange(passes[1:], len(layout)),
+        exchange_losses=averaged(
+            [(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one)]
+        ),
     )
 
 
@@ -176,12 +183,13 @@ ENDS = (Module.EMBEDDING, Module.HEAD, Module.LOSS)
 def _exchange(passes: list[TimedPass], rows: int) -> SumByPart:
     """What passes wait for tokens on their way to experts and back."""
     waits = [
-        share
-        for timed, shares in passes
-        for one, share in zip(timed, shares, strict=True)
-        if one.op.role in (Role.DISPATCH, Role.COMBINE) and isinstance(one.op, Comm)
+        share for timed, shares in passes for one, share in zip(timed, shares, strict=True) if _exchanges(one)
     ]
     return sum_by_part(waits, rows)
+
+
+def _exchanges(one: TimedOp) -> bool:
+    return one.op.role in (Role.DISPATCH, Role.COMBINE) and isinstance(one.op, Comm)
 
 
 def _halves(timed: list[TimedOp], shares: list[Share]) -> tuple[TimedPass, TimedPass]:

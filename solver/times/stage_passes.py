@@ -1,13 +1,15 @@
 """Times of layers added up: a micro-batch through every stage, and through every chunk of one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profdb.lookup.overlap_losses import Losses
 from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.stages import ChunkTable, StageTable
 from solver.plans.plan_table import PlanTable
+from solver.times.contention import Contention
 from solver.times.first_layer import first_layers
 from solver.times.layer_times import DistinctLayers, LayerTimes
 from solver.times.paired_passes import Exchanges, hidden_per_micro_s, pair_s
@@ -29,7 +31,7 @@ class TimedLayers:
         """One micro-batch through every stage row."""
         return self._passes(self.stages, self.stages.plan)
 
-    def chunk_passes(self, sm_share: float) -> PassTimes:
+    def chunk_passes(self, contention: Contention) -> PassTimes:
         """One micro-batch through every chunk row, alone and, where the schedule pairs them, beside another's."""
         chunks = self.stages.chunks
         plan = self.stages.plan[chunks.stage]
@@ -40,8 +42,30 @@ class TimedLayers:
         exchanges = Exchanges(
             forward_s=total([time.forward_exchange.seconds for time in self.times]),
             backward_s=total([time.backward_exchange.seconds for time in self.times]),
+            losses=self._exchange_losses(total),
         )
-        return replace(passes, pair_s=pair_s(passes, exchanges, sm_share))
+        return replace(passes, pair_s=pair_s(passes, exchanges, contention))
+
+    def _exchange_losses(self, total: Callable[[list[FloatArray]], FloatArray]) -> Losses | None:
+        """What the exchange of every row and products lose to each other, by the seconds of its pieces; None unless
+        that of all was measured."""
+        exchange_s: list[FloatArray] = [
+            time.forward_exchange.seconds + time.backward_exchange.seconds for time in self.times
+        ]
+        lost = [time.exchange_losses for time in self.times]
+        whole_s = total(exchange_s)
+        none = Losses(compute=np.zeros(1), comm=np.zeros(1))
+        if any(one is None and seconds.any() for one, seconds in zip(lost, exchange_s, strict=True)):
+            return None
+
+        def mean(shares: Sequence[FloatArray]) -> FloatArray:
+            weighed: list[FloatArray] = [
+                share * seconds for share, seconds in zip(shares, exchange_s, strict=True)
+            ]
+            return np.divide(total(weighed), whole_s, out=np.zeros_like(whole_s), where=whole_s > 0)
+
+        known = [one or none for one in lost]
+        return Losses(compute=mean([one.compute for one in known]), comm=mean([one.comm for one in known]))
 
     def per_micro(self, chunk_passes: PassTimes) -> SumByPart:
         """Forward and backward of every stage row over the micro-batches of a step, of which each copy of the model

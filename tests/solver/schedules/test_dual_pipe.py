@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.program import program
 from solver.pipeline.side_by_side import ChunkTimes, run
@@ -13,14 +14,17 @@ from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
 from solver.price import sized
+from solver.question import Question
 from solver.schedules.dual_pipe import pairs
 from solver.schedules.registry import Schedule
 from solver.schedules.work import Kind, Work
 from solver.search import price_plan, search
+from solver.times.contention import ALONE, Contention
 from solver.times.overlap import beside
 from solver.times.paired_passes import Exchanges, pair_s
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats, ints
+from spec.collectives import Collective
 from spec.errors import ExportError
 from spec.model import MoeSpec
 from spec.presets.registry import PRESETS
@@ -176,10 +180,45 @@ def test_each_exchange_hides_beside_the_other_s_compute_and_no_longer() -> None:
             weight_s=floats([2.0, 2.0]),
         )
         exchanges = Exchanges(forward_s=floats([forward_x, 0.0]), backward_s=floats([0.0, backward_x]))
-        assert pair_s(passes, exchanges, 0.0)[0] == pytest.approx(expected)
-        slower = pair_s(passes, exchanges, 0.2)[0]
+        assert pair_s(passes, exchanges, ALONE)[0] == pytest.approx(expected)
+        slower = pair_s(passes, exchanges, Contention(sm_share=0.2))[0]
         waits = beside(floats(forward_x), floats(3.0), 0.2) + beside(floats(backward_x), floats(4.0), 0.2)
         assert slower == pytest.approx(7.0 + waits[0])
+
+
+def test_pairs_lose_what_was_measured_of_exchanges_beside_products() -> None:
+    """Products lose a quarter and the exchange a half while both run: an exchange of 1 lasts 2 of the 3 s of gradients,
+    which then do 1.5, and one of 4 lasts 8 beside 4 s of forward and weight gradients, which take 16 / 3 and hide 8 / 3
+    of it."""
+    passes = PassTimes(
+        forward_s=floats([3.0, 2.0]),
+        backward_s=floats([5.0, 9.0]),
+        weight_s=floats([2.0, 2.0]),
+        products=floats([1.0, 1.0]),
+    )
+    lost = Losses(compute=floats([0.25, 0.25]), comm=floats([0.5, 0.5]))
+    exchanges = Exchanges(forward_s=floats([1.0, 0.0]), backward_s=floats([0.0, 4.0]), losses=lost)
+    told = pair_s(passes, exchanges, Contention(sm_share=0.2, static_tiles=True))
+    assert told[0] == pytest.approx(7.0 + 0.25 * 2.0 + (4.0 / 3.0 + 4.0 / 3.0))
+    # beside what holds no products nothing of that was measured: the exchange loses nothing, the rest its multiprocessors
+    bare = replace(passes, products=floats([0.0, 0.0]))
+    assert pair_s(bare, exchanges, Contention(sm_share=0.2))[0] == pytest.approx(7.0 + 0.2 * (1.0 + 4.0))
+
+
+def test_all_to_alls_measured_beside_products_change_the_price_of_pairs() -> None:
+    """Of NCCL's; kernels of DeepEP were not measured beside products."""
+    bare, plans = moe_question(), PlanTable.of(replace(PLAN, dp=4, ep=4))
+    asked = replace(bare, pricer=replace(bare.pricer, contention=Contention(sm_share=0.2)))
+    sends_once = replace(asked, job=replace(asked.job, moe_dispatcher="deepep"))
+
+    def step_s(lost: float, asked: Question = asked) -> float:
+        losses = Losses(compute=floats([lost]), comm=floats([lost]))
+        curve = SizeCurve(intra=4, inter=1, log_size=floats([20.0]), losses=losses)
+        pricer = replace(asked.pricer, overlap=OverlapLosses(curves={Collective.ALL_TO_ALL: (curve,)}))
+        return price_plan(replace(asked, pricer=pricer), plans)[0].step_s
+
+    assert step_s(0.0) < price_plan(asked, plans)[0].step_s < step_s(0.5)
+    assert step_s(0.5, sends_once) == price_plan(sends_once, plans)[0].step_s
 
 
 def moe_question():

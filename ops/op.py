@@ -222,7 +222,8 @@ class Comm(Op):
     """A collective over ``axis``; ``size_bytes`` is the whole array on one rank (spec.collectives).
 
     ``routed`` marks an all-to-all that sends less between domains than its ranks receive in all; ``thread_blocks``
-    that it runs in, 0: as many as a collective of NCCL.
+    that it runs in, 0: as many as a collective of NCCL. ``kernel`` that takes tokens to their experts in parts as unequal as
+    their routing makes them (profdb.cases.ExpertExchangeCase); "": equal parts.
     """
 
     collective: Collective
@@ -231,6 +232,7 @@ class Comm(Op):
     dtype: str = "bf16"
     routed: RoutedTokens | None = None
     thread_blocks: int = 0
+    kernel: str = ""
 
 
 Ops = tuple[Op, ...]

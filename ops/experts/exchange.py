@@ -61,14 +61,15 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     first, second = [OpKey(Module.SHARED_EXPERTS, role) if hides else None for role in (Role.UP, Role.DOWN)]
     width = moe.routed_hidden(context.model.hidden)
     copies = (rows * width).astype(np.float64)
+    kernel = "all2all" if context.job.capacity_factor(moe) is None else ""
     return Exchange(
         rows=rows,
         dispatch=sequence(
             _counted(context, moe, moved_rows(context, Role.PERMUTE, (own_rows, rows), width)),
-            _over_ranks(context, Role.DISPATCH, copies, first),
+            _over_ranks(context, Role.DISPATCH, copies, kernel, beside=first),
         ),
         combine=sequence(
-            _over_ranks(context, Role.COMBINE, copies, second),
+            _over_ranks(context, Role.COMBINE, copies, kernel, beside=second),
             moved_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
         ),
         # Rows that arrive rank by rank, gathered over etp, into the order of this rank's several experts.
@@ -87,7 +88,7 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     width = moe.routed_hidden(context.model.hidden)
     elements = (arriving * width).astype(np.float64)
     routed = RoutedTokens(elements=busiest * width, routing=routing)
-    sent = _over_ranks(context, Role.DISPATCH, elements, routed=routed)
+    sent = _over_ranks(context, Role.DISPATCH, elements, context.job.moe_dispatcher, routed=routed)
     permuted = moved_rows(context, Role.PERMUTE, (arriving, rows), width)
     # DeepEP's dispatch waits for the counts before its tokens travel; HybridEP hands them over on the device.
     early = context.job.moe_dispatcher == "deepep"
@@ -99,7 +100,7 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
         ),
         combine=sequence(
             moved_rows(context, Role.UNPERMUTE, (rows, arriving), width),
-            _over_ranks(context, Role.COMBINE, elements, routed=routed),
+            _over_ranks(context, Role.COMBINE, elements, context.job.moe_dispatcher, routed=routed),
         ),
     )
 
@@ -156,6 +157,7 @@ def _over_ranks(
     context: LayerContext,
     role: Role,
     elements: FloatArray,
+    kernel: str,
     beside: OpKey | None = None,
     routed: RoutedTokens | None = None,
 ) -> Piece:
@@ -179,6 +181,7 @@ def _over_ranks(
             size_bytes=(elements * dtype_bytes(dtype)).astype(np.int64),
             dtype=dtype,
             routed=routed,
+            kernel=kernel,
             thread_blocks=THREAD_BLOCKS.get(context.job.moe_dispatcher, 0) if routed else 0,
         )
 

@@ -1,8 +1,8 @@
 """Benchmark: tokens to the ranks of their experts and back, with parts as unequal as random routing makes them.
 
-``all2all``: rows are gathered in the order of their experts' ranks and exchanged in one all-to-all of unequal parts;
-on the way back they are exchanged and added up to their tokens (Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher,
-without the experts). ``deepep``: profiler.step_parts.deep_ep.
+``all2all``: rows in the order of their experts' ranks are exchanged in one all-to-all of unequal parts, and back
+(Megatron-Core token_dispatcher.py, MoEAlltoAllTokenDispatcher); their permutation before and after is a kernel of its own
+(ops.kernels, permute). ``deepep``: profiler.step_parts.deep_ep.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from profdb.cases import ExpertExchangeCase
 from profiler.benchmarks import torch_collectives
 from profiler.benchmarks.collectives import Place, tiling_for
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
-from profiler.benchmarks.torch_dtypes import torch_dtype
+from profiler.benchmarks.torch_dtypes import random_operand
 from profiler.ranks.world import World
 from profiler.step_parts.deep_ep import deep_ep_call
 
@@ -46,7 +46,7 @@ def chosen_experts(case: ExpertExchangeCase, rank: int) -> torch.Tensor:
 
 
 def all_to_all_call(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
-    """Rows sorted by the rank that holds their expert, and one exchange; or back, and added up."""
+    """One exchange of rows that are sorted by the rank which holds their expert; or back."""
     held = case.experts // len(place.ranks)
     counts = {
         rank: torch.bincount(chosen_experts(case, rank).flatten() // held, minlength=len(place.ranks))
@@ -55,24 +55,18 @@ def all_to_all_call(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:
     own = place.ranks.index(place.rank)
     sent_rows = counts[place.rank].tolist()
     received_rows = [int(counts[rank][own]) for rank in place.ranks]
-    order = (chosen_experts(case, place.rank).flatten() // held).argsort(stable=True)
-    token_of = (order // case.topk).to(place.where)
-    dtype = torch_dtype(case.dtype)
-    tokens = torch.randn(case.tokens, case.hidden, device=place.where).to(dtype)
-    arrived = torch.randn(sum(received_rows), case.hidden, device=place.where).to(dtype)
+    here, there = (
+        random_operand((sum(rows), case.hidden), case.dtype, place.where)
+        for rows in (sent_rows, received_rows)
+    )
 
     def dispatch() -> None:
-        torch_collectives.all_to_all_rows(
-            arrived, tokens.index_select(0, token_of), received_rows, sent_rows, place.handle
-        )
-
-    returned = torch.empty(sum(sent_rows), case.hidden, device=place.where, dtype=dtype)
+        torch_collectives.all_to_all_rows(there, here, received_rows, sent_rows, place.handle)
 
     def combine() -> None:
-        torch_collectives.all_to_all_rows(returned, arrived, sent_rows, received_rows, place.handle)
-        torch.zeros_like(tokens).index_add_(0, token_of, returned)
+        torch_collectives.all_to_all_rows(here, there, sent_rows, received_rows, place.handle)
 
-    return (dispatch if case.direction == "dispatch" else combine), "torch all_to_all_single, rows sorted"
+    return (dispatch if case.direction == "dispatch" else combine), "torch all_to_all_single, unequal parts"
 
 
 def deep_ep_exchange(case: ExpertExchangeCase, place: Place) -> tuple[Call, str]:

@@ -1,20 +1,156 @@
-"""The time of an exchange that sends a token once to each place that holds one of its experts.
+"""The time of an exchange of tokens with their experts: sent once to each place that holds one, and as it was measured.
 
 Source: DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.2) and DeepEP: a token crosses the network once for each
 domain, to the rank of the same number there, which passes it on over the scale-up links to each rank that
 wants it; both run at the same time, in one kernel.
+
+Where a profile holds exchanges (family ``expert_exchange``), their seconds over what the curves of collectives tell of as
+many bytes are a factor by size for each kernel, direction, format and group: at a measured size the exchange takes what was
+measured, between two the factor is interpolated over the logarithm of the bytes, beyond them it stays.
+
+``Assumption:`` a backward's exchange takes what the forward's of its direction does, though DeepEP's then knows its counts.
 """
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
-from ops.experts.routing import places_visited
+from ops.experts.routing import Routing, places_visited
 from ops.groups import Group
-from ops.op import Comm
-from profdb.curvebook import Book
+from ops.op import Axis, Comm, Phase, RoutedTokens
+from ops.roles import Module, Role
+from profdb.cases import ExpertExchangeCase, Family
+from profdb.curvebook import Book, CurveBook
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery
-from spec.arrays import FloatArray, IntArray
+from profdb.sample import Sample, sample_at
+from profdb.store.columns import STATUSES
+from spec.arrays import FloatArray, IntArray, bools, floats, ints
+from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
+from spec.errors import MissingCurveError
+from spec.origin import Origin
+
+ExchangeKey = tuple[str, str, str, int, int, int]
+"""Kernel, direction, format, and the group's intra, inter and siblings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorCurve:
+    """Measured over told by the logarithm of the bytes, ascending, with the spread of the trials; 1-D of one length."""
+
+    log_bytes: FloatArray
+    log_factor: FloatArray
+    relative_std: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredExchanges:
+    """The factors of what was measured."""
+
+    curves: Mapping[ExchangeKey, FactorCurve]
+
+    def applied(self, op: Comm, group: Group, told: Priced) -> Priced:
+        """``told`` of the exchange of N groups, as it was measured where it was; the others as they are."""
+        seconds, spread, origin, size, *shape = (
+            array.copy()
+            for array in np.broadcast_arrays(
+                told.seconds,
+                told.relative_std,
+                told.origin,
+                op.size_bytes,
+                group.intra,
+                group.inter,
+                group.siblings,
+            )
+        )
+        words = (op.kernel, direction(op), op.dtype)
+        for key, curve in self.curves.items():
+            here = np.all([part == wanted for part, wanted in zip(shape, key[3:], strict=True)], axis=0)
+            rows = np.flatnonzero(here & (seconds > 0.0)) if key[:3] == words else ints([])
+            asked = np.log(np.maximum(size[rows], 1))
+            within = bools((asked >= curve.log_bytes[0]) & (asked <= curve.log_bytes[-1]))
+            seconds[rows] *= np.exp(np.interp(asked, curve.log_bytes, curve.log_factor))
+            own = np.interp(asked, curve.log_bytes, curve.relative_std)
+            spread[rows] = np.where(within, own, np.hypot(own, spread[rows]))
+            beyond = np.maximum(origin[rows], int(Origin.EXTRAPOLATED))
+            origin[rows] = np.where(within, int(Origin.MEASURED), beyond)
+        return Priced(seconds=seconds, relative_std=spread, origin=origin)
+
+
+def direction(op: Comm) -> str:
+    """Which way tokens, or the gradients of a backward, go."""
+    out = (op.role is Role.DISPATCH) is not (op.phase is Phase.INPUT_GRAD)
+    return "dispatch" if out else "combine"
+
+
+def measured_exchanges(book: CurveBook) -> MeasuredExchanges | None:
+    """The factors of the book's profile; None where it has measured no exchange whose bytes its curves tell."""
+    points: dict[ExchangeKey, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for sample in _measured(book):
+        case = sample.case
+        assert isinstance(case, ExpertExchangeCase)
+        op, group = _as_operation(case)
+        with suppress(MissingCurveError):
+            told_s = float(even_s(book, op, group).seconds[0])
+            key = (case.kernel, case.direction, case.dtype, case.intra, case.inter, case.siblings)
+            spread = float(np.std(sample.trials_s)) / sample.median_s
+            points[key][float(np.log(op.size_bytes[0]))].append((np.log(sample.median_s / told_s), spread))
+    curves = {key: _curve(by_size) for key, by_size in points.items()}
+    return MeasuredExchanges(curves=curves) if curves else None
+
+
+def _curve(by_size: Mapping[float, list[tuple[float, float]]]) -> FactorCurve:
+    ordered = sorted(by_size)
+    factor, spread = np.array([np.mean(by_size[size], axis=0) for size in ordered]).T
+    return FactorCurve(log_bytes=floats(ordered), log_factor=floats(factor), relative_std=floats(spread))
+
+
+def _measured(book: CurveBook) -> Iterator[Sample]:
+    """Good samples of exchanges."""
+    table = book.profile.tables.get(Family.EXPERT_EXCHANGE)
+    if table is not None:
+        good = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
+        yield from (sample_at(table, row) for row in np.flatnonzero(good).tolist())
+
+
+def _as_operation(case: ExpertExchangeCase) -> tuple[Comm, Group]:
+    """The measured exchange as a layer of so many tokens asks for it (ops.experts.exchange)."""
+    group = Group(
+        ranks=ints(case.intra * case.inter),
+        stride=ints(1),
+        intra=ints(case.intra),
+        inter=ints(case.inter),
+        siblings=ints(case.siblings),
+        uneven=bools(np.zeros(1)),
+    )
+    routing = Routing(num_experts=case.experts, topk=case.topk)
+    once = case.kernel != "all2all"
+    copies = float(places_visited(group.ranks, routing)[0]) if once else case.topk
+    rows = int(np.ceil(case.tokens * copies))
+    routed = RoutedTokens(elements=floats(case.tokens * case.hidden), routing=routing)
+    op = Comm(
+        module=Module.MOE,
+        role=Role.DISPATCH,
+        phase=Phase.FORWARD,
+        collective=Collective.ALL_TO_ALL,
+        axis=Axis.EP,
+        size_bytes=ints(int(rows * case.hidden * dtype_bytes(case.dtype))),
+        dtype=case.dtype,
+        routed=routed if once else None,
+    )
+    return op, group
+
+
+def even_s(book: Book, op: Comm, group: Group) -> Priced:
+    """An exchange by the curves of collectives, as if its parts were equal."""
+    if op.routed is not None:
+        return exchanged(book, op, group)
+    size_bytes = np.where(group.ranks > 1, op.size_bytes, 0)
+    return book.collective_s(_query(op, size_bytes, group.intra, group.inter, group.siblings))
 
 
 def exchanged(book: Book, op: Comm, group: Group) -> Priced:

@@ -31,7 +31,7 @@ from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_pric
 from profdb.modelled.offload import host_transfer_s, host_update_s
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
-from solver.times.expert_exchange import exchanged
+from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
@@ -66,7 +66,7 @@ class Pricer:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
     ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what collectives and
-    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take.
+    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take; ``exchanges`` of tokens as they were measured.
     """
 
     book: Book
@@ -81,6 +81,7 @@ class Pricer:
     overlap: OverlapLosses | None = None
     copies: HostCopies | None = None
     layers: LayerSum | None = None
+    exchanges: MeasuredExchanges | None = None
     groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
 
     @staticmethod
@@ -99,6 +100,7 @@ class Pricer:
             overlap=overlap_losses(book.profile) if isinstance(book, CurveBook) else None,
             copies=host_copies(book.profile) if isinstance(book, CurveBook) else None,
             layers=layer_sum(book) if isinstance(book, CurveBook) else None,
+            exchanges=measured_exchanges(book) if isinstance(book, CurveBook) else None,
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -227,8 +229,10 @@ class Pricer:
         group = self.groups.of(op.axis, layout, self.domain_ranks)
         if op.collective is Collective.P2P:
             return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
-        if op.routed and not self.middle_ranks:
-            return COMM_PART[op.axis], f"{op.collective.value}", exchanged(self.book, op, group)
+        if (op.routed or op.kernel) and not self.middle_ranks:
+            told = even_s(self.book, op, group)
+            priced = self.exchanges.applied(op, group, told) if self.exchanges else told
+            return COMM_PART[op.axis], f"{op.collective.value}", priced
         outer = self.groups.of(op.axis, layout, self.middle_ranks or self.domain_ranks)
         query = CollectiveQuery(
             collective=op.collective,

@@ -113,11 +113,13 @@ def test_the_host_waits_for_the_token_counts_where_the_dispatcher_hands_them_ove
     assert [op.name for op in (*found.forward, *found.backward) if op.synchronises] == [waiting]
 
 
-def test_each_dispatcher_takes_its_own_multiprocessors() -> None:
-    """Megatron-Core transformer_config.py: moe_deepep_num_sms 20, moe_hybridep_num_sms 16."""
-    for dispatcher, blocks in (("deepep", 20), ("hybridep", 16), ("all_to_all", 0)):
-        found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher=dispatcher)))
-        assert {op.thread_blocks for op in found} == {blocks}
+def test_each_dispatcher_has_its_kernel_and_takes_its_own_multiprocessors() -> None:
+    """Megatron-Core transformer_config.py: moe_deepep_num_sms 20, moe_hybridep_num_sms 16. Parts of a capacity are equal."""
+    kernels = {"deepep": ("deepep", 20), "hybridep": ("hybridep", 16), "all_to_all": ("all2all", 0)}
+    for dispatcher, kernel in kernels.items():
+        sent = job(seq_len=SEQ, moe_dispatcher=dispatcher)
+        assert {(op.kernel, op.thread_blocks) for op in exchanges(layer(sent))} == {kernel}
+        assert {op.kernel for op in exchanges(layer(sent, capacity_factor=1.0))} == {""}
 
 
 def test_imbalance_and_capacity_scale_what_the_experts_work_on() -> None:

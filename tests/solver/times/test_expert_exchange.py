@@ -1,6 +1,7 @@
 """Deduplicated exchanges priced by hand, and their overlap."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,17 @@ from ops.experts.routing import Routing, places_visited
 from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
 from ops.roles import Module, Role
+from profdb.cases import ExpertExchangeCase
+from profdb.curvebook import CurveBook
+from profdb.sample import Sample
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.overlap import exposed
 from spec.arrays import ints
 from spec.collectives import Collective
+from spec.origin import Origin
+from tests.profdb.profiles import collective_samples, profile
 from tests.solver.flat_book import INTER_BANDWIDTH, INTRA_BANDWIDTH, FlatBook
+from tests.solver.questions import cluster
 
 ROUTING, ELEMENTS = Routing(num_experts=64, topk=8), 1_000_000
 
@@ -49,6 +56,74 @@ def test_between_domains_a_token_crosses_once() -> None:
     across = 2 * ELEMENTS * places_visited(ints(2), ROUTING)[0] / 2 / INTER_BANDWIDTH
     assert seconds(op, 16, 16) == pytest.approx(across, rel=1e-5)
     assert seconds(op, 16, 16) < seconds(replace(op, routed=None), 16, 16)
+
+
+def taken(direction: str, tokens: int, seconds: float, **changed: Any) -> Sample:
+    values: dict[str, Any] = {"hidden": 64, "experts": 64, "topk": 8, "intra": 8, "inter": 1} | changed
+    case = ExpertExchangeCase(direction=direction, tokens=tokens, **values)
+    return Sample(case=case, trials_s=(seconds,))
+
+
+def asked(role: Role, phase: Phase, tokens: int, kernel: str) -> Comm:
+    """What a layer of so many tokens of 64 channels asks for (ops.experts.exchange)."""
+    copies = 8 if kernel == "all2all" else float(places_visited(ints(8), ROUTING)[0])
+    routed = RoutedTokens(elements=np.array([tokens * 64.0]), routing=ROUTING)
+    size = ints(int(np.ceil(tokens * copies)) * 64 * 2)
+    op = replace(exchange(8), role=role, phase=phase, size_bytes=size, kernel=kernel)
+    return replace(op, routed=None if kernel == "all2all" else routed)
+
+
+def told(op: Comm, samples: list[Sample], ep: int = 8) -> TimedOp:
+    collectives = collective_samples(Collective.ALL_TO_ALL)
+    return Pricer.on(cluster(), CurveBook(profile([*collectives, *samples]))).time(op, Layout.of(8, ep=ep))
+
+
+@pytest.mark.parametrize("kernel", ["all2all", "deepep"])
+def test_an_exchange_takes_what_was_measured_of_it(kernel: str) -> None:
+    """Where it was; a backward's goes the other way, and beyond the measured sizes their factor over the curves stays."""
+    samples = [
+        taken(way, tokens, seconds * tokens, kernel=kernel)
+        for way, seconds in (("dispatch", 2e-6), ("combine", 5e-6))
+        for tokens in (1024, 4096)
+    ]
+    there, back = Role.DISPATCH, Role.COMBINE
+    ahead, behind = Phase.FORWARD, Phase.INPUT_GRAD
+    for role, phase, per_token_s in (
+        (there, ahead, 2e-6),
+        (back, ahead, 5e-6),
+        (there, behind, 5e-6),
+        (back, behind, 2e-6),
+    ):
+        for tokens in (1024, 4096):
+            found = told(asked(role, phase, tokens, kernel), samples)
+            assert found.seconds[0] == pytest.approx(per_token_s * tokens)
+            assert found.origin.tolist() == [int(Origin.MEASURED)]
+    between = told(asked(there, ahead, 2048, kernel), samples)
+    assert 2e-6 * 1024 < between.seconds[0] < 2e-6 * 4096
+    assert between.origin.tolist() == [int(Origin.MEASURED)]
+    long = asked(there, ahead, 16384, kernel)
+    factor = 2e-6 * 4096 / told(asked(there, ahead, 4096, kernel), []).seconds[0]
+    assert told(long, samples).seconds[0] == pytest.approx(factor * told(long, []).seconds[0])
+    assert told(long, samples).origin.tolist() == [int(Origin.EXTRAPOLATED)]
+
+
+def test_an_exchange_that_nobody_measured_so_keeps_the_curves_of_collectives() -> None:
+    samples = [taken("dispatch", tokens, 1.0) for tokens in (1024, 4096)]
+    op = asked(Role.DISPATCH, Phase.FORWARD, 2048, "all2all")
+    assert told(op, samples).seconds[0] > 0.1
+    others = (
+        replace(op, kernel=""),
+        replace(op, kernel="deepep"),
+        replace(op, dtype="fp8"),
+        replace(op, role=Role.COMBINE),
+    )
+    for other in others:
+        assert told(other, samples).seconds.tolist() == told(other, []).seconds.tolist()
+
+    assert told(op, samples, ep=4).seconds.tolist() == told(op, [], ep=4).seconds.tolist()
+    failed = replace(taken("dispatch", 2048, 1.0), status="failed", trials_s=())
+    modelled = replace(taken("dispatch", 2048, 1.0), origin=Origin.MODELLED)
+    assert told(op, [failed, modelled]).seconds.tolist() == told(op, []).seconds.tolist()
 
 
 def test_an_overlapped_exchange_costs_what_outlasts_the_pass() -> None:

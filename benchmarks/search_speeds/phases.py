@@ -12,7 +12,7 @@ WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "profile": (("solver.decision.sweep", "held_profile"),),
     "rules": (("solver.search", "enumerate_block"),),
     "memory": (("solver.refinements.entering", "sized"),),
-    "layer times": (("solver.price", "_timed_pieces"),),
+    "layer times": (("solver.price", "timed_pieces"),),
     "step end": (("solver.price", "step_times"),),
     "pipeline": (("solver.price", "spans_of"), ("solver.contest", "spans_of")),
     "ranking": (("solver.search", "_answered"),),

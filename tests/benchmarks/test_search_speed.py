@@ -1,13 +1,15 @@
 """The search's benchmark: what it cannot write is said first; phases add up to the search."""
 
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from benchmarks import search_speed
 from benchmarks.search_speed import ROOT
-from benchmarks.search_speeds.phases import Phases
-from benchmarks.search_speeds.questions import Timed
+from benchmarks.search_speeds.phases import WRAPPED, Phases
+from benchmarks.search_speeds.questions import QUESTIONS, Timed
 from benchmarks.search_speeds.raw_rate import feasible, raw_rate
 from solver.memory.device_memory import usable_bytes
 from solver.opening import open_question
@@ -53,3 +55,24 @@ def test_a_folder_that_is_no_calculon_is_refused(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "error: --calculon: folder = 'no/such': a checkout of calculon-ai/calculon\n"
+
+
+def test_a_question_is_measured_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function that makes a phase is there and counted, and what is counted is the search's own."""
+    for places in WRAPPED.values():
+        for module, name in places:
+            monkeypatch.setattr(import_module(module), name, getattr(import_module(module), name))
+    small = Timed(config="7B_internlm2.py", world_size=8, global_batch_tokens=1 << 16, framework="megatron")
+    monkeypatch.setitem(QUESTIONS, "small", small)
+    measured = search_speed.measure(["small"])
+    question = open_question(small.request(ROOT)).question
+    assert measured.priced == search(question, full_space(question.model, question.job)).num_priced
+    assert set(search_speed.SHOWN) == {*measured.phases_s}
+    assert min(measured.phases_s.values()) > 0.0
+    inside = {key: value for key, value in measured.phases_s.items() if key not in ("imports", "profile")}
+    # Besides the search, "other" holds the question's own files.
+    assert inside["rules"] + inside["memory"] + inside["layer times"] < measured.search_s
+    assert measured.search_s < sum(inside.values()) < measured.cpu_s
+    # Twice the plans in the same seconds are twice the rate.
+    row = search_speed.lines([asdict(measured) | {"priced": 300, "search_s": 1.5}])[1]
+    assert row.split()[3:5] == ["300", "200"]

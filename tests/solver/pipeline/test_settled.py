@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from solver.pipeline.program import program
-from solver.pipeline.settled import Timeline, added_by_a_round_s, spans_s
+from solver.pipeline.program import NONE, Program, program
+from solver.pipeline.settled import Timeline, _settling, added_by_a_round_s, spans_s
 from solver.pipeline.side_by_side import ChunkTimes, ends_side_by_side
 from solver.schedules.registry import Schedule
 from tests.solver.pipeline.plain_replay import plain_replay
@@ -18,6 +18,23 @@ SHAPES = [
     (Schedule.ZB_H2, (4, 1, 53)),
     (Schedule.DUALPIPE, (4, 1, 60)),
     (Schedule.DUALPIPE_V, (2, 2, 50)),
+]
+
+# Rounds as few as are played first, and fewer.
+SHORT = [
+    *(
+        (Schedule.ONE_F_ONE_B, (pp, vpp, rounds * pp))
+        for pp in (2, 4)
+        for vpp in (2, 3)
+        for rounds in (2, 3, 4)
+    ),
+    *(
+        (schedule, (4, 1, 4 * rounds))
+        for schedule in (Schedule.ZB_H1, Schedule.DUALPIPE)
+        for rounds in (3, 4)
+    ),
+    (Schedule.ZB_H2, (4, 1, 17)),
+    (Schedule.DUALPIPE_V, (2, 2, 8)),
 ]
 
 
@@ -90,3 +107,53 @@ def test_a_schedule_that_waits_for_itself_is_refused(monkeypatch: pytest.MonkeyP
     )
     with pytest.raises(ValueError, match="waits for itself"):
         program(Schedule.ZB_1P, (2, 1, 2))
+
+
+Name = tuple[int, int, int, int]
+
+
+def waits(one: Program, micros_later: int = 0) -> dict[Name, tuple[object, ...]]:
+    """For each piece of work (kind, stage, chunk, micro-batch) what it waits for, and whether its stage exchanges before it;
+    all as if it came so many micro-batches later."""
+    names = list(zip(one.kind, one.stage, one.chunk, one.micro + micros_later, strict=True))
+    needed = zip(one.before, *one.needs, strict=True)
+    return {
+        name: (*(None if row == NONE else names[row] for row in rows), bool(one.exchanges[rows[0]]))
+        for name, rows in zip(names, needed, strict=True)
+    }
+
+
+@pytest.mark.parametrize("waited", [False, True])
+@pytest.mark.parametrize(("schedule", "shape"), [*SHAPES, *SHORT])
+def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
+    schedule: Schedule, shape: tuple[int, int, int], waited: bool
+) -> None:
+    """The program with a round more, piece by piece: up to the last level looked at it is the same, all behind it
+    comes a round later, and what comes between is as it was a round earlier."""
+    waited = waited and shape[1] > 1 and not schedule.route.turns
+    shift = shape[0] // schedule.route.ways
+    one = program(schedule, shape, waited=waited)
+    longer = waits(program(schedule, (*shape[:2], shape[2] + shape[0]), waited=waited))
+    rows, earlier = _settling(one, shift)
+    if not len(rows):
+        assert shape[2] < 4 * shape[0]
+        return
+    assert (one.micro[rows] - one.micro[earlier] == shift).all()
+    assert all((of[rows] == of[earlier]).all() for of in (one.kind, one.stage, one.chunk))
+    names, last = list(waits(one)), one.level[rows].max()
+    before, after = waits(one), waits(one, micros_later=shift)
+    ends = {name for name, level in zip(names, one.level, strict=True) if level <= last}
+    same = {name: longer[name] for name in ends}
+    assert same == {name: before[name] for name in ends}
+    later = {
+        name: needs for name, needs, old in zip(after, after.values(), names, strict=True) if old not in ends
+    }
+    assert {name: longer[name] for name in later} == later
+    between = longer.keys() - ends - later.keys()
+    assert len(between) == len(longer) - len(before)
+    assert {name: longer[name] for name in between} == {name: after[name] for name in between}
+    # Neither what comes behind, nor the round between a round earlier, waits for work that was not looked at.
+    looked_at = set(rows.tolist()) | {NONE}
+    behind = one.level > last
+    for needed in (one.before, *one.needs):
+        assert {row for row in needed[behind].tolist() if not behind[row]} <= looked_at

@@ -89,6 +89,7 @@ def add_aiob(verb: argparse.ArgumentParser) -> None:
     """All options of ``aiob``."""
     verb.add_argument("--config", type=Path, required=True, help="model config")
     verb.add_argument("--tp", type=whole(1, MOST_GPUS), default=1, help="tensor-parallel ranks (default 1)")
+    verb.add_argument("--ep", type=whole(1, MOST_GPUS), default=1, help="expert-parallel ranks (default 1)")
     verb.add_argument(
         "--micro_batch", type=whole(1, MOST_COUNT), default=1, help="sequences a micro-batch (default 1)"
     )

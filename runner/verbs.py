@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profdb.importers.aiob import AiobRun
 from runner.compare_verb import add_compare, compare
 from runner.replay.planned import planned_work
 from runner.replay.stage_files import Typed, Work, read_work
@@ -116,7 +115,8 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     """Time the submodules of a model on this device."""
     with uninterrupted():
         from profiler.on_demand import case_measurer, measuring_device
-        from runner.replay.module_times import time_modules, write_times
+        from runner.aiob.module_cases import ModuleRun
+        from runner.aiob.module_times import time_modules, write_times
 
     config = read_config(options.config)
     seq_len = options.seq_len or config.seq_len
@@ -127,7 +127,13 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     check_outputs(
         {"--output": options.output, "--into": options.into}, folders={}, inputs={"--config": options.config}
     )
-    asked = AiobRun(model=config.model, tp=options.tp, micro_batch=options.micro_batch, seq_len=seq_len)
+    asked = ModuleRun(
+        model=config.model,
+        tp=options.tp,
+        ep=options.ep,
+        micro_batch=options.micro_batch,
+        seq_len=seq_len,
+    )
     device = measuring_device(options.device, root, float("inf"))
     if options.compile:
         device = replace(device, measure=case_measurer(options.device, compiled=True))

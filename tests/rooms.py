@@ -73,7 +73,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "settings/torch_native",
         "settings/over_megatron",
     ),
-    "runner": ("logs", "groups", "replay", "reference", "training", "traces", "comparison"),
+    "runner": ("logs", "groups", "replay", "aiob", "reference", "training", "traces", "comparison"),
 }
 MOST_FILES = 15
 

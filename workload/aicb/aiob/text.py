@@ -93,18 +93,20 @@ def aiob_times_ns(file: AiobFile, *, recompute_activations: bool = False) -> dic
     """Nanoseconds by the keys AICB uses, rounded.
 
     ``attention_*`` is the sum of the sections with "atten" in their name and ``layernorm``, ``mlp_*`` that of
-    those with "mlp" and ``layernorm2``, backward equal to forward; ``grad_forward`` and ``grad_backward`` are
-    the minimum and the average of ``param_time``; ``attention_core`` is what a recomputed core runs again: the
-    sections of attention with "flash" or "core" in their name. Other sections stand for themselves.
+    those with "mlp" and ``layernorm2``, and with "moe", of which AICB's own training files have none; backward equal to
+    forward. ``grad_forward`` and ``grad_backward`` are the minimum and the average of ``param_time``;
+    ``attention_core`` is what a recomputed core runs again: the sections of attention with "flash" or "core" in
+    their name. Other sections stand for themselves.
     ``recompute_activations`` counts sections with "flash" twice, as AICB does. A sum without any section is
     left out, so that a later look-up fails instead of finding 0.
     """
     times: dict[str, int] = {}
-    for stage, norm, word in (("attention", "layernorm", "atten"), ("mlp", "layernorm2", "mlp")):
+    halves = (("attention", "layernorm", ("atten",)), ("mlp", "layernorm2", ("mlp", "moe")))
+    for stage, norm, words in halves:
         parts = [
             time.avg_us * (2 if recompute_activations and "flash" in name else 1)
             for name, time in file.sections.items()
-            if word in name or name == norm
+            if name == norm or any(word in name for word in words)
         ]
         if parts:
             times[f"{stage}_forward"] = times[f"{stage}_backward"] = round(sum(parts) * NS_PER_US)

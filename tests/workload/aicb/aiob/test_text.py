@@ -78,6 +78,14 @@ def test_rows_find_their_time(row: str, backward: bool, expected: int) -> None:
     assert row_time_ns(aiob_times_ns(example()), row, backward=backward) == expected
 
 
+def test_what_experts_need_besides_counts_in_their_half() -> None:
+    sections = {
+        name: AiobTime(max_us=us, min_us=us, avg_us=us)
+        for name, us in {"layernorm2": 1, "moe_route_gate": 2, "moe_sort": 4, "mlp_linear_1": 8}.items()
+    }
+    assert aiob_times_ns(AiobFile(train_iter=1, sections=sections))["mlp_forward"] == 15_000
+
+
 def test_no_time_is_an_error() -> None:
     with pytest.raises(WorkloadError, match="router_forward"):
         row_time_ns(aiob_times_ns(example()), "router", backward=False)

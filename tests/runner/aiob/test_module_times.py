@@ -2,19 +2,22 @@ from pathlib import Path
 
 import pytest
 
-from profdb.cases import Case, OptimizerCase
-from profdb.importers.aiob import AiobRun
+from profdb.cases import Case, MemoryBoundCase
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import MachineFacts, Sample
 from profdb.store.data_file import load_profile
-from runner.replay.module_times import aiob_time, cases_of, time_modules, write_times
+from runner.aiob.module_cases import ModuleRun
+from runner.aiob.module_times import aiob_time, time_modules, write_times
 from spec.readers.read_config import read_config
 from workload.aicb.aiob.text import read_aiob
 from workload.workload_error import WorkloadError
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = read_config(ROOT / "configs" / "7B_llama2.py").model
-RUN = AiobRun(model=MODEL, tp=2, micro_batch=1, seq_len=4096)
+RUN = ModuleRun(model=MODEL, tp=2, seq_len=4096)
+LATENT = ModuleRun(
+    model=read_config(ROOT / "configs" / "16B_deepseek_v2_lite.toml").model, tp=2, ep=4, seq_len=1024
+)
 
 
 def device(*refused: str) -> MeasuringDevice:
@@ -36,11 +39,6 @@ def test_times_that_aicb_leaves_out() -> None:
         pytest.approx(15),
         pytest.approx(20),
     )
-
-
-def test_the_optimizer_holds_a_ranks_parameters() -> None:
-    # Llama-2-7B: 6,738,415,616 parameters
-    assert cases_of(RUN)["param_time"] == OptimizerCase(elements=3_369_207_808)
 
 
 def test_text_and_samples(tmp_path: Path) -> None:
@@ -65,3 +63,28 @@ def test_nothing_measured_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="no submodule could be measured"):
         write_times(time_modules(RUN, nothing), nothing, tmp_path / "a.txt", None)
     assert not (tmp_path / "a.txt").exists()
+
+
+def test_a_section_of_several_cases_is_their_sum_and_none_without_one_of_them(tmp_path: Path) -> None:
+    here = device("masked_softmax", "add")
+    lines = write_times(time_modules(LATENT, here), here, tmp_path / "a.txt", tmp_path / "a.pt")
+    read = read_aiob(tmp_path / "a.txt")
+    # 15 us a case: a product and the norm of the latent; a product and the core of attention
+    assert [
+        read.sections[name].avg_us
+        for name in ("attention_q_column", "attention_linear_kv_lora", "attention_kv_column", "moe_permute")
+    ] == [15, 30, 30, 15]
+    assert "moe_route_select_experts" not in read.sections
+    assert "not measured: moe_route_select_experts: not here" in lines
+    # the first layer of 27 has a dense feed-forward layer: said and kept, and not in the text of one layer
+    place = next(place for place, line in enumerate(lines) if line.startswith("layer 1 is another kind"))
+    assert [line.split()[0] for line in lines[place + 1 : place + 4]] == [
+        "mlp_linear_1",
+        "mlp_gelu",
+        "mlp_linear_2",
+    ]
+    kept = {sample.case for sample in load_profile(tmp_path / "a.pt").samples}
+    assert {
+        MemoryBoundCase(kernel="swiglu", rows=1024, width=10944 // 2, direction="forward"),
+        MemoryBoundCase(kernel="swiglu", rows=512 * 6, width=1408, direction="forward"),
+    } <= kept

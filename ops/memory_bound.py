@@ -6,7 +6,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.kernels import KERNELS
-from ops.op import MemoryBound, Ops, Phase, Piece, sequence
+from ops.op import KernelCalls, MemoryBound, Ops, Phase, Piece, sequence
 from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
 from spec.model import NormKind
@@ -16,7 +16,7 @@ from spec.parameters import norm_parameters
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel(Identity):
     """``kernel`` of ops.kernels over rows x width; ``saved_bytes`` kept for its backward and
-    ``transient_bytes`` held beside them for a moment."""
+    ``transient_bytes`` held beside them for a moment; ``stands_for`` as in MemoryBound."""
 
     kernel: str
     rows: IntArray
@@ -25,6 +25,7 @@ class Kernel(Identity):
     transient_bytes: FloatArray | float = 0.0
     parameters: int | IntArray = 0
     dtype: str = ""
+    stands_for: tuple[KernelCalls, ...] = ()
 
 
 def kernel(context: LayerContext, spec: Kernel) -> Piece:
@@ -44,6 +45,7 @@ def kernel(context: LayerContext, spec: Kernel) -> Piece:
             rows=spec.rows,
             width=width,
             dtype=dtype,
+            stands_for=spec.stands_for,
             saved_bytes=spec.saved_bytes if forward else 0.0 * spec.saved_bytes,
             transient_bytes=spec.transient_bytes + 0.0 * spec.saved_bytes
             if forward

@@ -165,8 +165,20 @@ class Attention(Op, AttentionCall[IntArray]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCalls:
+    """``times`` calls of a kernel of ops.kernels, forward, on ``rows``."""
+
+    kernel: str
+    rows: IntArray
+    times: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound(Op, KernelCall[IntArray]):
-    """A memory-bound kernel."""
+    """A memory-bound kernel. ``stands_for`` calls of others in its width and format, which move as many bytes: they tell
+    its time where they were measured."""
+
+    stands_for: tuple[KernelCalls, ...] = ()
 
     @property
     def backward(self) -> bool:

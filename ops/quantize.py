@@ -14,7 +14,8 @@ How often a 16-bit tensor is read and a narrow copy of it written, from the sour
   sum in full precision, are cuBLAS's of whole-tensor scales, and a pass of its own scales what they make (torchao pull request
   1325, issue 2184), but for a gradient that the activation's backward scales in passing.
 
-A pass is priced as a copy that moves as many bytes.
+A pass is priced as a copy that moves as many bytes, or, from 16 bits to 8, by the kernels of ops.kernels that cast so
+(``quantize``, ``quantize_transpose``) where both were measured; a search for the maximum before is a read.
 """
 
 from dataclasses import dataclass, replace
@@ -23,9 +24,9 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.kernels import bytes_moved_per_element
-from ops.op import MemoryBound, Op, Phase
+from ops.op import KernelCalls, MemoryBound, Op, Phase
 from ops.roles import Identity, Role
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.job import Precision
 
@@ -41,6 +42,26 @@ class Passes:
     def bytes_per_element(self, wide: float, narrow: float) -> float:
         """Bytes through memory for one element."""
         return self.reads * wide + (self.writes + self.narrow_reads) * narrow
+
+
+def cast_calls(
+    passes: Passes, rows: IntArray, times: FloatArray, precision: Precision
+) -> tuple[KernelCalls, ...]:
+    """The kernels of casting ``rows`` from 16 bits to 8, ``times`` over; () for other formats and for what casts nothing.
+
+    Two copies are one kernel's where the tensor is read for them once, beside a search for its maximum, else one's each."""
+    widths = (dtype_bytes(precision.activation), dtype_bytes(precision.linear))
+    if widths != (2.0, 1.0) or passes.narrow_reads or not passes.reads or not passes.writes:
+        return ()
+    apart = passes.writes if passes.reads > MOST_READS_OF_ONE else 1.0
+    kernel = "quantize" if passes.writes == apart else "quantize_transpose"
+    searched: IntArray = np.ceil(rows * (passes.reads - apart) / 2.0).astype(np.int64)
+    cast = KernelCalls(kernel=kernel, rows=rows, times=times * apart)
+    return (cast, KernelCalls(kernel="copy", rows=searched, times=times)) if searched.any() else (cast,)
+
+
+MOST_READS_OF_ONE = 2.0
+"""For the maximum and to cast: what is read more often is cast by two kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +205,9 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
     wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
     turned = turned_after_gather(precision)
 
-    def op(what: str, phase: Phase, moved_bytes: FloatArray, width: IntArray) -> MemoryBound:
+    def op(
+        what: str, phase: Phase, moved_bytes: FloatArray, width: IntArray, calls: tuple[KernelCalls, ...] = ()
+    ) -> MemoryBound:
         copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
         return MemoryBound(
             module=operands.module,
@@ -196,15 +219,26 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
             rows=np.ceil(moved_bytes / copied).astype(np.int64),
             width=width,
             dtype=precision.activation,
+            stands_for=calls,
         )
 
     def moved(passes: Passes, rows: FloatArray) -> FloatArray:
         return rows * passes.bytes_per_element(wide, narrow)
 
+    def of_part(passes: Passes) -> Passes:
+        return passes if precision.scale_recipe in ALONG_K else _one_copy(passes)
+
     def in_parts(passes: Passes, parts: IntArray) -> FloatArray:
         """Where each rank casts its own part for a gather, along rows alone if columns are turned behind it."""
-        one = passes if precision.scale_recipe in ALONG_K else _one_copy(passes)
-        return np.where(parts > 1, moved(one, np.ceil(t / parts)), moved(passes, t * 1.0))
+        return np.where(parts > 1, moved(of_part(passes), np.ceil(t / parts)), moved(passes, t * 1.0))
+
+    def calls(passes: Passes, parts: IntArray, once: float) -> tuple[KernelCalls, ...]:
+        """The kernels of that; ``once`` 0: another linear has cast it."""
+        whole = (parts == 1) * once
+        return (
+            *cast_calls(passes, t, whole, precision),
+            *cast_calls(of_part(passes), ceil_div(t, parts), once - whole, precision),
+        )
 
     def scaled(rows: FloatArray, wanted: bool) -> FloatArray:
         return rows * (2.0 * wide * (recipe.scales_gradients and wanted))
@@ -213,15 +247,45 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         return np.where(parts > 1, moved(turned, t * 1.0), 0.0)
 
     forward = (
-        op("cast_input", Phase.FORWARD, in_parts(entering, operands.input_parts) * own, i),
-        op("cast_weight", Phase.FORWARD, moved(recipe.weight, i * each), o),
+        op(
+            "cast_input",
+            Phase.FORWARD,
+            in_parts(entering, operands.input_parts) * own,
+            i,
+            calls(entering, operands.input_parts, own),
+        ),
+        op(
+            "cast_weight",
+            Phase.FORWARD,
+            moved(recipe.weight, i * each),
+            o,
+            cast_calls(recipe.weight, i, each, precision),
+        ),
     )
     backward = (
-        op("cast_gradient", Phase.INPUT_GRAD, in_parts(recipe.gradient, operands.gradient_parts), o),
+        op(
+            "cast_gradient",
+            Phase.INPUT_GRAD,
+            in_parts(recipe.gradient, operands.gradient_parts),
+            o,
+            calls(recipe.gradient, operands.gradient_parts, 1.0),
+        ),
         op("cast_turned_gradient", Phase.INPUT_GRAD, behind(operands.gradient_parts), o),
-        op("cast_weight", Phase.INPUT_GRAD, moved(recipe.weight_again, i * each), o),
+        op(
+            "cast_weight",
+            Phase.INPUT_GRAD,
+            moved(recipe.weight_again, i * each),
+            o,
+            cast_calls(recipe.weight_again, i, each, precision),
+        ),
         op("cast_turned_input", Phase.WEIGHT_GRAD, behind(operands.input_parts) * own, i),
-        op("cast_input", Phase.WEIGHT_GRAD, moved(recipe.input_again, t * own), i),
+        op(
+            "cast_input",
+            Phase.WEIGHT_GRAD,
+            moved(recipe.input_again, t * own),
+            i,
+            cast_calls(recipe.input_again, t, own + 0.0 * each, precision),
+        ),
         op("scale_input_gradient", Phase.INPUT_GRAD, scaled(t * 1.0, operands.role is not Role.DOWN), i),
         op("scale_weight_gradient", Phase.WEIGHT_GRAD, scaled(i * 1.0, wanted=True), o),
     )

@@ -18,10 +18,10 @@ from ops.context import LayerContext
 from ops.experts.exchange import moved_rows
 from ops.kernels import bytes_moved_per_element
 from ops.memory_bound import Kernel, kernel
-from ops.op import Piece, sequence
-from ops.quantize import Passes, recipe_of
+from ops.op import KernelCalls, Piece, sequence
+from ops.quantize import Passes, cast_calls, recipe_of
 from ops.roles import Module, Role
-from spec.arrays import IntArray
+from spec.arrays import IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 
 
@@ -63,7 +63,9 @@ def _cast(context: LayerContext, product: Role, shared: ExpertRows, passes: Pass
     copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
     apart = np.ones_like(shared.experts) if precision.scaling == "delayed" else shared.experts
     rows = np.ceil(shared.rows * moved / copied / apart).astype(np.int64)
-    piece = _repeated(_copy(context, product, "", rows, shared.width), apart)
+    each = ceil_div(shared.rows, apart)
+    calls = cast_calls(passes, each, np.ones(len(each)), precision)
+    piece = _repeated(_copy(context, product, "", rows, shared.width, calls), apart)
     if precision.scale_recipe != "tensor" or precision.scaling == "delayed":
         return piece
     one = np.ones_like(shared.rows)
@@ -71,7 +73,14 @@ def _cast(context: LayerContext, product: Role, shared: ExpertRows, passes: Pass
     return sequence(_repeated(_copy(context, product, name, one, one), SCALE_KERNELS * apart), piece)
 
 
-def _copy(context: LayerContext, product: Role, name: str, rows: IntArray, width: IntArray) -> Piece:
+def _copy(
+    context: LayerContext,
+    product: Role,
+    name: str,
+    rows: IntArray,
+    width: IntArray,
+    calls: tuple[KernelCalls, ...] = (),
+) -> Piece:
     return kernel(
         context,
         Kernel(
@@ -83,6 +92,7 @@ def _copy(context: LayerContext, product: Role, name: str, rows: IntArray, width
             rows=rows,
             width=width,
             saved_bytes=np.zeros(len(rows)),
+            stands_for=calls,
         ),
     )
 

@@ -21,6 +21,7 @@ from ops.op import (
 )
 from ops.roles import Role
 from profdb.curvebook import Book, CurveBook
+from profdb.lookup.cast_kernels import called_s, casts_measured
 from profdb.lookup.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copies
 from profdb.lookup.layer_sum import LayerSum, layer_sum
 from profdb.lookup.op_queries import attention_query, own_s
@@ -66,7 +67,7 @@ class Pricer:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
     ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what collectives and
-    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take; ``exchanges`` of tokens as they were measured.
+    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take; ``exchanges`` of tokens as they were measured; ``casts``: their own kernels were.
     """
 
     book: Book
@@ -82,6 +83,7 @@ class Pricer:
     copies: HostCopies | None = None
     layers: LayerSum | None = None
     exchanges: MeasuredExchanges | None = None
+    casts: bool = False
     groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
 
     @staticmethod
@@ -101,6 +103,7 @@ class Pricer:
             copies=host_copies(book.profile) if isinstance(book, CurveBook) else None,
             layers=layer_sum(book) if isinstance(book, CurveBook) else None,
             exchanges=measured_exchanges(book) if isinstance(book, CurveBook) else None,
+            casts=casts_measured(book),
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -179,6 +182,8 @@ class Pricer:
                 part, family = "grouped_gemm", "grouped_gemm"
             case MemoryBound():
                 part, family = "memory_bound", "memory_bound"
+                if op.stands_for and self.casts:
+                    return part, family, called_s(self.book, op)
             case _:
                 part, family = "optimizer", "optimizer"
         priced = own_s(self.book, op)

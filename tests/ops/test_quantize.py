@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
 from ops.op import BatchedGemm, MemoryBound, Phase, Piece
+from ops.roles import Module
+from spec.arrays import ints
 from spec.job import JobSpec
+from spec.model import MoeSpec
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
@@ -152,3 +156,46 @@ def test_products_of_the_backward_are_scaled_after_them_by_rows(name: str, scale
 
     assert found("row") == pytest.approx(scaled, rel=1e-2)
     assert found("dynamic") == {}
+
+
+@pytest.mark.parametrize("scaling", ["delayed", "current", "block", "dynamic", "row"])
+def test_the_kernels_that_a_copy_stands_for_move_its_bytes(scaling: str) -> None:
+    """Of a rank alone, of experts, and of a part that is gathered afterwards; what only turns or scales casts nothing."""
+    question = asked(scaling=scaling, casts_every_forward=True)
+    dense = small_model()
+    run = dense.blocks[0]
+    moe = MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512)
+    routed = replace(dense, blocks=(replace(run, block=replace(run.block, mlp=None, moe=moe)),))
+    parts = written(dense, question, "msp", Layout.of(4, tp=ints([1, 4]))).blocks[0]
+    experts = written(routed, question, "mtp", Layout.of(4)).blocks[0]
+    copies = [op for piece in (layer(question), parts, experts) for op in (*piece.forward, *piece.backward)]
+    cast = [op for op in copies if isinstance(op, MemoryBound) and op.stands_for]
+    assert {Module.MOE, Module.MLP, Module.ATTENTION} == {op.module for op in cast}
+    for op in cast:
+        moved = sum(
+            bytes_moved_per_element(call.kernel, backward=False, dtype="bf16")
+            * call.rows
+            * op.width
+            * call.times
+            * op.repeat
+            for call in op.stands_for
+        )
+        assert moved == pytest.approx(op.bytes_moved, rel=1e-2)
+    wide = layer(asked(scaling=scaling, linear="fp4"))
+    assert not any(op.stands_for for op in wide.forward if isinstance(op, MemoryBound))
+
+
+def test_one_kernel_writes_both_copies_unless_each_is_searched_for_its_own_scales() -> None:
+    def kernels(scaling: str, what: str) -> list[tuple[str, float]]:
+        piece = layer(asked(scaling=scaling, casts_every_forward=True))
+        op = next(
+            op
+            for op in (*piece.forward, *piece.backward)
+            if isinstance(op, MemoryBound) and op.name == f"mlp.down.cast_{what}"
+        )
+        return [(call.kernel, float(call.times[0])) for call in op.stands_for if call.times.any()]
+
+    assert kernels("delayed", "gradient") == [("quantize_transpose", 1.0)]
+    assert kernels("current", "gradient") == [("quantize_transpose", 1.0), ("copy", 1.0)]
+    assert kernels("dynamic", "input") == [("quantize", 1.0), ("copy", 1.0)]
+    assert kernels("row", "gradient") == [("quantize", 2.0), ("copy", 1.0)]

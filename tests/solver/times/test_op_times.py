@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ops.layout import Layout
-from ops.op import Axis, Comm, HostTransfer, Phase
+from ops.op import Axis, Comm, HostTransfer, KernelCalls, MemoryBound, Phase
 from ops.roles import Module, Role
-from profdb.cases import HostCopyCase, OverlapCase
+from profdb.cases import HostCopyCase, MemoryBoundCase, OverlapCase
 from profdb.curvebook import CurveBook
 from profdb.sample import ProfileDatabase, Sample
 from solver.cluster_times import OtherNetwork
@@ -88,3 +89,38 @@ def test_copies_to_the_host_take_what_was_measured_else_what_the_sheet_says() ->
     # alone on its node, and nobody measured that
     assert copied(there, samples, world=1).origin.tolist() == [int(Origin.MODELLED)]
     assert copied(there, []).origin.tolist() == [int(Origin.MODELLED)]
+
+
+def test_a_cast_takes_what_its_own_kernels_do_where_both_were_measured() -> None:
+    """A read to search, then one kernel for both copies: 1 s for its rows and the copy's time for the read."""
+    one = np.ones(1)
+    calls = (
+        KernelCalls(kernel="quantize_transpose", rows=ints(1024), times=2.0 * one),
+        KernelCalls(kernel="copy", rows=ints(512), times=one),
+    )
+    op = MemoryBound(
+        module=Module.MLP,
+        role=Role.CAST,
+        phase=Phase.INPUT_GRAD,
+        kernel="copy",
+        rows=ints(1536),
+        width=ints(4096),
+        stands_for=calls,
+    )
+
+    def of(kernel: str, seconds: float) -> list[Sample]:
+        cases = (
+            MemoryBoundCase(kernel=kernel, direction="forward", rows=rows, width=4096)
+            for rows in (512, 1024, 2048)
+        )
+        return [Sample(case=case, trials_s=(seconds * case.rows / 1024,)) for case in cases]
+
+    copied, both = of("copy", 0.25), [*of("quantize", 0.5), *of("quantize_transpose", 1.0)]
+    found = pricer([*copied, *both]).time(op, LAYOUT)
+    assert found.seconds[0] == pytest.approx(2.0 * 1.0 + 0.125, rel=1e-3)
+    assert found.origin[0] == int(Origin.MEASURED)
+    alone = pricer(copied).time(op, LAYOUT).seconds[0]
+    assert alone == pytest.approx(0.25 * 1.5, rel=0.05)
+    modelled = [replace(sample, origin=Origin.MODELLED) for sample in both]
+    for more in (both[:3], both[3:], modelled):
+        assert pricer([*copied, *more]).time(op, LAYOUT).seconds[0] == alone

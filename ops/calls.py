@@ -10,6 +10,7 @@ sizes, and a call with one of 0 does nothing.
 """
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 Count = TypeVar("Count")
@@ -91,21 +92,25 @@ class KernelCall(Generic[Count]):
     dtype: str = "bf16"
 
 
+@cache
 def number_names(call: type) -> tuple[str, ...]:
     """The numbers of a declaration, in order."""
     return tuple(field.name for field in fields(call) if field.type is Count)
 
 
+@cache
 def size_names(call: type) -> tuple[str, ...]:
     """The numbers that are never 0 in a call that does something."""
     return tuple(field.name for field in fields(call) if field.type is Count and field.default != 0)
 
 
+@cache
 def label_names(call: type) -> tuple[str, ...]:
     """The words of a declaration, in order."""
     return tuple(field.name for field in fields(call) if field.type is str)
 
 
+@cache
 def flag_names(call: type) -> tuple[str, ...]:
     """The flags of a declaration, in order."""
     return tuple(field.name for field in fields(call) if field.type is bool)
@@ -113,4 +118,9 @@ def flag_names(call: type) -> tuple[str, ...]:
 
 def declared(call: type, view: object) -> dict[str, Any]:
     """The fields of a declaration with a view's values, to make another view of them."""
-    return {field.name: getattr(view, field.name) for field in fields(call)}
+    return {name: getattr(view, name) for name in _names(call)}
+
+
+@cache
+def _names(call: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(call))

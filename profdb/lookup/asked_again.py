@@ -37,8 +37,7 @@ class Answers:
 
 def key_of(query: Query) -> Key:
     """All words and numbers of a question."""
-    numbers = query.numeric_names()
-    words = (getattr(query, name) for name in query.__dataclass_fields__ if name not in numbers)
+    words = (getattr(query, name) for name in query.word_names())
     return type(query), query.size, *words, *(_bytes(column) for column in query.columns().values())
 
 

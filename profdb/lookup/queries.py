@@ -6,6 +6,7 @@ query: they choose the curve, the numbers choose the point on it.
 """
 
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Query:
     def __post_init__(self) -> None:
         """Broadcast the numeric fields; ConfigError for a length mismatch or a negative number."""
         arrays = {name: ints(getattr(self, name)) for name in self.numeric_names()}
-        lengths = {array.shape[0] for array in arrays.values()}
+        lengths = {len(array) for array in arrays.values()}
         size = max(lengths - {1}, default=1)
         if lengths - {1, size}:
             shapes = ", ".join(f"{name} {array.shape[0]}" for name, array in arrays.items())
@@ -39,21 +40,36 @@ class Query:
                 raise ConfigError(
                     where=type(self).__name__, key=name, value=int(array.min()), allowed="0 or more"
                 )
-            object.__setattr__(self, name, np.broadcast_to(array, (size,)))
+            object.__setattr__(self, name, array if len(array) == size else np.broadcast_to(array, (size,)))
 
     @classmethod
     def numeric_names(cls) -> tuple[str, ...]:
         """Names of the numeric fields, in order of declaration."""
-        return tuple(field.name for field in fields(cls) if field.type in (Count, IntLike))
+        own: type = cls
+        return _names(own)[0]
+
+    @classmethod
+    def word_names(cls) -> tuple[str, ...]:
+        """Names of the other fields, in order of declaration."""
+        own: type = cls
+        return _names(own)[1]
 
     def columns(self) -> dict[str, IntArray]:
         """Numeric fields by name, each a 1-D int64 array of length ``size``."""
-        return {name: ints(getattr(self, name)) for name in self.numeric_names()}
+        # Arrays since __post_init__, whatever they were given as.
+        return {name: getattr(self, name) for name in self.numeric_names()}
 
     @property
     def size(self) -> int:
         """How many shapes are asked for (N)."""
-        return int(ints(getattr(self, self.numeric_names()[0])).shape[0])
+        return len(getattr(self, self.numeric_names()[0]))
+
+
+@cache
+def _names(query: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The numeric fields of a query, and the others."""
+    numeric = tuple(field.name for field in fields(query) if field.type in (Count, IntLike))
+    return numeric, tuple(field.name for field in fields(query) if field.name not in numeric)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 import contextlib
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ops.groups import KnownGroups, neighbours
 from ops.layout import Layout
@@ -40,6 +42,8 @@ from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
+
+Number = TypeVar("Number", bound=np.generic)
 
 INSIDE = bools(np.zeros(1))
 
@@ -115,9 +119,9 @@ class Pricer:
             op=op,
             part=part,
             family=family,
-            seconds=np.broadcast_to(priced.seconds, (rows,)) * op.repeat * slower,
-            relative_std=np.broadcast_to(priced.relative_std, (rows,)),
-            origin=np.broadcast_to(priced.origin, (rows,)),
+            seconds=_of_rows(priced.seconds, rows) * op.repeat * slower,
+            relative_std=_of_rows(priced.relative_std, rows),
+            origin=_of_rows(priced.origin, rows),
             crosses=self._crosses(op, layout),
             losses=self.losses(op, layout),
         )
@@ -272,6 +276,11 @@ COMM_PART: dict[Axis, str] = {
     Axis.ZERO_REPLICATE: "dp_comm",
     Axis.EMBEDDING: "dp_comm",
 }
+
+
+def _of_rows(values: NDArray[Number], rows: int) -> NDArray[Number]:
+    """One number for each row."""
+    return values if len(values) == rows else np.broadcast_to(values, (rows,))
 
 
 def nothing(rows: int) -> Priced:

@@ -202,10 +202,13 @@ class Update(Op):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedTokens:
     """What an exchange carries that sends a token once to each place that holds one of its experts:
-    ``elements`` of a rank's own tokens."""
+    ``elements`` of a rank's own tokens, and beside them ``weight_bytes`` of its tokens' probabilities, of
+    which ``weights_of_domain`` sends each domain those of its own experts only."""
 
     elements: FloatArray
     routing: Routing
+    weight_bytes: FloatArray | float = 0.0
+    weights_of_domain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

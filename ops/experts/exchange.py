@@ -14,7 +14,7 @@ from ops.context import LayerContext
 from ops.experts.load import busiest_share
 from ops.experts.routing import Routing, places_visited
 from ops.memory_bound import Kernel, kernel
-from ops.op import Axis, Comm, Lane, Phase, Piece, RoutedTokens, sequence
+from ops.op import Axis, Comm, Lane, Op, Phase, Piece, RoutedTokens, sequence
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
@@ -89,6 +89,7 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     elements = (arriving * width).astype(np.float64)
     routed = RoutedTokens(elements=busiest * width, routing=routing)
     sent = _over_ranks(context, Role.DISPATCH, elements, context.job.moe_dispatcher, routed=routed)
+    sent = _with_probabilities(context, sent, busiest)
     permuted = moved_rows(context, Role.PERMUTE, (arriving, rows), width)
     # DeepEP's dispatch waits for the counts before its tokens travel; HybridEP hands them over on the device.
     early = context.job.moe_dispatcher == "deepep"
@@ -102,6 +103,36 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
             moved_rows(context, Role.UNPERMUTE, (rows, arriving), width),
             _over_ranks(context, Role.COMBINE, elements, context.job.moe_dispatcher, routed=routed),
         ),
+    )
+
+
+def probability_bytes(dispatcher: str, routing: Routing, *, back: bool = False) -> int:
+    """Bytes of probabilities beside each token of a dispatch; ``back``, of their gradients in its backward.
+
+    HybridEP sends fp32 ones of all experts of the domain a token visits (hybrid_ep_backend.cuh, prob_per_token:
+    NUM_OF_EXPERTS_PER_RANK * NUM_OF_RANKS_PER_NODE; as if there were one domain), DeepEP those of its topk with their 64-bit
+    indices, which do not come back (intranode.cu, channel_topk_idx_buffers and channel_topk_weights_buffers).
+    """
+    if dispatcher == "hybridep":
+        return 4 * routing.num_experts
+    return (4 if back else 12) * routing.topk
+
+
+def _with_probabilities(context: LayerContext, sent: Piece, tokens: FloatArray) -> Piece:
+    """A dispatch of ``tokens`` with their probabilities; a rank receives them as if there were one domain."""
+    dispatcher = context.job.moe_dispatcher
+
+    def carrying(op: Op, *, back: bool) -> Op:
+        if not isinstance(op, Comm) or op.routed is None:
+            raise ValueError("a dispatch that is no exchange of routed tokens")
+        beside = tokens * probability_bytes(dispatcher, op.routed.routing, back=back)
+        routed = replace(op.routed, weight_bytes=beside, weights_of_domain=dispatcher == "hybridep")
+        arriving = beside * places_visited(context.layout.ep, routed.routing)
+        return replace(op, size_bytes=op.size_bytes + np.ceil(arriving).astype(np.int64), routed=routed)
+
+    return Piece(
+        forward=tuple(carrying(op, back=False) for op in sent.forward),
+        backward=tuple(carrying(op, back=True) for op in sent.backward),
     )
 
 

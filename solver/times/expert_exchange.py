@@ -14,7 +14,7 @@ measured, between two the factor is interpolated over the logarithm of the bytes
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,8 +53,12 @@ class MeasuredExchanges:
 
     curves: Mapping[ExchangeKey, FactorCurve]
 
-    def applied(self, op: Comm, group: Group, told: Priced) -> Priced:
-        """``told`` of the exchange of N groups, as it was measured where it was; the others as they are."""
+    def priced(self, book: Book, op: Comm, group: Group) -> Priced:
+        """The exchange of N groups, as it was measured where it was; the others by the book's collectives."""
+        words = (op.kernel, direction(op), op.dtype)
+        if any(key[:3] == words for key in self.curves):
+            op = tokens_alone(op, group)
+        told = even_s(book, op, group)
         seconds, spread, origin, size, *shape = (
             array.copy()
             for array in np.broadcast_arrays(
@@ -67,7 +71,6 @@ class MeasuredExchanges:
                 group.siblings,
             )
         )
-        words = (op.kernel, direction(op), op.dtype)
         for key, curve in self.curves.items():
             here = np.all([part == wanted for part, wanted in zip(shape, key[3:], strict=True)], axis=0)
             rows = np.flatnonzero(here & (seconds > 0.0)) if key[:3] == words else ints([])
@@ -79,6 +82,15 @@ class MeasuredExchanges:
             beyond = np.maximum(origin[rows], int(Origin.EXTRAPOLATED))
             origin[rows] = np.where(within, int(Origin.MEASURED), beyond)
         return Priced(seconds=seconds, relative_std=spread, origin=origin)
+
+
+def tokens_alone(op: Comm, group: Group) -> Comm:
+    """``op`` without the probabilities beside its tokens, which a measured exchange has sent already."""
+    if op.routed is None:
+        return op
+    beside = np.ceil(op.routed.weight_bytes * places_visited(group.ranks, op.routed.routing))
+    size_bytes = op.size_bytes - beside.astype(np.int64)
+    return replace(op, size_bytes=size_bytes, routed=replace(op.routed, weight_bytes=0.0))
 
 
 def direction(op: Comm) -> str:
@@ -176,10 +188,12 @@ def exchanged(book: Book, op: Comm, group: Group) -> Priced:
 
 def _between_bytes(op: Comm, group: Group) -> IntArray:
     """Bytes one rank exchanges with the other domains, its own part included as in any all-to-all."""
-    if op.routed is None:
+    routed = op.routed
+    if routed is None:
         raise ValueError("an exchange of tokens without its routing")
-    visits = places_visited(group.inter, op.routed.routing)
-    size: FloatArray = op.routed.elements * visits * dtype_bytes(op.dtype)
+    visits = places_visited(group.inter, routed.routing)
+    weights = routed.weight_bytes / (group.inter if routed.weights_of_domain else 1)
+    size: FloatArray = (routed.elements * dtype_bytes(op.dtype) + weights) * visits
     return np.where(group.inter > 1, size, 0.0).astype(np.int64)
 
 

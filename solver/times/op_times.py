@@ -239,8 +239,8 @@ class Pricer:
         if op.collective is Collective.P2P:
             return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
         if (op.routed or op.kernel) and not self.middle_ranks:
-            told = even_s(self.book, op, group)
-            priced = self.exchanges.applied(op, group, told) if self.exchanges else told
+            asked = self.exchanges.priced if self.exchanges else even_s
+            priced = asked(self.book, op, group)
             return COMM_PART[op.axis], f"{op.collective.value}", priced
         outer = self.groups.of(op.axis, layout, self.middle_ranks or self.domain_ranks)
         query = CollectiveQuery(

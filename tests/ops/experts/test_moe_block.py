@@ -64,11 +64,16 @@ def test_all_to_all_sends_every_copy_there_and_back_each_way() -> None:
     assert all(op.lane is Lane.MAIN for op in exchanges(layer()))
 
 
-def test_deduplication_sends_a_token_once_to_each_rank() -> None:
-    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher="deepep")))
-    arriving = np.ceil(SEQ * places_visited(ints(EP), Routing(num_experts=EXPERTS, topk=TOPK))[0])
-    assert [int(op.size_bytes[0]) for op in found] == [int(arriving * HIDDEN * 2)] * 4
-    assert all(op.routed is not None and op.routed.elements[0] == SEQ * HIDDEN for op in found)
+@pytest.mark.parametrize(
+    ("dispatcher", "there", "back"), [("deepep", 12 * TOPK, 4 * TOPK), ("hybridep", 4 * EXPERTS, 4 * EXPERTS)]
+)
+def test_tokens_travel_once_with_their_probabilities(dispatcher: str, there: int, back: int) -> None:
+    """DeepEP: intranode.cu; branch hybrid-ep, hybrid_ep_backend.cuh: one for each expert of the domain."""
+    found = exchanges(layer(job(seq_len=SEQ, moe_dispatcher=dispatcher)))
+    arriving = SEQ * places_visited(ints(EP), Routing(num_experts=EXPERTS, topk=TOPK))[0]
+    beside = [op.size_bytes[0] - np.ceil(arriving) * HIDDEN * 2 for op in found]
+    assert beside == [np.ceil(arriving * there), 0, 0, np.ceil(arriving * back)]
+    assert all(op.routed and op.routed.elements[0] == SEQ * HIDDEN for op in found)
 
 
 def test_a_capacity_needs_every_copy() -> None:

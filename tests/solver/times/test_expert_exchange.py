@@ -107,6 +107,19 @@ def test_an_exchange_takes_what_was_measured_of_it(kernel: str) -> None:
     assert told(long, samples).origin.tolist() == [int(Origin.EXTRAPOLATED)]
 
 
+def test_a_measured_exchange_has_sent_the_probabilities_already() -> None:
+    op = asked(Role.DISPATCH, Phase.FORWARD, 4096, "deepep")
+    assert op.routed is not None
+    beside = np.array([4096 * 96.0])
+    arriving = np.ceil(beside * places_visited(ints(8), ROUTING)).astype(np.int64)
+    carrying = replace(
+        op, size_bytes=op.size_bytes + arriving, routed=replace(op.routed, weight_bytes=beside)
+    )
+    samples = [taken("dispatch", tokens, 2e-6 * tokens, kernel="deepep") for tokens in (1024, 4096)]
+    assert told(carrying, samples).seconds[0] == pytest.approx(2e-6 * 4096)
+    assert told(carrying, []).seconds[0] > told(op, []).seconds[0]
+
+
 def test_an_exchange_that_nobody_measured_so_keeps_the_curves_of_collectives() -> None:
     samples = [taken("dispatch", tokens, 1.0) for tokens in (1024, 4096)]
     op = asked(Role.DISPATCH, Phase.FORWARD, 2048, "all2all")
@@ -124,6 +137,19 @@ def test_an_exchange_that_nobody_measured_so_keeps_the_curves_of_collectives() -
     failed = replace(taken("dispatch", 2048, 1.0), status="failed", trials_s=())
     modelled = replace(taken("dispatch", 2048, 1.0), origin=Origin.MODELLED)
     assert told(op, [failed, modelled]).seconds.tolist() == told(op, []).seconds.tolist()
+
+
+@pytest.mark.parametrize(("of_domain", "share"), [(True, 2), (False, 1)])
+def test_between_domains_a_token_carries_its_probabilities(of_domain: bool, share: int) -> None:
+    """Those of all experts are sent to each domain for the experts it holds, half of them to each of two."""
+    op = exchange(16)
+    assert op.routed is not None
+    weights = 40_000.0
+    carrying = replace(op.routed, weight_bytes=np.array([weights]), weights_of_domain=of_domain)
+    visits = places_visited(ints(2), ROUTING)[0]
+    more = weights / share * visits / 2 / INTER_BANDWIDTH
+    told = seconds(replace(op, routed=carrying), 16, 16) - seconds(op, 16, 16)
+    assert told == pytest.approx(more, rel=1e-3)
 
 
 def test_an_overlapped_exchange_costs_what_outlasts_the_pass() -> None:

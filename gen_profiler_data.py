@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES
+from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
 from spec.program.parser import OneLineParser, add_version, decimal, whole
 from spec.program.shipped import shipped_folder
+from spec.readers.config_flags import add_assume
 
 if TYPE_CHECKING:
     from profdb.sample import ProfileDatabase
@@ -77,6 +78,12 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     chosen.add_argument(
         "--model", type=Path, help="measure the shapes of this model config as well, before all else"
     )
+    add_assume(parser)
+    add(
+        "--seq_len",
+        type=whole(1, MOST_SEQUENCE_TOKENS),
+        help="tokens a sequence of --model (default: the config's)",
+    )
     chosen.add_argument(
         "--cases",
         type=Path,
@@ -116,6 +123,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
     """What the flags say; ConfigError for an unknown benchmark."""
     from profiler.cases.given_cases import given_cases
+    from profiler.cases.model_cases import AskedModel
     from profiler.cases.sweep_plan import check_names
     from profiler.profiling_run import RunOptions
 
@@ -130,8 +138,8 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
         compiled=given.compile,
         domain_ranks=given.ranks_per_domain,
         timeout_s=given.timeout_s,
-        model=given.model,
-        model_tp=given.tp,
+        model=given.model
+        and AskedModel(path=given.model, ranks=given.tp, assume=given.assume, seq_len=given.seq_len),
         cases=given_cases(given.cases),
         began=BEGAN,
     )

@@ -49,7 +49,10 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
     """(tp, operation) of every layer kind, the embedding and the head."""
     if config.seq_len is None:
         raise ConfigError(
-            where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
+            where=config.path,
+            key="seq_len",
+            value=None,
+            allowed="a config that says its sequence length, or --seq_len",
         )
     for tp in DEGREES:
         if any(heads % tp for heads in config.model.cut_heads):

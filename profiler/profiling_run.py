@@ -18,7 +18,7 @@ from profiler.benchmarks.collectives import tilings_of
 from profiler.benchmarks.launched import Launcher
 from profiler.benchmarks.memory_bound import only_compiled
 from profiler.cases.given_cases import cases_here, notes_of_left
-from profiler.cases.model_cases import model_cases
+from profiler.cases.model_cases import AskedModel
 from profiler.cases.sweep_plan import SweepPlan, describe, plan_cases
 from profiler.conditions.account import Account, account_of
 from profiler.conditions.clock_watch import ClockWatch, with_clocks
@@ -54,8 +54,7 @@ class RunOptions:
     """Whether torch.compile fuses memory-bound kernels; None: on a GPU."""
     domain_ranks: int = 0
     timeout_s: float = 120.0
-    model: Path | None = None
-    model_tp: tuple[int, ...] = (1, 2, 4, 8)
+    model: AskedModel | None = None
     cases: tuple[Case, ...] | None = None
     """Instead of the sweep's own list, in this order; what this machine cannot run of them is left."""
     began: float = field(default_factory=time.monotonic)
@@ -102,7 +101,7 @@ def run_profiling(
     """
     device, sheet = device_and_sheet(options, layout)
     domain = domain_of(options, sheet, layout)
-    wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
+    wanted = options.model.cases() if options.model is not None else []
     world = open_world(layout, device, domain_ranks=domain, timeout_s=options.timeout_s)
     plan = sweep_plan(options, device.kind, domain, layout)
     cases = plan_cases(plan, wanted) if options.cases is None else cases_here(options.cases, plan)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from profdb.sample import Sample
 from profiler.cases.given_cases import plans_here
-from profiler.cases.model_cases import model_cases
 from profiler.cases.smoke import smoke_cases
 from profiler.cases.sweep_plan import describe, plan_cases, plan_tiers
 from profiler.dry_run import dry_run_lines
@@ -27,7 +26,7 @@ def dry_run(options: RunOptions, layout: RankLayout) -> list[str]:
         return []
     device, sheet = device_and_sheet(options, layout)
     domain = domain_of(options, sheet, layout)
-    wanted = model_cases(options.model, options.model_tp) if options.model is not None else []
+    wanted = options.model.cases() if options.model is not None else []
     plan = sweep_plan(options, device.kind, domain, layout)
     plans = plan_tiers(plan, wanted) if options.cases is None else plans_here(options.cases, plan)
     return dry_run_lines(plans, sheet.cluster if sheet else None, options.trials)

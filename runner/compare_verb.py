@@ -27,6 +27,7 @@ from spec.job import precision_of
 from spec.program.limits import MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.program.outputs import check_outputs
 from spec.program.parser import whole
+from spec.readers.config_flags import add_config, assumed_lines
 from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan
 from spec.settings.setting import typed, typed_values
@@ -56,7 +57,7 @@ def add_compare(verb: argparse.ArgumentParser) -> None:
         "--operations", type=Path, help="beside RESULT: a trace or *_log.csv, compared operation by operation"
     )
     what = verb.add_argument_group("what ran (a JSON of train says all but the config)")
-    what.add_argument("--config", type=Path, required=True, help="model config")
+    add_config(what, required=True)
     what.add_argument(
         "--plan", help="tp=2,pp=2,... (default: the result's, else the config's); dp=N is checked"
     )
@@ -119,7 +120,7 @@ def compare(options: argparse.Namespace, root: Path) -> int:
     one = compared(run, question, answers[0])
     if told and told.cluster != question.cluster.name:
         print(f"note: the run was on {told.cluster}, the prediction is for {question.cluster.name}")
-    print("\n".join(lines(one)))
+    print("\n".join([*assumed_lines(question.model), *lines(one)]))
     values = record(one)
     if beside_it is not None:
         own = beside_it is launched
@@ -164,6 +165,7 @@ def _priced(
         root=root,
         profile=options.pre_profiling_data_path,
         config=options.config,
+        assume=options.assume,
         world_size=_agreed("--world_size", options.world_size, said),
         global_batch_tokens=_agreed(
             "--global_batch_size", options.global_batch_size, told and told.global_batch_tokens

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from spec.program.limits import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.program.parser import decimal, whole
+from spec.readers.config_flags import add_config
 from workload.traffic.ranks import DEFAULT_ORDER
 
 MOST_SECONDS = 1e6
@@ -24,7 +25,7 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     )
     plan = verb.add_argument_group("a plan instead of files")
     plan.add_argument("--plan", help="tp=2,pp=2,micro_batch=1,... as simulation_train_formulaic.py takes it")
-    plan.add_argument("--config", type=Path, help="model config")
+    add_config(plan)
     plan.add_argument(
         "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens a step (default: the config's)"
     )
@@ -87,7 +88,7 @@ def add_analyse(verb: argparse.ArgumentParser) -> None:
 
 def add_aiob(verb: argparse.ArgumentParser) -> None:
     """All options of ``aiob``."""
-    verb.add_argument("--config", type=Path, required=True, help="model config")
+    add_config(verb, required=True)
     verb.add_argument("--tp", type=whole(1, MOST_GPUS), default=1, help="tensor-parallel ranks (default 1)")
     verb.add_argument("--ep", type=whole(1, MOST_GPUS), default=1, help="expert-parallel ranks (default 1)")
     verb.add_argument(

@@ -9,6 +9,7 @@ from spec.presets.registry import PRESETS
 from spec.program.ending import uninterrupted
 from spec.program.limits import MOST_EPOCHS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.program.parser import decimal, whole
+from spec.readers.config_flags import add_config
 from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
 from spec.settings.setting import typed_values
 
@@ -21,12 +22,7 @@ DTYPES = ("bf16", "fp32")
 def add_train(verb: argparse.ArgumentParser) -> None:
     """All options of ``train``, called as simulation_train_formulaic.py has them where it has them."""
     what = verb.add_argument_group("what to train")
-    what.add_argument(
-        "--config",
-        type=Path,
-        required=True,
-        help="model config: InternLM-style .py, Hugging Face .json, .toml",
-    )
+    add_config(what, required=True)
     what.add_argument("--plan", help="tp=2,pp=2,... (default: the config's); dp=N is checked, it follows")
     batch = what.add_mutually_exclusive_group()
     batch.add_argument(
@@ -86,6 +82,7 @@ def train(options: argparse.Namespace, root: Path) -> int:
     typed = Typed(
         root=root,
         config=options.config,
+        assume=options.assume,
         plan=options.plan,
         global_batch_tokens=options.global_batch_size,
         micro_batches=options.micro_batches,

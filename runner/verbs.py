@@ -19,6 +19,7 @@ from solver.request import Request
 from spec.errors import ConfigError
 from spec.program.ending import uninterrupted
 from spec.program.outputs import check_outputs
+from spec.readers.config_flags import assumed_lines
 from spec.readers.read_config import read_config
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def reader(options: argparse.Namespace, root: Path) -> Callable[[int], Work]:
         root=root,
         profile=options.profile,
         config=options.config,
+        assume=options.assume,
         global_batch_tokens=options.global_batch_size,
         seq_len=options.seq_len,
         cluster=options.cluster,
@@ -118,7 +120,7 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
         from runner.aiob.module_cases import ModuleRun
         from runner.aiob.module_times import time_modules, write_times
 
-    config = read_config(options.config)
+    config = read_config(options.config, assume=options.assume)
     seq_len = options.seq_len or config.seq_len
     if seq_len is None:
         raise ConfigError(
@@ -137,7 +139,8 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     device = measuring_device(options.device, root, float("inf"))
     if options.compile:
         device = replace(device, measure=case_measurer(options.device, compiled=True))
-    for line in write_times(time_modules(asked, device), device, options.output, options.into):
+    times = time_modules(asked, device)
+    for line in [*assumed_lines(config.model), *write_times(times, device, options.output, options.into)]:
         print(line)
     return 0
 

@@ -8,7 +8,7 @@ from spec.presets.registry import PRESETS
 from spec.program.kinds import Flag, Several
 from spec.program.limits import MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS, MOST_SHOWN, MOST_STEP_TOKENS
 from spec.program.parser import OneLineParser, add_version, decimal, listed, scaled, whole, word
-from spec.readers.huggingface.model_types import ASSUMABLE
+from spec.readers.config_flags import add_config
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import DEFAULT_FRAMEWORK
 from spec.settings.precision import PRECISIONS
@@ -28,12 +28,7 @@ def parser(exports: Mapping[str, str], program: str = PROGRAM) -> argparse.Argum
     )
     add_version(parser)
     what = parser.add_argument_group("what to train")
-    what.add_argument(
-        "--config", type=Path, help="model config: InternLM-style .py, Hugging Face .json, .toml"
-    )
-    what.add_argument(
-        "--assume", choices=tuple(ASSUMABLE), help="read a config.json of an unknown model type as this one"
-    )
+    add_config(what)
     what.add_argument("--model_size", help="billions of parameters: picks a preset, or checks --config")
     what.add_argument(
         "--world_size",

@@ -31,6 +31,7 @@ from spec.program.limits import MOST_GPUS
 from spec.program.parser import OneLineParser, whole
 from spec.program.shipped import shipped_folder
 from spec.readers.config_file import ConfigFile
+from spec.readers.config_flags import add_config
 from spec.readers.read_config import read_config
 
 ROOT = shipped_folder()
@@ -42,7 +43,8 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
     """Parse, exchange, say what was done; 0."""
     given = options_parser(program).parse_args(arguments)
     if given.verb == "export":
-        for path in export_vidur(given.profile, given.config, given.to):
+        config = None if given.config is None else read_config(given.config, assume=given.assume)
+        for path in export_vidur(given.profile, config, given.to):
             print(f"wrote {path}")
         return 0
     source = Source(path=given.source, domain_ranks=given.domain_ranks)
@@ -100,7 +102,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     give = verbs.add_parser("export", help="write a profile's measurements for another tool")
     give.add_argument("form", choices=("vidur",))
     give.add_argument("profile", type=Path)
-    give.add_argument("--config", type=Path, help="model config for mlp.csv and attention.csv")
+    add_config(give, "model config for mlp.csv and attention.csv")
     give.add_argument("--to", type=Path, required=True)
     return parser
 
@@ -130,7 +132,7 @@ def _chosen(found: dict[str, list[Sample]], name: str, source: Path) -> tuple[st
     return chosen, found[chosen]
 
 
-def export_vidur(profile_path: Path, config_path: Path | None, folder: Path) -> list[Path]:
+def export_vidur(profile_path: Path, config: ConfigFile | None, folder: Path) -> list[Path]:
     """``network/<gpu>`` and, with a config, ``compute/<gpu>/<model>`` below ``folder``; files written.
     ExportError when nothing measured can be written."""
     profile = load_profile(profile_path)
@@ -143,9 +145,8 @@ def export_vidur(profile_path: Path, config_path: Path | None, folder: Path) -> 
         )
     except ExportError as error:
         refused.append(str(error))
-    if config_path is not None:
-        config = read_config(config_path)
-        place = folder / "compute" / gpu / (config.model.name or config_path.stem)
+    if config is not None:
+        place = folder / "compute" / gpu / (config.model.name or Path(config.path).stem)
         try:
             written += write_compute(
                 CurveBook(profile), vidur_model(config), place, degrees=(1, 2, 4, 8), tokens=TOKENS

@@ -8,7 +8,7 @@ the present methods, so that later runs need not fit.
 import argparse
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from profdb.commands.overview import overview, overview_lines
@@ -17,7 +17,9 @@ from profdb.curvebook import CurveBook
 from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.sole_writer import sole_writer
-from spec.program.parser import OneLineParser
+from spec.program.limits import MOST_SEQUENCE_TOKENS
+from spec.program.parser import OneLineParser, whole
+from spec.readers.config_flags import add_config, assumed_lines
 from spec.readers.read_config import read_config
 
 PROGRAM = "python -m profdb show"
@@ -27,7 +29,10 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """What reads the options typed after ``program``."""
     parser = OneLineParser(prog=program, description="show what a profile holds")
     parser.add_argument("file", type=Path, help="a profile (data.pt)")
-    parser.add_argument("--config", type=Path, help="a model config: what does the profile lack for it?")
+    add_config(parser, "a model config: what does the profile lack for it?")
+    parser.add_argument(
+        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence (default: the config's)"
+    )
     parser.add_argument("--refit", action="store_true", help="renew the stored curves where they are stale")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser
@@ -41,18 +46,20 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
         with sole_writer(given.file):
             profile = with_fits(load_profile(given.file))
             save_profile(given.file, profile)
-    needs = []
-    if given.config is not None:
-        needs = needs_of(read_config(given.config), CurveBook(profile))
+    config = None if given.config is None else read_config(given.config, assume=given.assume)
+    if config is not None and given.seq_len is not None:
+        config = replace(config, seq_len=given.seq_len)
+    needs = [] if config is None else needs_of(config, CurveBook(profile))
     if given.json:
         document = overview(profile)
-        if given.config is not None:
+        if config is not None:
             document["needs"] = [asdict(need) for need in needs]
         print(json.dumps(document, indent=1))
         return 0
     print("\n".join(overview_lines(profile)))
-    if given.config is not None:
+    if config is not None:
         counts = Counter(need.answer for need in needs)
-        print(f"\n{given.config}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+        print("\n".join(["", *assumed_lines(config.model)]))
+        print(f"{given.config}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
         print("\n".join(missing_lines(needs)))
     return 0

@@ -1,6 +1,7 @@
 """The exact shapes of one model: what its op list says a rank runs, for each tensor-parallel degree."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,32 @@ RUNS = (("fsp", MEGATRON), ("isp", INTERNEVO))
 """fsp cuts the weights over tp (as mtp and msp do), isp the tokens (as ulysses does)."""
 
 
-def model_cases(path: Path, ranks: Sequence[int]) -> list[Planned]:
-    """Every compute case that the model at ``path`` runs on one of ``ranks`` tensor-parallel ranks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedModel:
+    """A model whose shapes are wanted: its config, the tensor-parallel ranks, what a config.json of an unknown type is
+    read as, and the tokens of a sequence where the config does not say or is not meant."""
+
+    path: Path
+    ranks: tuple[int, ...]
+    assume: str | None = None
+    seq_len: int | None = None
+
+    def cases(self) -> list[Planned]:
+        """As model_cases."""
+        return model_cases(self.path, self.ranks, self.assume, self.seq_len)
+
+
+def model_cases(
+    path: Path, ranks: Sequence[int], assume: str | None = None, seq_len: int | None = None
+) -> list[Planned]:
+    """Every compute case that the model at ``path`` runs on one of ``ranks`` tensor-parallel ranks; ``assume`` as
+    read_config has it, ``seq_len`` instead of the config's.
 
     Raises ConfigError for a config that cannot be read, has no sequence length, or heads that no
     degree of ``ranks`` divides.
     """
-    config = read_config(path)
+    config = read_config(path, assume=assume)
+    config = config if seq_len is None else replace(config, seq_len=seq_len)
     heads = config.model.cut_heads
     degrees = [tp for tp in ranks if all(count % tp == 0 for count in heads)]
     if not degrees:
@@ -68,7 +88,10 @@ def operations(config: ConfigFile, tp: int, strategy: str, preset: FrameworkPres
     ranks as well."""
     if config.seq_len is None:
         raise ConfigError(
-            where=config.path, key="seq_len", value=None, allowed="a config that says its sequence length"
+            where=config.path,
+            key="seq_len",
+            value=None,
+            allowed="a config that says its sequence length, or --seq_len",
         )
     asked = AskedJob(
         world_size=tp,

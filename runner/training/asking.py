@@ -32,6 +32,7 @@ class Typed:
 
     root: Path
     config: Path
+    assume: str | None = None
     plan: str | None = None
     global_batch_tokens: int | None = None
     micro_batches: int | None = None
@@ -68,6 +69,7 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
     request = Request(
         root=typed.root,
         config=typed.config,
+        assume=typed.assume,
         world_size=world_size,
         global_batch_tokens=_tokens(typed, written, world_size),
         seq_len=typed.seq_len,
@@ -113,7 +115,7 @@ def ask(typed: Typed, device: Device, world_size: int) -> Asked:
 def written_plan(typed: Typed) -> tuple[WrittenPlan, int | None]:
     """The plan as typed, else the config's, and the dp that was typed with it."""
     if typed.plan is None:
-        return read_config(typed.config).plan or WrittenPlan(), None
+        return read_config(typed.config, assume=typed.assume).plan or WrittenPlan(), None
     return plan_and_dp(typed.plan)
 
 
@@ -134,6 +136,6 @@ def _tokens(typed: Typed, written: WrittenPlan, world_size: int) -> int | None:
     """Tokens of a step as typed."""
     if typed.micro_batches is None:
         return typed.global_batch_tokens
-    seq_len = typed.seq_len or read_config(typed.config).seq_len or 0
+    seq_len = typed.seq_len or read_config(typed.config, assume=typed.assume).seq_len or 0
     dp = max(1, world_size // ((written.tp or 1) * (written.pp or 1) * written.cp))
     return dp * (written.micro_batch or 1) * typed.micro_batches * seq_len

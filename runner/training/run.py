@@ -20,6 +20,7 @@ from runner.training.measured import Measured, Memory, heading, lines, most, run
 from runner.training.stepping import Step, one_step
 from runner.training.traced import trace_path, trace_steps
 from runner.training.trainer import Trainer
+from spec.readers.config_flags import assumed_lines
 
 HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
 """Warnings of torch's about what this trainer does not do: it changes no output in place."""
@@ -66,7 +67,7 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     world.close()
     if options.trace is not None:
         written.append(f"wrote {trace_path(options.trace, measured.name, 0)}, and of the other ranks")
-    return [*lines(measured), *written] if world.leads else []
+    return [*assumed_lines(asked.training.model), *lines(measured), *written] if world.leads else []
 
 
 def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:

@@ -14,6 +14,7 @@ from solver.search import SearchResult
 from spec.job import JobSpec
 from spec.origin import ORIGIN_NAMES
 from spec.parameters import num_parameters
+from spec.readers.config_flags import assumed_lines
 from spec.settings.constraints import Constraints
 from spec.settings.job import settings_apart
 from spec.settings.setting import typed
@@ -160,7 +161,7 @@ def question_lines(
     nodes = cluster.nodes_for(job.world_size)
     lines = [
         f"model    {model.name}: {count.total:,} parameters, {model.num_layers} layers, hidden {model.hidden}",
-        *(f"assumed  {said}" for said in model.assumptions),
+        *assumed_lines(model),
         f"job      {job.global_batch_tokens:,} tokens a step ({job.global_batch_sequences:,} sequences of "
         f"{job.seq_len:,}), {job.preset.name} preset"
         + " (assumed; --framework names another)"

@@ -108,6 +108,11 @@ MODEL_TYPES: dict[str, Reader] = {
 TEXT_TYPES = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "llava": "llama"}
 """Type of the text model inside of one that also sees or hears, where its own section does not say."""
 
+MAMBA_1 = "Mamba-1's scan runs on the vector units, an exponential for each state of each channel and token: no operation prices it"
+UNREAD = dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), MAMBA_1)
+"""Types that no reader is right for, whatever is assumed, and why: their layers would be priced as others. Source of the
+scan: arXiv 2312.00752 sec. 3.3.2; state-spaces/mamba csrc/selective_scan/selective_scan_fwd_kernel.cuh."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:

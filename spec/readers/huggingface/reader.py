@@ -16,7 +16,7 @@ from typing import NoReturn
 from spec.errors import ConfigError
 from spec.model import ModelSpec
 from spec.readers.huggingface.defaults import with_defaults
-from spec.readers.huggingface.model_types import ASSUMABLE, MODEL_TYPES, TEXT_TYPES
+from spec.readers.huggingface.model_types import ASSUMABLE, MODEL_TYPES, TEXT_TYPES, UNREAD
 from spec.section import Section
 from spec.text_file import read_text
 
@@ -59,6 +59,8 @@ def _read(top: Section, name: str, assume: str | None) -> ModelSpec:
         if assume is not None:
             top.fail("model_type", f"a type that is not known: --assume {assume} is for these alone")
         return MODEL_TYPES[model_type](_section(top, model_type), name)
+    if model_type in UNREAD:
+        top.fail("model_type", f"a type whose layers can be priced; {UNREAD[model_type]}")
     alike = all(top.has(key) for key in SHAPES) and not any(top.has(key) for key in ROUTED)
     if assume is None or not alike:
         also = f"; --assume {' or '.join(ASSUMABLE)} reads it as such a model" if alike else ""

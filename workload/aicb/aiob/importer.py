@@ -12,6 +12,7 @@ from profdb.importers.aiob import AiobRun, ModuleTime, module_samples
 from profdb.sample import MachineFacts, ProfileDatabase
 from spec.program.limits import MOST_COUNT, MOST_GPUS, MOST_SEQUENCE_TOKENS
 from spec.program.parser import whole
+from spec.readers.config_flags import add_config, assumed_lines
 from spec.readers.read_config import read_config
 from workload.aicb.aiob.text import read_aiob
 from workload.workload_error import WorkloadError
@@ -20,7 +21,7 @@ from workload.workload_error import WorkloadError
 def add_import_aiob(verb: argparse.ArgumentParser) -> None:
     """All options of the verb."""
     verb.add_argument("file", type=Path, help="AICB's text file of module times (microseconds)")
-    verb.add_argument("--config", type=Path, required=True, help="model that was timed")
+    add_config(verb, "model that was timed", required=True)
     verb.add_argument(
         "--gpu", required=True, help="GPU of the times, by any name that a sheet or the profile gives it"
     )
@@ -38,8 +39,9 @@ def add_import_aiob(verb: argparse.ArgumentParser) -> None:
 def import_aiob(options: argparse.Namespace) -> list[str]:
     """Merge the file's sections into the profile; lines that say what was done. A UserError leaves the
     profile as it was."""
+    model = read_config(options.config, assume=options.assume).model
     run = AiobRun(
-        model=read_config(options.config).model,
+        model=model,
         tp=options.tp,
         micro_batch=options.micro_batch,
         seq_len=options.seq_len,
@@ -54,4 +56,8 @@ def import_aiob(options: argparse.Namespace) -> list[str]:
     gpu, sheet = canonical_gpu(options.gpu, options.file)
     machine = MachineFacts(gpu=gpu, cluster=options.cluster or sheet)
     lines = import_lines(options.into, ProfileDatabase(machine=machine, samples=samples))
-    return lines + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])
+    return (
+        assumed_lines(model)
+        + lines
+        + ([f"not imported, no single operation: {', '.join(left)}"] if left else [])
+    )

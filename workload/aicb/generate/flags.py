@@ -14,6 +14,7 @@ from spec.program.limits import (
     MOST_SEQUENCE_TOKENS,
 )
 from spec.program.parser import decimal, whole
+from spec.readers.config_flags import add_config
 from workload.aicb.generate.comm_test import COLLECTIVES
 from workload.aicb.generate.other_flags import OTHERS
 from workload.aicb.generate.shape_flags import FRAMES
@@ -117,7 +118,7 @@ def _what(out: Options) -> None:
 
 def _model(out: Options) -> None:
     out.add("model_size", "m", help_text="7, 13, 22, 30, 65, 70, 175, 405, moe, deepseek16|236|671, ...")
-    out.add("config", help_text="model config instead of a size", type=Path)
+    add_config(out.group, "model config instead of a size")
     out.add("model_name", help_text="name in file names")
     for names, text in (
         (("num_layers",), "decoder layers of the whole model"),

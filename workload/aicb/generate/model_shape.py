@@ -20,7 +20,7 @@ def model_of(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, tuple[str, ...]]
     be built."""
     flags.check()
     path = config_path(flags, root)
-    model = read_config(path).model if path else from_dimensions(flags)
+    model = read_config(path, assume=flags.assume).model if path else from_dimensions(flags)
     hidden = flags.hidden_size or model.hidden
     size = Resized(hidden, hidden != model.hidden)
     runs = _layers(flags, model, size)
@@ -35,7 +35,8 @@ def model_of(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, tuple[str, ...]]
         vocab_pad_multiple=flags.make_vocab_size_divisible_by or model.vocab_pad_multiple,
         blocks=tuple(replace(run, block=sized_block(flags, run.block, size, mixed=mixed)) for run in runs),
     )
-    return shaped, (*size_notes(flags), *_notes(flags, model, shaped))
+    assumed = (f"assumed: {said}" for said in model.assumptions)
+    return shaped, (*assumed, *size_notes(flags), *_notes(flags, model, shaped))
 
 
 def _notes(flags: ShapeFlags, preset: ModelSpec, shaped: ModelSpec) -> Iterator[str]:

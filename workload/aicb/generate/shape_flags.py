@@ -23,6 +23,7 @@ class ShapeFlags:
     frame: str = MEGATRON
     model_size: str | None = None
     config: Path | None = None
+    assume: str | None = None
     model_name: str | None = None
     num_layers: int | None = None
     hidden_size: int | None = None

@@ -165,6 +165,7 @@ def test_an_unknown_type_is_read_as_llama_where_that_is_asked_for(tmp_path: Path
         ({**UNKNOWN, "num_experts": 8}, "llama", "one of llama, mistral"),
         ({**UNKNOWN, "vocab_size": None}, "llama", "one of llama, mistral"),
         (LLAMA_2_7B, "llama", "a type that is not known"),
+        ({**UNKNOWN, "model_type": "jamba"}, "llama", "Mamba-1's scan"),
     ],
 )
 def test_what_is_not_assumed(tmp_path: Path, content: dict[str, Any], assume: str | None, said: str) -> None:

@@ -30,6 +30,7 @@ from profdb.lookup.op_queries import attention_query, own_s
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
+from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_price, published, slowdown
 from profdb.modelled.offload import host_transfer_s, host_update_s
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
@@ -71,7 +72,8 @@ class Pricer:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
     ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
     (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what collectives and
-    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take; ``exchanges`` of tokens as they were measured; ``casts``: their own kernels were.
+    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take; ``exchanges`` of tokens as they were measured; ``casts``: their own kernels were;
+    ``unaligned``: products with rows at odd addresses that were measured.
     """
 
     book: Book
@@ -88,6 +90,7 @@ class Pricer:
     layers: LayerSum | None = None
     exchanges: MeasuredExchanges | None = None
     casts: bool = False
+    unaligned: MeasuredExtents = NOTHING_MEASURED
     groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
 
     @staticmethod
@@ -108,6 +111,7 @@ class Pricer:
             layers=layer_sum(book) if isinstance(book, CurveBook) else None,
             exchanges=measured_exchanges(book) if isinstance(book, CurveBook) else None,
             casts=casts_measured(book),
+            unaligned=measured_extents(book.profile) if isinstance(book, CurveBook) else NOTHING_MEASURED,
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -195,6 +199,8 @@ class Pricer:
             raise TypeError(f"no price for {type(op).__name__}")
         if isinstance(op, GroupedGemm) and self.gpu:
             priced = products_apart_s(self.book, op, priced, self.gpu.num_sms)
+        if isinstance(op, BatchedGemm) and self.gpu:
+            priced = unaligned_s(self.gpu, op, priced, self.unaligned)
         return part, family, priced
 
     def _host(self, op: HostWork) -> Priced:

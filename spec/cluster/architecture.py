@@ -27,6 +27,15 @@ class Fp8Products:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnalignedRates:
+    """FLOPs a clock and multiprocessor of 16-bit products whose rows do not begin at multiples of 16 bytes, in kernels that
+    load one (``by_one``) or two elements (``by_two``) at a time."""
+
+    by_one: float
+    by_two: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flash2Rates:
     """FLOP/s that FlashAttention-2 was published to reach with heads of 128 at 16k tokens: ``forward`` and
     ``backward`` without a mask, ``causal_forward`` with one (half the pairs counted).
@@ -67,8 +76,8 @@ class ArchitectureSpec:
     ``asynchronous_products``: tensor cores run beside the other units of a warp; ``static_tiles``: products deal their
     tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
     matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
-    FlashAttention-2 over that of the best flash kernel by direction. None: ``fp8`` no such products,
-    ``flash2`` no published rates, ``nccl`` no NCCL.
+    FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any
+    address are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL.
     """
 
     name: str
@@ -77,6 +86,7 @@ class ArchitectureSpec:
     static_tiles: bool
     wide_tiles: tuple[tuple[int, int], ...]
     best_over_flash2: dict[str, float]
+    unaligned: UnalignedRates | None
     fp8: Fp8Products | None
     flash2: Flash2Rates | None
     nccl: NcclTuning | None

@@ -5,7 +5,14 @@ Every fact of the file has a source, words and flags included. docs/clusters.md 
 
 from pathlib import Path
 
-from spec.cluster.architecture import ArchitectureSpec, Flash2Rates, Fp8Products, NcclTuning, OperandReads
+from spec.cluster.architecture import (
+    ArchitectureSpec,
+    Flash2Rates,
+    Fp8Products,
+    NcclTuning,
+    OperandReads,
+    UnalignedRates,
+)
 from spec.cluster.sources import check_sources, facts_of, read_sources
 from spec.errors import ConfigError
 from spec.section import Section
@@ -20,6 +27,7 @@ TILE_SIDES = range(16, 1025, 16)
 # Smallest and largest believable figure and its unit.
 FLOPS = (1e12, 1e18, "FLOP/s")
 RATE = (1e9, 1e14, "bytes/s")
+PER_CLOCK = (1.0, 1e5, "FLOPs a clock and multiprocessor")
 
 
 def known_architectures(root: Path) -> tuple[str, ...]:
@@ -49,6 +57,7 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
         asynchronous_products=tensor_cores.flag("asynchronous"),
         static_tiles=tensor_cores.flag("static_tiles"),
         wide_tiles=_tiles(tensor_cores, "wide_tiles"),
+        unaligned=_unaligned(tensor_cores.section("unaligned")) if tensor_cores.has("unaligned") else None,
         best_over_flash2=_ratios(flash.section("best_over_flash2")),
         flash2=_flash2(flash.section("flash2")) if flash.has("flash2") else None,
         fp8=_fp8(top.section("fp8")) if top.has("fp8") else None,
@@ -82,6 +91,14 @@ def _ratios(table: Section) -> dict[str, float]:
     found = {direction: table.measure(direction, 1.0, 10.0) for direction in ("forward", "backward")}
     table.close()
     return found
+
+
+def _unaligned(table: Section) -> UnalignedRates:
+    rates = UnalignedRates(
+        by_one=table.measure("by_one", *PER_CLOCK), by_two=table.measure("by_two", *PER_CLOCK)
+    )
+    table.close()
+    return rates
 
 
 def _flash2(table: Section) -> Flash2Rates:

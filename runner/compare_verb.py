@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from runner.comparison.appended import append_row
+from runner.comparison.appended import Ran, append_row
 from runner.comparison.beside import lines as operation_lines
 from runner.comparison.beside import record as operation_record
 from runner.comparison.compared import compared, lines, record
@@ -40,9 +40,9 @@ Value = TypeVar("Value")
 class Priced:
     """The question that a run answers, and its plan."""
 
+    request: Request
     opened: Opened
     plan: Plan
-    job_as_read: bool
 
 
 def add_compare(verb: argparse.ArgumentParser) -> None:
@@ -107,13 +107,6 @@ def compare(options: argparse.Namespace, root: Path) -> int:
         )
     priced = _priced(options, root, told, launched)
     question = priced.opened.question
-    if options.append and not priced.job_as_read:
-        raise ConfigError(
-            where="--append",
-            key="job",
-            value=told.dtype if told else options.job,
-            allowed="the job as config and framework have it: rows of measured steps hold no other",
-        )
     run = told.run if told else _run(options, text, launched, priced)
     answers = price_plan(question, PlanTable.of(priced.plan))
     check_believable(answers, priced.opened.source)
@@ -128,7 +121,8 @@ def compare(options: argparse.Namespace, root: Path) -> int:
         print("\n".join(["", *operation_lines(operations)]))
         values["operations"] = operation_record(operations)
     if options.append:
-        append_row(options.append, options.config, question, answers[0], run.step_s)
+        ran = Ran(config=options.config, request=priced.request, question=question, answer=answers[0])
+        append_row(options.append, ran, run.step_s)
         print(f"appended to {options.append}")
     if options.json:
         write_json(options.json, values)
@@ -182,11 +176,9 @@ def _priced(
         ran_job = read_request(replace(request, job=told.job)).job
         if asked.job != ran_job:
             _agreed("--job", ",".join(options.job), _words(told.job))
-    as_read = not job
     if told is not None:
         _agreed("--config", asked.config.model.name, told.model)
         if told.dtype != asked.job.precision.linear:
-            as_read = False
             precision = precision_of(asked.job.preset, told.dtype)
             asked = replace(asked, job=replace(asked.job, precision=precision))
     opened = open_asked(request, asked)
@@ -200,7 +192,7 @@ def _priced(
         ran = plan_of(told.plan, opened.question, str(options.result))
         if plan != ran:
             _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
-    return Priced(opened=opened, plan=plan, job_as_read=as_read)
+    return Priced(request=request, opened=opened, plan=plan)
 
 
 def _job(options: argparse.Namespace, told: TrainRecord | None) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 Columns: ``world_size`` (GPUs), ``global_batch`` (tokens a step), ``measured_step_s`` (seconds), ``config``
 (a model config, relative to the file); a plan, either whole in ``plan`` as after --plan or in columns of
-its keys (tp, pp, ...); and, where the config does not say them, ``seq_len`` and ``framework``.
+its keys (tp, pp, ...); and, where the config does not say them, ``seq_len``, ``framework`` and, as after --job,
+settings of the ``job``.
 """
 
 import csv
@@ -22,13 +23,15 @@ from solver.typed_plan import check_order, parse_plan, plan_of
 from spec.errors import ConfigError
 from spec.program.limits import MOST_GPUS, MOST_STEP_TOKENS
 from spec.program.numbers import decimal_number, whole_number
+from spec.settings.job import job_settings
 from spec.settings.plan import WrittenPlan, typed_plan_settings
+from spec.settings.setting import typed_values
 from spec.text_file import MAX_FILE_BYTES, UnreadableFileError, read_file_text
 
 REQUIRED = ("config", "world_size", "global_batch", "measured_step_s")
 PLAN_KEYS = tuple(typed_plan_settings())
 SHORTEST_STEP_S, LONGEST_STEP_S = 1e-6, 1e6
-ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework")
+ALLOWED = (*REQUIRED, "plan", *PLAN_KEYS, "seq_len", "framework", "job")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,7 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
     config = line["config"].strip()
     if not config:
         raise ConfigError(where=where, key="config", value=config, allowed="a model config")
+    job = line.get("job", "").strip()
     opened = open_question(
         replace(
             request,
@@ -105,6 +109,7 @@ def _step(where: str, folder: Path, line: Mapping[str, str], request: Request) -
             global_batch_tokens=_whole(where, line, "global_batch"),
             seq_len=_whole(where, line, "seq_len") if line.get("seq_len", "").strip() else None,
             framework=line.get("framework", "").strip() or None,
+            job={**request.job, **(typed_values(job, job_settings(), where) if job else {})},
         )
     )
     written = _written(where, line) or opened.config.plan

@@ -103,6 +103,10 @@ def settings_apart(
         framework=job.preset.name,
         settings={RECIPE.key: recipe},
     )
-    own = job_of(asked, architecture)
+    return settings_beside(job, job_of(asked, architecture))
+
+
+def settings_beside(job: JobSpec, own: JobSpec) -> dict[str, object]:
+    """The settings by which a job differs from another of the same framework, by key."""
     values = {key: setting_of(job, key) for key in job_settings() if key != RECIPE.key}
     return {key: value for key, value in values.items() if value != setting_of(own, key)}

@@ -1,63 +1,14 @@
-"""The verb compare: a run beside its prediction, and a row that the calibration reads."""
+"""The verb compare: a run beside its prediction."""
 
-import csv
-import json
 from math import log
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from run_workload import main
-from solver.calibrate.measured_steps import read_steps, steps_of
-from solver.request import Request
+from tests.runner.comparing import CONFIG, ROOT, SHEET, compared, trained
 from tests.runner.comparison.made_logs import MEGATRON
-
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG = str(ROOT / "configs" / "tiny_internlm2.py")
-SHEET = ("--config", CONFIG, "--cluster", "h100-sxm", "--missing", "modelled")
-LOGGED = (*SHEET, "--world_size", "4", "--global_batch_size", "2048", "--framework", "megatron")
-
-
-def trained(folder: Path, **changed: Any) -> Path:
-    """A JSON as ``train`` writes it, of times that are made up."""
-    plan = {
-        "strategy": "msp",
-        "tp": 2,
-        "pp": 1,
-        "micro_batch": 1,
-        "recompute": "full",
-        "num_micro": 2,
-        "dp": 2,
-    }
-    values = {
-        "config": CONFIG,
-        "model": "tiny_internlm2",
-        "cluster": "h100-sxm",
-        "device": "made up",
-        "world_size": 4,
-        "seq_len": 64,
-        "global_batch_tokens": 256,
-        "preset": "internevo",
-        "dtype": "bf16",
-        "plan": plan | {"recompute_modules": [], "zero_stage": None, "preset": "internevo"},
-        "warmup_steps": 2,
-        "steps_s": [0.5, 0.2, 0.3],
-        "allocated_bytes": 2**30,
-        "reserved_bytes": 2**31,
-    }
-    path = folder / "step.json"
-    path.write_text(json.dumps(values | changed))
-    return path
-
-
-def compared(folder: Path, *words: str) -> dict[str, Any]:
-    """The record of a comparison that works."""
-    out = folder / "out.json"
-    assert main(["compare", *words, "--json", str(out)]) == 0
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
 
 
 def test_a_training_run_beside_its_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,28 +60,6 @@ def test_a_plan_may_say_dp(tmp_path: Path) -> None:
     assert found["predicted"] == compared(tmp_path, str(trained(tmp_path)), *SHEET)["predicted"]
 
 
-def test_rows_appended_are_those_that_the_calibration_prices(tmp_path: Path) -> None:
-    rows, path = tmp_path / "rows.csv", tmp_path / "train.log"
-    path.write_text(MEGATRON)
-    trained_one = compared(tmp_path, str(trained(tmp_path)), *SHEET, "--append", str(rows))
-    plan = "tp=2,strategy=mtp,micro_batch=1,zero_stage=1"
-    logged = compared(tmp_path, str(path), *LOGGED, "--plan", plan, "--append", str(rows))
-    read = read_steps(rows, Request(root=ROOT, cluster="h100-sxm", missing="modelled"))
-    assert [one.measured_s for one in read] == pytest.approx([0.3, 0.103])
-    expected = [trained_one["predicted"]["step_s"], logged["predicted"]["step_s"]]
-    assert np.allclose(steps_of(read).priced_s, expected, rtol=1e-9)
-    assert read[1].question.job.preset.name == "megatron"
-
-
-def test_rows_that_are_there_stay_and_get_the_columns_they_lack(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.csv"
-    rows.write_text("config,world_size,global_batch,measured_step_s,tp\na.py,8,4096,1.5,2\n")
-    compared(tmp_path, str(trained(tmp_path)), *SHEET, "--append", str(rows))
-    first, second = csv.DictReader(rows.open(encoding="utf-8"))
-    assert (first["config"], first["tp"], first["plan"], first["seq_len"]) == ("a.py", "2", "", "")
-    assert (second["tp"], second["seq_len"], second["measured_step_s"]) == ("", "64", "0.3")
-
-
 @pytest.mark.parametrize(
     ("changed", "words", "expected"),
     [
@@ -145,14 +74,12 @@ def test_rows_that_are_there_stay_and_get_the_columns_they_lack(tmp_path: Path) 
         ({"job": {}}, ("--job", "optimizer=muon"), "--job = 'optimizer=muon': '', what the result was"),
         ({"job": {"optimizer": 1}}, (), "job = {'optimizer': 1}: what run_workload.py train"),
         ({"job": {"optimizer": "x"}}, (), "optimizer = 'x'"),
-        ({"job": {"optimizer": "muon"}}, ("--append", "rows.csv"), "--append: job"),
         ({}, ("--framework", "megatron"), "'internevo', what the result was run with"),
         ({"model": "other"}, (), "'other', what the result was run with"),
         ({"steps_s": []}, (), "steps_s"),
         ({"steps_s": [float("nan")]}, (), "steps_s"),
         ({"world_size": True}, (), "world_size = True: what run_workload.py train --json writes"),
         ({"plan": {"tp": {}}}, (), "tp"),
-        ({"dtype": "fp32"}, ("--append", "rows.csv"), "--append: job = 'fp32'"),
         ({}, ("--warmup", "3"), "one after 3 of warm-up"),
     ],
 )

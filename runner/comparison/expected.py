@@ -6,6 +6,7 @@ from math import prod
 
 from ops.op import Axis, Phase
 from profdb.cases import AttentionCase
+from runner.traces.attended import heads_pairs
 from runner.traces.ran import BACKWARD, FORWARD, Key, Part, collective_key, product_key
 from solver.plans.plan_table import Plan
 from solver.question import Question
@@ -22,7 +23,8 @@ LATE = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """An operation with the seconds of one launch, nothing hidden, ``count`` of them in a row; ``label`` says phase
-    and name, ``axis`` the ranks of a collective, ``place`` how many come before it in the step."""
+    and name, ``axis`` the ranks of a collective, ``place`` how many come before it in the step, ``pairs`` those of queries
+    and keys that an attention looks at, of all heads."""
 
     key: Key
     label: str
@@ -30,6 +32,7 @@ class Expected:
     seconds: float
     count: int
     place: int = 0
+    pairs: float | None = None
 
 
 def expected_step(question: Question, plan: Plan, rank: int) -> list[Expected]:
@@ -57,6 +60,7 @@ def _step(plan: Plan, work: StageWork) -> Iterator[Expected]:
                 axis=item.axis.value if item.axis is not None else "",
                 seconds=item.seconds / item.count,
                 count=item.count,
+                pairs=_pairs(item.attention) if item.attention is not None else None,
             )
 
 
@@ -73,6 +77,10 @@ def _key(stage: str, item: WorkItem) -> Key:
         )
     part = Part.OPTIMIZER if stage == "step" else Part.KERNEL
     return Key(part=part, what=part.value)
+
+
+def _pairs(call: AttentionCase) -> float:
+    return heads_pairs(call.batch * call.heads, call.q_len, call.kv_len, mask=call.mask, window=call.window)
 
 
 def _first_operand(call: AttentionCase) -> int:

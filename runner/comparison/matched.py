@@ -7,6 +7,7 @@ from runner.comparison.expected import Expected
 from runner.comparison.otherwise import composed, without_key
 from runner.comparison.pairs import Lone, Matched, Pair, Pool, by_order, count_of, pair_of
 from runner.traces.ran import Key, Part, Ran
+from spec.collectives import Collective
 
 AS_ONE = (Part.KERNEL, Part.OPTIMIZER)
 """Parts whose launches have no shape: they are set beside each other in sum."""
@@ -43,15 +44,16 @@ def matched(expected: Sequence[Expected], ran: Iterable[Ran], num_steps: int) ->
 
 def _alike(key: Key, pools: Mapping[Key, Pool]) -> list[Key]:
     """The keys of launches that say the same, or nothing, of everything but part, kind, size and shape, which must be
-    equal."""
-    return [
+    equal. A message whose group has another size (it went over all ranks') is one if none is of its own."""
+    same = [
         one
         for one, pool in pools.items()
         if pool.ran
         and (one.part, one.what, one.shape, one.size_bytes) == (key.part, key.what, key.shape, key.size_bytes)
         and one.direction in (key.direction, None)
-        and one.ranks in (key.ranks, None)
     ]
+    own = [one for one in same if one.ranks in (key.ranks, None)]
+    return own or (same if key.what == Collective.P2P.value else [])
 
 
 def _sums(key: Key, same: Sequence[Expected], ran: Sequence[Ran], num_steps: int) -> list[Pair]:

@@ -34,7 +34,8 @@ def composed(
 
 
 def _parts(key: Key, pools: Mapping[Key, Pool], count: int) -> tuple[Key, ...] | None:
-    """Keys of launches, one as often as it is needed, that make up a product and of which there are enough."""
+    """Keys of launches, one as often as it is needed, that make up a product and of which there are enough; equal ones
+    first: gate and up, or queries, keys and values of as many heads, are more alike than a gate and a query."""
     able = [
         one
         for one, pool in pools.items()
@@ -43,12 +44,13 @@ def _parts(key: Key, pools: Mapping[Key, Pool], count: int) -> tuple[Key, ...] |
         and one.direction == key.direction
         and len(pool.ran) >= count
     ]
-    for number in range(2, MOST_PARTS + 1):
-        for parts in combinations_with_replacement(able, number):
-            enough = all(len(pools[one].ran) >= count * parts.count(one) for one in parts)
-            if enough and _adds_up(key, parts):
-                return parts
-    return None
+    whole = [
+        parts
+        for number in range(2, MOST_PARTS + 1)
+        for parts in combinations_with_replacement(able, number)
+        if all(len(pools[one].ran) >= count * parts.count(one) for one in parts) and _adds_up(key, parts)
+    ]
+    return min(whole, key=lambda parts: len(set(parts)), default=None)
 
 
 def _adds_up(key: Key, parts: Sequence[Key]) -> bool:
@@ -74,8 +76,9 @@ def _adds_up(key: Key, parts: Sequence[Key]) -> bool:
 def without_key(
     left: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
-    """By order, launches whose source says no shape or size, where there are as many as operations; and collectives of one kind
-    and group that are cut otherwise but move as many bytes."""
+    """By order, launches whose source says no shape or size, where there are as many as operations; collectives of one kind
+    and group that are cut otherwise but move as many bytes; and attentions of one direction that look at as many pairs of
+    queries and keys."""
     pairs: list[Pair] = []
     rest: list[Expected] = []
     kinds: dict[tuple[Part, str, str | None, int | None], list[Expected]] = {}
@@ -96,7 +99,7 @@ def without_key(
         if unsaid and len(unsaid) == count_of(same) * num_steps:
             pairs += [replace(one, how="by order") for one in by_order(same, unsaid, num_steps)[0]]
             found = blank
-        elif part is Part.COLLECTIVE and (cut := _cut_otherwise(same, found, pools, num_steps)):
+        elif cut := _cut_otherwise(same, found, pools, num_steps):
             pairs.append(cut)
         else:
             rest += same
@@ -109,13 +112,21 @@ def without_key(
 def _cut_otherwise(
     same: Sequence[Expected], found: Sequence[Key], pools: Mapping[Key, Pool], num_steps: int
 ) -> Pair | None:
-    """Collectives of one kind beside all launches of it that are left, if these move their bytes to 1 %."""
-    ours = sum((one.key.size_bytes or 0) * one.count for one in same)
+    """Operations of one kind beside all launches of it that are left, if these do as much to 1 %."""
     launches = [one for key in found for one in pools[key].ran]
-    theirs = sum(one.key.size_bytes or 0 for one in launches) / num_steps
-    if not launches or abs(theirs - ours) > 0.01 * ours:
+    ours = [_amount(one.key, one.pairs) for one in same]
+    theirs = [_amount(one.key, one.pairs) for one in launches]
+    if not launches or None in ours or None in theirs:
+        return None
+    whole = sum((amount or 0.0) * one.count for amount, one in zip(ours, same, strict=True))
+    if abs(sum(amount or 0.0 for amount in theirs) / num_steps - whole) > 0.01 * whole:
         return None
     labels = sorted({one.label for one in same})
     label = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
-    pair = pair_of(same, [one.seconds for one in launches], num_steps, how="cut otherwise, as many bytes")
-    return replace(pair, label=label)
+    how = "cut otherwise, as many " + ("bytes" if same[0].key.part is Part.COLLECTIVE else "pairs")
+    return replace(pair_of(same, [one.seconds for one in launches], num_steps, how=how), label=label)
+
+
+def _amount(key: Key, pairs: float | None) -> float | None:
+    """What stays the same however it is cut: bytes of a collective, pairs of an attention; None of anything else."""
+    return key.size_bytes if key.part is Part.COLLECTIVE else pairs

@@ -24,6 +24,21 @@ PRODUCTS: dict[str, int] = {
 ATTENTION = re.compile(
     r"aten::_(scaled_dot_product_)?(fused_)?(flash|efficient|cudnn)_attention|flash_attn(_\d)?::|FlashAttn(Varlen)?Func"
 )
+# Which of their inputs is is_causal, and which a mask or bias, where there is one (native_functions.yaml).
+CAUSAL_INPUT: dict[str, tuple[int, int | None]] = {
+    "aten::_scaled_dot_product_flash_attention": (4, None),
+    "aten::_scaled_dot_product_flash_attention_backward": (11, None),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": (4, 5),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (7, 8),
+    "aten::_scaled_dot_product_efficient_attention": (6, 3),
+    "aten::_scaled_dot_product_efficient_attention_backward": (11, 4),
+    "aten::_scaled_dot_product_cudnn_attention": (6, 3),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (14, 8),
+    "aten::_flash_attention_forward": (8, None),
+    "aten::_flash_attention_backward": (11, None),
+    "aten::_cudnn_attention_forward": (10, 3),
+    "aten::_cudnn_attention_backward": (14, 8),
+}
 BACKWARD_NAME = re.compile(r"backward|bwd|Backward")
 
 # What an operation of torch's optimizers, or of the norm and clipping before, is called; the rest by the annotation
@@ -44,9 +59,12 @@ KERNELS: tuple[tuple[Part, re.Pattern[str]], ...] = (
     (Part.OPTIMIZER, re.compile(r"adam|multi_tensor_apply_kernel|lamb", re.IGNORECASE)),
 )
 
-# Kernels of NCCL (src/device/generate.py names them ncclDevKernel_<function>_...; ncclKernel_ before 2.19) by
+# Kernels of NCCL (src/device/generate.py names them ncclDevKernel_<function>_..., src/device/symmetric/generate.py
+# ncclSymkDevKernel_<function>_...; ncclKernel_ before 2.19; common.cu's ncclDevKernel_Generic says no function) by
 # function; SendRecv is a message or an exchange, which the collective's name beside it tells.
-NCCL = re.compile(r"nccl(?:Dev)?Kernel_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)")
+NCCL = re.compile(
+    r"nccl(?:Symk?)?(?:Dev)?Kernel_(?:(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)|Generic)"
+)
 NCCL_FUNCTIONS = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather",
@@ -74,7 +92,9 @@ COLLECTIVES = {
     "alltoallv": "all2all",
     "alltoallsingle": "all2all",
     "broadcast": "broadcast",
+    "broadcastoop": "broadcast",
     "reduce": "reduce",
+    "reduceoop": "reduce",
     "send": "p2p",
     "recv": "p2p",
     "barrier": "barrier",
@@ -104,6 +124,12 @@ def collective_named(word: str) -> str | None:
     """The collective that a name stands for; None for what is none."""
     plain = word.lower().rpartition(":")[2].replace("_", "")
     return COLLECTIVES.get(plain)
+
+
+def nccl_function(kernel: str) -> str | None:
+    """NCCL's name of what a kernel does; None for a kernel of another library, and one that does several things."""
+    found = NCCL.search(kernel)
+    return found[1] if found else None
 
 
 def type_bytes(name: object) -> int | None:

@@ -10,12 +10,17 @@ CALLS = ("cpu_op", "user_annotation")
 BACKWARD_NODE = "autograd::engine::evaluate_function"
 COLLECTIVE_CALL = "c10d::"
 GLOO = "gloo:"
+WORKS = (f"{GLOO}send", f"{GLOO}recv", "nccl:")
+"""Annotations of works that go on beside what their thread does next (torch/csrc/distributed/c10d/Work.cpp marks them as
+asynchronous): gloo's messages until they are through, other works of gloo on its own threads; NCCL's as long as the call,
+but that of a group of calls ("nccl:coalesced") in older ones for ever."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Call:
     """An operation of the host inside ``parent``. ``self_s`` are its seconds outside of what it calls; ``wraps``:
-    it calls an operation of its own name (a DTensor's, on what this rank holds)."""
+    it calls an operation of its own name (a DTensor's, on what this rank holds). ``work`` is the annotation of a work that
+    began within."""
 
     event: Event
     parent: "Call | None"
@@ -24,6 +29,7 @@ class Call:
     self_s: float
     wraps: bool = False
     holds: bool = field(default=False)
+    work: Event | None = None
 
     @property
     def named(self) -> bool:
@@ -59,6 +65,10 @@ def _thread(events: Iterable[Event]) -> list[Call]:
         while open_calls and open_calls[-1].event.end_s <= event.start_s:
             open_calls.pop()
         parent = open_calls[-1] if open_calls else None
+        if event.name.startswith(WORKS):
+            if parent is not None:
+                parent.work = event
+            continue
         optimizer = OPTIMIZER_STEP.search(event.name) or OPTIMIZER.match(event.name)
         call = Call(
             event=event,

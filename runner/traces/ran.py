@@ -37,12 +37,18 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A launch: seconds on the device, when it began, and the name that its source gives it."""
+    """A launch: seconds on the device, when it began, and the name that its source gives it. ``pairs`` of queries and keys
+    that an attention looks at, of all heads; None where that is unknown."""
 
     key: Key
     name: str
     start_s: float
     seconds: float
+    pairs: float | None = None
+
+
+Issued = tuple[float, Ran]
+"""When the host issued a launch, and the launch."""
 
 
 def product_key(batch: int, m: int, k: int, n: int, direction: str | None) -> Key:

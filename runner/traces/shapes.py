@@ -4,13 +4,21 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from runner.traces.names import BACKWARD_NAME, NCCL, NCCL_FUNCTIONS, PRODUCTS, collective_named, type_bytes
+from runner.traces.names import (
+    BACKWARD_NAME,
+    NCCL_FUNCTIONS,
+    PRODUCTS,
+    collective_named,
+    nccl_function,
+    type_bytes,
+)
 from runner.traces.nesting import COLLECTIVE_CALL, Call
 from runner.traces.ran import BACKWARD, FORWARD, Key, Part, collective_key, product_key
 from runner.traces.trace_file import Event
 
 DIMS = "Input Dims"
 TYPES = "Input type"
+COLLECTIVE = "Collective name"
 
 
 def key_of_call(call: Call) -> Key:
@@ -28,7 +36,7 @@ def _product(call: Call) -> Key:
     direction = BACKWARD if call.backward else FORWARD
     unknown = Key(part=Part.PRODUCT, what="product", direction=direction)
     first = PRODUCTS[call.event.name]
-    factors = _shapes(call.event.args)[first : first + 2]
+    factors = shapes_of(call.event.args)[first : first + 2]
     if len(factors) < 2 or not all(len(one) in (2, 3) for one in factors):
         return unknown
     left, right = factors
@@ -38,7 +46,7 @@ def _product(call: Call) -> Key:
 
 def _attention(event: Event) -> Key:
     """By the elements of its first operand: the queries, or the gradient of the outputs."""
-    tensors = [one for one in _shapes(event.args) if len(one) >= 3]
+    tensors = [one for one in shapes_of(event.args) if len(one) >= 3]
     direction = BACKWARD if BACKWARD_NAME.search(event.name) else FORWARD
     shape = (prod(tensors[0]),) if tensors else None
     return Key(part=Part.ATTENTION, what="attention", direction=direction, shape=shape)
@@ -50,18 +58,20 @@ def key_of_gloo(call: Call, work: Event | None) -> Key:
     return collective_key(name, _call_bytes(call.event, work), None)
 
 
-def key_of_nccl(event: Event, linked: Event | None) -> Key:
-    """Of a kernel of NCCL by what stands beside it, or beside the call that launched it; else by its name."""
-    told = event.args if "Collective name" in event.args else linked.args if linked is not None else {}
-    function = NCCL.search(event.name)
-    by_kernel = NCCL_FUNCTIONS[function[1]] if function else event.name
-    said = collective_named(str(told.get("Collective name", "")))
+def key_of_nccl(kernel: Event, told: Mapping[str, Any], call: Call | None = None) -> Key:
+    """Of a kernel of NCCL by what torch says of it (appendCollectiveArgs of Kineto's output_json.cpp), else by the
+    ``call`` of c10d that launched it, else by its name."""
+    function = NCCL_FUNCTIONS.get(nccl_function(kernel.name) or "", kernel.name)
+    if COLLECTIVE not in told and call is not None and call.event.name.startswith(COLLECTIVE_CALL):
+        said = collective_named(call.event.name)
+        return collective_key(said or function, _call_bytes(call.event, call.work), None)
+    said = collective_named(str(told.get(COLLECTIVE, "")))
     each = type_bytes(told.get("dtype"))
     counts = [told.get(f"{way} msg nelems") for way in ("In", "Out")]
     numbers = [one for one in counts if isinstance(one, int)]
     size = max(numbers) * each if numbers and each else None
     ranks = told.get("Group size")
-    return collective_key(said or by_kernel, size, ranks if isinstance(ranks, int) else None)
+    return collective_key(said or function, size, ranks if isinstance(ranks, int) else None)
 
 
 def _call_bytes(event: Event, work: Event | None) -> int | None:
@@ -88,7 +98,7 @@ def _elements(dims: object) -> int:
     return sum(_elements(one) for one in dims)
 
 
-def _shapes(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
+def shapes_of(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """Sides of each input; empty for what is no tensor."""
     dims = args.get(DIMS)
     if not isinstance(dims, list):

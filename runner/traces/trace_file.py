@@ -15,6 +15,8 @@ from spec.units import US
 
 GZIP = b"\x1f\x8b"
 HEAD_BYTES = 2**16
+EXTERNAL = "External id"
+"""The number that a kernel shares with the operation of the host that launched it."""
 STEP = re.compile(r"ProfilerStep#(\d+)")
 
 

@@ -134,6 +134,50 @@ def test_gradients_of_products_apart_add_up_in_another_side() -> None:
     assert not found.only_ran
 
 
+def test_equal_parts_are_likelier_than_a_gate_and_a_query() -> None:
+    """Widths of 64 for queries, keys and values, of 128 for gate and up: 64 + 128 would be 192 as well."""
+    qkv, up = product_key(1, 32, 64, 192, FORWARD), product_key(1, 32, 64, 256, FORWARD)
+    narrow, wide = product_key(1, 32, 64, 64, FORWARD), product_key(1, 32, 64, 128, FORWARD)
+    found = matched([want(qkv, "qkv"), want(up, "up")], ran(narrow, narrow, narrow, wide, wide), 1)
+    assert {pair.label: pair.how for pair in found.pairs} == {
+        "qkv": "ran as 3 products",
+        "up": "ran as 2 products",
+    }
+    assert not found.only_ran
+
+
+def attention(elements: int) -> Key:
+    return Key(part=Part.ATTENTION, what="attention", direction=FORWARD, shape=(elements,))
+
+
+def test_an_attention_in_other_calls_looks_at_as_many_pairs() -> None:
+    """Rank 0 of 2 of a sequence of 32: its 16 queries to their own keys and to half of the others', or the first and
+    the last quarter of the sequence to all before them (8 9 / 2 + 8 24 + 8 9 / 2)."""
+    ours = [
+        replace(want(attention(16), "core"), pairs=16 * 17 / 2),
+        replace(want(attention(16), "ring"), pairs=16 * 8),
+    ]
+    halves = [
+        replace(one, pairs=pairs)
+        for one, pairs in zip(ran(attention(8), attention(8)), (36.0, 228.0), strict=True)
+    ]
+    (pair,) = matched(ours, halves, 1).pairs
+    assert (pair.how, pair.expected_s, pair.ran_s) == ("cut otherwise, as many pairs", 2.0, 4.0)
+    fewer = [halves[0], replace(halves[1], pairs=200.0)]
+    assert len(matched(ours, fewer, 1).only_ran) == 1
+    silent = [halves[0], replace(halves[1], pairs=None)]
+    assert not matched(ours, silent, 1).pairs
+
+
+def test_a_message_over_all_ranks_is_one_of_the_pipelines() -> None:
+    key, own = collective_key("p2p", 64, 4), collective_key("p2p", 64, 2)
+    assert [pair.ran_s for pair in matched([want(own, "hop")], ran(key), 1).pairs] == [2.0]
+    found = matched([want(own, "hop")], ran(key, own), 1)
+    assert [one.key for one in found.only_ran] == [key]
+    other = [collective_key("all_gather", 64, ranks) for ranks in (2, 4)]
+    assert not matched([want(other[0], "gather")], ran(other[1]), 1).pairs
+
+
 def test_as_many_launches_as_operations_are_paired_one_by_one() -> None:
     key = collective_key("all_gather", 64, 2)
     launched = [replace(one, seconds=float(at)) for at, one in enumerate(ran(*[key] * 6))]

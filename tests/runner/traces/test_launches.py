@@ -1,6 +1,7 @@
 """What a trace's steps launched."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ def event(name: str, start_us: float, took_us: float, category: str = "cpu_op", 
         seconds=took_us * 1e-6,
         args=args,
     )
+
+
+def annotation(name: str, start_us: float, took_us: float, **args: Any) -> Event:
+    """On the thread of the calls, where event() puts gloo's works on another."""
+    return replace(event(name, start_us, took_us, "user_annotation", **args), thread=("1", "1"))
 
 
 def found(*events: Event, warmup: int = 0) -> Launches:
@@ -93,6 +99,32 @@ def test_gloos_work_is_the_time_of_the_call_before_it() -> None:
     ]
 
 
+def test_a_message_of_gloo_lasts_beside_what_its_thread_does_next() -> None:
+    """Of a pipeline's step on two processes (torch 2.13): the annotation begins inside its call and outlasts it."""
+    sent: dict[str, Any] = {
+        "Input Dims": [[[1, 32, 64]], [], [], []],
+        "Input type": ["TensorList", "", "", ""],
+    }
+    work: dict[str, Any] = {"Input type": ["float"], "Input Dims": [[1, 32, 64]]}
+    ran = found(
+        event("autograd::engine::evaluate_function: X", 8, 6),
+        event("c10d::send", 10, 3, **sent),
+        annotation("gloo:send", 12, 60, **work),
+        event("c10d::recv_", 14, 2, **sent),
+        annotation("gloo:recv", 15, 30, **work),
+        event("aten::mm", 50, 10, **{"Input Dims": [[4, 2], [2, 8]]}),
+        event("c10d::allreduce_", 80, 1, **sent),
+        event("gloo:all_reduce", 82, 9, "user_annotation", **work),
+    ).ran
+    told = [(one.key.what, one.key.size_bytes, one.key.direction, round(one.seconds * 1e6)) for one in ran]
+    assert told == [
+        ("p2p", 32 * 64 * 4, None, 60),
+        ("p2p", 32 * 64 * 4, None, 30),
+        ("product", None, "forward", 10),
+        ("all_reduce", 32 * 64 * 4, None, 9),
+    ]
+
+
 def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None:
     """The device runs behind the host: a kernel of the first step ends in the second."""
     dims: dict[str, Any] = {"Input Dims": [[4, 2], [2, 8]]}
@@ -127,6 +159,13 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
         ),
         ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_allv"}, ("all2all", 400, 8)),
         ("ncclDevKernel_SendRecv(x)", {"Collective name": "recv"}, ("p2p", 400, 8)),
+        ("ncclDevKernel_SendRecv(x)", {"Collective name": "all_to_all"}, ("all2all", 400, 8)),
+        (
+            "ncclSymkDevKernel_AllGather_LLMC(x)",
+            {"Collective name": "_allgather_base"},
+            ("all_gather", 400, 8),
+        ),
+        ("ncclDevKernel_Generic(x)", {"Collective name": "_broadcast_oop"}, ("broadcast", 400, 8)),
         (
             "ncclKernel_AllReduce_RING_LL_Sum_half(x)",
             {"Collective name": "allreduce"},

@@ -9,7 +9,7 @@ from ops.head_exchange import HeadTensor, HeadTensors
 from ops.linear import Linear, linear
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.context_parallel import parts_of_sequence
-from ops.mixers.copied_heads import copied_heads
+from ops.mixers.copied_heads import copied_heads, split_heads
 from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
@@ -85,6 +85,8 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
         pieces.append(split_projection(context, attention, gemm_rows, width))
     elif context.job.preset.layers.copies_heads:
         pieces.append(copied_heads(context, attention, gemm_rows, (q_width + gates, width - q_width - gates)))
+    elif context.job.preset.layers.splits_joined_qkv and context.model.position is PositionKind.ROTARY:
+        pieces.append(split_heads(context, attention, gemm_rows, (heads, kv_heads)))
     if attention.qk_norm:
         pieces.append(_qk_norm(context, attention, gemm_rows, heads + kv_heads))
     if context.model.position is PositionKind.ROTARY:

@@ -1,5 +1,7 @@
 """Queries, keys and values copied out of the product that made them, before a flash kernel reads them."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ops.context import LayerContext
@@ -34,3 +36,37 @@ def copied_heads(
         saved_bytes=context.activations(rows, keys_values * together + transposed),
     )
     return kernel(context, copied)
+
+
+def split_heads(
+    context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
+) -> Piece:
+    """What views of the joined product cost where queries and keys are rotated: copies forward, and backward one of all
+    gradients into one tensor; ``heads`` and key-value heads of a rank.
+
+    Queries of several groups cannot be viewed as heads and are copied (Megatron-LM core 0.15 transformer/attention.py,
+    get_query_key_value_tensors: reshape of sq, b, ng, np/ng * hn). Rotated keys are a tensor of their own, values still a view
+    of other strides, so Transformer Engine makes values contiguous (dot_product_attention/utils.py, get_qkv_layout). The gradients
+    are three tensors, which ``SplitAlongDim`` concatenates (pytorch/utils.py, backward). The copies take the place of
+    what the attention keeps.
+    """
+    queries, keys = heads
+    shares = (queries > keys) & (keys > 1)
+    out = np.where(shares, queries * attention.qk_dim, 0) + keys * attention.v_dim
+    together = queries * attention.qk_dim + keys * (attention.qk_dim + attention.v_dim)
+
+    def copied(width: IntArray) -> Piece:
+        return kernel(
+            context,
+            Kernel(
+                module=Module.ATTENTION,
+                role=Role.COPY,
+                serves=Role.QKV,
+                kernel="copy",
+                rows=rows,
+                width=width,
+                saved_bytes=np.zeros(len(rows)),
+            ),
+        )
+
+    return replace(copied(out), backward=copied(together).backward)

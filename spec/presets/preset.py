@@ -212,6 +212,9 @@ class Layers:
     copies_heads: bool = False
     """Queries, keys and values are copied out of their product's result, keys and values twice more into one
     tensor, and their gradients back."""
+    splits_joined_qkv: bool = False
+    """With rotary embeddings and a flash kernel, views of the joined product of queries, keys and values become
+    tensors of their own (values, queries that share keys), and their gradients are put together by a copy."""
     two_pass_norms: bool = False
     """Fused norms are apex's: they read a row twice, and three times backward, where persistent kernels keep it."""
 

@@ -20,6 +20,7 @@ MEGATRON_2021 = Variant(
         "pipeline.overlap_hops": False,
         "pipeline.scattered_hops": True,
         "pipeline.uneven_chunks": "",
+        "layers.splits_joined_qkv": False,
         "layers.two_pass_norms": True,
         "recomputation.modules": (),
         "host.checks_numbers": False,

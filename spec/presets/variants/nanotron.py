@@ -19,6 +19,7 @@ NANOTRON = Variant(
         "loss.holds_logits": True,
         "layers.fused_activation": False,
         "layers.copies_heads": True,
+        "layers.splits_joined_qkv": False,
         "data_parallel.bucket_elements": 13_107_200,
         "data_parallel.bucket_elements_per_rank": 0,
         "data_parallel.gradient_sync": "all_reduce",

@@ -45,37 +45,85 @@ def model_ops(
 ) -> ModelOps:
     """Every operation a rank may run for N layouts under one strategy and recompute mode, with ``modules`` of
     layers (ops.recompute.modules) run again beside that."""
+    return bare_ops(model, job, layout, strategy).running_again(recompute, modules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareBlock:
+    """A block of which nothing runs again: its operations, and around a prediction block what comes before and behind."""
+
+    context: LayerContext
+    block: BlockSpec
+    piece: Piece
+    around: tuple[Piece, Piece] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareOps:
+    """What a rank runs for N layouts under one strategy, as if nothing ran again: every different block, embedding, head
+    and loss. What runs again is put on top, in as many ways as are asked for."""
+
+    context: LayerContext
+    sharding: Sharding
+    blocks: dict[BlockSpec, BareBlock]
+    ends: tuple[Piece, Piece, Piece]
+
+    def running_again(self, recompute: Recompute, modules: tuple[str, ...] = ()) -> ModelOps:
+        """Under a recompute mode, with ``modules`` of layers run again beside that."""
+        context, model = self.context, self.context.model
+        kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
+        # Runs of equal blocks, of which hybrids have many, share one piece.
+        pieces = {
+            (kind, block): sharded_over_data(
+                context, _running_again(self.sharding, bare, kind, modules), Module.LAYER
+            )
+            for kind in kinds
+            for block, bare in self.blocks.items()
+        }
+        blocks = tuple(pieces[kind, run.block] for kind in kinds for run in model.blocks)
+        shares = offloaded_shares(model, context.layout.offloaded_layers) * len(kinds)
+        blocks = tuple(map(activations_offloaded, blocks, shares))
+        first, last = _ends_running_again(context, self.sharding, self.ends, recompute)
+        return ModelOps(
+            blocks=blocks,
+            embedding=sharded_over_data(context, first, Module.EMBEDDING),
+            head=sharded_over_data(context, last, Module.HEAD),
+        )
+
+
+def bare_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> BareOps:
+    """Every operation of N layouts under one strategy, none of them run again."""
     sharding = STRATEGIES[strategy]
     context = layer_context(sharding, model, job, layout)
-    kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
-    # Runs of equal blocks, of which hybrids have many, share one piece.
-    pieces = {
-        (kind, block): sharded_over_data(
-            context, block_ops(context, sharding, block, kind, modules), Module.LAYER
-        )
-        for kind in kinds
-        for block in {run.block: None for run in model.blocks}
-    }
-    blocks = tuple(pieces[kind, run.block] for kind in kinds for run in model.blocks)
-    shares = offloaded_shares(model, layout.offloaded_layers) * len(kinds)
-    blocks = tuple(map(activations_offloaded, blocks, shares))
-    first, last = end_ops(context, sharding, recompute)
-    return ModelOps(
-        blocks=blocks,
-        embedding=sharded_over_data(context, first, Module.EMBEDDING),
-        head=sharded_over_data(context, last, Module.HEAD),
+    blocks = {run.block: None for run in model.blocks}
+    return BareOps(
+        context=context,
+        sharding=sharding,
+        blocks={block: _bare_block(context, sharding, block) for block in blocks},
+        ends=_bare_ends(context, sharding),
     )
 
 
 def end_ops(context: LayerContext, sharding: Sharding, recompute: Recompute) -> tuple[Piece, Piece]:
     """The embedding, and the head with its loss; run again with all layers where the framework does."""
+    return _ends_running_again(context, sharding, _bare_ends(context, sharding), recompute)
+
+
+def _bare_ends(context: LayerContext, sharding: Sharding) -> tuple[Piece, Piece, Piece]:
+    """Embedding, head and loss."""
     first = frozen_ends(context, embedding(context, sharding))
-    last = adapted(context, head(context, sharding))
+    return first, adapted(context, head(context, sharding)), loss(context, sharding)
+
+
+def _ends_running_again(
+    context: LayerContext, sharding: Sharding, ends: tuple[Piece, Piece, Piece], recompute: Recompute
+) -> tuple[Piece, Piece]:
+    first, last, losses = ends
     if recompute is Recompute.FULL and context.job.preset.recomputation.recomputes_ends:
         rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
         first = recomputed(first, recompute, 8.0 * context.tokens)
         last = recomputed(last, recompute, context.activations(rows, context.model.hidden))
-    return first, sequence(last, loss(context, sharding))
+    return first, sequence(last, losses)
 
 
 def block_ops(
@@ -87,12 +135,27 @@ def block_ops(
 ) -> Piece:
     """One transformer block, or one multi-token-prediction block with its own pass through the head; ``modules``
     of it run again unless all of it does."""
+    return _running_again(sharding, _bare_block(context, sharding, block), recompute, modules)
+
+
+def _bare_block(context: LayerContext, sharding: Sharding, block: BlockSpec) -> BareBlock:
     context = replace(context, norm_place=block.norm_place)
     piece = mixer_half(context, sharding, block)
     if block.feeds_forward:
         second = moe_half if block.moe is not None else mlp_half
         piece = sequence(piece, second(context, sharding, block))
-    piece = adapted(context, piece)
+    return BareBlock(
+        context=context,
+        block=block,
+        piece=adapted(context, piece),
+        around=_around_prediction(context, sharding) if block.mtp else None,
+    )
+
+
+def _running_again(
+    sharding: Sharding, bare: BareBlock, recompute: Recompute, modules: tuple[str, ...]
+) -> Piece:
+    context, block, piece = bare.context, bare.block, bare.piece
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
     if recompute is not Recompute.FULL:
         piece = modules_recomputed(piece, modules, norms_lead=block.norm_place.leads)
@@ -104,12 +167,13 @@ def block_ops(
         preset.recomputation.selective,
         stops=preset.recomputation.stops_early,
     )
-    if not block.mtp:
+    if bare.around is None:
         return layer
-    return _multi_token_prediction(context, sharding, layer)
+    before, behind = bare.around
+    return sequence(before, layer, behind)
 
 
-def _multi_token_prediction(context: LayerContext, sharding: Sharding, layer: Piece) -> Piece:
+def _around_prediction(context: LayerContext, sharding: Sharding) -> tuple[Piece, Piece]:
     """Two norms and a 2h -> h projection before the block; the head, shared, runs once more after it
     (arXiv 2412.19437 sec. 2.2, eq. 21-23)."""
     rows = ceil_div(context.tokens, sharding.norm_shards(context.layout))
@@ -129,7 +193,7 @@ def _multi_token_prediction(context: LayerContext, sharding: Sharding, layer: Pi
         linear(context, project),
     )
     behind = sequence(norm(context, Module.MTP, rows, "mtp.head_norm"), shared_head)
-    return sequence(adapted(context, before), layer, adapted(context, behind))
+    return adapted(context, before), adapted(context, behind)
 
 
 def without_parameters(piece: Piece) -> Piece:

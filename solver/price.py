@@ -88,34 +88,66 @@ class Sized:
         """The least a device must have for every plan: of its worst stage."""
         return np.maximum.reduceat(self.bytes.cost.needed_bytes, self.stages.starts)
 
+    def take(self, rows: IntArray) -> "Sized":
+        """The plans asked for, in that order; layouts may be left that none of them has."""
+        return Sized(
+            plans=self.plans.take(rows),
+            layers=self.layers.of_plans(rows),
+            stages=self.stages.take(rows),
+            bytes=self.bytes.take(self.stages.rows(rows)),
+        )
 
-def sized(model: ModelSpec, job: JobSpec, plans: PlanTable, cluster: ClusterSpec | None = None) -> Sized:
-    """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory)."""
-    layers = distinct_layers(model, job, plans)
-    stages = stage_table(model, plans, deals=job.preset.pipeline.deals)
-    return Sized(
-        plans=plans,
-        layers=layers,
-        stages=stages,
-        bytes=stage_memory(model, job, Tables(plans=plans, layers=layers, stages=stages, cluster=cluster)),
+
+def sized(
+    model: ModelSpec,
+    job: JobSpec,
+    plans: PlanTable,
+    cluster: ClusterSpec | None = None,
+    *,
+    like: Sized | None = None,
+) -> Sized:
+    """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory). What
+    the same plans share with ``like`` them, of the same model and job, is taken from there."""
+    layers = distinct_layers(model, job, plans, like.layers if like else None)
+    if like is not None and plans.dealt_as(like.plans):
+        stages = like.stages
+    else:
+        stages = stage_table(model, plans, deals=job.preset.pipeline.deals)
+    tables = Tables(plans=plans, kinds=layers.bytes, row=layers.row, stages=stages, cluster=cluster)
+    return Sized(plans=plans, layers=layers, stages=stages, bytes=stage_memory(model, job, tables))
+
+
+def dealt_otherwise(
+    model: ModelSpec, job: JobSpec, table: Sized, stage_layout: str, cluster: ClusterSpec | None = None
+) -> Sized:
+    """The plans of a table with their layers dealt as ``stage_layout`` says; the layers are the same."""
+    plans = replace(table.plans, stage_layout=stage_layout)
+    stages = stage_table(model, plans)
+    tables = Tables(
+        plans=plans, kinds=table.layers.bytes, row=table.layers.row, stages=stages, cluster=cluster
     )
+    return replace(table, plans=plans, stages=stages, bytes=stage_memory(model, job, tables))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeconds:
     """What each stage row takes: one micro-batch through it (``per_micro`` with its parts) and each of its
-    chunks (``chunk_passes``), the messages between stages, and the work after the last micro-batch."""
+    chunks (``chunk_passes``), the messages between stages, and the work after the last micro-batch; all made of
+    what the ``pieces`` of distinct layers take (``timed_pieces``)."""
 
+    pieces: list[LayerTimes]
     per_micro: SumByPart
     chunk_passes: PassTimes
     hops: Hops
     step: StepTimes
 
 
-def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StageSeconds:
-    """Time every stage row of the table."""
+def stage_seconds(
+    model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer, pieces: list[LayerTimes] | None = None
+) -> StageSeconds:
+    """Time every stage row of the table; ``pieces`` are its ``timed_pieces`` where they are known."""
     plans, stages = table.plans, table.stages
-    times = timed_pieces(job, table, pricer)
+    times = timed_pieces(job, table, pricer) if pieces is None else pieces
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
     chunk_passes = of_stages.chunk_passes(pricer.contention)
     row_layout, on_rank = plans.layout.take(stages.plan), table.bytes.on_rank
@@ -123,6 +155,7 @@ def stage_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) 
     step = step_times(pricer, job, row_layout, ops, on_rank, of_stages.stage_passes())
     checks = checked_step(pricer, job, row_layout, ops, on_rank.total, _counted(table, num_matrices))
     return StageSeconds(
+        pieces=times,
         per_micro=of_stages.per_micro(chunk_passes),
         chunk_passes=chunk_passes,
         hops=Hops(

@@ -21,7 +21,7 @@ from solver.question import Question
 from solver.question_cost import cost_under
 from solver.refinements.dealt_anew import dealt_anew
 from solver.refinements.eased import eased
-from solver.refinements.entering import entered, needed_bytes
+from solver.refinements.entering import chosen, entered, laid_out
 from spec.arrays import FloatArray, ints
 from spec.errors import NoFeasiblePlanError
 
@@ -92,12 +92,15 @@ def contested(
     rejected: dict[str, int] = {}
     limit = limit_bytes(question.cluster, space.constraints)
     seen, miss = 0, _Miss(needed_bytes=float("inf"), words="none came as far as memory")
+    last: Sized | None = None
     for block in space.blocks:
         drafted = enumerate_block(question.model, question.job, question.cluster, space, block)
         seen += drafted.seen
         fallen = [drafted.rejected]
         if len(drafted.plans):
-            fitting, dropped, block_miss = _fit(question, drafted.plans, limit)
+            # Plans that differ in their recompute mode alone share their stages and most of their layers.
+            last = laid_out(question, drafted.plans, last)
+            fitting, dropped, block_miss = _fit(question, last, limit)
             miss = min(miss, block_miss, key=lambda one: one.needed_bytes)
             fallen.append(dropped)
             if fitting is not None:
@@ -126,11 +129,9 @@ class _Miss:
     words: str
 
 
-def _fit(
-    question: Question, plans: PlanTable, limit: float
-) -> tuple[PlanTable | None, dict[str, int], _Miss]:
+def _fit(question: Question, table: Sized, limit: float) -> tuple[Sized | None, dict[str, int], _Miss]:
     """The plans whose worst stage needs at most ``limit`` bytes, how many do not by reason, and the closest of those."""
-    needed = needed_bytes(question, plans)
+    needed = table.needed_bytes
     fits = needed <= limit
     on_device = needed <= usable_bytes(question.cluster)
     counts = {OUT_OF_MEMORY: ~fits & ~on_device, OVER_LIMIT: ~fits & on_device}
@@ -139,9 +140,9 @@ def _fit(
         row = int(np.argmin(np.where(fits, np.inf, needed)))
         miss = _Miss(
             needed_bytes=float(needed[row]),
-            words=f"{plans.plan(row).label()} {needs_words(float(needed[row]), limit)}",
+            words=f"{table.plans.plan(row).label()} {needs_words(float(needed[row]), limit)}",
         )
-    kept = plans.take(np.flatnonzero(fits).astype(np.int64)) if fits.any() else None
+    kept = chosen(question, table, np.flatnonzero(fits).astype(np.int64)) if fits.any() else None
     return kept, {reason: int(np.count_nonzero(rows)) for reason, rows in counts.items() if rows.any()}, miss
 
 

@@ -13,9 +13,8 @@ from ops.context import LayerContext
 from ops.data_parallel.muon import held_matrices
 from ops.data_parallel.offload import optimizer_host_bytes
 from ops.data_parallel.step import RankParameters, owned_elements
-from ops.op import BatchedGemm, HostTransfer, Owner
+from ops.op import Owner
 from ops.recompute.layers import Recompute
-from ops.roles import Role
 from ops.strategies.sharding import layer_context
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
@@ -40,7 +39,7 @@ from solver.memory.step_buffers import (
 from solver.memory.turning_activations import turning_bytes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
-from solver.times.layer_times import DistinctLayers, layer_bytes
+from solver.times.layer_times import LayerBytes
 from spec.arrays import FloatArray, IntArray, bools
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -54,28 +53,30 @@ class StageBytes:
     on_rank: RankParameters
     cost: MemoryCost
 
+    def take(self, rows: IntArray) -> "StageBytes":
+        """The stage rows asked for."""
+        return StageBytes(on_rank=self.on_rank.take(rows), cost=self.cost.take(rows))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """What memory is counted of: plans, their distinct layers and stages, and the cluster whose
-    communicators count (None: nobody asks for device totals)."""
+    """What memory is counted of: plans, the bytes of every piece of a layer (``kinds``: block kinds, embedding, head) by
+    distinct layers, the ``row`` in them of every plan, stages, and the cluster whose communicators count (None: nobody
+    asks for device totals)."""
 
     plans: PlanTable
-    layers: DistinctLayers
+    kinds: list[LayerBytes]
+    row: IntArray
     stages: StageTable
     cluster: ClusterSpec | None = None
 
 
 def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     """Memory of every stage row of every plan."""
-    plans, layers, stages = tables.plans, tables.layers, tables.stages
+    plans, kinds, stages = tables.plans, tables.kinds, tables.stages
     layout = plans.layout.take(stages.plan)
     context = layer_context(plans.sharding, model, job, layout)
-    row = layers.row[stages.plan]
-    count = len(layers.layout)
-    # Runs of equal blocks share a piece.
-    of_piece = {key: layer_bytes(piece, count) for key, piece in {id(p): p for p in layers.pieces}.items()}
-    kinds = [of_piece[id(piece)] for piece in layers.pieces]
+    row = tables.row[stages.plan]
     weights = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
     on_rank = _over_layers([kind.parameters.take(row) for kind in kinds], weights)
     if job.optimizer == "muon":
@@ -89,7 +90,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         [kind.saved_bytes[row] * w for kind, w in zip(kinds[:blocks], weights[:blocks], strict=True)], axis=0
     )
     if plans.schedule.route.turns:
-        held = turning_bytes(plans, stages, kinds, layers.row)
+        held = turning_bytes(plans, stages, kinds, tables.row)
     else:
         held = (saved + kinds[blocks].saved_bytes[row] * stages.embedding) * chunks
     transient = np.max(
@@ -121,7 +122,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         segment_bytes=np.zeros(len(row)),
         nccl_bytes=_nccl(tables),
         host_bytes=optimizer_host_bytes(context, owned_elements(context, on_rank))
-        + _on_host(layers, row, weights[:blocks]) * chunks,
+        + _summed([kind.host_bytes[row] for kind in kinds[:blocks]], weights[:blocks]) * chunks,
     )
     buffers = step_buffers(context, on_rank, kinds[blocks].parameters.total[row] * stages.embedding)
     returned = returned_bytes(context, on_rank)
@@ -139,7 +140,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     own = segment_bytes(buffers, logits / 4.0) + returned_segments(
         returned, layout.zero_size, logits / 4.0, widest_bytes(context)
     )
-    narrow = np.where(logits > working, _narrow_logits(context, layers, row) * stages.head, 0.0)
+    narrow = np.where(logits > working, _narrow_logits(context, head.logits[row]) * stages.head, 0.0)
     recorded = recorded_bytes(context, plans.sharding, stages, chunks)
     segments = np.maximum(own - cost.step_bytes, 0.0) + narrow + recorded
     return StageBytes(on_rank=on_rank, cost=_reserved(cost, segments))
@@ -180,26 +181,13 @@ def _over_layers(kinds: list[RankParameters], weights: tuple[IntArray, ...]) -> 
     )
 
 
-def _on_host(layers: DistinctLayers, row: IntArray, weights: tuple[IntArray, ...]) -> FloatArray:
-    """Saved activations that a micro-batch keeps on the host."""
-    total = np.zeros(len(row))
-    for piece, weight in zip(layers.pieces, weights, strict=False):
-        for op in piece.forward:
-            if isinstance(op, HostTransfer):
-                total = total + op.size_bytes[row] * weight
-    return total
-
-
-def _narrow_logits(context: LayerContext, layers: DistinctLayers, row: IntArray) -> FloatArray:
+def _narrow_logits(context: LayerContext, logits: FloatArray) -> FloatArray:
     """16-bit logits, gone once they are brought to fp32: they came first, into a segment that takes none of the fp32
     ones (as large buffers of the step's end: segment_bytes)."""
     loss = context.job.preset.loss
     if not (loss.plain or loss.upcasts) or loss.chunked or context.job.preset.pipeline.keeps_stage_outputs:
-        return np.zeros(len(row))
-    products = [
-        op for op in layers.pieces[-1].forward if op.role is Role.LOGITS and isinstance(op, BatchedGemm)
-    ]
-    return np.asarray(np.sum([context.activations(op.m, op.n)[row] for op in products], axis=0))
+        return np.zeros(len(logits))
+    return np.asarray(context.activation_bytes * logits)
 
 
 def _nccl(tables: Tables) -> FloatArray:

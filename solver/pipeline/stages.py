@@ -50,6 +50,31 @@ class StageTable:
     chunk_starts: IntArray
     chunks: ChunkTable
 
+    def take(self, plans: IntArray) -> "StageTable":
+        """The stages of these plans, in that order."""
+        rows, plan = _rows_within(self.starts, len(self.plan), plans)
+        chunk_rows, stage = _rows_within(self.chunk_starts, len(self.chunks.stage), rows)
+        return StageTable(
+            plan=plan,
+            position=self.position[rows],
+            count=self.count[rows],
+            embedding=self.embedding[rows],
+            head=self.head[rows],
+            layers=tuple(layers[rows] for layers in self.layers),
+            starts=np.searchsorted(plan, np.arange(len(plans))).astype(np.int64),
+            chunk_starts=np.searchsorted(stage, np.arange(len(rows))).astype(np.int64),
+            chunks=ChunkTable(
+                stage=stage,
+                embedding=self.chunks.embedding[chunk_rows],
+                head=self.chunks.head[chunk_rows],
+                layers=tuple(layers[chunk_rows] for layers in self.chunks.layers),
+            ),
+        )
+
+    def rows(self, plans: IntArray) -> IntArray:
+        """Which rows those are."""
+        return _rows_within(self.starts, len(self.plan), plans)[0]
+
     def tied(self, model: ModelSpec, pp: IntArray) -> BoolArray:
         """Rows whose embedding or head is tied to one on another stage (``pp`` per row)."""
         apart = (self.embedding ^ self.head) & (pp > 1)
@@ -219,6 +244,13 @@ def stage_table(model: ModelSpec, plans: PlanTable, *, deals: str = "layers") ->
         chunk_starts=chunk_starts,
         chunks=chunks,
     )
+
+
+def _rows_within(starts: IntArray, total: int, owners: IntArray) -> tuple[IntArray, IntArray]:
+    """The rows of ``owners``, of which each has those from its start to the next one's, and whose each is by place."""
+    width = np.diff(starts, append=total)
+    owner, row = _repeated(width, owners)
+    return row, owner
 
 
 def _column(values: Sequence[int]) -> IntArray:

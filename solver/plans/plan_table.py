@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
@@ -132,6 +134,20 @@ class PlanTable:
         """Every column by the name that Plan gives it."""
         degrees = {name: getattr(self.layout, name) for name in LAYOUT_COLUMNS}
         return degrees | {name: getattr(self, name) for name in OWN_COLUMNS}
+
+    def dealt_as(self, other: "PlanTable") -> bool:
+        """Whether the stages of these plans hold what those of the other table's do, plan by plan: nothing else decides it
+        but how many layers are recomputed where only some are."""
+        words = [
+            (one.schedule, one.preset, one.stage_layout, one.recompute is Recompute.BLOCK)
+            for one in (self, other)
+        ]
+        columns = (
+            (self.layout.pp, other.layout.pp),
+            (self.vpp, other.vpp),
+            (self.num_recompute_layers, other.num_recompute_layers),
+        )
+        return words[0] == words[1] and all(np.array_equal(one, like) for one, like in columns)
 
     def take(self, rows: IntArray) -> "PlanTable":
         """The rows asked for, in that order."""

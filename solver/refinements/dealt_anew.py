@@ -13,12 +13,14 @@ import numpy as np
 from ops.recompute.layers import Recompute
 from solver.contest import Contest, Entrants, Pipeline
 from solver.memory.device_memory import limit_bytes
-from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, least_ends_s, sized, steps_s, timed_pieces
+from solver.plans.plan_table import Plan
+from solver.price import Sized, dealt_otherwise, least_ends_s, steps_s
 from solver.question import Question
 from solver.refinements.deal_program import SAME, Dealing, least_deal
 from solver.refinements.entering import entered, fastest_s
+from solver.times.layer_times import LayerTimes
 from spec.arrays import FloatArray, IntArray, ints
+from spec.model import ModelSpec
 from spec.pipeline.layout import short_layout
 from spec.settings.constraints import Constraints
 
@@ -32,13 +34,19 @@ MOST_RUNS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Plans of a table that differ in what ZeRO shards alone, in order of their bounds; what the busiest stage of the first of
-    them works on a micro-batch, and a bound if all its stages were equally busy."""
+    """Plans that differ in what ZeRO shards alone, in order of their bounds; what each piece of their layers takes, and what
+    the busiest stage of the first of them works on a micro-batch, and a bound if all its stages were equally busy."""
 
     owner: Entrants
     rows: IntArray
+    pieces: list[LayerTimes]
     busiest_s: float
     balanced_s: float
+
+    @property
+    def table(self) -> Sized:
+        """The plans."""
+        return self.owner.table.take(self.rows)
 
 
 def dealt_anew(question: Question, constraints: Constraints, contest: Contest) -> list[Entrants]:
@@ -55,9 +63,8 @@ def dealt_anew(question: Question, constraints: Constraints, contest: Contest) -
     for cell in cells[:MOST_DEALT]:
         if cell.balanced_s >= best_s:
             break
-        plans = cell.owner.table.plans.take(cell.rows)
-        for table in _dealt(question, plans, cell.busiest_s, limit):
-            found.append(entered(question, table))
+        for table in _dealt(question, cell, cell.table, limit):
+            found.append(entered(question, table, cell.pieces))
             best_s = min(best_s, fastest_s(found[-1]))
     return found
 
@@ -90,32 +97,33 @@ def _cells(one: Entrants, best_s: float) -> Iterator[Cell]:
         yield Cell(
             owner=one,
             rows=ints(same),
+            pieces=pipeline.timed.pieces,
             busiest_s=float(busiest_s[first]),
             balanced_s=float(balanced_s[first]),
         )
 
 
-def _dealt(question: Question, plans: PlanTable, busiest_s: float, limit: float) -> Iterator[PlanTable]:
-    """``plans`` of a cell with their layers dealt anew, those that fit, where no stage then works ``busiest_s``: with the prediction blocks beside the head and, where
+def _dealt(question: Question, cell: Cell, table: Sized, limit: float) -> Iterator[Sized]:
+    """The plans of a cell, of that ``table``, with their layers dealt anew, those that fit, where no stage then works ``cell.busiest_s``: with the prediction blocks beside the head and, where
     there are any, on the stage before it."""
-    model, vpp, pp = question.model, int(plans.vpp[0]), int(plans.layout.pp[0])
+    model, busiest_s = question.model, cell.busiest_s
+    vpp, pp = int(table.plans.vpp[0]), int(table.plans.layout.pp[0])
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
     last = pp * vpp - 1
     for predicting in (last, last - 1) if predicted and last > 1 else (last,):
-        dealing = _dealing(question, plans.take(ints([0])), predicting)
+        dealing = _dealing(model, cell, table, predicting)
         for _ in range(MOST_CUTS if dealing.may_work_less(busiest_s) else 0):
             layers = least_deal(dealing)
             if layers is None or dealing.stage_work_s(layers).max() >= busiest_s * (1.0 - SAME):
                 break
             text = short_layout(layers.sum(axis=1).tolist(), predicted, predicting)
-            anew = replace(plans, stage_layout=text)
-            table = sized(model, question.job, anew, question.cluster)
-            fits = np.flatnonzero(table.memory.needed_bytes <= limit).astype(np.int64)
+            anew = dealt_otherwise(model, question.job, table, text, question.cluster)
+            fits = np.flatnonzero(anew.memory.needed_bytes <= limit).astype(np.int64)
             if fits.size:
                 yield anew.take(fits)
             if fits.size and fits[0] == 0:
                 break
-            dealing = replace(dealing, most=_cut(dealing, table, layers, limit))
+            dealing = replace(dealing, most=_cut(dealing, anew, layers, limit))
 
 
 def _cut(dealing: Dealing, table: Sized, layers: IntArray, limit: float) -> dict[int, int]:
@@ -131,12 +139,10 @@ def _cut(dealing: Dealing, table: Sized, layers: IntArray, limit: float) -> dict
     return {**dealing.most, **{int(place): int(held[place]) - 1 for place in places}}
 
 
-def _dealing(question: Question, plan: PlanTable, predicting: int) -> Dealing:
-    """What is dealt for one plan, with the prediction blocks on that virtual stage."""
-    model = question.model
-    table = sized(model, question.job, plan, question.cluster)
-    times = timed_pieces(question.job, table, question.pricer)
-    each_s = [float(one.forward.seconds[0] + one.backward.seconds[0]) for one in times]
+def _dealing(model: ModelSpec, cell: Cell, table: Sized, predicting: int) -> Dealing:
+    """What is dealt for the first plan of a cell, with the prediction blocks on that virtual stage."""
+    plan, row = table.plans, table.layers.row[0]
+    each_s = [float(one.forward.seconds[row] + one.backward.seconds[row]) for one in cell.pieces]
     stages = int(plan.layout.pp[0] * plan.vpp[0])
     ends_s: FloatArray = np.zeros(stages)
     ends_s[0] += each_s[-2]

@@ -1,5 +1,7 @@
 """Plans on their way into a contest: what they need, whether they are wanted, and their bounds."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from solver.contest import Entrants, play
@@ -7,24 +9,32 @@ from solver.plans.constraints import constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
-from solver.price import sized, stage_seconds
+from solver.price import Sized, sized, stage_seconds
 from solver.question import Question
 from solver.question_cost import cost_under
-from spec.arrays import BoolArray, FloatArray, bools
+from solver.times.layer_times import LayerTimes, distinct_layers
+from spec.arrays import BoolArray, IntArray, bools
 from spec.settings.constraints import Constraints
 
 
-def needed_bytes(question: Question, plans: PlanTable) -> FloatArray:
-    """Bytes that each plan's worst stage needs of a device."""
-    return sized(question.model, question.job, plans, question.cluster).needed_bytes
+def laid_out(question: Question, plans: PlanTable, like: Sized | None = None) -> Sized:
+    """The plans with their layers, stages and memory; what they share with ``like`` them is taken from there."""
+    return sized(question.model, question.job, plans, question.cluster, like=like)
 
 
-def entered(question: Question, plans: PlanTable) -> Entrants:
-    """The plans with a bound below each step, or under a calibration with the step itself."""
-    table = sized(question.model, question.job, plans, question.cluster)
+def chosen(question: Question, table: Sized, rows: IntArray) -> Sized:
+    """These plans of the table, with no layouts but theirs: what is priced next is priced for each layout."""
+    taken = table.take(rows)
+    return replace(taken, layers=distinct_layers(question.model, question.job, taken.plans))
+
+
+def entered(question: Question, table: Sized, pieces: list[LayerTimes] | None = None) -> Entrants:
+    """The plans with a bound below each step, or under a calibration with the step itself; ``pieces`` as in
+    solver.price.stage_seconds."""
     if question.calibration is not None:
         return Entrants.priced(table, cost_under(question, table))
-    return Entrants.of(table, stage_seconds(question.model, question.job, table, question.pricer))
+    timed = stage_seconds(question.model, question.job, table, question.pricer, pieces)
+    return Entrants.of(table, timed)
 
 
 def fastest_s(one: Entrants) -> float:
@@ -44,7 +54,9 @@ def keeps(question: Question, plans: PlanTable, rules: tuple[Rule, ...]) -> Bool
     return kept
 
 
-def wanted(question: Question, constraints: Constraints, plans: PlanTable) -> PlanTable | None:
+def wanted(question: Question, constraints: Constraints, table: Sized) -> Sized | None:
     """The plans that keep all constraints but those on memory; None where none does."""
-    rows = np.flatnonzero(keeps(question, plans, constraint_rules(constraints))).astype(np.int64)
-    return plans.take(rows) if rows.size else None
+    kept = keeps(question, table.plans, constraint_rules(constraints))
+    if kept.all():
+        return table
+    return table.take(np.flatnonzero(kept).astype(np.int64)) if kept.any() else None

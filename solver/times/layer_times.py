@@ -1,14 +1,15 @@
 """Times and bytes of one layer, embedding or head: per distinct layer layout, not per plan."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ops.block import ModelOps, model_ops
+from ops.block import BareOps, ModelOps, bare_ops
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout, unique_rows
-from ops.op import Comm, Lane, MemoryBound, Op, Ops, Owner, Phase, Piece
+from ops.op import BatchedGemm, Comm, HostTransfer, Lane, MemoryBound, Op, Ops, Owner, Phase, Piece
+from ops.recompute.layers import Recompute
 from ops.roles import Module, Role
 from profdb.lookup.overlap_losses import Losses
 from solver.plans.plan_table import PlanTable
@@ -26,14 +27,34 @@ from spec.model import ModelSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
     """What one layer keeps until its backward, the most it holds for a moment, copies of weights it keeps from
-    step to step (``copied`` elements of weights have one), and the elements that it trains and holds frozen."""
+    step to step (``copied`` elements of weights have one), what of it waits on the host (``host_bytes``), the elements of
+    logits that it makes, and those that it trains and holds frozen."""
 
     saved_bytes: FloatArray
     transient_bytes: FloatArray
     cached_bytes: FloatArray
     copied: FloatArray
+    host_bytes: FloatArray
+    logits: FloatArray
     parameters: RankParameters
     frozen: RankParameters
+
+    @staticmethod
+    def stacked(parts: Sequence["LayerBytes"]) -> "LayerBytes":
+        """The rows of all parts, one part after another."""
+
+        def held(chosen: list[RankParameters]) -> RankParameters:
+            of = {owner: np.concatenate([one.of(owner) for one in chosen]) for owner in Owner}
+            return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
+
+        return LayerBytes(
+            parameters=held([one.parameters for one in parts]),
+            frozen=held([one.frozen for one in parts]),
+            **{name: np.concatenate([getattr(one, name) for one in parts]) for name in BYTES},
+        )
+
+
+BYTES = tuple(one.name for one in fields(LayerBytes) if one.type is FloatArray)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +83,14 @@ class LayerTimes:
 class DistinctLayers:
     """The layers of a plan table, written down once per distinct layer layout.
 
-    ``row[i]`` is the layer row of plan i; ``layout`` has one row per distinct layout.
+    ``row[i]`` is the layer row of plan i; ``layout`` has one row per distinct layout; ``bare`` are the operations
+    before any of them runs again, ``again`` the recompute mode and the modules that do.
     """
 
     layout: Layout
     row: IntArray
+    bare: BareOps
+    again: tuple[Recompute, tuple[str, ...]]
     ops: ModelOps
 
     @property
@@ -74,9 +98,31 @@ class DistinctLayers:
         """Every block kind, then the embedding, then the head."""
         return (*self.ops.blocks, self.ops.embedding, self.ops.head)
 
+    @property
+    def bytes(self) -> list[LayerBytes]:
+        """Of every piece; runs of equal blocks share one."""
+        rows = len(self.layout)
+        of_piece = {key: layer_bytes(piece, rows) for key, piece in {id(p): p for p in self.pieces}.items()}
+        return [of_piece[id(piece)] for piece in self.pieces]
 
-def distinct_layers(model: ModelSpec, job: JobSpec, plans: PlanTable) -> DistinctLayers:
-    """Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
+    def of_plans(self, rows: IntArray) -> "DistinctLayers":
+        """Of these plans alone, though layouts may be left that none of them has."""
+        return replace(self, row=self.row[rows])
+
+    def running_again(self, recompute: Recompute, modules: tuple[str, ...] = ()) -> "DistinctLayers":
+        """Under another recompute mode, or with other ``modules`` run again."""
+        again = (recompute, modules)
+        return (
+            self if again == self.again else replace(self, again=again, ops=self.bare.running_again(*again))
+        )
+
+
+def distinct_layers(
+    model: ModelSpec, job: JobSpec, plans: PlanTable, like: DistinctLayers | None = None
+) -> DistinctLayers:
+    """The layers of the plans, made from those of ``like`` where that has the same layouts under the same strategy.
+
+    Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
     change what a layer runs and where; a tied head owns weights only where pp > 1."""
     layout = plans.layout
     several = (layout.pp > 1).astype(np.int64)
@@ -86,10 +132,12 @@ def distinct_layers(model: ModelSpec, job: JobSpec, plans: PlanTable) -> Distinc
     keys = (*sizes, several, deep, groups, layout.offloaded_layers)
     first, inverse = unique_rows(keys)
     distinct = layout.take(first)
+    again = (plans.recompute, plans.recompute_modules)
+    if like is not None and like.bare.sharding is plans.sharding and like.layout.equals(distinct):
+        return replace(like, row=inverse).running_again(*again)
+    bare = bare_ops(model, job, distinct, plans.strategy)
     return DistinctLayers(
-        layout=distinct,
-        row=inverse,
-        ops=model_ops(model, job, distinct, plans.strategy, plans.recompute, plans.recompute_modules),
+        layout=distinct, row=inverse, bare=bare, again=again, ops=bare.running_again(*again)
     )
 
 
@@ -115,6 +163,10 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         transient_bytes=total([op.transient_bytes for op in forward]),
         cached_bytes=total([op.cached_bytes for op in forward]),
         copied=total([op.parameters * (op.cached_bytes > 0) for op in forward]),
+        host_bytes=total([op.size_bytes for op in forward if isinstance(op, HostTransfer)]),
+        logits=total(
+            [op.m * op.n for op in forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
+        ),
         parameters=held(lambda op: op.parameters),
         frozen=held(lambda op: op.frozen),
     )

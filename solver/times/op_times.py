@@ -92,6 +92,9 @@ class Pricer:
     casts: bool = False
     unaligned: MeasuredExtents = NOTHING_MEASURED
     groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
+    known: dict[tuple[int, int], tuple[Layout, TimedOp]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -114,8 +117,22 @@ class Pricer:
             unaligned=measured_extents(book.profile) if isinstance(book, CurveBook) else NOTHING_MEASURED,
         )
 
+    def remembering(self) -> "Pricer":
+        """One that knows what it has timed, as long as it lives: an operation of a layout is known by itself, not by its
+        numbers."""
+        return replace(self, known={})
+
     def time(self, op: Op, layout: Layout) -> TimedOp:
         """Price one operation for every row of ``layout``."""
+        if self.known is None:
+            return self._timed(op, layout)
+        key = (id(op), id(layout))
+        if key not in self.known:
+            # Operation and layout are held, so that no others can have their identity.
+            self.known[key] = (layout, self._timed(op, layout))
+        return self.known[key][1]
+
+    def _timed(self, op: Op, layout: Layout) -> TimedOp:
         part, family, priced = self._ask(op, layout)
         rows = len(layout)
         slower = self._slower(op, layout.world_size) if isinstance(op, COMPUTE_BOUND) else 1.0

@@ -1,0 +1,78 @@
+"""Plans with parts of their layers run again, under many sets of parts at once.
+
+Sets differ in what layers save, hold and run again, and in nothing else of a plan: layers are written down once for all sets,
+and one table holds the memory of every plan under every set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.recompute.layers import CORE_ATTENTION, Recompute
+from solver.memory.stage_memory import StageBytes, Tables, stage_memory
+from solver.pipeline.stages import StageTable
+from solver.plans.plan_table import PlanTable
+from solver.price import Sized
+from solver.question import Question
+from solver.times.layer_times import DistinctLayers, LayerBytes
+from spec.arrays import BoolArray, IntArray, bools, ints
+
+Set = tuple[str, ...]
+"""Names of parts, of ops.recompute.modules or the attention core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderSets:
+    """``plain`` plans, in which nothing runs again, under every one of ``sets``: the layers of each, and stages and memory
+    of all plans under the first, then under the second ..."""
+
+    plain: Sized
+    sets: Sequence[Set]
+    layers: Sequence[DistinctLayers]
+    stages: StageTable
+    bytes: StageBytes
+
+    def fits(self, limit_bytes: float) -> BoolArray:
+        """Whether each plan's worst stage needs at most so much under each set, of shape (sets, plans)."""
+        needed = np.maximum.reduceat(self.bytes.cost.needed_bytes, self.stages.starts)
+        return bools(needed <= limit_bytes).reshape(len(self.sets), len(self.plain.plans))
+
+    def table(self, place: int, plans: IntArray) -> Sized:
+        """These plans under the set at that place."""
+        rows = ints(plans + place * len(self.plain.plans))
+        return Sized(
+            plans=running_again(self.plain.plans.take(plans), self.sets[place]),
+            layers=self.layers[place].of_plans(plans),
+            stages=self.stages.take(rows),
+            bytes=self.bytes.take(self.stages.rows(rows)),
+        )
+
+
+def under_sets(question: Question, plain: Sized, sets: Sequence[Set]) -> UnderSets:
+    """The plans of ``plain`` under each of ``sets``, of which there is one at least."""
+    layers = [plain.layers.running_again(*mode_and_modules(one)) for one in sets]
+    count, layouts = len(plain.plans), len(plain.layers.layout)
+    every = ints(np.tile(np.arange(count), len(sets)))
+    stages = plain.stages.take(every)
+    tables = Tables(
+        plans=plain.plans.take(every),
+        kinds=[LayerBytes.stacked(kind) for kind in zip(*(one.bytes for one in layers), strict=True)],
+        row=ints(plain.layers.row[every] + np.repeat(np.arange(len(sets)), count) * layouts),
+        stages=stages,
+        cluster=question.cluster,
+    )
+    found = stage_memory(question.model, question.job, tables)
+    return UnderSets(plain=plain, sets=sets, layers=layers, stages=stages, bytes=found)
+
+
+def running_again(plain: PlanTable, chosen: Set) -> PlanTable:
+    """The plans with the parts of a set run again."""
+    mode, modules = mode_and_modules(chosen)
+    return replace(plain, recompute=mode, recompute_modules=modules)
+
+
+def mode_and_modules(chosen: Set) -> tuple[Recompute, Set]:
+    """The recompute mode and the modules that a set stands for."""
+    mode = Recompute.SELECTIVE if CORE_ATTENTION in chosen else Recompute.NONE
+    return mode, tuple(name for name in chosen if name != CORE_ATTENTION)

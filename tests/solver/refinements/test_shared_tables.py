@@ -1,0 +1,140 @@
+"""What tables of a search share with one another is what each of them would have alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ops.groups import KnownGroups
+from ops.recompute.layers import CORE_ATTENTION, Recompute
+from solver.contest import Entrants
+from solver.plans.plan_table import PlanTable
+from solver.plans.space import enumerate_block, full_space
+from solver.price import price, sized
+from solver.question import Question
+from solver.refinements.under_sets import under_sets
+from solver.search import contested
+from spec.presets.registry import PRESETS
+from spec.settings.constraints import constraints_of
+from tests.solver.questions import question
+from tests.solver.refinements.test_dealt_anew import staged
+from tests.solver.refinements.test_eased import NO_PARTS, WHOLE_OR_NOT, short_of_memory
+
+ONE_MICRO = {"fix": {"tp": 1, "cp": 1, "micro_batch": 1}}
+STAGED = {"fix": {"tp": 1, "pp": 4, "vpp": 2, "micro_batch": 1, "recompute": "none"}}
+
+
+def all_entrants(asked: Question, said: dict[str, object] | None = None) -> list[Entrants]:
+    """Every table of the contest that a search ends with, all pipelines replayed."""
+    space = full_space(asked.model, asked.job, constraints_of(said or {}))
+    return contested(asked, space, everything=True)[0].entrants
+
+
+def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
+    """The attention core among what runs again, some plans of each set, in another order."""
+    asked = short_of_memory(2.8, {"recomputation.selective": CORE_ATTENTION})
+    asked = replace(asked, job=replace(asked.job, flash_attention=False))
+    space = full_space(asked.model, asked.job)
+    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    plain = sized(asked.model, asked.job, plans, asked.cluster)
+    sets = (("moe_act",), (CORE_ATTENTION, "mla_up_proj"), ("mla_up_proj", "moe"))
+    tried = under_sets(asked, plain, sets)
+    remembering = asked.pricer.remembering()
+    every = [tried.table(place, np.arange(len(plans))[::-2]) for place in range(len(sets))]
+    for table in every:
+        alone = sized(asked.model, asked.job, table.plans, asked.cluster)
+        assert np.array_equal(table.needed_bytes, alone.needed_bytes)
+        steps = [
+            price(asked.model, asked.job, one, pricer).step_s
+            for one, pricer in ((table, remembering), (alone, asked.pricer))
+        ]
+        assert np.array_equal(*steps)
+    limit = float(np.median(np.concatenate([table.needed_bytes for table in every])))
+    fits = tried.fits(limit)[:, ::-1][:, ::2]
+    assert np.array_equal(fits, [table.needed_bytes <= limit for table in every])
+    assert fits.any(axis=1).tolist() != fits.all(axis=1).tolist()
+
+
+def check_alone(asked: Question, one: Entrants) -> None:
+    """Bytes and step of every plan of a table against those of the same plans with nothing known before."""
+    pricer = replace(asked.pricer, groups=KnownGroups())
+    alone = sized(asked.model, asked.job, one.table.plans, asked.cluster)
+    assert np.array_equal(one.needed_bytes, alone.needed_bytes)
+    assert np.array_equal(one.table.memory.host_bytes, alone.memory.host_bytes)
+    assert one.step_s[one.played] == pytest.approx(
+        price(asked.model, asked.job, alone, pricer).step_s[one.played], rel=1e-12
+    )
+
+
+def kind(plans: PlanTable) -> str:
+    """How the plans were made."""
+    if plans.stage_layout:
+        return "dealt"
+    if plans.layout.offloaded_layers.any():
+        return "offloaded"
+    if plans.recompute_modules:
+        return "core and modules" if plans.recompute is Recompute.SELECTIVE else "modules"
+    return "layers" if plans.recompute is Recompute.BLOCK else "searched"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "kinds"),
+    [
+        pytest.param(short_of_memory(2.8, {}), ONE_MICRO, {"modules", "layers", "searched"}, id="modules"),
+        pytest.param(
+            short_of_memory(2.8, WHOLE_OR_NOT | NO_PARTS), ONE_MICRO, {"offloaded", "searched"}, id="host"
+        ),
+        pytest.param(staged(8), STAGED, {"dealt", "searched"}, id="dealt"),
+        pytest.param(
+            question(preset=PRESETS["fsdp"], world_size=8, sequences=16, seq_len=8192, memory_gib=3.0),
+            None,
+            {"searched"},
+            id="fsdp",
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_plans_of_a_search_are_priced_as_each_table_alone(
+    asked: Question, said: dict[str, object] | None, kinds: set[str]
+) -> None:
+    found = all_entrants(asked, said)
+    for one in found:
+        check_alone(asked, one)
+    assert kinds <= {kind(one.table.plans) for one in found}
+
+
+def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
+    """In any order, twice, and of chunks of unequal stages."""
+    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    space = full_space(asked.model, asked.job)
+    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    rows = np.array([len(plans) - 1, 3, 3, 0, len(plans) // 2])
+    taken = sized(asked.model, asked.job, plans, asked.cluster).take(rows)
+    alone = sized(asked.model, asked.job, plans.take(rows), asked.cluster)
+    assert taken.plans.plan(0) == plans.plan(len(plans) - 1)
+    for name in ("plan", "position", "count", "embedding", "head", "starts", "chunk_starts"):
+        assert np.array_equal(getattr(taken.stages, name), getattr(alone.stages, name)), name
+    for name in ("stage", "embedding", "head", "layers"):
+        assert np.array_equal(getattr(taken.stages.chunks, name), getattr(alone.stages.chunks, name)), name
+    assert np.array_equal(taken.stages.layers, alone.stages.layers)
+    assert np.array_equal(taken.bytes.on_rank.total, alone.bytes.on_rank.total)
+    assert np.array_equal(taken.needed_bytes, alone.needed_bytes)
+    assert taken.layers.layout.take(taken.layers.row).equals(plans.layout.take(rows)) or (
+        # Of plans with one layout the table knows one of them.
+        np.array_equal(taken.layers.layout.tp[taken.layers.row], plans.layout.tp[rows])
+    )
+
+
+@pytest.mark.parametrize("column", ["pp", "vpp", "num_recompute_layers"])
+def test_tables_that_are_dealt_otherwise_share_no_stages(column: str) -> None:
+    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    space = full_space(asked.model, asked.job)
+    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    assert plans.dealt_as(replace(plans, recompute=Recompute.FULL))
+    assert not plans.dealt_as(replace(plans, recompute=Recompute.BLOCK))
+    assert not plans.dealt_as(replace(plans, stage_layout="Et|tL"))
+    other = plans.columns[column] + 1
+    if column == "pp":
+        assert not plans.dealt_as(replace(plans, layout=replace(plans.layout, pp=other)))
+    else:
+        assert not plans.dealt_as(replace(plans, **{column: other}))

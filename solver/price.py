@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.data_parallel.sliced_collectives import num_matrices, num_tensors, sliced_return
-from ops.op import Axis, Comm, Ops, Phase, Piece
-from ops.roles import Module, Role
-from ops.strategies.sharding import full_tokens_bytes, layer_context
+from ops.op import Ops, Piece
+from ops.strategies.sharding import layer_context
+from solver.hop_times import hop_seconds
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
@@ -29,7 +29,6 @@ from solver.times.stage_passes import TimedLayers
 from solver.times.step_parts import PARTS, SumByPart, added
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
-from spec.collectives import Collective
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
@@ -159,7 +158,7 @@ def stage_seconds(
         per_micro=of_stages.per_micro(chunk_passes),
         chunk_passes=chunk_passes,
         hops=Hops(
-            seconds=hop_seconds(model, job, table, pricer),
+            seconds=hop_seconds(model, job, plans, pricer),
             waited=not job.preset.pipeline.overlap_hops,
             looks_s=LOOKS_PER_MESSAGE * job.preset.pipeline.looks_every_s,
         ),
@@ -245,37 +244,6 @@ def steps_s(table: Sized, timed: StageSeconds, end_s: FloatArray) -> FloatArray:
         np.maximum.reduceat(ready_s, stages.starts) + np.maximum.reduceat(after_s, stages.starts),
         dtype=np.float64,
     )
-
-
-def hop_bytes(model: ModelSpec, job: JobSpec, table: Sized) -> IntArray:
-    """Bytes one rank sends to the next stage: a token shard where the strategy keeps shards or the
-    framework cuts what it sends."""
-    layout = table.plans.layout
-    sharding = table.plans.sharding
-    context = layer_context(sharding, model, job, layout)
-    shards = layout.tp if job.preset.pipeline.scattered_hops else sharding.norm_shards(layout)
-    return full_tokens_bytes(context) // shards
-
-
-def hop_seconds(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> FloatArray:
-    """An activation to the next stage; slices of a whole activation are gathered on arrival."""
-    layout = table.plans.layout
-    seconds = pricer.hop(layout, hop_bytes(model, job, table)).seconds
-    if not job.preset.pipeline.scattered_hops:
-        return seconds
-    sharding = table.plans.sharding
-    whole = sharding.norm_shards(layout) == 1
-    size = full_tokens_bytes(layer_context(sharding, model, job, layout))
-    gather = Comm(
-        module=Module.OTHER,
-        role=Role.GATHER,
-        name="hop.gather",
-        phase=Phase.FORWARD,
-        collective=Collective.ALL_GATHER,
-        axis=Axis.TP,
-        size_bytes=np.where(whole & (layout.pp > 1), size, 0),
-    )
-    return seconds + pricer.time(gather, layout).seconds
 
 
 def cost_of(table: Sized, timed: StageSeconds, ends_s: tuple[FloatArray, FloatArray]) -> StepCost:

@@ -1,6 +1,6 @@
 """Array types: everything numeric is a 1-D int64 or float64 array of N rows."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,13 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+def of_rows(values: NDArray[Number], rows: int) -> NDArray[Number]:
+    """``values``, of which there is one or one for each row, one for each row."""
+    return values if len(values) == rows else np.broadcast_to(values, (rows,))
 
 
 def ints(values: object) -> IntArray:

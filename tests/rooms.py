@@ -40,6 +40,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "times",
         "memory",
         "optimizer_step",
+        "hop_times",
         "price",
         "calibration",
         "question",

@@ -6,8 +6,9 @@ from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, Comm, GroupedGemm, HostTransfer, HostWork, Op, Ops
 from profdb.cases import AttentionCase
+from solver.hop_times import hop_bytes
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, hop_bytes, sized, step_operations
+from solver.price import Sized, sized, step_operations
 from solver.question import Question
 from solver.times.op_times import Pricer
 from spec.arrays import IntArray, ints
@@ -50,7 +51,7 @@ def _stage(question: Question, table: Sized, row: int) -> StageWork:
     depth = int(table.plans.layout.pp[0])
     vpp = int(table.plans.vpp[0])
     position = int(stages.position[row])
-    size = hop_bytes(question.model, question.job, table)
+    size = hop_bytes(question.model, question.job, table.plans)
     return StageWork(
         position=position,
         count=int(stages.count[row]),

@@ -2,10 +2,8 @@
 
 import contextlib
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ops.groups import KnownGroups, neighbours
 from ops.layout import Layout
@@ -38,13 +36,11 @@ from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
-from spec.arrays import BoolArray, FloatArray, IntArray, bools
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, of_rows
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
-
-Number = TypeVar("Number", bound=np.generic)
 
 INSIDE = bools(np.zeros(1))
 
@@ -140,9 +136,9 @@ class Pricer:
             op=op,
             part=part,
             family=family,
-            seconds=_of_rows(priced.seconds, rows) * op.repeat * slower,
-            relative_std=_of_rows(priced.relative_std, rows),
-            origin=_of_rows(priced.origin, rows),
+            seconds=of_rows(priced.seconds, rows) * op.repeat * slower,
+            relative_std=of_rows(priced.relative_std, rows),
+            origin=of_rows(priced.origin, rows),
             crosses=self._crosses(op, layout),
             losses=self.losses(op, layout),
         )
@@ -299,11 +295,6 @@ COMM_PART: dict[Axis, str] = {
     Axis.ZERO_REPLICATE: "dp_comm",
     Axis.EMBEDDING: "dp_comm",
 }
-
-
-def _of_rows(values: NDArray[Number], rows: int) -> NDArray[Number]:
-    """One number for each row."""
-    return values if len(values) == rows else np.broadcast_to(values, (rows,))
 
 
 def nothing(rows: int) -> Priced:

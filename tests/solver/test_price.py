@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
+from solver.hop_times import hop_bytes
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import STEP_PARTS, hop_bytes, price, sized
+from solver.price import STEP_PARTS, price, sized
 from solver.question import Question
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
@@ -174,4 +175,4 @@ def test_a_message_between_stages_is_cut_by_tp_where_the_framework_does(
     asked = ask(one, preset=PRESETS[preset])
     table = sized(asked.model, asked.job, PlanTable.of(one), asked.cluster)
     whole = asked.job.seq_len * asked.model.hidden * 2
-    assert hop_bytes(asked.model, asked.job, table).tolist() == [whole // pieces]
+    assert hop_bytes(asked.model, asked.job, table.plans).tolist() == [whole // pieces]

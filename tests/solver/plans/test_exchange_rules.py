@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from solver.exchange_rules import check_exchange
+from solver.plans.exchange_rules import check_exchange
 from spec.errors import ConfigError
 from tests.ops.layouts import job
 

@@ -9,12 +9,14 @@ for the ends, and of what is left the early stages get as little as may be: they
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from spec.arrays import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
 
 # Of what is smallest so far, relatively: what the solver may take for equal.
 SAME = 1e-6
@@ -68,8 +70,11 @@ class _Rows:
         self.low.append(low)
         self.high.append(high)
 
-    def constraint(self) -> LinearConstraint:
+    def constraint(self) -> "LinearConstraint":
         """All of them."""
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import coo_array
+
         at = [index for index, row in enumerate(self.rows) for _ in row]
         of = [variable for row in self.rows for variable in row]
         values = [value for row in self.rows for value in row.values()]
@@ -134,6 +139,8 @@ def _written(dealing: Dealing) -> _Rows:
 
 def _solved(dealing: Dealing, rows: _Rows, least: dict[int, float], stage_work: float) -> FloatArray | None:
     """The variables of the deal with the ``least`` of these, no stage working longer than ``stage_work``."""
+    from scipy.optimize import Bounds, milp
+
     wanted = np.zeros(rows.variables)
     for variable, weight in least.items():
         wanted[variable] = weight

@@ -36,6 +36,7 @@ from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
+from solver.times.step_parts import COMM_PART
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, of_rows
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
@@ -277,24 +278,6 @@ class Pricer:
 PRODUCTS = ("gemm", "grouped_gemm")
 FROM_HOST = (Role.ACTIVATIONS_FROM_HOST, Role.PARAMETERS_FROM_HOST)
 COMPUTE_BOUND = (BatchedGemm, GroupedGemm, Attention)
-
-COMM_PART: dict[Axis, str] = {
-    Axis.TP: "tp_comm",
-    Axis.CP: "cp_comm",
-    Axis.EP: "ep_comm",
-    Axis.ETP: "ep_comm",
-    Axis.WP: "wp_comm",
-    Axis.DP: "dp_comm",
-    Axis.DP_CP: "dp_comm",
-    Axis.EDP: "dp_comm",
-    Axis.WDP: "dp_comm",
-    Axis.SDP: "dp_comm",
-    Axis.SDP_SHARD: "dp_comm",
-    Axis.SDP_REPLICATE: "dp_comm",
-    Axis.ZERO_SHARD: "dp_comm",
-    Axis.ZERO_REPLICATE: "dp_comm",
-    Axis.EMBEDDING: "dp_comm",
-}
 
 
 def nothing(rows: int) -> Priced:

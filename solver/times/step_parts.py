@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ops.op import Axis
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
 
@@ -22,6 +23,24 @@ PARTS: tuple[str, ...] = (
     "offload",
     "host",
 )
+
+COMM_PART: dict[Axis, str] = {
+    Axis.TP: "tp_comm",
+    Axis.CP: "cp_comm",
+    Axis.EP: "ep_comm",
+    Axis.ETP: "ep_comm",
+    Axis.WP: "wp_comm",
+    Axis.DP: "dp_comm",
+    Axis.DP_CP: "dp_comm",
+    Axis.EDP: "dp_comm",
+    Axis.WDP: "dp_comm",
+    Axis.SDP: "dp_comm",
+    Axis.SDP_SHARD: "dp_comm",
+    Axis.SDP_REPLICATE: "dp_comm",
+    Axis.ZERO_SHARD: "dp_comm",
+    Axis.ZERO_REPLICATE: "dp_comm",
+    Axis.EMBEDDING: "dp_comm",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

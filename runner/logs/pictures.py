@@ -5,6 +5,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from profiler.pictures.plot_style import COLOURS, MARKERS, byte_label, new_figure, powers_axis
@@ -13,6 +14,7 @@ from spec.errors import ExportError
 from spec.replaced_file import replaced_file, replaced_path
 
 PICTURE_DPI = 130
+LEGEND_INCHES = 2.2
 
 
 def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
@@ -38,6 +40,7 @@ def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[
 def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
     """One file without links: the pictures lie in it."""
     images = "\n".join(
+        f"<h2>{html.escape(path.stem.removeprefix(f'{name}_'))}</h2>\n"
         f'<img alt="{html.escape(path.stem)}" src="data:image/png;base64,'
         f'{base64.b64encode(path.read_bytes()).decode("ascii")}">'
         for path in pictures
@@ -46,9 +49,15 @@ def page_text(name: str, lines: Sequence[str], pictures: Sequence[Path]) -> str:
     text = html.escape("\n".join(lines))
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
-        "<style>body{font-family:sans-serif;margin:2em}pre{overflow:auto}img{max-width:100%}</style></head>\n"
+        "<style>body{font-family:sans-serif;margin:2em}pre{overflow:auto;white-space:pre-wrap}img{max-width:100%}</style></head>\n"
         f"<body><h1>{title}</h1>\n<pre>{text}</pre>\n{images}\n</body></html>\n"
     )
+
+
+def beside_it(figure: Figure, axes: Axes) -> None:
+    """What the colours stand for, right of the axes, where no bar and no point lies."""
+    figure.set_size_inches(figure.get_figwidth() + LEGEND_INCHES, figure.get_figheight())
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
 
 
 def iterations(log: Log) -> Figure:
@@ -82,7 +91,7 @@ def operations(log: Log) -> Figure:
     axes.set_xlabel("iteration")
     axes.set_ylabel("ms")
     if kinds:
-        axes.legend(fontsize=8)
+        beside_it(figure, axes)
     return figure
 
 
@@ -107,6 +116,6 @@ def bandwidth(log: Log) -> Figure:
         )
     if points:
         powers_axis(axes, "x", "bytes", byte_label)
-        axes.legend(fontsize=8)
+        beside_it(figure, axes)
     axes.set_ylabel("busbw, GiB/s as AICB counts it")
     return figure

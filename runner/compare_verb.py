@@ -105,6 +105,13 @@ def compare(options: argparse.Namespace, root: Path) -> int:
             value=str(options.operations),
             allowed=f"a trace, or a *{LOG_ENDING}",
         )
+    if options.append and launched is not None and launched.log is not None:
+        raise ConfigError(
+            where="--append",
+            key="RESULT",
+            value=options.result.name,
+            allowed="steps of a training: a played workload runs one operation after another and hides nothing",
+        )
     priced = _priced(options, root, told, launched)
     question = priced.opened.question
     run = told.run if told else _run(options, text, launched, priced)

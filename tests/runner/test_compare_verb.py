@@ -191,6 +191,7 @@ def test_a_played_workload_beside_its_plan(tmp_path: Path, capsys: pytest.Captur
         ),
         ((str(REAL_TRACE), *TRACED, "--warmup", "1"), "steps = 1: one after 1 of warm-up"),
         (("step.json", "--operations", CONFIG), "--operations"),
+        (("tiny_log.csv", *TRACED, "--world_size", "2", "--append", "a.csv"), "steps of a training"),
     ],
 )
 def test_one_line_for_operations_that_do_not_fit(
@@ -201,7 +202,9 @@ def test_one_line_for_operations_that_do_not_fit(
     expected: str,
 ) -> None:
     trained(tmp_path)
+    played(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *words, *SHEET]) == 2
+    assert not Path("a.csv").exists()
     said = capsys.readouterr().err
     assert (said.count("\n"), expected in said) == (1, True), said

@@ -32,6 +32,7 @@ class Family:
     qkv_bias: bool = False
     qk_norm: bool = False
     out_bias: bool = False
+    alibi: bool = False
     expert_bias: bool = False
     clamped: bool = False
     shared_gate: bool = False
@@ -71,7 +72,9 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     ("llama3.2-3b", Family(tied=True)),
 )
 # BLOOM's predecessors: ALiBi and a LayerNorm on the embedding (arXiv 2211.05100 sec. 3.2).
-BLOOM = Family(tied=True, position=PositionKind.NONE, embedding_norm=True, qkv_bias=True, out_bias=True)
+BLOOM = Family(
+    tied=True, position=PositionKind.NONE, embedding_norm=True, qkv_bias=True, out_bias=True, alibi=True
+)
 # Megatron-Core's GPT of the scaling table unties embedding and head (the schema's notes).
 UNTIED_GPT = Family(position=PositionKind.LEARNED, qkv_bias=True, out_bias=True)
 
@@ -112,8 +115,6 @@ def model_of(row: Row, notes: Notes) -> tuple[ModelSpec, tuple[Gap, ...]]:
 
 def _gaps(row: Row, notes: Notes, family: Family) -> tuple[Gap, ...]:
     found = []
-    if family is BLOOM:
-        found.append(Gap.ALIBI)
     if family.sinks:
         found.append(Gap.SINKS)
     if family.latent and "lora" not in row.notes:
@@ -210,6 +211,7 @@ def _attention(row: Row, family: Family, window: int | None = None) -> Attention
         qkv_bias=family.qkv_bias,
         out_bias=family.out_bias,
         qk_norm=family.qk_norm,
+        alibi=family.alibi,
         sinks=family.sinks,
     )
 

@@ -249,7 +249,7 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     if not exchanged:
         pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:
-        pieces.append(score_kernels(context, rows * heads, kv_len, softcap=attention.softcap))
+        pieces.append(score_kernels(context, attention, rows * heads, kv_len))
         pieces.append(joined_heads(context, rows, heads * attention.v_dim))
     return sequence(*pieces)
 

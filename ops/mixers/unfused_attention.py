@@ -22,6 +22,7 @@ SCORES = frozenset(
         OpKey(Module.ATTENTION, Role.CORE),
         OpKey(Module.ATTENTION, Role.RING),
         OpKey(Module.ATTENTION, Role.RING_HOP),
+        OpKey(Module.ATTENTION, Role.BIAS),
         OpKey(Module.ATTENTION, Role.SOFTMAX),
         OpKey(Module.ATTENTION, Role.DROPOUT),
         OpKey(Module.ATTENTION, Role.JOINED_HEADS),
@@ -31,10 +32,19 @@ SCORES = frozenset(
 QKV = OpKey(Module.ATTENTION, Role.QKV)
 
 
-def score_kernels(context: LayerContext, rows: IntArray, width: IntArray, *, softcap: bool = False) -> Piece:
-    """Soft cap, scale, mask and softmax over the score matrix, as one kernel or one after another, and dropout."""
+def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Piece:
+    """ALiBi's biases, soft cap, scale, mask and softmax over the score matrix, as one kernel or one after another, and
+    dropout.
+
+    Biases of keys are spread over the queries into the array that the first product then reads and writes to
+    (torch.baddbmm: LinearAlgebra.cpp copies what is added into the result, cuBLAS adds to it): a copy's bytes, forward alone.
+    """
     softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
-    pieces = [soft_capped(context, _of(Role.SOFTMAX, "softcap"), rows, width)] if softcap else []
+    pieces = []
+    if attention.alibi:
+        pieces.append(Piece(forward=_kernel(context, _of(Role.BIAS, "alibi"), "copy", rows, width).forward))
+    if attention.softcap:
+        pieces.append(soft_capped(context, _of(Role.SOFTMAX, "softcap"), rows, width))
     pieces += [_kernel(context, _of(Role.SOFTMAX, softmax), softmax, rows, width)]
     if context.job.dropout:
         pieces.append(_kernel(context, _of(Role.DROPOUT), "dropout", rows, width))

@@ -57,7 +57,7 @@ def _block(block: BlockSpec) -> Iterator[Refusal]:
         name = "none" if mixer is None else getattr(mixer, "kind", mixer.name)
         yield "mixer", str(name), "multi-head or grouped-query attention"
         return
-    for key in ("sinks", "output_gate", "softcap", "chunk"):
+    for key in ("sinks", "output_gate", "softcap", "alibi", "chunk"):
         if getattr(mixer, key):
             yield key, getattr(mixer, key), "none"
     if mixer.qk_norm and mixer.qk_norm_weights is QkNormWeights.ALL_HEADS:

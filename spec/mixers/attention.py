@@ -36,7 +36,7 @@ class AttentionSpec:
     ``qk_dim`` = nope + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means
     that queries are projected directly. ``output_gate``: the query projection also gives a gate for each channel of
     the heads' outputs, which their sigmoid multiplies (Qwen3-Next). ``softcap``: scores are cap * tanh(scores / cap)
-    (Gemma 2). ``chunk``: tokens attend within chunks of so many, as if these were documents (Llama 4).
+    (Gemma 2). ``alibi``: a slope times the distance is added to the scores (arXiv 2108.12409). ``chunk``: tokens attend within chunks of so many, as if these were documents (Llama 4).
     """
 
     name: ClassVar[str] = "attention"
@@ -55,6 +55,7 @@ class AttentionSpec:
     qk_norm: bool = False
     qk_norm_weights: QkNormWeights = QkNormWeights.HEAD
     softcap: bool = False
+    alibi: bool = False
     chunk: int | None = None
     sinks: bool = False
     output_gate: bool = False
@@ -92,6 +93,7 @@ class AttentionSpec:
                 section.choice("qk_norm_weights", [each.value for each in QkNormWeights], "head")
             ),
             softcap=section.flag("softcap", False),
+            alibi=section.flag("alibi", False),
             chunk=section.maybe_integer("chunk"),
             sinks=section.flag("sinks", False),
             output_gate=section.flag("output_gate", False),

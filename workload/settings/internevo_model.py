@@ -100,6 +100,7 @@ def _attention(model: ModelSpec, attention: AttentionSpec, kind: str) -> Section
         plain and not (attention.sinks or attention.output_gate), NAME, f"the attention of {model.name}"
     )
     refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
+    refuse_unless(not attention.alibi, NAME, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
     refuse_unless(plain_norms, NAME, "norms of queries and keys without one weight vector for all heads")
     section: Section = {

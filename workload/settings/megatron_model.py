@@ -56,6 +56,7 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
     refuse_unless(not attention.sinks, NAME, "attention sinks")
     refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
+    refuse_unless(not attention.alibi, NAME, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
     refuse_unless(plain_norms, NAME, "norms of queries and keys without one weight vector for all heads")
     flags: Flags = {"--num-attention-heads": attention.num_heads}

@@ -47,7 +47,7 @@ def bloom(top: Section, name: str) -> ModelSpec:
     """BLOOM: ALiBi, biases everywhere, a norm behind the embedding, tied embeddings."""
     hidden = top.integer("hidden_size")
     block = BlockSpec(
-        mixer=_heads(top, hidden, top.integer("num_attention_heads"), bias=True),
+        mixer=replace(_heads(top, hidden, top.integer("num_attention_heads"), bias=True), alibi=True),
         mlp=MlpSpec(ffn_hidden=4 * hidden, gated=False, bias=True, activation="gelu_tanh"),
         norm=NormKind.LAYER,
     )
@@ -77,6 +77,7 @@ def falcon(top: Section, name: str) -> ModelSpec:
     ``new_decoder_architecture`` says nothing else; one head of keys and values, or ``num_kv_heads``."""
     hidden, heads = top.integer("hidden_size"), top.integer("num_attention_heads")
     new, bias = top.flag("new_decoder_architecture", False), top.flag("bias", False)
+    alibi = top.flag("alibi", False)
     parallel = top.flag("parallel_attn") or new
     norms = top.integer_or("num_ln_in_parallel_attn", 2 if new else 1)
     kv_heads = top.integer_or("num_kv_heads", heads) if new else 1 if top.flag("multi_query") else heads
@@ -85,7 +86,7 @@ def falcon(top: Section, name: str) -> ModelSpec:
             "num_attention_heads", f"a divisor of hidden_size = {hidden}, and a multiple of num_kv_heads"
         )
     block = BlockSpec(
-        mixer=grouped(heads, kv_heads, hidden // heads, qkv_bias=bias, out_bias=bias),
+        mixer=replace(grouped(heads, kv_heads, hidden // heads, qkv_bias=bias, out_bias=bias), alibi=alibi),
         mlp=MlpSpec(
             ffn_hidden=top.integer_or("ffn_hidden_size", 4 * hidden),
             gated=False,
@@ -97,7 +98,7 @@ def falcon(top: Section, name: str) -> ModelSpec:
         parallel_residual=parallel,
     )
     model = uniform(top, name, block)
-    return without_rotation(model) if top.flag("alibi", False) else model
+    return without_rotation(model) if alibi else model
 
 
 def starcoder2(top: Section, name: str) -> ModelSpec:

@@ -125,5 +125,5 @@ def uniform(top: Section, name: str, block: BlockSpec, reach: list[Reach] | None
 
 
 def without_rotation(model: ModelSpec) -> ModelSpec:
-    """The model with no position embedding of its own (ALiBi adds a slope to the scores inside the kernel)."""
+    """The model with no position embedding of its own (ALiBi adds to the scores)."""
     return replace(model, position=PositionKind.NONE, rope=None)

@@ -71,6 +71,32 @@ def test_soft_capped_scores_cost_where_they_are_written_out() -> None:
         assert len(block.forward) - len(plain.forward) == added
 
 
+@pytest.mark.parametrize(("tp", "recompute"), [(1, "none"), (2, "selective")])
+def test_biases_of_keys_are_spread_over_the_queries_where_scores_are_written_out(
+    tp: int, recompute: str
+) -> None:
+    """torch.baddbmm adds to an array as large as the scores; the forward alone, and again with the core (BLOOM's fork of
+    Megatron-DeepSpeed, transformer.py). A flash kernel adds a slope in passing."""
+    model = small_model()
+    biased = replace(model.blocks[0].block, mixer=replace(model.blocks[0].block.mixer, alibi=True))
+    told = replace(model, blocks=(BlockRun(block=biased, count=4),))
+
+    def spread(flash: bool) -> list[tuple[int, int]]:
+        asked = job(seq_len=SEQ, world_size=tp, flash_attention=flash)
+        layout = Layout.of(tp, tp=tp)
+        (plain,), (block,) = (written(one, asked, "mtp", layout, recompute).blocks for one in (model, told))
+        had = [op for op in (*plain.forward, *plain.backward) if isinstance(op, MemoryBound)]
+        has = [op for op in (*block.forward, *block.backward) if isinstance(op, MemoryBound)]
+        added = [op for op in has if op.name == "attention.alibi"]
+        assert len(has) - len(had) == len(added)
+        assert all(op.kernel == "copy" and not op.backward for op in added)
+        return [(int(op.rows[0]), int(op.width[0])) for op in added]
+
+    heads = model.blocks[0].block.mixer.num_heads // tp
+    assert spread(flash=False) == [(SEQ * heads, SEQ)] * (2 if recompute == "selective" else 1)
+    assert spread(flash=True) == []
+
+
 def test_a_ring_attends_to_all_and_an_exchange_within_documents() -> None:
     layout = Layout.of(2, cp=2)
     assert cores(layout, document_tokens=128)[0].q_len.tolist() == [SEQ // 2]

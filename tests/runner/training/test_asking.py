@@ -65,6 +65,7 @@ def changed(**fields: Any) -> ModelSpec:
     ("fields", "said"),
     [
         ({"softcap": True}, "softcap = True: none"),
+        ({"alibi": True}, "alibi = True: none"),
         ({"chunk": 64}, "chunk = 64: none"),
         ({"sinks": True}, "sinks = True: none"),
         ({"logit_softcap": True}, "logit_softcap = True: false"),

@@ -94,6 +94,7 @@ def test_facts_of_the_config() -> None:
         ({"mixer": LATENT}, "the attention of"),
         ({"norm_place": NormPlace.AFTER}, "norms elsewhere"),
         ({"mixer": replace(ATTENTION, chunk=64)}, "chunked"),
+        ({"mixer": replace(ATTENTION, alibi=True)}, "ALiBi"),
         (
             {
                 "mlp": None,

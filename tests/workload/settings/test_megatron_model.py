@@ -71,6 +71,7 @@ def test_experts_beside_dense_layers() -> None:
         ({"mixer": replace(SMALL.blocks[0].block.mixer, v_dim=32)}, "another width"),
         ({"norm_place": NormPlace.AROUND}, "norms elsewhere"),
         ({"mixer": replace(SMALL.blocks[0].block.mixer, softcap=True)}, "soft-capped"),
+        ({"mixer": replace(SMALL.blocks[0].block.mixer, alibi=True)}, "ALiBi"),
         ({"mixer": replace(SMALL.blocks[0].block.mixer, chunk=64)}, "chunked"),
         (
             {

@@ -1,5 +1,6 @@
 """The device this rank measures on, and what it says about itself."""
 
+import gc
 import os
 import platform
 import subprocess
@@ -18,6 +19,9 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 ASSUMED_CORE_CACHE_BYTES = 2 << 20
 """Assumption: the second-level cache of a core, half to 2 MiB on servers."""
+
+MOST_CACHED = 0.5
+"""Of a device's memory, what torch may keep between cases that nobody uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +92,18 @@ class Device:
             return False
 
     def release_memory(self) -> None:
-        """Give cached memory back, after a case that did not fit."""
+        """Give back what is cached, and what only cycles of Python's hold, after a case that did not fit."""
         if self.kind == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
+
+    def leave_room(self) -> None:
+        """Give cached memory back where it is more than MOST_CACHED: NCCL, cuDNN and the driver, which loads kernels when
+        they are first called, take theirs outside of torch's cache and cannot empty that."""
+        if self.kind == "cuda":
+            cached = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+            if cached > MOST_CACHED * self.memory_bytes:
+                torch.cuda.empty_cache()
 
 
 def choose_device(wanted: str, layout: RankLayout) -> Device:

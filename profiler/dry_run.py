@@ -18,7 +18,7 @@ from profdb.modelled.profile import modelled_seconds
 from profiler.cases.planned import Planned
 from profiler.cases.smoke import kind_of
 from profiler.cases.sweep_plan import benchmark_of
-from profiler.measurement import LONG_CALL_S
+from profiler.measurement import FIRST_AND_TYPICAL, LONG_CALL_S
 from profiler.step_parts.expected import step_part_s
 from profiler.timing import TrialPlan, burst_length
 from spec.arrays import FloatArray, floats
@@ -65,7 +65,7 @@ def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPl
 def launches_s(call_s: float, plan: TrialPlan) -> float:
     """Warm-up and trials of a call, as profiler.measurement makes them."""
     count = burst_length(call_s)
-    warm = 1 if call_s >= LONG_CALL_S else plan.warmup + count
+    warm = FIRST_AND_TYPICAL if call_s >= LONG_CALL_S else plan.warmup + count
     return call_s * (warm + count * plan.trials(call_s * count))
 
 

@@ -24,6 +24,8 @@ from profiler.timing import (
     works_alone,
 )
 
+FIRST_AND_TYPICAL = 2
+
 Notes = dict[str, str | int | float | bool]
 
 LONG_CALL_S = 0.05
@@ -106,6 +108,7 @@ def read(reading: Reading, bench: Bench) -> Outcome:
     """Launch, warm up and time; the trials are kept only when every rank came through."""
     world, case = bench.world, reading.case
     held: list[Launched] = []
+    world.device.leave_room()
     outcome = attempt(world, case, lambda: held.append(bench.launcher.launch(case)))
     if not outcome.ok:
         return outcome
@@ -133,12 +136,15 @@ def read(reading: Reading, bench: Bench) -> Outcome:
 
 
 def warm_up(launched: Launched, bench: Bench) -> list[float]:
-    """Seconds of the first launches, one by one; the last one is typical. Calls that take long need no
-    second warm-up, unless every rank has to make the same number of them."""
+    """Seconds of the first launches, one by one; the last one is typical. The first may compile or load a kernel, which
+    says nothing of a second; calls that take long by themselves need no third, unless every rank has to make the same
+    number of them."""
     clock = bench.clock_for(launched)
     align = bench.world.align if launched.collective else None
     seconds = [clock.burst(launched.calls, 1, align)]
-    while len(seconds) < bench.plan.warmup and (launched.collective or seconds[-1] < LONG_CALL_S):
+    while len(seconds) < max(bench.plan.warmup, FIRST_AND_TYPICAL) and (
+        launched.collective or len(seconds) < FIRST_AND_TYPICAL or seconds[-1] < LONG_CALL_S
+    ):
         seconds.append(clock.burst(launched.calls, 1, align))
     bench.world.device.synchronize()
     return seconds

@@ -1,15 +1,11 @@
 """A Llama-like decoder in plain PyTorch modules: RMSNorm, grouped-query attention with rotary embedding, SwiGLU."""
 
-from collections.abc import Callable
-
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.gpu_steps.case import Shape
-
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Causal attention of (batch, tokens, heads, head_dim) queries to keys and values with fewer heads."""
+from profiler.step_parts.best_attention import Attend
 
 ROTARY_BASE = 500000.0  # Llama 3; changes no time
 EPSILON = 1e-5

@@ -5,38 +5,11 @@ import torch.distributed as dist
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from benchmarks.gpu_steps.case import StepCase
-from benchmarks.gpu_steps.decoder import Attend, Decoder, angles
-from profiler.benchmarks.attention import SDPA_BACKENDS
-from profiler.benchmarks.flash_kernels import candidates, made_current
+from benchmarks.gpu_steps.decoder import Decoder, angles
 from profiler.device import Device
+from profiler.step_parts.best_attention import best_attention
 
 MOST_NORM = 1.0
-
-
-def attention_here(device: Device) -> Attend:
-    """The kernel that a profile of this device holds as ``flash``."""
-    runs = candidates("flash", "causal", device)[0]
-    made_current(runs)
-    if runs.package is not None:
-        package = runs.package
-
-        def by_package(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            found = package.flash_attn_func(query, key, value, causal=True)
-            return found if isinstance(found, torch.Tensor) else found[0]
-
-        return by_package
-    backend = SDPA_BACKENDS[runs.backend]
-
-    def by_torch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        grouped = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
-        with torch.nn.attention.sdpa_kernel(backend):
-            mixed = torch.nn.functional.scaled_dot_product_attention(
-                query, key, value, is_causal=True, **grouped
-            )
-        return mixed.transpose(1, 2)
-
-    return by_torch
 
 
 class Training:
@@ -45,7 +18,7 @@ class Training:
     def __init__(self, case: StepCase, device: Device) -> None:
         where = device.torch_device
         with torch.device(where):
-            model = Decoder(case.shape, attention_here(device), recompute=case.recompute)
+            model = Decoder(case.shape, best_attention(device)[0], recompute=case.recompute)
         self.model = model.bfloat16()
         self.loss = self.model.loss
         if case.compiled:

@@ -21,8 +21,10 @@ def launch_host_copy(case: HostCopyCase, world: World) -> Launched:
         raise UnsupportedCaseError(
             f"{world.layout.local_size} devices of a node copy here, not {case.devices}"
         )
-    held = torch.randint(0, 255, (case.size_bytes,), dtype=torch.uint8, pin_memory=True)
-    there = held.to(world.device.torch_device)
+    # random numbers are made where that is fast: a processor takes seconds for a GiB
+    there = torch.randint(0, 255, (case.size_bytes,), dtype=torch.uint8, device=world.device.torch_device)
+    held = torch.empty((case.size_bytes,), dtype=torch.uint8, pin_memory=True)
+    held.copy_(there)
     source, target = (held, there) if case.direction == "to_device" else (there, held)
     return Launched(
         case=case,

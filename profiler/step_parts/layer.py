@@ -1,6 +1,7 @@
 """Benchmark: forward and backward of one whole decoder layer, eager or as one CUDA graph.
 
-Set beside the sum of its kernels' own times it says what they cost together: caches, clocks, and (eager) the host.
+Set beside the sum of its kernels' own times (profdb.lookup.layer_parts) it says what they cost together: caches, clocks,
+and (eager) the host. So its attention is the kernel that ``flash`` stands for there, which torch does not choose by itself.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from profdb.cases import LayerCase
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import torch_dtype
 from profiler.device import Device
+from profiler.step_parts.best_attention import Attend, best_attention
 
 WARM_UPS = 3
 """Runs before a graph is captured (PyTorch documentation, "CUDA Graphs", whole-network capture)."""
@@ -21,9 +23,10 @@ WARM_UPS = 3
 class DecoderLayer(torch.nn.Module):
     """Pre-norm layer: RMSNorm, q k v in one product, rotary, causal attention, RMSNorm, SwiGLU; no bias."""
 
-    def __init__(self, case: LayerCase, where: torch.device) -> None:
+    def __init__(self, case: LayerCase, attend: Attend, where: torch.device) -> None:
         super().__init__()
         self.case = case
+        self.attend = attend
         made = {"device": where, "dtype": torch_dtype(case.dtype)}
         queries, keys = case.heads * case.head_dim, case.kv_heads * case.head_dim
         self.norm_attention = torch.nn.RMSNorm(case.hidden, **made)
@@ -41,14 +44,8 @@ class DecoderLayer(torch.nn.Module):
         heads = self.qkv(self.norm_attention(tokens)).view(case.batch, case.seq_len, -1, case.head_dim)
         query, key, value = heads.split((case.heads, case.kv_heads, case.kv_heads), dim=2)
         query, key = self.rotated(query), self.rotated(key)
-        mixed = functional.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            is_causal=True,
-            enable_gqa=case.heads != case.kv_heads,
-        )
-        tokens = tokens + self.out(mixed.transpose(1, 2).reshape(case.batch, case.seq_len, -1))
+        mixed = self.attend(query, key, value)
+        tokens = tokens + self.out(mixed.reshape(case.batch, case.seq_len, -1))
         gate, up = self.gate_up(self.norm_mlp(tokens)).chunk(2, dim=-1)
         return tokens + self.down(functional.silu(gate) * up)
 
@@ -71,15 +68,18 @@ def launch_layer(case: LayerCase, device: Device) -> Launched:
         raise UnsupportedCaseError(
             f"{case.heads} heads over {case.kv_heads}, of {case.head_dim}: do not divide"
         )
-    run = forward_and_backward(case, device.torch_device)
+    attend, kernel = best_attention(device)
+    run = forward_and_backward(case, attend, device.torch_device)
     if case.mode == "graph":
-        return Launched(case=case, calls=(captured(run),), implementation="torch layer, CUDA graph")
-    return Launched(case=case, calls=(run,), implementation="torch layer, eager")
+        return Launched(
+            case=case, calls=(captured(run),), implementation=f"torch layer, CUDA graph, {kernel}"
+        )
+    return Launched(case=case, calls=(run,), implementation=f"torch layer, eager, {kernel}")
 
 
-def forward_and_backward(case: LayerCase, where: torch.device) -> Callable[[], None]:
+def forward_and_backward(case: LayerCase, attend: Attend, where: torch.device) -> Callable[[], None]:
     """One micro-batch through the layer and back, gradients of its input and all its weights."""
-    layer = DecoderLayer(case, where)
+    layer = DecoderLayer(case, attend, where)
     tokens = torch.randn(case.batch, case.seq_len, case.hidden, device=where).to(torch_dtype(case.dtype))
     tokens.requires_grad_(True)
     gradient = torch.randn_like(tokens)

@@ -66,3 +66,18 @@ def test_a_core_has_the_first_two_levels_of_cache_to_itself(tmp_path: Path) -> N
     (tmp_path / "index4").mkdir()  # a machine that says nothing of it
     assert core_cache_bytes(tmp_path) == 2 << 20
     assert core_cache_bytes(tmp_path / "index3") == ASSUMED_CORE_CACHE_BYTES
+
+
+@pytest.mark.parametrize(("reserved", "allocated", "emptied"), [(90, 10, 1), (90, 60, 0), (40, 0, 0)])
+def test_what_nobody_uses_is_given_back_before_others_need_it(
+    reserved: int, allocated: int, emptied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 140 GB: NCCL, cuDNN and the driver cannot empty torch's cache."""
+    calls: list[str] = []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: reserved)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: allocated)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
+    monkeypatch.setattr(Device, "memory_bytes", 140)
+    Device(kind="cuda").leave_room()
+    Device(kind="cpu").leave_room()
+    assert len(calls) == emptied

@@ -55,6 +55,23 @@ def test_a_line_cut_short_is_dropped_and_the_journal_goes_on(tmp_path: Path, cut
     assert list(read_journal(path).samples) == SAMPLES[:4] + SAMPLES[5:7]
 
 
+def test_lines_are_the_systems_at_once_and_the_disks_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed loses nothing that it handed over; a disk takes milliseconds for each call to it."""
+    clock, pushed = [0.0], []
+    journal = Journal.open(tmp_path / "journal", "GPU")
+    journal.now = lambda: clock[0]
+    journal.synced = float("-inf")
+    monkeypatch.setattr("profiler.journal.os.fsync", lambda handle: pushed.append(clock[0]))
+    for moment, sample in zip((0.0, 0.4, 0.9, 1.0, 1.5), SAMPLES, strict=False):
+        clock[0] = moment
+        journal.append(sample)
+        assert list(read_journal(tmp_path / "journal").samples)[-1] == sample
+    journal.close()
+    assert pushed == [0.0, 1.0, 1.5]
+
+
 def test_an_empty_journal_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.touch()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention import SDPBackend
 
 from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase
@@ -156,6 +157,26 @@ def test_a_fused_backward_can_be_timed_again_and_again(monkeypatch: pytest.Monke
         first, second = launched.calls[0](), launched.calls[0]()
         assert torch.equal(first[0], second[0])  # type: ignore[index]
     memory_bound.fused_forward.cache_clear()
+
+
+def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch runs a function beyond its limit of graphs as several kernels, whose time would stand under the fused name."""
+    whole = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    monkeypatch.setattr(memory_bound, "MOST_GRAPHS", 2)
+    torch._dynamo.reset()
+    memory_bound.fused_forward.cache_clear()
+    for dtype in ("bf16", "fp32", "fp16"):
+        case = MemoryBoundCase(kernel="swiglu", direction="forward", rows=12, width=32, dtype=dtype)
+        call = launch_memory_bound(case, Device(kind="cpu"), compiled=True).calls[0]
+        if dtype == "fp16":
+            with pytest.raises(FailOnRecompileLimitHit, match="fullgraph"):
+                call()
+        else:
+            call()
+    memory_bound.fused_forward.cache_clear()
+    torch._dynamo.reset()
 
 
 def test_small_operands_take_turns_until_they_exceed_twice_the_cache() -> None:

@@ -27,30 +27,33 @@ def world(kind: str = "cuda") -> World:
 
 @pytest.mark.parametrize("direction", ["to_device", "to_host"])
 def test_the_bytes_of_the_case_are_copied_one_way(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[torch.Tensor] = []
+    pinned: list[torch.Tensor] = []
     copied: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
-    made = torch.randint
+    made = torch.empty
 
-    def page_locked(low: int, high: int, size: Any, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+    def page_locked(size: Any, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
         assert pin_memory
-        held.append(made(low, high, size, dtype=dtype))
-        return held[-1]
+        pinned.append(made(size, dtype=dtype))
+        return pinned[-1]
 
     def copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
         copied.append((target, source, non_blocking))
 
-    monkeypatch.setattr(torch, "randint", page_locked)
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, where: self.clone())
+    monkeypatch.setattr(torch, "empty", page_locked)
     monkeypatch.setattr(torch.Tensor, "copy_", copy)
     case = HostCopyCase(direction=direction, size_bytes=1000)
     launched = launch_host_copy(case, world())
+    # filled from the device, which holds random numbers
+    ((filled, numbers, _),) = copied
+    assert filled is pinned[0]
+    assert len(numbers.unique()) > 100
     copied.clear()
     launched.calls[0]()
     ((target, source, queued),) = copied
     assert launched.case == case
     assert queued
     assert target.nbytes == source.nbytes == 1000
-    assert (source is held[0], target is held[0]) == (direction == "to_device", direction == "to_host")
+    assert (source is pinned[0], target is pinned[0]) == (direction == "to_device", direction == "to_host")
 
 
 @pytest.mark.parametrize(

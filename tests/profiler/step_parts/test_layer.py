@@ -2,6 +2,7 @@
 
 import weakref
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profdb.cases import LayerCase
 from profdb.lookup.layer_parts import layer_products
+from profiler.benchmarks.flash_kernels import Chosen
 from profiler.benchmarks.launched import UnsupportedCaseError
 from profiler.device import Device
+from profiler.step_parts import best_attention
 from profiler.step_parts.layer import captured, launch_layer
 
 CASE = LayerCase(batch=2, seq_len=16, hidden=64, ffn_hidden=96, heads=4, kv_heads=2, head_dim=16)
@@ -33,7 +36,10 @@ class Recorder(TorchDispatchMode):
 
 def test_the_layer_of_the_case_is_what_runs() -> None:
     launched = launch_layer(CASE, CPU)
-    assert (launched.case, launched.implementation) == (CASE, "torch layer, eager")
+    assert (launched.case, launched.implementation) == (
+        CASE,
+        "torch layer, eager, torch scaled_dot_product_attention flash",
+    )
     with Recorder() as recorder:
         launched.calls[0]()
     # forward, input gradient and weight gradient of four linear layers: those whose own times are added up beside it
@@ -52,6 +58,23 @@ def test_the_layer_of_the_case_is_what_runs() -> None:
     names = [name for name, _ in recorder.seen]
     assert sum("attention" in name and "backward" not in name for name in names) == 1
     assert sum("attention" in name and "backward" in name for name in names) == 1
+
+
+def test_attention_is_what_flash_stands_for_on_this_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a layer on Hopper, set beside the sum of kernels that holds FlashAttention-3's or cuDNN's, had torch's own."""
+    asked: list[tuple[tuple[int, ...], ...]] = []
+
+    def flash_attn_func(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
+        assert causal
+        asked.append(tuple(tuple(one.shape) for one in (query, key, value)))
+        return query + key.repeat(1, 1, 2, 1) + value.repeat(1, 1, 2, 1), None
+
+    package = SimpleNamespace(__name__="flash_attn_interface", flash_attn_func=flash_attn_func)
+    monkeypatch.setattr(best_attention, "candidates", lambda *words: [Chosen(package=package)])  # type: ignore[arg-type]
+    launched = launch_layer(CASE, CPU)
+    launched.calls[0]()
+    assert launched.implementation == "torch layer, eager, flash_attn_interface"
+    assert asked == [((2, 16, 4, 16), (2, 16, 2, 16), (2, 16, 2, 16))]
 
 
 def products(recorder: Recorder) -> list[tuple[str, list[tuple[int, ...]]]]:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
+from runner.reference.column_products import Project, one_by_one
 from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.mixers.rope import RopeSpec
 
@@ -96,15 +97,16 @@ class SelfAttention(nn.Module):
         self.k_norm = (
             nn.RMSNorm(spec.qk_dim, eps=epsilon, elementwise_affine=weights) if spec.qk_norm else None
         )
+        self.project: Project = one_by_one
         self.core = core
         self.rotation = rotation
         self.repeats_core = False
 
     def forward(self, states: Tensor) -> Tensor:
         """[batch, tokens, hidden] to the same."""
-        projected = (self.q(states), self.k(states), self.v(states))
+        projected = self.project(states, (self.q, self.k, self.v))
         query, key, value = (
-            each.unflatten(-1, (-1, dim)).transpose(1, 2)
+            each.view(*each.shape[:-1], -1, dim).transpose(1, 2)
             for each, dim in zip(projected, self.dims, strict=True)
         )
         if self.q_norm is not None and self.k_norm is not None:

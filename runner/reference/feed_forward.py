@@ -6,6 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.reference.column_products import Project, one_by_one
 from spec.model import MlpSpec
 
 Activation = Callable[[Tensor], Tensor]
@@ -34,12 +35,15 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(hidden, spec.ffn_hidden, bias=spec.bias)
         self.down = nn.Linear(spec.ffn_hidden, hidden, bias=spec.bias)
         self.activation = ACTIVATIONS[spec.activation]
+        self.project: Project = one_by_one
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., hidden] to the same."""
         if self.gate is None:
-            inner = self.activation(self.up(states))
+            (up,) = self.project(states, (self.up,))
+            inner = self.activation(up)
         else:
-            inner = self.activation(self.gate(states)) * self.up(states)
+            gate, up = self.project(states, (self.gate, self.up))
+            inner = self.activation(gate) * up
         out: Tensor = self.down(inner)
         return out

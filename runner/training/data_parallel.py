@@ -63,8 +63,9 @@ class Copies:
     @property
     def overlaps(self) -> bool:
         """Whether DistributedDataParallel reduces gradients beside the backward. It takes no layer that is cut by
-        DTensor, and torch's interleaved schedule lets it reduce twice (its reducer then stops with an error)."""
-        return self.ranks > 1 and not self.sharded and self.plan.tp == 1 and self.plan.vpp == 1
+        DTensor, and torch's schedules other than 1F1B let it reduce twice (its reducer then stops with an error)."""
+        plain = self.plan.vpp == 1 and not self.plan.schedule.splits_backward
+        return self.ranks > 1 and not self.sharded and self.plan.tp == 1 and plain
 
     def shard_part(self, part: nn.Module) -> None:
         """Make a block, the embedding, the norm or the head a unit of FSDP2, its experts one of their own."""

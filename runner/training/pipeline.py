@@ -1,5 +1,5 @@
-"""Which stage holds what, and the order of work: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec. 2.2), or
-one micro-batch after another where there is one stage."""
+"""Which stage holds what, and the order of work: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec. 2.2), its zero
+bubble, which with one chunk a rank is ZB-H1 (arXiv 2401.10241 sec. 2.1), or one micro-batch after another where there is one stage."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.transformer import Share
@@ -100,8 +105,10 @@ def pipelined(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Group
         for place, module in enumerate(modules)
     ]
     # The loss is divided already: scaling gradients again would take a pass over all of them.
-    if plan.vpp == 1:
-        schedule: Any = Schedule1F1B(chunks[0], plan.num_micro, loss_fn=loss, scale_grads=False)
+    if plan.schedule.splits_backward:
+        schedule: Any = ScheduleInterleavedZeroBubble(chunks, plan.num_micro, loss_fn=loss, scale_grads=False)
+    elif plan.vpp == 1:
+        schedule = Schedule1F1B(chunks[0], plan.num_micro, loss_fn=loss, scale_grads=False)
     else:
         schedule = ScheduleInterleaved1F1B(chunks, plan.num_micro, loss_fn=loss, scale_grads=False)
     return Pipelined(schedule=schedule, modules=modules, first=stage == 0, last=stage == plan.pp - 1)

@@ -4,7 +4,6 @@ APIs have no way of running."""
 from collections.abc import Iterator
 from typing import Any
 
-from ops.layout import Layout
 from ops.recompute.layers import CORE_ATTENTION, Recompute
 from runner.reference.feed_forward import ACTIVATIONS
 from runner.training.trainer import Training
@@ -14,8 +13,14 @@ from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_1P)
+"""Those of which torch has the same order of work."""
 Refusal = tuple[str, Any, str]
 """Key, value, what is allowed."""
+
+
+class NotRunError(ConfigError):
+    """What the reference transformer, or torch, does not run, whatever the ranks."""
 
 
 def check_model(model: ModelSpec, where: str) -> None:
@@ -36,7 +41,7 @@ def check_plan(training: Training, job: JobSpec) -> None:
 
 def _refuse(where: str, refusals: Iterator[Refusal]) -> None:
     for key, value, allowed in refusals:
-        raise ConfigError(where=where, key=key, value=value, allowed=f"{allowed} (train runs no other)")
+        raise NotRunError(where=where, key=key, value=value, allowed=f"{allowed} (train runs no other)")
 
 
 def _model(model: ModelSpec) -> Iterator[Refusal]:
@@ -97,14 +102,11 @@ def _strategy(training: Training) -> Iterator[Refusal]:
         yield (
             "strategy",
             plan.strategy,
-            "mtp or msp; cp exchanges heads with --job context_parallel=all_to_all",
+            "mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all",
         )
-    kept = int(plan.sharding.saved_input_shards(Layout.of(plan.tp, tp=plan.tp))[0])
-    if kept > 1:
-        yield "strategy", plan.strategy, "mtp or msp: DTensor keeps gathered inputs for the backward"
     experts = any(run.block.moe is not None for run in training.model.blocks)
     if experts and plan.tp > 1 and not training.tokens_cut:
-        yield "strategy", plan.strategy, "msp with experts: their tokens must be cut over tp"
+        yield "strategy", plan.strategy, "msp or fsp with experts: their tokens must be cut over tp"
     if plan.etp > 1:
         yield "etp", plan.etp, "1"
     if plan.optimizer_offload or plan.offloaded_layers:
@@ -115,14 +117,37 @@ def _pipeline(training: Training) -> Iterator[Refusal]:
     plan, layers = training.plan, training.model.num_layers
     if plan.pp == 1 and plan.vpp > 1:
         yield "vpp", plan.vpp, "1 without a pipeline"
-    if plan.pp > 1 and plan.schedule is not Schedule.ONE_F_ONE_B:
-        yield "schedule", plan.schedule.value, "1f1b, interleaved with vpp"
+    if plan.pp > 1 and plan.schedule not in SCHEDULES:
+        yield "schedule", plan.schedule.value, "1f1b (interleaved with vpp), zb-h1 or zb-1p"
+    if plan.pp > 1 and plan.schedule.splits_backward:
+        yield from _split_backward(training)
     if plan.num_micro < plan.pp:
         yield "micro-batches", plan.num_micro, f"pp {plan.pp} or more"
     if plan.vpp > 1 and plan.num_micro % plan.pp:
         yield "micro-batches", plan.num_micro, f"with vpp a multiple of pp {plan.pp}"
     if not plan.stage_layout and layers % (plan.pp * plan.vpp):
         yield "layers", layers, f"a multiple of pp x vpp = {plan.pp * plan.vpp}, or a layout"
+
+
+def _split_backward(training: Training) -> Iterator[Refusal]:
+    plan = training.plan
+    rounds = plan.num_micro // plan.pp
+    if plan.vpp > 1:
+        yield "vpp", plan.vpp, f"1 with schedule {plan.schedule.value}"
+    if rounds and plan.num_micro % rounds:
+        yield (
+            "micro-batches",
+            plan.num_micro,
+            f"with {plan.schedule.value} a multiple of {rounds}, its rounds",
+        )
+    if plan.zero_stage > 1:
+        yield (
+            "zero_stage",
+            plan.zero_stage,
+            f"0 or 1 with {plan.schedule.value}: FSDP2 takes no split backward",
+        )
+    if training.compiled:
+        yield "--compile", True, f"no compiled blocks with {plan.schedule.value}"
 
 
 def _tied(training: Training) -> Iterator[Refusal]:

@@ -6,7 +6,7 @@ Experts stay whole: tokens go to them by all-to-all.
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -16,18 +16,43 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from runner.reference.column_products import regathering
 from runner.reference.experts import RoutedFeedForward
+from runner.reference.feed_forward import FeedForward
 from runner.reference.transformer import Block
 
 TOKENS = Shard(1)
 
 
-def cut_over_tp(name: str, part: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
-    """Cut one part of a stage; ``sequence`` cuts the tokens between layers too. No weight travels: every rank has
-    filled the whole part alike."""
+class RegatheredColumns(ParallelStyle):
+    """The linears of these names by column; they keep this rank's tokens and gather the others' again in the backward
+    (fsp). A module without a ``project`` is such a linear itself."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        project = regathering(device_mesh.get_group())
+        for linear in [module.get_submodule(name) for name in self.names] or [module]:
+            for name, held in list(linear.named_parameters(recurse=False)):
+                cut = distribute_tensor(held.data, device_mesh, [Shard(0)], src_data_rank=None)
+                linear.register_parameter(name, nn.Parameter(cut))
+        if isinstance(module, nn.Linear):
+            module.forward = lambda input: project(input, (module,))[0]  # type: ignore[method-assign]
+        else:
+            module.project = project  # type: ignore[assignment]
+        return module
+
+
+def cut_over_tp(name: str, part: nn.Module, mesh: DeviceMesh, *, sequence: bool, regather: bool) -> None:
+    """Cut one part of a stage; ``sequence`` cuts the tokens between layers too, ``regather`` keeps the cut ones for the
+    backward. No weight travels: every rank has filled the whole part alike."""
     plan: ParallelStyle | dict[str, ParallelStyle] | None
     if isinstance(part, Block):
-        plan = block_plan(part, sequence=sequence)
+        plan = block_plan(part, sequence=sequence, regather=regather)
+    elif name == "head" and regather:
+        plan = RegatheredColumns()
     else:
         plan = end_plan(name, sequence=sequence)
     if plan is not None:
@@ -44,27 +69,41 @@ def end_plan(name: str, *, sequence: bool) -> ParallelStyle | None:
     return SequenceParallel() if sequence else None
 
 
-def block_plan(block: Block, *, sequence: bool) -> dict[str, ParallelStyle]:
+def block_plan(block: Block, *, sequence: bool, regather: bool) -> dict[str, ParallelStyle]:
     """The first products of each half by column, its last by row."""
     between = TOKENS if sequence else Replicate()
-    plan: dict[str, ParallelStyle] = {f"attention.{name}": ColwiseParallel() for name in ("q", "k", "v")}
+    plan = _columns("attention", ("q", "k", "v"), sequence=sequence, regather=regather)
     plan["attention.out"] = RowwiseParallel(output_layouts=between)
     if sequence:
         plan["attention_norm"] = plan["feed_forward_norm"] = SequenceParallel()
-    plan["attention"] = _whole_tokens(sequence=sequence)
-    if not isinstance(block.feed_forward, RoutedFeedForward):
-        return plan | _feed_forward_plan("feed_forward", sequence=sequence)
+    half = block.feed_forward
+    if isinstance(half, FeedForward):
+        return plan | _feed_forward_plan("feed_forward", half, sequence=sequence, regather=regather)
+    assert isinstance(half, RoutedFeedForward), "the other kind of a second half"
     plan["feed_forward"] = PrepareModuleInput(
         input_layouts=(TOKENS,), desired_input_layouts=(TOKENS,), use_local_output=True
     )
-    if block.feed_forward.shared is not None:
-        plan |= _feed_forward_plan("feed_forward.shared", sequence=sequence)
+    if half.shared is not None:
+        plan |= _feed_forward_plan("feed_forward.shared", half.shared, sequence=sequence, regather=regather)
     return plan
 
 
-def _feed_forward_plan(name: str, *, sequence: bool) -> dict[str, ParallelStyle]:
-    plan: dict[str, ParallelStyle] = {f"{name}.{inner}": ColwiseParallel() for inner in ("gate", "up")}
+def _feed_forward_plan(
+    name: str, half: FeedForward, *, sequence: bool, regather: bool
+) -> dict[str, ParallelStyle]:
+    inner = ("up",) if half.gate is None else ("gate", "up")
+    plan = _columns(name, inner, sequence=sequence, regather=regather)
     plan[f"{name}.down"] = RowwiseParallel(output_layouts=TOKENS if sequence else Replicate())
+    return plan
+
+
+def _columns(
+    name: str, linears: tuple[str, ...], *, sequence: bool, regather: bool
+) -> dict[str, ParallelStyle]:
+    """The first products of the half ``name``, on the tokens of all ranks."""
+    if regather:
+        return {name: RegatheredColumns(*linears)}
+    plan: dict[str, ParallelStyle] = {f"{name}.{linear}": ColwiseParallel() for linear in linears}
     plan[name] = _whole_tokens(sequence=sequence)
     return plan
 

@@ -44,6 +44,12 @@ class Training:
         layout = Layout.of(self.plan.tp, tp=self.plan.tp)
         return int(self.plan.sharding.norm_shards(layout)[0]) > 1
 
+    @property
+    def regathers(self) -> bool:
+        """Whether products keep this rank's tokens for the backward, and not those of all."""
+        layout = Layout.of(self.plan.tp, tp=self.plan.tp)
+        return int(self.plan.sharding.saved_input_shards(layout)[0]) > 1
+
 
 class Trainer:
     """This rank's part of a training. Every rank of the world makes one."""
@@ -77,7 +83,8 @@ class Trainer:
 
         def cut(name: str, part: nn.Module) -> None:
             if plan.tp > 1:
-                cut_over_tp(name, part, self.meshes.axis("tp"), sequence=self.training.tokens_cut)
+                sequence, regather = self.training.tokens_cut, self.training.regathers
+                cut_over_tp(name, part, self.meshes.axis("tp"), sequence=sequence, regather=regather)
             if self.training.compiled and isinstance(part, Block):
                 part.compile()
             copies.shard_part(part)

@@ -20,6 +20,7 @@ from runner.traces.launches import launches
 from runner.traces.ran import Part
 from runner.traces.trace_file import read_trace
 from runner.training.asking import Typed, ask
+from runner.training.refusals import NotRunError
 from runner.training.run import TrainOptions, measure, run_training
 from solver.answer.mfu import model_flops_per_sequence
 from spec.errors import UserError
@@ -107,6 +108,39 @@ def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
         run_training(options, RankLayout())
 
 
+def test_what_is_not_run_is_refused_before_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def meet(*_: object, **__: object) -> None:
+        raise AssertionError("the ranks have met")
+
+    monkeypatch.setattr("runner.training.run.open_world", meet)
+    for plan, said in (("strategy=isp,tp=2", "mtp, msp or fsp"), ("pp=2,schedule=zb-h2", "zb-h1 or zb-1p")):
+        options = TrainOptions(typed=Typed(root=ROOT, config=CONFIG, plan=plan), device="cpu")
+        with pytest.raises(NotRunError, match=said):
+            run_training(options, RankLayout(size=2, local_size=2))
+
+
+@pytest.mark.nightly
+def test_compiled_blocks_lose_as_plain_ones_do(tmp_path: Path) -> None:
+    losses = []
+    for compiled in (False, True):
+        typed = Typed(
+            root=ROOT,
+            config=CONFIG,
+            plan="micro_batch=1",
+            micro_batches=2,
+            seq_len=32,
+            dtype="fp32",
+            compiled=compiled,
+        )
+        options = TrainOptions(typed=typed, device="cpu", steps=2, warmup=1, json=tmp_path / "step.json")
+        run_training(options, RankLayout())
+        record = json.loads((tmp_path / "step.json").read_text())
+        assert record["compiled"] is compiled
+        losses.append(record["losses"])
+    # the last has two updates behind it, of gradients that were compiled too
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 @pytest.mark.nightly
 @pytest.mark.distributed
 def test_ranks_train_and_rank_zero_says_it(tmp_path: Path) -> None:
@@ -127,7 +161,7 @@ def test_all_ranks_end_with_one_line_for_a_plan_that_cannot_be_run() -> None:
     ran = torchrun(2, *words)
     assert ran.returncode != 0
     assert [line for line in ran.stderr.splitlines() if line.startswith("error:")] == [
-        "error: train: strategy = 'isp': mtp or msp; cp exchanges heads with --job context_parallel=all_to_all "
+        "error: train: strategy = 'isp': mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all "
         "(train runs no other)"
     ]
     assert re.findall(r"(?m)^ +exitcode\s*: (-?\d+)", ran.stderr) == ["2", "2"]

@@ -7,6 +7,7 @@ that the search shows, whatever its pipeline does: it is not replayed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from solver.answer.alike import ABOUT_AS_FAST, Alike, grouped
 from solver.pipeline.spans import spans_of
 from solver.plans.plan_table import Plan
 from solver.price import Sized, StageSeconds, StepCost, cost_of, least_ends_s, pipelines, steps_s
-from spec.arrays import BoolArray, FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, ints
 
 ROUNDING = 1e-9
 """A bound is taken as this much lower, relatively: sums in another order differ by less."""
@@ -106,24 +107,39 @@ class Contest:
     """The plans of all blocks by one running number, block after block. ``top_k`` groups of plans alike are shown."""
 
     def __init__(self, entrants: Sequence[Entrants], top_k: int, *, everything: bool = False) -> None:
-        sizes = [len(one.played) for one in entrants]
+        sizes = ints([len(one.played) for one in entrants])
         self.entrants = list(entrants)
         self.top_k = top_k
         self.everything = everything
         self.owner = np.repeat(np.arange(len(sizes)), sizes)
-        self.row: IntArray = np.concatenate([np.arange(size) for size in sizes])
-        self.needed_bytes = np.concatenate([one.needed_bytes for one in entrants])
-        self.modes = np.array([one.table.plans.strategy for one in entrants])[self.owner]
+        self.row: IntArray = _joined([np.arange(size) for size in sizes], np.int64)
+        self.needed_bytes: FloatArray = _joined([one.needed_bytes for one in entrants], np.float64)
+        self.modes = np.array([one.table.plans.strategy for one in entrants], dtype=np.str_)[self.owner]
 
     @property
     def step_s(self) -> FloatArray:
         """Steps, or bounds below them."""
-        return np.concatenate([one.step_s for one in self.entrants])
+        joined: FloatArray = _joined([one.step_s for one in self.entrants], np.float64)
+        return joined
 
     @property
     def played(self) -> BoolArray:
         """Whose step is one."""
-        return np.concatenate([one.played for one in self.entrants])
+        joined: BoolArray = _joined([one.played for one in self.entrants], np.bool_)
+        return joined
+
+    @property
+    def best_s(self) -> float:
+        """The shortest step of all, infinite where there is no plan."""
+        return float(self.step_s[self.played].min(initial=np.inf))
+
+    def joined(self, more: Sequence[Entrants]) -> "Contest":
+        """Decided with ``more`` plans."""
+        if not more:
+            return self
+        contest = Contest([*self.entrants, *more], self.top_k, everything=self.everything)
+        contest.decide()
+        return contest
 
     def plan(self, number: int) -> Plan:
         """The plan of that number."""
@@ -193,6 +209,11 @@ class Contest:
 
     def _play(self, which: BoolArray) -> None:
         play([(one, which[self.owner == index] & ~one.played) for index, one in enumerate(self.entrants)])
+
+
+def _joined(arrays: Sequence[Any], of: type) -> Any:
+    """One array, empty where there are none."""
+    return np.concatenate([np.zeros(0, dtype=of), *arrays])
 
 
 def pareto(order: IntArray, needed_bytes: FloatArray) -> IntArray:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.recompute.layers import Recompute
 from solver.answer.answer import Answer, answer_of
 from solver.answer.interval import calibrated_interval, causes, interval_of, relative_std
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
@@ -22,6 +23,7 @@ from solver.question_cost import cost_under
 from solver.refinements.dealt_anew import dealt_anew
 from solver.refinements.eased import eased
 from solver.refinements.entering import chosen, entered, laid_out
+from solver.refinements.tight import Fallen
 from spec.arrays import FloatArray, ints
 from spec.errors import NoFeasiblePlanError
 
@@ -89,6 +91,7 @@ def contested(
     """The plans of the space that fit, with what is priced of them, and what was found on the way; as ``search``."""
     began = time.perf_counter()
     entrants: list[Entrants] = []
+    short: list[Sized] = []
     rejected: dict[str, int] = {}
     limit = limit_bytes(question.cluster, space.constraints)
     seen, miss = 0, _Miss(needed_bytes=float("inf"), words="none came as far as memory")
@@ -100,24 +103,27 @@ def contested(
         if len(drafted.plans):
             # Plans that differ in their recompute mode alone share their stages and most of their layers.
             last = laid_out(question, drafted.plans, last)
-            fitting, dropped, block_miss = _fit(question, last, limit)
-            miss = min(miss, block_miss, key=lambda one: one.needed_bytes)
-            fallen.append(dropped)
-            if fitting is not None:
-                entrants.append(entered(question, fitting))
+            split = _fit(question, last, limit)
+            miss = min(miss, split.miss, key=lambda one: one.needed_bytes)
+            fallen.append(split.rejected)
+            if split.fitting is not None:
+                entrants.append(entered(question, split.fitting))
+            if split.short is not None and drafted.plans.recompute is Recompute.NONE:
+                short.append(split.short)
         for reason, count in (item for counted in fallen for item in counted.items()):
             rejected[reason] = rejected.get(reason, 0) + count
         tick()
-    if not entrants:
-        raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
     contest = Contest(entrants, top_k, everything=everything)
     contest.decide()
-    for refined in (eased, dealt_anew):
-        more = refined(question, space.constraints, contest)
-        if more:
-            seen += sum(len(one.needed_bytes) for one in more)
-            contest = Contest([*contest.entrants, *more], top_k, everything=everything)
-            contest.decide()
+    known = Fallen(fitting=entrants, short=short, limit_bytes=limit)
+    more, tight = eased(question, space.constraints, known, contest.best_s)
+    contest = contest.joined(more)
+    known = replace(known, fitting=contest.entrants)
+    dealt = dealt_anew(question, space.constraints, (known, tight), contest.best_s)
+    contest = contest.joined(dealt)
+    if not contest.entrants:
+        raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
+    seen += sum(len(one.needed_bytes) for one in (*more, *dealt))
     return contest, (seen, rejected, miss.words, began)
 
 
@@ -129,8 +135,18 @@ class _Miss:
     words: str
 
 
-def _fit(question: Question, table: Sized, limit: float) -> tuple[Sized | None, dict[str, int], _Miss]:
-    """The plans whose worst stage needs at most ``limit`` bytes, how many do not by reason, and the closest of those."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """The plans of a block that fit, those that do not, how many those are by reason, and the closest of them."""
+
+    fitting: Sized | None
+    short: Sized | None
+    rejected: dict[str, int]
+    miss: _Miss
+
+
+def _fit(question: Question, table: Sized, limit: float) -> _Split:
+    """Told apart by what the worst stage needs: at most ``limit`` bytes, or more."""
     needed = table.needed_bytes
     fits = needed <= limit
     on_device = needed <= usable_bytes(question.cluster)
@@ -142,8 +158,12 @@ def _fit(question: Question, table: Sized, limit: float) -> tuple[Sized | None, 
             needed_bytes=float(needed[row]),
             words=f"{table.plans.plan(row).label()} {needs_words(float(needed[row]), limit)}",
         )
-    kept = chosen(question, table, np.flatnonzero(fits).astype(np.int64)) if fits.any() else None
-    return kept, {reason: int(np.count_nonzero(rows)) for reason, rows in counts.items() if rows.any()}, miss
+    return _Split(
+        fitting=chosen(question, table, ints(np.flatnonzero(fits))) if fits.any() else None,
+        short=table.take(ints(np.flatnonzero(~fits))) if not fits.all() else None,
+        rejected={reason: int(np.count_nonzero(rows)) for reason, rows in counts.items() if rows.any()},
+        miss=miss,
+    )
 
 
 def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:

@@ -35,6 +35,11 @@ def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
         Rule(reason=ASKED + bound.words(), after=_known_after(bound.key), keep=partial(_keeps, bound))
         for bound in constraints.bounds
     ]
+    rules += [
+        Rule(reason=ASKED + bound.words(), after=FIRST, keep=_nothing_again)
+        for bound in constraints.bounds
+        if bound.key == "recompute" and bound.among == ("none",) and not fixed_modules(constraints)
+    ]
     if constraints.keep_tp_in_node:
         rules.append(Rule(reason=ASKED + "tp inside a node", after="tp", keep=_tp_in_node))
     return tuple(rules)
@@ -104,6 +109,11 @@ def _expert_ranks(draft: Draft) -> Any:
 
 STANDS_FOR_ALL: dict[str, Callable[[Draft], Any]] = {"zero_size": _whole_group, "ep": _expert_ranks}
 """Keys whose 0 means as many ranks as there are."""
+
+
+def _nothing_again(draft: Draft) -> BoolArray:
+    """Parts of layers neither, unless they are asked for by name."""
+    return np.full(len(draft.columns[FIRST]), not draft.recompute_modules)
 
 
 def _tp_in_node(draft: Draft) -> BoolArray:

@@ -1,164 +1,169 @@
-"""Plans whose stages hold other numbers of layers than the rule deals: as many as make the busiest stage work least.
+"""Plans whose stages hold other numbers of layers than the rule deals: as many as let a step end soonest.
 
-Embedding, head and prediction blocks weigh on single stages, and layers rarely divide. Where the framework takes a layout
-(Megatron-LM's --pipeline-model-parallel-layout) the layers of plans that would win by it are dealt anew
-(solver.refinements.deal_program), within the memory of each stage.
+Embedding, head and prediction blocks weigh on single stages, layers rarely divide, and early stages hold most micro-batches.
+Where the framework takes a layout (Megatron-LM's --pipeline-model-parallel-layout) layers are dealt anew
+(solver.refinements.deal_program) within the memory of each stage, of plans that would win by it: of those that fit, and of those
+that fit so alone, with each way in which less of their layers runs again. So what runs again and where layers stand are
+chosen together.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ops.recompute.layers import Recompute
-from solver.contest import Contest, Entrants, Pipeline
-from solver.memory.device_memory import limit_bytes
-from solver.plans.plan_table import Plan
-from solver.price import Sized, dealt_otherwise, least_ends_s, steps_s
+from solver.contest import Entrants, Pipeline
+from solver.price import Sized, dealt_otherwise
 from solver.question import Question
+from solver.refinements.cells import Cell, Drafts, drafted_cells, fitting_cells, tight_drafts
 from solver.refinements.deal_program import SAME, Dealing, least_deal
 from solver.refinements.entering import entered, fastest_s
-from solver.times.layer_times import LayerTimes
+from solver.refinements.stage_room import Room, stage_rooms
+from solver.refinements.tight import Fallen, Tight
 from spec.arrays import FloatArray, IntArray, ints
-from spec.model import ModelSpec
+from spec.model import BlockRun
 from spec.pipeline.layout import short_layout
 from spec.settings.constraints import Constraints
 
-# Assumption: the fastest plan is among the four kinds of plans that would be fastest with all their stages equally busy.
+# Assumption: the fastest plan is among the four kinds of plans with the least bounds for which there is a deal.
 MOST_DEALT = 4
-# Deals that are tried for a plan whose stages hold more than fits, a layer less on each of those each time.
+# Of kinds of plans without one so many are asked about, and so many tables of plans are priced that fit so alone.
+MOST_ASKED = 16
+MOST_PRICED = 12
+# Programs for one plan, each with tangents where the last one's deal needs more than fits.
 MOST_CUTS = 12
-# Assumption: hybrids that change their kind of layer more often are dealt by the rule: their program is no small one.
-MOST_RUNS = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Plans that differ in what ZeRO shards alone, in order of their bounds; what each piece of their layers takes, and what
-    the busiest stage of the first of them works on a micro-batch, and a bound if all its stages were equally busy."""
-
-    owner: Entrants
-    rows: IntArray
-    pieces: list[LayerTimes]
-    busiest_s: float
-    balanced_s: float
-
-    @property
-    def table(self) -> Sized:
-        """The plans."""
-        return self.owner.table.take(self.rows)
-
-
-def dealt_anew(question: Question, constraints: Constraints, contest: Contest) -> list[Entrants]:
-    """The plans that could win with stages that are equally busy, with layers dealt so."""
-    runs = len(question.model.blocks)
-    if question.job.preset.pipeline.uneven_chunks != "layout" or runs > MOST_RUNS:
-        return []
-    limit = limit_bytes(question.cluster, constraints)
-    best_s = float(contest.step_s[contest.played].min())
-    cells = sorted(
-        (cell for one in contest.entrants for cell in _cells(one, best_s)), key=lambda one: one.balanced_s
-    )
+def dealt_anew(
+    question: Question,
+    constraints: Constraints,
+    known: tuple[Fallen, Sequence[Tight]],
+    best_s: float,
+) -> list[Entrants]:
+    """The plans that could be faster than ``best_s`` with stages that are equally busy, with layers dealt so."""
+    fallen, tight = known
+    limit = fallen.limit_bytes
+    waiting: list[Cell | Drafts] = []
+    for one in fallen.fitting:
+        waiting += fitting_cells(question, one, (limit, best_s))
+    for short in tight:
+        waiting += tight_drafts(question, constraints, short, (limit, best_s))
     found: list[Entrants] = []
-    for cell in cells[:MOST_DEALT]:
-        if cell.balanced_s >= best_s:
+    dealt = asked = priced = 0
+    while waiting and dealt < MOST_DEALT and asked < MOST_ASKED:
+        first = min(waiting, key=lambda one: one.bound_s)
+        waiting.remove(first)
+        if first.bound_s >= best_s:
             break
-        for table in _dealt(question, cell, cell.table, limit):
-            found.append(entered(question, table, cell.pieces))
+        if isinstance(first, Drafts):
+            priced += 1
+            waiting += drafted_cells(question, first, (limit, best_s)) if priced <= MOST_PRICED else ()
+            continue
+        asked += 1
+        tables = list(_dealt(question, first, limit, best_s))
+        dealt += bool(tables)
+        pieces = first.owner.pipeline.timed.pieces if isinstance(first.owner.pipeline, Pipeline) else None
+        for table in tables:
+            found.append(entered(question, table, pieces))
             best_s = min(best_s, fastest_s(found[-1]))
     return found
 
 
-def _cells(one: Entrants, best_s: float) -> Iterator[Cell]:
-    """The cells of a table that could be faster than ``best_s``."""
-    plans, pipeline = one.table.plans, one.pipeline
-    turns = plans.schedule.route.turns or plans.schedule.splits_backward
-    if (
-        not isinstance(pipeline, Pipeline)
-        or turns
-        or plans.stage_layout
-        or plans.recompute is Recompute.BLOCK
-    ):
-        return
-    stages = one.table.stages
-    busy_s = pipeline.timed.per_micro.seconds
-    mean_s = np.add.reduceat(busy_s * stages.count, stages.starts) / plans.layout.pp
-    busiest_s = np.maximum.reduceat(busy_s, stages.starts)
-    spared_s = (busiest_s - mean_s) * plans.num_micro
-    # Bounds, also of plans whose pipelines were played: what was played must not decide what is dealt.
-    least_s = steps_s(one.table, pipeline.timed, least_ends_s(one.table, pipeline.timed))
-    balanced_s = np.where(plans.layout.pp > 1, least_s - spared_s, np.inf)
-    rows = np.flatnonzero(balanced_s < best_s)
-    alike: dict[Plan, list[int]] = {}
-    for row in rows[np.argsort(balanced_s[rows], kind="stable")].tolist():
-        alike.setdefault(replace(plans.plan(row), zero_size=0, zero_stage=0), []).append(row)
-    for same in alike.values():
-        first = same[0]
-        yield Cell(
-            owner=one,
-            rows=ints(same),
-            pieces=pipeline.timed.pieces,
-            busiest_s=float(busiest_s[first]),
-            balanced_s=float(balanced_s[first]),
-        )
-
-
-def _dealt(question: Question, cell: Cell, table: Sized, limit: float) -> Iterator[Sized]:
-    """The plans of a cell, of that ``table``, with their layers dealt anew, those that fit, where no stage then works ``cell.busiest_s``: with the prediction blocks beside the head and, where
+def _dealt(question: Question, cell: Cell, limit: float, best_s: float) -> Iterator[Sized]:
+    """The plans of a cell with their layers dealt anew, those that fit and could be faster than ``best_s``: with the prediction blocks beside the head and, where
     there are any, on the stage before it."""
-    model, busiest_s = question.model, cell.busiest_s
-    vpp, pp = int(table.plans.vpp[0]), int(table.plans.layout.pp[0])
-    predicted = sum(run.count for run in model.blocks if run.block.mtp)
-    last = pp * vpp - 1
+    table = cell.owner.table.take(cell.rows)
+    plans = table.plans
+    last = int(plans.vpp[0] * plans.layout.pp[0]) - 1
+    predicted = sum(run.count for run in question.model.blocks if run.block.mtp)
+    span_s = min(cell.span_s, (best_s - cell.beside_s) / int(plans.num_micro[0]))
+    rooms = stage_rooms(question, table, limit)
     for predicting in (last, last - 1) if predicted and last > 1 else (last,):
-        dealing = _dealing(model, cell, table, predicting)
-        for _ in range(MOST_CUTS if dealing.may_work_less(busiest_s) else 0):
-            layers = least_deal(dealing)
-            if layers is None or dealing.stage_work_s(layers).max() >= busiest_s * (1.0 - SAME):
+        # Where prediction blocks may stand elsewhere the rule's deal does not tell the room.
+        moved = {last % plans.layout.pp[0], (last - 1) % plans.layout.pp[0]} if predicted else set()
+        for row, of_owner in enumerate(cell.rows.tolist()):
+            known = [room for room in rooms.of_plan(row) if room.place not in moved]
+            dealing = _dealing(cell, of_owner, question.model.blocks, predicting)
+            if not dealing.may_work_less(span_s):
                 break
-            text = short_layout(layers.sum(axis=1).tolist(), predicted, predicting)
-            anew = dealt_otherwise(model, question.job, table, text, question.cluster)
-            fits = np.flatnonzero(anew.memory.needed_bytes <= limit).astype(np.int64)
-            if fits.size:
-                yield anew.take(fits)
-            if fits.size and fits[0] == 0:
+            text = fitting_layout(
+                question,
+                table.take(ints([row])),
+                replace(dealing, rooms=tuple(known)),
+                (span_s, limit),
+            )
+            if text is None:
                 break
-            dealing = replace(dealing, most=_cut(dealing, anew, layers, limit))
+            if text:
+                anew = dealt_otherwise(question.model, question.job, table, text, question.cluster)
+                yield anew.take(ints(np.flatnonzero(anew.needed_bytes <= limit)))
+                break
 
 
-def _cut(dealing: Dealing, table: Sized, layers: IntArray, limit: float) -> dict[int, int]:
-    """A layer less than now for every stage of the first plan that needs more than the ``limit``."""
-    stages = table.stages
-    held = layers.sum(axis=1).reshape(dealing.vpp, dealing.pp).sum(axis=0)
-    rows = np.flatnonzero((stages.plan == 0) & (table.bytes.cost.needed_bytes > limit))
-    places = [
-        place
-        for row in rows
-        for place in range(stages.position[row], stages.position[row] + stages.count[row])
-    ]
-    return {**dealing.most, **{int(place): int(held[place]) - 1 for place in places}}
+def fitting_layout(
+    question: Question, plan: Sized, dealing: Dealing, limit: tuple[float, float]
+) -> str | None:
+    """The layout of the best deal of one plan that fits, "" where none does and None where none has a shorter span; ``limit``
+    is of that, and of bytes."""
+    span_s, limit_bytes = limit
+    for _ in range(MOST_CUTS):
+        layers = least_deal(dealing)
+        if layers is None:
+            break
+        if dealing.span_s(layers) >= span_s * (1.0 - SAME):
+            return None
+        text = _written(question, layers, dealing)
+        table = dealt_otherwise(question.model, question.job, plan, text, question.cluster)
+        if table.needed_bytes[0] <= limit_bytes:
+            return text
+        dealing = replace(dealing, rooms=(*dealing.rooms, *_cut(question, table, limit_bytes)))
+    return ""
 
 
-def _dealing(model: ModelSpec, cell: Cell, table: Sized, predicting: int) -> Dealing:
-    """What is dealt for the first plan of a cell, with the prediction blocks on that virtual stage."""
-    plan, row = table.plans, table.layers.row[0]
-    each_s = [float(one.forward.seconds[row] + one.backward.seconds[row]) for one in cell.pieces]
-    stages = int(plan.layout.pp[0] * plan.vpp[0])
+def _cut(question: Question, table: Sized, limit: float) -> tuple[Room, ...]:
+    """The room of the stages of one plan that need more than the ``limit``, as told where they stand."""
+    rooms = stage_rooms(question, table, limit)
+    layers = np.stack(rooms.stages.layers)
+    return tuple(
+        room
+        for room, held in zip(rooms.of_plan(0), _dealt_kinds(question, layers).T, strict=True)
+        if float(held @ np.asarray(room.bytes_of)) > room.room_bytes
+    )
+
+
+def _dealt_kinds(question: Question, layers: IntArray) -> IntArray:
+    """Of a stage table's kinds of layers those that are dealt: no prediction blocks."""
+    runs = question.model.blocks
+    return layers[[kind for kind in range(len(layers)) if not runs[kind % len(runs)].block.mtp]]
+
+
+def _written(question: Question, layers: IntArray, dealing: Dealing) -> str:
+    """The deal as a layout."""
+    predicted = sum(run.count for run in question.model.blocks if run.block.mtp)
+    return short_layout(layers.sum(axis=1).tolist(), predicted, dealing.predicting)
+
+
+def _dealing(cell: Cell, row: int, runs: Sequence[BlockRun], predicting: int) -> Dealing:
+    """What is dealt for one plan of a cell, with the prediction blocks on that virtual stage."""
+    plans, pipeline = cell.owner.table.plans, cell.owner.pipeline
+    assert isinstance(pipeline, Pipeline)
+    at = cell.owner.table.layers.row[row]
+    each_s = [float(one.forward.seconds[at] + one.backward.seconds[at]) for one in pipeline.timed.pieces]
+    kinds = (len(each_s) - 2) // 2
+    stages = int(plans.layout.pp[row] * plans.vpp[row])
     ends_s: FloatArray = np.zeros(stages)
     ends_s[0] += each_s[-2]
     ends_s[-1] += each_s[-1]
-    counts, work_s = [], []
-    for run, of_layer_s in zip(model.blocks, each_s, strict=False):
-        if run.block.mtp:
-            ends_s[predicting] += run.count * of_layer_s
-        else:
-            counts.append(run.count)
-            work_s.append(of_layer_s)
+    for run, of_layer_s in zip(runs, each_s[kinds - len(runs) :], strict=False):
+        ends_s[predicting] += run.count * of_layer_s if run.block.mtp else 0.0
     return Dealing(
-        counts=tuple(counts),
-        work_s=tuple(work_s),
+        counts=tuple(run.count for run in runs if not run.block.mtp),
+        work_s=tuple(each_s[kind] for kind in range(kinds) if not runs[kind % len(runs)].block.mtp),
         ends_s=ends_s,
-        pp=int(plan.layout.pp[0]),
-        vpp=int(plan.vpp[0]),
+        pp=int(plans.layout.pp[row]),
+        vpp=int(plans.vpp[row]),
+        num_micro=int(plans.num_micro[row]),
+        again=int(plans.num_recompute_layers[row]) if kinds > len(runs) else 0,
+        predicting=predicting,
         without=() if predicting == stages - 1 else (stages - 1,),
     )

@@ -8,7 +8,7 @@ from solver.contest import Entrants, play
 from solver.plans.constraints import constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
-from solver.plans.rules import Rule
+from solver.plans.rules import RULES, Rule
 from solver.price import Sized, sized, stage_seconds
 from solver.question import Question
 from solver.question_cost import cost_under
@@ -55,8 +55,8 @@ def keeps(question: Question, plans: PlanTable, rules: tuple[Rule, ...]) -> Bool
 
 
 def wanted(question: Question, constraints: Constraints, table: Sized) -> Sized | None:
-    """The plans that keep all constraints but those on memory; None where none does."""
-    kept = keeps(question, table.plans, constraint_rules(constraints))
+    """The plans that keep all rules, and all constraints but those on memory; None where none does."""
+    kept = keeps(question, table.plans, (*constraint_rules(constraints), *RULES))
     if kept.all():
         return table
     return table.take(np.flatnonzero(kept).astype(np.int64)) if kept.any() else None

@@ -8,8 +8,20 @@ from itertools import combinations
 import numpy as np
 
 from ops.op import Piece
+from ops.recompute.layers import CORE_ATTENTION
 from ops.recompute.modules import MODULES, RecomputedModule
+from solver.question import Question
 from spec.arrays import BoolArray, IntArray, bools
+
+
+def sets_of(question: Question, blocks: Sequence[Piece]) -> tuple[tuple[str, ...], ...]:
+    """The sets that the question's framework runs again, with the attention core where it is worth it and has no name among
+    them; the core alone is a recompute mode of every search, and is left out."""
+    recomputation, flash = question.job.preset.recomputation, question.job.flash_attention
+    sets = module_sets(blocks, recomputation.modules)
+    if recomputation.selective != CORE_ATTENTION or flash:
+        return sets
+    return (*sets, *((CORE_ATTENTION, *chosen) for chosen in sets))
 
 
 def module_sets(blocks: Sequence[Piece], names: Sequence[str]) -> tuple[tuple[str, ...], ...]:

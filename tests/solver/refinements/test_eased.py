@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from ops.recompute.layers import Recompute
 from solver.answer.answer import Answer
 from solver.memory.device_memory import usable_bytes
+from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.plans.space import enumerate_block, full_space
@@ -67,7 +69,7 @@ def fastest(asked: Question, constraints: Constraints) -> Answer:
     """Of all those the fastest that fits and keeps the rules."""
     found = []
     for table in every_table(asked, constraints):
-        rows = np.flatnonzero(keeps(asked, table, RULES))
+        rows = np.flatnonzero(keeps(asked, table, (*constraint_rules(constraints), *RULES)))
         if rows.size:
             found += [
                 one
@@ -101,10 +103,28 @@ def test_the_fastest_of_all_ways_is_found(
     assert eased_by in found.label()
 
 
-@pytest.mark.parametrize("said", [{"no_recompute": True}, {"fix": {"recompute": "full"}}])
-def test_what_is_asked_for_is_eased_no_further(said: dict[str, object]) -> None:
+def test_all_layers_asked_to_run_again_are_eased_no_further() -> None:
     asked = short_of_memory(2.8, WHOLE_OR_NOT)
-    constraints = constraints_of(said)
+    constraints = constraints_of({"fix": {"recompute": "full"}})
     found = search(asked, full_space(asked.model, asked.job, constraints), top_k=100).best
-    assert {(one.plan.recompute_modules, one.plan.offloaded_layers) for one in found} == {((), 0)}
-    assert len({one.plan.recompute for one in found}) == 1
+    kinds = {(one.plan.recompute, one.plan.recompute_modules, one.plan.offloaded_layers) for one in found}
+    assert kinds == {(Recompute.FULL, (), 0)}
+
+
+@pytest.mark.parametrize("said", [{"no_recompute": True}, {"fix": {"recompute": "none"}}])
+def test_where_nothing_may_run_again_layers_still_wait_on_the_host(said: dict[str, Any]) -> None:
+    asked = short_of_memory(2.8, {})
+    at = {"tp": 1, "cp": 1, "micro_batch": 1, "pp": 1}
+    constraints = constraints_of({**said, "fix": {**at, **said.get("fix", {})}})
+    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=100).best
+    assert {(one.plan.recompute, one.plan.recompute_modules) for one in found} == {(Recompute.NONE, ())}
+    assert found[0].plan.offloaded_layers == 2
+    assert found[0].step_s == pytest.approx(fastest(asked, constraints).step_s, rel=1e-12)
+
+
+def test_parts_asked_for_by_name_run_again_where_nothing_else_may() -> None:
+    asked = short_of_memory(2.8, {})
+    constraints = constraints_of({"fix": {"recompute": "none", "recompute_modules": ["moe", "mla_up_proj"]}})
+    best = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0].plan
+    assert best.recompute_modules == ("mla_up_proj", "moe")
+    assert best.offloaded_layers == 0

@@ -1,0 +1,155 @@
+"""How many layers of each kind every stage has memory for, as rows of a linear program.
+
+What a stage needs grows with its layers: parameters and their state by the layer, saved activations by the layer and the
+micro-batches in flight there. Where something else peaks it grows more slowly, so that it is convex in the layers and a
+tangent never forbids what fits (Kelley's cutting planes, SIAM J. 8, 1960); what a tangent lets through is cut off by the one where it stands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solver.memory.stage_memory import Tables, stage_memory
+from solver.pipeline.stages import StageTable
+from solver.price import Sized
+from solver.question import Question
+from spec.arrays import BoolArray, FloatArray, IntArray
+
+# A bound is found to so many halvings of its range.
+HALVINGS = 30
+# A layer that is so little short of whole, by rounding, is one.
+WHOLE = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A stage ``place`` holds what satisfies ``sum(bytes_of * layers) <= room_bytes``; ``bytes_of`` is by kind of layer, as
+    the layers of a StageTable without prediction blocks, which are not dealt."""
+
+    place: int
+    bytes_of: tuple[float, ...]
+    room_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRooms:
+    """Every stage of every plan of a table, each a row: what a layer more of each kind needs there (shape (kinds, R)), and
+    the bytes that all of its layers may need together."""
+
+    stages: StageTable
+    bytes_of: FloatArray
+    room_bytes: FloatArray
+
+    def of_plan(self, row: int) -> tuple[Room, ...]:
+        """The stages of one plan."""
+        return tuple(
+            Room(
+                place=int(self.stages.position[at]),
+                bytes_of=tuple(self.bytes_of[:, at].tolist()),
+                room_bytes=float(self.room_bytes[at]),
+            )
+            for at in np.flatnonzero(self.stages.plan == row)
+        )
+
+    def most_layers(self, run: int, again: IntArray) -> FloatArray:
+        """How many whole layers of a run every stage has memory for, with nothing else on it; ``again`` layers of every stage
+        of a plan may be of the kinds that run again, where there are such."""
+        runs = len(self.bytes_of) // 2 if again.any() else len(self.bytes_of)
+        return _most(self.room_bytes, again[self.stages.plan], self.bytes_of[run], self.bytes_of[run - runs])
+
+    def may_hold(self, counts: Sequence[int]) -> BoolArray:
+        """Of every plan of layers alike, whether all stages have memory for so many whole layers of each run, were those of one
+        run all there are."""
+        none = np.zeros(len(self.stages.starts), dtype=np.int64)
+        run = int(np.argmax(counts))
+        most = np.add.reduceat(self.most_layers(run, none), self.stages.starts)
+        short = np.logical_or.reduceat(self.room_bytes < 0, self.stages.starts)
+        return np.asarray((most >= counts[run]) & ~short, dtype=np.bool_)
+
+    def least_span_s(self, run: int, count: int, again: IntArray, seconds: FloatArray) -> FloatArray:
+        """Seconds of a micro-batch that the busiest stage of every plan works at least where ``count`` layers of a run stand
+        whole where memory has room, infinite where it has not; ``seconds`` are of a layer that runs again and of one as it
+        is, of the embedding, of the head, and of prediction blocks on one of the last two stages, whose memory then is not asked
+        about, by plan."""
+        plan, starts = self.stages.plan, self.stages.starts
+        of_again_s, plain_s, first_s, last_s, predicted_s = seconds
+        ends_s = first_s[plan] * self.stages.embedding + last_s[plan] * self.stages.head
+        behind = starts[plan] + np.diff(np.append(starts, len(plan)))[plan] - np.arange(len(plan))
+        last_two = (behind <= 2) & (predicted_s[plan] > 0)
+        most = np.where(last_two, count, self.most_layers(run, again))
+
+        def enough(span_s: FloatArray) -> BoolArray:
+            found = np.zeros(len(again), dtype=np.bool_)
+            for place in (1, 2):
+                left_s = span_s[plan] - ends_s - predicted_s[plan] * (behind == place)
+                short = np.logical_or.reduceat(left_s < 0, starts)
+                layers = np.minimum(_most(left_s, again[plan], of_again_s[plan], plain_s[plan]), most)
+                found |= (np.add.reduceat(layers, starts) >= count) & ~short
+            return found
+
+        low = np.zeros(len(again))
+        high = count * np.maximum(of_again_s, plain_s) + first_s + last_s + predicted_s
+        possible = enough(high)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2.0
+            fits = enough(middle)
+            low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+        return np.where(possible, low, np.inf)
+
+
+def _most(room: FloatArray, fewer: IntArray, light: FloatArray, plain: FloatArray) -> FloatArray:
+    """Whole layers in a room, of which so many ``fewer`` are ``light``."""
+    room = np.maximum(room, 0.0)
+    held = np.minimum(fewer, room / light) + np.maximum(room - fewer * light, 0.0) / plain
+    return np.asarray(np.floor(held + WHOLE), dtype=np.float64)
+
+
+def stage_rooms(question: Question, table: Sized, limit: float) -> StageRooms:
+    """The room below ``limit`` bytes on every stage of ``table``."""
+    stages = _each_stage(table.stages)
+    held = np.stack(stages.layers)
+
+    runs = question.model.blocks
+    dealt = [kind for kind in range(len(held)) if not runs[kind % len(runs)].block.mtp]
+
+    def needed(layers: IntArray) -> FloatArray:
+        tables = Tables(
+            plans=table.plans,
+            kinds=table.layers.bytes,
+            row=table.layers.row,
+            stages=replace(stages, layers=tuple(layers)),
+            cluster=question.cluster,
+        )
+        return stage_memory(question.model, question.job, tables).cost.needed_bytes
+
+    bytes_of = []
+    for kind in dealt:
+        once = held.copy()
+        # The first layer of a kind may bring what the others share.
+        once[kind] = np.maximum(held[kind], 1)
+        more = once.copy()
+        more[kind] += 1
+        bytes_of.append(needed(more) - needed(once))
+    each = np.stack(bytes_of)
+    room_bytes = limit - needed(held) + np.sum(each * held[dealt], axis=0)
+    return StageRooms(stages=stages, bytes_of=each, room_bytes=room_bytes)
+
+
+def _each_stage(stages: StageTable) -> StageTable:
+    """A row for every stage, also of equal ones, of which later ones hold fewer micro-batches in flight; their chunks stay
+    with the class."""
+    row = np.repeat(np.arange(len(stages.plan)), stages.count)
+    first = np.cumsum(stages.count) - stages.count
+    plan = stages.plan[row]
+    return replace(
+        stages,
+        plan=plan,
+        position=stages.position[row] + np.arange(len(row)) - first[row],
+        count=np.ones_like(row),
+        embedding=stages.embedding[row],
+        head=stages.head[row],
+        layers=tuple(layers[row] for layers in stages.layers),
+        starts=np.searchsorted(plan, np.arange(len(stages.starts))).astype(np.int64),
+        chunk_starts=stages.chunk_starts[row],
+    )

@@ -1,0 +1,118 @@
+"""Plans that do not fit as they are, and may once something of them runs again, waits on the host or stands elsewhere."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ops.recompute.layers import Recompute
+from solver.contest import Entrants
+from solver.plans.plan_table import PlanTable
+from solver.price import Sized
+from solver.question import Question
+from solver.refinements.entering import chosen, entered, laid_out
+from solver.refinements.stage_room import stage_rooms
+from spec.arrays import IntArray, bools, ints
+
+# A recomputed forward is at most a quarter of forward, forward again and twice as much backward.
+LEAST_SHARE = 0.75
+# Assumption: a block's 300 fastest plans of this kind hold its fastest eased one.
+MOST_EASED = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tight:
+    """Plans of a block that do not fit, without recomputation, with bounds below their steps."""
+
+    owner: Entrants
+
+    def under(self, step_s: float) -> Sized | None:
+        """Those that could be faster than ``step_s``."""
+        rows = np.flatnonzero(self.owner.step_s < step_s).astype(np.int64)
+        return self.owner.table.take(rows) if rows.size else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallen:
+    """What a search knows when its blocks are priced: the plans that fit, and those without recomputation that do not."""
+
+    fitting: Sequence[Entrants]
+    short: Sequence[Sized]
+    limit_bytes: float
+
+
+def tight_plans(question: Question, fallen: Fallen, best_s: float) -> Iterator[Tight]:
+    """Of every block those that could be faster than ``best_s``: where plans fit that run all layers again, these without,
+    as no plan gains more than its recomputation takes; else, as where nothing may run again, those that layers on the host
+    or on other stages could make fit."""
+    for one in fallen.fitting:
+        if one.table.plans.recompute is Recompute.FULL:
+            tight = _of_recomputed(question, one, best_s, fallen.limit_bytes)
+            if tight is not None:
+                yield tight
+    recomputed = {
+        (one.table.plans.strategy, one.table.plans.schedule)
+        for one in fallen.fitting
+        if one.table.plans.recompute is Recompute.FULL
+    }
+    for table in fallen.short:
+        if (table.plans.strategy, table.plans.schedule) in recomputed:
+            continue
+        rows = _may_fit(question, table, fallen.limit_bytes)
+        if rows.size:
+            yield from _fastest(question, chosen(question, table, rows), best_s)
+
+
+def _of_recomputed(question: Question, whole: Entrants, best_s: float, limit: float) -> Tight | None:
+    """Of fully recomputed plans those that do not fit without recomputation, but would then be faster than ``best_s``."""
+    order = np.argsort(whole.step_s, kind="stable")[:MOST_EASED]
+    rows = order[whole.step_s[order] * LEAST_SHARE < best_s].astype(np.int64)
+    if not rows.size:
+        return None
+    plain = laid_out(question, replace(whole.table.plans.take(rows), recompute=Recompute.NONE))
+    short = np.flatnonzero(plain.needed_bytes > limit).astype(np.int64)
+    return Tight(owner=entered(question, chosen(question, plain, short))) if short.size else None
+
+
+def _fastest(question: Question, table: Sized, best_s: float) -> Iterator[Tight]:
+    """The MOST_EASED of the plans with the least bounds."""
+    least_s = entered(question, table).step_s
+    order = np.argsort(least_s, kind="stable")[:MOST_EASED]
+    rows = ints(order[least_s[order] < best_s])
+    if rows.size:
+        yield Tight(owner=entered(question, chosen(question, table, rows)))
+
+
+def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
+    """The plans that could fit with all layers but one on the host, or with other layers on their stages, run again or not
+    (what of that is asked for is left to those who do it)."""
+    plans = table.plans
+    fits = np.zeros(len(plans), dtype=np.bool_)
+    layers, preset = question.model.num_layers, question.job.preset
+    alone = np.flatnonzero(plans.layout.pp == 1)
+    if preset.offload.activations and question.cluster.host is not None and layers > 1 and alone.size:
+        some = plans.take(ints(alone))
+        held = replace(some, layout=replace(some.layout, offloaded_layers=np.full(len(some), layers - 1)))
+        fits[alone] = laid_out(question, held).needed_bytes <= limit
+    staged = np.flatnonzero(plans.layout.pp > 1)
+    if may_be_dealt(question, plans) and staged.size:
+        some = plans.take(ints(staged))
+        counts = [run.count for run in question.model.blocks if not run.block.mtp]
+        # Of all ways the one that keeps least is all layers run again.
+        for held in (some, replace(some, recompute=Recompute.FULL, recompute_modules=())):
+            fits[staged] |= stage_rooms(question, laid_out(question, held), limit).may_hold(counts)
+    return ints(np.flatnonzero(bools(fits)))
+
+
+# Assumption: hybrids that change their kind of layer more often are dealt by the rule: their program is no small one.
+MOST_RUNS = 6
+
+
+def may_be_dealt(question: Question, plans: PlanTable) -> bool:
+    """Whether the framework takes layouts, and these plans are none yet, their stages a chain, their runs few."""
+    schedule = plans.schedule
+    return (
+        question.job.preset.pipeline.uneven_chunks == "layout"
+        and len(question.model.blocks) <= MOST_RUNS
+        and not (schedule.route.turns or schedule.splits_backward or plans.stage_layout)
+    )

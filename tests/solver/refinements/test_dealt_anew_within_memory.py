@@ -1,0 +1,151 @@
+"""Layers dealt anew where memory is short, together with what runs again: held against every layout with every way to run less
+than all of the layers again."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ops.recompute.layers import Recompute
+from solver.answer.answer import Answer
+from solver.memory.device_memory import UNUSABLE_SHARE, usable_bytes
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.space import full_space
+from solver.price import sized
+from solver.question import Question
+from solver.refinements.deal_program import Dealing, least_deal
+from solver.refinements.dealt_anew import fitting_layout
+from solver.refinements.stage_room import stage_rooms
+from solver.search import price_plan, search
+from spec.errors import NoFeasiblePlanError
+from spec.pipeline.layout import layout_text
+from spec.presets.registry import PRESETS
+from spec.settings.constraints import constraints_of
+from spec.units import GIB
+from tests.solver.questions import question, small_model
+from tests.solver.refinements.test_dealt_anew import every_layout
+from tests.solver.refinements.test_module_sets import latent_experts
+
+STAGES = 4
+ONE_PLAN = {"tp": 1, "cp": 1, "pp": STAGES, "vpp": 1, "micro_batch": 1}
+AS_IT_IS = Plan(strategy="mtp", preset="megatron", pp=STAGES, num_micro=16)
+
+
+def long_sequences(layers: int, memory_gib: float = 80.0) -> Question:
+    """Four GPUs, whose first ones hold most activations."""
+    return question(
+        model=small_model(layers=layers),
+        world_size=STAGES,
+        sequences=16,
+        seq_len=8192,
+        preset=PRESETS["megatron"],
+        memory_gib=memory_gib,
+    )
+
+
+@cache
+def every_way(layers: int) -> tuple[Answer, ...]:
+    """Every layout, with nothing run again, the one part that a dense model has, some or all of the layers."""
+    asked = long_sequences(layers)
+    found: list[Answer] = []
+    for layout in ("", *every_layout(layers, STAGES)):
+        plain = replace(AS_IT_IS, stage_layout=layout)
+        partly = [
+            replace(plain, recompute=Recompute.BLOCK, num_recompute_layers=k) for k in range(1, layers - 2)
+        ]
+        parts = replace(plain, recompute_modules=("mlp",))
+        whole = replace(plain, recompute=Recompute.FULL)
+        for plans in ([plain], [parts], [whole], partly):
+            found += price_plan(asked, PlanTable.of(*plans))
+    return tuple(found)
+
+
+def searched(asked: Question, **said: object) -> Answer:
+    """The best of those stages."""
+    constraints = constraints_of({"fix": ONE_PLAN, **said})
+    return search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+
+
+def just_fitting(one: Answer, layers: int) -> Question:
+    """GPUs with memory for that plan and a little more."""
+    return long_sequences(layers, one.needed_bytes * 1.0001 / (1.0 - UNUSABLE_SHARE) / GIB)
+
+
+def fastest_first(ways: Iterable[Answer]) -> list[Answer]:
+    """Those that need less memory than every faster one."""
+    front: list[Answer] = []
+    for one in sorted(ways, key=lambda way: (way.step_s, way.needed_bytes)):
+        if not front or one.needed_bytes < front[-1].needed_bytes * 0.999:
+            front.append(one)
+    return front
+
+
+@pytest.mark.parametrize(
+    "layers", [4, *(pytest.param(more, marks=pytest.mark.nightly) for more in (5, 6, 9))]
+)
+def test_layout_and_recomputation_are_the_best_there_are_together(layers: int) -> None:
+    front = fastest_first(every_way(layers))
+    for one in front:
+        best = searched(just_fitting(one, layers))
+        assert best.step_s == pytest.approx(one.step_s, rel=1e-9), one.label()
+    both = [one for one in front if one.plan.stage_layout and one.plan.recompute_modules]
+    assert both or layers == STAGES
+
+
+def test_stages_are_dealt_anew_where_nothing_may_run_again() -> None:
+    plain = [
+        one for one in every_way(4) if one.plan.recompute is Recompute.NONE and not one.plan.recompute_modules
+    ]
+    least = fastest_first(plain)[-1]
+    asked = just_fitting(least, 4)
+    best = searched(asked, no_recompute=True)
+    assert best.step_s == pytest.approx(least.step_s, rel=1e-9)
+    preset = asked.job.preset.changed({"pipeline.uneven_chunks": ""})
+    by_rule = replace(asked, job=replace(asked.job, preset=preset))
+    with pytest.raises(NoFeasiblePlanError):
+        searched(by_rule, no_recompute=True)
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_the_room_of_a_stage_is_told_to_the_byte(experts: bool) -> None:
+    asked = long_sequences(7)
+    if experts:
+        asked = replace(
+            asked,
+            model=replace(
+                latent_experts(), blocks=tuple(replace(run, count=4) for run in latent_experts().blocks)
+            ),
+        )
+    text = "Ett|tt|tt|tL" if not experts else "Ett|tt|tt|ttL"
+    plans = PlanTable.of(replace(AS_IT_IS, stage_layout=text))
+    limit = 3e9
+    rooms = stage_rooms(asked, sized(asked.model, asked.job, plans, asked.cluster), limit).of_plan(0)
+    # A layer from the first stage to the second.
+    moved = text.replace("Ett|tt", "Et|ttt")
+    table = sized(asked.model, asked.job, PlanTable.of(replace(AS_IT_IS, stage_layout=moved)), asked.cluster)
+    rows = {int(at): row for row, at in enumerate(table.stages.position)}
+    for place in (0, 1):
+        layers = np.array([kind[rows[place]] for kind in table.stages.layers])
+        told = limit - rooms[place].room_bytes + float(layers @ np.array(rooms[place].bytes_of))
+        assert told == pytest.approx(table.bytes.cost.needed_bytes[rows[place]], rel=1e-9)
+
+
+def test_a_deal_that_needs_more_than_there_is_is_cut_until_it_fits() -> None:
+    asked = long_sequences(7, 3.2)
+    plain = PlanTable.of(AS_IT_IS)
+    # Nothing is told of the stages' rooms, so that the first deal holds two layers where they do not fit.
+    dealing = Dealing(
+        counts=(7,), work_s=(1.0,), ends_s=np.array([0.0, 0.0, 0.0, 1.0]), pp=STAGES, vpp=1, num_micro=16
+    )
+    limit = usable_bytes(asked.cluster)
+    table = sized(asked.model, asked.job, plain, asked.cluster)
+    text = fitting_layout(asked, table, dealing, (np.inf, limit))
+    assert text
+    every = price_plan(asked, replace(plain, stage_layout=text))
+    assert every[0].needed_bytes <= limit
+    least = least_deal(dealing)
+    assert least is not None
+    first = layout_text(least.sum(axis=1).tolist())
+    assert price_plan(asked, replace(plain, stage_layout=first))[0].needed_bytes > limit

@@ -97,8 +97,11 @@ def _experts_beside_shards(draft: Draft) -> BoolArray:
 
 
 def _hybrid(draft: Draft) -> BoolArray:
+    """Muon's matrices are dealt over all ranks that hold them (Megatron-LM layer_wise_optimizer.py, dp_cp_params_list), and
+    parts of them are the distributed optimizer's alone (distributed_data_parallel.py: "Partial DistOpt cannot be used without DistOpt")."""
     whole = draft["zero_size"] == draft.copies(Owner.DENSE)
-    return bools(whole | (draft["zero_size"] == 1) | draft.job.preset.data_parallel.hybrid_zero)
+    partly = draft.job.preset.data_parallel.hybrid_zero and draft.job.optimizer != "muon"
+    return bools(whole | (draft["zero_size"] == 1) | partly)
 
 
 def _stage_has_shards(draft: Draft) -> BoolArray:

@@ -34,6 +34,17 @@ def broken(text: str, *, model=DENSE, preset: str = "deepspeed") -> tuple[str, .
     return broken_rules(asked, plan_of(parse_plan(f"strategy=ulysses,{text}"), asked, "--plan"))
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "zero_size", "kept"), [("muon", 4, False), ("muon", 16, True), ("adamw", 4, True)]
+)
+def test_muon_is_sharded_over_all_data_parallel_ranks(optimizer: str, zero_size: int, *, kept: bool) -> None:
+    """Megatron-LM asserts the distributed optimizer for several instances of it, and Muon without it."""
+    asked = question(model=DENSE, world_size=16, preset=PRESETS["megatron"])
+    asked = replace(asked, job=replace(asked.job, optimizer=optimizer))
+    plan = plan_of(parse_plan(f"strategy=mtp,zero_stage=1,zero_size={zero_size}"), asked, "--plan")
+    assert ("the framework shards over all data-parallel ranks only" not in broken_rules(asked, plan)) is kept
+
+
 HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=400e9, links=4)
 MUON = "Muon takes whole matrices: state sharded at most, on the device, weights not over wp"
 

@@ -39,7 +39,9 @@ CAUSAL_INPUT: dict[str, tuple[int, int | None]] = {
     "aten::_cudnn_attention_forward": (10, 3),
     "aten::_cudnn_attention_backward": (14, 8),
 }
-BACKWARD_NAME = re.compile(r"backward|bwd|Backward")
+# FlashAttnBwdSm90 (FlashAttention-3), cudnn_generated_fort_native_sdpa_sm90_flash_bprop, fmha_cutlassB; FlashAttention's and
+# cuDNN's kernels before and after: dot_do_o, convert_dq.
+BACKWARD_NAME = re.compile(r"(?i:backward|bwd|bprop|dot_do_o|convert_dq)|cutlassB")
 
 # What an operation of torch's optimizers, or of the norm and clipping before, is called; the rest by the annotation
 # that torch.optim.Optimizer.profile_hook_step puts around a step.
@@ -48,13 +50,22 @@ OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 
 KERNELS: tuple[tuple[Part, re.Pattern[str]], ...] = (
     # attention first: FlashAttention's kernels are built of CUTLASS. flash_fwd_kernel, flash_bwd_dq_dk_dv_loop_seqk
-    # (flash-attn 2), flash::FlashAttnFwdSm90 (3), cudnn_generated_fort_native_sdpa, fmha_cutlassF (memory-efficient).
-    (Part.ATTENTION, re.compile(r"flash_(fwd|bwd)|flash::|FlashAttn|sdpa|fmha", re.IGNORECASE)),
+    # (flash-attn 2), flash::FlashAttnFwdSm90 (3), cudnn_generated_fort_native_sdpa, fmha_cutlassF (memory-efficient),
+    # cudnn::fusion::compute_dot_do_o, triton_tem_fused_flex_attention (torch/_inductor/kernel/flex).
+    (
+        Part.ATTENTION,
+        re.compile(
+            r"flash_(fwd|bwd)|flash::|FlashAttn|sdpa|fmha|flex_attention|cudnn::fusion::\w*d[oq]_",
+            re.IGNORECASE,
+        ),
+    ),
     # cuBLAS: ampere_bf16_s16816gemm, sm80_xmma_gemm, nvjet_tst, cutlass_80_tensorop, splitKreduce; Triton's templates
-    # (triton_tem_fused_mm); DeepGEMM's fp8_gemm_kernel.
+    # (triton_tem_fused_mm); DeepGEMM's fp8_gemm_kernel; rocBLAS's Cijk_Alik_Bljk.
     (
         Part.PRODUCT,
-        re.compile(r"gemm|nvjet|splitKreduce|cutlass.*(tensorop|GemmUniversal)|triton_tem_", re.IGNORECASE),
+        re.compile(
+            r"gemm|nvjet|splitKreduce|Cijk_|cutlass.*(tensorop|GemmUniversal)|triton_tem_", re.IGNORECASE
+        ),
     ),
     (Part.OPTIMIZER, re.compile(r"adam|multi_tensor_apply_kernel|lamb", re.IGNORECASE)),
 )

@@ -1,6 +1,7 @@
 """Kernels of a device by the operation of the host that launched them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from runner.traces.attended import pairs_of
 from runner.traces.coalesced import CORRELATION, grouped_calls, runtime_calls, shared
@@ -62,23 +63,30 @@ def _by_owner(kernels: Sequence[tuple[Event, Call]]) -> Iterator[Issued]:
 
 
 def _by_name(kernels: Sequence[tuple[float, Event, Call | None]]) -> Iterator[Issued]:
-    """Kernels that no operation of torch's launched by name; the sum of a product cut along k belongs to it."""
-    last: Issued | None = None
+    """Kernels that no operation of torch's launched by name. The sum of a product cut along k belongs to it, and to an
+    attention all kernels of one call and direction (cuDNN's backward runs three)."""
+    last: dict[Part, tuple[Issued, Call | None]] = {}
     for issued_s, one, call in kernels:
-        if SPLIT_SUM in one.name and last is not None:
-            before = last[1]
-            both_s = before.seconds + one.seconds
-            last = last[0], Ran(key=before.key, name=before.name, start_s=before.start_s, seconds=both_s)
+        made = _ran(_key_by_name(one, call), one)
+        part = made.key.part
+        if part not in (Part.PRODUCT, Part.ATTENTION):
+            yield issued_s, made
             continue
-        made = issued_s, _ran(_key_by_name(one, call), one)
-        if made[1].key.part is not Part.PRODUCT:
-            yield made
+        before, of = last.get(part, (None, None))
+        if before is not None and _continues(made, before[1], call is not None and call is of):
+            both_s = before[1].seconds + one.seconds
+            last[part] = (before[0], replace(before[1], seconds=both_s)), of
             continue
-        if last is not None:
-            yield last
-        last = made
-    if last is not None:
-        yield last
+        if before is not None:
+            yield before
+        last[part] = (issued_s, made), call
+    yield from (before for before, _ in last.values())
+
+
+def _continues(ran: Ran, before: Ran, same_call: bool) -> bool:
+    if ran.key.part is Part.PRODUCT:
+        return SPLIT_SUM in ran.name
+    return same_call and ran.key.direction == before.key.direction
 
 
 def _key_by_name(event: Event, call: Call | None) -> Key:

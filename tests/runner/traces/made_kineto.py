@@ -70,6 +70,7 @@ def _step(writer: "_Writer", at: float, step: int) -> None:
     _exchange_of_stages(writer, at + 100)
     _after_the_exchange(writer, at + 160)
     _gathers_of_buckets(writer, at + 240)
+    _backward_of_cudnn(writer, at + 300)
     # Past torch, and on the device only in the next step
     writer.launch("Memset (Device)", (at + 900, MAIN), (at + 1100, 1.0), COMPUTE, {}, category="gpu_memset")
 
@@ -128,6 +129,27 @@ def _attention(writer: "_Writer", at: float) -> None:
     writer.host("aten::_flash_attention_forward", at + 3, 15, {"External id": number} | turned | flags)
     kernel = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false>, true>(flash::Flash_fwd_params)"
     writer.launch(kernel, (at + 8, MAIN), (at + 190, 60.0), COMPUTE, {"External id": number})
+
+
+def _backward_of_cudnn(writer: "_Writer", at: float) -> None:
+    """Transformer Engine's FusedAttention past torch: three kernels of one node."""
+    number = writer.next_id()
+    node = "autograd::engine::evaluate_function: FusedAttnFuncBackward"
+    writer.host(node, at, 30, {"External id": writer.next_id()}, thread=AUTOGRAD)
+    writer.host("FusedAttnFuncBackward", at + 1, 28, {"External id": number}, thread=AUTOGRAD)
+    for place, (name, took) in enumerate(CUDNN):
+        begun = at + 300 + 20 * place
+        writer.launch(name, (at + 5 + place, AUTOGRAD), (begun, took), COMPUTE, {"External id": number})
+
+
+CUDNN = (
+    ("void cudnn::fusion::compute_dot_do_o_specialized<false, __nv_bfloat16, 128, 128, 128, 1>(float*)", 3.0),
+    (
+        "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3_64x64x128_4x1x1_cga1x1x1_kernel0_0",
+        15.0,
+    ),
+    ("void cudnn::fusion::convert_dq_to_16bits<true, __nv_bfloat16, 128, 128, 1>(unsigned long)", 2.0),
+)
 
 
 def _exchange_of_stages(writer: "_Writer", at: float) -> None:

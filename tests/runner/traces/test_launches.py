@@ -196,6 +196,10 @@ def test_a_kernel_of_nccl_that_says_nothing() -> None:
             Part.ATTENTION,
         ),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", Part.ATTENTION),
+        ("triton_tem_fused_flex_attention_0", Part.ATTENTION),
+        ("triton_tem_fused_mm_t_3", Part.PRODUCT),
+        ("void cudnn::fusion::convert_dq_to_16bits<true>(X)", Part.ATTENTION),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64", Part.PRODUCT),
         ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(X)", Part.ATTENTION),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<X>(X)", Part.OPTIMIZER),
         ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0", Part.KERNEL),
@@ -207,3 +211,20 @@ def test_a_kernel_of_nccl_that_says_nothing() -> None:
 )
 def test_names_of_kernels(name: str, part: Part) -> None:
     assert kernel_part(name) is part
+
+
+@pytest.mark.parametrize(
+    ("name", "backward"),
+    [
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3", True),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7", False),
+        ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<X>>>", True),
+        ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<X>>>", False),
+        ("fmha_cutlassB_bf16_aligned_64x64_k64_sm80(X)", True),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(X)", False),
+        ("triton_tem_fused_flex_attention_backward_zeros_1", True),
+    ],
+)
+def test_the_direction_of_an_attention_is_in_its_kernels_name(name: str, backward: bool) -> None:
+    (one,) = found(event(name, 10, 5, "kernel")).ran
+    assert one.key.direction == ("backward" if backward else "forward")

@@ -104,10 +104,12 @@ def sized(
     cluster: ClusterSpec | None = None,
     *,
     like: Sized | None = None,
+    layers: DistinctLayers | None = None,
 ) -> Sized:
     """Lay out the plans and count their bytes; device totals need the ``cluster`` (solver.memory.device_memory). What
-    the same plans share with ``like`` them, of the same model and job, is taken from there."""
-    layers = distinct_layers(model, job, plans, like.layers if like else None)
+    the same plans share with ``like`` them, of the same model and job, is taken from there; ``layers`` are theirs where
+    they are known."""
+    layers = layers or distinct_layers(model, job, plans, like.layers if like else None)
     if like is not None and plans.dealt_as(like.plans):
         stages = like.stages
     else:
@@ -211,9 +213,11 @@ def timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]
     return [timed[id(piece)] for piece in pieces]
 
 
-def price(model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer) -> StepCost:
-    """The step of every plan of the table."""
-    timed = stage_seconds(model, job, table, pricer)
+def price(
+    model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer, pieces: list[LayerTimes] | None = None
+) -> StepCost:
+    """The step of every plan of the table; ``pieces`` as in ``stage_seconds``."""
+    timed = stage_seconds(model, job, table, pricer, pieces)
     end_s, free_end_s = spans_of([pipelines(table, timed), pipelines(table, timed, free=True)])
     return cost_of(table, timed, (end_s, free_end_s))
 

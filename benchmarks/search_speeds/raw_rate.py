@@ -12,9 +12,10 @@ from solver.memory.device_memory import usable_bytes
 from solver.opening import open_question
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.price import price, sized
+from solver.price import Sized, price, sized, timed_pieces
 from solver.question import Question
 from solver.request import Request
+from solver.times.layer_times import DistinctLayers, distinct_layers
 from spec.arrays import IntArray, ints
 
 ASKED: dict[bool, Timed] = {
@@ -52,13 +53,17 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
     steps_s: list[float] = []
     began = time.process_time()
     for table, share in zip(tables, _shares([len(one) for one in tables], plans), strict=True):
+        # Parts of a table share its layers, which are written down and timed once.
+        layers, pieces = distinct_layers(question.model, question.job, table), None
         # Spread over the whole table; where there are fewer plans than asked for, each stands there several times.
         spread = np.arange(share) * len(table) // share
         for first in range(0, share, ROWS_AT_ONCE):
             rows = ints(spread[first : first + ROWS_AT_ONCE])
-            part = sized(question.model, question.job, table.take(rows), question.cluster)
+            part = _laid_out(question, table.take(rows), layers.of_plans(rows))
+            pieces = pieces or timed_pieces(question.job, part, question.pricer)
+            cost = price(question.model, question.job, part, question.pricer, pieces)
             needed_bytes.append(float(part.needed_bytes.max()))
-            steps_s.append(float(price(question.model, question.job, part, question.pricer).step_s.min()))
+            steps_s.append(float(cost.step_s.min()))
     return Rate(
         interleaved=interleaved,
         plans=plans,
@@ -68,6 +73,10 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
         cpu_s=time.process_time() - began,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
+
+
+def _laid_out(question: Question, plans: PlanTable, layers: DistinctLayers | None = None) -> Sized:
+    return sized(question.model, question.job, plans, question.cluster, layers=layers)
 
 
 def feasible(question: Question, *, interleaved: bool) -> list[PlanTable]:
@@ -91,7 +100,7 @@ def _parts(rows: int) -> list[IntArray]:
 
 def _fits(question: Question, plans: PlanTable, rows: IntArray) -> IntArray:
     """Those of the rows whose plans fit."""
-    table = sized(question.model, question.job, plans.take(rows), question.cluster)
+    table = _laid_out(question, plans.take(rows))
     return ints(rows[table.needed_bytes <= usable_bytes(question.cluster)])
 
 

@@ -1,6 +1,6 @@
 """Adding up priced operations: seconds by part, by origin, and standard errors by curve family."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -111,11 +111,19 @@ def sum_by_part(shares: Iterable[Share], length: int) -> SumByPart:
     for share in shares:
         parts[share.part] = parts.get(share.part, zero) + share.seconds
         errors[share.family] = errors.get(share.family, zero) + share.seconds * share.relative_std
-        for code in np.unique(share.origin):
-            origin = Origin(int(code))
-            seconds = np.where(share.origin == code, share.seconds, 0.0)
-            origins[origin] = origins.get(origin, zero) + seconds
+        for code, seconds in _by_origin(share):
+            origins[code] = origins.get(code, zero) + seconds
     return SumByPart(parts=parts, origins=origins, std_s=errors, length=length)
+
+
+def _by_origin(share: Share) -> Iterator[tuple[Origin, FloatArray]]:
+    """The seconds of each origin, 0 in rows of another; most shares are of one."""
+    first = share.origin[:1]
+    if (share.origin == first).all():
+        yield from ((Origin(int(code)), share.seconds) for code in first)
+        return
+    for code in np.unique(share.origin):
+        yield Origin(int(code)), np.where(share.origin == code, share.seconds, 0.0)
 
 
 def added(tallies: Iterable[SumByPart], length: int) -> SumByPart:

@@ -10,10 +10,11 @@ from ops.recompute.layers import CORE_ATTENTION, Recompute
 from solver.contest import Entrants
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.price import price, sized
+from solver.price import price, sized, timed_pieces
 from solver.question import Question
 from solver.refinements.under_sets import under_sets
 from solver.search import contested
+from solver.times.layer_times import distinct_layers
 from spec.presets.registry import PRESETS
 from spec.settings.constraints import constraints_of
 from tests.solver.questions import question
@@ -123,6 +124,39 @@ def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
         # Of plans with one layout the table knows one of them.
         np.array_equal(taken.layers.layout.tp[taken.layers.row], plans.layout.tp[rows])
     )
+
+
+def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
+    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    space = full_space(asked.model, asked.job)
+    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    rows = np.arange(len(plans))[::-3]
+    whole = sized(asked.model, asked.job, plans, asked.cluster)
+    pieces = timed_pieces(asked.job, whole, asked.pricer)
+    part = sized(asked.model, asked.job, plans.take(rows), asked.cluster, layers=whole.layers.of_plans(rows))
+    assert len(part.layers.layout) == len(whole.layers.layout)
+    assert np.array_equal(part.needed_bytes, whole.needed_bytes[rows])
+    cost = price(asked.model, asked.job, part, asked.pricer, pieces)
+    alone = price(asked.model, asked.job, whole, asked.pricer)
+    assert np.array_equal(cost.step_s, alone.step_s[rows])
+    assert {name: (value == alone.parts[name][rows]).all() for name, value in cost.parts.items()} == (
+        dict.fromkeys(cost.parts, True)
+    )
+
+
+def test_layers_of_other_layouts_are_none_of_a_tables_own() -> None:
+    """As many of them, of micro-batches twice as large, or under another strategy."""
+    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    space = full_space(asked.model, asked.job)
+    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    first = distinct_layers(asked.model, asked.job, plans)
+    larger = replace(plans, layout=replace(plans.layout, micro_batch=2 * plans.layout.micro_batch))
+    for other in (larger, replace(plans, strategy="mtp" if plans.strategy == "fsp" else "fsp")):
+        alone = distinct_layers(asked.model, asked.job, other)
+        shared = distinct_layers(asked.model, asked.job, other, first)
+        saved = [one.bytes[0].saved_bytes for one in (first, alone, shared)]
+        assert np.array_equal(saved[1], saved[2])
+        assert not np.array_equal(saved[0], saved[2])
 
 
 @pytest.mark.parametrize("column", ["pp", "vpp", "num_recompute_layers"])

@@ -19,10 +19,6 @@ Refusal = tuple[str, Any, str]
 """Key, value, what is allowed."""
 
 
-class NotRunError(ConfigError):
-    """What the reference transformer, or torch, does not run, whatever the ranks."""
-
-
 def check_model(model: ModelSpec, where: str) -> None:
     """Raise ConfigError for a model, read from ``where``, that the reference transformer is not."""
     _refuse(where, _model(model))
@@ -41,7 +37,7 @@ def check_plan(training: Training, job: JobSpec) -> None:
 
 def _refuse(where: str, refusals: Iterator[Refusal]) -> None:
     for key, value, allowed in refusals:
-        raise NotRunError(where=where, key=key, value=value, allowed=f"{allowed} (train runs no other)")
+        raise ConfigError(where=where, key=key, value=value, allowed=f"{allowed} (train runs no other)")
 
 
 def _model(model: ModelSpec) -> Iterator[Refusal]:

@@ -17,11 +17,9 @@ from runner.groups.last_words import failed, last_words
 from runner.training.asking import Asked, Typed, ask
 from runner.training.faults import watched
 from runner.training.measured import Measured, Memory, heading, lines, most, run_name, write
-from runner.training.refusals import NotRunError
 from runner.training.stepping import Step, one_step
 from runner.training.traced import trace_path, trace_steps
 from runner.training.trainer import Trainer
-from spec.errors import UserError
 from spec.readers.config_flags import assumed_lines
 
 HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
@@ -50,10 +48,9 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     Raises UserError for what cannot be run, RankFailedError for a rank that cannot go on.
     """
     device = choose_device(options.device, layout)
-    read = read_once(lambda: ask(options.typed, device, layout.size))
     world = open_world(layout, device, timeout_s=options.timeout_s)
     world.begin("reading the config and the plan")
-    asked = agreed(world, read)
+    asked = agreed(world, lambda: ask(options.typed, device, layout.size))
     same_everywhere(world, repr(asked.training), "the config or the command line")
     if world.leads:
         options.say(heading(asked, device.name))
@@ -71,23 +68,6 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     if options.trace is not None:
         written.append(f"wrote {trace_path(options.trace, measured.name, 0)}, and of the other ranks")
     return [*assumed_lines(asked.training.model), *lines(measured), *written] if world.leads else []
-
-
-def read_once(read: Callable[[], Asked]) -> Callable[[], Asked]:
-    """What gives the result, or raises what reading raised, when the ranks have met; what no rank runs is raised at once,
-    before any group is made."""
-    try:
-        found = read()
-    except NotRunError:
-        raise
-    except UserError as error:
-        kept = error
-
-        def fails() -> Asked:
-            raise kept
-
-        return fails
-    return lambda: found
 
 
 def measure(options: TrainOptions, asked: Asked, world: World) -> Measured:

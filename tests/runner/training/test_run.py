@@ -20,7 +20,6 @@ from runner.traces.launches import launches
 from runner.traces.ran import Part
 from runner.traces.trace_file import read_trace
 from runner.training.asking import Typed, ask
-from runner.training.refusals import NotRunError
 from runner.training.run import TrainOptions, measure, run_training
 from solver.answer.mfu import model_flops_per_sequence
 from spec.errors import UserError
@@ -106,17 +105,6 @@ def test_a_plan_for_another_number_of_ranks_is_refused() -> None:
     options = TrainOptions(typed=Typed(root=ROOT, config=CONFIG, plan="tp=2,dp=2"), device="cpu")
     with pytest.raises(UserError, match=r"divisor of the world size 1"):
         run_training(options, RankLayout())
-
-
-def test_what_is_not_run_is_refused_before_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    def meet(*_: object, **__: object) -> None:
-        raise AssertionError("the ranks have met")
-
-    monkeypatch.setattr("runner.training.run.open_world", meet)
-    for plan, said in (("strategy=isp,tp=2", "mtp, msp or fsp"), ("pp=2,schedule=zb-h2", "zb-h1 or zb-1p")):
-        options = TrainOptions(typed=Typed(root=ROOT, config=CONFIG, plan=plan), device="cpu")
-        with pytest.raises(NotRunError, match=said):
-            run_training(options, RankLayout(size=2, local_size=2))
 
 
 @pytest.mark.nightly

@@ -7,23 +7,31 @@ arguments and checked (commands/launch.py, _validate_launch_command), the degree
 the plugin made of the environment that the launcher would set (FullyShardedDataParallelPlugin).
 """
 
-import json
 import os
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(sys.argv[1]) / "src"))
 
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser  # type: ignore[import-not-found]
 from accelerate.parallelism_config import ParallelismConfig  # type: ignore[import-not-found]
 from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin  # type: ignore[import-not-found]
 from accelerate.utils.launch import prepare_multi_gpu_env  # type: ignore[import-not-found]
+from cases import answer
 
 
-def check(path: Path, world: int) -> None:
+def check(text: str, world: int) -> None:
     """Raises what accelerate raises, and ValueError for degrees that are not the world."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(text)
+        launch(path, world)
+
+
+def launch(path: Path, world: int) -> None:
+    """What the launcher does with the file before it starts processes."""
     words = ["--config_file", str(path), "train.py"]
     options, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
     if options.num_processes != world:
@@ -42,24 +50,5 @@ def check(path: Path, world: int) -> None:
         os.environ.update(before)
 
 
-def refusal(text: str, world: int) -> str | None:
-    """The first line of what accelerate says against the configuration, or None."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.yaml"
-        path.write_text(text)
-        try:
-            check(path, world)
-        except (ValueError, TypeError, KeyError, AttributeError, SystemExit) as error:
-            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return None
-
-
-def main() -> None:
-    """Every export of standard input."""
-    warnings.simplefilter("ignore")
-    cases = json.load(sys.stdin)
-    print(json.dumps([{"name": one["name"], "refused": refusal(one["text"], one["world"])} for one in cases]))
-
-
 if __name__ == "__main__":
-    main()
+    answer(check)

@@ -59,7 +59,7 @@ class Refusal:
 def shipped_configs() -> list[Path]:
     """Every model config of this project."""
     folder = ROOT / "configs"
-    return sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
+    return sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml", ".json"))
 
 
 def asked(config: Path, framework: str) -> Question:

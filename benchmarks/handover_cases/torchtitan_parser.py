@@ -8,20 +8,33 @@ configuration checked (Trainer.Config), degrees multiplied out (ParallelDims), t
 """
 
 import importlib
-import json
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, sys.argv[1])
 
+from cases import answer
 from torchtitan.config import ConfigManager  # type: ignore[import-not-found]
 from torchtitan.distributed import ParallelDims  # type: ignore[import-not-found]
 
 
-def check(world: int) -> None:
+def check(text: str, world: int) -> None:
     """Raises what torchtitan raises, and ValueError for tokens or stages that do not come out."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "exported_plan.py").write_text(text)
+        sys.path.insert(0, folder)
+        sys.modules.pop("exported_plan", None)
+        importlib.invalidate_caches()
+        try:
+            configure(world)
+        finally:
+            sys.path.remove(folder)
+
+
+def configure(world: int) -> None:
+    """What the trainer does with the module before it builds the model."""
     config = ConfigManager().parse_args(["--module", "exported_plan", "--config", "plan"])
     config.__post_init__()
     degrees = ParallelDims.from_config(config.parallelism, world)
@@ -38,37 +51,5 @@ def check(world: int) -> None:
         raise ValueError(f"{config.training.num_tokens_per_train_step} tokens, {at_once} at once")
 
 
-def refusal(text: str, world: int) -> str | None:
-    """The first line of what torchtitan says against the module, or None."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "exported_plan.py").write_text(text)
-        sys.path.insert(0, folder)
-        sys.modules.pop("exported_plan", None)
-        importlib.invalidate_caches()
-        try:
-            check(world)
-        except (
-            AssertionError,
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            ImportError,
-            NotImplementedError,
-            SystemExit,
-        ) as error:
-            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        finally:
-            sys.path.remove(folder)
-    return None
-
-
-def main() -> None:
-    """Every export of standard input."""
-    warnings.simplefilter("ignore")
-    cases = json.load(sys.stdin)
-    print(json.dumps([{"name": one["name"], "refused": refusal(one["text"], one["world"])} for one in cases]))
-
-
 if __name__ == "__main__":
-    main()
+    answer(check)

@@ -42,7 +42,7 @@ LACKING = frozenset(
         "--moe-shared-expert-intermediate-size --moe-shared-expert-overlap --mtp-num-layers "
         "--multi-latent-attention --num-distributed-optimizer-instances --optimizer-cpu-offload "
         "--overlap-moe-expert-parallel-comm --pipeline-model-parallel-layout --use-precision-aware-optimizer "
-        "--use-rope-scaling --window-size --rope-type"
+        "--use-rope-scaling --window-size --rope-type --attention-output-gate --moe-latent-size"
     )
 )
 

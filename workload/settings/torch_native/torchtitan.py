@@ -24,7 +24,7 @@ from workload.settings.launch_error import (
     unsaid_settings,
 )
 from workload.settings.launch_text import LaunchText, comments
-from workload.settings.torch_native.torchtitan_flavors import FLAVORS, Flavor, flavor_of
+from workload.settings.torch_native.torchtitan_flavors import FLAVORS, Flavor, flavor_of, unlike
 
 NAME = "torchtitan"
 USAGE = (
@@ -141,6 +141,8 @@ def _flavor(model: ModelSpec) -> Flavor:
     known = "; ".join(f"{each} {', '.join(f.name for f in FLAVORS if f.module == each)}" for each in modules)
     refuse_unless(flavor is not None, NAME, f"a model of these shapes (it has {known})")
     assert flavor is not None
+    other = "; ".join(unlike(model, flavor))
+    refuse_unless(not other, NAME, other)
     return flavor
 
 

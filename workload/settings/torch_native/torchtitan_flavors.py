@@ -1,12 +1,15 @@
 """The models that torchtitan has, by what tells them apart.
 
 Source: torchtitan b5bcd76 (August 2026), models/*/__init__.py (the configs behind ``model_registry``); parameters counted
-there on the meta device. Router corrections are buffers and not among them.
+there on the meta device. Corrections of a sigmoid router's scores are buffers and not among them; the biases of gpt_oss's router
+are. Layers: models/common/decoder.py, models/gpt_oss (windows in every other layer).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spec.model import ModelSpec
+from spec.mixers.attention import QkNormWeights, attention_of
+from spec.model import ModelSpec, NormKind, NormPlace, PositionKind
 from spec.parameters import num_parameters
 
 
@@ -21,6 +24,11 @@ class Flavor:
     layers: int
     hidden: int
     parameters: int
+
+    @property
+    def windowed(self) -> bool:
+        """Whether layers have windows."""
+        return self.module == "gpt_oss"
 
 
 def _flavors(module: str, recipe: str, *rows: tuple[str, int, int, int]) -> tuple[Flavor, ...]:
@@ -71,5 +79,30 @@ FLAVORS = (
 def flavor_of(model: ModelSpec) -> Flavor | None:
     """The flavor with as many layers, columns and parameters as ``model``, multi-token prediction aside."""
     counted = num_parameters(model)
-    same = (model.num_layers, model.hidden, counted.total - counted.router_bias)
+    corrected = any(run.block.moe and run.block.moe.score == "sigmoid" for run in model.blocks)
+    same = (model.num_layers, model.hidden, counted.total - corrected * counted.router_bias)
     return next((one for one in FLAVORS if (one.layers, one.hidden, one.parameters) == same), None)
+
+
+def unlike(model: ModelSpec, flavor: Flavor) -> Iterator[str]:
+    """What ``model`` has that the flavor has not, though it has as many parameters: no weight tells of it."""
+    attentions = [attention_of(run.block.mixer, "settings of torchtitan") for run in model.main_blocks]
+    if model.norm is not NormKind.RMS or any(run.block.norm is not NormKind.RMS for run in model.blocks):
+        yield "norms other than RMSNorm"
+    if model.position is not PositionKind.ROTARY:
+        yield "other than rotary positions"
+    if model.logit_softcap:
+        yield "soft-capped logits"
+    if any(
+        run.block.parallel_residual or run.block.norm_place is not NormPlace.BEFORE
+        for run in model.main_blocks
+    ):
+        yield "norms elsewhere than before each half"
+    if any(attention.softcap or attention.chunk for attention in attentions):
+        yield "soft-capped or chunked attention"
+    if any(attention.alibi for attention in attentions):
+        yield "ALiBi"
+    if any(attention.window is not None for attention in attentions) != flavor.windowed:
+        yield f"{'full attention in every layer' if flavor.windowed else 'windows'} of {flavor.module}"
+    if any(attention.qk_norm and attention.qk_norm_weights is QkNormWeights.NONE for attention in attentions):
+        yield "norms of queries and keys without weights"

@@ -21,7 +21,7 @@ from workload.settings.torch_native.torchtitan import (
     torchtitan_settings,
     training,
 )
-from workload.settings.torch_native.torchtitan_flavors import FLAVORS, flavor_of
+from workload.settings.torch_native.torchtitan_flavors import FLAVORS, flavor_of, unlike
 
 LLAMA = read_config(ROOT / "configs" / "8B_llama3.py").model
 PLAN = Plan(
@@ -51,6 +51,9 @@ def made(
         ("16B_deepseek_v2_lite.toml", ("deepseek_v3", "16B")),
         ("236B_deepseek_v2.toml", ("deepseek_v3", "236B")),
         ("671B_deepseek_v3.toml", ("deepseek_v3", "671B")),
+        ("32B_qwen3.json", ("qwen3", "32B")),
+        ("20B_gpt_oss.json", ("gpt_oss", "20b")),
+        ("120B_gpt_oss.json", ("gpt_oss", "120b")),
     ],
 )
 def test_models_are_found_by_their_shapes(config: str, flavor: tuple[str, str]) -> None:
@@ -58,6 +61,7 @@ def test_models_are_found_by_their_shapes(config: str, flavor: tuple[str, str]) 
     found = flavor_of(read_config(ROOT / "configs" / config).model)
     assert found is not None
     assert (found.module, found.name) == flavor
+    assert not list(unlike(read_config(ROOT / "configs" / config).model, found))
 
 
 def test_a_model_that_it_lacks_is_refused_by_its_list() -> None:

@@ -1,0 +1,154 @@
+"""Every exporter against every key of a model: it writes the key, refuses it in one line, or leaves the model to the framework's own
+definition of it (the training script's, or a model that the framework has by name).
+
+A model of Llama 3 8B's shapes, with one thing changed, through the exporter's own door."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.errors import ExportError
+from spec.mixers.attention import AttentionSpec, QkNormWeights
+from spec.model import ModelSpec, NormKind, NormPlace
+from spec.readers.read_config import read_config
+from tests.workload.settings.asking import asked, with_block
+from workload.settings.deepspeed import deepspeed_settings
+from workload.settings.frameworks import WRITTEN as HANDED_OVER
+from workload.settings.internevo import internevo_settings
+from workload.settings.launch_text import LaunchText
+from workload.settings.megatron import megatron_settings
+from workload.settings.over_megatron.bridge import bridge_settings
+from workload.settings.over_megatron.swift import swift_settings
+from workload.settings.torch_native.accelerate import accelerate_settings
+from workload.settings.torch_native.torchtitan import torchtitan_settings
+from workload.settings.zero_bubble import zero_bubble_settings
+
+LLAMA = read_config(Path(__file__).resolve().parents[3] / "configs" / "8B_llama3.py").model
+Change = Callable[[ModelSpec], ModelSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """Writes ``plan``; ``job`` is what it needs of the job besides."""
+
+    write: Callable[[Question, Plan], LaunchText]
+    plan: Plan
+    job: Mapping[str, object] | None = None
+
+
+FSDP = Plan(strategy="mtp", preset="fsdp", dp=8, zero_stage=3, zero_size=8)
+EXPORTERS = {
+    "megatron": Exporter(write=megatron_settings, plan=Plan(strategy="fsp", preset="megatron", tp=2)),
+    "zero-bubble": Exporter(
+        write=zero_bubble_settings, plan=Plan(strategy="fsp", preset="zero-bubble", pp=2, num_micro=4)
+    ),
+    "bridge": Exporter(write=bridge_settings, plan=Plan(strategy="fsp", preset="megatron-bridge", tp=2)),
+    "swift": Exporter(
+        write=swift_settings,
+        plan=Plan(strategy="fsp", preset="megatron", tp=2),
+        job={"gradient": "fp32", "reduce": "fp32"},
+    ),
+    "internevo": Exporter(write=internevo_settings, plan=Plan(strategy="msp", preset="internevo", tp=2)),
+    "deepspeed": Exporter(write=deepspeed_settings, plan=Plan(strategy="mtp", preset="deepspeed", dp=2)),
+    "accelerate": Exporter(write=accelerate_settings, plan=FSDP),
+    "torchtitan": Exporter(write=torchtitan_settings, plan=replace(FSDP, preset="torchtitan")),
+}
+
+
+def attention(**changes: object) -> Change:
+    """Fields of every layer's attention changed."""
+
+    def change(model: ModelSpec) -> ModelSpec:
+        mixer = model.blocks[0].block.mixer
+        assert isinstance(mixer, AttentionSpec)
+        return with_block(model, mixer=replace(mixer, **changes))  # type: ignore[arg-type]
+
+    return change
+
+
+def of_blocks(**changes: object) -> Change:
+    return lambda model: with_block(model, **changes)
+
+
+def of_model(**changes: object) -> Change:
+    return lambda model: replace(model, **changes)  # type: ignore[arg-type]
+
+
+KEYS: dict[str, Change] = {
+    "norm_place after": of_blocks(norm_place=NormPlace.AFTER),
+    "norm_place around": of_blocks(norm_place=NormPlace.AROUND),
+    "norm_place shared": of_blocks(norm_place=NormPlace.SHARED, parallel_residual=True),
+    "parallel_residual": of_blocks(parallel_residual=True),
+    "norm without bias": lambda model: replace(
+        with_block(model, norm=NormKind.LAYER_WITHOUT_BIAS), norm=NormKind.LAYER_WITHOUT_BIAS
+    ),
+    "logit_softcap": of_model(logit_softcap=True),
+    "softcap": attention(softcap=True),
+    "chunk": attention(chunk=1024),
+    "alibi": attention(alibi=True),
+    "window": attention(window=1024),
+    "qk_norm of each head": attention(qk_norm=True),
+    "qk_norm over all heads": attention(qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS),
+    "qk_norm without weights": attention(qk_norm=True, qk_norm_weights=QkNormWeights.NONE),
+    "sinks": attention(sinks=True),
+    "output_gate": attention(output_gate=True),
+    "qkv_bias": attention(qkv_bias=True),
+    "tied_embeddings": of_model(tied_embeddings=True),
+    "head_bias": of_model(head_bias=True),
+    "embedding_norm": of_model(embedding_norm=True),
+}
+# What the file says of a key, a line of it; after a minus the line of the plain model that it has not.
+WRITTEN: dict[str, dict[str, str]] = {
+    "megatron": {
+        "window": "--window-size (1023,0)",
+        "qk_norm of each head": "--qk-layernorm",
+        "output_gate": "--attention-output-gate",
+        "qkv_bias": "--add-qkv-bias",
+        "tied_embeddings": "- --untie-embeddings-and-output-weights",
+    },
+    "zero-bubble": {"qk_norm of each head": "--qk-layernorm", "qkv_bias": "--add-qkv-bias"},
+    "internevo": {"window": "'sliding_window': 1024,", "qkv_bias": "'qkv_bias': True,"},
+}
+HUB = frozenset(("window", "qk_norm of each head", "output_gate", "qkv_bias", "tied_embeddings"))
+# Keys of which the file says nothing, for the model is another's: the training script's, or the Hub's as far as Megatron-Core has it.
+ANOTHERS: dict[str, frozenset[str]] = {
+    "deepspeed": frozenset(KEYS),
+    "accelerate": frozenset(KEYS),
+    "bridge": HUB,
+    "swift": HUB,
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_a_key_is_written_refused_or_anothers(name: str, key: str) -> None:
+    exporter = EXPORTERS[name]
+
+    def text_of(model: ModelSpec) -> str:
+        question = asked(exporter.plan, model=model, job=exporter.job)
+        return exporter.write(question, exporter.plan).text
+
+    changed, plain = KEYS[key](LLAMA), text_of(LLAMA)
+    if key in ANOTHERS.get(name, ()):
+        assert text_of(changed) == plain
+        return
+    line = WRITTEN.get(name, {}).get(key)
+    if line is None:
+        with pytest.raises(ExportError) as refused:
+            text_of(changed)
+        assert "has no setting for" in str(refused.value)
+        assert "\n" not in str(refused.value)
+        return
+    here, there = ({each.strip() for each in text.splitlines()} for text in (text_of(changed), plain))
+    if line.startswith("- "):
+        here, there, line = there, here, line[2:]
+    assert line in here - there
+
+
+def test_every_exporter_of_models_is_asked() -> None:
+    """A trace shows what a plan runs, whatever the model."""
+    assert set(EXPORTERS) == set(HANDED_OVER) - {"trace"} | {"zero-bubble"}

@@ -7,11 +7,8 @@ import pytest
 
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
-from solver.price import sized, timed_pieces
 from solver.question import Question
-from solver.refinements.dealt_anew import _cells, _dealing
-from solver.search import contested, price_plan, search
-from spec.arrays import ints
+from solver.search import price_plan, search
 from spec.model import ModelSpec
 from spec.pipeline.layout import layout_text, parse_pipeline_layout, short_layout
 from spec.presets.preset import FrameworkPreset
@@ -76,18 +73,3 @@ def test_a_short_layout_says_the_same() -> None:
         assert layout.layers == tuple(layers)
         assert layout.predicting_stage == at
     assert short_layout([7, *[8] * 14, 7], 0, 15) == "Et*7|(t*8|)*14t*7L"
-
-
-def test_a_dealt_layer_works_what_its_own_plan_says() -> None:
-    """Of a table with several layouts: one that is not its first too."""
-    asked = staged(8)
-    space = full_space(asked.model, asked.job, constraints_of({"fix": {"tp": 1, "pp": 4, "vpp": 2}}))
-    rows = set()
-    for one in contested(asked, space)[0].entrants:
-        for cell in _cells(one, float("inf")):
-            first = sized(asked.model, asked.job, cell.table.plans.take(ints([0])), asked.cluster)
-            layer = timed_pieces(asked.job, first, asked.pricer)[0]
-            work_s = layer.forward.seconds[0] + layer.backward.seconds[0]
-            assert _dealing(asked.model, cell, cell.table, 7).work_s == (work_s,)
-            rows.add(int(cell.table.layers.row[0]))
-    assert len(rows) > 1

@@ -23,11 +23,17 @@ APART = {
     "workload": "what an exported workload holds",
     "profiler": "how a profile is measured",
 }
+# What stands for an entry of a published table and has no other value.
+ENTRIES = {
+    "profdb/modelled/flash_generations.py:WIDTHS": "the widths that were published",
+    "profdb/modelled/flash_generations.py:STATED_WIDTH": "the entry by which architectures are compared",
+}
 
 
 def why_unpriced(constant: Constant) -> str:
-    """Why a constant moves no priced step; "" for one that may."""
-    return next((what for start, what in APART.items() if constant.path.startswith(start)), "")
+    """Why a constant moves no priced step, or cannot be varied; "" for one that may."""
+    apart = (what for start, what in APART.items() if constant.path.startswith(start))
+    return ENTRIES.get(constant.key, "") or next(apart, "")
 
 
 def line_of(constant: Constant, moves: str) -> str:

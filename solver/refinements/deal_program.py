@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 # Of what is smallest so far, relatively: what the solver may take for equal.
 SAME = 1e-6
+# In work of the longest layer: what the second program may add to the first's least span. Ten times the solver's own
+# tolerance: a bound that a solution meets within the tolerance alone is solved again, which HiGHS prints a line about.
+ROOM = 1e-5
 # Beside the work of the longest row of layers, which is at least that of one.
 LAST_WORD = 1e-3
 
@@ -119,7 +122,7 @@ def least_deal(dealing: Dealing) -> IntArray | None:
         for stage in range(stages)
         for kind in range(kinds)
     }
-    second = _solved(scaled, program, {chunk_s: 1.0, **late}, first[span_s] + SAME)
+    second = _solved(scaled, program, {chunk_s: 1.0, **late}, first[span_s] + ROOM)
     found = first if second is None else second
     layers: IntArray = np.round(found[: stages * kinds]).astype(np.int64).reshape(stages, kinds)
     return layers

@@ -1,5 +1,6 @@
 """The deal of layers that lets a step end soonest: held against every deal there is."""
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
@@ -98,3 +99,24 @@ def test_whether_less_work_is_possible_is_never_denied_wrongly(dealing: Dealing)
 def test_bounds_that_leave_no_deal_have_none() -> None:
     rooms = tuple(Room(place=place, bytes_of=(1.0,), room_bytes=2.5) for place in range(3))
     assert least_deal(replace(DEALINGS[0], rooms=rooms)) is None
+
+
+def test_a_deal_says_nothing_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    """HiGHS prints a line of its own where a bound leaves no room for its tolerance (DeepSeek-V3's layers on 4 stages)."""
+    ends_s = np.zeros(16)
+    ends_s[[0, 14, 15]] = 4.62906667e-05, 4.15828537e-02, 1.99773530e-02
+    for work_s in ((0.01406590328384651, 0.01970178878696399), (0.016295179706372277, 0.01964057015839256)):
+        for num_micro in (8, 64, 10**12):
+            least_deal(
+                Dealing(
+                    counts=(3, 58),
+                    work_s=work_s,
+                    ends_s=ends_s,
+                    pp=4,
+                    vpp=4,
+                    num_micro=num_micro,
+                    without=(15,),
+                )
+            )
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == ""

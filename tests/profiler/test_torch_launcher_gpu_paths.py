@@ -163,18 +163,18 @@ def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.Monkey
     """torch runs a function beyond its limit of graphs as several kernels, whose time would stand under the fused name."""
     whole = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
     monkeypatch.setattr(memory_bound, "MOST_GRAPHS", 2)
     torch._dynamo.reset()
     memory_bound.fused_forward.cache_clear()
-    for dtype in ("bf16", "fp32", "fp16"):
-        case = MemoryBoundCase(kernel="swiglu", direction="forward", rows=12, width=32, dtype=dtype)
-        call = launch_memory_bound(case, Device(kind="cpu"), compiled=True).calls[0]
-        if dtype == "fp16":
-            with pytest.raises(FailOnRecompileLimitHit, match="fullgraph"):
+    with torch._dynamo.config.patch(recompile_limit=8):
+        for dtype in ("bf16", "fp32", "fp16"):
+            case = MemoryBoundCase(kernel="swiglu", direction="forward", rows=12, width=32, dtype=dtype)
+            call = launch_memory_bound(case, Device(kind="cpu"), compiled=True).calls[0]
+            if dtype == "fp16":
+                with pytest.raises(FailOnRecompileLimitHit, match="fullgraph"):
+                    call()
+            else:
                 call()
-        else:
-            call()
     memory_bound.fused_forward.cache_clear()
     torch._dynamo.reset()
 

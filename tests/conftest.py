@@ -4,6 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# What an example takes says how busy the machine is.
+settings.register_profile("any_machine", deadline=None)
+settings.load_profile("any_machine")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -109,14 +109,14 @@ def stage_rooms(question: Question, table: Sized, limit: float) -> StageRooms:
     """The room below ``limit`` bytes on every stage of ``table``."""
     stages = _each_stage(table.stages)
     held = np.stack(stages.layers)
-
+    kinds_bytes = table.layers.bytes
     runs = question.model.blocks
     dealt = [kind for kind in range(len(held)) if not runs[kind % len(runs)].block.mtp]
 
     def needed(layers: IntArray) -> FloatArray:
         tables = Tables(
             plans=table.plans,
-            kinds=table.layers.bytes,
+            kinds=kinds_bytes,
             row=table.layers.row,
             stages=replace(stages, layers=tuple(layers)),
             cluster=question.cluster,

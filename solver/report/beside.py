@@ -29,14 +29,17 @@ def beside_lines(result: SearchResult, usable_bytes: float) -> list[str]:
     lines = [f"ties     {said if alike else 'none within the 80 % interval of the difference'}"]
     roomy = roomiest_fast(result.pareto, usable_bytes)
     share = f"{100 * ROOMY_SHARE:g} % of memory"
+    # Plans are eased to fit into all of memory, not into this share of it.
+    more_said = f"(--headroom {100 - 100 * ROOMY_SHARE:.0f}% looks for others)"
     if roomy is None:
-        lines.append(f"room     no plan needs at most {share}")
+        lines.append(f"room     of the plans priced none needs at most {share} {more_said}")
     elif roomy.plan == winner.plan:
         lines.append(f"room     the best plan needs less than {share}")
     else:
         lines.append(
-            f"room     below {share} the best is {roomy.plan.label()}: {seconds_to_ms(roomy.step_s):.1f} ms "
-            f"({_slower(roomy, winner)}), {bytes_to_gib(roomy.needed_bytes):.1f} GiB"
+            f"room     of the plans priced the best below {share} is {roomy.plan.label()}: "
+            f"{seconds_to_ms(roomy.step_s):.1f} ms ({_slower(roomy, winner)}), "
+            f"{bytes_to_gib(roomy.needed_bytes):.1f} GiB {more_said}"
         )
     front = result.pareto[:MOST_OF_FRONT]
     rows = [

@@ -29,7 +29,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     path = tmp_path_factory.mktemp("profile") / "data.pt"
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words += [str(ROOT / "gen_profiler_data.py"), "--device", "cpu", "--no_pics", "--output", str(path)]
-    words += ["--max_size", "1MiB"]
+    words += ["--max_size", "256KiB"]
     run = subprocess.run(words, capture_output=True, text=True, timeout=280, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     return path, run.stderr

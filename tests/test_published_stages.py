@@ -5,21 +5,24 @@ from pathlib import Path
 import pytest
 
 import solver
+from ops.recompute.layers import Recompute
 from workload.launch_files import write_launch_files
 
 pytestmark = pytest.mark.nightly
 
 
 def test_126_layers_on_16_stages_have_virtual_ones(tmp_path: Path) -> None:
-    """Llama 3 405B, arXiv 2407.21783 sec. 3.3.2: 16 stages, interleaved, a layer less on the first and the last."""
+    """Llama 3 405B, arXiv 2407.21783 sec. 3.3.2: 16 stages, interleaved, a layer less on the first and the last. That run kept
+    all activations of 8k tokens as it frees each stage's inputs and outputs early; Megatron-LM's memory has to run some again."""
     asked = solver.ask(
         model="405B_llama3",
         cluster="h100-sxm",
         job={"framework": "megatron", "world_size": 8192, "global_batch_tokens": 16_777_216, "seq_len": 8192},
-        constraints={"fix": {"tp": 8, "pp": 16, "cp": 1, "recompute": "none"}, "min": {"vpp": 2}},
+        constraints={"fix": {"tp": 8, "pp": 16, "cp": 1}, "min": {"vpp": 2}},
     )
     plan = asked.best.plan
     assert plan.vpp > 1
+    assert plan.recompute is not Recompute.FULL
     path = tmp_path / "flags.txt"
     write_launch_files(asked.opened.question, plan, {"megatron": path})
     text = path.read_text()

@@ -9,17 +9,19 @@ from profdb.cases import (
     ExpertExchangeCase,
     HostCopyCase,
     LayerCase,
+    MemoryBoundCase,
     OverlapCase,
     SustainedCase,
     WarmKernelCase,
 )
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.profile import modelled_seconds
+from profiler.benchmarks.memory_bound import only_compiled
 from profiler.cases.planned import Planned
 from profiler.cases.smoke import kind_of
 from profiler.cases.sweep_plan import benchmark_of
 from profiler.measurement import FIRST_AND_TYPICAL, LONG_CALL_S
-from profiler.step_parts.expected import step_part_s
+from profiler.step_parts.expected import step_parts_s
 from profiler.timing import TrialPlan, burst_length
 from spec.arrays import FloatArray, floats
 from spec.cluster.cluster import ClusterSpec
@@ -28,6 +30,10 @@ from spec.errors import ConfigError, MissingCurveError
 CASE_S = 0.03
 """Assumption: seconds a case costs beside its launches (allocating, filling with random numbers, agreeing). The two
 gloo ranks of a processor take 0.02 to 0.05."""
+
+COMPILE_S = 3.0
+"""Assumption: seconds of torch.compile for one graph that its cache on disk does not hold. Eleven of these graphs took 1.7 to
+7.2 CPU seconds, 3.0 in the mean, on one core with the compiler's C++ output (torch 2.13); Triton's is taken to cost as much."""
 
 STEP_PARTS = (OverlapCase, LayerCase, HostCopyCase, ExpertExchangeCase, WarmKernelCase)
 
@@ -53,13 +59,29 @@ def dry_run_lines(plans: Sequence[Planned], cluster: ClusterSpec | None, plan: T
 
 
 def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPlan) -> FloatArray:
-    """About how many seconds each case takes to measure, by the sheet of the machine."""
+    """About how many seconds each case takes to measure, by the sheet of the machine; the first of those that share a
+    compiled kernel waits for the compiler."""
+    compiled = first_compiled(cases)
     return floats(
         [
-            CASE_S + (case.seconds if isinstance(case, SustainedCase) else launches_s(call_s, plan))
-            for case, call_s in zip(cases, calls_s(cases, cluster), strict=True)
+            CASE_S
+            + COMPILE_S * (row in compiled)
+            + (case.seconds if isinstance(case, SustainedCase) else launches_s(call_s, plan))
+            for row, (case, call_s) in enumerate(zip(cases, calls_s(cases, cluster), strict=True))
         ]
     )
+
+
+def first_compiled(cases: Sequence[Case]) -> set[int]:
+    """Rows of the cases that make the compiler work: the first of each kernel that only it fuses, direction and format
+    (profiler.benchmarks.memory_bound.fused_forward keeps what it compiled). The few graphs more that odd shapes take are
+    not foreseen."""
+    fused = only_compiled()
+    first: dict[Hashable, int] = {}
+    for row, case in enumerate(cases):
+        if isinstance(case, (MemoryBoundCase, WarmKernelCase)) and case.kernel in fused:
+            first.setdefault((case.kernel, case.direction, case.dtype), row)
+    return set(first.values())
 
 
 def launches_s(call_s: float, plan: TrialPlan) -> float:
@@ -87,6 +109,6 @@ def calls_s(cases: Sequence[Case], cluster: ClusterSpec | None) -> list[float]:
 
 def _kind_s(cases: Sequence[Case], book: ModelledBook) -> list[float]:
     """Of cases of one kind."""
-    if type(cases[0]) in STEP_PARTS:
-        return [UNKNOWN_S if (one := step_part_s(case, book)) is None else one for case in cases]
+    if isinstance(cases[0], STEP_PARTS):
+        return [UNKNOWN_S if one is None else one for one in step_parts_s(cases, book)]
     return [float(one) for one in modelled_seconds(book, cases)]

@@ -1,11 +1,17 @@
 """The kernels of a whole measured layer, each as a question of its own: what their times add up to."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
 
 from profdb.cases import LayerCase
 from profdb.curvebook import Book
 from profdb.lookup.priced import Priced
-from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
+from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery, Query
+
+Asked = TypeVar("Asked", bound=Query)
 
 DIRECTIONS = ("forward", "backward")
 
@@ -62,8 +68,22 @@ def layer_kernels(case: LayerCase) -> Iterator[MemoryBoundQuery]:
 
 def parts_of_layer(book: Book, case: LayerCase) -> list[Priced]:
     """The time of each kernel of the layer, forward and backward. MissingCurveError as the book raises it."""
+    return parts_of_layers(book, [case])
+
+
+def parts_of_layers(book: Book, cases: Sequence[LayerCase]) -> list[Priced]:
+    """The times of each kernel over ``cases`` (N), which share their words: a kernel's prices come from one question."""
     return [
-        *(book.linear_s(query) for query in layer_products(case)),
-        *(book.attention_s(query) for query in layer_attention(case)),
-        *(book.memory_bound_s(query) for query in layer_kernels(case)),
+        *(book.linear_s(one) for one in _together(layer_products, cases)),
+        *(book.attention_s(one) for one in _together(layer_attention, cases)),
+        *(book.memory_bound_s(one) for one in _together(layer_kernels, cases)),
     ]
+
+
+def _together(parts: Callable[[LayerCase], Iterator[Asked]], cases: Sequence[LayerCase]) -> Iterator[Asked]:
+    """The questions of several layers, kernel by kernel: each of N shapes."""
+    for queries in zip(*(parts(case) for case in cases), strict=True):
+        columns = [query.columns() for query in queries]
+        yield replace(
+            queries[0], **{name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
+        )

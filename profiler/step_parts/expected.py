@@ -1,5 +1,6 @@
 """About how long a launch of what only a step shows takes, from a sheet's times of its parts."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from math import ceil
 
@@ -15,7 +16,7 @@ from profdb.cases import (
     WarmKernelCase,
     product_dtypes,
 )
-from profdb.lookup.layer_parts import parts_of_layer
+from profdb.lookup.layer_parts import parts_of_layers
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.offload import host_transfer_s
 from profdb.modelled.profile import modelled_seconds
@@ -24,41 +25,64 @@ from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
 
-def step_part_s(case: Case, book: ModelledBook) -> float | None:
-    """Seconds of a launch; None for a case of another kind, or without what a sheet would have to say.
+def step_parts_s(cases: Sequence[Case], book: ModelledBook) -> list[float | None]:
+    """Seconds of a launch of each of ``cases``, which are of one kind; None for those without what a sheet would have to
+    say.
 
     Raises ConfigError or MissingCurveError where the sheet models no such part.
     """
-    match case:
+    match cases[0]:
         case OverlapCase():
-            return _overlap_s(case, book)
+            return _overlaps_s(cases, book)
         case LayerCase():
-            return sum(float(one.seconds[0]) for one in parts_of_layer(book, case))
+            parts = parts_of_layers(book, cases)
+            return [float(one) for one in sum(part.seconds for part in parts)]
         case HostCopyCase():
-            host = book.cluster.host
-            return host and float(host_transfer_s(host, floats([case.size_bytes]), case.devices).seconds[0])
+            return _host_copies_s(cases, book)
         case ExpertExchangeCase():
-            return float(modelled_seconds(book, [_exchange(case)])[0])
+            return [float(one) for one in modelled_seconds(book, [_exchange(case) for case in cases])]
         case WarmKernelCase():
-            values = {one.name: getattr(case, one.name) for one in fields(case)}
-            return float(modelled_seconds(book, [MemoryBoundCase(**values)])[0])
+            return [float(one) for one in modelled_seconds(book, [_cold(case) for case in cases])]
         case _:
-            return None
+            return [None] * len(cases)
 
 
-def _overlap_s(case: OverlapCase, book: ModelledBook) -> float:
-    """The longer side, as if neither lost anything."""
-    product = GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype))
-    beside = CollectiveCase(
-        collective=case.collective,
-        size_bytes=case.size_bytes,
-        intra=case.intra,
-        inter=case.inter,
-        siblings=case.siblings,
-        dtype=case.dtype,
-    )
-    product_s, collective_s = (float(modelled_seconds(book, [one])[0]) for one in (product, beside))
-    return max(case.products * product_s, case.collectives * collective_s)
+def _overlaps_s(cases: Sequence[OverlapCase], book: ModelledBook) -> list[float | None]:
+    """The longer side of each, as if neither lost anything."""
+    products = [
+        GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype)) for case in cases
+    ]
+    beside = [
+        CollectiveCase(
+            collective=case.collective,
+            size_bytes=case.size_bytes,
+            intra=case.intra,
+            inter=case.inter,
+            siblings=case.siblings,
+            dtype=case.dtype,
+        )
+        for case in cases
+    ]
+    seconds = zip(cases, modelled_seconds(book, products), modelled_seconds(book, beside), strict=True)
+    return [
+        max(case.products * float(product_s), case.collectives * float(collective_s))
+        for case, product_s, collective_s in seconds
+    ]
+
+
+def _host_copies_s(cases: Sequence[HostCopyCase], book: ModelledBook) -> list[float | None]:
+    """Over the link to the host, where the sheet names one."""
+    host = book.cluster.host
+    if host is None:
+        return [None] * len(cases)
+    return [
+        float(host_transfer_s(host, floats([case.size_bytes]), case.devices).seconds[0]) for case in cases
+    ]
+
+
+def _cold(case: WarmKernelCase) -> MemoryBoundCase:
+    """The same kernel on operands from memory."""
+    return MemoryBoundCase(**{one.name: getattr(case, one.name) for one in fields(case)})
 
 
 def _exchange(case: ExpertExchangeCase) -> CollectiveCase:

@@ -16,6 +16,7 @@ from solver.contest import Entrants, Pipeline
 from solver.price import Sized, dealt_otherwise
 from solver.question import Question
 from solver.refinements.cells import Cell, Drafts, drafted_cells, fitting_cells, tight_drafts
+from solver.refinements.chain_deals import least_chain_span_s
 from solver.refinements.deal_program import SAME, Dealing, least_deal
 from solver.refinements.entering import entered, fastest_s
 from solver.refinements.stage_room import Room, stage_rooms
@@ -32,6 +33,10 @@ MOST_ASKED = 16
 MOST_PRICED = 12
 # Programs for one plan, each with tangents where the last one's deal needs more than fits.
 MOST_CUTS = 12
+# In layers: by less than this a room may be mistaken, a hundred times a program's own tolerance. What is closer is solved.
+CLOSE = 1e-4
+# Relative, by how much two sums of the same seconds may differ.
+ROUNDING = 1e-9
 
 
 def dealt_anew(
@@ -106,11 +111,14 @@ def fitting_layout(
     """The layout of the best deal of one plan that fits, "" where none does and None where none has a shorter span; ``limit``
     is of that, and of bytes."""
     span_s, limit_bytes = limit
+    below_s = span_s * (1.0 - SAME)
     for _ in range(MOST_CUTS):
+        if _is_longer(dealing, below_s):
+            return None
         layers = least_deal(dealing)
         if layers is None:
             break
-        if dealing.span_s(layers) >= span_s * (1.0 - SAME):
+        if dealing.span_s(layers) >= below_s:
             return None
         text = _written(question, layers, dealing)
         table = dealt_otherwise(question.model, question.job, plan, text, question.cluster)
@@ -118,6 +126,15 @@ def fitting_layout(
             return text
         dealing = replace(dealing, rooms=(*dealing.rooms, *_cut(question, table, limit_bytes)))
     return ""
+
+
+def _is_longer(dealing: Dealing, than_s: float) -> bool:
+    """Whether there are deals, and it is plain without a program that none has a span shorter ``than_s``."""
+    return (
+        dealing.vpp == 1
+        and least_chain_span_s(dealing, spare=CLOSE) >= than_s * (1.0 + ROUNDING)
+        and bool(np.isfinite(least_chain_span_s(dealing, spare=-CLOSE)))
+    )
 
 
 def _cut(question: Question, table: Sized, limit: float) -> tuple[Room, ...]:

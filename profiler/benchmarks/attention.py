@@ -127,16 +127,19 @@ def attention_bytes(case: AttentionCase) -> float:
 
 def attention_call(case: AttentionCase, function: AttentionFunction, where: torch.device) -> Call:
     """One attention on its own operands, forward or backward alone; each ran once, as a training step runs it: some
-    kernels take a shape only where nobody asks for its gradient."""
+    kernels take a shape only where nobody asks for its gradient. On a GPU the forward is one of training as well: without
+    a gradient to come cuDNN's and the memory-efficient kernel leave out the sums of the softmax that it needs (PyTorch,
+    aten/src/ATen/native/transformers/attention.cpp, should_compute_logsumexp)."""
     forward, tensors = function.forward, attention_operands(case, function.order, where)
     for tensor in tensors:
         tensor.requires_grad_(True)
     output = checked(lambda: forward(*tensors))
     if case.direction == "forward":
         del output
+        on_gpu = where.type == "cuda"
 
         def run_forward() -> None:
-            with torch.no_grad():
+            with torch.set_grad_enabled(on_gpu):
                 forward(*tensors)
 
         return run_forward
@@ -151,14 +154,14 @@ def attention_call(case: AttentionCase, function: AttentionFunction, where: torc
 
 def checked(call: Callable[[], Result]) -> Result:
     """The first call; torch says by an error (and warnings that repeat it) that a kernel does not take these
-    shapes."""
+    shapes, FlashAttention-4 by an assertion (flash_attn/cute/interface.py, _validate_head_dims)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             return call()
     except OUT_OF_MEMORY:
         raise
-    except (RuntimeError, TypeError, ValueError) as refused:
+    except (RuntimeError, TypeError, ValueError, AssertionError) as refused:
         raise UnsupportedCaseError((str(refused).splitlines() or ["no word"])[0]) from refused
 
 

@@ -52,7 +52,7 @@ def candidates(kernel: str, mask: str, device: Device) -> list[Chosen]:
     """What may run as ``kernel`` (flash, flash2 or cudnn), the best first."""
     if kernel == CUDNN or device.kind != "cuda":
         return [Chosen(backend=CUDNN if kernel == CUDNN else FLASH2)]
-    second = Chosen(package=optional_package("flash_attn"))
+    second = Chosen(package=with_its_functions("flash_attn"))
     if kernel == FLASH2:
         return [second]
     major = device.capability[0]
@@ -61,9 +61,16 @@ def candidates(kernel: str, mask: str, device: Device) -> list[Chosen]:
     return [one for one in listed if one.takes(mask)]
 
 
+def with_its_functions(name: str) -> ModuleType | None:
+    """A flash-attn package; None for the empty parent that FlashAttention-4 (flash_attn.cute) leaves under the name of
+    FlashAttention-2 where it is installed alone."""
+    package = optional_package(name)
+    return package if hasattr(package, "flash_attn_func") else None
+
+
 def own_generation(major: int) -> list[Chosen]:
     """The flash kernels written for this compute capability that are installed."""
-    third = optional_package("flash_attn_interface") if major == 9 else None
+    third = with_its_functions("flash_attn_interface") if major == 9 else None
     if third is not None:
         return [Chosen(package=third)]
     generation = GENERATION.get(major, "")

@@ -74,7 +74,9 @@ def launch_deep_gemm(case: GroupedGemmCase, device: Device) -> Launched:
     rows = group_rows(case)
     if case.k % 128 or case.n % 128 or any(count % DEEP_GEMM_ROWS for count in rows):
         raise UnsupportedCaseError("DeepGEMM wants k, n and the rows of a group in multiples of 128")
-    calls = (deep_gemm_call(case, rows, package, device.torch_device),)
+    moved = case.groups * case.k * case.n + case.m * case.k + 2 * case.m * case.n
+    copies = operand_copies(moved, device.cache_bytes, most=4)
+    calls = tuple(deep_gemm_call(case, rows, package, device.torch_device) for _ in range(copies))
     return Launched(case=case, calls=calls, implementation="deep_gemm.m_grouped_fp8_gemm_nt_contiguous")
 
 
@@ -85,10 +87,12 @@ DEEP_GEMM_ROWS = 128
 def deep_gemm_call(
     case: GroupedGemmCase, rows: tuple[int, ...], package: ModuleType, where: torch.device
 ) -> Call:
-    """All groups in one launch; each row names its group."""
+    """All groups in one launch; each row names its group. Scales of the rows lie with the rows contiguous, as the kernel
+    reads them: in any other order DeepGEMM transposes them in a launch of its own (csrc/jit_kernels/impls/smxx_layout.hpp,
+    get_mn_major_tma_aligned_tensor)."""
     left = random_operand((case.m, case.k), "fp8", where)
     right = random_operand((case.groups, case.n, case.k), "fp8", where)
-    scale_a = torch.ones((case.m, case.k // 128), device=where)
+    scale_a = torch.ones((case.k // 128, case.m), device=where).t()
     scale_b = torch.ones((case.groups, case.n // 128, case.k // 128), device=where)
     out = torch.empty((case.m, case.n), dtype=torch.bfloat16, device=where)
     groups = torch.arange(case.groups, dtype=torch.int32, device=where)
@@ -100,15 +104,21 @@ def deep_gemm_call(
 def grouped_product(case: GroupedGemmCase, device: Device) -> str | None:
     """Name of torch's grouped product; None where this torch, device or shape has none.
 
-    The kernel needs strides of 16 bytes (torch documentation, torch.nn.functional.grouped_mm).
+    The kernel needs strides of 16 bytes (torch documentation, torch.nn.functional.grouped_mm) and is written for
+    compute capability 9 and 10: elsewhere torch copies ``offs`` to the host, which waits for the device, and runs one
+    product a group under the same name (PyTorch, aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda).
     """
-    if device.kind != "cuda" or device.capability < (8, 0) or case.dtype_in != "bf16":
+    if device.kind != "cuda" or device.capability[0] not in WITH_GROUPED_KERNEL or case.dtype_in != "bf16":
         return None
     if case.k % 8 or case.n % 8 or (case.layout == "TN" and any(rows % 8 for rows in group_rows(case))):
         return None
     if hasattr(torch.nn.functional, "grouped_mm"):
         return "torch.nn.functional.grouped_mm"
-    return "torch._grouped_mm" if hasattr(torch, "_grouped_mm") and device.capability >= (9, 0) else None
+    return "torch._grouped_mm" if hasattr(torch, "_grouped_mm") else None
+
+
+WITH_GROUPED_KERNEL = (9, 10)
+"""Major compute capabilities of torch's grouped kernel."""
 
 
 def grouped_call(case: GroupedGemmCase, where: torch.device) -> Call:

@@ -1,5 +1,7 @@
 """Benchmark: one AdamW step over parameters in ``tensors`` equal pieces."""
 
+import contextlib
+
 import torch
 
 from profdb.cases import OptimizerCase
@@ -11,7 +13,7 @@ from profiler.device import Device
 
 def launch_optimizer(case: OptimizerCase, device: Device) -> Launched:
     """Parameters with gradients and the step of a fused optimizer: apex's FusedAdam where it is
-    installed, else torch's fused AdamW. Moments have the parameters' dtype, as both keep them."""
+    installed, else torch's fused AdamW. Moments have the parameters' dtype."""
     if case.kernel != "adamw":
         raise UnsupportedCaseError(f"optimizer {case.kernel!r} is not measured; adamw is")
     if case.gradient_dtype != case.parameter_dtype:
@@ -31,8 +33,11 @@ def launch_optimizer(case: OptimizerCase, device: Device) -> Launched:
 
 
 def fused_adamw(parameters: list[torch.nn.Parameter], device: Device) -> tuple[torch.optim.Optimizer, str]:
-    """The fastest AdamW there is here, and its name."""
-    apex = apex_optimizers() if device.kind == "cuda" else None
+    """The fastest AdamW there is here, and its name. apex keeps fp32 moments whatever the parameters are, and refuses where
+    it was installed without its CUDA extensions (apex/optimizers/fused_adam.py)."""
+    whole = parameters[0].dtype is torch.float32
+    apex = apex_optimizers() if device.kind == "cuda" and whole else None
     if apex is not None:
-        return apex.FusedAdam(parameters, lr=1e-5, weight_decay=0.1), "apex FusedAdam"
+        with contextlib.suppress(RuntimeError, ImportError):
+            return apex.FusedAdam(parameters, lr=1e-5, weight_decay=0.1), "apex FusedAdam"
     return torch.optim.AdamW(parameters, lr=1e-5, weight_decay=0.1, fused=True), "torch AdamW fused"

@@ -11,7 +11,7 @@ def optional_package(name: str) -> ModuleType | None:
         return None
     try:
         return importlib.import_module(name)
-    except (ImportError, OSError):
+    except (ImportError, OSError, RuntimeError):
         return None
 
 

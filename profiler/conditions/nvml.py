@@ -27,6 +27,12 @@ TROUBLE = SLOWED_BY_HARDWARE | HEAT | HEAT_BY_HARDWARE | POWER_BRAKE
 """What does not belong to a GPU's normal work, as the power cap does."""
 
 
+CLOCK, POWER = ("nvmlDeviceGetClockInfo",), ("nvmlDeviceGetPowerUsage",)
+TEMPERATURE = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+HELD_BY = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""Calls by their name of today and that of drivers before 570 (temperature) and 535 (reasons)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
     """One look at a GPU. What the driver does not tell is 0; ``reasons`` are bits of REASONS. ``power_w`` is the
@@ -48,24 +54,26 @@ class Nvml:
 
     def reading(self) -> ClockReading:
         """What the driver says now."""
-        driver, handle = self.driver, self.handle
-        event_reasons = getattr(driver, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        # the name before driver 535
-        reasons = event_reasons or driver.nvmlDeviceGetCurrentClocksThrottleReasons
+        driver = self.driver
         return ClockReading(
-            sm_clock_hz=1e6 * self._told(driver.nvmlDeviceGetClockInfo, handle, driver.NVML_CLOCK_SM),
-            memory_clock_hz=1e6 * self._told(driver.nvmlDeviceGetClockInfo, handle, driver.NVML_CLOCK_MEM),
-            power_w=1e-3 * self._told(driver.nvmlDeviceGetPowerUsage, handle),
-            temperature_c=self._told(driver.nvmlDeviceGetTemperature, handle, driver.NVML_TEMPERATURE_GPU),
-            reasons=int(self._told(reasons, handle)),
+            sm_clock_hz=1e6 * self._told(CLOCK, driver.NVML_CLOCK_SM),
+            memory_clock_hz=1e6 * self._told(CLOCK, driver.NVML_CLOCK_MEM),
+            power_w=1e-3 * self._told(POWER),
+            temperature_c=self._told(TEMPERATURE, driver.NVML_TEMPERATURE_GPU),
+            reasons=int(self._told(HELD_BY)),
         )
 
-    def _told(self, ask: Callable[..., Any], *words: Any) -> float:
-        """An answer; 0 where this GPU has none."""
-        try:
-            return float(ask(*words))
-        except self.driver.NVMLError:
-            return 0.0
+    def _told(self, names: tuple[str, ...], *words: Any) -> float:
+        """The answer to the first of these calls that has one; 0 where none has. The library holds names that an older
+        driver does not: it says so only when it is asked."""
+        for name in names:
+            ask: Callable[..., Any] | None = getattr(self.driver, name, None)
+            try:
+                if ask is not None:
+                    return float(ask(self.handle, *words))
+            except self.driver.NVMLError:
+                continue
+        return 0.0
 
 
 def opened(device: Device) -> Nvml | None:

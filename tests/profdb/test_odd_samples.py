@@ -30,6 +30,11 @@ def test_a_sample_far_above_its_curve_is_named_with_what_the_others_tell() -> No
     assert 2.5 < found.seconds / found.told_s < 3.5
 
 
+def test_one_and_a_half_times_is_far() -> None:
+    odd = GemmCase(m=4096, k=8192, n=8192)
+    assert [found.case for found in far_above(profile_with({odd: 1.8}), TODAY)] == [odd]
+
+
 def test_what_is_fast_or_slightly_slow_or_of_another_run_is_not() -> None:
     odd = GemmCase(m=4096, k=8192, n=8192)
     assert far_above(profile_with({odd: 1.3}), TODAY) == []

@@ -35,8 +35,9 @@ def gpu(major: int) -> Device:
     return type("Gpu", (Gpu,), {"major": major})(kind="cuda")
 
 
-SECOND = SimpleNamespace(__name__="flash_attn", __version__="2.8.3")
-THIRD = SimpleNamespace(__name__="flash_attn_interface")
+SECOND = SimpleNamespace(__name__="flash_attn", __version__="2.8.3", flash_attn_func=None)
+THIRD = SimpleNamespace(__name__="flash_attn_interface", flash_attn_func=None)
+EMPTY = SimpleNamespace(__name__="flash_attn")  # what flash-attn-4 leaves: flash_attn.cute and no more
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,8 @@ THIRD = SimpleNamespace(__name__="flash_attn_interface")
         (10, "flash", [SECOND, THIRD], ["FA4"], "torch scaled_dot_product_attention FA4"),
         (10, "flash", [SECOND, THIRD], ["FA3"], "torch scaled_dot_product_attention cudnn"),
         (10, "flash2", [], ["FA4"], "torch scaled_dot_product_attention flash"),
+        (10, "flash2", [EMPTY], ["FA4"], "torch scaled_dot_product_attention flash"),
+        (8, "flash", [EMPTY], [], "torch scaled_dot_product_attention flash"),
     ],
 )
 def test_a_name_stands_for_the_generation(
@@ -107,12 +110,16 @@ def test_the_first_that_takes_the_shape_runs_under_its_own_name(monkeypatch: pyt
     def no_forward(*tensors: Any, **words: Any) -> Any:
         raise ValueError("heads of one size only\nand more")
 
+    def no_such_heads(*tensors: Any, **words: Any) -> Any:
+        raise AssertionError("(12, 8) is not supported")  # FlashAttention-4's way
+
     def no_backward(query: Any, key: Any, value: Any, **words: Any) -> Any:
         return Refuses.apply(query, key, value)
 
     first: Any = SimpleNamespace(__name__="first", flash_attn_func=no_forward)
     second: Any = SimpleNamespace(__name__="second", flash_attn_func=no_backward)
-    listed = [Chosen(package=first), Chosen(package=second)]
+    other: Any = SimpleNamespace(__name__="other", flash_attn_func=no_such_heads)
+    listed = [Chosen(package=first), Chosen(package=other), Chosen(package=second)]
     monkeypatch.setattr(attention, "candidates", lambda *_: [*listed, Chosen(backend="efficient")])
     words = {"batch": 1, "q_len": 4, "kv_len": 4, "heads": 2, "kv_heads": 2, "qk_dim": 12, "v_dim": 8}
     case = AttentionCase(**words, direction="backward")

@@ -55,12 +55,30 @@ def test_one_launch_is_told_where_each_experts_rows_end(monkeypatch: pytest.Monk
     assert ends == [[32, 80, 160, 256]]
 
 
+@pytest.mark.parametrize(
+    ("capability", "kernel"),
+    [((8, 0), False), ((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)],
+)
+def test_torchs_grouped_product_is_asked_where_it_is_one_kernel(
+    capability: tuple[int, int], kernel: bool
+) -> None:
+    """PyTorch, GroupedBlas.cpp, _grouped_mm_cuda: on other GPUs a loop that waits for the device, under the same name."""
+    gpu = type("Other", (Gpu,), {"capability": capability})(kind="cuda")
+    launched = launch_grouped_gemm(case(), gpu)
+    named = "torch.nn.functional.grouped_mm" if kernel else "torch.mm for each group"
+    assert launched.implementation == named
+
+
 class Gpu(Device):
     """A GPU whose memory is the host's."""
 
     @property
     def torch_device(self) -> torch.device:
         return torch.device("cpu")
+
+    @property
+    def cache_bytes(self) -> int:
+        return 50 << 20
 
 
 BLOCK = {
@@ -83,6 +101,9 @@ def test_block_scales_run_in_deep_gemm_by_its_names(monkeypatch: pytest.MonkeyPa
     (((left, scale_a), (right, scale_b), out, group_of),) = seen
     assert launched.case == case(**BLOCK)
     assert [tuple(one.shape) for one in (left, scale_a)] == [(512, 256), (512, 2)]
+    # as the kernel reads them: DeepGEMM would transpose any other order in a launch of its own
+    assert scale_a.stride() == (1, 512)
+    assert len(launched.calls) == 4  # operands of 0.9 MB take turns in a cache of 50 MB
     assert [tuple(one.shape) for one in (right, scale_b)] == [(4, 384, 256), (4, 3, 2)]
     assert left.dtype is right.dtype is torch.float8_e4m3fn
     assert (tuple(out.shape), out.dtype) == ((512, 384), torch.bfloat16)

@@ -1,6 +1,8 @@
 """What ops.kernels says that plain PyTorch moves is what it moves: every operation of the forward and of
 autograd's backward is caught as it is dispatched, and the elements it reads and writes are counted."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
 from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS
+from profiler.benchmarks.memory_bound import launch_memory_bound
+from profiler.device import Device
+from profiler.profiling_run import RunOptions, fuses
 
 ROWS, WIDTH = 256, 1024
 VIEWS = ("view", "expand", "transpose", "slice", "unsqueeze", "detach", "alias", "split", "t", "select")
@@ -67,6 +72,24 @@ def test_unfused_kernels_move_what_autograd_dispatches(kernel: str) -> None:
         torch.autograd.grad(output, wanted, gradient, allow_unused=True)
     assert forward.bytes == pytest.approx(bytes_moved_per_element(kernel, backward=False, dtype="bf16"))
     assert backward.bytes == pytest.approx(bytes_moved_per_element(kernel, backward=True, dtype="bf16"))
+
+
+@pytest.mark.parametrize("kernel", ["swiglu", "rotary", "rmsnorm", "masked_softmax"])
+def test_a_compiler_fuses_the_kernel_and_never_its_unfused_namesake(kernel: str) -> None:
+    plain = MemoryBoundCase(kernel=f"{kernel}_unfused", direction="forward", rows=4, width=128)
+    launched = launch_memory_bound(plain, Device(kind="cpu"), compiled=True)
+    assert launched.implementation == "torch, several kernels"
+    fused = launch_memory_bound(replace(plain, kernel=kernel), Device(kind="cpu"), compiled=True)
+    one_kernel = KERNEL_FUNCTIONS[kernel].one_kernel
+    assert fused.implementation == ("torch" if one_kernel else "torch.compile")
+
+
+def test_kernels_are_fused_on_a_gpu_unless_somebody_says_otherwise() -> None:
+    options = RunOptions(output=Path("data.pt"), root=Path("."))
+    assert fuses(options, "cuda")
+    assert not fuses(options, "cpu")
+    assert not fuses(replace(options, compiled=False), "cuda")
+    assert fuses(replace(options, compiled=True), "cpu")
 
 
 def test_the_split_loss_moves_what_its_passes_dispatch() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profdb.cases import FAMILY_OF, Case, CollectiveCase, GemmCase, HostCase
+from profdb.cases import FAMILY_OF, AttentionCase, Case, CollectiveCase, GemmCase, HostCase
 from profdb.fits import FITTERS
 from profiler.cases.linear_cases import linear_gemms
 from profiler.cases.model_cases import model_cases
@@ -51,6 +51,11 @@ def test_the_gpu_sweep_has_a_curve_for_all_that_shipped_models_run(config: Path)
 def test_the_cpu_sweep_has_a_curve_for_all_that_the_tiny_model_runs() -> None:
     needed = curve_keys(plan.case for plan in model_cases(ROOT / "configs" / "tiny_internlm2.py", (1, 2)))
     assert needed <= curve_keys(plan.case for plan in cpu_compute("bf16"))
+
+
+def test_the_gpu_sweep_measures_each_name_of_a_kernel() -> None:
+    attention = {case.kernel for plan in gpu_compute() if isinstance(case := plan.case, AttentionCase)}
+    assert attention == {"flash", "flash2", "cudnn", "core"}
 
 
 def test_fp8_products_have_the_sizes_of_forward_and_both_gradients() -> None:

@@ -90,6 +90,14 @@ def test_a_clock_that_falls_is_measured_again_and_the_steadier_kept() -> None:
     assert sample.trials_s == pytest.approx([seconds_of(CASE)] * len(sample.trials_s))
 
 
+@pytest.mark.parametrize(("lowest_hz", "looks"), [(1.82e9, 1), (1.78e9, 2)])
+def test_one_tenth_is_a_drop(lowest_hz: float, looks: int) -> None:
+    """9 % is not measured again, 11 % is."""
+    bench, launcher, _ = bench_with([*readings(2e9), *readings(*[lowest_hz] * 1000)])
+    measure(CASE, bench, "2026-01-01")
+    assert len(launcher.launched) == looks
+
+
 def test_readings_are_not_taken_faster_than_the_driver_renews_them() -> None:
     bench, _, clock = bench_with(readings(*[1.9e9] * 1000))
     bench.clocks.now = lambda: clock.now_s  # a trial takes 1 to 2 ms, a reading lasts 20

@@ -28,7 +28,7 @@ def driver(**answers: Any) -> ModuleType:
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetClockInfo": lambda handle, kind: clocks[kind],
         "nvmlDeviceGetPowerUsage": lambda handle: 698_500,
-        "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
+        "nvmlDeviceGetTemperatureV": lambda handle, sensor: 61,
         "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: 0x4 | 0x1,
     }
     for name, value in {**words, **answers}.items():
@@ -57,11 +57,16 @@ def test_a_reading_is_in_hertz_watts_and_degrees(named: Device, monkeypatch: pyt
     )
 
 
-def test_what_a_gpu_does_not_tell_is_nought(named: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    # a virtual GPU without power; a driver that knows the reasons by their older name
+@pytest.mark.parametrize("unknown", [None, refuses])
+def test_what_a_gpu_does_not_tell_is_nought(
+    unknown: Any, named: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a virtual GPU without power; a library, or below it a driver, that knows other calls by their older names
     older = driver(
         nvmlDeviceGetPowerUsage=refuses,
-        nvmlDeviceGetCurrentClocksEventReasons=None,
+        nvmlDeviceGetTemperatureV=unknown,
+        nvmlDeviceGetTemperature=lambda handle, sensor: 61,
+        nvmlDeviceGetCurrentClocksEventReasons=unknown,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x40,
     )
     monkeypatch.setattr(nvml, "optional_package", lambda _: older)

@@ -10,13 +10,14 @@ from profdb.sample import Sample
 from profdb.store.data_file import load_profile
 from profdb.store.journal import read_journal
 from profiler.benchmarks.launched import Launched
-from profiler.conditions.account import account_lines
-from profiler.conditions.second_look import quieter
+from profiler.conditions.account import account_lines, account_of
+from profiler.conditions.second_look import noisiest_first, quieter
 from profiler.journal import Journal
 from profiler.measurement import Bench
 from profiler.profiling_run import RunOptions, run_in
 from profiler.report import report_lines
 from profiler.sweep import Budget, sweep
+from tests.profdb.test_odd_samples import profile_with
 from tests.profiler.fakes import FakeClock, single_world
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,6 +75,25 @@ def test_second_looks_end_with_their_share_of_the_time(monkeypatch: pytest.Monke
     result = sweep(CASES, bench, None, Budget(), "2026-01-01")
     assert launcher.launched == CASES
     assert (result.noisy, result.again) == (6, 0)
+
+
+def test_one_fifth_is_noise() -> None:
+    samples = [
+        Sample(case=case, trials_s=(1.0,), launched={"spread": spread})
+        for case, spread in zip(CASES, (0.19, 0.21, 0.3, 0.0), strict=False)
+    ]
+    samples.append(Sample(case=CASES[4], trials_s=(), status="oom"))
+    assert noisiest_first((sample.case, sample) for sample in samples) == [CASES[2], CASES[1]]
+
+
+def test_a_sample_far_above_its_curve_is_named_at_the_end() -> None:
+    odd = GemmCase(m=4096, k=8192, n=8192)
+    profile = profile_with({odd: 3.0})
+    account = account_of(profile.samples, profile.samples, profile)
+    assert [found.case for found in account.far_above] == [odd]
+    first, named = account_lines(account)
+    assert first.endswith("1 samples far above their curve:")
+    assert named.startswith("  linear(batch=1, m=4096, k=8192, n=8192")
 
 
 def test_of_two_looks_the_quieter_is_kept() -> None:

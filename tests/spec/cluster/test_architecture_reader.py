@@ -44,7 +44,7 @@ SAID = {
 }
 # PyTorch, ScaledBlas.cpp and GroupedBlas.cpp; Transformer Engine, nvte_is_non_tn_fp8_gemm_supported.
 FP8 = {
-    "ada": (("tensor",), (), True),
+    "ada": (("tensor", "row"), (), True),
     "hopper": (("tensor", "row", "block"), ("row",), True),
     "blackwell": (("tensor", "row", "mx"), (), False),
 }

@@ -56,6 +56,11 @@ def keys_in(page: str) -> list[str]:
     return [key for line in page.splitlines() if (key := key_of(line))]
 
 
+def unpriced_in(page: str) -> set[str]:
+    """The keys of the constants that a page's table has no figures of."""
+    return {key for line in page.splitlines() if (key := key_of(line)) and f"| {UNPRICED} |" in line}
+
+
 def replaced(page: Path, lines: Mapping[str, str], *, keep: Collection[str], anew: bool) -> None:
     """The page with these lines in its table, by path. Of its own lines those stay whose keys are to ``keep``, but the
     ones that ``lines`` has ``anew``.

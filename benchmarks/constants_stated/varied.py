@@ -71,15 +71,25 @@ def _made_of(path: Path, name: str) -> Iterator[tuple[str, CodeType]]:
             yield node.targets[0].id, compile(ast.Expression(node.value), str(path), "eval")
 
 
+def names_made_of(root: Path, constant: Constant) -> frozenset[str]:
+    """The name of a module's constant and those that its module makes of it."""
+    made = (name for name, _ in _made_of(root / constant.path, constant.name))
+    return frozenset((constant.name, *made))
+
+
 def _swap(old: Mapping[str, object], new: Mapping[str, object]) -> None:
     """Each name in every module that holds its old value, and nothing remembered of that."""
     for name, value in old.items():
         for package, module in list(sys.modules.items()):
             if package.split(".")[0] in PACKAGES and getattr(module, name, None) is value:
                 setattr(module, name, new[name])
-    for one in gc.get_objects():
-        if type(one) is functools._lru_cache_wrapper:
-            one.cache_clear()
+    for one in caches():
+        one.cache_clear()
+
+
+def caches() -> "list[functools._lru_cache_wrapper[Any]]":
+    """Every functools cache there is."""
+    return [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
 
 
 def number_of(sheet: str, name: str) -> float | None:

@@ -5,15 +5,25 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy_rows.books import Books
-from benchmarks.constants import effect, sampled, told
+from benchmarks.constants import first_of_each, sampled
 from benchmarks.constants_stated.found import Constant, constants, in_module, in_sheet
-from benchmarks.constants_stated.page import HEAD, keys_in, line_of, replaced, why_unpriced
+from benchmarks.constants_stated.page import (
+    HEAD,
+    UNPRICED,
+    keys_in,
+    line_of,
+    replaced,
+    unpriced_in,
+    why_unpriced,
+)
+from benchmarks.constants_stated.readers import on_sheet, readers
+from benchmarks.constants_stated.told import effect, told
 from benchmarks.constants_stated.varied import number_of, scaled, varied, with_number
 from ops.host_work import issuing
 from profdb.modelled import gemm
 from solver.times import slowest_gpu
 from spec.errors import ConfigError
-from tests.benchmarks.made_up_rows import ROOT, row
+from tests.benchmarks.made_up_rows import EXPERTS, ROOT, row
 
 MODULE = '''"""About one thing.
 
@@ -135,7 +145,7 @@ def test_an_effect_names_the_datasets_that_move_most() -> None:
     rows = [row(dataset=name, measured_step_s=seconds) for name, seconds in (("near", 0.01), ("far", 1e-6))]
     plain = told(rows, Books(root=ROOT, measured={}), ROOT)
     slower = told([row(dataset="near", measured_step_s=0.02), rows[1]], Books(root=ROOT, measured={}), ROOT)
-    points = 100.0 * (slower.errors["near"] - plain.errors["near"])
+    points = 100.0 * (slower.errors[0] - plain.errors[0])
     assert effect(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
     assert effect(plain, plain, plain) == "nothing on these rows"
 
@@ -144,6 +154,24 @@ def test_rows_are_drawn_evenly_from_each_dataset() -> None:
     rows = [row(row_id=f"r{n}") for n in range(9)] + [row(dataset="other"), row(measured_step_s="")]
     assert [one.row_id for one in sampled(rows, 1)] == ["r4", "r1"]
     assert [one.row_id for one in sampled(rows, 2)] == ["r2", "r6", "r1"]
+    drawn = sampled(rows, 3)
+    assert [one.row_id for one in drawn] == ["r4", "r1", "r7", "r1"]
+    assert first_of_each(drawn, [1, 2, 3]) == [1, 3]
+
+
+def test_a_constant_is_priced_on_the_rows_that_read_it(tmp_path: Path) -> None:
+    """How experts fill tiles is read by a model with experts alone, the sheet of Hopper by a row on Hopper alone."""
+    dense, routed = row(), row(dataset="routed", **EXPERTS, ep=2, dp=4)
+    books = Books(root=ROOT, measured={})
+    reading = readers([dense, routed], books, ROOT)
+    by_key = {one.key: one for one in constants(ROOT)}
+    everywhere = by_key["profdb/modelled/gemm.py:MMA_EFFICIENCY"]
+    assert reading.of(everywhere, ROOT) == [0, 1]
+    made_into = by_key["solver/times/slowest_gpu.py:VARIATION"]
+    assert reading.of(made_into, ROOT) == [0, 1]
+    assert reading.of(by_key["solver/times/expert_products.py:TILE"], ROOT) == [1]
+    assert on_sheet("configs/clusters/h100-sxm.toml", [dense, row(gpu="H100")], ROOT)[0].text("gpu") == "H100"
+    assert on_sheet("configs/architectures/ampere.toml", [dense, row(gpu="H100")], ROOT) == [dense]
 
 
 def test_a_page_keeps_the_lines_of_others(tmp_path: Path) -> None:
@@ -160,6 +188,8 @@ def test_a_page_keeps_the_lines_of_others(tmp_path: Path) -> None:
     assert keys_in(text) == ["a.py:NAME", "b.py:NAME"]
     assert "| a / b | first |" in text
     assert "| a / b | second |" in text
+    replaced(page, {made[1].key: line_of(made[1], UNPRICED)}, keep=keys, anew=True)
+    assert unpriced_in(page.read_text()) == {"a.py:NAME"}
     replaced(page, {}, keep={"a.py:NAME"}, anew=False)
     assert keys_in(page.read_text()) == ["a.py:NAME"]
     (tmp_path / "other.md").write_text("nothing")

@@ -14,7 +14,7 @@ from solver.memory.stage_memory import Tables, stage_memory
 from solver.pipeline.stages import StageTable
 from solver.price import Sized
 from solver.question import Question
-from spec.arrays import BoolArray, FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, ints
 
 # A bound is found to so many halvings of its range.
 HALVINGS = 30
@@ -109,31 +109,48 @@ def stage_rooms(question: Question, table: Sized, limit: float) -> StageRooms:
     """The room below ``limit`` bytes on every stage of ``table``."""
     stages = _each_stage(table.stages)
     held = np.stack(stages.layers)
-    kinds_bytes = table.layers.bytes
     runs = question.model.blocks
     dealt = [kind for kind in range(len(held)) if not runs[kind % len(runs)].block.mtp]
-
-    def needed(layers: IntArray) -> FloatArray:
-        tables = Tables(
-            plans=table.plans,
-            kinds=kinds_bytes,
-            row=table.layers.row,
-            stages=replace(stages, layers=tuple(layers)),
-            cluster=question.cluster,
-        )
-        return stage_memory(question.model, question.job, tables).cost.needed_bytes
-
-    bytes_of = []
+    ways = [held]
     for kind in dealt:
         once = held.copy()
         # The first layer of a kind may bring what the others share.
         once[kind] = np.maximum(held[kind], 1)
         more = once.copy()
         more[kind] += 1
-        bytes_of.append(needed(more) - needed(once))
-    each = np.stack(bytes_of)
-    room_bytes = limit - needed(held) + np.sum(each * held[dealt], axis=0)
+        ways += [once, more]
+    needed = _needed(question, table, stages, ways)
+    each = needed[2::2] - needed[1::2]
+    room_bytes = limit - needed[0] + np.sum(each * held[dealt], axis=0)
     return StageRooms(stages=stages, bytes_of=each, room_bytes=room_bytes)
+
+
+def _needed(question: Question, table: Sized, stages: StageTable, ways: Sequence[IntArray]) -> FloatArray:
+    """Bytes that every stage of a table's plans needs with each of these layers, of shape (ways, R): all in one table."""
+    rows = np.tile(np.arange(len(stages.plan)), len(ways))
+    tables = Tables(
+        plans=table.plans,
+        kinds=table.layers.bytes,
+        row=table.layers.row,
+        stages=_rows(stages, ints(rows), tuple(np.concatenate(ways, axis=1))),
+        cluster=question.cluster,
+    )
+    needed = stage_memory(question.model, question.job, tables).cost.needed_bytes
+    return needed.reshape(len(ways), len(stages.plan))
+
+
+def _rows(stages: StageTable, rows: IntArray, layers: tuple[IntArray, ...]) -> StageTable:
+    """Rows of a stage table, in no order of plans, with these layers; the chunks stay theirs."""
+    return replace(
+        stages,
+        plan=stages.plan[rows],
+        position=stages.position[rows],
+        count=stages.count[rows],
+        embedding=stages.embedding[rows],
+        head=stages.head[rows],
+        layers=layers,
+        chunk_starts=stages.chunk_starts[rows],
+    )
 
 
 def _each_stage(stages: StageTable) -> StageTable:
@@ -141,15 +158,10 @@ def _each_stage(stages: StageTable) -> StageTable:
     with the class."""
     row = np.repeat(np.arange(len(stages.plan)), stages.count)
     first = np.cumsum(stages.count) - stages.count
-    plan = stages.plan[row]
+    each = _rows(stages, ints(row), tuple(layers[row] for layers in stages.layers))
     return replace(
-        stages,
-        plan=plan,
-        position=stages.position[row] + np.arange(len(row)) - first[row],
+        each,
+        position=each.position + np.arange(len(row)) - first[row],
         count=np.ones_like(row),
-        embedding=stages.embedding[row],
-        head=stages.head[row],
-        layers=tuple(layers[row] for layers in stages.layers),
-        starts=np.searchsorted(plan, np.arange(len(stages.starts))).astype(np.int64),
-        chunk_starts=stages.chunk_starts[row],
+        starts=np.searchsorted(each.plan, np.arange(len(stages.starts))).astype(np.int64),
     )

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.attention import SelfAttention
 from runner.reference.experts import RoutedFeedForward
-from runner.reference.transformer import Block, Stage
+from runner.reference.transformer import Stage
 from runner.training.meshes import Group, Meshes
 from solver.plans.plan_table import Plan
 
@@ -67,28 +67,24 @@ class Copies:
         plain = self.plan.vpp == 1 and not self.plan.schedule.splits_backward
         return self.ranks > 1 and not self.sharded and self.plan.tp == 1 and plain
 
-    def shard_part(self, part: nn.Module) -> None:
-        """Make a block, the embedding, the norm or the head a unit of FSDP2, its experts one of their own."""
+    def shard_parts(self, *parts: nn.Module) -> None:
+        """Make a block, the embedding, or the norm with the head one unit of FSDP2 (torchtitan's,
+        torchtitan/models/llama3/infra/parallelize.py, apply_fsdp), its experts one of their own."""
         if not self.sharded:
             return
         axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
         policy = MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduce)
         reshard = self.plan.zero_stage == 3
-        if (
-            self.meshes.experts_data is not None
-            and isinstance(part, Block)
-            and isinstance(part.feed_forward, RoutedFeedForward)
-        ):
-            experts = fully_shard(
-                part.feed_forward.experts,
-                mesh=self.meshes.experts_data,
-                reshard_after_forward=reshard,
-                mp_policy=policy,
-            )
-            if self.meshes.experts_data.size() > 1:
+        copies = self.meshes.experts_data
+        routed = [layer for part in parts for layer in _routed(part)] if copies is not None else []
+        for layer in routed:
+            experts = fully_shard(layer.experts, mesh=copies, reshard_after_forward=reshard, mp_policy=policy)
+            if copies is not None and copies.size() > 1:
                 experts.set_gradient_divide_factor(float(self.ranks))
                 experts.set_force_sum_reduction_for_comms(True)  # gloo knows no sum with a factor
-        fully_shard(part, mesh=self.meshes.axis(*axes), reshard_after_forward=reshard, mp_policy=policy)
+        fully_shard(
+            list(parts), mesh=self.meshes.axis(*axes), reshard_after_forward=reshard, mp_policy=policy
+        )
 
     def wrap(self, stage: Stage) -> nn.Module:
         """The stage as a pipeline or a loop runs it."""
@@ -185,12 +181,6 @@ def buckets_of(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of what may be cut."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def defer_reduction(module: nn.Module, *, last: bool) -> None:
-    """Tell FSDP2 whether another micro-batch follows; DistributedDataParallel is told by ``no_sync``."""
-    if isinstance(module, FSDPModule):
-        module.set_is_last_backward(last)
 
 
 def _head_norms(stage: nn.Module) -> list[nn.Parameter]:

@@ -16,7 +16,6 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.transformer import Share
-from runner.training.data_parallel import defer_reduction
 from runner.training.meshes import Group
 from solver.plans.plan_table import Plan
 from spec.pipeline.layout import parse_pipeline_layout
@@ -62,7 +61,6 @@ class OneAfterAnother:
         micro = zip(tokens.chunk(self.num_micro), targets.chunk(self.num_micro), strict=True)
         for place, (inputs, wanted) in enumerate(micro, start=1):
             last = place == self.num_micro
-            defer_reduction(self.module, last=last)
             module = self.module
             waits = module if isinstance(module, DistributedDataParallel) and not last else None
             with nullcontext() if waits is None else waits.no_sync():

@@ -80,6 +80,7 @@ class Trainer:
 
     def _stage(self, share: Share, around: Surroundings, copies: Copies) -> Stage:
         plan = self.training.plan
+        before_head: list[nn.Module] = []
 
         def cut(name: str, part: nn.Module) -> None:
             if plan.tp > 1:
@@ -87,7 +88,10 @@ class Trainer:
                 cut_over_tp(name, part, self.meshes.axis("tp"), sequence=sequence, regather=regather)
             if self.training.compiled and isinstance(part, Block):
                 part.compile()
-            copies.shard_part(part)
+            if name == "norm":
+                before_head.append(part)
+            else:
+                copies.shard_parts(*before_head, part)
 
         stage = stage_of(self.training.model, share, around, cut)
         repeat(stage, plan)

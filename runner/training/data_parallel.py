@@ -16,9 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.attention import SelfAttention
 from runner.reference.experts import RoutedFeedForward
-from runner.reference.transformer import Stage
+from runner.reference.transformer import Block, Stage
 from runner.training.meshes import Group, Meshes
 from solver.plans.plan_table import Plan
+from spec.presets.registry import PRESETS
 
 BUCKET_BYTES = 25 << 20
 """Of gradients reduced together: the size of DistributedDataParallel's buckets (its bucket_cap_mb)."""
@@ -43,7 +44,8 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """How the stages of a plan are copied and sharded; formats in which FSDP2 computes and reduces."""
+    """How the stages of a plan are copied and sharded; formats in which FSDP2 computes and reduces. Where the plan's
+    framework keeps the parameters of embedding and head between the passes, these do."""
 
     plan: Plan
     meshes: Meshes
@@ -75,6 +77,7 @@ class Copies:
         axes = ("shard",) if self.ranks == self.plan.zero_size else ("replicate", "shard")
         policy = MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduce)
         reshard = self.plan.zero_stage == 3
+        keeps_ends = PRESETS[self.plan.preset].data_parallel.gathers_every_forward
         copies = self.meshes.experts_data
         routed = [layer for part in parts for layer in _routed(part)] if copies is not None else []
         for layer in routed:
@@ -82,9 +85,9 @@ class Copies:
             if copies is not None and copies.size() > 1:
                 experts.set_gradient_divide_factor(float(self.ranks))
                 experts.set_force_sum_reduction_for_comms(True)  # gloo knows no sum with a factor
-        fully_shard(
-            list(parts), mesh=self.meshes.axis(*axes), reshard_after_forward=reshard, mp_policy=policy
-        )
+        lets_go = reshard and not (keeps_ends and not isinstance(parts[0], Block))
+        mesh = self.meshes.axis(*axes)
+        fully_shard(list(parts), mesh=mesh, reshard_after_forward=lets_go, mp_policy=policy)
 
     def wrap(self, stage: Stage) -> nn.Module:
         """The stage as a pipeline or a loop runs it."""

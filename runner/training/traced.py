@@ -1,5 +1,6 @@
 """Steps under torch's profiler, a trace a rank, after those whose time counts."""
 
+import os
 from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -14,6 +15,9 @@ STEPS = 2
 WARMUP = 1
 """Steps that the profiler sees and does not keep: its own first calls are slow."""
 ENDING = ".trace.json.gz"
+QUIET = "6"
+"""KINETO_LOG_LEVEL above USDT, the highest of Kineto's severities (libkineto/include/ILoggerObserver.h): on a processor the
+marks of start and stop are all that it has to say. On a GPU its errors are worth them."""
 
 
 def trace_path(folder: Path, name: str, rank: int) -> Path:
@@ -29,6 +33,8 @@ def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
     activities = [ProfilerActivity.CPU]
     if world.device.kind == "cuda":
         activities.append(ProfilerActivity.CUDA)
+    else:
+        os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
     asked = schedule(wait=0, warmup=WARMUP, active=STEPS, repeat=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

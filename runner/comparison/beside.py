@@ -9,6 +9,7 @@ from runner.comparison.pairs import Lone, Matched, Pair
 from runner.logs.lines import size_text
 from runner.traces.ran import Part, Ran
 from solver.report.tables import table
+from spec.collectives import Collective
 from spec.units import seconds_to_ms
 
 MOST_SHOWN = 8
@@ -123,7 +124,7 @@ def _both(predicted_s: float, measured_s: float) -> list[str]:
 def _collective(pair: Pair) -> list[str]:
     key = pair.key
     size = "mixed" if pair.how else size_text(key.size_bytes or 0)
-    each = [pair.expected_s / pair.expected_count, pair.ran_s / pair.ran_count, pair.fastest_s]
+    each = [pair.expected_s / pair.expected_count, pair.each_s, pair.fastest_s]
     return [
         key.what,
         f"{pair.axis} {key.ranks}",
@@ -185,6 +186,10 @@ def _words(pair: Pair) -> str:
     """For a collective that took far longer or shorter than predicted; empty otherwise."""
     key, each_s = pair.key, pair.expected_s / pair.expected_count
     name = f"{key.what} of {size_text(key.size_bytes or 0)} over {pair.axis} {key.ranks}"
+    if key.what == Collective.P2P.value and pair.ratio > FAR:
+        return f"{name}: {pair.ratio:.2f} x predicted: a receive holds the wait for the other stage"
+    if pair.how and pair.ratio > FAR:
+        return f"{name}, {pair.how}: {pair.ratio:.2f} x predicted; measure this group"
     if pair.ratio > FAR and pair.fastest_s < FAR * each_s:
         return (
             f"{name}: {pair.ratio:.2f} x predicted, its fastest {pair.fastest_s / each_s:.2f} x: ranks come late to it, "

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ops.op import Axis, Phase
+from ops.roles import Module, Role
 from profdb.cases import AttentionCase
 from runner.traces.attended import heads_pairs
 from runner.traces.ran import BACKWARD, FORWARD, Key, Part, collective_key, product_key
@@ -16,6 +17,8 @@ from workload.aicb.general.megatron import step_items
 from workload.build import stage_works
 from workload.items import StageWork, WorkItem
 
+ROUTED = (Role.DISPATCH, Role.COMBINE, Role.GATE, Role.UP, Role.DOWN)
+"""What experts' exchanges and products do in their module."""
 LATE = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
 """Phases that run in the backward."""
 
@@ -24,7 +27,8 @@ LATE = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
 class Expected:
     """An operation with the seconds of one launch, nothing hidden, ``count`` of them in a row; ``label`` says phase
     and name, ``axis`` the ranks of a collective, ``place`` how many come before it in the step, ``pairs`` those of queries
-    and keys that an attention looks at, of all heads."""
+    and keys that an attention looks at, of all heads. ``routed``: the router decides how large it is; ``weight`` are then
+    the sides of one expert's matrix, in a product."""
 
     key: Key
     label: str
@@ -33,6 +37,8 @@ class Expected:
     count: int
     place: int = 0
     pairs: float | None = None
+    routed: bool = False
+    weight: tuple[int, int] | None = None
 
 
 def expected_step(question: Question, plan: Plan, rank: int) -> list[Expected]:
@@ -61,6 +67,8 @@ def _step(plan: Plan, work: StageWork) -> Iterator[Expected]:
                 seconds=item.seconds / item.count,
                 count=item.count,
                 pairs=_pairs(item.attention) if item.attention is not None else None,
+                routed=_is_routed(item),
+                weight=(item.shape[2], item.shape[3]) if item.shape and _is_routed(item) else None,
             )
 
 
@@ -77,6 +85,10 @@ def _key(stage: str, item: WorkItem) -> Key:
         )
     part = Part.OPTIMIZER if stage == "step" else Part.KERNEL
     return Key(part=part, what=part.value)
+
+
+def _is_routed(item: WorkItem) -> bool:
+    return item.module is Module.MOE and item.role in ROUTED and item.serves is None
 
 
 def _pairs(call: AttentionCase) -> float:

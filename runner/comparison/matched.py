@@ -6,6 +6,7 @@ from dataclasses import replace
 from runner.comparison.expected import Expected
 from runner.comparison.otherwise import composed, without_key
 from runner.comparison.pairs import Lone, Matched, Pair, Pool, by_order, count_of, pair_of
+from runner.comparison.routed import exchanged, multiplied, without_routed
 from runner.traces.ran import Key, Part, Ran
 from spec.collectives import Collective
 
@@ -18,10 +19,11 @@ def matched(expected: Sequence[Expected], ran: Iterable[Ran], num_steps: int) ->
     pools: dict[Key, Pool] = {}
     for one in sorted(ran, key=lambda each: each.start_s):
         pools.setdefault(one.key, Pool([])).ran.append(one)
+    pairs, certain = exchanged(expected, pools, num_steps)
+    certain, dealt = without_routed(certain, pools, num_steps)
     wanted: dict[Key, list[Expected]] = {}
-    for want in expected:
+    for want in certain:
         wanted.setdefault(want.key, []).append(want)
-    pairs: list[Pair] = []
     left: list[Expected] = []
     for key, same in wanted.items():
         if key.part in AS_ONE:
@@ -32,9 +34,10 @@ def matched(expected: Sequence[Expected], ran: Iterable[Ran], num_steps: int) ->
         paired, rest = by_order(same, launches, num_steps)
         pairs += paired
         left += rest
-    for step in (composed, without_key):
-        made, left = step(left, pools, num_steps)
-        pairs += made
+    made, left = composed(left, pools, num_steps)
+    experts, dealt = multiplied(dealt, pools, num_steps)
+    unsaid, left = without_key([*left, *dealt], pools, num_steps)
+    pairs += [*made, *experts, *unsaid]
     return Matched(
         pairs=pairs,
         only_expected=_lone_expected(left),

@@ -13,7 +13,7 @@ from runner.traces.ran import Key, Ran
 class Pair:
     """Operations of one label beside the launches that are they, of a step: counts, and seconds of all of them.
 
-    ``fastest_s`` is the shortest launch. ``how`` is empty where key and count agree; else what was matched otherwise.
+    ``fastest_s`` is the shortest launch, of all of the key where none is this label's own. ``how`` is empty where key and count agree; else what was matched otherwise.
     """
 
     key: Key
@@ -27,9 +27,14 @@ class Pair:
     how: str = ""
 
     @property
+    def each_s(self) -> float:
+        """Measured seconds of one expected operation: of a launch, or of the pieces that it ran as."""
+        return self.ran_s / (self.expected_count if self.how else self.ran_count)
+
+    @property
     def ratio(self) -> float:
-        """Seconds of a launch, measured over expected."""
-        return (self.ran_s / self.ran_count) / (self.expected_s / self.expected_count)
+        """Seconds of an operation, measured over expected."""
+        return self.each_s / (self.expected_s / self.expected_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ def by_order(
     count = count_of(same)
     exact = len(launches) == count * num_steps
     times = np.array([one.seconds for one in launches])
+    fastest_s = None if exact or not launches else float(times.min())
     by_label: dict[str, tuple[list[Expected], list[float]]] = {}
     left: list[Expected] = []
     at = 0
@@ -99,7 +105,7 @@ def by_order(
         if whole < want.count:
             left.append(replace(want, count=want.count - whole))
     pairs = [pair_of(held, seconds, num_steps) for held, seconds in by_label.values() if held]
-    return pairs, left
+    return [replace(one, fastest_s=fastest_s or one.fastest_s) for one in pairs], left
 
 
 def pair_of(held: Sequence[Expected], seconds: Sequence[float], num_steps: int, how: str = "") -> Pair:

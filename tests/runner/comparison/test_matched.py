@@ -190,9 +190,11 @@ def test_as_many_launches_as_operations_are_paired_one_by_one() -> None:
 
 def test_too_few_and_too_many_are_left_over() -> None:
     key, other = collective_key("all_gather", 64, 2), collective_key("all_gather", 64, 4)
-    found = matched([want(key, "a"), want(key, "b"), want(key, "c")], ran(key, key), 1)
+    unlike = [replace(one, seconds=each) for one, each in zip(ran(key, key), (1.0, 3.0), strict=True)]
+    found = matched([want(key, "a"), want(key, "b"), want(key, "c")], unlike, 1)
     assert [pair.label for pair in found.pairs] == ["a", "b"]
     assert [(one.label, one.count) for one in found.only_expected] == [("c", 1)]
+    assert [(pair.ran_s, pair.fastest_s) for pair in found.pairs] == [(2.0, 1.0), (2.0, 1.0)]
     found = matched([want(key, "a")], ran(key, key, other), 1)
     assert Counter((one.key, one.count) for one in found.only_ran) == {(key, 1): 1, (other, 1): 1}
 
@@ -202,6 +204,7 @@ def test_gradients_cut_into_other_buckets_are_one_reduction() -> None:
     parts = [collective_key("all_reduce", size, 8) for size in (2500, 1480)]
     (pair,) = matched([want(whole, "gradients")], ran(*parts), 1).pairs
     assert (pair.how, pair.expected_s, pair.ran_s) == ("cut otherwise, as many bytes", 1.0, 4.0)
+    assert pair.ratio == 4.0  # both pieces against the one that was expected
     less = matched([want(whole, "gradients")], ran(parts[0]), 1)
     assert (len(less.pairs), len(less.only_expected), len(less.only_ran)) == (0, 1, 1)
 
@@ -223,3 +226,11 @@ def test_what_a_gap_suggests(size_bytes: int, seconds: tuple[float, float], said
     suggested = [line for line in words if line.startswith("all_reduce of")]
     assert len(suggested) == bool(said)
     assert all(said in line for line in suggested)
+
+
+def test_a_receive_that_takes_long_is_one_that_waits() -> None:
+    key = collective_key("p2p", 2**20, 2)
+    said = lines(beside("made", [want(key, "hop")], ran(key, seconds=9.0), 1))
+    assert (
+        said[-1] == "p2p of 1.0 MB over tp 2: 9.00 x predicted: a receive holds the wait for the other stage"
+    )

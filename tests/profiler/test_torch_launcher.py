@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import getclosurevars
 from typing import Any
 
 import pytest
@@ -142,12 +143,11 @@ def test_unfused_attention_is_its_matrix_products(direction: str, products: int)
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_the_mask_reaches_the_kernel(mask: str) -> None:
     case = attention_case(mask=mask, kv_heads=4, dtype="fp32")
-    call = TorchLauncher(world=single_world()).launch(case).calls[0]
-    query, key, value = call.__closure__[1].cell_contents  # type: ignore[attr-defined]
+    held = getclosurevars(TorchLauncher(world=single_world()).launch(case).calls[0]).nonlocals
     with torch.no_grad():
-        first = call.__closure__[0].cell_contents(query, key, value)  # type: ignore[attr-defined]
-        value[:, :, -1] += 100.0
-        second = call.__closure__[0].cell_contents(query, key, value)  # type: ignore[attr-defined]
+        first = held["forward"](*held["tensors"])
+        held["tensors"][2][:, :, -1] += 100.0
+        second = held["forward"](*held["tensors"])
     # the last value reaches the first query only without a causal mask
     assert torch.equal(first[:, :, 0], second[:, :, 0]) == (mask == "causal")
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import gpu_step
 from benchmarks.gpu_steps import rows
 from benchmarks.gpu_steps.case import Shape, StepCase, case_of
-from benchmarks.gpu_steps.predicted import Asking, Predicted
+from benchmarks.gpu_steps.predicted import Asking, Predicted, predicted
 from benchmarks.gpu_steps.rows import row_of
 from profdb.cases import CollectiveCase, GemmCase
 from profdb.store.case_file import read_cases
@@ -101,6 +101,18 @@ def test_all_rows_stand_in_the_file_and_none_starts_without_time(
     assert [row["status"] for row in rows_of_file] == ["oom", "ok", "left out", "left out"]
     assert [row["case"]["micro_batch"] for row in rows_of_file] == [1, 2, 1, 2]
     assert "4 rows, about 100 s" in capsys.readouterr().out
+
+
+def test_the_rows_asked_for_by_default_fit_their_budget() -> None:
+    options = gpu_step.options_of([])
+    cases = gpu_step.cases_of(options)
+    assert len({case.name for case in cases}) == len(cases) == 12
+    assert sum(map(gpu_step.expected_s, cases)) <= options.budget_s == 300.0
+    # Of a row's seconds its steps are a fraction: the longest is the one of most tokens that runs its layers again.
+    asking = Asking(root=gpu_step.ROOT, cluster="h200", missing="modelled")
+    longest = next(case for case in cases if case.micro_batch == 4 and case.recompute and not case.compiled)
+    steps_s = (longest.warmup + longest.steps) * predicted(longest, 1, asking).step_s
+    assert 1.0 < steps_s < gpu_step.expected_s(longest) / 2
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:

@@ -28,6 +28,7 @@ from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
 from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
 from benchmarks.accuracy_rows.row import read_rows  # noqa: E402
 from solver.price import STEP_PARTS  # noqa: E402
+from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.origin import Origin  # noqa: E402
 
@@ -38,6 +39,7 @@ COLUMNS = (
     "pred_step_s",
     "pred_mem_gib",
     "standard_error_s",
+    "carried_error_s",
     "interval_low_s",
     "interval_high_s",
     *(f"share_{name}" for name in ORIGINS),
@@ -80,6 +82,7 @@ def as_cells(one: Prediction) -> dict[str, str]:
     cells["pred_step_s"] = f"{one.step_s:.15g}"
     cells["pred_mem_gib"] = f"{one.memory_gib:.15g}"
     cells["standard_error_s"] = f"{answer.standard_error_s:.15g}"
+    cells["carried_error_s"] = f"{answer.errors_s.get(CARRIED, 0.0):.15g}"
     bounds = interval(one)
     if bounds is not None:
         cells["interval_low_s"], cells["interval_high_s"] = (f"{bound:.15g}" for bound in bounds)

@@ -26,7 +26,7 @@ from benchmarks.accuracy_rows.job import asked_job  # noqa: E402
 from benchmarks.accuracy_rows.measured import measured_step_s  # noqa: E402
 from benchmarks.accuracy_rows.notes import notes_of  # noqa: E402
 from benchmarks.accuracy_rows.row import Row, RowError, read_rows  # noqa: E402
-from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, causes  # noqa: E402
+from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, causes  # noqa: E402
 from solver.price import STEP_PARTS  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
 from spec.errors import UserError  # noqa: E402
@@ -74,8 +74,13 @@ def read_told(measurements: Sequence[Path], predictions: Path) -> dict[str, Told
 def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
     """A row's share of each of NAMES, from its line of the predictions file."""
     parts = {name: floats(float(line[f"part_{name}"])) for name in STEP_PARTS}
-    error = floats(float(line["standard_error_s"]) / float(line["pred_step_s"]))
-    shares = causes(parts, error, narrow=narrow(row))
+    errors = Errors(
+        **{
+            name: floats(float(line[column]) / float(line["pred_step_s"]))
+            for name, column in (("all_s", "standard_error_s"), ("carried_s", "carried_error_s"))
+        }
+    )
+    shares = causes(parts, errors, narrow=narrow(row))
     missing = {word for word in line["missing"].split("; ") if word and word != Gap.UNEVEN_BATCH.value}
     return [*(float(shares[cause][0]) for cause in WIDTHS), float(np.sqrt(len(missing)))]
 

@@ -158,6 +158,7 @@ def _share(pricer: Pricer, op: Op, layout: Layout) -> Share:
         seconds=timed.seconds,
         relative_std=timed.relative_std,
         origin=timed.origin,
+        carried_std=timed.carried_std,
     )
 
 
@@ -177,6 +178,7 @@ def _hidden(
             seconds=share.seconds * fraction,
             relative_std=share.relative_std,
             origin=share.origin,
+            carried_std=share.carried_std,
         )
         for share in shares
     ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.recompute.layers import Recompute
 from solver.answer.answer import Answer, answer_of
-from solver.answer.interval import calibrated_interval, causes, interval_of, relative_std
+from solver.answer.interval import Errors, calibrated_interval, causes, interval_of, relative_std
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
 from solver.contest import Contest, Entrants, costs
@@ -24,6 +24,7 @@ from solver.refinements.dealt_anew import dealt_anew
 from solver.refinements.eased import eased
 from solver.refinements.entering import chosen, entered, laid_out
 from solver.refinements.tight import Fallen
+from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray, ints
 from spec.errors import NoFeasiblePlanError
 
@@ -197,7 +198,9 @@ def interval_s(question: Question, cost: StepCost) -> tuple[FloatArray, FloatArr
     if question.calibration:
         return calibrated_interval(cost.step_s, question.calibration.residual_std)
     narrow = question.job.precision.linear != question.job.precision.compute
-    return interval_of(cost.step_s, relative_std(causes(cost.parts, cost.standard_error_s, narrow=narrow)))
+    carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
+    errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)
+    return interval_of(cost.step_s, relative_std(causes(cost.parts, errors, narrow=narrow)))
 
 
 def _answered(question: Question, contest: Contest, found: Found) -> SearchResult:

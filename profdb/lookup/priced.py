@@ -1,15 +1,21 @@
 """The answer of every look-up: seconds, their relative standard error, and where they come from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from spec.arrays import FloatArray, IntArray
+
+NOTHING_CARRIED: FloatArray = np.zeros(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
     """``seconds``, ``relative_std`` (standard error / seconds) and ``origin`` (spec.origin.Origin
-    values), each a 1-D array of the length asked for."""
+    values), each a 1-D array of the length asked for. ``carried_std``: what a constant that was measured on another GPU or
+    shape adds to the error; all that rest on it err together."""
 
     seconds: FloatArray
     relative_std: FloatArray
     origin: IntArray
+    carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)

@@ -25,7 +25,7 @@ from spec.origin import Origin
 ALIGNMENT_BYTES = 16
 
 RELATIVE_STD = 0.25
-"""Assumption: what one measured kernel of one GPU tells of other shapes and GPUs."""
+"""Assumption: what one measured kernel of one GPU tells of other shapes and GPUs. Carried: all such products err by it together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,7 @@ def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: Priced, measured: Measur
     slow = bools(slow & (least_s > aligned.seconds))
     return Priced(
         seconds=np.where(slow, least_s, aligned.seconds),
-        relative_std=np.where(slow, np.maximum(RELATIVE_STD, aligned.relative_std), aligned.relative_std),
+        relative_std=np.where(slow, 0.0, aligned.relative_std),
         origin=np.where(slow, int(Origin.MODELLED), aligned.origin),
+        carried_std=np.where(slow, RELATIVE_STD, 0.0),
     )

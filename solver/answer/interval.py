@@ -5,6 +5,7 @@ made of it alone. Causes are independent. What no formula holds only adds time, 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from spec.arrays import FloatArray
 # Half of an 80 % interval of a normal distribution, in standard deviations.
 EIGHTY_PERCENT = 1.2816
 # Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also chooses them without each
-# dataset and scores it). curves: of the standard error that the curves tell; formulas: of every step.
+# dataset and scores it). curves: of the standard error that the curves tell; formulas: of every step. carried is not chosen:
+# a constant's stated error (profdb.lookup.unaligned_products) is that of all that rests on it.
 WIDTHS: dict[str, float] = {
     "curves": 0.5,
+    "carried": 1.0,
     "formulas": 0.035,
     "network": 0.35,
     "experts": 0.1,
@@ -32,19 +35,28 @@ EXPERTS = ("grouped_gemm", "ep_comm")
 PRODUCTS = ("gemm", "grouped_gemm")
 
 
-def causes(
-    parts: Mapping[str, FloatArray], standard_error_s: FloatArray, *, narrow: bool
-) -> dict[str, FloatArray]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Standard error of each step in seconds: all of it, and of that what constants carried from another GPU or shape bring in."""
+
+    all_s: FloatArray
+    carried_s: FloatArray
+
+
+def causes(parts: Mapping[str, FloatArray], errors: Errors, *, narrow: bool) -> dict[str, FloatArray]:
     """Shares of the step by cause, keys of WIDTHS, from its ``parts`` in seconds: what waits for a network, experts and their
-    exchange, products in ``narrow`` formats, the host, attention, waiting in a pipeline; "curves" is the curves' own relative error."""
-    step_s = sum(parts.values(), start=np.zeros_like(standard_error_s))
+    exchange, products in ``narrow`` formats, the host, attention, waiting in a pipeline; "curves" is the curves' own relative
+    error, "carried" that of constants."""
+    step_s = sum(parts.values(), start=np.zeros_like(errors.all_s))
+    curves_s = np.sqrt(np.maximum(errors.all_s**2 - errors.carried_s**2, 0.0))
 
     def share(*names: str) -> FloatArray:
         part_s = sum((parts[name] for name in names), start=np.zeros_like(step_s))
         return np.divide(part_s, step_s, out=np.zeros_like(step_s), where=step_s > 0)
 
     return {
-        "curves": np.divide(standard_error_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
+        "curves": np.divide(curves_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
+        "carried": np.divide(errors.carried_s, step_s, out=np.zeros_like(step_s), where=step_s > 0),
         "formulas": np.ones_like(step_s),
         "network": share(*NETWORK),
         "experts": share(*EXPERTS),

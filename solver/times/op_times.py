@@ -26,7 +26,7 @@ from profdb.lookup.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copie
 from profdb.lookup.layer_sum import LayerSum, layer_sum
 from profdb.lookup.op_queries import attention_query, own_s
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import NOTHING_CARRIED, Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
 from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_price, published, slowdown
@@ -58,6 +58,7 @@ class TimedOp:
     seconds: FloatArray
     relative_std: FloatArray
     origin: IntArray
+    carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
     crosses: BoolArray = field(default_factory=lambda: INSIDE)
     losses: Losses | None = None
 
@@ -140,6 +141,7 @@ class Pricer:
             seconds=of_rows(priced.seconds, rows) * op.repeat * slower,
             relative_std=of_rows(priced.relative_std, rows),
             origin=of_rows(priced.origin, rows),
+            carried_std=of_rows(priced.carried_std, rows),
             crosses=self._crosses(op, layout),
             losses=self.losses(op, layout),
         )

@@ -109,6 +109,7 @@ def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list
             seconds=waits[index] if index in waits else timed.seconds * left[timed.op.lane],
             relative_std=timed.relative_std,
             origin=timed.origin,
+            carried_std=timed.carried_std,
         )
         for index, timed in enumerate(pass_ops)
     ]

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ops.op import Axis
+from profdb.lookup.priced import NOTHING_CARRIED
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
+
+CARRIED = "carried"
+"""The family of constants carried from another GPU or shape: whatever rests on them errs together."""
 
 PARTS: tuple[str, ...] = (
     "gemm",
@@ -93,13 +97,14 @@ class SumByPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Seconds of one part, from one curve family, with the origin of each row."""
+    """Seconds of one part, from one curve family, with the origin of each row; ``carried_std`` beside the family's own error."""
 
     part: str
     family: str
     seconds: FloatArray
     relative_std: FloatArray
     origin: IntArray
+    carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
 
 
 def sum_by_part(shares: Iterable[Share], length: int) -> SumByPart:
@@ -111,6 +116,8 @@ def sum_by_part(shares: Iterable[Share], length: int) -> SumByPart:
     for share in shares:
         parts[share.part] = parts.get(share.part, zero) + share.seconds
         errors[share.family] = errors.get(share.family, zero) + share.seconds * share.relative_std
+        if share.carried_std.any():
+            errors[CARRIED] = errors.get(CARRIED, zero) + share.seconds * share.carried_std
         for code, seconds in _by_origin(share):
             origins[code] = origins.get(code, zero) + seconds
     return SumByPart(parts=parts, origins=origins, std_s=errors, length=length)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.interval_widths import EIGHTY_PERCENT, NAMES, TOLD, Told, bounds, chosen_by, main, read_told
-from solver.answer.interval import UNPRICED, WIDTHS, causes, interval_of, relative_std
+from solver.answer.interval import UNPRICED, WIDTHS, Errors, causes, interval_of, relative_std
 from solver.price import STEP_PARTS
 from spec.arrays import floats
 from tests.benchmarks.made_up_rows import row
@@ -25,7 +25,8 @@ def made_up(seed: int, share: float) -> Told:
 def test_bounds_are_those_of_the_solver() -> None:
     parts = {name: floats(0.1 if name in ("tp_comm", "host") else 0.0) for name in STEP_PARTS}
     parts["gemm"] = floats(0.8)
-    shares = causes(parts, floats(0.06), narrow=False)
+    errors = Errors(all_s=floats(0.06), carried_s=floats(0.02))
+    shares = causes(parts, errors, narrow=False)
     told = Told(ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]]))
     low, high = bounds(told, np.append(TOLD, UNPRICED))
     own = interval_of(floats(1.0), relative_std(shares))
@@ -52,6 +53,7 @@ def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
         "row_id": cells["row_id"],
         "pred_step_s": "1.9",
         "standard_error_s": "0.19",
+        "carried_error_s": "0.0",
         "part_tp_comm": "0.5",
         "part_gemm": "0.5",
         "missing": "attention sinks; a smaller last micro-batch (interpolated)",

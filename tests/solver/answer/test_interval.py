@@ -13,6 +13,7 @@ from solver.answer.interval import (
     NETWORK,
     UNPRICED,
     WIDTHS,
+    Errors,
     calibrated_interval,
     causes,
     interval_of,
@@ -26,8 +27,9 @@ def parts(**seconds: float) -> dict[str, FloatArray]:
     return {name: floats(seconds.get(name, 0.0)) for name in STEP_PARTS}
 
 
-def std_of(*, error: float = 0.0, narrow: bool = False, **seconds: float) -> float:
-    return float(relative_std(causes(parts(**seconds), floats(error), narrow=narrow))[0])
+def std_of(*, error: float = 0.0, carried: float = 0.0, narrow: bool = False, **seconds: float) -> float:
+    errors = Errors(all_s=floats(error), carried_s=floats(carried))
+    return float(relative_std(causes(parts(**seconds), errors, narrow=narrow))[0])
 
 
 @given(st.floats(1e-6, 1e6), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
@@ -48,6 +50,14 @@ def test_a_step_of_products_errs_by_curves_and_formulas() -> None:
     assert std_of(gemm=3.0) == pytest.approx(WIDTHS["formulas"])
     assert std_of(gemm=2.0, memory_bound=1.0, error=0.3) == pytest.approx(
         np.hypot(WIDTHS["formulas"], 0.1 * WIDTHS["curves"])
+    )
+
+
+def test_the_error_of_a_carried_constant_counts_whole_and_not_twice() -> None:
+    """A third of the step rests on a constant that may be off by 30 %: 10 % beside what curves and formulas tell."""
+    of_curves = 0.05 * WIDTHS["curves"]
+    assert std_of(gemm=3.0, error=3.0 * np.hypot(0.05, 0.1), carried=0.3) == pytest.approx(
+        np.sqrt(WIDTHS["formulas"] ** 2 + of_curves**2 + 0.1**2)
     )
 
 
@@ -97,7 +107,7 @@ def test_eight_draws_in_ten_lie_inside() -> None:
 def test_the_widths_are_those_that_the_formulas_page_states() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "formulas.md").read_text(encoding="utf-8")
     said = re.findall(
-        r"^\| (\w+) \| [^|]+ \| (0\.\d+) \|$", page.split("## Interval and calibration")[1], re.M
+        r"^\| (\w+) \| [^|]+ \| (\d\.\d+) \|$", page.split("## Interval and calibration")[1], re.M
     )
     assert {name: float(width) for name, width in said} == WIDTHS
     assert f"`u` = {UNPRICED} is what nobody" in page

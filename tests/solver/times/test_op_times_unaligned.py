@@ -6,13 +6,20 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import BatchedGemm
+from ops.recompute.layers import Recompute
 from ops.roles import Role
+from profdb.lookup.unaligned_products import RELATIVE_STD
+from solver.answer.answer import Answer
+from solver.plans.plan_table import Plan, PlanTable
+from solver.search import price_plan
 from solver.times.op_times import Pricer
+from solver.times.slowest_gpu import slowest_of
+from spec.cluster.cluster import GpuSpec
 from spec.cluster.reader import read_cluster
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.flat_book import FLOPS, FlatBook
-from tests.solver.questions import ROOT, small_model
+from tests.solver.questions import ROOT, question, small_model
 
 H100 = read_cluster("h100-sxm", root=ROOT)
 
@@ -32,3 +39,30 @@ def test_a_vocabulary_padded_to_tp_alone_makes_the_head_slow(preset: str, words:
         # 100 TFLOP/s of the flat book against 358 FLOPs a clock and multiprocessor
         slowed = FLOPS / (358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz)
         assert told == pytest.approx(slowed if slow else 1.0, rel=1e-3)
+
+
+def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it() -> None:
+    """The stage with the head sets the pace of four: 25 % of what its three slow products take, and of what waits for them."""
+    plan = Plan(strategy="mtp", preset="nanotron", recompute=Recompute.NONE, pp=4, num_micro=64)
+    asked = question(
+        model=replace(small_model(), vocab=50257),
+        world_size=plan.world_size,
+        sequences=plan.num_micro,
+        preset=PRESETS["nanotron"],
+    )
+
+    def answered(gpu: GpuSpec) -> Answer:
+        pricer = replace(asked.pricer, gpu=replace(gpu, training_rate_ratio=1.0))
+        return price_plan(replace(asked, pricer=pricer), PlanTable.of(plan))[0]
+
+    slow = answered(H100.gpu)
+    assert slow.slowest.head
+    head_flops = 3 * 2 * 1024 * 512 * 50257
+    rate = 358 * H100.gpu.num_sms * H100.gpu.boost_clock_hz
+    carried = RELATIVE_STD * head_flops / rate * plan.num_micro * slowest_of(plan.world_size)
+    waiting = slow.parts_s["bubble"] + slow.parts_s["pp_comm"]
+    assert slow.errors_s["carried"] == pytest.approx(
+        carried * slow.step_s / (slow.step_s - waiting), rel=1e-3
+    )
+    anywhere = answered(replace(H100.gpu, architecture=replace(H100.gpu.architecture, unaligned=None)))
+    assert "carried" not in anywhere.errors_s

@@ -9,7 +9,7 @@ around them.
 
 "nanotron": its LlamaDecoderLayer (67c5ebb, models/llama.py) in the same way, forward and backward on a CPU with a process
 group that moves nothing and flash-attn's kernels left out (torch 2.1): 124 calls at tp 1 and 158 to 168 with
-the ten collectives of tp, which split products too; dealt to its modules by what each takes of a forward in a second
+the ten collectives of tp, which split products too: four each, to which NCCL_CALLS come; dealt to its modules by what each takes of a forward in a second
 run, whose total swung from 74 to 154 on a busy machine. Not run by a script of this project.
 """
 
@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 
 from ops.roles import Role
 
+# Assumption: a collective takes two calls: events, streams and NCCL's own enqueueing beside the dispatch.
+NCCL_CALLS = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCalls:
     """Calls of a linear, of an attention kernel, of an exchange over ep, of reading how many tokens each expert
     gets, and of what else is a module, by its role; no other kernel is one. ``first_launch`` is 1 where no call
-    holds an operation's first launch. Assumption: a ``collective`` takes two calls: events, streams and NCCL's own
-    enqueueing beside the dispatch."""
+    holds an operation's first launch. ``collective``: what its Python takes, and NCCL_CALLS."""
 
     linear: float = 0.0
     attention: float = 0.0
@@ -31,7 +33,7 @@ class ModuleCalls:
     token_counts: float = 0.0
     by_role: dict[Role, float] = field(default_factory=dict)
     first_launch: float = 0.0
-    collective: float = 2.0
+    collective: float = NCCL_CALLS
 
 
 # Triton 2 as PyTorch 2.1 and 2.2 ship it takes 62 us to launch a kernel of many parameters (triton-lang/triton pull
@@ -84,7 +86,7 @@ CALLS: dict[str, ModuleCalls] = {
             Role.ACTIVATION: 6.2,
             Role.RESIDUAL: 2.2,
         },
-        collective=4.0,
+        collective=4.0 + NCCL_CALLS,
     ),
     "compiled": ModuleCalls(first_launch=1.0),
 }

@@ -88,9 +88,10 @@ def measure(case: Case, bench: Bench, taken: str) -> Sample:
             reading = second
         reading.notes[AGAIN] = CLOCK
     if not outcome.ok:
-        reading.notes["reason"] = outcome.reason
         if not outcome.device_lost:
-            world.device.release_memory()
+            freed = attempt(world, case, world.device.release_memory)
+            outcome = freed if freed.device_lost else outcome
+        reading.notes["reason"] = outcome.reason
     sample = Sample(
         case=reading.case,
         trials_s=tuple(reading.trials_s),
@@ -108,8 +109,12 @@ def read(reading: Reading, bench: Bench) -> Outcome:
     """Launch, warm up and time; the trials are kept only when every rank came through."""
     world, case = bench.world, reading.case
     held: list[Launched] = []
-    world.device.leave_room()
-    outcome = attempt(world, case, lambda: held.append(bench.launcher.launch(case)))
+
+    def prepare() -> None:
+        world.device.leave_room()
+        held.append(bench.launcher.launch(case))
+
+    outcome = attempt(world, case, prepare)
     if not outcome.ok:
         return outcome
     launched = held.pop()

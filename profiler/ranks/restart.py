@@ -27,8 +27,9 @@ def spent_before_s(environ: Mapping[str, str]) -> float:
 
 def start_again(spent_s: float) -> NoReturn:
     """The same command line anew, with no trace of the device error: exec drops its context on the GPU, whose
-    files the driver marks to be closed. The rank and its place in the world are the environment's and stay."""
+    files the driver marks to be closed. The rank and its place in the world are the environment's and stay;
+    ``sys.orig_argv`` holds what the interpreter itself was given (-m, -u), which ``sys.argv`` lacks."""
     sys.stdout.flush()
     sys.stderr.flush()
     more = {COUNT: str(restarts(os.environ) + 1), SPENT: f"{spent_s:.3f}"}
-    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **more})
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **more})

@@ -5,10 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from profdb.cases import Case, GemmCase
+from profdb.cases import GemmCase
+from profiler.attempt import DeviceLostError, attempt
 from profiler.benchmarks.launched import UnsupportedCaseError
+from profiler.device import Device
 from profiler.measurement import measure
-from tests.profiler.fakes import fake_bench
+from profiler.ranks.world import World
+from tests.profiler.fakes import fake_bench, single_world
 
 
 class TritonError(Exception):
@@ -61,8 +64,49 @@ def test_whatever_a_case_raises_is_its_result(problem: Exception, status: str, p
     assert said in str(sample.launched["reason"])
 
 
-def raising(problem: BaseException) -> Callable[[Case], None]:
-    def refuse(_: Case) -> None:
+@pytest.mark.parametrize(
+    ("of_others", "status", "lost"),
+    [
+        (["ok", "ok"], "ok", False),
+        (["failed ValueError: no luck", "ok"], "failed", False),
+        (["failed ValueError: no luck", "oom CUDA out of memory"], "oom", False),
+        (["oom CUDA out of memory", "lost AcceleratorError: misaligned address"], "failed", True),
+    ],
+)
+def test_what_any_rank_meets_is_the_outcome_on_all(
+    of_others: list[str], status: str, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a rank that came through itself: a lost device before a full one before a refusal."""
+    monkeypatch.setattr(World, "gather", lambda _, word: [word, *of_others])
+    outcome = attempt(single_world(), GemmCase(m=8, k=8, n=8), lambda: None)
+    assert (outcome.status, outcome.device_lost, outcome.ok) == (status, lost, status == "ok")
+    assert not outcome.reason or f" {outcome.reason}" in "".join(of_others)
+
+
+def test_memory_that_cannot_be_freed_is_a_result_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that a kernel left behind comes up in whatever asks the device next: here in freeing its cache."""
+    bench = fake_bench()
+    bench.launcher.before = raising(torch.OutOfMemoryError("CUDA out of memory."))  # type: ignore[attr-defined]
+    broken = raising(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    monkeypatch.setattr(Device, "release_memory", broken)
+    case = GemmCase(m=8, k=8, n=8)
+    assert measure(case, bench, "").status == "oom"
+    answers = iter([True, False])
+    monkeypatch.setattr(Device, "answers", lambda _: next(answers))
+    with pytest.raises(DeviceLostError, match="illegal memory access") as lost:
+        measure(case, bench, "")
+    assert (lost.value.sample.case, lost.value.sample.status) == (case, "failed")
+
+
+def test_room_that_cannot_be_left_is_a_result_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = fake_bench()
+    monkeypatch.setattr(Device, "leave_room", raising(RuntimeError("CUDA error: unknown error")))
+    sample = measure(GemmCase(m=8, k=8, n=8), bench, "")
+    assert (sample.status, bench.launcher.launched) == ("failed", [])  # type: ignore[attr-defined]
+
+
+def raising(problem: BaseException) -> Callable[[object], None]:
+    def refuse(_: object) -> None:
         raise problem
 
     return refuse

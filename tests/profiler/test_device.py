@@ -1,5 +1,7 @@
 """Which GPU a rank takes."""
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,3 +83,52 @@ def test_what_nobody_uses_is_given_back_before_others_need_it(
     Device(kind="cuda").leave_room()
     Device(kind="cpu").leave_room()
     assert len(calls) == emptied
+
+
+def test_a_cache_is_emptied_of_what_only_cycles_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph of a backward refers to itself: its tensors go with Python's own collection, not before."""
+
+    class Tensors:
+        def __init__(self) -> None:
+            self.itself = self
+
+    held = weakref.ref(Tensors())
+    there: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: there.append(held() is not None))
+    gc.disable()
+    try:
+        Device(kind="cpu").release_memory()
+        assert (held() is not None, there) == (True, [])
+        Device(kind="cuda").release_memory()
+    finally:
+        gc.enable()
+    assert there == [False]
+
+
+@pytest.mark.parametrize(
+    ("sum_is", "problem", "answers"),
+    [
+        (1.0, None, True),
+        (0.0, None, False),
+        (1.0, RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (1.0, torch.AcceleratorError("CUDA error: device-side assert triggered"), False),
+    ],
+)
+@pytest.mark.parametrize("at", ["synchronize", "ones"])
+def test_a_device_answers_when_it_has_finished_and_can_still_count(
+    at: str, sum_is: float, problem: Exception | None, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def synchronize(_: int) -> None:
+        if problem and at == "synchronize":
+            raise problem
+
+    def ones(count: int, device: torch.device) -> torch.Tensor:
+        assert (count, device) == (1, torch.device("cuda", 3))
+        if problem and at == "ones":
+            raise problem
+        return torch.full((1,), sum_is)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch, "ones", ones)
+    assert Device(kind="cuda", index=3).answers() is answers
+    assert Device(kind="cpu").answers()

@@ -1,6 +1,7 @@
 """Watches of ranks that share one store in this process."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -89,3 +90,35 @@ def test_a_beat_is_read_as_written() -> None:
 
 def test_who_has_done_least_is_behind() -> None:
     assert fewest_steps({0: Beat(1, 5), 1: Beat(1, 4), 2: Beat(9, 4)}) == [1, 2]
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_rank_that_stands_still_ends_the_run_before_the_timeout(
+    late: int, store: dist.Store, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody asks: rank 1's own watch says who is behind, in which case, and what is kept, and ends its process."""
+    monkeypatch.setattr(watching, "LISTEN_S", 0.4)
+    ended = threading.Event()
+    statuses: list[int] = []
+
+    def ends(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    watches = [watch(store, rank) for rank in range(3)]
+    watches[1].ends, watches[1].timeout_s = ends, 0.8
+    for rank, one in enumerate(watches):
+        one.doing = "linear(m=8)"
+        if rank != late:
+            one.step("all_reduce(8 ranks)")
+            one.kept = "212 samples of this run are kept, go on with --resume"
+    began = time.monotonic()
+    beating(*watches)
+    assert ended.wait(10.0)
+    assert time.monotonic() - began < 5.0
+    assert statuses == [2]
+    assert capfd.readouterr().err == (
+        f"error: rank {late} behind the others in linear(m=8); 212 samples of this run are kept, go on with --resume\n"
+    )
+    for one in watches:
+        one.stop()

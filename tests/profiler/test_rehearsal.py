@@ -1,5 +1,6 @@
 """Before a sweep: what it would measure, and one case of every kind."""
 
+import re
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import asdict, replace
@@ -8,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import (
+    AttentionCase,
+    Case,
     CollectiveCase,
     ExpertExchangeCase,
     GemmCase,
+    GroupedGemmCase,
     HostCase,
     HostCopyCase,
     LayerCase,
     MemoryBoundCase,
+    OptimizerCase,
     OverlapCase,
     SustainedCase,
     WarmKernelCase,
@@ -22,14 +27,19 @@ from profdb.cases import (
 from profdb.lookup.layer_parts import parts_of_layer
 from profdb.modelled.book import ModelledBook
 from profdb.modelled.profile import modelled_seconds
+from profiler import rehearsal
 from profiler.cases.planned import most_informative_first
 from profiler.cases.smoke import kind_of, smoke_cases
-from profiler.cases.sweep_plan import SweepPlan, gpu_compute, largest_array_bytes, plan_tiers
+from profiler.cases.sweep_plan import SweepPlan, gpu_compute, largest_array_bytes, plan_cases, plan_tiers
 from profiler.dry_run import UNKNOWN_S, calls_s, dry_run_lines, expected_s, launches_s
+from profiler.profiling_run import RunOptions, RunReport, run_profiling
+from profiler.ranks.rank_layout import RankLayout
+from profiler.rehearsal import SHORT, smoke
 from profiler.step_parts.expected import step_parts_s
 from profiler.timing import TrialPlan
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
+from tests.profiler.fakes import FakeClock, FakeLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_CASES = most_informative_first(gpu_compute())
@@ -48,14 +58,90 @@ def test_every_kind_is_smoked_once_by_its_smallest_case() -> None:
     assert names[0] == names[1]
 
 
+KINDS: dict[type, tuple[str, ...]] = {
+    GemmCase: ("layout", "dtype_in", "dtype_out", "scale_recipe", "bias"),
+    GroupedGemmCase: ("layout", "dtype_in", "scale_recipe", "spread"),
+    AttentionCase: ("kernel", "direction", "mask", "dtype", "qk_dim", "v_dim"),
+    MemoryBoundCase: ("kernel", "direction", "dtype"),
+    WarmKernelCase: ("kernel", "direction", "dtype"),
+    OptimizerCase: ("kernel", "parameter_dtype", "gradient_dtype"),
+    CollectiveCase: ("collective", "intra", "inter", "dtype"),
+    OverlapCase: ("collective", "intra", "inter", "dtype"),
+    ExpertExchangeCase: ("kernel", "direction", "intra", "inter"),
+    LayerCase: ("mode", "dtype"),
+    HostCopyCase: ("direction",),
+    HostCase: ("kind",),
+}
+"""What chooses the code that runs. Beside these: products alone or in batches, heads that share keys, and which side of an
+overlap is at work."""
+
+
+def code_run(case: Case) -> Hashable:
+    beside: Hashable = None
+    if isinstance(case, GemmCase):
+        beside = case.batch > 1
+    elif isinstance(case, AttentionCase):
+        beside = case.heads != case.kv_heads
+    elif isinstance(case, OverlapCase):
+        beside = (case.products > 0, case.collectives > 0)
+    return (type(case), *(str(getattr(case, name)) for name in KINDS[type(case)]), beside)
+
+
+def test_a_smoke_test_runs_every_piece_of_code_that_a_sweep_runs() -> None:
+    """On two nodes of two, in a minute by the sheet: the compiler's time, not the launches'."""
+    cases = plan_cases(SweepPlan(device_kind="cuda", domain_ranks=2, domains=2, node_ranks=2))
+    smoked = smoke_cases(cases)
+    asked = {code_run(case) for case in cases if not isinstance(case, SustainedCase)}
+    assert {code_run(case) for case in smoked} == asked
+    assert {kind for kind, *_ in asked} == set(KINDS)
+    seconds = expected_s(smoked, read_cluster("h200", root=ROOT), SHORT)
+    assert 40.0 < seconds.sum() < 90.0
+
+
+def test_a_smoke_test_says_what_does_not_run_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own folder goes with it, and the output that was asked for is not touched."""
+    launched: list[Case] = []
+    folders: list[Path] = []
+
+    def before(case: Case) -> None:
+        launched.append(case)
+        if isinstance(case, HostCase) and case.kind == "call":
+            raise NotImplementedError("no such luck")
+
+    def fake_run(options: RunOptions, layout: RankLayout) -> RunReport | None:
+        folders.append(options.output.parent)
+        return run_profiling(options, layout, lambda _: FakeLauncher(clock=FakeClock(), before=before))
+
+    monkeypatch.setattr(rehearsal, "run_profiling", fake_run)
+    monkeypatch.setattr("profiler.sweep.noisiest_first", lambda samples: [])
+    options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu", only=("host", "optimizer"))
+    lines = smoke(options, RankLayout())
+    kinds = {code_run(case) for case in launched}
+    assert len(kinds) == len(launched) > 4
+    assert re.fullmatch(rf"{len(launched) - 1} of {len(launched)} kinds of kernel ran in [0-9.]+ s", lines[0])
+    assert lines[1:] == ["  failed: host(kind=call): NotImplementedError: no such luck"]
+    assert not any(folder.exists() for folder in folders)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_dry_run_counts_every_case_and_adds_up() -> None:
     plans = plan_tiers(SweepPlan(device_kind="cuda", domain_ranks=2))
     sheet = read_cluster("h200", root=ROOT)
     lines = dry_run_lines(plans, sheet, TrialPlan())
-    counts = [int(line.split()[2]) for line in lines[:-1]]
-    assert sum(counts) == len(plans) == int(lines[-1].split()[0])
+    tiers = Counter(plan.tier for plan in plans)
+    said = [
+        re.match(r"tier (\d+): (\d+) cases, about (\d+) s, (\d+) s with those before: ", line)
+        for line in lines[:-1]
+    ]
+    assert {int(line[1]): int(line[2]) for line in said if line} == tiers
+    assert [line[1] for line in said if line] == ["0", "1", "2", "3"]
     seconds = expected_s([plan.case for plan in plans], sheet, TrialPlan())
-    assert lines[-1].endswith(f"about {seconds.sum() / 60:.1f} minutes")
+    assert lines[-1] == f"{len(plans)} cases, about {seconds.sum() / 60:.1f} minutes"
+    first = sum(second for second, plan in zip(seconds, plans, strict=True) if plan.tier == 0)
+    assert next(line[3] for line in said if line) == f"{first:.0f}"
+    assert [line[4] for line in said if line][-1] == f"{seconds.sum():.0f}"
     # a call of 10 ms: three to warm up, one more, then as many trials as 0.15 s hold
     assert launches_s(0.01, TrialPlan()) == pytest.approx(0.01 * (3 + 1 + 15))
 

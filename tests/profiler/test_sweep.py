@@ -250,6 +250,21 @@ def test_a_budget_keeps_time_for_fits_and_pictures() -> None:
     assert Budget(seconds=4.0, started=time.monotonic() - 2.1).spent(10**6)
 
 
+@pytest.mark.parametrize(
+    ("before_s", "spent_before", "launched"), [(0.0, "", 1), (95.0, "", 0), (0.0, "95", 0)]
+)
+def test_a_budget_counts_from_the_programs_start_and_on_through_restarts(
+    before_s: float, spent_before: str, launched: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROFILER_SPENT_S", spent_before)
+    launcher = FakeLauncher(clock=FakeClock())
+    began = time.monotonic() - before_s
+    options = RunOptions(output=tmp_path / "data.pt", root=ROOT, device="cpu", budget_s=100.0, began=began)
+    report = run_in(single_world(), options, [HostCase(kind="launch")], launcher)
+    assert report is not None
+    assert (len(launcher.launched), report.sweep.left) == (launched, 1 - launched)
+
+
 def test_a_call_of_two_operations_is_timed_by_the_operation() -> None:
     bench = fake_bench()
     inner = bench.launcher

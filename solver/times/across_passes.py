@@ -113,7 +113,8 @@ def _halves(timed_pass: TimedPass, phase: Phase) -> Halves | None:
         none = np.zeros_like(timed[first].seconds)
         return Computed(
             seconds=none + np.sum([seconds for _, seconds in chosen], axis=0),
-            products_s=none + np.sum([seconds for one, seconds in chosen if one.part in PRODUCTS], axis=0),
+            products_s=none
+            + np.sum([seconds * one.twice for one, seconds in chosen if one.part in PRODUCTS], axis=0),
         )
 
     return Halves(

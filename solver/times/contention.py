@@ -3,8 +3,9 @@
 NCCL runs one thread block a channel (NCCL documentation, NCCL_MAX_CTAS), each on a multiprocessor that it shares with no
 other kernel (NVIDIA/nccl issue 689). What computes meanwhile has the others. Kernels with a thread block a tile lose
 that share. Persistent ones that deal their tiles to as many thread blocks as there are multiprocessors before they start
-run their last blocks after the first ones: a second wave, so they take twice as long (PyTorch issue 143988, FSDP on
-H100; pull request 144974; NVIDIA CUTLASS, Blackwell Cluster Launch Control, "static scheduler").
+run their last blocks after the first ones: a second wave, so those of many tiles take twice as long (PyTorch issue
+143988, FSDP on H100; pull request 144974; NVIDIA CUTLASS, Blackwell Cluster Launch Control, "static scheduler"), those
+of few less (``slowed``).
 
 Where what products and a collective lose to each other was measured (profdb.lookup.overlap_losses), that is taken for
 both; without such samples a collective loses nothing.
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.op import BatchedGemm, GroupedGemm
 from profdb.lookup.overlap_losses import Losses
-from spec.arrays import FloatArray
+from spec.arrays import FloatArray, IntArray, ceil_div, ints
 from spec.cluster.cluster import GpuSpec
 
 # Assumption: thread blocks of a collective, one figure for all; NCCL's channel count differs by GPU and links.
@@ -27,22 +29,36 @@ COLLECTIVE_BLOCKS = 20
 
 # Assumption: at most half of a GPU with few multiprocessors.
 MOST_SHARE = 0.5
-# Blocks that found no multiprocessor run after those that did.
+# Blocks that found no multiprocessor run after those that did: products of many tiles.
 SECOND_WAVE = 2.0
+# Assumption: rows and columns of the tile of a thread block, the largest that CUTLASS and cuBLAS ship for Hopper's 16-
+# and 8-bit products (CUTLASS, "Efficient GEMM in CUDA": two warp groups of 64 x 256); either way round.
+TILE = (128, 256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """``sm_share`` of the multiprocessors go to a collective; ``static_tiles`` as in ArchitectureSpec."""
+    """``sm_share`` of ``num_sms`` multiprocessors go to a collective; ``static_tiles`` as in ArchitectureSpec."""
 
     sm_share: float = 0.0
     static_tiles: bool = False
+    num_sms: int = 0
 
     @staticmethod
     def on(gpu: GpuSpec) -> "Contention":
         """On a GPU's multiprocessors."""
         share = min(COLLECTIVE_BLOCKS / gpu.num_sms, MOST_SHARE)
-        return Contention(sm_share=share, static_tiles=gpu.architecture.static_tiles)
+        return Contention(sm_share=share, static_tiles=gpu.architecture.static_tiles, num_sms=gpu.num_sms)
+
+    def twice(self, op: BatchedGemm | GroupedGemm) -> FloatArray:
+        """The share of a product's seconds that a second wave doubles, for every row; the rest loses no more than its
+        multiprocessors. 1 where products are not dealt out before they start, or the multiprocessors are not known."""
+        if not self.static_tiles or not self.num_sms:
+            return np.ones(1)
+        thinner = 1.0 / (1.0 - self.sm_share)
+        longer = slowed(tiles(op), self.num_sms, round(self.sm_share * self.num_sms))
+        share = np.clip((longer - thinner) / (SECOND_WAVE - thinner), 0.0, 1.0)
+        return np.asarray(share, dtype=np.float64)
 
     def loss(
         self,
@@ -52,8 +68,9 @@ class Contention:
         measured: Losses | None = None,
     ) -> FloatArray:
         """Of the time that a collective of so many thread ``blocks`` and computation run together, the share lost to
-        the computation, which takes ``compute_s`` alone, of which ``products_s`` matrix products. What products lose is
-        ``measured``, where it was; other kernels were not, and lose their multiprocessors."""
+        the computation, which takes ``compute_s`` alone, of which ``products_s`` matrix products (where a second wave is
+        counted, what it doubles of them). What products lose is ``measured``, where it was; other kernels were not, and
+        lose their multiprocessors."""
         products = products_share(compute_s, products_s)
         taken = np.minimum(self.sm_share * blocks / COLLECTIVE_BLOCKS, MOST_SHARE)
         thinner = 1.0 / (1.0 - taken)
@@ -61,6 +78,42 @@ class Contention:
         if measured is not None:
             longer = 1.0 / (1.0 - measured.compute)
         return np.asarray(1.0 - 1.0 / (products * longer + (1.0 - products) * thinner), dtype=np.float64)
+
+
+def tiles(op: BatchedGemm | GroupedGemm) -> IntArray:
+    """Tiles of one product of every row; experts' products run one by one (Transformer Engine,
+    multi_stream_cublas_gemm)."""
+    short, long = TILE
+    if isinstance(op, BatchedGemm):
+        m, n, batch = op.m, op.n, op.batch
+    else:
+        rows = ceil_div(op.m, np.maximum(op.groups, 1))
+        m, n = (op.n, op.k) if op.layout == "TN" else (rows, op.n)
+        batch = ints(1)
+    lying = ceil_div(m, short) * ceil_div(n, long)
+    standing = ceil_div(m, long) * ceil_div(n, short)
+    return ints(batch * np.minimum(lying, standing))
+
+
+def slowed(dealt: IntArray, sms: int, taken: int) -> FloatArray:
+    """Seconds of products of so many tiles ``dealt`` to ``sms`` multiprocessors of which ``taken``, 1 to half of them,
+    are another kernel's, over their seconds alone: between 1 and 2; 1 where there is no tile.
+
+    Of ``T = q S + r`` tiles over ``S`` multiprocessors ``r`` blocks have ``q + 1`` tiles, the others ``q``. Only ``S - D``
+    blocks start beside ``D`` of another kernel, the others where one has ended: with few tiles the last wave leaves them
+    room, with many they take as long again (NVIDIA, "Matrix Multiplication Background User's Guide", wave quantisation).
+    """
+    free = sms - taken
+    rounds, over = np.divmod(dealt, sms)
+    alone = rounds + (over > 0)
+    early = free - over  # Blocks of the first that end one tile before the others.
+    beside = np.where(
+        early < 0,
+        2 * rounds + 2,
+        np.where(early >= taken, np.maximum(alone, 2 * rounds), 2 * rounds + 1),
+    )
+    ratio = np.divide(beside, alone, out=np.ones(len(dealt)), where=alone > 0)
+    return np.asarray(ratio, dtype=np.float64)
 
 
 def products_share(compute_s: FloatArray, products_s: FloatArray) -> FloatArray:

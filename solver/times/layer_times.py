@@ -16,7 +16,7 @@ from solver.plans.plan_table import PlanTable
 from solver.times.across_passes import TimedPass, across_passes
 from solver.times.contention import averaged
 from solver.times.host_floor import host_shares
-from solver.times.op_times import COMPUTE_BOUND, PRODUCTS, Pricer, TimedOp
+from solver.times.op_times import COMPUTE_BOUND, Pricer, TimedOp
 from solver.times.overlap import exposed
 from solver.times.step_parts import Share, SumByPart, added, sum_by_part
 from spec.arrays import FloatArray, IntArray
@@ -62,21 +62,15 @@ class LayerTimes:
     """One micro-batch through one layer: waiting times forward and backward, the part of the
     backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does), what of
     both passes waits for the experts' exchange, in all its parts, and what that and products beside it lose to each other
-    (None where nobody measured it)."""
+    (None where nobody measured it). ``products_s``: matrix products of both passes, as TimedOp's."""
 
     forward: SumByPart
     backward: SumByPart
     weight_s: FloatArray
+    products_s: FloatArray
     forward_exchange: SumByPart
     backward_exchange: SumByPart
     exchange_losses: Losses | None = None
-
-    @property
-    def products_s(self) -> FloatArray:
-        """Matrix products of both passes."""
-        zero = np.zeros(self.forward.length)
-        both = [sums.parts.get(part, zero) for sums in (self.forward, self.backward) for part in PRODUCTS]
-        return np.asarray(np.sum(both, axis=0), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +179,8 @@ def layer_times(
         forward=tallies[0],
         backward=added(tallies[1:], len(layout)),
         weight_s=tallies[2].seconds if split else np.zeros(len(layout)),
+        products_s=np.sum([one.products_s for timed, _ in passes for one in timed], axis=0)
+        + np.zeros(len(layout)),
         forward_exchange=_exchange(passes[:1], len(layout)),
         backward_exchange=_exchange(passes[1:], len(layout)),
         exchange_losses=averaged(

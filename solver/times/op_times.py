@@ -37,20 +37,22 @@ from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exc
 from solver.times.expert_products import products_apart_s
 from solver.times.slowest_gpu import slowest_of
 from solver.times.step_parts import COMM_PART
-from spec.arrays import BoolArray, FloatArray, IntArray, bools, of_rows
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, floats, of_rows
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
 INSIDE = bools(np.zeros(1))
+WHOLE = floats(1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOp:
     """An operation with its time for N rows; ``part`` and ``family`` say where it is added, ``crosses`` where what is
     cut into pieces leaves the scale-up domain, over which nobody pipelines it; ``losses`` of a collective and products
-    beside it where they were measured."""
+    beside it where they were measured; ``twice`` the share of a product that a second wave doubles beside a collective
+    (solver.times.contention)."""
 
     op: Op
     part: str
@@ -61,6 +63,12 @@ class TimedOp:
     carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
     crosses: BoolArray = field(default_factory=lambda: INSIDE)
     losses: Losses | None = None
+    twice: FloatArray = field(default_factory=lambda: WHOLE)
+
+    @property
+    def products_s(self) -> FloatArray:
+        """Seconds of matrix products that lose a second wave, or what was measured, beside a collective."""
+        return self.seconds * self.twice * (self.part in PRODUCTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +152,14 @@ class Pricer:
             carried_std=of_rows(priced.carried_std, rows),
             crosses=self._crosses(op, layout),
             losses=self.losses(op, layout),
+            twice=self._twice(op),
         )
+
+    def _twice(self, op: Op) -> FloatArray:
+        """What products lose as they were measured holds for all alike."""
+        if self.overlap is not None or not isinstance(op, BatchedGemm | GroupedGemm):
+            return WHOLE
+        return self.contention.twice(op)
 
     def losses(self, op: Op, layout: Layout) -> Losses | None:
         """What a collective of NCCL and products beside it lose to each other, for every row of ``layout``; None where
@@ -280,12 +295,3 @@ class Pricer:
 PRODUCTS = ("gemm", "grouped_gemm")
 FROM_HOST = (Role.ACTIVATIONS_FROM_HOST, Role.PARAMETERS_FROM_HOST)
 COMPUTE_BOUND = (BatchedGemm, GroupedGemm, Attention)
-
-
-def nothing(rows: int) -> Priced:
-    """No time at all, which is a fact and not a guess."""
-    return Priced(
-        seconds=np.zeros(rows),
-        relative_std=np.zeros(rows),
-        origin=np.full(rows, int(Origin.DERIVED), dtype=np.int64),
-    )

@@ -11,7 +11,7 @@ import numpy as np
 from ops.op import Comm, Lane, Phase, Pieces
 from ops.roles import OpKey
 from solver.times.contention import ALONE, COLLECTIVE_BLOCKS, Contention, averaged, lost_by_collective
-from solver.times.op_times import PRODUCTS, TimedOp
+from solver.times.op_times import TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import FloatArray
 
@@ -34,12 +34,11 @@ def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> Flo
     product off the multiprocessors that the collective takes (Transformer Engine, set_sm_margin)."""
     pieces = timed.op.pieces
     if pieces is None:
-        products_s = partner.seconds * (partner.part in PRODUCTS)
         return beside(
             timed.seconds,
             partner.seconds,
-            contention.loss(partner.seconds, products_s, measured=timed.losses),
-            lost_by_collective(partner.seconds, products_s, timed.losses),
+            contention.loss(partner.seconds, partner.products_s, measured=timed.losses),
+            lost_by_collective(partner.seconds, partner.products_s, timed.losses),
         )
     taken = contention.sm_share * pieces.thread_blocks / COLLECTIVE_BLOCKS
     if timed.op.lane is Lane.BESIDE:
@@ -89,7 +88,7 @@ def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list
             wait = _beside_one(timed, partners[named], contention)
         waits[index] = wait
         main_s = main_s + wait
-        products_s = products_s + wait * (timed.part in PRODUCTS)
+        products_s = products_s + timed.products_s
     lost = averaged([(one.seconds, one.losses) for one in pass_ops if one.op.lane is Lane.PREFETCH])
     over = beside(
         ahead_s,

@@ -42,14 +42,6 @@ class Layout:
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "world_size"}
         return Layout(world_size=self.world_size, **columns)
 
-    def equals(self, other: "Layout") -> bool:
-        """Whether both are the same plans in the same order."""
-        return self.world_size == other.world_size and all(
-            np.array_equal(getattr(self, f.name), getattr(other, f.name))
-            for f in fields(self)
-            if f.name != "world_size"
-        )
-
     @property
     def edp(self) -> IntArray:
         """Ranks that hold the same experts (arXiv 2504.14960 sec. 3)."""

@@ -117,10 +117,12 @@ def contested(
     contest = Contest(entrants, top_k, everything=everything)
     contest.decide()
     known = Fallen(fitting=entrants, short=short, limit_bytes=limit)
-    more, tight = eased(question, space.constraints, known, contest.best_s)
+    # What is tried from here on runs the same layers, most of whose operations are the very same.
+    asked = replace(question, pricer=question.pricer.remembering())
+    more, tight = eased(asked, space.constraints, known, contest.best_s)
     contest = contest.joined(more)
     known = replace(known, fitting=contest.entrants)
-    dealt = dealt_anew(question, space.constraints, (known, tight), contest.best_s)
+    dealt = dealt_anew(asked, space.constraints, (known, tight), contest.best_s)
     contest = contest.joined(dealt)
     if not contest.entrants:
         raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)

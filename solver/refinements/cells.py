@@ -14,7 +14,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES
 from solver.price import Sized, least_ends_s, steps_s
 from solver.question import Question
-from solver.refinements.entering import chosen, entered, keeps, laid_out
+from solver.refinements.entering import entered, keeps, laid_out
 from solver.refinements.module_sets import sets_of
 from solver.refinements.stage_room import StageRooms, stage_rooms
 from solver.refinements.tight import Tight, may_be_dealt
@@ -53,12 +53,7 @@ def fitting_cells(question: Question, one: Entrants, limit: tuple[float, float])
 
 def drafted_cells(question: Question, drafts: Drafts, limit: tuple[float, float]) -> Iterator[Cell]:
     """The cells of drafts, priced; ``limit`` as in fitting_cells."""
-    yield from _cells(
-        question,
-        entered(question, chosen(question, drafts.table, ints(np.arange(len(drafts.table.plans))))),
-        limit,
-        fits=False,
-    )
+    yield from _cells(question, entered(question, drafts.table), limit, fits=False)
 
 
 def tight_drafts(
@@ -110,7 +105,7 @@ def _lighter(question: Question, tight: Tight, rows: IntArray) -> Iterator[tuple
         which = np.repeat(np.arange(len(plans)), most.max() - 1)
         fewer = np.flatnonzero(again < most[which])
         partly = replace(plans.take(ints(which[fewer])), recompute=Recompute.BLOCK)
-        table = laid_out(question, replace(partly, num_recompute_layers=ints(again[fewer])))
+        table = laid_out(question, replace(partly, num_recompute_layers=ints(again[fewer])), plain)
         yield table, rows[which[fewer]]
 
 

@@ -6,7 +6,6 @@ wait on the host.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -32,20 +31,18 @@ def eased(
 ) -> tuple[list[Entrants], list[Tight]]:
     """Plans between those without recomputation, which do not fit, and those with all of it: of each block the ones
     that could still be faster than ``best_s``; and those that did not fit."""
-    # All ways run the same layers, most of whose operations are the very same.
-    asked = replace(question, pricer=question.pricer.remembering())
     found: list[Entrants] = []
     short: list[Tight] = []
-    for tight in tight_plans(asked, fallen, best_s):
+    for tight in tight_plans(question, fallen, best_s):
         short.append(tight)
         for way in WAYS:
             plain = tight.under(best_s)
             if plain is None:
                 break
-            for table in way(asked, plain, fallen.limit_bytes):
-                kept = wanted(asked, constraints, table)
+            for table in way(question, plain, fallen.limit_bytes):
+                kept = wanted(question, constraints, table)
                 if kept is not None:
-                    found.append(entered(asked, kept))
+                    found.append(entered(question, kept))
                     best_s = min(best_s, fastest_s(found[-1]))
     return found, short
 

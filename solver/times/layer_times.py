@@ -114,25 +114,38 @@ class DistinctLayers:
 def distinct_layers(
     model: ModelSpec, job: JobSpec, plans: PlanTable, like: DistinctLayers | None = None
 ) -> DistinctLayers:
-    """The layers of the plans, made from those of ``like`` where that has the same layouts under the same strategy.
+    """The layers of the plans; those of ``like`` where these have all the plans' layouts under the same strategy.
 
     Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
     change what a layer runs and where; a tied head owns weights only where pp > 1."""
-    layout = plans.layout
-    several = (layout.pp > 1).astype(np.int64)
-    deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
-    groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
-    sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
-    keys = (*sizes, several, deep, groups, layout.offloaded_layers)
+    layout, again = plans.layout, (plans.recompute, plans.recompute_modules)
+    keys = _layer_keys(layout)
+    if (
+        like is not None
+        and like.bare.sharding is plans.sharding
+        and like.layout.world_size == layout.world_size
+    ):
+        held = len(like.layout)
+        both = zip(_layer_keys(like.layout), keys, strict=True)
+        first, inverse = unique_rows(tuple(np.concatenate(one) for one in both))
+        row = first[inverse[held:]]
+        if (row < held).all():
+            return replace(like, row=row).running_again(*again)
     first, inverse = unique_rows(keys)
     distinct = layout.take(first)
-    again = (plans.recompute, plans.recompute_modules)
-    if like is not None and like.bare.sharding is plans.sharding and like.layout.equals(distinct):
-        return replace(like, row=inverse).running_again(*again)
     bare = bare_ops(model, job, distinct, plans.strategy)
     return DistinctLayers(
         layout=distinct, row=inverse, bare=bare, again=again, ops=bare.running_again(*again)
     )
+
+
+def _layer_keys(layout: Layout) -> tuple[IntArray, ...]:
+    """What layers of equal layouts have in common."""
+    several = (layout.pp > 1).astype(np.int64)
+    deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
+    groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
+    sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
+    return (*sizes, several, deep, groups, layout.offloaded_layers)
 
 
 def layer_bytes(piece: Piece, rows: int) -> LayerBytes:

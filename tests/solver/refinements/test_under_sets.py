@@ -120,10 +120,10 @@ def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
     assert np.array_equal(taken.stages.layers, alone.stages.layers)
     assert np.array_equal(taken.bytes.on_rank.total, alone.bytes.on_rank.total)
     assert np.array_equal(taken.needed_bytes, alone.needed_bytes)
-    assert taken.layers.layout.take(taken.layers.row).equals(plans.layout.take(rows)) or (
-        # Of plans with one layout the table knows one of them.
-        np.array_equal(taken.layers.layout.tp[taken.layers.row], plans.layout.tp[rows])
-    )
+    # Of plans with one layout of their layers the table knows one of them.
+    for name in ("tp", "cp", "ep", "micro_batch"):
+        held = getattr(taken.layers.layout, name)[taken.layers.row]
+        assert np.array_equal(held, getattr(plans.layout, name)[rows]), name
 
 
 def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
@@ -157,6 +157,30 @@ def test_layers_of_other_layouts_are_none_of_a_tables_own() -> None:
         saved = [one.bytes[0].saved_bytes for one in (first, alone, shared)]
         assert np.array_equal(saved[1], saved[2])
         assert not np.array_equal(saved[0], saved[2])
+
+
+def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
+    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
+    space = full_space(asked.model, asked.job)
+    plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
+    first = distinct_layers(asked.model, asked.job, plans)
+    rows = np.flatnonzero(plans.layout.tp == 2)[::-1].astype(np.int64)
+    fewer = replace(plans.take(rows), recompute=Recompute.FULL)
+    alone = distinct_layers(asked.model, asked.job, fewer)
+    shared = distinct_layers(asked.model, asked.job, fewer, first)
+    assert 1 < len(alone.layout) < len(shared.layout)
+    assert shared.bare is first.bare
+    for mine, own in zip(shared.bytes, alone.bytes, strict=True):
+        assert np.array_equal(mine.saved_bytes[shared.row], own.saved_bytes[alone.row])
+        assert np.array_equal(mine.transient_bytes[shared.row], own.transient_bytes[alone.row])
+    # A layout more than there are is a table of its own, and so is the same one in another world.
+    more = replace(
+        plans.layout, micro_batch=np.where(np.arange(len(plans)) == 3, 64, plans.layout.micro_batch)
+    )
+    elsewhere = replace(plans.layout, world_size=2 * plans.layout.world_size)
+    for layout in (more, elsewhere):
+        other = distinct_layers(asked.model, asked.job, replace(plans, layout=layout), first)
+        assert other.bare is not first.bare
 
 
 @pytest.mark.parametrize("column", ["pp", "vpp", "num_recompute_layers"])

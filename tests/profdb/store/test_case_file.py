@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
+from profdb.cases import FAMILY_OF
 from profdb.store.case_file import FORMAT, WeighedCase, read_cases, write_cases
 from spec.errors import ProfileError
-from tests.profdb.profiles import one_of_each
+from tests.profdb.profiles import STEP_PARTS, one_of_each
 
-CASES = tuple(dict.fromkeys(sample.case for sample in one_of_each()))
+CASES = (*dict.fromkeys(sample.case for sample in one_of_each()), *STEP_PARTS)
 GOOD = {"batch": 1, "m": 8, "k": 8, "n": 8, "layout": "NT", "scale_recipe": "", "bias": False}
 GOOD |= {"dtype_in": "bf16", "dtype_accumulate": "fp32", "dtype_out": "bf16"}
 
 
 def test_cases_of_every_family_come_back_whole_and_in_their_order(tmp_path: Path) -> None:
+    assert {type(case) for case in CASES} == set(FAMILY_OF)
     weighed = [WeighedCase(case=case, seconds=float(at)) for at, case in enumerate(CASES)]
     write_cases(tmp_path / "cases.json", weighed, {"model": "m"})
     assert read_cases(tmp_path / "cases.json") == CASES

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from profdb.cases import Case, CollectiveCase, GemmCase, MemoryBoundCase
+from profdb.cases import FAMILY_OF, Case, CollectiveCase, GemmCase, MemoryBoundCase
 from profdb.store.data_file import load_profile
-from profiler.cases.given_cases import cases_here, notes_of_left
-from profiler.cases.sweep_plan import SweepPlan
+from profiler.cases.collective_cases import collective_cases
+from profiler.cases.given_cases import cases_here, notes_of_left, plans_here
+from profiler.cases.sweep_plan import SweepPlan, gpu_compute, gpu_step_parts
 from profiler.profiling_run import RunOptions, run_profiling
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World
@@ -33,6 +34,18 @@ def test_groups_that_this_world_cannot_form_are_left_with_their_reason() -> None
     assert any("do not tile 2 domains of 8" in note for note in notes)
     assert any("compiler" in note for note in notes)
     assert notes_of_left(None, plan) == []
+
+
+def test_cases_of_every_kind_are_measured_when_they_are_given() -> None:
+    """As the sweep of two domains of eight holds them: each kind is in it, and none is left."""
+    plan = SweepPlan(device_kind="cuda", domain_ranks=8, domains=2, node_ranks=8)
+    one_of_each: dict[type, Case] = {}
+    for item in [*gpu_compute(), *gpu_step_parts(plan), *collective_cases(8, 2, "bf16")]:
+        one_of_each.setdefault(type(item.case), item.case)
+    assert set(one_of_each) == set(FAMILY_OF)
+    cases = list(one_of_each.values())
+    assert cases_here(cases, plan) == cases
+    assert [item.case for item in plans_here(cases, plan)] == cases
 
 
 def test_a_run_measures_the_given_cases_in_their_order_and_stores_nothing_else(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from profdb.cases import FAMILY_OF, AttentionCase, Case, CollectiveCase, GemmCase, HostCase
 from profdb.fits import FITTERS
+from profiler.cases.attention_cases import gpu_attention_cases
 from profiler.cases.linear_cases import linear_gemms
 from profiler.cases.model_cases import model_cases
 from profiler.cases.model_widths import MODELS, linear_widths
@@ -54,8 +55,12 @@ def test_the_cpu_sweep_has_a_curve_for_all_that_the_tiny_model_runs() -> None:
 
 
 def test_the_gpu_sweep_measures_each_name_of_a_kernel() -> None:
-    attention = {case.kernel for plan in gpu_compute() if isinstance(case := plan.case, AttentionCase)}
-    assert attention == {"flash", "flash2", "cudnn", "core"}
+    attention = {case for plan in gpu_attention_cases() if isinstance(case := plan.case, AttentionCase)}
+    assert {case.kernel for case in attention} == {"flash", "flash2", "cudnn", "core"}
+    assert {case.mask for case in attention} == {"causal", "full", "varlen"}
+    # micro-batches up to 32, and the heads of MLA
+    assert {1, 2, 4, 8, 16, 32} <= {case.batch for case in attention if case.kernel == "flash"}
+    assert (192, 128) in {(case.qk_dim, case.v_dim) for case in attention}
 
 
 def test_fp8_products_have_the_sizes_of_forward_and_both_gradients() -> None:

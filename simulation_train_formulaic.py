@@ -173,38 +173,32 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
     from solver.decision.obstacles import obstacles
     from solver.opening import open_asked
-    from solver.report.asked_reasons import priced_reasons, print_reasons, print_sensitivity, reasons_asked
+    from solver.report import asked_reasons
     from solver.report.asked_sweep import print_run, run_asked
     from solver.report.beside import sensitivity_record
     from solver.report.result_files import write_json
-    from solver.report.shown import priced, searched
-    from solver.report.tables import question_lines
+    from solver.report.shown import priced, print_question, searched
     from solver.typed_plan import parse_plan
     from workload.launch_files import check_exports
 
-    reasons, run = reasons_asked(options), run_asked(options)
+    reasons, run = asked_reasons.reasons_asked(options), run_asked(options)
     typed = None if options.plan is None else parse_plan(options.plan)
     if asked.config.plan is None:
         typed = typed or reasons.first_written
     check_exports(launch_files(options), asked.config.model, asked.job)
     device = measuring_device(options) if options.measure_missing else None
     opened = open_asked(request, asked, device)
-    told = question_lines(
-        opened.question,
-        opened.times,
-        assumed_framework=asked.assumed_framework,
-        constraints=asked.constraints,
-    )
-    print(told, end="\n\n")
+    told = print_question(opened, asked)
     what_if: Sequence[WhatIf] = ()
     try:
-        reasons = priced_reasons(reasons, opened)
+        reasons = asked_reasons.priced_reasons(reasons, opened)
         shown = searched(options, opened) if options.run_all_solu else priced(options, opened, typed)
         answers = shown.answers
         record = shown.record | print_run(run, opened, answers[0])
-        record |= print_reasons(reasons, opened, answers)
+        answered = asked_reasons.print_reasons(reasons, opened, answers)
+        record |= asked_reasons.reasons_record(answered)
         if options.sensitivity:
-            what_if = print_sensitivity(request, asked, opened, answers[0])
+            what_if = asked_reasons.print_sensitivity(request, asked, opened, answers[0])
             record |= {"sensitivity": sensitivity_record(what_if)}
     finally:
         keep_learned(options, opened, device)
@@ -213,7 +207,7 @@ def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     if options.report:
         from solver.page.asked_page import report_plans
 
-        report_plans(options, opened, shown, told, what_if)
+        report_plans(options, opened, shown, told, what_if, answered)
     chosen = hand_on(options, opened, answers)
     runs = options.run_all_solu or not obstacles(opened.question, chosen, opened.constraints)
     return 0 if runs else NOT_FEASIBLE

@@ -9,6 +9,7 @@ from solver.opening import Opened
 from solver.page.pages import Told, best_row, plans_page, sweep_page
 from solver.page.plan_sections import Ranked
 from solver.page.written_page import write_page
+from solver.report.asked_reasons import NOTHING_ASKED, Answered
 from solver.report.asked_sweep import REPLANNED, SweepShown, judged_run, run_asked
 from solver.report.shown import Shown
 from solver.report.swept import cost_line, goodput_line, replanned_table, swept_table
@@ -16,9 +17,14 @@ from solver.report.tables import question_lines
 
 
 def report_plans(
-    options: argparse.Namespace, opened: Opened, shown: Shown, question: str, what_if: Sequence[WhatIf] = ()
+    options: argparse.Namespace,
+    opened: Opened,
+    shown: Shown,
+    question: str,
+    what_if: Sequence[WhatIf] = (),
+    reasons: Answered = NOTHING_ASKED,
 ) -> None:
-    """Write the page of a search or of a priced plan; ``question`` as printed, ``what_if`` where changes were asked about."""
+    """Write the page of a search or of a priced plan; ``question`` as printed, ``what_if`` and ``reasons`` where they were asked for."""
     best = shown.answers[0]
     goodput, cost = judged_run(run_asked(options), opened, best)
     lines = (goodput and goodput_line(goodput), cost and cost_line(cost))
@@ -27,7 +33,13 @@ def report_plans(
         notes += [
             f"Not feasible: {reason}" for reason in obstacles(opened.question, best, opened.constraints)
         ]
-    ranked = Ranked(opened=opened, answers=shown.answers, result=shown.result, what_if=tuple(what_if))
+    ranked = Ranked(
+        opened=opened,
+        answers=shown.answers,
+        result=shown.result,
+        what_if=tuple(what_if),
+        reasons=reasons,
+    )
     told = Told(command=options.command, question=question, notes=notes)
     print(f"\nwrote {write_page(plans_page(ranked, told), options.report)}")
 

@@ -21,7 +21,9 @@ from solver.page.plan_tables import (
     rejected_table,
     stages_table,
 )
+from solver.page.reason_sections import reason_sections
 from solver.page.timeline_plot import timeline_picture
+from solver.report.asked_reasons import NOTHING_ASKED, Answered
 from solver.report.beside import WHAT_IF_HEADER, ties, what_if_cells
 from solver.report.explain import why
 from solver.report.tables import origin_words, used_line
@@ -33,13 +35,14 @@ MOST_OF_FRONT = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """Plans of one question, best first, the search that found them, None where one was typed, and what changes would
-    bring, where they were asked about."""
+    """Plans of one question, best first, the search that found them, None where one was typed, and what else was asked: what
+    changes would bring, and reasons."""
 
     opened: Opened
     answers: tuple[Answer, ...]
     result: SearchResult | None = None
     what_if: tuple[WhatIf, ...] = ()
+    reasons: Answered = NOTHING_ASKED
 
     @property
     def best(self) -> Answer:
@@ -87,6 +90,8 @@ def plan_sections(ranked: Ranked) -> list[Section]:
         sections.append(_front(ranked, ranked.result))
     if ranked.what_if:
         sections.append(_what_if(ranked))
+    calibrated = question.calibration is not None
+    sections += reason_sections(ranked.reasons, ranked.best, calibrated=calibrated)
     sections += [_memory(ranked, found), _timeline(ranked), _origins(ranked, found)]
     if ranked.result is not None:
         sections.append(_dropped(ranked.result))

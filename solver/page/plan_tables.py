@@ -110,7 +110,7 @@ def assembly_table(found: Explained) -> PageTable:
     ]
     header = ("term", "times", "forward ms", "backward ms", "ms", "% of the step")
     return PageTable(
-        caption=f"The best plan's step of {seconds_to_ms(found.step_s):,.1f} ms as a sum",
+        caption=f"The {seconds_to_ms(found.step_s):,.1f} ms of the step of {found.plan.label()} as a sum",
         header=header,
         rows=rows,
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
-from solver.decision.explained import explained
+from solver.decision.explained import Explained, explained
 from solver.decision.named_plans import NamedPlan, answer_named, named_plan, priced_if_written
 from solver.decision.obstacles import obstacles
 from solver.decision.sensitivity import WhatIf, sensitivities
@@ -37,6 +37,26 @@ class Reasons:
         """The first plan that is written out."""
         written = (named.written for named in (*self.explain, *self.compare))
         return next((one for one in written if one is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A plan held against others, and the rules, constraints and memory that keep it from running."""
+
+    answer: Answer
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """Reasons, answered: plans taken apart, held against the winner, and side by side."""
+
+    explain: tuple[tuple[Answer, Explained], ...] = ()
+    why_not: tuple[Held, ...] = ()
+    compare: tuple[Held, ...] = ()
+
+
+NOTHING_ASKED = Answered()
 
 
 def reasons_asked(options: argparse.Namespace) -> Reasons:
@@ -93,37 +113,48 @@ def priced_reasons(reasons: Reasons, opened: Opened) -> Reasons:
     return found
 
 
-def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> dict[str, object]:
-    """Print every reason asked for, of plans that were priced (priced_reasons) or are ``shown``; the same as plain
-    values."""
+def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> Answered:
+    """Answer every reason asked for, and print them."""
+    answered = _answered(reasons, opened, shown)
+    for answer, found in answered.explain:
+        print("", *explained_lines(found), sep="\n")
+        if opened.question.calibration is not None:
+            print(f"before the calibration, which makes {seconds_to_ms(answer.step_s):.1f} ms of it")
+    for one in answered.why_not:
+        print("", *why_not_lines(shown[0], one.answer, one.broken), sep="\n")
+    if answered.compare:
+        answers = [one.answer for one in answered.compare]
+        print("", *compared_lines(answers, [one.broken for one in answered.compare]), sep="\n")
+    return answered
+
+
+def _answered(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> Answered:
+    """Every reason asked for, of plans that were priced (priced_reasons) or are ``shown``."""
     question = opened.question
 
-    def named(one: NamedPlan) -> Answer:
+    def held(one: NamedPlan) -> Held:
         answer = answer_named(one, shown)
         check_believable((answer,), opened.source)
-        return answer
+        return Held(answer=answer, broken=obstacles(question, answer, opened.constraints))
 
-    def cannot(answer: Answer) -> tuple[str, ...]:
-        return obstacles(question, answer, opened.constraints)
+    apart = [held(one).answer for one in reasons.explain]
+    return Answered(
+        explain=tuple((answer, explained(question, answer.plan)) for answer in apart),
+        why_not=tuple(held(one) for one in reasons.why_not),
+        compare=tuple(held(one) for one in reasons.compare),
+    )
 
-    record: dict[str, object] = {}
-    taken_apart = []
-    for answer in map(named, reasons.explain):
-        found = explained(question, answer.plan)
-        print("", *explained_lines(found), sep="\n")
-        if question.calibration is not None:
-            print(f"before the calibration, which makes {seconds_to_ms(answer.step_s):.1f} ms of it")
-        taken_apart.append(asdict(found) | {"plan": answer_record(answer)["plan"]})
-    held = []
-    for answer in map(named, reasons.why_not):
-        print("", *why_not_lines(shown[0], answer, cannot(answer)), sep="\n")
-        held.append({"broken": cannot(answer), "this": answer_record(answer)})
-    record |= {key: found for key, found in (("explain", taken_apart), ("why_not", held)) if found}
-    if reasons.compare:
-        answers = [named(one) for one in reasons.compare]
-        print("", *compared_lines(answers, [cannot(one) for one in answers]), sep="\n")
-        record["compare"] = [answer_record(one) | {"broken": cannot(one)} for one in answers]
-    return record
+
+def reasons_record(answered: Answered) -> dict[str, object]:
+    """The same as plain values; a key for each that was asked for."""
+    found: dict[str, list[dict[str, object]]] = {
+        "explain": [
+            asdict(apart) | {"plan": answer_record(answer)["plan"]} for answer, apart in answered.explain
+        ],
+        "why_not": [{"broken": one.broken, "this": answer_record(one.answer)} for one in answered.why_not],
+        "compare": [answer_record(one.answer) | {"broken": one.broken} for one in answered.compare],
+    }
+    return {key: records for key, records in found.items() if records}
 
 
 def print_sensitivity(request: Request, asked: Asked, opened: Opened, best: Answer) -> tuple[WhatIf, ...]:

@@ -76,43 +76,59 @@ def _memory(stages: Sequence[StageMemory]) -> str:
     return table(rows, ("term", *(f"stage {name}" for name in names)))
 
 
+LOSS_HEADER = ("term (ms)", "best", "this", "loses")
+
+
 def why_not_lines(winner: Answer, other: Answer, obstacles: Sequence[str]) -> list[str]:
     """The rules that a plan breaks, and what it loses to the winner and gains, term by term."""
-    lines = [f"why not {other.plan.label()}"]
-    lines += [f"  it cannot run: {reason}" for reason in obstacles]
+    said = [f"  {line}" for line in why_not_words(winner, other, obstacles)]
+    shown = [] if other.plan == winner.plan else [table(loss_cells(winner, other), LOSS_HEADER)]
+    return [f"why not {other.plan.label()}", *said, *shown]
+
+
+def why_not_words(winner: Answer, other: Answer, obstacles: Sequence[str]) -> list[str]:
+    """Why a plan cannot run, and what it loses to the winner in all."""
+    lines = [f"it cannot run: {reason}" for reason in obstacles]
     if other.plan == winner.plan:
-        return [*lines, "  it is the best plan"]
+        return [*lines, "it is the best plan"]
     slower = other.step_s / winner.step_s - 1.0
     verb = f"loses {100 * slower:.1f} %" if slower >= 0 else f"would gain {-100 * slower:.1f} %"
-    lines.append(f"  it {verb} against {winner.plan.label()}{TIE * tied(winner, other)}")
-    rows = []
-    for part, words in PART_WORDS.items():
-        mine, its = winner.parts_s[part], other.parts_s[part]
-        if max(seconds_to_ms(mine), seconds_to_ms(its)) >= SMALLEST_MS:
-            rows.append(
-                [
-                    words,
-                    *(f"{seconds_to_ms(s):.1f}" for s in (mine, its)),
-                    f"{seconds_to_ms(its - mine):+.1f}",
-                ]
-            )
-    both = (winner.step_s, other.step_s)
-    rows.append(
-        ["step", *(f"{seconds_to_ms(s):.1f}" for s in both), f"{seconds_to_ms(both[1] - both[0]):+.1f}"]
-    )
-    return [*lines, table(rows, ("term (ms)", "best", "this", "loses"))]
+    return [*lines, f"it {verb} against {winner.plan.label()}{TIE * tied(winner, other)}"]
+
+
+def loss_cells(winner: Answer, other: Answer) -> list[list[str]]:
+    """Every part of the step of both, and what the other loses, under LOSS_HEADER."""
+    terms = [
+        (words, winner.parts_s[part], other.parts_s[part])
+        for part, words in PART_WORDS.items()
+        if max(seconds_to_ms(one.parts_s[part]) for one in (winner, other)) >= SMALLEST_MS
+    ]
+    return [
+        [words, *(f"{seconds_to_ms(s):.1f}" for s in (best, this)), f"{seconds_to_ms(this - best):+.1f}"]
+        for words, best, this in (*terms, ("step", winner.step_s, other.step_s))
+    ]
+
+
+def letters(count: int) -> list[str]:
+    """A letter for each of some plans side by side."""
+    return [chr(ord("A") + at) for at in range(count)]
 
 
 def compared_lines(answers: Sequence[Answer], obstacles: Sequence[Sequence[str]]) -> list[str]:
     """Plans side by side: step, throughput, parts of the step, memory."""
-    names = [chr(ord("A") + at) for at in range(len(answers))]
+    names = letters(len(answers))
     lines = [f"{name}  {answer.plan.label()}" for name, answer in zip(names, answers, strict=True)]
     for name, reasons in zip(names, obstacles, strict=True):
         lines += [f"{name}  cannot run: {reason}" for reason in reasons]
+    return [*lines, table(compared_cells(answers), ("", *names))]
+
+
+def compared_cells(answers: Sequence[Answer]) -> list[list[str]]:
+    """What is compared, a line each: its name, then the figure of every plan."""
     rows = [
         ["step ms", *(f"{seconds_to_ms(one.step_s):.1f}" for one in answers)],
         [
-            "80 % interval",
+            "80 % interval ms",
             *(
                 f"{seconds_to_ms(o.interval_low_s):.0f}..{seconds_to_ms(o.interval_high_s):.0f}"
                 for o in answers
@@ -128,5 +144,7 @@ def compared_lines(answers: Sequence[Answer], obstacles: Sequence[Sequence[str]]
     for term in answers[0].memory_bytes:
         if any(bytes_to_gib(one.memory_bytes[term]) >= SMALLEST_GIB for one in answers):
             rows.append([f"{term} GiB", *(f"{bytes_to_gib(one.memory_bytes[term]):.2f}" for one in answers)])
+    rest = (one.needed_bytes - one.allocated_bytes for one in answers)
+    rows.append(["allocator's slack, NCCL and context GiB", *(f"{bytes_to_gib(size):.2f}" for size in rest)])
     rows.append(["needed GiB", *(f"{bytes_to_gib(one.needed_bytes):.2f}" for one in answers)])
-    return [*lines, table(rows, ("", *names))]
+    return rows

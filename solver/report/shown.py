@@ -14,6 +14,7 @@ from solver.report import tables as report
 from solver.report.beside import beside_lines, beside_record
 from solver.report.explain import why
 from solver.report.result_files import answer_record, question_record, search_record
+from solver.request import Asked
 from solver.search import SearchResult
 from solver.surface.reply import Reply
 from spec.errors import ConfigError
@@ -28,6 +29,18 @@ class Shown:
     answers: tuple[Answer, ...]
     record: dict[str, object]
     result: SearchResult | None = None
+
+
+def print_question(opened: Opened, asked: Asked) -> str:
+    """Say what is asked, of which times; what was printed."""
+    told = report.question_lines(
+        opened.question,
+        opened.times,
+        assumed_framework=asked.assumed_framework,
+        constraints=asked.constraints,
+    )
+    print(told, end="\n\n")
+    return told
 
 
 def searched(options: argparse.Namespace, opened: Opened) -> Shown:

@@ -28,6 +28,9 @@ SEARCH = [
     "pp=2,cp=1",
     "--no_recompute",
     "--sensitivity",
+    *("--why_not", "strategy=fsp,tp=4,pp=4"),
+    *("--compare", "rank=1", "rank=2"),
+    *("--explain", "rank=2"),
 ]
 SWEEP = [
     *QUESTION,
@@ -93,6 +96,9 @@ def test_a_click_on_a_columns_name_sorts_by_it(pages: Path, tmp_path: Path) -> N
     with chromium.browser(tmp_path) as tab:
         tab.open(pages / "search" / "index.html", width=1280, dark=False)
         assert tab.value("document.querySelectorAll('#what-if tbody tr').length") == 4
+        assert "asked for: pp = 2" in tab.value("document.querySelector('#why-not-1').textContent")
+        assert tab.value("document.querySelector('#compare thead').rows[0].cells.length") == 3
+        assert tab.value("document.querySelectorAll('#apart-1 table').length") == 3
         places = tab.value(COLUMN.format(at=0))
         assert places == sorted(places)
         button = "#ranking thead th:nth-child(8) button"

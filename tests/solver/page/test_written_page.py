@@ -28,7 +28,7 @@ def test_names_from_outside_stay_text() -> None:
 
 def test_a_table_is_a_table() -> None:
     text = page_text(PAGE)
-    assert "<caption>Plans</caption>" in text
+    assert "<caption><span>Plans</span></caption>" in text
     assert '<th scope="col">plan</th>' in text
     assert '<th scope="col" class="number">ms</th>' in text
     assert '<th scope="row">b</th><td class="number"></td>' in text

@@ -172,7 +172,9 @@ def measure(given: argparse.Namespace, layout: "RankLayout") -> int:
     report = run_profiling(options, layout)
     if report is not None:
         print("\n".join(report_lines(report, options.output)))
-        draw_pictures(options.output, report.profile, wanted=given.pics is not False)
+        draw_pictures(
+            options.output, report.profile, wanted=given.pics is not False and bool(report.profile.samples)
+        )
     return 0
 
 

@@ -21,7 +21,9 @@ def report_lines(report: RunReport, output: Path) -> list[str]:
         + (f"; {result.left} left by the budget (continue with --resume)" if result.left else ""),
         f"{output}: {len(report.profile.samples)} samples of {machine.gpu}"
         + (f" (cluster {machine.cluster})" if machine.cluster else "")
-        + (f", best {best}" if best else ""),
+        + (f", best {best}" if best else "")
+        if report.profile.samples
+        else f"{output}: not written, as nothing is measured yet",
     ]
     if sum(result.statuses.values()):
         lines += account_lines(report.account)

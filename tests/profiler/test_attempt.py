@@ -1,5 +1,6 @@
 """Whatever a case raises, wherever it does, is that case's result."""
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -96,6 +97,27 @@ def test_memory_that_cannot_be_freed_is_a_result_too(monkeypatch: pytest.MonkeyP
     with pytest.raises(DeviceLostError, match="illegal memory access") as lost:
         measure(case, bench, "")
     assert (lost.value.sample.case, lost.value.sample.status) == (case, "failed")
+
+
+def test_what_a_failed_case_held_is_gone_before_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace keeps every frame that it passed, and with them the operands that filled the device."""
+
+    class Operands:
+        """Stands for tensors."""
+
+    held: list[weakref.ref[Operands]] = []
+    there: list[bool] = []
+
+    def fill(_: object) -> None:
+        operands = Operands()
+        held.append(weakref.ref(operands))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    bench = fake_bench()
+    bench.launcher.before = fill  # type: ignore[attr-defined]
+    monkeypatch.setattr(Device, "release_memory", lambda _: there.append(held[0]() is not None))
+    assert measure(GemmCase(m=8, k=8, n=8), bench, "").status == "oom"
+    assert there == [False]
 
 
 def test_room_that_cannot_be_left_is_a_result_too(monkeypatch: pytest.MonkeyPatch) -> None:

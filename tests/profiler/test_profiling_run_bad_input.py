@@ -215,3 +215,15 @@ def test_two_runs_never_share_an_output(
     assert run(monkeypatch, *flags) == 0
     assert output.exists()
     assert not journal_path(output).exists()
+
+
+def test_a_budget_too_short_to_measure_says_so_and_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "data.pt"
+    assert run(monkeypatch, "--device", "cpu", "--output", str(output), "--budget_minutes", "0.001") == 0
+    said = capsys.readouterr().out
+    assert "measured in 0.0 s: nothing; " in said
+    assert "left by the budget" in said
+    assert f"{output}: not written, as nothing is measured yet" in said
+    assert list(tmp_path.iterdir()) == []

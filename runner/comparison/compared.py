@@ -15,6 +15,8 @@ from spec.units import bytes_to_gib, seconds_to_ms
 
 MOST_PARTS = 3
 """Parts of the step that are named as a cause."""
+WORKING = 0.9
+"""Share of a step, CPU time by the clock, from which a rank hardly waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +94,22 @@ def lines(one: Compared) -> list[str]:
         "",
         table(cells, ["", "predicted", "measured", "ratio"]),
         "",
+        *_worked(one),
         f"80 % interval of the step {seconds_to_ms(answer.interval_low_s):.4g}.."
         f"{seconds_to_ms(answer.interval_high_s):.4g} ms: the measured one lies {'inside' if one.inside else 'outside'}",
         f"largest gap: {one.largest.name}, measured {one.largest.ratio:.3f} x the prediction",
         *suggestions(one),
+    ]
+
+
+def _worked(one: Compared) -> list[str]:
+    """Where ranks on a processor waited: for how long they worked, which other programs on it do not lengthen."""
+    cpu_s = one.run.step_cpu_s
+    if cpu_s is None or cpu_s > WORKING * one.run.step_s:
+        return []
+    return [
+        f"the busiest rank worked {seconds_to_ms(cpu_s):.4g} ms of a step (CPU time, {cpu_s / one.answer.step_s:.3f} x the "
+        f"prediction); else it waited, for other ranks or for a processor that others used"
     ]
 
 

@@ -15,7 +15,7 @@ REPLAY = "run"
 class MeasuredRun:
     """Seconds of each step counted (of a line of a log: the mean of the steps it covers), after ``warmup`` steps or
     lines left out, and the most bytes of a rank that torch's allocator gave out and kept, where they are said.
-    ``source`` is the file and ``form`` what wrote it."""
+    ``source`` is the file and ``form`` what wrote it. ``steps_cpu_s`` on a processor: CPU seconds of the busiest rank."""
 
     source: str
     form: str
@@ -23,11 +23,17 @@ class MeasuredRun:
     warmup: int
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
+    steps_cpu_s: tuple[float, ...] = ()
 
     @property
     def step_s(self) -> float:
         """Median."""
         return float(np.median(self.steps_s))
+
+    @property
+    def step_cpu_s(self) -> float | None:
+        """Median; None where nobody counted."""
+        return float(np.median(self.steps_cpu_s)) if self.steps_cpu_s else None
 
     @property
     def spread_s(self) -> tuple[float, float]:

@@ -82,9 +82,7 @@ def _lacking(where: str, key: str, value: object) -> ConfigError:
 
 
 def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
-    steps = plain.get("steps_s")
-    if not isinstance(steps, list) or not all(isinstance(one, float) and 0 < one < math.inf for one in steps):
-        raise _lacking(where, "steps_s", steps)
+    steps = _seconds(where, plain, "steps_s")
     if len(steps) <= warmup:
         raise ConfigError(
             where=where, key="steps_s", value=len(steps), allowed=f"one after {warmup} of warm-up (--warmup)"
@@ -96,9 +94,23 @@ def _run(where: str, plain: Mapping[str, Any], warmup: int) -> MeasuredRun:
     for name, value in held.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise _lacking(where, name, value)
+    on_processor = held["allocated_bytes"] is None and "steps_cpu_s" in plain
+    cpu = _seconds(where, plain, "steps_cpu_s") if on_processor else []
     return MeasuredRun(
-        source=where, form=TRAIN, steps_s=tuple(steps[warmup:]), warmup=before + warmup, **held
+        source=where,
+        form=TRAIN,
+        steps_s=tuple(steps[warmup:]),
+        steps_cpu_s=tuple(cpu[warmup:]),
+        warmup=before + warmup,
+        **held,
     )
+
+
+def _seconds(where: str, plain: Mapping[str, Any], key: str) -> list[float]:
+    steps = plain.get(key)
+    if not isinstance(steps, list) or not all(isinstance(one, float) and 0 < one < math.inf for one in steps):
+        raise _lacking(where, key, steps)
+    return steps
 
 
 def _job(where: str, said: object) -> dict[str, object] | None:

@@ -1,5 +1,6 @@
 """The verb compare: a run beside its prediction."""
 
+import re
 from math import log
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,26 @@ def test_a_training_run_beside_its_prediction(tmp_path: Path, capsys: pytest.Cap
     factor = (part_s + 0.3 - predicted["step_s"]) / part_s
     assert f" {factor:.2f} x, or" in found["suggestions"][0]
     assert "median of 3 steps after 2 of warm-up" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("cpu_s", "said"), [(0.1, ["100"]), (0.26, [])])
+def test_a_rank_on_a_processor_that_waited_says_how_long_it_worked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cpu_s: float, said: list[str]
+) -> None:
+    """Three steps with a median of 0.25 s by the clock."""
+    steps = {"steps_s": [0.25, 0.2, 0.3], "steps_cpu_s": [cpu_s] * 3}
+    found = compared(
+        tmp_path, str(trained(tmp_path, **steps, allocated_bytes=None, reserved_bytes=None)), *SHEET
+    )
+    words = re.findall(
+        r"the busiest rank worked (\S+) ms of a step \(CPU time, (\S+) x", capsys.readouterr().out
+    )
+    assert [worked for worked, _ in words] == said
+    assert [float(ratio) for _, ratio in words] == [
+        pytest.approx(cpu_s / found["predicted"]["step_s"], rel=1e-3) for _ in said
+    ]
+    on_gpu = compared(tmp_path, str(trained(tmp_path, **steps)), *SHEET)
+    assert on_gpu["measured"]["steps_cpu_s"] == []
 
 
 def test_a_step_inside_the_interval_suggests_nothing(tmp_path: Path) -> None:

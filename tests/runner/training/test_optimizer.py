@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from runner.training.optimizer import BETAS, LEARNING_RATE, WEIGHT_DECAY, LocalOptimizer
 
@@ -27,3 +28,16 @@ def test_updates_too_small_for_the_parameters_format_are_not_lost(dtype: torch.d
     )
     assert expected < 1 - 2**-8
     assert BETAS == (0.9, 0.95)
+
+
+def test_one_kernel_updates_each_format() -> None:
+    """The update that is priced: of fp32 parameters and gradients one fused call, nothing per tensor but the copies."""
+    weights = [nn.Parameter(torch.ones(4, dtype=dtype)) for dtype in [torch.float32, torch.bfloat16] * 3]
+    optimizer = LocalOptimizer(weights, None)
+    for weight in weights:
+        weight.grad = torch.full_like(weight, 0.5)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        optimizer.step()
+    ran = [event.name for event in profiler.events() or []]
+    assert ran.count("aten::_fused_adamw_") == 1
+    assert "aten::addcdiv_" not in ran

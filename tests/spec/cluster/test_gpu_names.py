@@ -1,9 +1,12 @@
 """A GPU is found by every name that a sheet gives it."""
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from spec.cluster import gpu_names
 from spec.cluster.gpu_names import sheet_of_gpu
 from spec.cluster.reader import known_clusters, read_cluster
 
@@ -13,6 +16,13 @@ NAMED = [
     for cluster in (read_cluster(stem, root=ROOT) for stem in known_clusters(ROOT))
     for name in (cluster.name, cluster.gpu.name, *cluster.gpu.device_names)
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_sheet_is_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_names, "read_cluster", cache(read_cluster))
+        yield
 
 
 @pytest.mark.parametrize(("name", "gpu"), NAMED)

@@ -54,10 +54,15 @@ class Source:
         return ast.parse(self.text, filename=str(self.path))
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree, which many rules look at."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def imports(self) -> list[tuple[ast.stmt | ast.expr, str]]:
         """Every import of the file with the absolute dotted names it brings: of ``from a import b`` also a.b."""
         found: list[tuple[ast.stmt | ast.expr, str]] = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if not isinstance(node, ast.stmt | ast.expr):
                 continue
             for name in imported_modules(self, node):
@@ -141,7 +146,7 @@ def nodes_run_at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
 def imports_point_one_way(source: Source) -> Iterator[str]:
     if source.owner not in MAY_IMPORT:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         for name in imported_modules(source, node):
             target = name.split(".")[0]
             if target in HOUSE and target != source.owner and target not in MAY_IMPORT[source.owner]:
@@ -173,7 +178,7 @@ def files_are_short(source: Source) -> Iterator[str]:
 
 
 def functions(source: Source) -> Iterator[Function]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, Function):
             yield node
 
@@ -203,7 +208,7 @@ def names_say_something(source: Source) -> Iterator[str]:
 
 
 def errors_are_named(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         caught = {"everything"} if node.type is None else set(re.findall(r"\w+", ast.unparse(node.type)))
@@ -233,7 +238,7 @@ def is_empty_container(value: ast.expr | None) -> bool:
 
 
 def modules_hold_no_state(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Global):
             yield source.at(node, f"global {', '.join(node.names)}: pass the value instead")
     for node in source.tree.body:

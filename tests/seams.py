@@ -16,7 +16,7 @@ def architectures_are_files(source: Source) -> Iterator[str]:
     """What belongs to a GPU architecture is a file under configs/architectures: code asks for its facts."""
     if source.owner == "tests":
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Constant) and str(node.value).lower() in GPU_ARCHITECTURES:
             yield source.at(node, f"names the architecture {node.value!r}; ask for a fact of its file")
         for name in (getattr(node, field, None) for field in ("id", "attr", "arg", "name")):
@@ -39,7 +39,7 @@ def strategies_are_asked(source: Source) -> Iterator[str]:
     """Outside ops/strategies nothing is chosen by a strategy's name: Sharding and its traits answer."""
     if source.owner == "tests" or source.path.parts[:2] == ("ops", "strategies"):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
         keys = [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else []
         cases = [node.value] if isinstance(node, ast.MatchValue) else []
@@ -141,7 +141,7 @@ def operations_have_roles(source: Source) -> Iterator[str]:
     if source.owner == "tests":
         return
     operations = operation_names(source.tree)
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         for part, literal in searched(node):
             if label_in(part, operations, "name"):
                 yield source.at(node, "decides by an operation's label; ask for its module, role or key")
@@ -164,7 +164,7 @@ def benchmarks_ask(source: Source) -> Iterator[str]:
     """Benchmarks ask for jobs as users do (spec.settings.job): a switch that only they set is measured for nobody."""
     if source.owner != "benchmarks":
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func).split(".")[-1]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from solver.answer.answer import Answer
     from solver.decision.explained import Explained
     from solver.decision.sweep import SweepRow
+    from solver.page.reply_page import write_report
     from solver.report.frames import to_frame, write_parquet
     from solver.search import SearchResult
     from solver.surface.asking import ask, sweep
@@ -32,12 +33,14 @@ __all__ = [
     "sweep",
     "to_frame",
     "write_parquet",
+    "write_report",
 ]
 
 _HOMES = {
     "solver.answer.answer": ("Answer",),
     "solver.decision.explained": ("Explained",),
     "solver.decision.sweep": ("SweepRow",),
+    "solver.page.reply_page": ("write_report",),
     "solver.report.frames": ("to_frame", "write_parquet"),
     "solver.search": ("SearchResult",),
     "solver.surface.asking": ("ask", "sweep"),

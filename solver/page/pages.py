@@ -18,11 +18,11 @@ from spec.settings.setting import typed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a page repeats of how it was asked: the ``command``, the ``question`` as printed, and ``notes`` (a run's length,
+    """What a page repeats of how it was asked: the ``command`` ("" for a question from Python), the ``question`` as printed, and ``notes`` (a run's length,
     its goodput, why a plan cannot run)."""
 
-    command: str
     question: str
+    command: str = ""
     notes: Sequence[str] = ()
 
 
@@ -113,8 +113,8 @@ def _asked(ranked: Ranked, told: Told) -> Section:
     ]
     return Section(
         anchor="asked",
-        title="What was asked, and how to ask again",
-        paragraphs=("The same question, from the project's folder:",),
+        title="What was asked" + ", and how to ask again" * bool(told.command),
+        paragraphs=("The same question, from the project's folder:",) if told.command else (),
         tables=(
             PageTable(
                 caption="The question; settings are those that are not the framework's own",
@@ -123,5 +123,5 @@ def _asked(ranked: Ranked, told: Told) -> Section:
                 words=frozenset({0, 1}),
             ),
         ),
-        typed=f"{told.command}\n\n{told.question}",
+        typed=f"{told.command}\n\n{told.question}".lstrip(),
     )

@@ -19,6 +19,7 @@ def test_exported_names() -> None:
     assert solver.__all__ == [
         *("Answer", "ConfigError", "Explained", "MissingCurveError", "NoFeasiblePlanError", "ProfileError"),
         *("Reply", "SearchResult", "SweepRow", "UserError", "ask", "sweep", "to_frame", "write_parquet"),
+        "write_report",
     ]
     for name in solver.__all__:
         assert getattr(solver, name).__name__ == name

@@ -36,9 +36,12 @@ class Told:
         )
 
     def moved(self, other: "Told") -> dict[str, float]:
-        """Points of mean error by dataset that ``other`` has more, on these rows."""
+        """Points of mean error by dataset that ``other`` has more, on these rows; infinite where ``other`` cannot price
+        a row any more."""
         points: dict[str, list[float]] = {}
-        for name, change in zip(self.datasets, 100.0 * (other.errors - self.errors), strict=True):
+        refused = (other.seconds == 0) & (self.seconds > 0)
+        changes = np.where(refused, np.inf, 100.0 * (other.errors - self.errors))
+        for name, change in zip(self.datasets, changes, strict=True):
             points.setdefault(name, []).append(float(change))
         return {name: float(np.mean(found)) for name, found in points.items()}
 
@@ -64,12 +67,16 @@ def told(rows: Sequence[Row], books: Books, root: Path, *, anew: bool = True) ->
     )
 
 
+def _points(change: float) -> str:
+    return f"{change:+.1f}" if np.isfinite(change) else "refused"
+
+
 def effect(plain: Told, less: Told, more: Told) -> str:
     """The datasets whose error moves most, points at -25 % / +25 %; else what moves beside it."""
     down, up = plain.moved(less), plain.moved(more)
     most = sorted(down, key=lambda name: -max(abs(down[name]), abs(up[name])))[:3]
     said = [
-        f"{name} {down[name]:+.1f} / {up[name]:+.1f}"
+        f"{name} {_points(down[name])} / {_points(up[name])}"
         for name in most
         if max(abs(down[name]), abs(up[name])) >= 0.05
     ]

@@ -1,5 +1,6 @@
 """Fitted and assumed constants are found wherever the code says so, varied where they act, and listed in the docs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,8 @@ def test_an_effect_names_the_datasets_that_move_most() -> None:
     points = 100.0 * (slower.errors[0] - plain.errors[0])
     assert effect(plain, plain, slower) == f"near +0.0 / {points:+.1f}"
     assert effect(plain, plain, plain) == "nothing on these rows"
+    gone = replace(plain, seconds=0.0 * plain.seconds)
+    assert effect(plain, plain, gone) == "near +0.0 / refused, far +0.0 / refused"
 
 
 def test_rows_are_drawn_evenly_from_each_dataset() -> None:

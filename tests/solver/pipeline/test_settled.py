@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from solver.pipeline.program import NONE, Program, program
+from solver.pipeline.program import FORWARD, NONE, WEIGHT, Program, program
 from solver.pipeline.settled import Timeline, _settling, added_by_a_round_s, spans_s
 from solver.pipeline.side_by_side import ChunkTimes, ends_side_by_side
 from solver.schedules.registry import Schedule
+from spec.arrays import bools, ints
 from tests.solver.pipeline.plain_replay import plain_replay
 
 SHAPES = [
@@ -157,3 +158,56 @@ def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
     behind = one.level > last
     for needed in (one.before, *one.needs):
         assert {row for row in needed[behind].tolist() if not behind[row]} <= looked_at
+
+
+def chain(micros: int, later: dict[int, int] | None = None, *, quiet: int = NONE) -> Program:
+    """Forwards of stage 0 one behind another, and of stage 1, each behind the one of stage 0 or of another micro-batch as
+    ``later`` says (NONE: of none); behind the forward ``quiet`` of stage 0 nothing is exchanged. Last, at the very
+    beginning, stands work that nobody waits for."""
+    waits_for = [(later or {}).get(micro, micro) for micro in range(micros)]
+    own = np.arange(micros)
+    level = [0] * micros
+    for micro, of in enumerate(waits_for):
+        level[micro] = max(level[micro - 1] + 1 if micro else 0, of + 1)
+    return Program(
+        shape=(2, 1, micros),
+        kind=ints([FORWARD] * 2 * micros + [WEIGHT]),
+        stage=ints([0] * micros + [1] * micros + [0]),
+        chunk=np.zeros(2 * micros + 1, dtype=np.int64),
+        micro=ints([*own, *own, 0]),
+        before=ints([*(own - 1), NONE, *(own[1:] + micros - 1), NONE]),
+        needs=np.stack([ints([NONE] * micros + waits_for + [NONE]), ints([NONE] * (2 * micros + 1))]),
+        exchanges=bools([*(own != quiet), *(own >= 0), True]),
+        level=ints([*own, *level, 0]),
+    )
+
+
+def looked_at(one: Program) -> set[tuple[int, int]]:
+    """Stage and micro-batch of what decides, each a micro-batch behind its like."""
+    rows, earlier = _settling(one, 1)
+    assert (one.micro[rows] == one.micro[earlier] + 1).all()
+    assert (one.stage[rows] == one.stage[earlier]).all()
+    return set(zip(one.stage[rows].tolist(), one.micro[rows].tolist(), strict=True))
+
+
+def test_what_decides_is_the_last_that_is_as_it_was_a_micro_batch_earlier() -> None:
+    """Forwards look back one level: to their stage's last and the same micro-batch of the stage before."""
+    assert looked_at(chain(6)) == {(0, 5), (1, 4)}
+    # The first micro-batch has no like, the second one's like waits for nothing: with four, a level is left.
+    assert looked_at(chain(4)) == {(0, 3), (1, 2)}
+    assert looked_at(chain(3)) == set()
+
+
+def test_work_that_waits_for_another_micro_batch_is_looked_at_no_more() -> None:
+    """The fifth forward of stage 1 waits for the second of stage 0, four levels back, as its like did not."""
+    assert looked_at(chain(6, {4: 1})) == {(0, 4), (1, 3)}
+
+
+def test_work_that_waits_where_its_like_did_not_is_looked_at_no_more() -> None:
+    """Stage 1 begins by itself: its sixth forward is the first that waits, and for one that itself has no like."""
+    began = dict.fromkeys(range(5), NONE)
+    assert looked_at(chain(6, began | {5: 0})) == {(0, 4), (1, 4)}
+
+
+def test_work_behind_no_exchange_is_looked_at_no_more() -> None:
+    assert looked_at(chain(6, quiet=4)) == {(0, 4), (1, 3)}

@@ -77,7 +77,12 @@ class Buffer:
             get_rdma_buffer_size_hint=lambda hidden_bytes, ranks: 0,
         )
 
-    get_combine_config = get_dispatch_config
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Any:
+        return SimpleNamespace(
+            get_nvl_buffer_size_hint=lambda hidden_bytes, ranks: 120 * hidden_bytes * ranks,
+            get_rdma_buffer_size_hint=lambda hidden_bytes, ranks: 0,
+        )
 
     def get_dispatch_layout(self, topk_idx: torch.Tensor, num_experts: int) -> tuple[Any, ...]:
         Buffer.made.append((tuple(topk_idx.shape), topk_idx.dtype, num_experts))
@@ -122,7 +127,7 @@ def test_deep_ep_is_called_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None
         "num_tokens_per_expert": "of_expert",
     }
     assert Buffer.made == [
-        ("group", 100 * 16 * 2, 0),
+        ("group", 120 * 16 * 2, 0),  # the larger of both ways: one buffer serves them
         ((50, 2), torch.int64, 8),
         ((50, 8), torch.bfloat16, torch.float32, counts),
         ((50, 8), "handle"),

@@ -1,0 +1,129 @@
+"""What the decoder runs is what is priced of it, operation by operation: shapes of products, attention and passes."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks import gpu_step
+from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.predicted import Asking, cases_to_measure
+from benchmarks.gpu_steps.reference import reference_cases
+from benchmarks.gpu_steps.training import Training
+from profdb.cases import AttentionCase, Case, GemmCase, MemoryBoundCase
+from profiler.device import Device
+
+SHAPE = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=96, seq_len=16)
+CASE = StepCase(shape=SHAPE, micro_batch=2)
+
+
+@cache
+def priced() -> frozenset[Case]:
+    asking = Asking(root=gpu_step.ROOT, cluster="cpu")
+    return frozenset(one.case for one in cases_to_measure([CASE], 1, asking))
+
+
+class Noting(TorchDispatchMode):
+    """Names of what reaches torch's kernels, with shapes and formats of the tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[torch.Tensor]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+        self.seen.append((func._schema.name.removeprefix("aten::"), tensors))
+        return func(*args, **(kwargs or {}))
+
+    def of(self, name: str) -> Iterable[list[torch.Tensor]]:
+        return [tensors for known, tensors in self.seen if known == name]
+
+
+@cache
+def ran(case: StepCase = CASE) -> Noting:
+    step = Training(case, Device(kind="cpu"))
+    with Noting() as noted:
+        step.passes()
+        step.update()
+    return noted
+
+
+def test_every_product_that_runs_is_priced_and_every_priced_one_runs() -> None:
+    products = {(left.shape[0], left.shape[1], right.shape[1]) for left, right, *_ in ran().of("mm")}
+    assert products == {(case.m, case.k, case.n) for case in priced() if isinstance(case, GemmCase)}
+    # four in each of two layers and the head, forward and both gradients
+    assert len(list(ran().of("mm"))) == 3 * (2 * 4 + 1)
+
+
+def test_attention_is_causal_on_the_heads_that_are_priced() -> None:
+    (asked,) = {
+        (case.batch, case.heads, case.q_len, case.qk_dim, case.mask)
+        for case in priced()
+        if isinstance(case, AttentionCase)
+    }
+    (query, *_), *others = ran().of("_scaled_dot_product_flash_attention_for_cpu")
+    assert asked == (*query.shape, "causal")
+    assert len(others) == SHAPE.layers - 1
+    step = Training(CASE, Device(kind="cpu"))
+    words = step.words[0].clone()
+    with torch.no_grad():
+        before = step.model(words, *step.angles)
+        words[:, -1] = (words[:, -1] + 1) % SHAPE.vocab
+        after = step.model(words, *step.angles)
+    assert torch.equal(before[:, :-1], after[:, :-1])  # the last word reaches no other
+    assert not torch.equal(before[:, -1], after[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("operation", "kernel", "calls"),
+    [
+        ("silu", "swiglu_unfused", 1.0),  # one a layer
+        ("neg", "rotary_unfused", 4.0),  # of queries and of keys, forward and backward
+        ("rsqrt", "rmsnorm", 2.5),  # two a layer and the last
+    ],
+)
+def test_the_passes_of_a_layer_are_those_priced(operation: str, kernel: str, calls: float) -> None:
+    assert len(list(ran().of(operation))) == calls * SHAPE.layers
+    assert kernel in {case.kernel for case in priced() if isinstance(case, MemoryBoundCase)}
+
+
+def test_recomputation_runs_every_layer_once_more_and_nothing_else() -> None:
+    again, once = ran(replace(CASE, recompute=True)), ran()
+    more = len(list(again.of("mm"))) - len(list(once.of("mm")))
+    assert more in (
+        3 * SHAPE.layers,
+        4 * SHAPE.layers,
+    )  # torch stops early: the last product's result is not kept
+    assert len(list(again.of("silu"))) == 2 * SHAPE.layers
+    assert len(list(again.of("_log_softmax"))) == 1
+
+
+def test_both_halves_of_a_layer_are_added_to_what_they_read() -> None:
+    layer = Training(CASE, Device(kind="cpu")).model.layers[0]
+    tokens = torch.randn(2, SHAPE.seq_len, SHAPE.hidden).bfloat16()
+    angle = torch.ones(SHAPE.seq_len, 1, SHAPE.hidden // SHAPE.heads).bfloat16()
+    with torch.no_grad():
+        for silenced in (layer.out, layer.down):
+            silenced.weight.zero_()
+        assert torch.equal(layer(tokens, angle, angle), tokens)
+
+
+def test_gradients_are_clipped_by_the_norm_of_all() -> None:
+    assert "norm_reduce" in {case.kernel for case in priced() if isinstance(case, MemoryBoundCase)}
+    ((*gradients,),) = ran().of("_foreach_norm")
+    assert {one.dtype for one in gradients} == {torch.float32}
+    assert len(gradients) == len(Training(CASE, Device(kind="cpu")).weights)
+
+
+def test_the_loss_reads_logits_in_fp32() -> None:
+    ((logits, *_),) = ran().of("_log_softmax")
+    assert (tuple(logits.shape), logits.dtype) == ((2 * 16, SHAPE.vocab), torch.float32)
+
+
+def test_kernels_between_the_steps_are_some_that_the_price_hangs_on() -> None:
+    assert set(reference_cases(CASE)) <= priced()

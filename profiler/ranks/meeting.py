@@ -39,10 +39,28 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
     return store
 
 
+def told(store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float) -> list[str] | None:
+    """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this exchange. None
+    where a rank says nothing within ``timeout_s``. Rank 0, which may keep the store, stays until all have read."""
+    deadline = time.monotonic() + timeout_s
+    store.set(f"{about}/{layout.rank}", word)
+    if not all(_is_there(store, f"{about}/{rank}", deadline) for rank in range(layout.size)):
+        return None
+    words = [store.get(f"{about}/{rank}").decode() for rank in range(layout.size)]
+    store.set(f"{about}/read/{layout.rank}", "1")
+    if layout.rank == 0:
+        all(_is_there(store, f"{about}/read/{rank}", deadline) for rank in range(layout.size))
+    return words
+
+
 def came(store: dist.Store, rank: int, deadline: float) -> bool:
-    """Whether a rank is there before the deadline. Asked again and again: a wait of torch's that runs out fills
-    stderr."""
-    while not store.check([f"here/{rank}"]):
+    """Whether a rank is there before the deadline."""
+    return _is_there(store, f"here/{rank}", deadline)
+
+
+def _is_there(store: dist.Store, key: str, deadline: float) -> bool:
+    """Asked again and again: a wait of torch's that runs out fills stderr."""
+    while not store.check([key]):
         if time.monotonic() > deadline:
             return False
         time.sleep(ASK_AGAIN_S)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -14,10 +15,10 @@ import torch.distributed as dist
 
 from profiler.cases.group_tilings import GroupTiling
 from profiler.device import Device
-from profiler.ranks.meeting import RankFailedError, connect, meet
+from profiler.ranks.meeting import RankFailedError, connect, meet, told
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.watch import Watch
-from spec.errors import ConfigError
+from spec.errors import ConfigError, UserError
 
 Said = TypeVar("Said")
 
@@ -35,7 +36,8 @@ class World:
 
     ``backend`` is nccl, gloo, or "" for one process. Decisions and timings travel over ``control``,
     a gloo group of its own, so that talking never disturbs what is measured. ``domain_ranks`` is the
-    number of ranks of one scale-up domain (a node, unless said otherwise).
+    number of ranks of one scale-up domain (a node, unless said otherwise). Before there is a group, words travel over
+    ``store``.
     """
 
     layout: RankLayout
@@ -43,6 +45,8 @@ class World:
     backend: str = ""
     domain_ranks: int = 1
     control: Any = None
+    store: dist.Store | None = None
+    exchanges: int = 0
     watch: Watch | None = None
     limit: timedelta = timedelta(seconds=120)
     handles: dict[tuple[int, int], Any] = field(default_factory=dict)
@@ -152,9 +156,18 @@ class World:
         """Every rank's ``word``, by rank."""
         if self.size == 1:
             return [word]
+        if self.control is None and self.store is not None:
+            return self._talk(partial(self._exchanged, self.store, word))
         labels: list[Any] = [None] * self.size
         self._talk(lambda: dist.all_gather_object(labels, word, group=self.control))
         return [str(item) for item in labels]
+
+    def _exchanged(self, store: dist.Store, word: str) -> list[str]:
+        self.exchanges += 1
+        words = told(store, self.layout, f"said/{self.exchanges}", word, self.limit.total_seconds())
+        if words is None:
+            raise self.lost("no word of it")
+        return words
 
     def align(self) -> None:
         """Queue a barrier over the whole world on the device."""
@@ -195,9 +208,17 @@ def leaving_on_failure(layout: RankLayout) -> Iterator[Callable[[int], int]]:
 
 
 def open_world(
-    layout: RankLayout, device: Device, *, domain_ranks: int = 0, timeout_s: float = 120.0
+    layout: RankLayout,
+    device: Device,
+    *,
+    domain_ranks: int = 0,
+    timeout_s: float = 120.0,
+    first: Callable[[World], object] = lambda world: None,
 ) -> World:
     """Join the other processes of the run: NCCL on GPUs, else gloo; one process joins nobody.
+
+    ``first``: what the ranks look at together when they have met and before any group is made, so that what cannot be run
+    costs none; its errors are those of all ranks.
 
     ``domain_ranks`` 0 means a node. ``timeout_s``: longest that a rank waits for another before the run
     ends with an error. Raises ConfigError when domains do not tile the world.
@@ -211,7 +232,9 @@ def open_world(
             allowed=f"a divisor of the {layout.size} processes",
         )
     if layout.size == 1:
-        return World(layout=layout, device=device)
+        alone = World(layout=layout, device=device)
+        first(alone)
+        return alone
     for name, value in NCCL_LEAVES_ENDING_TO_US.items():
         os.environ.setdefault(name, value)
     store = meet(layout, timeout_s)
@@ -225,6 +248,12 @@ def open_world(
         watch=watch,
         limit=timedelta(seconds=timeout_s + SPEAKS_FIRST_S),
     )
+    world.store = store
+    try:
+        first(world)
+    except UserError:
+        watch.stop()
+        raise
     world.join(store)
     check_same_machines(world)
     return world

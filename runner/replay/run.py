@@ -108,8 +108,14 @@ def run_workload(options: RunOptions, read: Read, layout: RankLayout) -> list[st
 
     Raises UserError for a workload that does not fit this world, RankFailedError for a rank that cannot go on.
     """
-    world = open_world(layout, choose_device(options.device, layout), timeout_s=options.timeout_s)
-    came = run_in_world(options, read, world, last_words(world))
+    found: list[Work] = []
+    world = open_world(
+        layout,
+        choose_device(options.device, layout),
+        timeout_s=options.timeout_s,
+        first=lambda world: found.append(read_alike(world, read)),
+    )
+    came = run_in_world(options, lambda _: found[0], world, last_words(world))
     world.close()
     return came.lines
 
@@ -117,9 +123,7 @@ def run_workload(options: RunOptions, read: Read, layout: RankLayout) -> list[st
 def run_in_world(options: RunOptions, read: Read, world: World, words: LastWords) -> Came:
     """Run one work in a world that stays open. Raises NotAgreedError where the world could go on with another,
     RankFailedError where it is lost."""
-    world.begin("reading the workload")
-    work = agreed(world, lambda: read(world.size))
-    same_everywhere(world, work.digest, f"the workload {work.name}")
+    work = read_alike(world, read)
     program = work.programs[work.degrees.stage_of(world.rank)]
     groups = open_groups(world, groups_used(work.programs), work.degrees)
     operations = agreed(
@@ -142,6 +146,14 @@ def run_in_world(options: RunOptions, read: Read, world: World, words: LastWords
         raise
     close_groups(groups.values())
     return came
+
+
+def read_alike(world: World, read: Read) -> Work:
+    """The work, the same on all ranks. Raises NotAgreedError, said once, where it is not or does not fit them."""
+    world.begin("reading the workload")
+    work = agreed(world, lambda: read(world.size))
+    same_everywhere(world, work.digest, f"the workload {work.name}")
+    return work
 
 
 def _recorder(options: RunOptions, work: Work, world: World) -> Recorder:

@@ -48,10 +48,15 @@ def run_training(options: TrainOptions, layout: RankLayout) -> list[str]:
     Raises UserError for what cannot be run, RankFailedError for a rank that cannot go on.
     """
     device = choose_device(options.device, layout)
-    world = open_world(layout, device, timeout_s=options.timeout_s)
-    world.begin("reading the config and the plan")
-    asked = agreed(world, lambda: ask(options.typed, device, layout.size))
-    same_everywhere(world, repr(asked.training), "the config or the command line")
+    found: list[Asked] = []
+
+    def first(world: World) -> None:
+        world.begin("reading the config and the plan")
+        found.append(agreed(world, lambda: ask(options.typed, device, layout.size)))
+        same_everywhere(world, repr(found[0].training), "the config or the command line")
+
+    world = open_world(layout, device, timeout_s=options.timeout_s, first=first)
+    asked = found[0]
     if world.leads:
         options.say(heading(asked, device.name))
     last_words(world)

@@ -2,13 +2,19 @@
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
+from profiler.device import choose_device
 from profiler.ranks import meeting
-from profiler.ranks.meeting import RankFailedError, connect, meet
+from profiler.ranks import world as worlds
+from profiler.ranks.meeting import RankFailedError, connect, meet, told
 from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.world import World, open_world
+from spec.errors import ConfigError
 
 
 @pytest.fixture
@@ -52,3 +58,40 @@ def test_a_rank_without_its_first_says_where_it_looked(monkeypatch: pytest.Monke
         ) as found:
             connect(layout, 0.2)
     assert found.value.speaker == 1
+
+
+def test_every_rank_hears_every_word(store: dist.Store) -> None:
+    def one(rank: int) -> list[list[str] | None]:
+        layout = RankLayout(rank=rank, size=3, local_rank=rank, local_size=3)
+        return [told(store, layout, about, f"{about} of {rank}", 20.0) for about in ("first", "second")]
+
+    with ThreadPoolExecutor(3) as ranks:
+        heard = list(ranks.map(one, range(3)))
+    assert heard == [[[f"{about} of {rank}" for rank in range(3)] for about in ("first", "second")]] * 3
+
+
+def test_a_rank_that_says_nothing_is_not_waited_for_for_ever(store: dist.Store) -> None:
+    assert told(store, RankLayout(rank=1, size=2, local_rank=1, local_size=2), "it", "yes", 0.01) is None
+
+
+def test_what_cannot_be_run_is_refused_before_there_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    kept = dist.HashStore()
+    kept.set("said/1/1", "rank 1 cannot")
+    kept.set("said/1/read/1", "1")
+    beats = SimpleNamespace(
+        start=lambda: None, stop=lambda: done.append("stopped"), step=lambda _: None, doing=""
+    )
+    for name, stands_in in (("meet", kept), ("connect", kept), ("Watch", beats)):
+        monkeypatch.setattr(worlds, name, lambda *_, given=stands_in, **__: given)
+    monkeypatch.setattr(World, "join", lambda *_: done.append("joined"))
+
+    def refuses(world: World) -> None:
+        raise ConfigError(where="run", key="it", value=world.gather("rank 0 can"), allowed="another")
+
+    layout = RankLayout(rank=0, size=2, local_size=2)
+    with pytest.raises(ConfigError, match=r"rank 0 can.*rank 1 cannot"):
+        open_world(layout, choose_device("cpu", layout), first=refuses)
+    assert done == ["stopped"]
+    one: list[World] = []
+    assert open_world(RankLayout(), choose_device("cpu", RankLayout()), first=one.append) is one[0]

@@ -13,13 +13,18 @@ from solver.answer.answer import Answer
 from solver.memory.device_memory import UNUSABLE_SHARE, usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
-from solver.price import sized
+from solver.price import Sized, dealt_otherwise, sized
 from solver.question import Question
+from solver.refinements import dealt_anew
+from solver.refinements.cells import Cell
 from solver.refinements.deal_program import Dealing, least_deal
 from solver.refinements.dealt_anew import fitting_layout
-from solver.refinements.stage_room import stage_rooms
+from solver.refinements.entering import entered
+from solver.refinements.stage_room import Room, stage_rooms
 from solver.search import price_plan, search
+from spec.arrays import ints
 from spec.errors import NoFeasiblePlanError
+from spec.model import BlockRun
 from spec.pipeline.layout import layout_text
 from spec.presets.registry import PRESETS
 from spec.settings.constraints import constraints_of
@@ -149,3 +154,71 @@ def test_a_deal_that_needs_more_than_there_is_is_cut_until_it_fits() -> None:
     assert least is not None
     first = layout_text(least.sum(axis=1).tolist())
     assert price_plan(asked, replace(plain, stage_layout=first))[0].needed_bytes > limit
+
+
+def every_layout_predicting(layers: int) -> Iterable[str]:
+    """Every layout with a prediction block beside the head, or alone on the last stage but one's end."""
+    for text in every_layout(layers, STAGES):
+        yield f"{text[:-1]}mL"
+        if text.endswith("|L"):
+            yield f"{text[:-2]}m|L"
+
+
+@pytest.mark.parametrize("memory_gib", [3.4, pytest.param(3.6, marks=pytest.mark.nightly)])
+def test_a_search_cuts_deals_that_need_more_than_there_is_until_the_best_fits(
+    memory_gib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the last two stages, one of which holds a prediction block, no room is told before a deal stands there."""
+    asked = long_sequences(6, memory_gib)
+    (run,) = asked.model.blocks
+    predicting = BlockRun(block=replace(run.block, mtp=True), count=1)
+    asked = replace(asked, model=replace(asked.model, blocks=(run, predicting)))
+    cuts: list[tuple[Room, ...]] = []
+    cut = dealt_anew._cut
+
+    def counted(question: Question, table: Sized, limit: float) -> tuple[Room, ...]:
+        cuts.append(cut(question, table, limit))
+        return cuts[-1]
+
+    monkeypatch.setattr(dealt_anew, "_cut", counted)
+    best = searched(asked, no_recompute=True)
+    # A room of a stage that the deal before overfilled, each time.
+    assert cuts
+    assert all({room.place for room in rooms} <= {STAGES - 2, STAGES - 1} and rooms for rooms in cuts)
+    plain = sized(asked.model, asked.job, PlanTable.of(AS_IT_IS), asked.cluster)
+    every = list(every_layout_predicting(6))
+    tables = [dealt_otherwise(asked.model, asked.job, plain, text, asked.cluster) for text in every]
+    fitting = [one.plans for one in tables if one.needed_bytes[0] <= usable_bytes(asked.cluster)]
+    assert 0 < len(fitting) < len(every)
+    least_s = min(price_plan(asked, plans)[0].step_s for plans in fitting)
+    assert best.step_s == pytest.approx(least_s, rel=1e-9)
+
+
+def test_what_is_dealt_is_of_the_plan_asked_about() -> None:
+    """Of a table of plans of other depths, micro-batches and layouts, each by its own row."""
+    asked = question(model=small_model(layers=12), world_size=8, sequences=32, preset=PRESETS["megatron"])
+    partly = replace(AS_IT_IS, recompute=Recompute.BLOCK)
+    each = [
+        replace(partly, pp=2, tp=2, dp=2, num_micro=16, num_recompute_layers=1),
+        replace(partly, pp=4, tp=2, num_micro=16, micro_batch=2, num_recompute_layers=2),
+        replace(partly, pp=2, vpp=3, tp=4, num_micro=32, num_recompute_layers=1),
+    ]
+    runs = asked.model.blocks
+
+    def dealt(plans: PlanTable, row: int) -> Dealing:
+        owner = entered(asked, sized(asked.model, asked.job, plans, asked.cluster))
+        cell = Cell(owner=owner, rows=ints([row]), span_s=np.inf, beside_s=0.0, bound_s=0.0)
+        return dealt_anew._dealing(cell, row, runs, -1)
+
+    together = PlanTable.of(*each)
+    for row, plan in enumerate(each):
+        mine, alone = dealt(together, row), dealt(PlanTable.of(plan), 0)
+        assert (mine.pp, mine.vpp, mine.num_micro, mine.again) == (
+            plan.pp,
+            plan.vpp,
+            plan.num_micro,
+            plan.num_recompute_layers,
+        )
+        assert mine.work_s == pytest.approx(alone.work_s, rel=1e-12)
+        assert mine.ends_s == pytest.approx(alone.ends_s, rel=1e-12)
+    assert len({dealt(together, row).work_s for row in range(3)}) == 3

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.rank_layout import MOST_PORT, RankLayout
 from profiler.ranks.restart import restarts
 from spec.errors import UserError
 
@@ -74,7 +74,7 @@ def connect(layout: RankLayout, timeout_s: float, *, keeps: bool = False) -> dis
     """
     kept_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     # a port of its own for each start of this program: the one before may still be closing
-    port = layout.master_port + (0 if kept_by_torchrun else restarts(os.environ))
+    port = layout.master_port if kept_by_torchrun else port_of_start(layout, restarts(os.environ))
     try:
         store = dist.TCPStore(
             layout.master_addr,
@@ -90,6 +90,12 @@ def connect(layout: RankLayout, timeout_s: float, *, keeps: bool = False) -> dis
             speaker=layout.rank,
         ) from nobody
     return dist.PrefixStore(prefix(os.environ), store)
+
+
+def port_of_start(layout: RankLayout, start: int) -> int:
+    """One port further for each start; back below the first where there are no more."""
+    above = layout.master_port + start
+    return above if above <= MOST_PORT else layout.master_port - start
 
 
 def prefix(environ: Mapping[str, str]) -> str:

@@ -11,6 +11,8 @@ SLURM_PORTS = 10000
 """Ports for the rendezvous of a Slurm job: one by job number, outside the ephemeral range of Linux
 (32768 and above) and the well-known ports."""
 
+MOST_PORT = 65535
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLayout:
@@ -117,7 +119,14 @@ def first_host(hosts: str) -> str:
 
 
 def check(layout: RankLayout) -> None:
-    """Ranks lie in blocks of equal nodes; ConfigError otherwise."""
+    """Ranks lie in blocks of equal nodes and meet at a port that there is; ConfigError otherwise."""
+    if not 1 <= layout.master_port <= MOST_PORT:
+        raise ConfigError(
+            where="environment",
+            key="MASTER_PORT",
+            value=layout.master_port,
+            allowed=f"a port from 1 to {MOST_PORT}",
+        )
     if layout.size < 1 or layout.local_size < 1 or layout.size % layout.local_size:
         raise ConfigError(
             where="environment",

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from profiler.device import choose_device
 from profiler.ranks import meeting
 from profiler.ranks import world as worlds
-from profiler.ranks.meeting import RankFailedError, connect, meet, told
+from profiler.ranks.meeting import RankFailedError, connect, meet, port_of_start, told
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World, open_world
 from spec.errors import ConfigError
@@ -95,3 +95,8 @@ def test_what_cannot_be_run_is_refused_before_there_is_a_group(monkeypatch: pyte
     assert done == ["stopped"]
     one: list[World] = []
     assert open_world(RankLayout(), choose_device("cpu", RankLayout()), first=one.append) is one[0]
+
+
+def test_each_start_meets_at_a_port_of_its_own() -> None:
+    ports = [port_of_start(RankLayout(master_port=65533), start) for start in range(5)]
+    assert ports == [65533, 65534, 65535, 65530, 65529]

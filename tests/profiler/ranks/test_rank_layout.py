@@ -76,6 +76,8 @@ def test_tasks_per_node(text: str, tasks: int) -> None:
         {**SLURM, "SLURM_TASKS_PER_NODE": "many"},
         {**SLURM, "SLURM_LOCALID": "1"},  # cyclic distribution: rank 11 would be local rank 2
         {**SLURM, "SLURM_JOB_NODELIST": ""},
+        {**TORCHRUN, "MASTER_PORT": "0"},
+        {**SLURM, "MASTER_PORT": "65536"},
     ],
 )
 def test_contradictions_are_refused(environ: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spec.errors import ConfigError
 from spec.program.limits import MOST_BYTES, MOST_GPUS, MOST_MINUTES, MOST_SEQUENCE_TOKENS
 from spec.program.parser import OneLineParser, add_version, decimal, whole
 from spec.program.shipped import shipped_folder
@@ -26,6 +27,21 @@ BEGAN = time.monotonic()
 ROOT = shipped_folder()
 PROGRAM = "gen_profiler_data.py"
 MOST_SECONDS = 1e6
+MODEL_RANKS = (1, 2, 4, 8)
+"""Tensor-parallel degrees of --model."""
+
+OF_A_MODEL = ("tp", "seq_len", "assume")
+OF_MEASURING = (
+    "dry_run",
+    "smoke",
+    "resume",
+    "cases",
+    "model",
+    "only",
+    "budget_minutes",
+    "max_size",
+    "compile",
+)
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -71,8 +87,13 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         help="minutes for all of it, fits and pictures too",
     )
     add("--max_size", type=byte_count, default=0, help="largest array, e.g. 64MiB")
-    add("--dry_run", action="store_true", help="say what would be measured and for about how long")
-    add("--smoke", action="store_true", help="one small case of every kind of kernel, kept nowhere")
+    before = parser.add_mutually_exclusive_group()
+    before.add_argument(
+        "--dry_run", action="store_true", help="say what would be measured and for about how long"
+    )
+    before.add_argument(
+        "--smoke", action="store_true", help="one small case of every kind of kernel, kept nowhere"
+    )
     add("--resume", action="store_true", help="measure only what the profile does not hold yet")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
@@ -89,7 +110,7 @@ def options_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         type=Path,
         help="measure exactly the cases of this file, as simulation_train_formulaic.py --write_cases writes them",
     )
-    add("--tp", type=number_list, default=(1, 2, 4, 8), help="tensor-parallel degrees of --model")
+    add("--tp", type=number_list, help="tensor-parallel degrees of --model (1,2,4,8)")
     fusing = parser.add_mutually_exclusive_group()
     fusing.add_argument(
         "--compile",
@@ -139,7 +160,9 @@ def options_of(given: argparse.Namespace, layout: "RankLayout") -> "RunOptions":
         domain_ranks=given.ranks_per_domain,
         timeout_s=given.timeout_s,
         model=given.model
-        and AskedModel(path=given.model, ranks=given.tp, assume=given.assume, seq_len=given.seq_len),
+        and AskedModel(
+            path=given.model, ranks=given.tp or MODEL_RANKS, assume=given.assume, seq_len=given.seq_len
+        ),
         cases=given_cases(given.cases),
         began=BEGAN,
     )
@@ -220,8 +243,21 @@ def in_layout(given: argparse.Namespace) -> int:
     )
 
 
+def check_together(given: argparse.Namespace) -> None:
+    """ConfigError for a flag that would be passed over without another, or beside it."""
+    lonely = [(name, "only with --model") for name in OF_A_MODEL if not given.model]
+    if given.from_cluster:
+        lonely += [(name, "not with --from_cluster, which measures nothing") for name in OF_MEASURING]
+    for name, allowed in lonely:
+        if getattr(given, name):
+            raise ConfigError(
+                where="command line", key=f"--{name}", value=getattr(given, name), allowed=allowed
+            )
+
+
 def done(given: argparse.Namespace) -> int:
     """The exit status of modelling, or of this rank of measuring."""
+    check_together(given)
     if given.from_cluster:
         return exit_status(lambda: model(given), interrupted=lambda: modelling_interrupted(given))
     return in_layout(given)

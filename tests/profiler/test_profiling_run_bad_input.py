@@ -55,6 +55,12 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (("--device", "tpu"), "tpu"),
         (("--budget", "3"), "--budget"),
         (("--pics", "--no_pics"), "--no_pics"),
+        (("--dry_run", "--smoke"), "--smoke"),
+        (("--seq_len", "512"), "--seq_len = 512: only with --model"),
+        (("--tp", "2"), "only with --model"),
+        (("--from_cluster", "h200", "--dry_run"), "--dry_run = True: not with --from_cluster"),
+        (("--from_cluster", "h200", "--only", "linear"), "not with --from_cluster"),
+        (("--from_cluster", "h200", "--budget_minutes", "3"), "not with --from_cluster"),
         (("data.pt",), "data.pt"),
     ],
 )

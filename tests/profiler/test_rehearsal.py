@@ -202,3 +202,5 @@ def test_a_dry_run_waits_for_the_compiler_once_a_graph() -> None:
     cases = [swiglu, *others, *again, *never]
     waits_s = expected_s(cases, None, TrialPlan()) - expected_s(never[1:], None, TrialPlan())
     assert waits_s.tolist() == pytest.approx([3.0] * 4 + [0.0] * 4)
+    # beside its launches, which nobody knows without a sheet: a millisecond each
+    assert expected_s(never, None, TrialPlan())[0] == pytest.approx(0.03 + launches_s(1e-3, TrialPlan()))

@@ -59,7 +59,7 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
         )
     sharding = strategy_of(written, where)
     layout = Layout.of(job.world_size, tp=tp, pp=pp, cp=cp, wp=written.wp or 1)
-    zero_stage, zero_size = _sharding(written, _copies(sharding, layout))
+    zero_stage, zero_size = _sharding(written, _copies(sharding, layout), where)
     if (written.optimizer_offload or written.offloaded_layers) and question.cluster.host is None:
         raise ConfigError(where="--cluster", key="host", value=question.cluster.name, allowed=HOST_NEEDED)
     return Plan(
@@ -144,13 +144,19 @@ def _expert_ranks(written: WrittenPlan, question: "Question", stage_ranks: int, 
     return gcd(experts, stage_ranks)
 
 
-def _sharding(written: WrittenPlan, whole: int) -> tuple[int, int]:
+def _sharding(written: WrittenPlan, whole: int, where: str) -> tuple[int, int]:
     """ZeRO stage and size as written. Size 0 is the ``whole`` group that holds the same weights of linears; a stage alone shards over all of it, a size alone is stage 1. Where the
-    whole group is one rank there is nothing to shard."""
+    whole group is one rank there is nothing to shard.
+
+    Raises ConfigError for more ranks than hold the same weights: there is no such group to price.
+    """
     size = written.zero_size
     if size is None:
         size = whole if written.zero_stage else 1
     size = size or whole
+    if size > whole:
+        allowed = f"at most the {whole} ranks that hold the same weights"
+        raise ConfigError(where=where, key="zero_size", value=size, allowed=allowed)
     stage = int(size > 1) if written.zero_stage is None else written.zero_stage
     return (0, 1) if whole == size == 1 else (stage, size)
 

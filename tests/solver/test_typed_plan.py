@@ -27,3 +27,10 @@ def test_a_sequence_said_to_be_cut_wants_a_strategy_that_cuts_it() -> None:
 def test_an_unknown_strategy_names_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"train\.py: strategy = 'tsp': one of mtp, msp, fsp, isp"):
         strategy_of(WrittenPlan(strategy="tsp"), "train.py")
+
+
+def test_zero_cannot_shard_over_more_ranks_than_hold_the_same_weights() -> None:
+    asked = question(world_size=8)
+    with pytest.raises(ConfigError, match="mine: zero_size = 3: at most the 1 ranks that hold"):
+        plan_of(WrittenPlan(tp=8, zero_size=3), asked, "mine")
+    assert plan_of(WrittenPlan(tp=2, zero_size=4), asked, "mine").zero_size == 4

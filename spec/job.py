@@ -93,6 +93,9 @@ class JobSpec:
     moe_dispatcher: Literal["all_to_all", "all_gather", "deepep", "hybridep"] = "all_to_all"
     """How tokens reach their experts: a copy for each expert, all tokens to every rank, or one for each rank or node of
     theirs (DeepEP, HybridEP)."""
+    moe_router_fusion: bool = False
+    """The best experts of each token, and the loss that balances them, are fused kernels (Megatron-LM,
+    --moe-router-fusion)."""
     overlap_expert_a2a: bool = False
     """The experts' exchange of one micro-batch runs beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm)."""

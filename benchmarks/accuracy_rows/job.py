@@ -240,6 +240,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "attention_kernel": attention_kernel_of(row, notes),
         "unfused": unfused_of(row, notes),
         "moe_dispatcher": recipes.dispatcher(row, notes.dispatcher),
+        "moe_router_fusion": recipes.fuses_router(row),
         "overlap_expert_a2a": notes.expert_overlap,
         # scripts/performance/utils/overrides.py, _set_moe_a2a_overlap_overrides sets both
         "delay_wgrad": notes.expert_overlap,

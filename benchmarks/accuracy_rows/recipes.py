@@ -108,6 +108,12 @@ def dispatcher(row: Row, stated: str) -> str:
     return "deepep" if row.text("gpu").startswith("H") else "hybridep"
 
 
+def fuses_router(row: Row) -> bool:
+    """Megatron-Bridge's tuned recipes of expert models set moe_router_fusion from release 25.09 (v0.1) on:
+    scripts/performance/configs/*/*_llm_pretrain.*; Megatron-Core's default is off."""
+    return bool(row.whole_or("num_experts", 0)) and "Megatron-Bridge" in row.text("framework")
+
+
 def cuda_graphs(row: Row, stated: frozenset[str]) -> frozenset[str]:
     """What CUDA graphs replay: as stated; else, on Blackwell, as Megatron-Bridge's recipes for experts set it
     (scripts/performance/configs): router and preprocessing, and where experts are padded whole layers

@@ -53,6 +53,8 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         "tensor_parallel.overlap": recipe.says("tp_comm_overlap"),
         "loss.fused": True,
         "host.checks_numbers": False,
+        # scripts/performance/configs: moe_router_fusion of every tuned recipe of experts
+        "moe_router_fusion": bool(recipe.whole("experts", 0)),
         "overlap_expert_a2a": recipe.says("moe_a2a_overlap"),
         "delay_wgrad": recipe.says("delay_wgrad"),
         "cuda_graphs": frozenset(scopes),

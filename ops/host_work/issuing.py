@@ -16,7 +16,7 @@ from ops.host_work.calls import (
     ModuleCalls,
 )
 from ops.host_work.cuda_graphs import is_replayed, replay_calls
-from ops.host_work.launches import OF_KERNEL, OF_ROLE
+from ops.host_work.launches import FUSED_ROUTER, OF_KERNEL, OF_ROLE
 from ops.kernels import KERNELS
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op, Phase
 from ops.roles import Module, Role
@@ -46,7 +46,7 @@ def host_work(op: Op, job: JobSpec) -> Issuing:
         case GroupedGemm():
             work = _grouped(op, calls)
         case BatchedGemm():
-            work = _linear(op, calls)
+            work = _linear(op, calls, fused_router=job.moe_router_fusion)
         case Attention():
             backward = 1.0 if op.phase is Phase.INPUT_GRAD else 0.0
             work = _work(calls.attention, calls.first_launch + backward)
@@ -70,14 +70,15 @@ def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
     return _work(calls.collective, pieces)
 
 
-def _linear(op: BatchedGemm, calls: ModuleCalls) -> Issuing:
+def _linear(op: BatchedGemm, calls: ModuleCalls, *, fused_router: bool) -> Issuing:
     """One call forward and one backward, which launches both products; fp8's casts are operations of their
     own. A product in a mixer's core is a Triton kernel."""
     if op.phase is Phase.WEIGHT_GRAD:
         return _work(0.0, 1.0)
     if op.role is Role.ROUTER:
-        forward, backward = OF_ROLE[op.role]
-        return _work(calls.by_role.get(op.role, 0.0), backward if op.phase is Phase.INPUT_GRAD else forward)
+        back = int(op.phase is Phase.INPUT_GRAD)
+        launches = OF_ROLE[op.role][back] - FUSED_ROUTER[back] * fused_router
+        return _work(calls.by_role.get(op.role, 0.0), launches)
     if op.role is Role.CORE:
         return _work(min(calls.linear, TRITON_CALLS), calls.first_launch)
     fp8 = op.scale_recipe != ""

@@ -31,7 +31,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "precision.parameter precision.narrow_parameters precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
-        "context_parallel moe_capacity_factor moe_dispatcher overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
+        "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
         "blocking_launches checked_collectives optimizer adapter_rank adapted expandable_segments"
     )
 )
@@ -177,6 +177,8 @@ def _dispatch(job: JobSpec) -> Flags:
         NAME,
         "experts and shared experts overlapped",
     )
+    if job.moe_router_fusion:
+        flags["--moe-router-fusion"] = None
     if job.overlap_expert_a2a:
         flags["--overlap-moe-expert-parallel-comm"] = None
     if job.delay_wgrad:

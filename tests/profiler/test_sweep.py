@@ -245,6 +245,23 @@ def test_only_a_run_that_goes_on_passes_over_a_case(tmp_path: Path) -> None:
     assert [sample.status for sample in profile.samples] == ["ok", "ok"]
 
 
+def test_an_output_is_this_runs_until_its_samples_are_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = profiling_run.merged_into
+    refused: list[str] = []
+
+    def meanwhile(output: Path, profile: ProfileDatabase) -> object:
+        with pytest.raises(ProfileError, match="another run is writing it") as found:
+            Journal.open(journal_path(output), profile.machine.gpu)
+        refused.append(str(found.value))
+        return merge(output, profile)
+
+    monkeypatch.setattr(profiling_run, "merged_into", meanwhile)
+    run_fake([HostCase(kind="launch")], tmp_path / "data.pt")
+    assert len(refused) == 1
+
+
 def test_a_spent_budget_stops_before_the_next_case(tmp_path: Path) -> None:
     bench = fake_bench()
     spent = Budget(seconds=1.0, started=-1e9)

@@ -57,6 +57,8 @@ def _options() -> dict[str, Asked]:
             "linear",
             "--max_size",
             "1MiB",
+            "--model",
+            "configs/tiny_internlm2.py",
             "--tp",
             "2",
         ),

@@ -67,7 +67,8 @@ def every_plan(asked):
         if not dp or dp % zero or SEQUENCES % (dp * micro):
             continue
         for wp in (1, 2, 4) if strategy == "isp" else (1,):
-            if (RANKS // pp) % wp == 0:
+            copies = RANKS // (pp * wp) if strategy == "isp" else dp
+            if (RANKS // pp) % wp == 0 and zero <= copies:
                 written = WrittenPlan(
                     strategy=strategy,
                     recompute=recompute.value,

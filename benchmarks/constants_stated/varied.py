@@ -50,8 +50,10 @@ def varied(root: Path, constant: Constant, factor: float, copy: Path) -> Iterato
         return
     owner = importlib.import_module(constant.path.removesuffix(".py").replace("/", "."))
     new = {constant.name: scaled(getattr(owner, constant.name), factor)}
-    for name, value in _made_of(Path(str(owner.__file__)), constant.name):
-        new[name] = eval(value, vars(owner) | new)  # noqa: S307 - the module's own source
+    for name, made in _made_of(Path(str(owner.__file__)), constant.name):
+        names = vars(owner) | new
+        exec(made, names)  # noqa: S102 - the module's own source
+        new[name] = names[name]
     old = {name: getattr(owner, name) for name in new}
     try:
         _swap(old, new)
@@ -61,14 +63,26 @@ def varied(root: Path, constant: Constant, factor: float, copy: Path) -> Iterato
 
 
 def _made_of(path: Path, name: str) -> Iterator[tuple[str, CodeType]]:
-    """The names that a module makes of ``name`` when it is imported, and how, in their order."""
+    """The names that a module makes of ``name`` when it is imported, and how, in their order: values, and classes whose
+    fields stand at it."""
     changed = {name}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-            continue
-        if any(isinstance(part, ast.Name) and part.id in changed for part in ast.walk(node.value)):
-            changed.add(node.targets[0].id)
-            yield node.targets[0].id, compile(ast.Expression(node.value), str(path), "eval")
+        made, read = _made(node)
+        if any(isinstance(part, ast.Name) and part.id in changed for one in read for part in ast.walk(one)):
+            changed.add(made)
+            yield made, compile(ast.Module([node], []), str(path), "exec")
+
+
+def _made(node: ast.stmt) -> tuple[str, list[ast.expr]]:
+    """The name that a statement of a module makes, and what is read for it then; no name for other statements."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, [value]
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            return name, [value]
+        case ast.ClassDef(name=name, body=body):
+            return name, [one.value for one in body if isinstance(one, ast.AnnAssign) and one.value]
+    return "", []
 
 
 def names_made_of(root: Path, constant: Constant) -> frozenset[str]:

@@ -140,6 +140,13 @@ def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
     with varied(ROOT, one, 2.0, tmp_path):
         assert issuing.CALLS["modules"].linear == pytest.approx(2.0 * calls)
     assert (slowest_gpu.SPREAD, issuing.CALLS["modules"].linear) == (spread, calls)
+    # A table with a type beside its name, of entries whose class stands at the constant.
+    each = {kind: entry.collective for kind, entry in issuing.CALLS.items()}
+    (one,) = (one for one in constants(ROOT) if one.key == "ops/host_work/calls.py:NCCL_CALLS")
+    with varied(ROOT, one, 2.0, tmp_path):
+        assert issuing.CALLS["modules"].collective == 2.0 * each["modules"] == 4.0
+        assert issuing.CALLS["nanotron"].collective == each["nanotron"] + 2.0
+    assert {kind: entry.collective for kind, entry in issuing.CALLS.items()} == each
 
 
 def test_an_effect_names_the_datasets_that_move_most() -> None:

@@ -23,8 +23,9 @@ def printed(command: str) -> str:
 
 
 def heads(text: str) -> set[str]:
-    """The first word of every line, but for those with figures: plans, degrees, numbers of GPUs."""
-    words = {line.split()[0] for line in text.splitlines() if line.strip()}
+    """The first word of every line, but for those with figures (plans, degrees, numbers of GPUs) and rules, as long as figures
+    make a table wide."""
+    words = {line.split()[0] for line in text.splitlines() if line.strip("- ")}
     return {word for word in words if not re.search(r"\d", word)} - {"mtp", "fsp", "msp", "isp", "ulysses"}
 
 

@@ -82,8 +82,9 @@ def effective_share(interval_s: float, checkpoint_s: float, restart_s: float, mt
     M exp(R / M) (exp((tau + delta) / M) - 1) seconds for each tau of training)."""
     if (interval_s + checkpoint_s) / mtbf_s > MOST_EXPONENT or restart_s / mtbf_s > MOST_EXPONENT:
         return 0.0
-    spent = mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
-    return interval_s / spent
+    spent = exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
+    # A checkpoint that takes no time is taken all the time: the limit of a short interval.
+    return interval_s / (mtbf_s * spent) if spent else exp(-restart_s / mtbf_s)
 
 
 MOST_EXPONENT = 300.0

@@ -82,6 +82,14 @@ def test_effective_time_is_daly_s_and_loses_what_small_terms_lose() -> None:
     assert effective_share(1.0, 1.0, 1e9, 1.0) == 0.0
 
 
+def test_a_checkpoint_that_takes_no_time_loses_only_restarts() -> None:
+    found = goodput_of(MODEL, job(16_384), Reliability(checkpoint_s=0.0))
+    assert (found.checkpoint_s, found.interval_s) == (0.0, 0.0)
+    assert found.effective == exp(-600.0 / found.mtbf_s)
+    short = goodput_of(MODEL, job(16_384), Reliability(checkpoint_s=1e-9)).effective
+    assert short == pytest.approx(found.effective, rel=1e-5)
+
+
 def test_spares_are_waited_for_as_erlang_says() -> None:
     # One node in repair on average, Poisson: with none spare every interruption waits for it.
     assert spare_wait_s(0, 1e-3, 1000.0) == 1000.0

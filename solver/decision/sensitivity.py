@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 
 from solver.answer.answer import Answer
 from solver.cluster_times import suits_network, without_profile
+from solver.memory.device_memory import usable_bytes
 from solver.opening import Opened, held_profile, opened_with
 from solver.plans.space import full_space
 from solver.question import Question
@@ -15,6 +17,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError
 from spec.settings.constraints import Constraints
 from spec.settings.precision import PRECISIONS
+from spec.units import GIB
 
 FASTER_NETWORK = 2.0
 MORE_MEMORY_BYTES = 40e9
@@ -81,10 +84,15 @@ def _faster_network(request: Request, asked: Asked, opened: Opened) -> WhatIf:
 
 
 def _more_memory(request: Request, asked: Asked, opened: Opened) -> WhatIf:
+    """Also of what plans may need, where that is less than all."""
     cluster = opened.question.cluster
     gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes + MORE_MEMORY_BYTES)
-    question = replace(opened.question, cluster=replace(cluster, gpu=gpu))
-    return WhatIf(words="40 GB more memory a GPU", answer=_best(question, opened.constraints))
+    larger = replace(cluster, gpu=gpu)
+    question = replace(opened.question, cluster=larger)
+    limit = GIB * opened.constraints.memory_gib + usable_bytes(larger) - usable_bytes(cluster)
+    memory_gib = limit / GIB if limit < usable_bytes(larger) else inf
+    more = replace(opened.constraints, memory_gib=memory_gib)
+    return WhatIf(words="40 GB more memory a GPU", answer=_best(question, more))
 
 
 def _narrow_products(request: Request, asked: Asked, opened: Opened) -> WhatIf:

@@ -1,15 +1,18 @@
 """What three changes bring: each is one change, and none makes the best plan slower."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
-from solver.decision.sensitivity import WhatIf, sensitivities
+from solver.decision.sensitivity import WhatIf, _more_memory, sensitivities
+from solver.memory.device_memory import usable_bytes
 from solver.opening import open_asked
 from solver.plans.space import full_space
 from solver.report.beside import beside_lines, sensitivity_lines, sensitivity_record, ties
 from solver.request import Request, read_request
 from solver.search import SearchResult, search
+from spec.units import GIB
 from tests.solver.questions import ROOT
 
 REQUEST = Request(
@@ -66,6 +69,21 @@ def test_what_cannot_be_changed_says_so() -> None:
     network, _, narrow = sensitivities(request, asked, open_asked(request, asked))
     assert network.why_none == "one node has no network between nodes"
     assert narrow.why_none == "A100-SXM-80GB has none"
+
+
+def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
+    """40 GB above the 40 GiB asked for, of a device that has more than both."""
+    constraints = {**REQUEST.constraints, "fix": {"tp": 2, "pp": 1, "cp": 1, "vpp": 1}, "memory_gib": 40}
+    request = replace(REQUEST, world_size=8, constraints=constraints)
+    asked = read_request(request)
+    opened = open_asked(request, asked)
+    more = _more_memory(request, asked, opened).answer
+    assert more is not None
+    assert 40 * GIB < more.needed_bytes <= 40 * GIB + 40e9
+    # All of the device is asked for in two ways, and neither is beyond the larger one.
+    for memory_gib in (usable_bytes(opened.question.cluster) / GIB, inf):
+        whole = replace(opened, constraints=replace(opened.constraints, memory_gib=memory_gib))
+        assert _more_memory(request, asked, whole).answer is not None
 
 
 @pytest.mark.nightly

@@ -147,7 +147,9 @@ def add_results(out: "argparse._ArgumentGroup", exports: Mapping[str, str]) -> N
 def add_constraints(group: "argparse._ArgumentGroup") -> None:
     """The options of spec.settings.constraints."""
     for verb, means in (("fix", "values"), ("max", "the largest values"), ("min", "the smallest values")):
-        group.add_argument(f"--{verb}", help=f"{means} of keys of a plan: tp=8,micro_batch=4")
+        group.add_argument(
+            f"--{verb}", action="append", help=f"{means} of keys of a plan: tp=8,micro_batch=4"
+        )
     group.add_argument("--modes", help="strategies to try: mtp,fsp")
     group.add_argument("--zero", help="ZeRO stages to try: 0,1")
     group.add_argument("--no_recompute", action="store_true", help="nothing runs again in the backward")
@@ -168,7 +170,11 @@ def add_sweep(group: "argparse._ArgumentGroup") -> None:
         action="store_true",
         help="the best plan for every number of nodes up to --world_size",
     )
-    group.add_argument("--rank_by", choices=("step", "goodput", "cost"), help="order of the rows of a sweep")
+    group.add_argument(
+        "--rank_by",
+        choices=("step", "goodput", "cost"),
+        help="order of the rows of a sweep (the plans of one question have the same order by each)",
+    )
 
 
 def add_run(group: "argparse._ArgumentGroup") -> None:
@@ -219,15 +225,15 @@ def add_reasons(group: "argparse._ArgumentGroup") -> None:
         action="store_true",
         help="with --run_all_solu: the best plan with twice the bandwidth between nodes, 40 GB more memory, products in fp8",
     )
-    group.add_argument("--compare", metavar="PLAN", nargs="+", help="plans side by side")
+    group.add_argument("--compare", metavar="PLAN", nargs="+", action="extend", help="plans side by side")
 
 
 def constraints_typed(options: argparse.Namespace) -> dict[str, object]:
     """The constraints of a command line, as written; ConfigError for keys and values that there are not."""
     said: dict[str, object] = {}
     for verb in BY_KEY:
-        if (text := getattr(options, verb)) is not None:
-            said[verb] = typed_values(text, keys_of(verb), f"--{verb}")
+        if (texts := getattr(options, verb)) is not None:
+            said[verb] = typed_values(",".join(texts), keys_of(verb), f"--{verb}")
     for key, setting in constraint_settings().items():
         typed = getattr(options, key)
         if isinstance(setting.kind, Flag):

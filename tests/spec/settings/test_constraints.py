@@ -72,6 +72,17 @@ def test_three_ways_of_writing_mean_the_same(tmp_path: Path) -> None:
     ]
 
 
+def test_an_option_typed_again_adds_to_what_it_said() -> None:
+    both = ["--world_size", "8", "--fix", "tp=8", "--fix", "pp=2", "--max", "micro_batch=4", "--max", "vpp=2"]
+    options = parser({}).parse_args([*both, "--compare", "tp=2", "--compare", "tp=4", "tp=8"])
+    said = constraints_typed(options)
+    assert said == {"fix": {"tp": 8, "pp": 2}, "max": {"micro_batch": 4, "vpp": 2}}
+    assert options.compare == ["tp=2", "tp=4", "tp=8"]
+    twice = parser({}).parse_args(["--world_size", "8", "--fix", "tp=8", "--fix", "tp=4"])
+    with pytest.raises(ConfigError, match="--fix: tp"):
+        constraints_typed(twice)
+
+
 def test_nothing_said_demands_nothing() -> None:
     nothing = constraints_of(constraints_typed(parser({}).parse_args(["--world_size", "8"])))
     assert (nothing.bounds, nothing.memory_gib, nothing.words()) == ((), inf, [])

@@ -116,15 +116,25 @@ def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:
 
 
 def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
-    """For each row the row to run with as many GPUs: of the most tokens per second with that many or fewer, as a world
-    that a model or a batch does not divide by is worse than a smaller one. None where none fits."""
-    best: SweepRow | None = None
-    found = []
-    for row in sorted(rows, key=lambda one: one.opened.question.job.world_size):
-        if row.answer is not None and (best is None or tokens_per_s(row) > tokens_per_s(best)):
-            best = row
-        found.append((row, best))
+    """For each row, series after series, the row of its series to run with as many GPUs: of the most tokens per second with that many or
+    fewer, as a world that a model or a batch does not divide by is worse than a smaller one. None where none fits."""
+    found: list[tuple[SweepRow, SweepRow | None]] = []
+    for series in series_of(rows).values():
+        best: SweepRow | None = None
+        for row in sorted(series, key=lambda one: one.opened.question.job.world_size):
+            if row.answer is not None and (best is None or tokens_per_s(row) > tokens_per_s(best)):
+                best = row
+            found.append((row, best))
     return tuple(found)
+
+
+def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int | None]]:
+    """Of each series what its rows share, and the fewest GPUs that any plan fits on, None where none does."""
+    found: list[tuple[dict[str, object], int | None]] = []
+    for series in series_of(rows).values():
+        worlds = [row.opened.question.job.world_size for row in series if row.answer is not None]
+        found.append((shared_values(series[0]), min(worlds, default=None)))
+    return found
 
 
 def tokens_per_s(row: SweepRow) -> float:
@@ -135,21 +145,29 @@ def tokens_per_s(row: SweepRow) -> float:
 
 
 def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
-    """Tokens per GPU and second over those of the fewest GPUs of the same series (rows that differ in world_size alone)."""
+    """Tokens per GPU and second over those of the fewest GPUs of the same series."""
     rows = list(rows)
-    base: dict[str, SweepRow] = {}
-    for row in sorted(rows, key=lambda one: one.opened.question.job.world_size):
-        if row.answer is not None:
-            base.setdefault(_series(row), row)
-    found: list[float | None] = []
+    base: dict[str, Answer] = {}
+    for name, series in series_of(rows).items():
+        fitting = [one for one in series if one.answer is not None]
+        first = min(fitting, key=lambda one: one.opened.question.job.world_size, default=None)
+        if first is not None and first.answer is not None:
+            base[name] = first.answer
+    return [None if row.answer is None else row.answer.tgs / base[_series(row)].tgs for row in rows]
+
+
+def series_of(rows: Iterable[SweepRow]) -> dict[str, list[SweepRow]]:
+    """Rows that differ in world_size alone, together."""
+    found: dict[str, list[SweepRow]] = {}
     for row in rows:
-        first = base.get(_series(row))
-        ratio = None
-        if row.answer is not None and first is not None and first.answer is not None:
-            ratio = row.answer.tgs / first.answer.tgs
-        found.append(ratio)
+        found.setdefault(_series(row), []).append(row)
     return found
 
 
+def shared_values(row: SweepRow) -> dict[str, object]:
+    """What the rows of its series share."""
+    return {key: value for key, value in row.values.items() if key != "world_size"}
+
+
 def _series(row: SweepRow) -> str:
-    return repr({key: value for key, value in row.values.items() if key != "world_size"})
+    return repr(shared_values(row))

@@ -11,7 +11,14 @@ from solver.decision.ranking import Judged, judged, ranked
 from solver.decision.run_cost import RunCost, Terms, run_cost
 from solver.decision.sweep import Shared, SweepRow, node_counts, sweep_requests, swept
 from solver.opening import Opened
-from solver.report.swept import cost_line, goodput_line, replanned_table, swept_lines, swept_record
+from solver.report.swept import (
+    cost_line,
+    goodput_line,
+    replanned_record,
+    replanned_table,
+    swept_lines,
+    swept_record,
+)
 from solver.report.tables import table
 from solver.request import Request, read_request
 from spec.errors import ConfigError
@@ -156,12 +163,14 @@ def print_sweep(options: argparse.Namespace, request: Request) -> SweepShown:
         found = ranked(found, options.rank_by)
         print(f"ranked by {options.rank_by}")
     print("", *swept_lines(found), sep="\n")
+    record = swept_record(found)
     if options.every_node_count:
         replanned = replanned_table(rows)
         print(f"\n{REPLANNED}", table(replanned.cells, replanned.header), sep="\n")
+        record["replanned"] = replanned_record(rows)
     if found[0].goodput is not None:
         print(f"\nof the first row:\n{goodput_line(found[0].goodput)}")
-    return SweepShown(rows=rows, judged=found, record=swept_record(found))
+    return SweepShown(rows=rows, judged=found, record=record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from solver.answer.answer import Answer
 from solver.answer.columns import answer_values
 from solver.decision.ranking import Judged
+from solver.decision.sweep import efficiencies
 from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
 from solver.search import SearchResult
@@ -79,14 +80,15 @@ def write_csv(path: Path, answers: Sequence[Answer]) -> None:
 
 
 def write_sweep_csv(path: Path, rows: Sequence[Judged]) -> None:
-    """One line a question: what is varied, the best plan as in write_csv, goodput and run where they are asked for, and
+    """One line a question: what is varied, the best plan as in write_csv, parallel efficiency, goodput and run where they are asked for, and
     why there is no plan where there is none."""
     first = next((answer_columns(one.row.answer) for one in rows if one.row.answer is not None), {})
     lines = []
-    for one in rows:
+    for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True):
         answer = one.row.answer
         line = {f"asked_{axis}": str(value) for axis, value in one.row.values.items()}
         line |= dict.fromkeys(first, "") if answer is None else answer_columns(answer)
+        line |= {"efficiency": _number(efficiency)} if first else {}
         for name, judged in (("goodput", one.goodput), ("run", one.cost)):
             line |= (
                 {}

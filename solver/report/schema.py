@@ -138,11 +138,17 @@ def _sweep() -> Schema:
         "values": table_schema(dict.fromkeys(AXES, value)),
         "question": _of("question"),
         "best": _or_null(_of("answer")),
+        "efficiency": type_schema(float | None),
         "why_none": {"type": "string"},
         "goodput": _or_null(_of("goodput")),
         "run": _or_null(_of("run")),
     }
-    return table_schema({"sweep": _list(table_schema(row, tuple(row)))}, ("sweep",))
+    runs = {key: row[key] for key in ("values", "best", "why_none")} | {"idle_nodes": type_schema(int | None)}
+    sweep = {
+        "sweep": _list(table_schema(row, tuple(row))),
+        "replanned": _list(table_schema(runs, tuple(runs))),
+    }
+    return table_schema(sweep, ("sweep",))
 
 
 def _constraints() -> Schema:

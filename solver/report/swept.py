@@ -1,12 +1,12 @@
 """A sweep as a person reads it: one row a question, the fewest GPUs that fit, and what a run takes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from solver.decision.goodput import Goodput
 from solver.decision.ranking import Judged
 from solver.decision.run_cost import RunCost
-from solver.decision.sweep import SweepRow, efficiencies, replanned, tokens_per_s
+from solver.decision.sweep import SweepRow, efficiencies, fewest_gpus, replanned, shared_values, tokens_per_s
 from solver.report.result_files import answer_record, question_record
 from solver.report.tables import table
 from spec.units import DAY_S, bytes_to_gib, seconds_to_ms
@@ -24,8 +24,9 @@ class Swept:
 
 
 def swept_table(rows: Sequence[Judged]) -> Swept:
-    """The scaling table: the best plan of every question, with parallel efficiency against the fewest GPUs of its series."""
+    """The best plan of every question; where worlds are varied, with parallel efficiency against the fewest GPUs of its series."""
     axes = list(rows[0].row.values)
+    scaled = "world_size" in axes
     goodput = any(one.goodput for one in rows)
     cost = any(one.cost for one in rows)
     header = [
@@ -33,7 +34,7 @@ def swept_table(rows: Sequence[Judged]) -> Swept:
         "step ms",
         "tokens/s",
         "TGS",
-        "efficiency",
+        *["efficiency"] * scaled,
         "MFU %",
         "GiB",
     ]
@@ -42,28 +43,54 @@ def swept_table(rows: Sequence[Judged]) -> Swept:
     header += [*["goodput"] * goodput, *money, "plan"]
     cells = []
     for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True):
-        said = [f"{value:,}" if isinstance(value, int) else str(value) for value in one.row.values.values()]
-        found = _cells(one, efficiency, goodput=goodput, price=price)
+        said = [_said(value) for value in one.row.values.values()]
+        found = _cells(one, [_share(efficiency)] * scaled, goodput=goodput, price=price)
         empty = [""] * (len(header) - len(axes) - len(found) - 1)
         plan = one.row.why_none if one.row.answer is None else one.row.answer.label()
         cells.append([*said, *found, *empty, plan])
-    named = [at for at, axis in enumerate(axes) if any(isinstance(one.row.values[axis], str) for one in rows)]
+    named = _of_words(axes, [one.row for one in rows])
     return Swept(header=header, cells=cells, words=frozenset({*named, len(header) - 1}))
 
 
+def _said(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _share(part: float | None) -> str:
+    return "" if part is None else f"{100 * part:.1f} %"
+
+
+def _of_words(axes: Sequence[str], rows: Sequence[SweepRow]) -> list[int]:
+    """Which of the ``axes`` hold words."""
+    return [at for at, axis in enumerate(axes) if any(isinstance(row.values[axis], str) for row in rows)]
+
+
 def swept_lines(rows: Sequence[Judged]) -> list[str]:
-    """The scaling table, and the fewest GPUs that fit."""
+    """The table, and the fewest GPUs that fit."""
     found = swept_table(rows)
     lines = [table(found.cells, found.header)]
-    fitting = [one.row.opened.question.job.world_size for one in rows if one.row.answer is not None]
     if "world_size" in rows[0].row.values:
-        lines += [
-            f"fewest GPUs that fit, of these: {min(fitting):,}" if fitting else "no plan fits any of these"
-        ]
+        lines.append(fewest_line([one.row for one in rows]))
     return lines
 
 
-def _cells(one: Judged, efficiency: float | None, *, goodput: bool, price: bool) -> list[str]:
+def fewest_line(rows: Sequence[SweepRow]) -> str:
+    """The fewest GPUs that fit, of each series where there are several."""
+    fewest = fewest_gpus(rows)
+    if all(world is None for _, world in fewest):
+        return "no plan fits any of these"
+    if len(fewest) == 1:
+        return f"fewest GPUs that fit, of these: {fewest[0][1]:,}"
+    said = [f"{row_name(values)}: {'none' if world is None else f'{world:,}'}" for values, world in fewest]
+    return f"fewest GPUs that fit, of these: {'; '.join(said)}"
+
+
+def row_name(values: Mapping[str, object]) -> str:
+    """What is varied, in words."""
+    return ", ".join(f"{TITLES.get(axis, axis)} {_said(value)}" for axis, value in values.items())
+
+
+def _cells(one: Judged, efficiency: list[str], *, goodput: bool, price: bool) -> list[str]:
     """What stands between the values of a row and its plan; nothing where there is none."""
     answer = one.row.answer
     if answer is None:
@@ -72,12 +99,12 @@ def _cells(one: Judged, efficiency: float | None, *, goodput: bool, price: bool)
         f"{seconds_to_ms(answer.step_s):.1f}",
         f"{tokens_per_s(one.row):,.0f}",
         f"{answer.tgs:.0f}",
-        "" if efficiency is None else f"{100 * efficiency:.1f} %",
+        *efficiency,
         f"{100 * answer.mfu:.1f}",
         f"{bytes_to_gib(answer.needed_bytes):.1f}",
     ]
     if goodput:
-        found.append(f"{100 * one.goodput.effective:.1f} %" if one.goodput else "")
+        found.append(_share(None if one.goodput is None else one.goodput.effective))
     if one.cost is not None:
         found += [f"{one.cost.days:.1f}", f"{one.cost.gpu_hours:,.0f}"]
         found += [f"{one.cost.price or 0.0:,.0f}"] * price
@@ -86,28 +113,55 @@ def _cells(one: Judged, efficiency: float | None, *, goodput: bool, price: bool)
 
 
 def replanned_table(rows: Sequence[SweepRow]) -> Swept:
-    """For every number of nodes the plan to run, which may leave some of them idle."""
+    """For every number of nodes of each series the plan to run, which may leave some of them idle."""
+    axes = list(shared_values(rows[0]))
+    header = (
+        *(TITLES.get(axis, axis) for axis in axes),
+        "nodes",
+        "GPUs",
+        "idle nodes",
+        "step ms",
+        "tokens/s",
+        "plan",
+    )
     cells = []
     for row, best in replanned(rows):
         question = row.opened.question
         world = question.job.world_size
-        said = [f"{question.cluster.nodes_for(world)}", f"{world:,}"]
+        said = [_said(value) for value in shared_values(row).values()]
+        said += [f"{question.cluster.nodes_for(world)}", f"{world:,}"]
         if best is None or best.answer is None:
             cells.append([*said, "", "", "", row.why_none])
             continue
-        used = best.opened.question.job.world_size
-        idle = f"{question.cluster.nodes_for(world) - question.cluster.nodes_for(used)}"
         cells.append(
             [
                 *said,
-                idle,
+                f"{_idle_nodes(row, best)}",
                 f"{seconds_to_ms(best.answer.step_s):.1f}",
                 f"{tokens_per_s(best):,.0f}",
                 best.answer.label(),
             ]
         )
-    header = ("nodes", "GPUs", "idle nodes", "step ms", "tokens/s", "plan")
-    return Swept(header=header, cells=cells, words=frozenset({len(header) - 1}))
+    return Swept(header=header, cells=cells, words=frozenset({*_of_words(axes, rows), len(header) - 1}))
+
+
+def replanned_record(rows: Sequence[SweepRow]) -> list[dict[str, object]]:
+    """The same as plain values."""
+    return [
+        {
+            "values": row.values,
+            "idle_nodes": None if best is None else _idle_nodes(row, best),
+            "best": None if best is None or best.answer is None else answer_record(best.answer),
+            "why_none": row.why_none if best is None else "",
+        }
+        for row, best in replanned(rows)
+    ]
+
+
+def _idle_nodes(row: SweepRow, runs: SweepRow) -> int:
+    cluster = row.opened.question.cluster
+    used = runs.opened.question.job.world_size
+    return cluster.nodes_for(row.opened.question.job.world_size) - cluster.nodes_for(used)
 
 
 def goodput_line(found: Goodput) -> str:
@@ -142,10 +196,11 @@ def swept_record(rows: Sequence[Judged]) -> dict[str, object]:
                 "values": one.row.values,
                 "question": question_record(one.row.opened.question),
                 "best": None if one.row.answer is None else answer_record(one.row.answer),
+                "efficiency": efficiency,
                 "why_none": one.row.why_none,
                 "goodput": None if one.goodput is None else asdict(one.goodput),
                 "run": None if one.cost is None else asdict(one.cost),
             }
-            for one in rows
+            for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True)
         ]
     }

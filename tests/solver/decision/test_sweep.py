@@ -1,6 +1,7 @@
 """Sweeps: each row is the answer of its own question, and one book answers all questions about one cluster."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from solver.decision.sweep import (
 from solver.opening import open_question
 from solver.plans.space import full_space
 from solver.report.result_files import write_sweep_csv
-from solver.report.swept import replanned_table, swept_lines, swept_record
+from solver.report.swept import fewest_line, replanned_record, replanned_table, swept_lines, swept_record
 from solver.report.tables import table
 from solver.request import Request
 from solver.search import search
@@ -115,6 +116,56 @@ def test_rows_are_ranked_by_what_is_asked(rows: tuple[SweepRow, ...]) -> None:
     failing = [judged(row, Reliability(mtbf_hours=0.5, checkpoint_s=60.0), terms) for row in rows]
     assert ranked(failing, "goodput")[0].row.values["world_size"] == 8
     assert ranked([judged(row, None, None) for row in rows], "cost")[0].row.values["world_size"] == 8
+
+
+def test_nodes_held_idle_are_paid_for_in_any_ranking(rows: tuple[SweepRow, ...]) -> None:
+    # Eight spare nodes make nine of one, and three times as many of four.
+    spared = Reliability(spare_nodes=8, repair_hours=1.0)
+    assert [judged(row, spared, None).held_gpus for row in rows] == [65, 72, 80, 88, 96]
+    for terms in (None, Terms(tokens=1e12, spare_nodes=8)):
+        found = [judged(row, spared, terms) for row in rows]
+        assert ranked(found, "cost")[0].row.values["world_size"] == 32
+
+
+def test_questions_that_share_no_series_are_neither_mixed_nor_compared(
+    rows: tuple[SweepRow, ...], shared: Shared
+) -> None:
+    """Of a cluster twice as fast no other takes a plan, nor the fewest GPUs that fit."""
+    faster = swept(sweep_requests(replace(REQUEST, cluster="b200"), {"world_size": (8, 16)}), shared=shared)
+    both = [
+        *(replace(row, values={"cluster": "h100-sxm", **row.values}) for row in rows),
+        *(replace(row, values={"cluster": "b200", **row.values}) for row in faster),
+    ]
+    runs = [(row.values["cluster"], best and best.values["cluster"]) for row, best in replanned(both)]
+    assert runs == [("h100-sxm", None), *[("h100-sxm", "h100-sxm")] * 4, *[("b200", "b200")] * 2]
+    found = replanned_table(both)
+    assert (found.header[0], found.cells[0][0], found.cells[-1][0]) == ("cluster", "h100-sxm", "b200")
+    assert 0 in found.words
+    record = replanned_record(both)
+    assert [one["idle_nodes"] for one in record] == [None, 0, 0, 1, 0, 0, 0]
+    assert record[2]["best"] is not None
+    assert record[3]["best"] == record[2]["best"]
+    assert [one["why_none"] == "" for one in record] == [False, *[True] * 6]
+    words = fewest_line(both)
+    assert words == "fewest GPUs that fit, of these: cluster h100-sxm: 8; cluster b200: 8"
+    assert fewest_line([both[0], both[-1]]).endswith("cluster h100-sxm: none; cluster b200: 16")
+    assert fewest_line([both[0]]) == "no plan fits any of these"
+
+
+def test_efficiency_is_told_where_worlds_are_varied_and_wherever_a_sweep_is_written(
+    rows: tuple[SweepRow, ...], tmp_path: Path
+) -> None:
+    found = [judged(row, None, None) for row in rows]
+    assert "efficiency" in swept_lines(found)[0]
+    alone = [judged(replace(row, values={"micro_batch": 1}), None, None) for row in rows[1:2]]
+    assert "efficiency" not in swept_lines(alone)[0]
+    record = swept_record(found)["sweep"]
+    assert isinstance(record, list)
+    assert [one["efficiency"] for one in record] == efficiencies(rows)
+    write_sweep_csv(tmp_path / "sweep.csv", found)
+    with (tmp_path / "sweep.csv").open(newline="") as handle:
+        told = [line["efficiency"] for line in csv.DictReader(handle)]
+    assert told == ["" if one is None else repr(one) for one in efficiencies(rows)]
 
 
 def test_the_table_has_every_question_and_the_fewest_gpus(rows: tuple[SweepRow, ...]) -> None:

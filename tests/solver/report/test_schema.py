@@ -26,7 +26,7 @@ SEARCHED = f"{ASKED} 8 --run_all_solu --top_k 2"
 COMMANDS = {
     "search": f"{SEARCHED} --explain rank=1 --why_not strategy=mtp,tp=2 --compare rank=1 rank=2 --tokens 1T --goodput",
     "priced": f"{ASKED} 8 --plan strategy=fsp,tp=2,zero_stage=1 --tokens 1T --price_per_gpu_hour 2",
-    "sweep": f"{ASKED} 1,8 --run_all_solu --tokens 1T --goodput",
+    "sweep": f"{ASKED} 16 --every_node_count --min dp=16 --run_all_solu --tokens 1T --goodput",
 }
 
 

@@ -1,12 +1,14 @@
 """Calibration: factors that made synthetic steps are found again, stay bounded, and act only when asked."""
 
 from dataclasses import fields, replace
+from itertools import groupby
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solver.answer.answer import Answer
 from solver.calibrate.fit import EFFICIENCIES, Steps, factors_of, fit, joined, used_share
 from solver.calibrate.measured_steps import plan_terms
 from solver.calibration import (
@@ -18,6 +20,7 @@ from solver.calibration import (
     cause_shares,
 )
 from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
 from solver.search import price_plan
 from spec.errors import UserError
 from spec.origin import Origin
@@ -157,13 +160,18 @@ def test_one_step_is_too_few() -> None:
         fit(steps(Calibration(), PLANS[:1]))
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.label())
-def test_neutral_factors_change_no_price(plan: Plan) -> None:
-    (bare,) = price_plan(QUESTION, PlanTable.of(plan))
-    (neutral,) = price_plan(replace(QUESTION, calibration=Calibration()), PlanTable.of(plan))
-    assert neutral.step_s == pytest.approx(bare.step_s, rel=1e-12)
-    assert neutral.origins_s["calibrated"] == 0.0
-    assert "calibrated" not in bare.origins_s
+def priced(asked: Question) -> list[Answer]:
+    """Answers to all plans, those of a strategy in one table."""
+    alike = groupby(sorted(PLANS, key=lambda plan: plan.strategy), key=lambda plan: plan.strategy)
+    return [answer for _, plans in alike for answer in price_plan(asked, PlanTable.of(*plans))]
+
+
+def test_neutral_factors_change_no_price() -> None:
+    neutral_answers = priced(replace(QUESTION, calibration=Calibration()))
+    for bare, neutral in zip(priced(QUESTION), neutral_answers, strict=True):
+        assert neutral.step_s == pytest.approx(bare.step_s, rel=1e-12)
+        assert neutral.origins_s["calibrated"] == 0.0
+        assert "calibrated" not in bare.origins_s
 
 
 @pytest.mark.parametrize(
@@ -178,9 +186,7 @@ def test_neutral_factors_change_no_price(plan: Plan) -> None:
 )
 def test_a_worse_factor_never_shortens_a_step_and_is_called_calibrated(slower: Calibration) -> None:
     longer = 0
-    for plan in PLANS:
-        (bare,) = price_plan(QUESTION, PlanTable.of(plan))
-        (worse,) = price_plan(replace(QUESTION, calibration=slower), PlanTable.of(plan))
+    for bare, worse in zip(priced(QUESTION), priced(replace(QUESTION, calibration=slower)), strict=True):
         assert worse.step_s >= bare.step_s * (1 - 1e-12)
         assert sum(worse.parts_s.values()) == pytest.approx(worse.step_s, rel=1e-12)
         assert sum(worse.origins_s.values()) == pytest.approx(worse.step_s, rel=1e-12)

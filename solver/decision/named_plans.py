@@ -4,24 +4,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solver.answer.answer import Answer
+from solver.decision.obstacles import obstacles
 from solver.plans.plan_table import PlanTable
 from solver.question import Question
 from solver.search import price_plan
 from solver.typed_plan import check_order, parse_plan, plan_of
-from spec.errors import ConfigError
+from spec.errors import ConfigError, MissingCurveError, UserError
 from spec.program.numbers import whole_number
+from spec.settings.constraints import Constraints
 from spec.settings.plan import WrittenPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
     """``rank`` of the plans shown, from 1, or what is ``written``; ``option`` asked for it. ``answer`` is that of a
-    written plan once it is priced."""
+    written plan once it is priced, the best of ``modes`` where no strategy is written."""
 
     option: str
     rank: int = 0
     written: WrittenPlan | None = None
     answer: Answer | None = None
+    modes: tuple[str, ...] = ()
 
 
 def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
@@ -45,6 +48,27 @@ def priced_if_written(named: NamedPlan, question: Question) -> NamedPlan:
     if named.written is None:
         return named
     return replace(named, answer=answer_written(named.written, question, named.option))
+
+
+def priced_in_any_mode(named: NamedPlan, question: Question, constraints: Constraints) -> NamedPlan:
+    """As priced_if_written, and a plan written without a strategy as the best of the framework's: the one with fewest obstacles, of those the fastest.
+
+    Raises what the first strategy does where none has an order of work, a world and times for it.
+    """
+    written = named.written
+    if written is None or written.strategy is not None:
+        return priced_if_written(named, question)
+    refused: UserError | None = None
+    answers: dict[str, Answer] = {}
+    for mode in question.job.preset.tensor_parallel.strategies:
+        try:
+            answers[mode] = answer_written(replace(written, strategy=mode), question, named.option)
+        except (ConfigError, MissingCurveError) as error:
+            refused = refused or error
+    if refused is not None and not answers:
+        raise refused
+    best = min(answers.values(), key=lambda one: (len(obstacles(question, one, constraints)), one.step_s))
+    return replace(named, answer=best, modes=tuple(answers))
 
 
 def answer_written(written: WrittenPlan, question: Question, where: str) -> Answer:

@@ -1,15 +1,19 @@
 """The page of --report, of a question asked from Python."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from solver.answer.answer import Answer
+from solver.answer.believable import check_believable
+from solver.decision.named_plans import NamedPlan, answer_named, priced_in_any_mode
 from solver.decision.obstacles import obstacles
 from solver.page.pages import Told, plans_page
 from solver.page.plan_sections import Ranked
 from solver.page.written_page import check_page_can_be_made, write_page
 from solver.report.asked_reasons import Answered, Held
 from solver.report.tables import question_lines
-from solver.surface.reply import Reply, Typed
+from solver.surface.reply import Reply, Typed, written_plan
 
 
 def write_report(
@@ -33,8 +37,17 @@ def write_report(
         answer = asked.price(one, where=where)
         return Held(answer=answer, broken=obstacles(opened.question, answer, opened.constraints))
 
+    def held_against(one: Typed) -> Held:
+        if isinstance(one, Answer):
+            return held(one, "why_not")
+        named = NamedPlan(option="why_not", written=written_plan(one, "why_not"))
+        found = priced_in_any_mode(named, opened.question, opened.constraints)
+        answer = answer_named(found, ())
+        check_believable((answer,), opened.source)
+        return replace(held(answer, "why_not"), modes=found.modes)
+
     reasons = Answered(
-        why_not=tuple(held(one, "why_not") for one in why_not),
+        why_not=tuple(held_against(one) for one in why_not),
         compare=tuple(held(one, "compare") for one in compare),
     )
     if plan is None:

@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from solver.answer.answer import Answer
 from solver.answer.believable import check_believable
 from solver.decision.explained import Explained, explained
-from solver.decision.named_plans import NamedPlan, answer_named, named_plan, priced_if_written
+from solver.decision.named_plans import (
+    NamedPlan,
+    answer_named,
+    named_plan,
+    priced_if_written,
+    priced_in_any_mode,
+)
 from solver.decision.obstacles import obstacles
 from solver.decision.sensitivity import WhatIf, sensitivities
 from solver.opening import Opened
@@ -41,10 +47,12 @@ class Reasons:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A plan held against others, and the rules, constraints and memory that keep it from running."""
+    """A plan held against others, and the rules, constraints and memory that keep it from running; the best of
+    ``modes`` where no strategy was named."""
 
     answer: Answer
     broken: tuple[str, ...]
+    modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +108,7 @@ def priced_reasons(reasons: Reasons, opened: Opened) -> Reasons:
     found = replace(
         reasons,
         explain=priced(reasons.explain),
-        why_not=priced(reasons.why_not),
+        why_not=tuple(priced_in_any_mode(one, question, opened.constraints) for one in reasons.why_not),
         compare=priced(reasons.compare),
     )
     lines = [
@@ -121,7 +129,7 @@ def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> 
         if opened.question.calibration is not None:
             print(f"before the calibration, which makes {seconds_to_ms(answer.step_s):.1f} ms of it")
     for one in answered.why_not:
-        print("", *why_not_lines(shown[0], one.answer, one.broken), sep="\n")
+        print("", *why_not_lines(shown[0], one.answer, one.broken, one.modes), sep="\n")
     if answered.compare:
         answers = [one.answer for one in answered.compare]
         print("", *compared_lines(answers, [one.broken for one in answered.compare]), sep="\n")
@@ -135,7 +143,8 @@ def _answered(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> Answ
     def held(one: NamedPlan) -> Held:
         answer = answer_named(one, shown)
         check_believable((answer,), opened.source)
-        return Held(answer=answer, broken=obstacles(question, answer, opened.constraints))
+        broken = obstacles(question, answer, opened.constraints)
+        return Held(answer=answer, broken=broken, modes=one.modes)
 
     apart = [held(one).answer for one in reasons.explain]
     return Answered(
@@ -151,7 +160,10 @@ def reasons_record(answered: Answered) -> dict[str, object]:
         "explain": [
             asdict(apart) | {"plan": answer_record(answer)["plan"]} for answer, apart in answered.explain
         ],
-        "why_not": [{"broken": one.broken, "this": answer_record(one.answer)} for one in answered.why_not],
+        "why_not": [
+            {"broken": one.broken, "modes": one.modes, "this": answer_record(one.answer)}
+            for one in answered.why_not
+        ],
         "compare": [answer_record(one.answer) | {"broken": one.broken} for one in answered.compare],
     }
     return {key: records for key, records in found.items() if records}

@@ -79,16 +79,21 @@ def _memory(stages: Sequence[StageMemory]) -> str:
 LOSS_HEADER = ("term (ms)", "best", "this", "loses")
 
 
-def why_not_lines(winner: Answer, other: Answer, obstacles: Sequence[str]) -> list[str]:
-    """The rules that a plan breaks, and what it loses to the winner and gains, term by term."""
-    said = [f"  {line}" for line in why_not_words(winner, other, obstacles)]
+def why_not_lines(
+    winner: Answer, other: Answer, obstacles: Sequence[str], modes: Sequence[str] = ()
+) -> list[str]:
+    """The rules that a plan breaks, and what it loses to the winner and gains, term by term; ``modes`` as in why_not_words."""
+    said = [f"  {line}" for line in why_not_words(winner, other, obstacles, modes)]
     shown = [] if other.plan == winner.plan else [table(loss_cells(winner, other), LOSS_HEADER)]
     return [f"why not {other.plan.label()}", *said, *shown]
 
 
-def why_not_words(winner: Answer, other: Answer, obstacles: Sequence[str]) -> list[str]:
-    """Why a plan cannot run, and what it loses to the winner in all."""
-    lines = [f"it cannot run: {reason}" for reason in obstacles]
+def why_not_words(
+    winner: Answer, other: Answer, obstacles: Sequence[str], modes: Sequence[str] = ()
+) -> list[str]:
+    """Why a plan cannot run, and what it loses to the winner in all; of which ``modes`` it is the best where no strategy was named."""
+    lines = [f"no strategy is named: this is the best of {', '.join(modes)}"] * (len(modes) > 1)
+    lines += [f"it cannot run: {reason}" for reason in obstacles]
     if other.plan == winner.plan:
         return [*lines, "it is the best plan"]
     slower = other.step_s / winner.step_s - 1.0

@@ -15,6 +15,7 @@ def test_a_page_is_that_of_a_search_or_of_one_plan(tmp_path: Path) -> None:
     assert page == tmp_path / "search" / "index.html"
     text = page.read_text(encoding="utf-8")
     assert f"The fastest plan that fits: {asked.best.label()}" in text
+    assert "No strategy is named: this is the best of mtp, fsp." in text
     for anchor in ("ranking", "why-not-1", "compare", "dropped"):
         assert f'<section id="{anchor}"' in text
     assert "how to ask again" not in text

@@ -42,6 +42,12 @@ def test_a_plan_that_wins_and_one_that_would_are_told_apart() -> None:
     assert words.endswith("a tie: within the 80 % interval of their difference")
 
 
+def test_that_no_strategy_was_named_is_told() -> None:
+    told = why_not_lines(BEST, OTHER, [], ("mtp", "fsp"))
+    assert told[1] == "  no strategy is named: this is the best of mtp, fsp"
+    assert told[2:] == why_not_lines(BEST, OTHER, [], ("mtp",))[1:] == why_not_lines(BEST, OTHER, [])[1:]
+
+
 def test_plans_stand_side_by_side() -> None:
     lines = compared_lines([BEST, OTHER], [[], ["too large"]])
     text = "\n".join(lines)

@@ -13,6 +13,9 @@ from ops.recompute.modules import MODULES, RecomputedModule
 from solver.question import Question
 from spec.arrays import BoolArray, IntArray, bools
 
+Done = tuple[int, int, bool]
+"""A block, an operation of it by place, and whether it drops what it saved (else it runs again)."""
+
 
 def sets_of(question: Question, blocks: Sequence[Piece]) -> tuple[tuple[str, ...], ...]:
     """The sets that the question's framework runs again, with the attention core where it is worth it and has no name among
@@ -27,31 +30,38 @@ def sets_of(question: Question, blocks: Sequence[Piece]) -> tuple[tuple[str, ...
 def module_sets(blocks: Sequence[Piece], names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Sets of ``names``, small ones first, no two of which run the same operations of ``blocks`` again and drop what the
     same ones saved; each of their members drops something. The empty set is left out."""
-    found: dict[object, tuple[str, ...]] = {_done(blocks, ()): ()}
-    useful = [name for name in names if any(dropped for _, dropped in _done(blocks, (name,)))]
+    # Parts do together what each of them does.
+    each = {name: _done(blocks, name) for name in names}
+    useful = [name for name in names if any(drops for *_, drops in each[name])]
+    found: dict[frozenset[Done], tuple[str, ...]] = {frozenset(): ()}
     for size in range(1, len(useful) + 1):
         for chosen in combinations(useful, size):
-            found.setdefault(_done(blocks, chosen), chosen)
+            found.setdefault(frozenset().union(*(each[name] for name in chosen)), chosen)
     return tuple(one for one in found.values() if one)
 
 
-def _done(blocks: Sequence[Piece], names: Sequence[str]) -> tuple[tuple[frozenset[int], frozenset[int]], ...]:
-    """Of each block the operations that run again and those that drop what they saved, by place."""
-    return tuple(_of_block(block, names) for block in blocks)
+def _done(blocks: Sequence[Piece], name: str) -> frozenset[Done]:
+    """What a part runs again and drops of every block."""
+    return frozenset(
+        (id(block), at, drops)
+        for block in blocks
+        for drops, places in _of_block(block, name)
+        for at in places
+    )
 
 
-def _of_block(block: Piece, names: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
+def _of_block(block: Piece, name: str) -> tuple[tuple[bool, list[int]], tuple[bool, list[int]]]:
     present = {op.key for op in block.forward}
     modules: list[RecomputedModule] = [
-        one for name in names for one in MODULES[name] if one.where is None or one.where in present
+        one for one in MODULES[name] if one.where is None or one.where in present
     ]
-    again = {at for at, op in enumerate(block.forward) if any(op.is_within(one.again) for one in modules)}
-    dropped = {
+    again = [at for at, op in enumerate(block.forward) if any(op.is_within(one.again) for one in modules)]
+    dropped = [
         at
         for at, op in enumerate(block.forward)
         if any(op.key in one.drops for one in modules) and op.saved_bytes.any()
-    }
-    return frozenset(again), frozenset(dropped)
+    ]
+    return (False, again), (True, dropped)
 
 
 def least_sets(

@@ -70,6 +70,10 @@ class Tables:
     stages: StageTable
     cluster: ClusterSpec | None = None
 
+    def take(self, rows: IntArray) -> "Tables":
+        """The plans asked for, in that order."""
+        return replace(self, plans=self.plans.take(rows), row=self.row[rows], stages=self.stages.take(rows))
+
 
 def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     """Memory of every stage row of every plan."""

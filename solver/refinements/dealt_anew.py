@@ -15,12 +15,13 @@ import numpy as np
 from solver.contest import Entrants, Pipeline
 from solver.price import Sized, dealt_otherwise
 from solver.question import Question
-from solver.refinements.cells import Cell, Drafts, drafted_cells, fitting_cells, tight_drafts
+from solver.refinements.cells import Cell, drafted_cells, fitting_cells
 from solver.refinements.chain_deals import least_chain_span_s
 from solver.refinements.deal_program import SAME, Dealing, least_deal
 from solver.refinements.entering import entered, fastest_s
 from solver.refinements.stage_room import Room, stage_rooms
 from solver.refinements.tight import Fallen, Tight
+from solver.refinements.tight_drafts import Drafts, tight_drafts
 from spec.arrays import FloatArray, IntArray, ints
 from spec.model import BlockRun
 from spec.pipeline.layout import short_layout

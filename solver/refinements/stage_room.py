@@ -107,7 +107,23 @@ def _most(room: FloatArray, fewer: IntArray, light: FloatArray, plain: FloatArra
 
 def stage_rooms(question: Question, table: Sized, limit: float) -> StageRooms:
     """The room below ``limit`` bytes on every stage of ``table``."""
-    stages = _each_stage(table.stages)
+    return rooms_of(question, tables_of(question, table), limit)
+
+
+def tables_of(question: Question, table: Sized) -> Tables:
+    """What the memory of ``table`` is counted of."""
+    return Tables(
+        plans=table.plans,
+        kinds=table.layers.bytes,
+        row=table.layers.row,
+        stages=table.stages,
+        cluster=question.cluster,
+    )
+
+
+def rooms_of(question: Question, tables: Tables, limit: float) -> StageRooms:
+    """As stage_rooms, of plans of which each may run other parts of its layers again."""
+    stages = _each_stage(tables.stages)
     held = np.stack(stages.layers)
     runs = question.model.blocks
     dealt = [kind for kind in range(len(held)) if not runs[kind % len(runs)].block.mtp]
@@ -119,23 +135,18 @@ def stage_rooms(question: Question, table: Sized, limit: float) -> StageRooms:
         more = once.copy()
         more[kind] += 1
         ways += [once, more]
-    needed = _needed(question, table, stages, ways)
+    needed = _needed(question, tables, stages, ways)
     each = needed[2::2] - needed[1::2]
     room_bytes = limit - needed[0] + np.sum(each * held[dealt], axis=0)
     return StageRooms(stages=stages, bytes_of=each, room_bytes=room_bytes)
 
 
-def _needed(question: Question, table: Sized, stages: StageTable, ways: Sequence[IntArray]) -> FloatArray:
+def _needed(question: Question, tables: Tables, stages: StageTable, ways: Sequence[IntArray]) -> FloatArray:
     """Bytes that every stage of a table's plans needs with each of these layers, of shape (ways, R): all in one table."""
     rows = np.tile(np.arange(len(stages.plan)), len(ways))
-    tables = Tables(
-        plans=table.plans,
-        kinds=table.layers.bytes,
-        row=table.layers.row,
-        stages=_rows(stages, ints(rows), tuple(np.concatenate(ways, axis=1))),
-        cluster=question.cluster,
-    )
-    needed = stage_memory(question.model, question.job, tables).cost.needed_bytes
+    each = _rows(stages, ints(rows), tuple(np.concatenate(ways, axis=1)))
+    held = replace(tables, stages=each)
+    needed = stage_memory(question.model, question.job, held).cost.needed_bytes
     return needed.reshape(len(ways), len(stages.plan))
 
 

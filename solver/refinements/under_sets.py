@@ -11,7 +11,6 @@ import numpy as np
 
 from ops.recompute.layers import CORE_ATTENTION, Recompute
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory
-from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from solver.price import Sized
 from solver.question import Question
@@ -24,18 +23,18 @@ Set = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderSets:
-    """``plain`` plans, in which nothing runs again, under every one of ``sets``: the layers of each, and stages and memory
-    of all plans under the first, then under the second ..."""
+    """``plain`` plans, in which nothing runs again, under every one of ``sets``: the layers of each, and what memory is
+    counted of, and memory, of all plans under the first, then under the second ..."""
 
     plain: Sized
     sets: Sequence[Set]
     layers: Sequence[DistinctLayers]
-    stages: StageTable
+    tables: Tables
     bytes: StageBytes
 
     def fits(self, limit_bytes: float) -> BoolArray:
         """Whether each plan's worst stage needs at most so much under each set, of shape (sets, plans)."""
-        needed = np.maximum.reduceat(self.bytes.cost.needed_bytes, self.stages.starts)
+        needed = np.maximum.reduceat(self.bytes.cost.needed_bytes, self.tables.stages.starts)
         return bools(needed <= limit_bytes).reshape(len(self.sets), len(self.plain.plans))
 
     def table(self, place: int, plans: IntArray) -> Sized:
@@ -44,8 +43,8 @@ class UnderSets:
         return Sized(
             plans=running_again(self.plain.plans.take(plans), self.sets[place]),
             layers=self.layers[place].of_plans(plans),
-            stages=self.stages.take(rows),
-            bytes=self.bytes.take(self.stages.rows(rows)),
+            stages=self.tables.stages.take(rows),
+            bytes=self.bytes.take(self.tables.stages.rows(rows)),
         )
 
 
@@ -54,16 +53,15 @@ def under_sets(question: Question, plain: Sized, sets: Sequence[Set]) -> UnderSe
     layers = [plain.layers.running_again(*mode_and_modules(one)) for one in sets]
     count, layouts = len(plain.plans), len(plain.layers.layout)
     every = ints(np.tile(np.arange(count), len(sets)))
-    stages = plain.stages.take(every)
     tables = Tables(
         plans=plain.plans.take(every),
         kinds=[LayerBytes.stacked(kind) for kind in zip(*(one.bytes for one in layers), strict=True)],
         row=ints(plain.layers.row[every] + np.repeat(np.arange(len(sets)), count) * layouts),
-        stages=stages,
+        stages=plain.stages.take(every),
         cluster=question.cluster,
     )
     found = stage_memory(question.model, question.job, tables)
-    return UnderSets(plain=plain, sets=sets, layers=layers, stages=stages, bytes=found)
+    return UnderSets(plain=plain, sets=sets, layers=layers, tables=tables, bytes=found)
 
 
 def running_again(plain: PlanTable, chosen: Set) -> PlanTable:

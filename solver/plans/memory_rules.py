@@ -39,7 +39,12 @@ def recomputes(draft: Draft) -> BoolArray:
 
 def modules_again(draft: Draft) -> BoolArray:
     """Parts by name run again beside no whole layer (Megatron-Core, transformer_config.py: granularity "selective" or
-    "full")."""
+    "full"), norms and activations not where scales come from earlier steps ("Delayed scaling does not support moe_act and
+    layernorm recompute"), shared experts not where the exchange runs beside them (moe_shared_expert_overlap)."""
     named = set(draft.recompute_modules)
     whole = draft.recompute in (Recompute.FULL, Recompute.BLOCK)
-    return _all(draft, not named or (named <= set(draft.job.preset.recomputation.modules) and not whole))
+    refused = {"moe_act", "layernorm"} if draft.job.precision.scaling == "delayed" else set()
+    if draft.job.overlap_shared_experts:
+        refused.add("shared_experts")
+    allowed = set(draft.job.preset.recomputation.modules) - refused
+    return _all(draft, not named or (named <= allowed and not whole))

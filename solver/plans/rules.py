@@ -11,6 +11,12 @@ import numpy as np
 from ops.mixers.registry import MIXERS
 from ops.op import Owner
 from solver.plans.draft import Draft
+from solver.plans.exchange_rules import (
+    MOST_TOKENS_BETWEEN_DOMAINS,
+    beside_another_micro_batch,
+    tokens_between_domains,
+)
+from solver.plans.graph_rules import beside_graphs
 from solver.plans.memory_rules import activations_on_host, modules_again, optimizer_on_host, recomputes
 from solver.plans.pipeline_rules import chunks, dual_pipe, equal_instead, zero_bubble
 from spec.arrays import BoolArray, bools
@@ -155,6 +161,11 @@ RULES: tuple[Rule, ...] = (
         keep=modules_again,
     ),
     Rule(
+        reason="CUDA graphs of parts of layers: no layer on the host or run again whole, no experts run again around their router's",
+        after="pp",
+        keep=beside_graphs,
+    ),
+    Rule(
         reason="the framework does not cut sequences over cp",
         after="cp",
         keep=lambda d: bools((d["cp"] == 1) | d.job.preset.tensor_parallel.cuts_sequences),
@@ -267,6 +278,16 @@ RULES: tuple[Rule, ...] = (
         reason=TWO_CHUNKS,
         after="vpp",
         keep=dual_pipe,
+    ),
+    Rule(
+        reason="beside another micro-batch the experts' exchange wants virtual chunks, and no experts or layers run again",
+        after="vpp",
+        keep=beside_another_micro_batch,
+    ),
+    Rule(
+        reason=f"HybridEP sends at most {MOST_TOKENS_BETWEEN_DOMAINS:,} tokens a rank between domains",
+        after="micro_batch",
+        keep=tokens_between_domains,
     ),
     Rule(reason=EQUAL_INSTEAD, after="vpp", keep=equal_instead),
 )

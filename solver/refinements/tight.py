@@ -8,9 +8,10 @@ import numpy as np
 from ops.recompute.layers import Recompute
 from solver.contest import Entrants
 from solver.plans.plan_table import PlanTable
+from solver.plans.rules import RULES
 from solver.price import Sized
 from solver.question import Question
-from solver.refinements.entering import chosen, entered, laid_out
+from solver.refinements.entering import chosen, entered, keeps, laid_out
 from solver.refinements.stage_room import stage_rooms
 from spec.arrays import IntArray, bools, ints
 
@@ -43,8 +44,8 @@ class Fallen:
 
 def tight_plans(question: Question, fallen: Fallen, best_s: float) -> Iterator[Tight]:
     """Of every block those that could be faster than ``best_s``: where plans fit that run all layers again, these without,
-    as no plan gains more than its recomputation takes; else, as where nothing may run again, those that layers on the host
-    or on other stages could make fit."""
+    as no plan gains more than its recomputation takes; else, as where no layer may run again whole, those that parts run again,
+    layers on the host or on other stages could make fit."""
     for one in fallen.fitting:
         if one.table.plans.recompute is Recompute.FULL:
             tight = _of_recomputed(question, one, best_s, fallen.limit_bytes)
@@ -84,8 +85,8 @@ def _fastest(question: Question, table: Sized, best_s: float) -> Iterator[Tight]
 
 
 def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
-    """The plans that could fit with all layers but one on the host, or with other layers on their stages, run again or not
-    (what of that is asked for is left to those who do it)."""
+    """The plans that could fit with every part run again that may, with all layers but one on the host, or with other layers
+    on their stages, run again or not (what of that is asked for is left to those who do it)."""
     plans = table.plans
     fits = np.zeros(len(plans), dtype=np.bool_)
     layers, preset = question.model.num_layers, question.job.preset
@@ -94,6 +95,9 @@ def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
         some = plans.take(ints(alone))
         held = replace(some, layout=replace(some.layout, offloaded_layers=np.full(len(some), layers - 1)))
         fits[alone] = laid_out(question, held).needed_bytes <= limit
+    again = _parts(question, plans)
+    if again:
+        fits |= laid_out(question, replace(plans, recompute_modules=again)).needed_bytes <= limit
     staged = np.flatnonzero(plans.layout.pp > 1)
     if may_be_dealt(question, plans) and staged.size:
         some = plans.take(ints(staged))
@@ -102,6 +106,15 @@ def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
         for held in (some, replace(some, recompute=Recompute.FULL, recompute_modules=())):
             fits[staged] |= stage_rooms(question, laid_out(question, held), limit).may_hold(counts)
     return ints(np.flatnonzero(bools(fits)))
+
+
+def _parts(question: Question, plans: PlanTable) -> tuple[str, ...]:
+    """Every part that the framework runs again in the first of plans that keep its rules."""
+    one = plans.take(ints([0]))
+    names = question.job.preset.recomputation.modules
+    return tuple(
+        name for name in names if keeps(question, replace(one, recompute_modules=(name,)), RULES).all()
+    )
 
 
 # Assumption: hybrids that change their kind of layer more often are dealt by the rule: their program is no small one.

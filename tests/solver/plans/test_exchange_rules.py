@@ -1,12 +1,23 @@
-"""Settings of the experts' exchange that contradict are told at once."""
+"""What the experts' exchange wants of settings is told at once, what it wants of plans keeps them out."""
 
 from dataclasses import replace
 
 import pytest
 
-from solver.plans.exchange_rules import check_exchange
+from ops.recompute.layers import Recompute
+from solver.plans.exchange_rules import beside_another_micro_batch, check_exchange, tokens_between_domains
+from solver.plans.rules import RULES
+from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
+from tests.solver.plans.test_rules import EXPERTS
+from tests.solver.questions import question
+
+BESIDE, BETWEEN = (
+    next(rule.reason for rule in RULES if rule.keep is keep)
+    for keep in (beside_another_micro_batch, tokens_between_domains)
+)
 
 
 def test_weight_gradients_are_put_off_beside_another_micro_batch_alone() -> None:
@@ -14,3 +25,51 @@ def test_weight_gradients_are_put_off_beside_another_micro_batch_alone() -> None
     check_exchange(job(overlap_expert_a2a=True, delay_wgrad=True))
     with pytest.raises(ConfigError, match=r"delay_wgrad.*overlap_expert_a2a true"):
         check_exchange(replace(job(), delay_wgrad=True))
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes", "refused"),
+    [
+        ("ep=4", {}, False),
+        ("ep=4,pp=2", {}, True),
+        ("ep=4,pp=2,vpp=2", {}, False),
+        ("pp=2", {}, False),
+        ("ep=4", {"recompute": Recompute.FULL}, True),
+        ("ep=4", {"recompute_modules": ("moe",)}, True),
+        ("ep=4", {"recompute_modules": ("moe_act",)}, False),
+    ],
+)
+def test_an_exchange_beside_another_micro_batch_wants_one(
+    plan: str, changes: dict[str, object], refused: bool
+) -> None:
+    """transformer_config.py, overlap_moe_expert_parallel_comm: virtual stages where there are stages, nothing whole again."""
+    asked = question(model=EXPERTS, world_size=16, preset=PRESETS["megatron"])
+    told = plan_of(parse_plan(f"strategy=mtp,{plan}"), asked, "--plan")
+    told = replace(told, **changes)
+    beside = replace(asked, job=replace(asked.job, overlap_expert_a2a=True))
+    assert (BESIDE in broken_rules(beside, told)) is refused
+    assert BESIDE not in broken_rules(asked, told)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "plan", "dispatcher", "refused"),
+    [
+        (21844, "ep=16", "hybridep", False),
+        (21848, "ep=16", "hybridep", True),
+        (21848, "ep=8", "hybridep", False),
+        (21848, "ep=16", "deepep", False),
+        (21848, "ep=16,strategy=fsp,tp=4", "hybridep", False),
+    ],
+)
+def test_hybridep_queues_so_many_tokens_between_domains(
+    seq_len: int, plan: str, dispatcher: str, refused: bool
+) -> None:
+    """3 requests a token and one fit below 65,536: 21,844 tokens."""
+    experts = replace(EXPERTS.blocks[0].block.moe, num_experts=16)
+    model = replace(
+        EXPERTS, blocks=(replace(EXPERTS.blocks[0], block=replace(EXPERTS.blocks[0].block, moe=experts)),)
+    )
+    asked = question(model=model, world_size=16, seq_len=seq_len, preset=PRESETS["megatron"])
+    asked = replace(asked, job=replace(asked.job, moe_dispatcher=dispatcher))
+    text = plan if "strategy" in plan else f"strategy=mtp,{plan}"
+    assert (BETWEEN in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan"))) is refused

@@ -103,6 +103,24 @@ def test_the_fastest_of_all_ways_is_found(
     assert eased_by in found.label()
 
 
+@pytest.mark.parametrize(
+    ("memory_gib", "eased_by"), [(2.9, "recompute-moe_act+mla_up_proj"), (3.0, "recompute-moe_act")]
+)
+def test_parts_run_again_where_no_whole_layer_may(memory_gib: float, eased_by: str) -> None:
+    """Beside graphs of the router neither whole layers nor all of the experts run again; there is no host to wait on."""
+    asked = short_of_memory(memory_gib, {})
+    asked = replace(
+        asked,
+        job=replace(asked.job, cuda_graphs=frozenset({"moe_router"})),
+        cluster=replace(asked.cluster, host=None),
+        pricer=replace(asked.pricer, host=None),
+    )
+    constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "pp": 1, "micro_batch": 1}})
+    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+    assert found.step_s == pytest.approx(fastest(asked, constraints).step_s, rel=1e-12)
+    assert eased_by in found.label()
+
+
 def test_all_layers_asked_to_run_again_are_eased_no_further() -> None:
     asked = short_of_memory(2.8, WHOLE_OR_NOT)
     constraints = constraints_of({"fix": {"recompute": "full"}})

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ops.adapters import adapted, frozen_ends
+from ops.adapters.frozen import adapted, frozen_ends
 from ops.context import LayerContext
 from ops.data_parallel.offload import activations_offloaded, offloaded_shares
 from ops.data_parallel.weight_sharding import sharded_over_data

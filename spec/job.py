@@ -131,8 +131,10 @@ class JobSpec:
     adapter_dropout: bool = False
     """Adapters drop inputs: each keeps what is left of its own and the mask (peft's lora_dropout)."""
     adapter_dtype: Literal["fp32", ""] = ""
-    """Format in which adapters keep their inputs, "" for the activations' (peft's autocast_adapter_dtype makes it
-    fp32 where no mixed precision casts them back)."""
+    """Format to which adapters bring their inputs, "" for the activations' (peft's autocast_adapter_dtype makes it fp32)."""
+    adapter_code: Literal["autocast", "fused", ""] = ""
+    """How adapters run: "" as written, in their own format; under torch.autocast, products in the format of all others; or
+    fused, as Unsloth's functions (ops.adapters.passes)."""
     adapted: frozenset[Adapted] = frozenset({"qkv", "out"})
     """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
     and out of the feed-forward layer."""

@@ -21,7 +21,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "readers/huggingface",
         "readers",
     ),
-    "ops": ("strategies", "mixers", "experts", "recompute", "data_parallel", "host_work"),
+    "ops": ("adapters", "strategies", "mixers", "experts", "recompute", "data_parallel", "host_work"),
     "profdb": (
         "store",
         "fits",

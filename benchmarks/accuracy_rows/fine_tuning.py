@@ -48,8 +48,15 @@ def _hf_trainer(row: Row, framework: str) -> dict[str, object]:
     rank = re.search(r"r=(\d+)", row.notes)
     if rank:
         said |= {"adapted": "q_k_v+out", "adapter_rank": int(rank[1]), "adapter_dropout": True}
-        # peft makes adapters fp32 (autocast_adapter_dtype), and nothing casts them back without mixed precision
-        said["adapter_dtype"] = "fp32" if "precision.master" in said and "QLoRA" not in framework else "none"
+        # peft makes adapters fp32 (autocast_adapter_dtype) and brings inputs to that, but beside frozen weights of few bits, under
+        # autocast, nothing (tuners/lora/bnb.py, gptq.py: requires_conversion); fused adapters are Unsloth's, of those
+        # weights alone (framework_plugin_fast_kernels.py: fused_lora is left out where has_quant is None)
+        quantized = "QLoRA" in framework
+        said["adapter_dtype"] = "none" if quantized else "fp32"
+        if quantized and "foak" in framework:
+            said["adapter_code"] = "fused"
+        elif "precision.master" not in said:
+            said["adapter_code"] = "autocast"
     if "QLoRA" in framework:
         said["precision.frozen"] = "int4" if "gptq" in framework else "nf4"
     return said

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ops.adapters import ADAPTED
+from ops.adapters.frozen import ADAPTED
 from ops.block import model_ops
 from ops.layout import Layout
 from ops.recompute.layers import Recompute

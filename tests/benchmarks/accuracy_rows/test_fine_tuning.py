@@ -51,14 +51,23 @@ def test_hf_trainer_runs_hugging_faces_modules_unless_fast_kernels_replace_them(
 
 
 @pytest.mark.parametrize(
-    ("framework", "frozen"), [("LoRA none", ""), ("QLoRA-bnb x", "nf4"), ("QLoRA-gptq x", "int4")]
+    ("framework", "frozen", "dtype", "code"),
+    [
+        ("LoRA none", "", "fp32", "autocast"),
+        ("LoRA foak-fast-kernels", "", "fp32", "autocast"),
+        ("QLoRA-bnb baseline", "nf4", "", "autocast"),
+        ("QLoRA-bnb accelerated-foak", "nf4", "", "fused"),
+        ("QLoRA-gptq accelerated-foak", "int4", "", "fused"),
+    ],
 )
-def test_adapters_and_the_format_of_what_is_frozen(framework: str, frozen: str) -> None:
+def test_adapters_their_code_and_the_format_of_what_is_frozen(
+    framework: str, frozen: str, dtype: str, code: str
+) -> None:
     job = job_of_row(row(**HF | {"framework": f"HF Trainer + FSDP1 {framework}", "notes": LORA}))
     assert (job.adapter_rank, job.adapted, job.precision.frozen) == (16, {"q_k_v", "out"}, frozen)
-    assert (job.adapter_dropout, job.adapter_dtype) == (True, "")
+    assert (job.adapter_dropout, job.adapter_dtype, job.adapter_code) == (True, dtype, code)
 
 
-def test_adapters_are_fp32_where_no_mixed_precision_casts_them() -> None:
-    beside = {"framework": "HF Trainer + FSDP1 LoRA none", "notes": LORA}
-    assert job_of_row(row(**HF | SIXTEEN_BITS | beside)).adapter_dtype == "fp32"
+def test_adapters_run_in_fp32_where_no_mixed_precision_casts_their_inputs() -> None:
+    job = job_of_row(row(**HF | SIXTEEN_BITS | {"framework": "HF Trainer + FSDP1 LoRA none", "notes": LORA}))
+    assert (job.adapter_dtype, job.adapter_code) == ("fp32", "")

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from ops.adapters.pair import adapter_pair, memory_pass
 from ops.context import LayerContext
-from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, Lane, MemoryBound, Op, Phase, Piece
-from ops.roles import Identity, Module, OpKey, Role
-from spec.arrays import FloatArray, IntArray
-from spec.collectives import Collective
+from ops.op import BatchedGemm, GroupedGemm, Lane, Op, Phase, Piece
+from ops.roles import Module, OpKey, Role
+from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
 from spec.job import Adapted
 
@@ -28,8 +28,6 @@ ADAPTED: dict[Adapted, tuple[OpKey, ...]] = {
     "up": (OpKey(Module.MLP, Role.UP), OpKey(Module.MLP, Role.GATE)),
     "down": (OpKey(Module.MLP, Role.DOWN),),
 }
-# Cut over their inputs under tensor parallelism: A's result is summed over tp.
-CUT_INPUTS = frozenset({Role.OUT, Role.DOWN})
 
 
 def adapted(context: LayerContext, piece: Piece) -> Piece:
@@ -41,7 +39,7 @@ def adapted(context: LayerContext, piece: Piece) -> Piece:
     bases = {op.key: op for op in piece.forward if _is_product(op) and op.key in weighted}
     wanted = {key for name in context.job.adapted for key in ADAPTED[name]}
     adapters = {
-        key: _adapter(context, base, times=3 if _apart(context, key) else 1)
+        key: adapter_pair(context, base, times=3 if _apart(context, key) else 1)
         for key, base in bases.items()
         if key in wanted and isinstance(base, BatchedGemm)
     }
@@ -103,13 +101,6 @@ def _keeps_input(context: LayerContext, product: Op, has_adapter: bool) -> bool:
     return has_adapter and not (context.job.adapter_dropout or context.job.adapter_dtype)
 
 
-def _own_inputs(context: LayerContext, elements: FloatArray) -> FloatArray:
-    """What an adapter keeps of its ``elements`` of input: a copy of its own in its format, and a byte of mask."""
-    dropout, dtype = context.job.adapter_dropout, context.job.adapter_dtype
-    own = dtype_bytes(dtype or context.job.precision.activation) if dropout or dtype else 0.0
-    return (own + float(dropout)) * elements
-
-
 def _backward(
     context: LayerContext, ops: Sequence[Op], bases: dict[OpKey, Op], adapters: dict[OpKey, Piece]
 ) -> list[Op]:
@@ -141,101 +132,4 @@ def _widened(context: LayerContext, product: Op, phase: Phase, elements: IntArra
     rows = np.ceil(elements * (1.0 + share) / 2.0).astype(np.int64)
     wide = context.job.precision.parameter
     what = product.key.served_by(Role.CAST, f"{product.name}.widen")
-    return [_pass(what, phase, "copy", rows, np.ones_like(rows), wide)]
-
-
-def _pass(
-    what: Identity, phase: Phase, kernel: str, rows: IntArray, width: IntArray, dtype: str
-) -> MemoryBound:
-    return MemoryBound(
-        module=what.module,
-        role=what.role,
-        serves=what.serves,
-        name=what.name,
-        phase=phase,
-        kernel=kernel,
-        rows=rows,
-        width=width,
-        dtype=dtype,
-    )
-
-
-def _adapter(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
-    """A, B and the sum with the frozen product's result; ``times`` pairs that share its input, and its outputs
-    between them (q, k and v apart)."""
-    precision = context.job.precision
-    tokens, inputs, outputs = base.m, base.k, base.n
-    rank = context.layout.constant(context.job.adapter_rank)
-    none = np.zeros(len(rank))
-
-    def gemm(
-        role: Role, phase: Phase, shape: tuple[IntArray, IntArray, IntArray], layout: str
-    ) -> BatchedGemm:
-        what = base.key.served_by(role, f"{base.name}.{role}")
-        m, k, n = shape
-        forward = phase is Phase.FORWARD
-        # A's input is the frozen product's or a copy, B's the result of A.
-        inward = _own_inputs(context, 1.0 * tokens * inputs) * times
-        kept = context.activations(tokens, rank) * times if role is Role.ADAPTER_UP else inward
-        return BatchedGemm(
-            module=what.module,
-            role=what.role,
-            serves=what.serves,
-            name=what.name,
-            phase=phase,
-            repeat=times,
-            batch=np.ones_like(m),
-            m=m,
-            k=k,
-            n=n,
-            layout=layout,
-            dtype=precision.compute,
-            saved_bytes=kept if forward else none,
-            parameters=times * k * n if forward else 0 * n,
-        )
-
-    down, up = Role.ADAPTER_DOWN, Role.ADAPTER_UP
-    share = -(-outputs // times)
-    forward: list[Op] = [gemm(down, Phase.FORWARD, (tokens, inputs, rank), "NT")]
-    if base.role in CUT_INPUTS:
-        forward.append(_summed(context, base, tokens * rank * times))
-    added = base.key.served_by(Role.RESIDUAL, f"{base.name}.add_adapter")
-    width = np.broadcast_to(outputs, tokens.shape)
-    forward += [
-        gemm(up, Phase.FORWARD, (tokens, rank, share), "NT"),
-        _pass(added, Phase.FORWARD, "add", tokens, width, precision.activation),
-    ]
-    inward = base.key.served_by(Role.ACCUMULATE, f"{base.name}.add_gradients")
-    backward: list[Op] = [
-        gemm(up, Phase.INPUT_GRAD, (tokens, share, rank), "NN"),
-        gemm(up, Phase.WEIGHT_GRAD, (share, tokens, rank), "TN"),
-        gemm(down, Phase.INPUT_GRAD, (tokens, rank, inputs), "NN"),
-        gemm(down, Phase.WEIGHT_GRAD, (rank, tokens, inputs), "TN"),
-        replace(
-            _pass(
-                inward,
-                Phase.INPUT_GRAD,
-                "accumulate",
-                tokens,
-                np.broadcast_to(inputs, tokens.shape),
-                precision.activation,
-            ),
-            repeat=times,
-        ),
-    ]
-    return Piece(forward=tuple(forward), backward=tuple(backward))
-
-
-def _summed(context: LayerContext, base: BatchedGemm, elements: IntArray) -> Comm:
-    what = base.key.served_by(Role.REDUCE, f"{base.name}.adapter_sum")
-    return Comm(
-        module=what.module,
-        role=what.role,
-        serves=what.serves,
-        name=what.name,
-        phase=Phase.FORWARD,
-        collective=Collective.ALL_REDUCE,
-        axis=Axis.TP,
-        size_bytes=(elements * context.activation_bytes).astype(np.int64),
-        dtype=context.job.precision.activation,
-    )
+    return [memory_pass(what, phase, "copy", rows, np.ones_like(rows), wide)]

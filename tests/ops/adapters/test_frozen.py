@@ -7,7 +7,7 @@ import pytest
 
 from ops.block import ModelOps
 from ops.layout import Layout
-from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Phase, Piece
+from ops.op import BatchedGemm, Comm, Lane, MemoryBound, Op, Phase, Piece
 from ops.roles import Module, Role
 from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
@@ -108,6 +108,58 @@ def test_adapters_that_drop_inputs_keep_one_each_and_its_mask(dtype: str, each: 
     (block,) = ops_of(lora("q_k_v", adapter_dropout=True, adapter_dtype=dtype)).blocks
     flash = 2 * rows * HIDDEN
     assert saved(block, Module.ATTENTION) == 3 * rows * (each * HIDDEN + 2 * RANK) + flash
+
+
+# Bytes an element of x, forward and backward, and of B's result, forward and backward, by hand from the operations that torch's
+# dispatcher counts of peft 0.13's Linear (fp32 weights; with and without FSDP1 and autocast), its Linear4bit and Unsloth's LoRA_W.
+KERNELS_OF_ONE_ADAPTER = [
+    # scaled, added; x's gradient added to that of the frozen product
+    ({}, "", (0, 6, 4 + 6, 4)),
+    # dropout: 2 read, 2 written and a mask; the same backward
+    ({"adapter_dropout": True}, "", (5, 5 + 6, 4 + 6, 4)),
+    # to fp32, dropped; scaled in fp32, a sum of 2 and 4 bytes in 4, back to 2
+    ({"adapter_dropout": True, "adapter_dtype": "fp32"}, "", (6 + 9, 9 + 6 + 6, 8 + 10 + 6, 6 + 6 + 8)),
+    # to fp32, dropped, back to 16 bits for the product
+    (
+        {"adapter_dropout": True, "adapter_dtype": "fp32", "adapter_code": "autocast"},
+        "",
+        (6 + 9 + 6, 6 + 9 + 6 + 6, 4 + 6, 4),
+    ),
+    # the frozen product's result is cloned
+    ({"adapter_dropout": True, "adapter_code": "autocast"}, "nf4", (5, 5 + 6, 4 + 4 + 6, 4)),
+    # compared with 0, multiplied by a byte, added
+    ({"adapter_dropout": True, "adapter_code": "fused"}, "int4", (5, 3 + 5 + 6, 6, 0)),
+]
+
+
+@pytest.mark.parametrize(("changes", "frozen", "element_bytes"), KERNELS_OF_ONE_ADAPTER)
+def test_what_an_adapter_moves_between_its_products(
+    changes: dict[str, object], frozen: str, element_bytes: tuple[float, ...]
+) -> None:
+    asked = lora("out", **changes)
+    asked = replace(asked, precision=replace(asked.precision, frozen=frozen))
+    (block,) = ops_of(asked).blocks
+
+    def moved(piece: tuple[Op, ...]) -> float:
+        return sum(
+            float(op.bytes_moved[0]) * op.repeat
+            for op in piece
+            if isinstance(op, MemoryBound) and op.serves is Role.OUT and not op.name.endswith("widen")
+        )
+
+    elements = 2048.0 * HIDDEN
+    into, back, added, scaled = element_bytes
+    assert moved(block.forward) == pytest.approx(elements * (into + added))
+    assert moved(block.backward) == pytest.approx(elements * (back + scaled))
+
+
+@pytest.mark.parametrize(("code", "dtype"), [("", "fp32"), ("autocast", "bf16")])
+def test_adapters_multiply_in_their_own_format_but_under_autocast(code: str, dtype: str) -> None:
+    (block,) = ops_of(lora("qkv", adapter_dtype="fp32", adapter_code=code)).blocks
+    products = [
+        op for op in (*block.forward, *block.backward) if op.role in (Role.ADAPTER_DOWN, Role.ADAPTER_UP)
+    ]
+    assert {op.dtype for op in products if isinstance(op, BatchedGemm)} == {dtype}
 
 
 def test_norms_with_frozen_weights_keep_no_scaled_input() -> None:

@@ -1,28 +1,31 @@
 """Plans that a question names: by their place in a ranking, or written out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from solver.answer.answer import Answer
 from solver.decision.obstacles import obstacles
 from solver.plans.plan_table import PlanTable
 from solver.question import Question
 from solver.search import price_plan
-from solver.typed_plan import check_order, parse_plan, plan_of
+from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError, MissingCurveError, UserError
 from spec.program.numbers import whole_number
 from spec.settings.constraints import Constraints
-from spec.settings.plan import WrittenPlan
+from spec.settings.plan import WrittenPlan, typed_plan_settings
+from spec.settings.setting import typed_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """``rank`` of the plans shown, from 1, or what is ``written``; ``option`` asked for it. ``answer`` is that of a
-    written plan once it is priced, the best of ``modes`` where no strategy is written."""
+    """``rank`` of the plans shown, from 1, or what is ``written``, by the keys ``said``; ``option`` asked for it. ``answer`` is
+    that of a written plan once it is priced, the best of ``modes`` where no strategy is written."""
 
     option: str
     rank: int = 0
     written: WrittenPlan | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
     answer: Answer | None = None
     modes: tuple[str, ...] = ()
 
@@ -31,7 +34,8 @@ def named_plan(text: str, option: str, *, shown: int) -> NamedPlan:
     """``rank=2`` or ``tp=8,pp=4,...``; raises ConfigError for neither, and for a rank beyond the plans ``shown``."""
     key, _, value = text.partition("=")
     if key.strip() != "rank":
-        return NamedPlan(option=option, written=parse_plan(text, option))
+        said = typed_values(text, typed_plan_settings(), option)
+        return NamedPlan(option=option, written=WrittenPlan(**said), said=said)
     allowed = f"1 to {shown}, the plans shown at most" if shown else "a plan, or a rank with --run_all_solu"
     try:
         rank = whole_number(value.strip(), minimum=1, maximum=shown)

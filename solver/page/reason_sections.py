@@ -21,7 +21,7 @@ def reason_sections(answered: Answered, best: Answer, *, calibrated: bool) -> li
 
 
 def _why_not(place: int, held: Held, best: Answer) -> Section:
-    words = why_not_words(best, held.answer, held.broken, held.modes)
+    words = why_not_words(best, held.answer, held.broken, held.beside)
     shown = PageTable(
         caption=f"What {held.answer.plan.label()} loses, term by term, ms",
         header=("term", *LOSS_HEADER[1:]),

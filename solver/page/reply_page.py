@@ -1,7 +1,6 @@
 """The page of --report, of a question asked from Python."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from solver.answer.answer import Answer
@@ -11,9 +10,10 @@ from solver.decision.obstacles import obstacles
 from solver.page.pages import Told, plans_page
 from solver.page.plan_sections import Ranked
 from solver.page.written_page import check_page_can_be_made, write_page
-from solver.report.asked_reasons import Answered, Held
+from solver.report.asked_reasons import Answered, Held, held_with_others
 from solver.report.tables import question_lines
-from solver.surface.reply import Reply, Typed, written_plan
+from solver.surface.reply import Reply, Typed, said_keys
+from spec.settings.plan import WrittenPlan
 
 
 def write_report(
@@ -40,11 +40,12 @@ def write_report(
     def held_against(one: Typed) -> Held:
         if isinstance(one, Answer):
             return held(one, "why_not")
-        named = NamedPlan(option="why_not", written=written_plan(one, "why_not"))
+        said = said_keys(one, "why_not")
+        named = NamedPlan(option="why_not", written=WrittenPlan(**said), said=said)
         found = priced_in_any_mode(named, opened.question, opened.constraints)
         answer = answer_named(found, ())
         check_believable((answer,), opened.source)
-        return replace(held(answer, "why_not"), modes=found.modes)
+        return held_with_others(held(answer, "why_not"), found, opened)
 
     reasons = Answered(
         why_not=tuple(held_against(one) for one in why_not),

@@ -15,10 +15,11 @@ from solver.decision.named_plans import (
     priced_in_any_mode,
 )
 from solver.decision.obstacles import obstacles
+from solver.decision.others_searched import best_with
 from solver.decision.sensitivity import WhatIf, sensitivities
 from solver.opening import Opened
 from solver.report.beside import sensitivity_lines
-from solver.report.reasons import compared_lines, explained_lines, why_not_lines
+from solver.report.reasons import ALONE, Beside, compared_lines, explained_lines, why_not_lines
 from solver.report.result_files import answer_record
 from solver.request import Asked, Request
 from spec.errors import ConfigError
@@ -47,12 +48,11 @@ class Reasons:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A plan held against others, and the rules, constraints and memory that keep it from running; the best of
-    ``modes`` where no strategy was named."""
+    """A plan held against others, and the rules, constraints and memory that keep it from running."""
 
     answer: Answer
     broken: tuple[str, ...]
-    modes: tuple[str, ...] = ()
+    beside: Beside = ALONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def print_reasons(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> 
         if opened.question.calibration is not None:
             print(f"before the calibration, which makes {seconds_to_ms(answer.step_s):.1f} ms of it")
     for one in answered.why_not:
-        print("", *why_not_lines(shown[0], one.answer, one.broken, one.modes), sep="\n")
+        print("", *why_not_lines(shown[0], one.answer, one.broken, one.beside), sep="\n")
     if answered.compare:
         answers = [one.answer for one in answered.compare]
         print("", *compared_lines(answers, [one.broken for one in answered.compare]), sep="\n")
@@ -144,14 +144,35 @@ def _answered(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> Answ
         answer = answer_named(one, shown)
         check_believable((answer,), opened.source)
         broken = obstacles(question, answer, opened.constraints)
-        return Held(answer=answer, broken=broken, modes=one.modes)
+        return Held(answer=answer, broken=broken)
+
+    def against(one: NamedPlan) -> Held:
+        return held_with_others(held(one), one, opened)
 
     apart = [held(one).answer for one in reasons.explain]
     return Answered(
         explain=tuple((answer, explained(question, answer.plan)) for answer in apart),
-        why_not=tuple(held(one) for one in reasons.why_not),
+        why_not=tuple(against(one) for one in reasons.why_not),
         compare=tuple(held(one) for one in reasons.compare),
     )
+
+
+def held_with_others(held: Held, named: NamedPlan, opened: Opened) -> Held:
+    """With what is told beside a plan that a few keys name."""
+    found = best_with(named.said, opened.question, opened.constraints) if named.said else None
+    if found is not None:
+        check_believable((found,), opened.source)
+    return replace(held, beside=Beside(modes=named.modes, others_searched=found))
+
+
+def _why_not_record(held: Held) -> dict[str, object]:
+    found = held.beside.others_searched
+    return {
+        "broken": held.broken,
+        "modes": held.beside.modes,
+        "this": answer_record(held.answer),
+        "others_searched": None if found is None else answer_record(found),
+    }
 
 
 def reasons_record(answered: Answered) -> dict[str, object]:
@@ -160,10 +181,7 @@ def reasons_record(answered: Answered) -> dict[str, object]:
         "explain": [
             asdict(apart) | {"plan": answer_record(answer)["plan"]} for answer, apart in answered.explain
         ],
-        "why_not": [
-            {"broken": one.broken, "modes": one.modes, "this": answer_record(one.answer)}
-            for one in answered.why_not
-        ],
+        "why_not": [_why_not_record(one) for one in answered.why_not],
         "compare": [answer_record(one.answer) | {"broken": one.broken} for one in answered.compare],
     }
     return {key: records for key, records in found.items() if records}

@@ -1,6 +1,7 @@
 """Reasons as a person reads them: a plan taken apart, why it does not win, plans side by side."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from solver.answer.answer import Answer
 from solver.decision.explained import Explained, OpRow, StageMemory
@@ -76,29 +77,49 @@ def _memory(stages: Sequence[StageMemory]) -> str:
     return table(rows, ("term", *(f"stage {name}" for name in names)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is told beside a plan that a few keys name: the ``modes`` that it is the best of where no strategy was named, and the best
+    plan of these keys with all ``others_searched``, None where nothing is left out or nothing fits."""
+
+    modes: tuple[str, ...] = ()
+    others_searched: Answer | None = None
+
+
+ALONE = Beside()
 LOSS_HEADER = ("term (ms)", "best", "this", "loses")
 
 
 def why_not_lines(
-    winner: Answer, other: Answer, obstacles: Sequence[str], modes: Sequence[str] = ()
+    winner: Answer, other: Answer, obstacles: Sequence[str], beside: Beside = ALONE
 ) -> list[str]:
-    """The rules that a plan breaks, and what it loses to the winner and gains, term by term; ``modes`` as in why_not_words."""
-    said = [f"  {line}" for line in why_not_words(winner, other, obstacles, modes)]
+    """The rules that a plan breaks, and what it loses to the winner and gains, term by term."""
+    said = [f"  {line}" for line in why_not_words(winner, other, obstacles, beside)]
     shown = [] if other.plan == winner.plan else [table(loss_cells(winner, other), LOSS_HEADER)]
     return [f"why not {other.plan.label()}", *said, *shown]
 
 
 def why_not_words(
-    winner: Answer, other: Answer, obstacles: Sequence[str], modes: Sequence[str] = ()
+    winner: Answer, other: Answer, obstacles: Sequence[str], beside: Beside = ALONE
 ) -> list[str]:
-    """Why a plan cannot run, and what it loses to the winner in all; of which ``modes`` it is the best where no strategy was named."""
+    """Why a plan cannot run, and what it loses to the winner in all."""
+    modes = beside.modes
     lines = [f"no strategy is named: this is the best of {', '.join(modes)}"] * (len(modes) > 1)
     lines += [f"it cannot run: {reason}" for reason in obstacles]
     if other.plan == winner.plan:
         return [*lines, "it is the best plan"]
+    lines.append(f"it {_loses(winner, other)} against {winner.plan.label()}{TIE * tied(winner, other)}")
+    found = beside.others_searched
+    if found is None or found.plan == other.plan:
+        return lines
+    verb = "is the best plan" if found.plan == winner.plan else _loses(winner, found)
+    tie = TIE * (found.plan != winner.plan and tied(winner, found))
+    return [*lines, f"with the keys left out searched too it is {found.plan.label()}, which {verb}{tie}"]
+
+
+def _loses(winner: Answer, other: Answer) -> str:
     slower = other.step_s / winner.step_s - 1.0
-    verb = f"loses {100 * slower:.1f} %" if slower >= 0 else f"would gain {-100 * slower:.1f} %"
-    return [*lines, f"it {verb} against {winner.plan.label()}{TIE * tied(winner, other)}"]
+    return f"loses {100 * slower:.1f} %" if slower >= 0 else f"would gain {-100 * slower:.1f} %"
 
 
 def loss_cells(winner: Answer, other: Answer) -> list[list[str]]:

@@ -89,6 +89,7 @@ def _question() -> dict[str, Schema]:
 def _beside() -> dict[str, Schema]:
     """What is asked beside a search or a plan."""
     held = {"broken": type_schema(list[str]), "modes": type_schema(list[str]), "this": _of("answer")}
+    held["others_searched"] = _or_null(_of("answer"))
     answer = record_schema(Answer, {"plan": _of("plan")})
     compared = table_schema(
         answer["properties"] | {"broken": type_schema(list[str])}, (*answer["required"], "broken")

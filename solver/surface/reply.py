@@ -14,9 +14,8 @@ from solver.decision.obstacles import obstacles
 from solver.opening import Opened
 from solver.search import SearchResult
 from solver.surface.every_plan import every_plan
-from solver.typed_plan import parse_plan
 from spec.settings.plan import WrittenPlan, typed_plan_settings
-from spec.settings.setting import typed
+from spec.settings.setting import typed, typed_values
 
 Typed = str | Mapping[str, Any] | WrittenPlan | Answer
 """A plan: ``"tp=8,pp=4"``, ``{"tp": 8, "pp": 4}``, one that a config writes, or that of an answer."""
@@ -69,10 +68,16 @@ class Reply:
 
 def written_plan(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> WrittenPlan:
     """The plan as written; ConfigError for unknown keys and values that they do not take."""
-    if isinstance(plan, WrittenPlan):
-        return plan
-    if isinstance(plan, str):
-        return parse_plan(plan, where)
+    return plan if isinstance(plan, WrittenPlan) else WrittenPlan(**said_keys(plan, where))
+
+
+def said_keys(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> dict[str, Any]:
+    """The keys that a plan says, with their values, of a WrittenPlan those that are not as where nothing is written; ConfigError as written_plan."""
     known = typed_plan_settings()
+    if isinstance(plan, WrittenPlan):
+        nothing = WrittenPlan()
+        return {key: getattr(plan, key) for key in known if getattr(plan, key) != getattr(nothing, key)}
+    if isinstance(plan, str):
+        return typed_values(plan, known, where)
     words = [f"{key}={typed(value) if key in known else value}" for key, value in plan.items()]
-    return parse_plan(",".join(words), where)
+    return typed_values(",".join(words), known, where)

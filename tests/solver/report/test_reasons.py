@@ -5,7 +5,7 @@ from dataclasses import replace
 from solver.answer.answer import Answer
 from solver.decision.explained import explained
 from solver.plans.plan_table import Plan, PlanTable
-from solver.report.reasons import compared_lines, explained_lines, why_not_lines
+from solver.report.reasons import Beside, compared_lines, explained_lines, why_not_lines
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question
@@ -43,9 +43,23 @@ def test_a_plan_that_wins_and_one_that_would_are_told_apart() -> None:
 
 
 def test_that_no_strategy_was_named_is_told() -> None:
-    told = why_not_lines(BEST, OTHER, [], ("mtp", "fsp"))
+    told = why_not_lines(BEST, OTHER, [], Beside(modes=("mtp", "fsp")))
     assert told[1] == "  no strategy is named: this is the best of mtp, fsp"
-    assert told[2:] == why_not_lines(BEST, OTHER, [], ("mtp",))[1:] == why_not_lines(BEST, OTHER, [])[1:]
+    assert (
+        told[2:]
+        == why_not_lines(BEST, OTHER, [], Beside(modes=("mtp",)))[1:]
+        == why_not_lines(BEST, OTHER, [])[1:]
+    )
+
+
+def test_the_best_plan_with_the_keys_named_is_told_of_where_it_is_another() -> None:
+    slower = replace(OTHER, step_s=1.25 * BEST.step_s)
+    told = why_not_lines(BEST, answer(tp=4, pp=2, dp=2), [], Beside(others_searched=slower))
+    label = OTHER.plan.label()
+    assert told[2].startswith(f"  with the keys left out searched too it is {label}, which loses 25.0 %")
+    assert "is the best plan" in why_not_lines(BEST, OTHER, [], Beside(others_searched=BEST))[2]
+    for same in (Beside(others_searched=OTHER), Beside()):
+        assert why_not_lines(BEST, OTHER, [], same) == why_not_lines(BEST, OTHER, [])
 
 
 def test_plans_stand_side_by_side() -> None:

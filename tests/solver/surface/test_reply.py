@@ -15,7 +15,7 @@ from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.report.frames import frame_of_columns, to_frame, write_parquet
 from solver.search import price_plan, search
-from solver.surface.reply import Reply, written_plan
+from solver.surface.reply import Reply, said_keys, written_plan
 from solver.typed_plan import parse_plan
 from spec.errors import ConfigError, NoFeasiblePlanError, ProfileError
 from spec.presets.registry import PRESETS
@@ -39,6 +39,12 @@ def reply(asked=ASKED, **constraints: object) -> Reply:
             constraints=constraints_of(constraints) if constraints else Constraints(),
         )
     )
+
+
+def test_the_keys_said_are_those_written_however_they_are() -> None:
+    said = {"tp": 2, "vpp": 1}
+    assert said_keys("tp=2,vpp=1", "a test") == said_keys(said, "a test") == said
+    assert said_keys(parse_plan("tp=2,vpp=1"), "a test") == {"tp": 2}
 
 
 def test_the_best_is_that_of_a_search() -> None:

@@ -121,6 +121,17 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=1,
     ),
     "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
+    # heads and tokens put into another order
+    "strided_copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=0, backward_writes=0),
+    # a row of biases copied over an array (torch.baddbmm), which the product that adds to it then reads
+    "spread_unfused": KernelTraffic(
+        forward_reads=1,
+        forward_writes=1,
+        backward_reads=0,
+        backward_writes=0,
+        width=Width.KEYS,
+        fused=False,
+    ),
     # The same written with one elementwise operation after another, as plain PyTorch runs them; backward
     # what autograd runs (tools/autograd/derivatives.yaml), which tests count operation by operation.
     # RMSNorm of the Llama reference: to fp32, square, mean, scale, back to 16 bits, times the weight;

@@ -55,18 +55,18 @@ def split_heads(
     out = np.where(shares, queries * attention.qk_dim, 0) + keys * attention.v_dim
     together = queries * attention.qk_dim + keys * (attention.qk_dim + attention.v_dim)
 
-    def copied(width: IntArray) -> Piece:
+    def copied(width: IntArray, word: str) -> Piece:
         return kernel(
             context,
             Kernel(
                 module=Module.ATTENTION,
                 role=Role.COPY,
                 serves=Role.QKV,
-                kernel="copy",
+                kernel=word,
                 rows=rows,
                 width=width,
                 saved_bytes=np.zeros(len(rows)),
             ),
         )
 
-    return replace(copied(out), backward=copied(together).backward)
+    return replace(copied(out, "strided_copy"), backward=copied(together, "copy").backward)

@@ -37,12 +37,15 @@ def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArra
     dropout.
 
     Biases of keys are spread over the queries into the array that the first product then reads and writes to
-    (torch.baddbmm: LinearAlgebra.cpp copies what is added into the result, cuBLAS adds to it): a copy's bytes, forward alone.
+    (torch.baddbmm: baddbmm_out_cuda_impl of PyTorch's cuda/Blas.cpp copies what is added into the result, cuBLAS adds to
+    it), forward alone.
     """
     softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
     pieces = []
     if attention.alibi:
-        pieces.append(Piece(forward=_kernel(context, _of(Role.BIAS, "alibi"), "copy", rows, width).forward))
+        pieces.append(
+            Piece(forward=_kernel(context, _of(Role.BIAS, "alibi"), "spread_unfused", rows, width).forward)
+        )
     if attention.softcap:
         pieces.append(soft_capped(context, _of(Role.SOFTMAX, "softcap"), rows, width))
     pieces += [_kernel(context, _of(Role.SOFTMAX, softmax), softmax, rows, width)]
@@ -61,7 +64,7 @@ def score_saved_bytes(job: JobSpec) -> float:
 
 def joined_heads(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     """The output copied from heads x tokens to tokens x heads; backward its gradient is a view."""
-    return Piece(forward=_kernel(context, _of(Role.JOINED_HEADS), "copy", rows, width).forward)
+    return Piece(forward=_kernel(context, _of(Role.JOINED_HEADS), "strided_copy", rows, width).forward)
 
 
 def split_projection(

@@ -9,12 +9,28 @@ import torch
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase, WarmKernelCase
 from profiler.benchmarks.fp8 import QUANTIZE_FUNCTIONS
-from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS, KernelFunction, Operands
+from profiler.benchmarks.kernel_functions import (
+    KERNEL_FUNCTIONS,
+    KernelFunction,
+    Operands,
+    two_halves,
+    with_channel_weight,
+)
 from profiler.benchmarks.launched import Call, Launched, UnsupportedCaseError
 from profiler.benchmarks.torch_dtypes import operand_copies
 from profiler.device import Device
 
-FUNCTIONS: dict[str, KernelFunction] = KERNEL_FUNCTIONS | QUANTIZE_FUNCTIONS
+STRIDED_FUNCTIONS = {
+    "strided_copy": KernelFunction(
+        operands=two_halves, forward=lambda x, into: into.copy_(x), one_kernel=True
+    ),
+    "spread_unfused": KernelFunction(
+        operands=with_channel_weight,
+        forward=lambda into, row: torch.linalg.vector_norm(into.copy_(row)),
+        stand_in="torch copy and norm: the write of torch.baddbmm, and the read of the product that adds to it",
+    ),
+}
+FUNCTIONS: dict[str, KernelFunction] = KERNEL_FUNCTIONS | QUANTIZE_FUNCTIONS | STRIDED_FUNCTIONS
 
 
 def launch_memory_bound(case: MemoryBoundCase, device: Device, *, compiled: bool = False) -> Launched:

@@ -78,6 +78,7 @@ class ArchitectureSpec:
     matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
     FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any
     address are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL.
+    ``own_elementwise``: PyTorch's elementwise kernels for it are not those written for CUDA.
     """
 
     name: str
@@ -90,4 +91,5 @@ class ArchitectureSpec:
     fp8: Fp8Products | None
     flash2: Flash2Rates | None
     nccl: NcclTuning | None
+    own_elementwise: bool
     sources: dict[str, str]

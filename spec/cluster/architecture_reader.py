@@ -62,6 +62,7 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
         flash2=_flash2(flash.section("flash2")) if flash.has("flash2") else None,
         fp8=_fp8(top.section("fp8")) if top.has("fp8") else None,
         nccl=_nccl(top.section("nccl")) if top.has("nccl") else None,
+        own_elementwise=_own_elementwise(top.section("elementwise")) if top.has("elementwise") else False,
         sources=sources,
     )
     for section in (tensor_cores, flash, top):
@@ -91,6 +92,12 @@ def _ratios(table: Section) -> dict[str, float]:
     found = {direction: table.measure(direction, 1.0, 10.0) for direction in ("forward", "backward")}
     table.close()
     return found
+
+
+def _own_elementwise(table: Section) -> bool:
+    own = table.flag("own_kernels")
+    table.close()
+    return own
 
 
 def _unaligned(table: Section) -> UnalignedRates:

@@ -89,7 +89,7 @@ def test_biases_of_keys_are_spread_over_the_queries_where_scores_are_written_out
         has = [op for op in (*block.forward, *block.backward) if isinstance(op, MemoryBound)]
         added = [op for op in has if op.name == "attention.alibi"]
         assert len(has) - len(had) == len(added)
-        assert all(op.kernel == "copy" and not op.backward for op in added)
+        assert all(op.kernel == "spread_unfused" and not op.backward for op in added)
         return [(int(op.rows[0]), int(op.width[0])) for op in added]
 
     heads = model.blocks[0].block.mixer.num_heads // tp

@@ -30,11 +30,12 @@ def copied(
     )
     piece = written(model, asked, "fsp" if tp > 1 else "mtp", Layout.of(8, tp=tp), "none").blocks[0]
 
-    def channels(ops: tuple[Op, ...]) -> float:
+    def channels(ops: tuple[Op, ...], kernel: str) -> float:
         found = [op for op in ops if isinstance(op, MemoryBound) and op.role is Role.COPY]
+        assert {op.kernel for op in found} <= {kernel}
         return sum(float(op.rows[0] * op.width[0]) for op in found) / TOKENS
 
-    return [channels(piece.forward), channels(piece.backward)]
+    return [channels(piece.forward, "strided_copy"), channels(piece.backward, "copy")]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ops.kernels import bytes_moved_per_element
@@ -19,10 +20,25 @@ def test_a_broadcast_pass_takes_what_was_measured() -> None:
     """PyTorch's prelu, 1024 x 10240 in fp16, 1.18 TB/s on an H200 (TileOPs pull request 500): one pass that
     reads and writes two bytes, as each pass of the limits does."""
     elements = floats([1024 * 10240])
-    passes = STRIDED["clamp_glu_unfused", "forward"].passes
+    passes = STRIDED["clamp_glu_unfused", "forward"][0].passes
     excess = excess_seconds(H200, "clamp_glu_unfused", "forward", elements, "fp16")
     streamed = streaming_seconds(H200, elements * 4.0)
     assert (streamed + excess / passes)[0] == pytest.approx(4.0 * 1024 * 10240 / 1.18e12, rel=0.01)
+
+
+def test_each_pass_of_a_kernel_waits_for_the_longer_of_instructions_and_bytes() -> None:
+    """A norm forward on an A100: 16 bits times a row (4 bytes), fp32 times a column (8), each 1 / (1.17 x 108 x 1.41 GHz)."""
+    gpu = read_cluster("a100-sxm-80g", root=ROOT).gpu
+    one_s, byte_s = 1.0 / (1.17 * 108 * 1.41e9), 1.0 / (2.039e12 * 0.84)
+    told = excess_seconds(gpu, "rmsnorm_unfused", "forward", floats([1e9]), "bf16")
+    assert np.asarray(told) == pytest.approx([1e9 * (2.0 * one_s - 12.0 * byte_s)], rel=1e-3)
+
+
+def test_only_kernels_written_for_cuda_compute_offsets() -> None:
+    elements = floats([2**28])
+    for name, dearer in (("h200", True), ("mi300x", True), ("ascend-910b", False)):
+        gpu = read_cluster(name, root=ROOT).gpu
+        assert bool(np.any(excess_seconds(gpu, "bias", "forward", elements, "bf16"))) is dearer, name
 
 
 def test_passes_that_stream_longer_than_they_compute_take_no_longer() -> None:

@@ -73,6 +73,8 @@ def test_what_is_nvidia_s_alone_is_off_elsewhere(name: str) -> None:
     assert (read.operand_reads, astuple(read.fp8) if read.fp8 else None) == (reads, fp8)
     assert (read.nccl, read.flash2, read.wide_tiles, read.static_tiles) == (None, None, (), False)
     assert set(read.best_over_flash2.values()) == {1.0}
+    # AMD's are CUDA's, translated (PyTorch tools/amd_build)
+    assert read.own_elementwise is (name == "davinci")
 
 
 @pytest.mark.parametrize("name", SAID)

@@ -17,6 +17,7 @@ from ops.roles import OpKey, Role
 from ops.strategies.launch import Launch
 from ops.strategies.narrow_gather import agreed_scale, narrowed, other_order
 from ops.strategies.pipelined import gathered_into, in_bulk, scattered_from
+from ops.strategies.sequence_copies import before, in_order
 from ops.strategies.sharding import backward_lane, collective, full_tokens_bytes
 from ops.strategies.traits import Traits
 from spec.arrays import IntArray
@@ -85,7 +86,8 @@ class SequenceParallel:
             beside=linear,
             beside_phase=Phase.WEIGHT_GRAD,
         )
-        backward = list(scattered_from(context, in_bulk(context, whole, linear), linear))
+        reduced = scattered_from(context, in_bulk(context, whole, linear), linear)
+        backward = [*before(context, reduced), *reduced]
         if self.regather:
             regather = replace(
                 narrowed(context, collective(context, again, Collective.ALL_GATHER, Axis.TP, size), linear),
@@ -94,9 +96,11 @@ class SequenceParallel:
                 beside=linear,
                 beside_phase=Phase.INPUT_GRAD,
             )
-            backward.insert(0, in_bulk(context, regather, linear))
+            regathered = in_bulk(context, regather, linear)
+            backward = [regathered, *in_order(context, regathered), *backward]
         agreed = agreed_scale(context, linear, Phase.FORWARD)
-        return Piece(forward=(*agreed, gathered_into(context, gather, linear)), backward=tuple(backward))
+        gathered = gathered_into(context, gather, linear)
+        return Piece(forward=(*agreed, gathered, *in_order(context, gathered)), backward=tuple(backward))
 
     def leave(self, context: LayerContext, linear: OpKey) -> Piece:
         """Reduce-scatter out; backward: all-gather of the output gradient."""
@@ -107,8 +111,9 @@ class SequenceParallel:
         gather = narrowed(context, replace(gather, phase=Phase.INPUT_GRAD), linear)
         rows = gathered_into(context, gather, linear)
         agreed = agreed_scale(context, linear, Phase.INPUT_GRAD)
-        backward = (*agreed, rows, *other_order(context, rows, linear))
-        return Piece(forward=scattered_from(context, scatter, linear), backward=backward)
+        backward = (*agreed, rows, *in_order(context, rows), *other_order(context, rows, linear))
+        reduced = scattered_from(context, scatter, linear)
+        return Piece(forward=(*before(context, reduced), *reduced), backward=backward)
 
     def around_core(self, context: LayerContext, tensors: HeadTensors) -> tuple[Piece, Piece]:
         """Heads are cut already."""

@@ -32,6 +32,7 @@ FSDP = FrameworkPreset(
         cuts_sequences=True,
         partial_attention="torch",
         vocab_pad_multiple=1,
+        copies_sequences=True,
         overlap_backward=False,
         overlap_rs_dgrad=True,
         overlap_rs_method="ring_exchange",
@@ -46,5 +47,6 @@ FSDP = FrameworkPreset(
     "torchtitan parallelize_llama.py, apply_fsdp: with pipeline parallelism reshard_after_forward is False; torch/distributed/"
     "fsdp/_fully_shard/_fsdp_param.py, unsharded_accumulated_grad; "
     "torch/_inductor/fx_passes/micro_pipeline_tp.py (tensor_parallel.overlap) fuses gathers into products, and products into reduce-scatters, in both passes; "
+    "torch/distributed/_functional_collectives.py (chunk and cat around collectives along another dimension than the first); "
     "torchtitan models/utils.py, get_dense_model_nparams_and_flops: no account of causal sparsity",
 )

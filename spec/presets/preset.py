@@ -133,6 +133,9 @@ class TensorParallel:
     """The input gathered again, whole, beside the GEMM of its gradient (tp_comm_bulk_dgrad)."""
     bulk_wgrad: bool = True
     """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
+    copies_sequences: bool = False
+    """Gathers and reductions over the sequences of a micro-batch that has several copy the whole array, which they join
+    along its first dimension (ops.strategies.sequence_copies)."""
     recorded_layers: Annotated[int, Whole(least=0, most=1000)] = 0
     """Layers that the device may be behind while what their reduce-scatters read stays reserved (torch's record_stream); 0: nothing
     does (solver.memory.recorded_inputs)."""

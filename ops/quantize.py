@@ -12,7 +12,8 @@ How often a 16-bit tensor is read and a narrow copy of it written, from the sour
   the maximum and read again to cast; inputs and weights are kept in 16 bits and cast again in the backward,
   ``row`` casting the gradient once along rows and once along columns. With scales of rows the products of the backward, which
   sum in full precision, are cuBLAS's of whole-tensor scales, and a pass of its own scales what they make (torchao pull request
-  1325, issue 2184), but for a gradient that the activation's backward scales in passing.
+  1325, issue 2184), but for a gradient that the activation's backward scales in passing. Under tensor parallelism
+  each rank casts its part by an agreed scale of the whole tensor before it is gathered (``float8/float8_tensor_parallel.py``).
 
 A pass is priced as a copy that moves as many bytes, or, from 16 bits to 8, by the kernels of ops.kernels that cast so
 (``quantize``, ``quantize_transpose``) where both were measured; a search for the maximum before is a read.
@@ -53,22 +54,19 @@ def cast_calls(
     widths = (dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     if widths != (2.0, 1.0) or passes.narrow_reads or not passes.reads or not passes.writes:
         return ()
-    apart = passes.writes if passes.reads > MOST_READS_OF_ONE else 1.0
+    # for the maximum and to cast: what is read more often is cast by two kernels
+    apart = passes.writes if passes.reads > 2.0 else 1.0
     kernel = "quantize" if passes.writes == apart else "quantize_transpose"
     searched: IntArray = np.ceil(rows * (passes.reads - apart) / 2.0).astype(np.int64)
     cast = KernelCalls(kernel=kernel, rows=rows, times=times * apart)
     return (cast, KernelCalls(kernel="copy", rows=searched, times=times)) if searched.any() else (cast,)
 
 
-MOST_READS_OF_ONE = 2.0
-"""For the maximum and to cast: what is read more often is cast by two kernels."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and
-    over a weight (in the backward again), whether the input is kept narrow, and whether what the products of the
-    backward make is scaled after them."""
+    """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and over a weight (in
+    the backward again), whether the input is kept narrow, whether it and the output gradient are cast before they are gathered
+    over tp, and whether what the products of the backward make is scaled after them."""
 
     input: Passes
     normed_input: Passes
@@ -77,6 +75,7 @@ class Recipe:
     weight: Passes
     weight_again: Passes = Passes()
     keeps_narrow: bool = True
+    gathers_narrow: bool = True
     scales_gradients: bool = False
 
 
@@ -115,6 +114,7 @@ RECIPES: dict[str, Recipe] = {
         weight=SEARCHED,
         weight_again=SEARCHED,
         keeps_narrow=False,
+        gathers_narrow=False,
         scales_gradients=True,
     ),
 }
@@ -142,9 +142,9 @@ def _scaling(precision: Precision) -> str:
 
 
 def finds_scale_first(precision: Precision) -> bool:
-    """Whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine ``csrc/quantizer.cpp``,
-    Float8CurrentScalingQuantizer and NVFP4Quantizer)."""
-    return _scaling(precision) == "current" or precision.linear == "fp4"
+    """Whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine ``csrc/quantizer.cpp``:
+    Float8CurrentScalingQuantizer, NVFP4Quantizer; torchao: hp_tensor_to_float8_dynamic, whose maximum is DTensor's)."""
+    return _scaling(precision) in ("current", "dynamic") or precision.linear == "fp4"
 
 
 def scale_bytes(precision: Precision) -> float:
@@ -282,9 +282,9 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         op(
             "cast_input",
             Phase.WEIGHT_GRAD,
-            moved(recipe.input_again, t * own),
+            in_parts(recipe.input_again, operands.input_parts) * own,
             i,
-            cast_calls(recipe.input_again, t, own + 0.0 * each, precision),
+            calls(recipe.input_again, operands.input_parts, own),
         ),
         op("scale_input_gradient", Phase.INPUT_GRAD, scaled(t * 1.0, operands.role is not Role.DOWN), i),
         op("scale_weight_gradient", Phase.WEIGHT_GRAD, scaled(i * 1.0, wanted=True), o),

@@ -32,7 +32,7 @@ from spec.dtypes import dtype_bytes
 def travels_narrow(context: LayerContext, linear: OpKey) -> bool:
     """Whether what ``linear`` reads is cast before it is gathered."""
     recipe = recipe_of(context)
-    if recipe is None or not recipe.keeps_narrow or linear.module is Module.HEAD:
+    if recipe is None or not recipe.gathers_narrow or linear.module is Module.HEAD:
         return False
     return not (linear.module is Module.SHARED_EXPERTS and context.job.overlap_shared_experts)
 

@@ -1,6 +1,6 @@
 """Whole layers: the one place where a strategy, a block and a recompute mode meet."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ops.adapters.frozen import adapted, frozen_ends
 from ops.context import LayerContext
@@ -15,7 +15,7 @@ from ops.mixers.mixer_half import mixer_half
 from ops.mlp_block import mlp_half
 from ops.op import Piece, sequence
 from ops.recompute.layers import Recompute, recomputed
-from ops.recompute.modules import modules_recomputed
+from ops.recompute.modules import felt_by, modules_recomputed
 from ops.roles import Module, Role
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding, layer_context
@@ -67,28 +67,43 @@ class BareOps:
     sharding: Sharding
     blocks: dict[BlockSpec, BareBlock]
     ends: tuple[Piece, Piece, Piece]
+    known: dict[tuple[Recompute, BlockSpec | None, tuple[str, ...]], tuple[Piece, ...]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def running_again(self, recompute: Recompute, modules: tuple[str, ...] = ()) -> ModelOps:
-        """Under a recompute mode, with ``modules`` of layers run again beside that."""
+        """Under a recompute mode, with ``modules`` of layers run again beside that. What of it is the same under several
+        is the very same piece."""
         context, model = self.context, self.context.model
         kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
         # Runs of equal blocks, of which hybrids have many, share one piece.
-        pieces = {
-            (kind, block): sharded_over_data(
-                context, _running_again(self.sharding, bare, kind, modules), Module.LAYER
-            )
-            for kind in kinds
-            for block, bare in self.blocks.items()
-        }
+        pieces = {(kind, block): self._layer(block, kind, modules) for kind in kinds for block in self.blocks}
         blocks = tuple(pieces[kind, run.block] for kind in kinds for run in model.blocks)
         shares = offloaded_shares(model, context.layout.offloaded_layers) * len(kinds)
         blocks = tuple(map(activations_offloaded, blocks, shares))
-        first, last = _ends_running_again(context, self.sharding, self.ends, recompute)
-        return ModelOps(
-            blocks=blocks,
-            embedding=sharded_over_data(context, first, Module.EMBEDDING),
-            head=sharded_over_data(context, last, Module.HEAD),
-        )
+        embedding, head = self._ends(recompute)
+        return ModelOps(blocks=blocks, embedding=embedding, head=head)
+
+    def _layer(self, block: BlockSpec, kind: Recompute, modules: tuple[str, ...]) -> Piece:
+        """A layer under modules, of which those count that do anything to it."""
+        bare = self.blocks[block]
+        felt = () if kind is Recompute.FULL else felt_by(bare.piece, modules)
+        key = (kind, block, felt)
+        if key not in self.known:
+            layer = _running_again(self.sharding, bare, kind, felt)
+            self.known[key] = (sharded_over_data(self.context, layer, Module.LAYER),)
+        return self.known[key][0]
+
+    def _ends(self, recompute: Recompute) -> tuple[Piece, ...]:
+        """Embedding and head."""
+        key = (recompute, None, ())
+        if key not in self.known:
+            first, last = _ends_running_again(self.context, self.sharding, self.ends, recompute)
+            self.known[key] = (
+                sharded_over_data(self.context, first, Module.EMBEDDING),
+                sharded_over_data(self.context, last, Module.HEAD),
+            )
+        return self.known[key]
 
 
 def bare_ops(model: ModelSpec, job: JobSpec, layout: Layout, strategy: str) -> BareOps:

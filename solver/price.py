@@ -6,6 +6,7 @@ the pipeline is replayed for every plan.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
+from spec.program.remembered import Remembered
 
 STEP_PARTS: tuple[str, ...] = (*PARTS, "pp_comm", "bubble")
 
@@ -203,14 +205,12 @@ def placed_pieces(job: JobSpec, layers: DistinctLayers) -> tuple[Piece, ...]:
 
 def timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:
     """The times of placed_pieces."""
-    pieces = placed_pieces(job, table.layers)
-    timed = {
-        id(piece): layer_times(
-            pricer, job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
-        )
-        for piece in {id(piece): piece for piece in pieces}.values()
-    }
-    return [timed[id(piece)] for piece in pieces]
+    layout, split = table.layers.layout, table.plans.schedule.splits_backward
+    known = pricer.known or Remembered()
+    return [
+        known.once((piece, layout, split), partial(layer_times, pricer, job, piece, layout, split=split))
+        for piece in placed_pieces(job, table.layers)
+    ]
 
 
 def price(

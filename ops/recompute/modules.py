@@ -98,6 +98,20 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
 }
 
 
+def felt_by(block: Piece, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the named modules that do anything to ``block``; KeyError for an unknown name."""
+    keys = {op.key for op in block.forward}
+    return tuple(
+        name
+        for name in sorted(names)
+        if any(
+            (one.where is None or one.where in keys)
+            and (keys & one.drops or any(op.is_within(one.again) for op in block.forward))
+            for one in MODULES[name]
+        )
+    )
+
+
 def modules_recomputed(block: Piece, names: Iterable[str], *, norms_lead: bool = True) -> Piece:
     """``block`` with the named modules run again; KeyError for an unknown name. Unless norms make what linears read
     (``norms_lead``), parts that begin with a norm stay as they are: they could not be made again from its input."""

@@ -14,7 +14,7 @@ from solver.memory.stage_memory import StageBytes, Tables, stage_memory
 from solver.plans.plan_table import PlanTable
 from solver.price import Sized
 from solver.question import Question
-from solver.times.layer_times import DistinctLayers, LayerBytes
+from solver.times.layer_times import DistinctLayers, LayerBytes, bytes_of_each
 from spec.arrays import BoolArray, IntArray, bools, ints
 
 Set = tuple[str, ...]
@@ -55,7 +55,7 @@ def under_sets(question: Question, plain: Sized, sets: Sequence[Set]) -> UnderSe
     every = ints(np.tile(np.arange(count), len(sets)))
     tables = Tables(
         plans=plain.plans.take(every),
-        kinds=[LayerBytes.stacked(kind) for kind in zip(*(one.bytes for one in layers), strict=True)],
+        kinds=[LayerBytes.stacked(kind) for kind in zip(*bytes_of_each(layers), strict=True)],
         row=ints(plain.layers.row[every] + np.repeat(np.arange(len(sets)), count) * layouts),
         stages=plain.stages.take(every),
         cluster=question.cluster,

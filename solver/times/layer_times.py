@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from solver.times.step_parts import Share, SumByPart, added, sum_by_part
 from spec.arrays import FloatArray, IntArray
 from spec.job import JobSpec
 from spec.model import ModelSpec
+from spec.program.remembered import Remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +97,7 @@ class DistinctLayers:
     @property
     def bytes(self) -> list[LayerBytes]:
         """Of every piece; runs of equal blocks share one."""
-        rows = len(self.layout)
-        of_piece = {key: layer_bytes(piece, rows) for key, piece in {id(p): p for p in self.pieces}.items()}
-        return [of_piece[id(piece)] for piece in self.pieces]
+        return bytes_of_each([self])[0]
 
     def of_plans(self, rows: IntArray) -> "DistinctLayers":
         """Of these plans alone, though layouts may be left that none of them has."""
@@ -146,6 +146,15 @@ def _layer_keys(layout: Layout) -> tuple[IntArray, ...]:
     groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
     return (*sizes, several, deep, groups, layout.offloaded_layers)
+
+
+def bytes_of_each(layers: Sequence[DistinctLayers]) -> list[list[LayerBytes]]:
+    """The bytes of the layers of each of several, which have the same layouts; pieces that they share are counted once."""
+    known = Remembered()
+    return [
+        [known.once((piece,), partial(layer_bytes, piece, len(one.layout))) for piece in one.pieces]
+        for one in layers
+    ]
 
 
 def layer_bytes(piece: Piece, rows: int) -> LayerBytes:

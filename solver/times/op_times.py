@@ -1,6 +1,7 @@
 """The time of one operation: a question to the book of times, whatever kind of operation it is."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,6 +43,7 @@ from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
+from spec.program.remembered import Made, Remembered
 
 INSIDE = bools(np.zeros(1))
 WHOLE = floats(1.0)
@@ -98,9 +100,7 @@ class Pricer:
     casts: bool = False
     unaligned: MeasuredExtents = NOTHING_MEASURED
     groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
-    known: dict[tuple[int, int], tuple[Layout, TimedOp]] | None = field(
-        default=None, compare=False, repr=False
-    )
+    known: Remembered | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -126,17 +126,15 @@ class Pricer:
     def remembering(self) -> "Pricer":
         """One that knows what it has timed, as long as it lives: an operation of a layout is known by itself, not by its
         numbers."""
-        return replace(self, known={})
+        return replace(self, known=Remembered())
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
         """Price one operation for every row of ``layout``."""
-        if self.known is None:
-            return self._timed(op, layout)
-        key = (id(op), id(layout))
-        if key not in self.known:
-            # Operation and layout are held, so that no others can have their identity.
-            self.known[key] = (layout, self._timed(op, layout))
-        return self.known[key][1]
+        return self.once((op, layout), lambda: self._timed(op, layout))
+
+    def once(self, held: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        """What ``make`` makes of these objects: made once by a pricer that remembers."""
+        return make() if self.known is None else self.known.once(held, make)
 
     def _timed(self, op: Op, layout: Layout) -> TimedOp:
         part, family, priced = self._ask(op, layout)

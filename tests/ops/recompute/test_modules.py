@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
+from ops.block import bare_ops
 from ops.layout import Layout
 from ops.op import Op, Phase, Piece
-from ops.recompute.modules import MODULES
+from ops.recompute.layers import Recompute
+from ops.recompute.modules import MODULES, felt_by, modules_recomputed
 from ops.roles import Module, OpKey, Role
 from spec.model import ModelSpec
+from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.solver.questions import ROOT
@@ -40,6 +43,33 @@ def let_go(which: int, *names: str) -> set[str]:
     before, after = saved(block(which)), saved(block(which, *names))
     assert all(after[name] <= before[name] for name in before)
     return {name for name in before if after[name] < before[name]}
+
+
+@pytest.mark.parametrize("which", [DENSE, EXPERTS])
+def test_a_module_is_felt_where_it_changes_what_runs_or_is_kept(which: int) -> None:
+    plain = block(which)
+
+    def done(part: Piece, *names: str) -> object:
+        piece = modules_recomputed(part, names)
+        return repeated(piece), saved(piece)
+
+    # The layer, and each operation of it alone: what one lets go of another may run again.
+    for part in (plain, *(Piece(forward=(op,), backward=()) for op in plain.forward if op.saved_bytes.any())):
+        felt = felt_by(part, MODULES)
+        assert {name for name in MODULES if done(part, name) != done(part)} <= set(felt)
+        assert done(part, *felt) == done(part, *MODULES)
+    assert {name for name in MODULES if done(plain, name) != done(plain)} == set(felt_by(plain, MODULES))
+    # Under modules of which it feels the same, a layer is the very same piece.
+    layout = Layout.of(8, ep=8)
+    bare = bare_ops(deepseek(), job(seq_len=SEQ), layout, "mtp")
+    both = [bare.running_again(Recompute.NONE, names) for names in (("mlp",), ("mlp", "moe"))]
+    assert (both[0].blocks[which] is both[1].blocks[which]) == (which == DENSE)
+    assert both[0].head is both[1].head
+    # Not so where ends run again with all layers, whichever is asked for first.
+    ends = PRESETS["megatron"].changed({"recomputation.recomputes_ends": True})
+    bare = bare_ops(deepseek(), job(seq_len=SEQ, preset=ends), layout, "mtp")
+    kinds = (Recompute.FULL, Recompute.NONE)
+    assert [len(repeated(bare.running_again(kind).head)) > 0 for kind in kinds] == [True, False]
 
 
 def test_expert_activations_run_again_from_the_first_product() -> None:

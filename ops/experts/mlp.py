@@ -1,7 +1,8 @@
 """The experts of one rank on the rows that arrived: two grouped products around the activation.
 
 Source: Megatron-LM core 0.15 ``transformer/moe/experts.py``, TEGroupedMLP: the activation multiplies by the
-router's probability (fused); a bias of the second product, and limits on gate and up (gpt-oss), run as one
+router's probability (fused), whose gradient is summed apart (``fusions/fused_bias_swiglu.py``,
+weighted_swiglu_back); a bias of the second product, and limits on gate and up (gpt-oss), run as one
 elementwise PyTorch kernel after another.
 """
 
@@ -43,6 +44,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
         cast_gradient(context, Role.UP, shared(inward)),
         _clamp(context, rows, width) if moe.clamped else Piece(),
         activation(context, moe.gated, rows, width, Module.MOE),
+        _probability_gradient(context, moe, rows, width),
         cast_input(context, Role.DOWN, shared(width)),
         grouped_linear(context, down, experts),
         cast_gradient(context, Role.DOWN, shared(hidden)),
@@ -80,6 +82,26 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
             saved_bytes=2.0 * context.activations(rows, width),
         ),
     )
+
+
+def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Piece:
+    """A row's activation times its output gradient, summed into the gradient of its probability: a kernel of its own,
+    since it sums along rows what the other backward writes whole; it reads the activation's inputs and the gradient."""
+    reads = 3 if moe.gated else 2
+    summed = kernel(
+        context,
+        Kernel(
+            module=Module.MOE,
+            role=Role.STATISTICS,
+            serves=Role.ACTIVATION,
+            name="moe.activation.probability",
+            kernel="bias",
+            rows=reads * rows,
+            width=width,
+            saved_bytes=np.zeros(len(rows)),
+        ),
+    )
+    return Piece(backward=summed.backward)
 
 
 def _bias_by_probability(context: LayerContext, moe: MoeSpec, rows: IntArray, experts: IntArray) -> Piece:

@@ -16,6 +16,7 @@ from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVE
 from solver.schedules.registry import Schedule, schedule_named
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
+from spec.pipeline.layout import dealt_layout
 from spec.pipeline.shares import Dealt, written_layout
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed_values
@@ -104,7 +105,9 @@ def _layout(written: WrittenPlan, question: "Question", where: str) -> str:
     model = question.model
     predicted = sum(run.count for run in model.blocks if run.block.mtp)
     dealt = Dealt(layers=model.num_layers, pp=written.pp or 1, vpp=written.vpp, predicted=predicted)
-    return written_layout(written.layout, dealt, where=where)
+    text = written_layout(written.layout, dealt, where=where)
+    dealt_layout(text, layers=dealt.layers, stages=dealt.pp * dealt.vpp, where=where)
+    return text
 
 
 def _copies(sharding: Sharding, layout: Layout) -> int:

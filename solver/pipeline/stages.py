@@ -11,9 +11,8 @@ from solver.pipeline.block_costs import stages_by_cost
 from solver.plans.plan_table import PlanTable
 from solver.schedules.route import Route
 from spec.arrays import BoolArray, IntArray, bools, ints
-from spec.errors import ConfigError
 from spec.model import ModelSpec
-from spec.pipeline.layout import PipelineLayout, parse_pipeline_layout
+from spec.pipeline.layout import PipelineLayout, dealt_layout
 
 Deal = Callable[[ModelSpec, int], PipelineLayout]
 """(model, stages) -> what each stage holds."""
@@ -130,15 +129,7 @@ def _written_out(stage_layout: str) -> Deal:
     """The deal of an explicit layout. Its function raises ConfigError for other stages or layers."""
 
     def dealt(model: ModelSpec, stages: int) -> PipelineLayout:
-        layout, layers = parse_pipeline_layout(stage_layout), model.num_layers
-        if len(layout.layers) != stages or sum(layout.layers) != layers:
-            raise ConfigError(
-                where="--plan",
-                key="layout",
-                value=stage_layout,
-                allowed=f"{layers} t on {stages} stages, not {sum(layout.layers)} on {len(layout.layers)}",
-            )
-        return layout
+        return dealt_layout(stage_layout, layers=model.num_layers, stages=stages)
 
     return dealt
 

@@ -49,6 +49,17 @@ def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout
     )
 
 
+def dealt_layout(text: str, *, layers: int, stages: int, where: str = "--plan") -> PipelineLayout:
+    """The stages of a layout of so many decoder ``layers`` on so many (virtual) ``stages``. Raises ConfigError for others, and as
+    parse_pipeline_layout."""
+    layout = parse_pipeline_layout(text, where=where)
+    said = sum(layout.layers)
+    if len(layout.layers) != stages or said != layers:
+        allowed = f"{layers} t on {stages} stages, not {said} on {len(layout.layers)}"
+        raise ConfigError(where=where, key="layout", value=text, allowed=allowed)
+    return layout
+
+
 def layout_text(layers: Sequence[int], predicted: int = 0) -> str:
     """The layout of so many decoder layers a stage, with ``predicted`` prediction blocks on the last."""
     rows = [{0: "", 1: "t"}.get(count, f"t*{count}") for count in layers]

@@ -185,5 +185,8 @@ def test_a_typed_layout_reaches_the_plan() -> None:
     typed = plan_of(written, asked, "--plan")
     assert typed.stage_layout == "Et|tt|tt|tL"
     assert broken_rules(asked, typed) == ()
+    for text in ("Et|tt|tt|L", "Et|tt|ttt", "E|tttttt|L"):
+        with pytest.raises(ConfigError, match="--why_not: layout"):
+            plan_of(parse_plan(f"pp=4,layout={text}", "--why_not"), asked, "--why_not")
     deepspeed = replace(asked, job=asked.job.with_preset(PRESETS["deepspeed"]))
     assert any("layout" in reason for reason in broken_rules(deepspeed, typed))

@@ -51,6 +51,23 @@ def test_one_constraint_far_off_is_given_up_before_two_that_are_near() -> None:
     best_plans(asked, constraints_of(nearer))
 
 
+def test_of_one_strategy_too_fewer_constraints_come_before_nearer_values() -> None:
+    # Two kv heads stop tp at 2, which with half of the optimizer is two doublings of two keys; all ranks' shares are three of one.
+    model = small_model(layers=1, hidden=8192, kv_heads=2)
+    asked = question(
+        model=model,
+        world_size=8,
+        sequences=8,
+        seq_len=512,
+        memory_gib=11.0 / 0.99,
+        preset=PRESETS["megatron"],
+    )
+    ones = dict.fromkeys(("tp", "pp", "cp", "zero_size", "micro_batch"), 1)
+    said = {"fix": {"strategy": "mtp", "recompute": "none", **ones}}
+    assert cheapest_change(asked, constraints_of(said)) == "zero_size = 8 instead of zero_size = 1"
+    best_plans(asked, constraints_of({"fix": {**said["fix"], "tp": 2, "zero_size": 2}}))
+
+
 def test_memory_asked_for_rounds_up_to_what_lets_the_plan_in() -> None:
     asked = question(world_size=4, sequences=4, preset=PRESETS["megatron"])
     least = search(asked, full_space(asked.model, asked.job)).pareto[-1].needed_bytes

@@ -79,8 +79,8 @@ def fewest_line(rows: Sequence[SweepRow]) -> str:
     fewest = fewest_gpus(rows)
     if all(world is None for _, world in fewest):
         return "no plan fits any of these"
-    if len(fewest) == 1:
-        return f"fewest GPUs that fit, of these: {fewest[0][1]:,}"
+    if len({world for _, world in fewest}) == 1:
+        return f"fewest GPUs that fit, of these: {fewest[0][1]:,}{', in each series' * (len(fewest) > 1)}"
     said = [f"{row_name(values)}: {'none' if world is None else f'{world:,}'}" for values, world in fewest]
     return f"fewest GPUs that fit, of these: {'; '.join(said)}"
 
@@ -166,7 +166,7 @@ def _idle_nodes(row: SweepRow, runs: SweepRow) -> int:
 
 def goodput_line(found: Goodput) -> str:
     """How the goodput comes about."""
-    waits = f" (of which {found.spare_wait_s / 60:.1f} for a node)" if found.spare_wait_s >= 0.05 else ""
+    waits = f" (of which {found.spare_wait_s / 60:.1f} for a node)" if found.spare_wait_s >= 3.0 else ""
     return (
         f"goodput  {100 * found.effective:.1f} % of the time trains: an interruption every {found.mtbf_s / 3600:.1f} h, "
         f"{found.restart_s / 60:.1f} min to train again{waits}, a checkpoint of {bytes_to_gib(found.checkpoint_bytes):,.0f} GiB "

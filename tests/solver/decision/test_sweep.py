@@ -22,7 +22,14 @@ from solver.decision.sweep import (
 from solver.opening import open_question
 from solver.plans.space import full_space
 from solver.report.result_files import write_sweep_csv
-from solver.report.swept import fewest_line, replanned_record, replanned_table, swept_lines, swept_record
+from solver.report.swept import (
+    fewest_line,
+    goodput_line,
+    replanned_record,
+    replanned_table,
+    swept_lines,
+    swept_record,
+)
 from solver.report.tables import table
 from solver.request import Request
 from solver.search import search
@@ -146,10 +153,16 @@ def test_questions_that_share_no_series_are_neither_mixed_nor_compared(
     assert record[2]["best"] is not None
     assert record[3]["best"] == record[2]["best"]
     assert [one["why_none"] == "" for one in record] == [False, *[True] * 6]
-    words = fewest_line(both)
-    assert words == "fewest GPUs that fit, of these: cluster h100-sxm: 8; cluster b200: 8"
+    assert fewest_line(both) == "fewest GPUs that fit, of these: 8, in each series"
     assert fewest_line([both[0], both[-1]]).endswith("cluster h100-sxm: none; cluster b200: 16")
     assert fewest_line([both[0]]) == "no plan fits any of these"
+
+
+def test_a_wait_for_a_node_is_told_where_it_is_a_tenth_of_a_minute(rows: tuple[SweepRow, ...]) -> None:
+    for spare_nodes, told in ((0, True), (50, False)):
+        one = judged(rows[4], Reliability(spare_nodes=spare_nodes, repair_hours=1.0), None).goodput
+        assert one is not None
+        assert ("for a node" in goodput_line(one)) == told
 
 
 def test_efficiency_is_told_where_worlds_are_varied_and_wherever_a_sweep_is_written(

@@ -178,7 +178,7 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         saved_bytes=total([op.saved_bytes for op in forward]),
         transient_bytes=total([op.transient_bytes for op in forward]),
         cached_bytes=total([op.cached_bytes for op in forward]),
-        copied=total([op.parameters * (op.cached_bytes > 0) for op in forward]),
+        copied=total([(op.parameters + op.frozen) * (op.cached_bytes > 0) for op in forward]),
         host_bytes=total([op.size_bytes for op in forward if isinstance(op, HostTransfer)]),
         logits=total(
             [op.m * op.n for op in forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]

@@ -92,6 +92,23 @@ def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool,
     assert held == pytest.approx(bytes_a_weight * layers + 2 * others)
 
 
+def test_frozen_weights_are_held_narrow_too() -> None:
+    """fp8_params of a run that trains adapters beside them: 2 bytes less for each weight of a layer's products."""
+    model = small_model(layers=16)
+    plan = Plan(strategy="mtp", preset="megatron", dp=DP, zero_stage=1, zero_size=DP, num_micro=8)
+    held = []
+    for narrow in (False, True):
+        settings = {
+            "precision.recipe": "fp8-current",
+            "precision.narrow_parameters": narrow,
+            "adapter_rank": 16,
+            "adapted": "qkv+out",
+        }
+        asked = AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings)
+        held.append(sized(model, job_of(asked), PlanTable.of(plan)).bytes.cost.parameters_bytes[0])
+    assert held[0] - held[1] == 2 * 16 * sum(block_linears(model))
+
+
 def test_narrow_weights_that_are_sharded_go_with_what_was_gathered() -> None:
     plan = Plan(strategy="mtp", preset="megatron-fsdp", dp=DP, zero_stage=3, zero_size=DP, num_micro=8)
     held = []

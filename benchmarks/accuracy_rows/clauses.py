@@ -30,7 +30,7 @@ TAKEN = (
     r"(expert TP)?\(?ETP\)?=(\d+|not given \(MCore default = TP\))",
     r"(token drop )?capacity( factor)?[ =]\d+(\.\d+)?( \(drop\+pad\))?",
     r"variant: tokendrop",
-    r"schedule[=: ]\s?[\w.-]+",
+    r"schedule[=: ]\s?([Ii]nterleaved )?[\w.-]+",
     r"zero-bubble schedule \(B/W split\)",
     r"sharding=\w+",
     r"kernel=[\w.]+( \+ RMS kernel)?",

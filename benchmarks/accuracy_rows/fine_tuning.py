@@ -12,11 +12,31 @@ SQUAD_TOKENS = 180
 def fine_tuning(row: Row) -> dict[str, object]:
     """What a row's script sets beside its framework's preset; nothing for a training from scratch."""
     framework = row.text("framework")
+    if adapts_for_mlperf(row):
+        return _mlperf()
     if framework.startswith(("NeMo SFT", "NeMo LoRA")):
         return _nemo(row, lora="LoRA" in framework)
     if framework.startswith("HF Trainer"):
         return _hf_trainer(row, framework)
     return {}
+
+
+def adapts_for_mlperf(row: Row) -> bool:
+    """Whether a row is of MLPerf's benchmark of LoRA, by its dataset or, of a submission, by its model."""
+    said = f"{row.text('framework')} {row.text('model_name')}".lower()
+    return row.dataset == "mlperf_lora" or ("mlperf" in said and "lora" in said)
+
+
+def _mlperf() -> dict[str, object]:
+    """mlcommons/training_results_v4.1, NVIDIA/benchmarks/llama2_70b_lora/implementations/b200_preview_nemo,
+    conf/megatron_gpt_peft_tuning_config.yaml: rank 16 on both projections of attention, adapter_dropout 0.1, cp_comm_type
+    a2a, samples packed without their bounds (packed_sequence_return_cu_seqlen False)."""
+    return {
+        "adapted": "qkv+out",
+        "adapter_rank": 16,
+        "adapter_dropout": True,
+        "context_parallel": "all_to_all",
+    }
 
 
 def _nemo(row: Row, *, lora: bool) -> dict[str, object]:

@@ -4,7 +4,7 @@ where the source says otherwise."""
 from collections.abc import Mapping
 
 from benchmarks.accuracy_rows import recipes
-from benchmarks.accuracy_rows.fine_tuning import fine_tuning
+from benchmarks.accuracy_rows.fine_tuning import adapts_for_mlperf, fine_tuning
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
@@ -24,6 +24,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("torchtitan", "fsdp-compiled", {}),
     ("FMS PyTorch", "fsdp-compiled", FSDP1),
     ("HF Trainer", "hf-trainer", {}),
+    ("TRL", "hf-trainer", {}),
     ("XTuner", "xtuner", {}),
     ("nanotron", "nanotron", {}),
     ("AutoModel", "fsdp-compiled", {"host.code": "modules", "tensor_parallel.partial_attention": "fused"}),
@@ -72,8 +73,11 @@ CHECKED_DATASETS = frozenset({"nanotron_bench"})
 LOOKING_EVERY_S = 0.1
 LOOKING_GPUS, LOOKING_TP = 512, 32
 
-WIDE = {"bf16": "bf16", "amp_bf16": "bf16", "fp16": "fp16", "16-bit": "fp16", "": "bf16"}
-SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8", "fp8-subchannel": "fp8-blockwise"}
+WIDE = {"bf16": "bf16", "amp-bf16": "bf16", "fp16": "fp16", "16-bit": "fp16", "": "bf16"}
+# Scales of blocks, by the word of a row; Megatron-Bridge writes "fp8_sc" for sub-channels (scripts/performance/utils/precision.py).
+SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8"} | dict.fromkeys(
+    ("fp8-subchannel", "fp8-sc", "fp8-ss"), "fp8-blockwise"
+)
 
 
 def framework_of(row: Row) -> tuple[str, Settings]:
@@ -127,17 +131,18 @@ def loss_of(row: Row) -> dict[str, object]:
 
 def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[Gap, ...]]:
     """Number formats; fp8 means the linears alone. Raises RowError for an unknown precision."""
-    word = row.text("precision").lower()
+    word = row.text("precision").lower().replace("_", "-")
     if not word and "MLPerf" in row.text("framework"):
         word = "fp8"  # every configuration of NVIDIA's submissions sources config_fp8.sh
     said: dict[str, object] = {}
-    if notes.pure_precision or word == "amp_bf16":
+    if notes.pure_precision or word == "amp-bf16":
         # Composer: reduce_dtype fp32 under mp_mode DEFAULT, the low precision under PURE (composer
         # distributed/mosaic_parallelism.py, get_mixed_precision).
         said["data_parallel.fp32_gradients"] = not notes.pure_precision
     if any(name in row.text("framework") for name in FP32_REDUCTION):
         said["precision.reduce"] = "fp32"
-    if notes.fp8_parameters:
+    if notes.fp8_parameters or (adapts_for_mlperf(row) and word not in WIDE):
+        # of LoRA: fp8_params ${FP8} (megatron_gpt_peft_tuning_config.yaml, see fine_tuning)
         said |= {"precision.parameter_gather": "fp8", "precision.narrow_parameters": True}
     if word in WIDE:
         return said | {"precision.recipe": WIDE[word]}, ()
@@ -145,18 +150,20 @@ def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[G
         said |= _fp8(row, word)
         return said, () if said.get("precision.narrow_parameters") else (Gap.FP8_COMM,)
     if "fp4" in word:
-        return said | {"precision.recipe": "nvfp4"}, ()
+        return said | {"precision.recipe": "nvfp4"} | recipes.narrow_fp4(row), ()
     raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(WIDE)}")
 
 
 def _fp8(row: Row, word: str) -> dict[str, object]:
     """How a framework finds scales and casts: torchtitan through torchao; Composer and NeMo of 2024 by
     Transformer Engine's delayed scaling (composer/utils/misc.py and NeMo's fp8_hybrid: DelayedScaling);
-    Megatron-Bridge by the recipe in the row's word, current scaling where it names none."""
+    Megatron-Bridge by the recipe in the row's word ("ds" is delayed scaling), current scaling where it names none."""
     framework = row.text("framework")
     if word in SCALED_BY_BLOCKS:
         # MXFP8 parameters travel in 16 bits, through the gradients' buffer (reuse_grad_buf_for_mxfp8_param_ag)
         held = SCALED_BY_BLOCKS[word] == "mxfp8" and framework.startswith("Megatron-Bridge")
+        # set_kimi_k2_common_configs: fp8_param_gather False of MXFP8 under Muon
+        held = held and not recipes.trains_with_muon(row)
         return {"precision.recipe": SCALED_BY_BLOCKS[word], "precision.narrow_parameters": held}
     if "torchtitan" in framework:
         return {"precision.recipe": "fp8-rowwise" if "row" in word else "fp8-tensor"}
@@ -164,7 +171,7 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
     if "llm-foundry" in framework:
         # only Megatron says which micro-batch is a step's first
         said["precision.casts_every_forward"] = True
-    if "llm-foundry" in framework or framework.startswith(("NeMo", "MLPerf v4")):
+    if "llm-foundry" in framework or framework.startswith(("NeMo", "MLPerf v4")) or word == "fp8-ds":
         said["precision.scaling"] = "delayed"
     if framework.startswith("Megatron-Bridge"):
         # training/mixed_precision.py: fp8_param_gather in every fp8 recipe but subchannel
@@ -183,7 +190,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     llm-foundry: the kernel written in Triton until its scripts of 2024 (scripts/train/benchmarking:
     submit_benchmarks.py of 2023, --attn_impl triton; flash-attn 2 became possible in October 2023), and in
     the sweep over 128 H100 and more (sweep.py) still for 13b and 30b. torchtitan and fms-fsdp call PyTorch's,
-    which is FlashAttention-2, XTuner flash-attn 2 itself.
+    which is FlashAttention-2, XTuner flash-attn 2 itself, Hugging Face's modules under TRL one of the two.
     """
     framework, model = row.text("framework"), row.text("model_name")
     if notes.kernel.startswith("flash_attention"):
@@ -193,7 +200,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
     return (
         "flash2"
-        if any(word in framework for word in ("torchtitan", "FMS", "XTuner", "nanotron"))
+        if any(word in framework for word in ("torchtitan", "FMS", "XTuner", "nanotron", "TRL"))
         else "flash"
     )
 
@@ -202,6 +209,9 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     """What Aleph Alpha's runs left to elementwise PyTorch: norm and rotary embedding without the RMSNorm
     kernel, the softmax too without any fused kernel (arXiv 2311.05610 sec. 4.1)."""
     framework = row.text("framework")
+    if "TRL" in framework:
+        # trl/trainer/sft_trainer.py: SFTTrainer is transformers' Trainer over Hugging Face's modules
+        return frozenset({"norm", "rotary"})
     if "XTuner" in framework:
         # Hugging Face's modules; xtuner/model/modules/dispatch: a Triton norm with USE_TRITON_KERNEL alone
         return frozenset({"norm", "rotary"})
@@ -221,7 +231,9 @@ def context_parallel_of(row: Row) -> str:
     exchanged = any(word in says for word in ("simumax", "a2a cp", "cp_comm_type=a2a", "ulysses"))
     if exchanged or row.dataset == "megascale_moe":
         return "all_to_all"
-    return "all_gather" if "torchtitan" in row.text("framework") else "ring"
+    # accelerate/utils/dataclasses.py, TorchContextParallelConfig: cp_comm_strategy "allgather"
+    gathers = any(word in row.text("framework") for word in ("torchtitan", "TRL"))
+    return "all_gather" if gathers else "ring"
 
 
 def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
@@ -231,6 +243,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
     seq_len = row.whole("seq_len")
     settings = {
         **beside,
+        **recipes.optimizer(row),
         **overlaps_of(row, notes),
         **loss_of(row),
         **formats,

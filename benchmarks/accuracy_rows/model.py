@@ -24,7 +24,7 @@ DENSE_FIRST = {"first1dense": 1, "first3dense": 3}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What one family of models has beyond the columns; ``window`` keys of every second layer,
-    ``groups`` of experts and how many of them a token's experts lie in."""
+    ``groups`` of experts and how many of them a token's experts lie in; ``activation`` of feed-forward layers without a gate."""
 
     tied: bool = False
     position: PositionKind = PositionKind.ROTARY
@@ -36,6 +36,7 @@ class Family:
     expert_bias: bool = False
     clamped: bool = False
     shared_gate: bool = False
+    activation: str = "gelu"
     sinks: bool = False
     window: int | None = None
     latent: tuple[int, int, int, int, int] | None = None
@@ -68,6 +69,8 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     ("deepseekv3", Family(latent=LATENT, groups=(8, 4))),
     ("deepseek", Family(latent=LATENT)),
     ("kimi", Family(latent=LATENT)),
+    # NeMo nemo/collections/llm/gpt/model/nemotron.py, NemotronConfig: squared_relu, rope, no biases, nothing tied, LayerNorm
+    ("nemotron", Family(activation="squared_relu")),
     ("llama3.2-1b", Family(tied=True)),
     ("llama3.2-3b", Family(tied=True)),
 )
@@ -181,7 +184,7 @@ def _mlp(row: Row, family: Family) -> MlpSpec:
         ffn_hidden=row.whole("ffn_hidden"),
         gated=gated,
         bias=family.out_bias,
-        activation="silu" if gated else "gelu",
+        activation="silu" if gated else family.activation,
     )
 
 

@@ -68,7 +68,7 @@ def notes_of(row: Row) -> Notes:
         shard_group=_group(notes, r"(?:Megatron-FSDP|FSDP) shard group=(\w+)|FSDP over (\d+) GPUs"),
         etp=_whole(notes, r"(?:\(ETP\)|\bETP)=(\d+)"),
         capacity=float(capacity[1]) if capacity else None,
-        schedule=_word(notes, r"\bschedule(?:[=:]\s?| (?!not\b|un))([\w-]+)"),
+        schedule=_word(notes, r"\bschedule(?:[=:]\s?| (?!not\b|un))((?:[Ii]nterleaved )?[\w-]+)"),
         sharding=_word(notes, r"sharding=(\w+)"),
         kernel=_word(f"{row.text('framework')}; {notes}", r"kernel=([\w.+]+)"),
         recompute_layers=_whole(notes, r"recompute_num_layers=(\d+)"),

@@ -6,6 +6,7 @@ candidates that fit in the GPU's memory the one priced fastest, and if none fits
 least. A tuned published run is assumed to have been tuned.
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from benchmarks.accuracy_rows import recipes
@@ -23,6 +24,13 @@ from spec.job import JobSpec
 from spec.pipeline.layout import parse_pipeline_layout
 
 MICRO_BATCHES = (1, 2, 4, 8)
+# torchtitan's and PyTorch's word for stages in chunks (torch.distributed.pipelining, ScheduleInterleaved1F1B).
+INTERLEAVED = re.compile(r"interleaved[ -]?1f1b")
+# torchtitan/distributed/pipeline_parallel.py: stages_per_rank, 2 under such a schedule and 1 under others.
+TORCHTITAN_CHUNKS = 2
+# Codes that cut stages with embedding and loss as a layer each: Megatron-Core's account_for_embedding_in_pipeline_split and
+# account_for_loss_in_pipeline_split; Llama 3 (arXiv 2407.21783 sec. 3.3.2) takes a layer from the first and the last stage.
+COUNT_ENDS = ("Megatron-Core", "Megatron-Bridge", "NeMo", "Meta")
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
@@ -72,7 +80,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
         for recompute in _recomputes(row, notes):
             layers = (notes.recompute_layers or 0) if recompute is Recompute.BLOCK else 0
             plan = replace(first, micro_batch=micro, recompute=recompute, num_recompute_layers=layers)
-            chunked = [replace(plan, vpp=vpp) for vpp in _chunks(row, plan, job)]
+            chunked = [replace(plan, vpp=vpp) for vpp in _chunks(row, notes, plan, job)]
             found += [_with_batches(_laid_out(row, notes, one), job) for one in chunked]
     return found, _gaps(row, notes, first, found)
 
@@ -94,15 +102,15 @@ def _degrees(row: Row, job: JobSpec) -> dict[str, int]:
 def _schedule(row: Row, notes: Notes) -> Schedule:
     """The schedule in the notes' words; 1F1B, interleaved or not, where they have none."""
     word = notes.schedule.lower()
-    if not word or word.startswith("1f1b"):
+    if not word or word.startswith("1f1b") or INTERLEAVED.match(word):
         return Schedule.ONE_F_ONE_B
     if word not in [schedule.value for schedule in Schedule]:
         raise row.refuse("notes", f"schedule must be 1F1B or one of {', '.join(Schedule)}")
     return schedule_named(word)
 
 
-def _chunks(row: Row, plan: Plan, job: JobSpec) -> tuple[int, ...]:
-    """Chunks a stage's layers are cut into: stated, or every number that Megatron-LM accepts (it divides
+def _chunks(row: Row, notes: Notes, plan: Plan, job: JobSpec) -> tuple[int, ...]:
+    """Chunks a stage's layers are cut into: stated, torchtitan's default, or every number that Megatron-LM accepts (it divides
     the stage's layers, and pp divides the micro-batches)."""
     layers = row.whole("layers")
     if row.known("vpp"):
@@ -110,6 +118,10 @@ def _chunks(row: Row, plan: Plan, job: JobSpec) -> tuple[int, ...]:
         if chunks > 1 and plan.schedule is not Schedule.ONE_F_ONE_B:
             raise row.refuse("vpp", f"must be 1 with schedule {plan.schedule.value}")
         return (chunks,)
+    if "torchtitan" in row.text("framework"):
+        return (TORCHTITAN_CHUNKS if INTERLEAVED.match(notes.schedule.lower()) else 1,)
+    if layers % plan.pp and any(word in row.text("framework") for word in COUNT_ENDS):
+        layers += 2
     in_turns = job.global_batch_sequences % (plan.dp * plan.micro_batch * plan.pp) == 0
     if plan.pp == 1 or layers % plan.pp or not in_turns:
         return (1,)

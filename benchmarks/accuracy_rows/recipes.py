@@ -3,6 +3,8 @@
 Recipes are read as published, before and without a look at what a row measured.
 """
 
+import re
+
 from benchmarks.accuracy_rows.row import Row
 from ops.recompute.layers import Recompute
 
@@ -123,6 +125,28 @@ def cuda_graphs(row: Row, stated: frozenset[str]) -> frozenset[str]:
         return stated
     whole = frozenset({"full_iteration"})
     return whole if "tokendrop" in row.notes else frozenset({"moe_router", "moe_preprocess"})
+
+
+def optimizer(row: Row) -> dict[str, object]:
+    """Kimi K2's recipes in Megatron-Bridge train with Muon, which gathers parameters after its update
+    (recipes/kimi/kimi_k2.py of v0.3.0: optimizer_type "muon", overlap_param_gather False), AdamW elsewhere."""
+    if not trains_with_muon(row):
+        return {}
+    return {"optimizer": "muon", "data_parallel.overlap_param_gather": False}
+
+
+def trains_with_muon(row: Row) -> bool:
+    """Whether the recipe of a row's model is Muon's."""
+    return "Megatron-Bridge" in row.text("framework") and row.text("model_name").lower().startswith("kimi")
+
+
+def narrow_fp4(row: Row) -> dict[str, object]:
+    """Parameters held and gathered in fp4: Megatron-Bridge from v0.5.0 on, release 26.06 (training/mixed_precision.py,
+    bf16_with_nvfp4_mixed: fp4_param_gather True; not in v0.4.1)."""
+    release = re.match(r"Megatron-Bridge (\d\d\.\d\d)", row.text("framework"))
+    if not release or release[1] < "26.06" or trains_with_muon(row):
+        return {}
+    return {"precision.parameter_gather": "fp4", "precision.narrow_parameters": True}
 
 
 def expert_ranks(row: Row, stated: int, dp: int) -> int:

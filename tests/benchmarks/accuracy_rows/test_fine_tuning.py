@@ -23,6 +23,31 @@ def test_nemo_adapts_the_joint_projection_alone_and_attends_within_documents() -
     assert (whole.adapter_rank, whole.document_tokens, whole.preset.loss.fused) == (0, 0, True)
 
 
+def test_mlperfs_lora_adapts_both_projections_of_attention_beside_fp8_weights() -> None:
+    """NVIDIA's megatron_gpt_peft_tuning_config.yaml: adapter_dim 16, target_modules attention, fp8_params, cp_comm_type a2a."""
+    lora = {"framework": "MLPerf v5.0 NeMo NVIDIA", "gpu": "H100-80GB", "precision": "fp8"}
+    for cells in ({"dataset": "mlperf_lora"}, {"model_name": "llama2-70b-LoRA"}):
+        job = job_of_row(row(**lora | cells))
+        assert (job.adapter_rank, job.adapted, job.adapter_dropout) == (16, {"qkv", "out"}, True)
+        assert (job.precision.narrow_parameters, job.context_parallel) == (True, "all_to_all")
+        assert job.document_tokens == 0
+    assert not job_of_row(
+        row(**lora | {"dataset": "mlperf_lora", "precision": "bf16"})
+    ).precision.narrow_parameters
+    assert job_of_row(row(**lora)).adapter_rank == 0
+
+
+def test_trl_runs_hugging_faces_modules() -> None:
+    """trl/trainer/sft_trainer.py: SFTTrainer extends transformers' Trainer."""
+    job = job_of_row(row(framework="TRL SFT", zero_stage="3", tp="1", pp="1", dp="8"))
+    assert (job.preset.name, job.unfused, job.attention_kernel) == (
+        "hf-trainer",
+        {"norm", "rotary"},
+        "flash2",
+    )
+    assert job.context_parallel == "all_gather"
+
+
 @pytest.mark.parametrize(
     ("framework", "source", "state"),
     [

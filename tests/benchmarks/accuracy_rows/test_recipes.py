@@ -7,6 +7,8 @@ from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from ops.recompute.layers import Recompute
+from spec.mixers.attention import AttentionSpec
+from spec.model import NormKind, PositionKind
 from tests.benchmarks.made_up_rows import EXPERTS, job_of_row, plans, row
 
 AUTOMODEL = EXPERTS | {
@@ -188,3 +190,66 @@ def test_torchtitan_without_compile_runs_norms_rotary_and_gates_one_operation_af
     layers = job.preset.layers
     assert (job.unfused, layers.fused_activation, layers.joined_gate) == ({"norm", "rotary"}, False, False)
     assert job_of_row(row(framework="torchtitan FSDP2+compile")).unfused == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("word", "recipe"),
+    [
+        ("FP8", ("tensor", "current", "fp8")),
+        ("FP8-CS", ("tensor", "current", "fp8")),
+        ("FP8-DS", ("tensor", "delayed", "fp8")),
+        ("FP8-SC", ("block", "block", "bf16")),
+        ("fp8_sc", ("block", "block", "bf16")),
+        ("FP8-MX", ("mx", "block", "bf16")),
+        ("MXFP8", ("mx", "block", "bf16")),
+        ("NVFP4", ("block", "block", "bf16")),
+    ],
+)
+def test_bridge_names_its_recipes_by_two_letters(word: str, recipe: tuple[str, str, str]) -> None:
+    """scripts/performance/utils/precision.py: cs, ds, sc and mx; parameters are gathered in fp8 under tensor scales alone."""
+    found = job_of_row(row(framework="Megatron-Bridge 26.04", precision=word, gpu="B200-SXM")).precision
+    assert (found.scale_recipe, found.scaling or "current", found.parameter_gather) == recipe
+    assert found.linear == ("fp4" if "4" in word else "fp8")
+
+
+def test_bridge_gathers_fp4_parameters_from_the_release_that_says_so() -> None:
+    """fp4_param_gather True in v0.5.0 (release 26.06), absent in v0.4.1."""
+    cells = {"precision": "NVFP4", "gpu": "B200-SXM"}
+    held = {
+        release: job_of_row(row(framework=f"Megatron-Bridge {release}", **cells)).precision
+        for release in ("26.04.01", "26.06", "26.08")
+    }
+    assert [one.parameter_gather for one in held.values()] == ["bf16", "fp4", "fp4"]
+    assert [one.narrow_parameters for one in held.values()] == [False, True, True]
+
+
+def test_kimi_is_trained_with_muon_in_bridge_and_holds_no_mxfp8_parameters() -> None:
+    """recipes/kimi/kimi_k2.py and scripts/performance/configs/kimi: dist_muon, no gather beside the forward, 16-bit parameters."""
+    cells = EXPERTS | {
+        "framework": "Megatron-Bridge 26.04",
+        "precision": "FP8-MX",
+        "gpu": "GB300",
+        "heads": "4",
+    }
+    kimi = job_of_row(row(**cells | {"model_name": "kimi-k2"}))
+    assert (kimi.optimizer, kimi.precision.narrow_parameters) == ("muon", False)
+    assert not kimi.preset.data_parallel.overlap_param_gather
+    other = job_of_row(row(**cells | {"model_name": "deepseek-v3"}))
+    assert (other.optimizer, other.precision.narrow_parameters) == ("adamw", True)
+    core = job_of_row(
+        row(**cells | {"model_name": "kimi-k2", "framework": "Megatron-Core", "precision": "bf16"})
+    )
+    assert core.optimizer == "adamw"
+
+
+def test_nemotron_has_no_gate_no_biases_and_rotary_positions() -> None:
+    """NeMo's NemotronConfig: squared_relu, rope, add_bias_linear False, nothing tied, LayerNorm."""
+    one = row(model_name="nemotron4-15b", gated_mlp="0", framework="NeMo (DGX Cloud recipe v25.02)")
+    model = model_of(one, notes_of(one))[0]
+    mlp, mixer = model.blocks[0].block.mlp, model.blocks[0].block.mixer
+    assert mlp is not None
+    assert (mlp.activation, mlp.gated, mlp.bias) == ("squared_relu", False, False)
+    assert isinstance(mixer, AttentionSpec)
+    assert not mixer.qkv_bias
+    assert not mixer.out_bias
+    assert (model.tied_embeddings, model.position, model.norm) == (False, PositionKind.ROTARY, NormKind.LAYER)

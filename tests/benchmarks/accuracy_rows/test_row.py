@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.accuracy_rows.clauses import Reading, readings
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.hardware import cluster_of, fabric_of
 from benchmarks.accuracy_rows.model import model_of
@@ -138,6 +139,25 @@ def test_schedules_and_chunks() -> None:
     assert plans(**deep | {"notes": "schedule=1F1B-I", "vpp": 2})[0].vpp == 2
     assert {plan.vpp for plan in plans(**deep | {"notes": "", "vpp": ""})} == {1, 2, 4}  # 4 layers a stage
     assert {plan.vpp for plan in plans(**deep | {"notes": "", "vpp": "", "layers": 18})} == {1}
+
+
+def test_chunks_of_stages_that_count_embedding_and_loss_as_layers() -> None:
+    """14 layers on 4 stages: 16 with the two ends, as Llama 3's 126 on 16 are 128 (arXiv 2407.21783 sec. 3.3.2)."""
+    deep = {"pp": 4, "tp": 1, "sp": 0, "dp": 2, "layers": 14, "vpp": ""}
+    assert {plan.vpp for plan in plans(**deep, framework="Meta 4D")} == {1, 2, 4}
+    assert {plan.vpp for plan in plans(**deep, framework="Megatron-DeepSpeed")} == {1}
+
+
+@pytest.mark.parametrize(
+    ("notes", "vpp"),
+    [("schedule Interleaved 1F1B", 2), ("schedule=Interleaved1F1B", 2), ("schedule 1F1B", 1), ("", 1)],
+)
+def test_torchtitan_cuts_a_rank_in_two_stages_under_an_interleaved_schedule(notes: str, vpp: int) -> None:
+    """torchtitan/distributed/pipeline_parallel.py: stages_per_rank 1 or 2."""
+    deep = {"pp": 4, "tp": 1, "sp": 0, "dp": 2, "layers": 16, "vpp": "", "zero_stage": 1}
+    found = plans(**deep, framework="torchtitan FSDP2+PP+compile", notes=notes)
+    assert {(plan.schedule, plan.vpp) for plan in found} == {(Schedule.ONE_F_ONE_B, vpp)}
+    assert {reading for reading, _ in readings(row(notes=notes))} <= {Reading.TAKEN}
 
 
 @pytest.mark.parametrize(

@@ -138,12 +138,13 @@ class CurveBook:
         key = tuple(sorted(labels.items()))
         if (family, key) not in self._choices:
             curves = self._family(family)
-            keys = {tuple(sorted(curve.key.items())): curve.key for curve in curves}
+            of_words: dict[tuple[tuple[str, str], ...], list[Curve]] = {}
+            for curve in curves:
+                of_words.setdefault(tuple(sorted(curve.key.items())), []).append(curve)
             self._choices[(family, key)] = [
                 (penalty, curve)
-                for penalty, held in stand_ins(family, labels, keys.values())
-                for curve in sorted(curves, key=lambda curve: curve.origin)
-                if curve.key == held
+                for penalty, held in stand_ins(family, labels, [same[0].key for same in of_words.values()])
+                for curve in sorted(of_words[tuple(sorted(held.items()))], key=lambda curve: curve.origin)
             ]
         return self._choices[(family, key)]
 

@@ -25,7 +25,7 @@ from solver.refinements.eased import eased
 from solver.refinements.entering import chosen, entered, laid_out
 from solver.refinements.tight import Fallen
 from solver.times.step_parts import CARRIED
-from spec.arrays import FloatArray, ints
+from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 
 OUT_OF_MEMORY = "does not fit in memory"
@@ -92,7 +92,7 @@ def contested(
     """The plans of the space that fit, with what is priced of them, and what was found on the way; as ``search``."""
     began = time.perf_counter()
     entrants: list[Entrants] = []
-    short: list[Sized] = []
+    short: list[tuple[Sized, IntArray]] = []
     rejected: dict[str, int] = {}
     limit = limit_bytes(question.cluster, space.constraints)
     seen, miss = 0, _Miss(needed_bytes=float("inf"), words="none came as far as memory")
@@ -109,8 +109,8 @@ def contested(
             fallen.append(split.rejected)
             if split.fitting is not None:
                 entrants.append(entered(question, split.fitting))
-            if split.short is not None and drafted.plans.recompute is Recompute.NONE:
-                short.append(split.short)
+            if split.short.size and drafted.plans.recompute is Recompute.NONE:
+                short.append((last, split.short))
         for reason, count in (item for counted in fallen for item in counted.items()):
             rejected[reason] = rejected.get(reason, 0) + count
         tick()
@@ -140,10 +140,10 @@ class _Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Split:
-    """The plans of a block that fit, those that do not, how many those are by reason, and the closest of them."""
+    """The plans of a block that fit, the rows of those that do not, how many those are by reason, and the closest of them."""
 
     fitting: Sized | None
-    short: Sized | None
+    short: IntArray
     rejected: dict[str, int]
     miss: _Miss
 
@@ -163,7 +163,7 @@ def _fit(question: Question, table: Sized, limit: float) -> _Split:
         )
     return _Split(
         fitting=chosen(question, table, ints(np.flatnonzero(fits))) if fits.any() else None,
-        short=table.take(ints(np.flatnonzero(~fits))) if not fits.all() else None,
+        short=ints(np.flatnonzero(~fits)),
         rejected={reason: int(np.count_nonzero(rows)) for reason, rows in counts.items() if rows.any()},
         miss=miss,
     )

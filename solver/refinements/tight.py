@@ -35,10 +35,11 @@ class Tight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallen:
-    """What a search knows when its blocks are priced: the plans that fit, and those without recomputation that do not."""
+    """What a search knows when its blocks are priced: the plans that fit, and the rows of those without recomputation that
+    do not, in their tables."""
 
     fitting: Sequence[Entrants]
-    short: Sequence[Sized]
+    short: Sequence[tuple[Sized, IntArray]]
     limit_bytes: float
 
 
@@ -56,9 +57,10 @@ def tight_plans(question: Question, fallen: Fallen, best_s: float) -> Iterator[T
         for one in fallen.fitting
         if one.table.plans.recompute is Recompute.FULL
     }
-    for table in fallen.short:
-        if (table.plans.strategy, table.plans.schedule) in recomputed:
+    for whole, fell in fallen.short:
+        if (whole.plans.strategy, whole.plans.schedule) in recomputed:
             continue
+        table = whole.take(fell)
         rows = _may_fit(question, table, fallen.limit_bytes)
         if rows.size:
             yield from _fastest(question, chosen(question, table, rows), best_s)

@@ -71,19 +71,11 @@ class TimedLayers:
         """Forward and backward of every stage row over the micro-batches of a step, of which each copy of the model
         has its share, without the exchange that pairs hide."""
         rows = len(self.stages.plan)
-        forward = self._stage_sum([time.forward for time in self.times])
-        backward = self._stage_sum([time.backward for time in self.times])
-        whole = added([forward, backward], rows)
+        whole = self._stage_sum(lambda time: [time.forward, time.backward])
         route = self.plans.schedule.route
         if not route.turns:
             return whole
-        exchange = added(
-            [
-                self._stage_sum([time.forward_exchange for time in self.times]),
-                self._stage_sum([time.backward_exchange for time in self.times]),
-            ],
-            rows,
-        )
+        exchange = self._stage_sum(lambda time: [time.forward_exchange, time.backward_exchange])
         hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)
         share = np.divide(hidden, exchange.seconds, out=np.zeros(rows), where=exchange.seconds > 0)
         return added([whole.scaled(1.0 / route.ways), exchange.scaled(-share)], rows)
@@ -107,26 +99,33 @@ class TimedLayers:
     ) -> Callable[[list[FloatArray]], FloatArray]:
         """Seconds of every stage or chunk row from those of each piece."""
         row = self.layers.row[plan]
-        weights = piece_weights(rows)
+        weighed = self._weighed(rows)
 
         def total(seconds: list[FloatArray]) -> FloatArray:
             summed = np.zeros(len(row))
-            for of_piece, weight in zip(seconds, weights, strict=True):
-                if weight.any():
-                    summed = summed + of_piece[row] * weight
+            for place, weight in weighed:
+                summed = summed + seconds[place][row] * weight
             return summed
 
         return total
 
-    def _stage_sum(self, pieces: list[SumByPart]) -> SumByPart:
-        """One micro-batch through every stage row."""
-        row = self.layers.row[self.stages.plan]
+    def _stage_sum(self, passes: Callable[[LayerTimes], list[SumByPart]]) -> SumByPart:
+        """The passes of every piece, over the pieces of every stage row."""
+        row, layouts = self.layers.row[self.stages.plan], len(self.layers.layout)
         scaled = [
-            piece.take(row).scaled(weight)
-            for piece, weight in zip(pieces, piece_weights(self.stages), strict=True)
-            if weight.any()
+            added(passes(self.times[place]), layouts).take(row).scaled(weight)
+            for place, weight in self._weighed(self.stages)
         ]
         return added(scaled, len(row))
+
+    def _weighed(self, rows: StageTable | ChunkTable) -> list[tuple[int, IntArray]]:
+        """Pieces that run, by place, and how often on each stage or chunk row; those with the very same times are one, as
+        a first layer is that nothing comes ahead of."""
+        weights: dict[int, tuple[int, IntArray]] = {}
+        for place, (time, weight) in enumerate(zip(self.times, piece_weights(rows), strict=True)):
+            first, known = weights.get(id(time), (place, np.zeros_like(weight)))
+            weights[id(time)] = (first, known + weight)
+        return [(first, weight) for first, weight in weights.values() if weight.any()]
 
 
 def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:

@@ -17,6 +17,7 @@ from ops.op import Owner
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
+from solver.memory.dispatcher_buffers import dispatcher_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
 from solver.memory.layer_backward import frozen_input_gradients, widest_bytes, working_bytes
 from solver.memory.memory_cost import MemoryCost
@@ -124,7 +125,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         step_bytes=np.zeros(len(row)),
         slack_bytes=np.zeros(len(row)),
         segment_bytes=np.zeros(len(row)),
-        nccl_bytes=_nccl(tables),
+        nccl_bytes=_nccl(model, job, tables),
         host_bytes=optimizer_host_bytes(context, owned_elements(context, on_rank))
         + _summed([kind.host_bytes[row] for kind in kinds[:blocks]], weights[:blocks]) * chunks,
     )
@@ -194,11 +195,14 @@ def _narrow_logits(context: LayerContext, logits: FloatArray) -> FloatArray:
     return np.asarray(context.activation_bytes * logits)
 
 
-def _nccl(tables: Tables) -> FloatArray:
+def _nccl(model: ModelSpec, job: JobSpec, tables: Tables) -> FloatArray:
+    """Buffers of communicators and of the experts' dispatcher."""
     if tables.cluster is None:
         return np.zeros(len(tables.stages.plan))
-    copies = tables.plans.sharding.traits.copies
-    return communicator_bytes(tables.plans.layout, tables.cluster, copies)[tables.stages.plan]
+    sharding, layout = tables.plans.sharding, tables.plans.layout
+    held = communicator_bytes(layout, tables.cluster, sharding.traits.copies)
+    held = held + dispatcher_bytes(model, job, sharding, layout, tables.cluster.domains[0].ranks)
+    return held[tables.stages.plan]
 
 
 def _kept_outputs(

@@ -18,7 +18,8 @@ class Linear(Identity):
 
     ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
     where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
-    hands it its input. Ranks cast ``parts`` of its input and of its output gradient before these are gathered.
+    hands it its input. Ranks cast ``parts`` of its input and of its output gradient before these are gathered. An input
+    ``kept_whole`` by another operation too may be kept once.
     """
 
     tokens: IntArray
@@ -28,6 +29,7 @@ class Linear(Identity):
     bias: bool = False
     dtype: str = ""
     after_norm: bool = False
+    kept_whole: bool = False
     input_parts: IntArray | int = 1
     gradient_parts: IntArray | int = 1
 
@@ -51,9 +53,24 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
     )
     before, behind = casts(context, recipe, operands)
     precision = context.job.precision
-    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
+    narrow = recipe.keeps_narrow and not (layer.kept_whole and shares_kept_inputs(context))
+    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if narrow else 1.0
     piece = _with_weight_copies(context, products(context, layer, layer.saved_bytes * share))
     return Piece(forward=(*before, *piece.forward), backward=(*behind, *piece.backward))
+
+
+def keeps_narrow_inputs(context: LayerContext) -> bool:
+    """Whether products keep their inputs in their own, narrower format."""
+    recipe = recipe_of(context)
+    return recipe is not None and recipe.keeps_narrow
+
+
+def shares_kept_inputs(context: LayerContext) -> bool:
+    """Whether a narrow product keeps an input that another operation keeps whole as that one does (Megatron-LM d98e8a6
+    ``attention.py``, ``multi_latent_attention.py`` and ``shared_experts.py``: "the output of the fused core_attn is saved by itself, and
+    linear_proj also saves the quantized tensor of this output", so save_original_input, but not under delayed scaling)."""
+    shares = context.job.preset.layers.shares_kept_inputs
+    return keeps_narrow_inputs(context) and shares and context.job.precision.scaling != "delayed"
 
 
 def _with_weight_copies(context: LayerContext, piece: Piece) -> Piece:

@@ -70,6 +70,8 @@ def feed_forward(
             saved_bytes=context.activations(rows.saved, context.model.hidden) * (role is Role.UP),
             bias=mlp.bias,
             after_norm=context.norm_place.leads,
+            # The router reads and keeps what the shared experts do.
+            kept_whole=module is Module.SHARED_EXPERTS,
             input_parts=cast_parts(context, sharding, OpKey(module, role)),
         )
         for role in ((Role.UP,) if joined or not mlp.gated else (Role.GATE, Role.UP))

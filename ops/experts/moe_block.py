@@ -9,7 +9,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.experts.exchange import exchange, fold
 from ops.experts.mlp import expert_mlp
-from ops.linear import Linear, linear
+from ops.linear import Linear, keeps_narrow_inputs, linear, shares_kept_inputs
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mlp_block import OUTPUT_NORM, Rows, feed_forward, keeps_input
 from ops.op import Piece, sequence
@@ -30,7 +30,9 @@ def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
     own_rows = ceil_div(context.tokens, layout.tp)
     place, keeps = block.norm_place, keeps_input(block)
     pieces = [norm(context, Module.MLP, norm_rows)] if place.leads_second else []
-    pieces.append(_router(context, moe, own_rows, keeps=keeps and not moe.shared_ffn_hidden))
+    # Shared experts keep the router's input, but for a narrow copy of their own.
+    apart = not moe.shared_ffn_hidden or (keeps_narrow_inputs(context) and not shares_kept_inputs(context))
+    pieces.append(_router(context, moe, own_rows, keeps=keeps and apart))
     if moe.shared_ffn_hidden:
         shared = MlpSpec(ffn_hidden=moe.shared_ffn_hidden, gated=moe.gated, bias=moe.bias)
         rows = Rows(

@@ -6,7 +6,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.head_exchange import HeadTensor, HeadTensors
-from ops.linear import Linear, linear
+from ops.linear import Linear, keeps_narrow_inputs, linear, shares_kept_inputs
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.context_parallel import parts_of_sequence
 from ops.mixers.copied_heads import copied_heads, split_heads
@@ -37,7 +37,8 @@ def _output(context: LayerContext, sharding: Sharding, attention: AttentionSpec)
     """The heads' outputs, gated where the layer gates them, times the output matrix."""
     inputs = projected_heads(context, sharding, attention.num_heads) * attention.v_dim
     key = OpKey(Module.ATTENTION, Role.OUT)
-    product = out_of_mixer(context, sharding, key, inputs, bias=attention.out_bias)
+    kept = context.job.flash_attention
+    product = out_of_mixer(context, sharding, key, inputs, bias=attention.out_bias, kept_whole=kept)
     return sequence(_gate(context, sharding, inputs), product) if attention.output_gate else product
 
 
@@ -194,7 +195,9 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
         pieces += up(Role.Q_UP, attention.q_lora_rank, q_width)
     else:
         pieces += up(Role.Q_UP, hidden, q_width)
-    shared_input = 0.0 * own_input if attention.q_lora_rank else own_input
+    # Products that keep their inputs narrow each cast their own.
+    shares = attention.q_lora_rank and not keeps_narrow_inputs(context)
+    shared_input = 0.0 * own_input if shares else own_input
     pieces += down("kv", attention.kv_lora_rank, attention.rope_dim, shared_input)
     kv_entering = attention.kv_lora_rank + attention.rope_dim
     pieces += up(Role.KV_UP, attention.kv_lora_rank, heads * (nope + attention.v_dim), kv_entering)
@@ -221,8 +224,10 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
         rows, heads * attention.qk_dim + kv_heads * (attention.qk_dim + attention.v_dim)
     )
     kv_len = layout.constant(job.seq_len)
-    # Where an exchange follows, the kernel's own output and the next linear's input are two tensors.
-    own_output = context.activations(rows, heads * attention.v_dim) * (exchanged or context.exchanges_heads)
+    # Where an exchange follows, or a product keeps its input narrow, the kernel's own output and that input are two tensors.
+    narrow = keeps_narrow_inputs(context) and not (shares_kept_inputs(context) or attention.output_gate)
+    apart = exchanged or (context.exchanges_heads | (narrow and job.flash_attention))
+    own_output = context.activations(rows, heads * attention.v_dim) * apart
     saved = inputs + own_output + 4.0 * rows * heads
     if not job.flash_attention:
         saved = inputs + own_output + score_saved_bytes(job) * (rows * heads * kv_len).astype(np.float64)

@@ -54,9 +54,16 @@ def into_mixer(
 
 
 def out_of_mixer(
-    context: LayerContext, sharding: Sharding, key: OpKey, inputs: IntArray, *, bias: bool = False
+    context: LayerContext,
+    sharding: Sharding,
+    key: OpKey,
+    inputs: IntArray,
+    *,
+    bias: bool = False,
+    kept_whole: bool = False,
 ) -> Piece:
-    """The linear back to hidden states, cut over tp by its ``inputs`` on one rank."""
+    """The linear back to hidden states, cut over tp by its ``inputs`` on one rank, which the mixer may keep as well
+    (``kept_whole``)."""
     layout = context.layout
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     layer = Linear(
@@ -67,6 +74,7 @@ def out_of_mixer(
         outputs=layout.constant(context.model.hidden),
         saved_bytes=context.activations(rows, inputs),
         bias=bias,
+        kept_whole=kept_whole,
         gradient_parts=cast_parts(context, sharding, key),
     )
     return sequence(

@@ -48,16 +48,22 @@ MODULES: dict[str, tuple[RecomputedModule, ...]] = {
         ),
     ),
     "layernorm": (
-        RecomputedModule(again=_in(Module.MLP, Role.NORM), drops=frozenset({ROUTER}), where=ROUTER),
         RecomputedModule(
-            again=_in(Module.ATTENTION, Role.NORM), drops=_in(Module.ATTENTION, Role.Q_DOWN), where=LATENT
+            again=_in(Module.MLP, Role.NORM),
+            drops=_in(Module.SHARED_EXPERTS, Role.UP) | {ROUTER},
+            where=ROUTER,
+        ),
+        RecomputedModule(
+            again=_in(Module.ATTENTION, Role.NORM),
+            drops=_in(Module.ATTENTION, Role.Q_DOWN, Role.KV_DOWN),
+            where=LATENT,
         ),
     ),
     # DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.3): every RMSNorm runs again and nothing keeps what it makes.
     "norm": (
         RecomputedModule(
             again=_in(Module.ATTENTION, Role.NORM) | _in(Module.MLP, Role.NORM),
-            drops=_in(Module.ATTENTION, Role.QKV, Role.Q_DOWN)
+            drops=_in(Module.ATTENTION, Role.QKV, Role.Q_DOWN, Role.KV_DOWN)
             | _in(Module.MLP, Role.UP)
             | _in(Module.SHARED_EXPERTS, Role.UP)
             | {ROUTER},

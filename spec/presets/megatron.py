@@ -39,7 +39,7 @@ MEGATRON = FrameworkPreset(
     tensor_parallel=TensorParallel(strategies=("mtp", "fsp"), cuts_sequences=True),
     pipeline=Pipeline(interleaves=True, uneven_chunks="layout"),
     recomputation=Recomputation(modules=MODULES),
-    layers=Layers(splits_joined_qkv=True),
+    layers=Layers(splits_joined_qkv=True, shares_kept_inputs=True),
     host=Host(checks_numbers=True),
     offload=Offload(optimizer="step", activations=True),
     log=Log(attention="half"),

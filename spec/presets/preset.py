@@ -220,6 +220,9 @@ class Layers:
     tensors of their own (values, queries that share keys), and their gradients are put together by a copy."""
     two_pass_norms: bool = False
     """Fused norms are apex's: they read a row twice, and three times backward, where persistent kernels keep it."""
+    shares_kept_inputs: bool = False
+    """Narrow products keep no copy of an input that attention or the router keep whole, unless scales come from earlier steps
+    (Transformer Engine's save_original_input)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,5 +12,7 @@ NEMO = Variant(
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
+        # before Megatron-Core had it
+        "layers.shares_kept_inputs": False,
     },
 )

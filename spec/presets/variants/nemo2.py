@@ -17,5 +17,7 @@ NEMO2 = Variant(
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
+        # before Megatron-Core had it
+        "layers.shares_kept_inputs": False,
     },
 )

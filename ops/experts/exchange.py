@@ -96,6 +96,7 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     return Exchange(
         rows=rows,
         dispatch=sequence(
+            Piece() if early else _routes(context, moe, own_rows),
             _counted(context, moe, sent) if early else sent,
             permuted if early else _counted(context, moe, permuted),
         ),
@@ -104,6 +105,38 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
             _over_ranks(context, Role.COMBINE, elements, context.job.moe_dispatcher, routed=routed),
         ),
     )
+
+
+def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
+    """Which experts each token of every rank takes, a byte each, gathered and then read for the places they are sent to;
+    forward alone, kept for the way back (HybridEP, ``executor.cu``: allgather_routing_map, metadata_preprocess_core)."""
+    size_bytes = own_rows * context.layout.ep * moe.num_experts
+    gathered = Comm(
+        module=Module.MOE,
+        role=Role.GATHER,
+        serves=Role.DISPATCH,
+        name="moe.dispatch.routes",
+        phase=Phase.FORWARD,
+        collective=Collective.ALL_GATHER,
+        axis=Axis.EP,
+        size_bytes=size_bytes,
+        dtype="fp8",
+    )
+    read = kernel(
+        context,
+        Kernel(
+            module=Module.MOE,
+            role=Role.STATISTICS,
+            serves=Role.DISPATCH,
+            name="moe.dispatch.places",
+            kernel="norm_reduce",
+            rows=own_rows * context.layout.ep,
+            width=moe.num_experts,
+            saved_bytes=np.zeros(len(own_rows)),
+            dtype="fp8",
+        ),
+    )
+    return Piece(forward=(gathered, *read.forward))
 
 
 def probability_bytes(dispatcher: str, routing: Routing, *, back: bool = False) -> int:

@@ -62,8 +62,9 @@ def _work(calls: float | FloatArray, launches: float | FloatArray) -> Issuing:
 
 
 def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
-    """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function."""
-    if op.axis is Axis.EP and calls.exchange:
+    """Megatron-Core's dispatcher exchanges tokens and their weights, each in an autograd function; what serves it is a
+    collective like others."""
+    if op.axis is Axis.EP and op.serves is None and calls.exchange:
         counts = calls.token_counts if op.synchronises else 0.0
         return _work(calls.exchange + counts, calls.collective)
     pieces = 0.0 if op.pieces is None else PIECE_LAUNCHES * (op.pieces.count - 1)

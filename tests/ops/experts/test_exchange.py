@@ -2,8 +2,12 @@
 
 import pytest
 
+from ops.host_work.calls import NCCL_CALLS
+from ops.host_work.issuing import host_work
 from ops.layout import Layout
-from tests.ops.experts.test_moe_block import COPIES, HIDDEN, SEQ, model, moved
+from ops.op import Comm, Phase
+from spec.collectives import Collective
+from tests.ops.experts.test_moe_block import COPIES, EP, EXPERTS, HIDDEN, SEQ, layer, model, moved, named
 from tests.ops.layouts import job, written
 
 
@@ -17,3 +21,17 @@ def test_rows_are_sorted_after_they_were_gathered_over_etp(ep: int) -> None:
     order = [op.name for op in found.forward]
     around = ["moe.expert_gather", "moe.sort", "moe.up", "moe.down", "moe.unsort", "moe.expert_scatter"]
     assert [name for name in order if name in around] == around
+
+
+def test_hybridep_gathers_which_experts_every_token_takes_before_it_sends_them() -> None:
+    """executor.cu, allgather_routing_map: a byte for each token of the group and expert, forward alone; a
+    collective like others to the host, and a pass over what arrived."""
+    asked = job(seq_len=SEQ, moe_dispatcher="hybridep")
+    (gathered,) = named(layer(asked), "moe.dispatch.routes")
+    assert isinstance(gathered, Comm)
+    assert (gathered.collective, gathered.phase) == (Collective.ALL_GATHER, Phase.FORWARD)
+    assert gathered.size_bytes[0] == moved(layer(asked), "moe.dispatch.places") == SEQ * EP * EXPERTS
+    assert host_work(gathered, asked).calls[0] == NCCL_CALLS
+    order = [op.name for op in layer(asked).forward]
+    assert order.index(gathered.name) < order.index("moe.dispatch")
+    assert not named(layer(job(seq_len=SEQ, moe_dispatcher="deepep")), gathered.name)

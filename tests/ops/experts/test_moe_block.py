@@ -36,7 +36,7 @@ def layer(asked: JobSpec | None = None, **changes: object) -> Piece:
 
 def exchanges(piece: Piece) -> list[Comm]:
     ops = (*piece.forward, *piece.backward)
-    return [op for op in ops if isinstance(op, Comm) and op.axis is Axis.EP]
+    return [op for op in ops if isinstance(op, Comm) and op.axis is Axis.EP and op.serves is None]
 
 
 def named(piece: Piece, name: str) -> list[Op]:

@@ -16,7 +16,7 @@ from solver.plans.space import full_space
 from solver.request import Asked, Request, read_request
 from solver.search import search
 from spec.cluster.cluster import ClusterSpec
-from spec.errors import NoFeasiblePlanError
+from spec.errors import ConfigError, NoFeasiblePlanError
 from spec.settings.constraints import merged
 
 AXES = ("cluster", "framework", "seq_len", "global_batch_tokens", "micro_batch", "world_size")
@@ -62,7 +62,14 @@ class Shared:
 def sweep_requests(
     request: Request, axes: Mapping[str, Iterable[object]]
 ) -> list[tuple[dict[str, object], Request]]:
-    """The request with each combination of the ``axes``' values (of AXES), and those values."""
+    """The request with each combination of the ``axes``' values (of AXES), and those values.
+
+    Raises ConfigError for micro-batches that are fixed and varied.
+    """
+    fixed = request.constraints.get("fix", {})
+    if "micro_batch" in axes and "micro_batch" in fixed:
+        allowed = "fixed or varied, not both"
+        raise ConfigError(where="constraints", key="micro_batch", value=fixed["micro_batch"], allowed=allowed)
     named = [key for key in AXES if key in axes]
     found = []
     for values in product(*(axes[key] for key in named)):

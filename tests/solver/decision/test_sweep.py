@@ -224,6 +224,13 @@ def test_other_axes_change_the_request() -> None:
     assert request.constraints["fix"] == {"cp": 1, "vpp": 1, "pp": 1, "micro_batch": 2}
 
 
+def test_a_micro_batch_is_fixed_or_varied() -> None:
+    fixed = replace(REQUEST, constraints={"fix": {"micro_batch": 4}})
+    with pytest.raises(ConfigError, match="fixed or varied, not both"):
+        sweep_requests(fixed, {"micro_batch": (1, 2)})
+    assert len(sweep_requests(fixed, {"world_size": (8, 16)})) == 2
+
+
 def test_what_cannot_be_asked_is_refused_before_anything_is_priced() -> None:
     ticks: list[int] = []
     with pytest.raises(ConfigError, match="a multiple of 8"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recipe_recall import main
+from benchmarks.recipe_recall import main, one_each
 from benchmarks.recipe_rows.question import question_of, recipe_plan
 from benchmarks.recipe_rows.recipe import Recipe, read_recipes
 from ops.recompute.layers import Recompute
@@ -112,10 +112,30 @@ def test_recipes_are_expressed_accepted_and_ranked(
     assert fitting["accepted"]
     assert fitting["rank"] >= 1
     assert (fitting["rank"] == 1) == (fitting["behind_percent"] == 0.0)
+    for whose, step_s in (("", fitting["step_s"]), ("winner_", None)):
+        told_s = sum(fitting[f"{whose}parts_s"].values())
+        assert told_s == pytest.approx(
+            step_s or fitting["step_s"] / (1.0 + fitting["behind_percent"] / 100.0)
+        )
+    assert fitting["winner_gib"] <= fitting["usable_gib"]
     assert (large["expressed"], large["accepted"], large["reason"]) == (True, False, "does not fit in memory")
     assert large["needed_gib"] > large["usable_gib"]
     assert (more["expressed"], more["rank"]) == (False, None)
-    assert "accepted: 1 of 3 (33%)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "accepted: 1 of 3 (33%)" in printed
+    assert "CPU seconds of 1 searches: " in printed
+
+
+def test_one_recipe_stands_for_its_model_gpu_and_precision() -> None:
+    """Of the fewest GPUs, no variant where there is one, and none that is not expressed."""
+    recipes = [
+        recipe(recipe="wide", num_gpus="16"),
+        recipe(recipe="tuned", num_gpus="4", variant="large_scale"),
+        recipe(recipe="plain"),
+        recipe(recipe="narrow", precision="fp8cs"),
+        recipe(recipe="more", gpu="b200", needs="vlm"),
+    ]
+    assert [one.name for one in one_each(recipes)] == ["plain", "narrow"]
 
 
 def test_without_the_file_nothing_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,14 +91,14 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     sent = _over_ranks(context, Role.DISPATCH, elements, context.job.moe_dispatcher, routed=routed)
     sent = _with_probabilities(context, sent, busiest)
     permuted = moved_rows(context, Role.PERMUTE, (arriving, rows), width)
-    # DeepEP's dispatch waits for the counts before its tokens travel; HybridEP hands them over on the device.
-    early = context.job.moe_dispatcher == "deepep"
+    # Both dispatches wait for the counts before their tokens travel (HybridEP: executor.cu, dispatch_preprocess).
+    finds_routes = context.job.moe_dispatcher == "hybridep"
     return Exchange(
         rows=rows,
         dispatch=sequence(
-            Piece() if early else _routes(context, moe, own_rows),
-            _counted(context, moe, sent) if early else sent,
-            permuted if early else _counted(context, moe, permuted),
+            _routes(context, moe, own_rows) if finds_routes else Piece(),
+            _counted(context, moe, sent),
+            permuted,
         ),
         combine=sequence(
             moved_rows(context, Role.UNPERMUTE, (rows, arriving), width),

@@ -108,12 +108,12 @@ def test_an_all_gather_brings_every_token_and_takes_partial_sums_back() -> None:
 
 @pytest.mark.parametrize(
     ("dispatcher", "waiting"),
-    [("deepep", "moe.dispatch"), ("hybridep", "moe.permute"), ("all_to_all", "moe.permute")],
+    [("deepep", "moe.dispatch"), ("hybridep", "moe.dispatch"), ("all_to_all", "moe.permute")],
 )
 def test_the_host_waits_for_the_token_counts_where_the_dispatcher_hands_them_over(
     dispatcher: str, waiting: str
 ) -> None:
-    """DeepEP's Python waits for them inside its dispatch, before the tokens travel (fused_a2a.py: a list on the host)."""
+    """DeepEP and HybridEP wait inside their dispatch, before tokens travel (fused_a2a.py: a list on the host; executor.cu)."""
     found = layer(job(seq_len=SEQ, moe_dispatcher=dispatcher))
     assert [op.name for op in (*found.forward, *found.backward) if op.synchronises] == [waiting]
 

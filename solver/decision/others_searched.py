@@ -12,11 +12,14 @@ from spec.errors import NoFeasiblePlanError
 from spec.settings.constraints import Constraints, bounded_settings, constraints_of
 
 
+def are_searched(said: Mapping[str, Any]) -> bool:
+    """Whether a search chooses each of these keys; none does a layout, or a number of layers that run again."""
+    return bool(said) and said.keys() <= bounded_settings().keys()
+
+
 def best_with(said: Mapping[str, Any], question: Question, constraints: Constraints) -> Answer | None:
-    """The fastest plan that fits, has the keys as ``said``, and keeps the ``constraints`` on others; None where there is none, and
-    where a key is said that no search chooses (a layout, a number of layers that run again)."""
-    if not said.keys() <= bounded_settings().keys():
-        return None
+    """The fastest plan that fits, has the keys as ``said``, and keeps the ``constraints`` on others; None where there is none. The keys
+    are_searched."""
     others = tuple(bound for bound in constraints.bounds if bound.key not in said)
     both = replace(constraints, bounds=(*others, *constraints_of({"fix": said}).bounds))
     try:

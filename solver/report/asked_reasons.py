@@ -15,7 +15,7 @@ from solver.decision.named_plans import (
     priced_in_any_mode,
 )
 from solver.decision.obstacles import obstacles
-from solver.decision.others_searched import best_with
+from solver.decision.others_searched import are_searched, best_with
 from solver.decision.sensitivity import WhatIf, sensitivities
 from solver.opening import Opened
 from solver.report.beside import sensitivity_lines
@@ -159,10 +159,13 @@ def _answered(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> Answ
 
 def held_with_others(held: Held, named: NamedPlan, opened: Opened) -> Held:
     """With what is told beside a plan that a few keys name."""
-    found = best_with(named.said, opened.question, opened.constraints) if named.said else None
+    if not are_searched(named.said):
+        return replace(held, beside=Beside(modes=named.modes))
+    found = best_with(named.said, opened.question, opened.constraints)
     if found is not None:
         check_believable((found,), opened.source)
-    return replace(held, beside=Beside(modes=named.modes, others_searched=found))
+    none_runs = found is None and bool(held.broken)
+    return replace(held, beside=Beside(modes=named.modes, others_searched=found, none_runs=none_runs))
 
 
 def _why_not_record(held: Held) -> dict[str, object]:

@@ -80,10 +80,11 @@ def _memory(stages: Sequence[StageMemory]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """What is told beside a plan that a few keys name: the ``modes`` that it is the best of where no strategy was named, and the best
-    plan of these keys with all ``others_searched``, None where nothing is left out or nothing fits."""
+    plan of these keys with all ``others_searched``, None where they were not, or where ``none_runs``."""
 
     modes: tuple[str, ...] = ()
     others_searched: Answer | None = None
+    none_runs: bool = False
 
 
 ALONE = Beside()
@@ -110,6 +111,7 @@ def why_not_words(
         return [*lines, "it is the best plan"]
     lines.append(f"it {_loses(winner, other)} against {winner.plan.label()}{TIE * tied(winner, other)}")
     found = beside.others_searched
+    lines += ["no plan with these keys can run, whatever the keys left out"] * beside.none_runs
     if found is None or found.plan == other.plan:
         return lines
     verb = "is the best plan" if found.plan == winner.plan else _loses(winner, found)

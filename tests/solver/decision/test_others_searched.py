@@ -1,7 +1,7 @@
 """The best plan that has a few keys as said."""
 
 from solver.decision.best_plans import best_plans
-from solver.decision.others_searched import best_with
+from solver.decision.others_searched import are_searched, best_with
 from spec.presets.registry import PRESETS
 from spec.settings.constraints import Constraints, constraints_of
 from tests.solver.questions import question, small_model
@@ -26,5 +26,7 @@ def test_constraints_hold_on_the_keys_that_are_not_said() -> None:
 
 
 def test_nothing_is_told_of_what_no_search_chooses_and_of_what_never_fits() -> None:
-    assert best_with({"tp": 2, "layout": "Et*2|t*2L"}, ASKED, Constraints()) is None
+    assert are_searched({"tp": 2, "dp": 4})
+    assert not are_searched({"tp": 2, "layout": "Et*2|t*2L"})
+    assert not are_searched({})
     assert best_with({"tp": 7}, ASKED, Constraints()) is None

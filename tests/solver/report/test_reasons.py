@@ -58,6 +58,8 @@ def test_the_best_plan_with_the_keys_named_is_told_of_where_it_is_another() -> N
     label = OTHER.plan.label()
     assert told[2].startswith(f"  with the keys left out searched too it is {label}, which loses 25.0 %")
     assert "is the best plan" in why_not_lines(BEST, OTHER, [], Beside(others_searched=BEST))[2]
+    none = why_not_lines(BEST, OTHER, ["too large"], Beside(none_runs=True))
+    assert none[3] == "  no plan with these keys can run, whatever the keys left out"
     for same in (Beside(others_searched=OTHER), Beside()):
         assert why_not_lines(BEST, OTHER, [], same) == why_not_lines(BEST, OTHER, [])
 

@@ -188,3 +188,20 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
         ),
     )
     return _with_weight_copies(context, piece)
+
+
+def summed_gradients(context: LayerContext, layer: Linear) -> Piece:
+    """The input gradient of one more linear with the same input: added to the others' by a kernel of its own, or read beside
+    theirs by the kernel that follows."""
+    added = MemoryBound(
+        module=layer.module,
+        role=Role.ACCUMULATE,
+        serves=layer.role,
+        name=f"{layer.name}.add_gradients",
+        phase=Phase.INPUT_GRAD,
+        kernel="bias" if context.job.preset.layers.fused_sums else "accumulate",
+        rows=layer.tokens,
+        width=layer.inputs,
+        dtype=context.job.precision.activation,
+    )
+    return Piece(backward=(added,))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.context import LayerContext
-from ops.linear import Linear, linear
+from ops.linear import Linear, linear, summed_gradients
 from ops.memory_bound import Kernel, kernel, norm, residual
-from ops.op import MemoryBound, Phase, Piece, sequence
+from ops.op import Piece, sequence
 from ops.roles import Module, OpKey, Role
 from ops.strategies.narrow_gather import cast_parts
 from ops.strategies.sharding import Sharding
@@ -99,36 +99,20 @@ def feed_forward(
 
 def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first: bool) -> Piece:
     """An entering linear. A second one finds its input gathered and adds its input gradient to the first
-    one's: after both reduced theirs, or, where the gathered input is a tensor that both keep (msp), before
-    the sum is reduced once."""
+    one's: after both reduced theirs, or, where the gathered input is a tensor that both keep (msp) or the framework says
+    so, before the sum is reduced once."""
     enter = sharding.enter(context, layer.key, context.model.hidden)
     if first:
         entered = enter
-    elif sharding.traits.shares_gathered_input:
-        entered = _summed_gradients(context, layer)
+    elif sharding.traits.shares_gathered_input or context.job.preset.tensor_parallel.reduces_sums:
+        entered = summed_gradients(context, layer)
     else:
-        entered = sequence(_summed_gradients(context, layer), Piece(backward=enter.backward))
+        entered = sequence(summed_gradients(context, layer), Piece(backward=enter.backward))
     return sequence(
         entered,
         sharding.weights(context, layer.key, layer.inputs * layer.outputs),
         linear(context, layer),
     )
-
-
-def _summed_gradients(context: LayerContext, layer: Linear) -> Piece:
-    """The input gradients of two linears with one input are added by a kernel of their own."""
-    added = MemoryBound(
-        module=layer.module,
-        role=Role.ACCUMULATE,
-        serves=layer.role,
-        name=f"{layer.name}.add_gradients",
-        phase=Phase.INPUT_GRAD,
-        kernel="accumulate",
-        rows=layer.tokens,
-        width=layer.inputs,
-        dtype=context.job.precision.activation,
-    )
-    return Piece(backward=(added,))
 
 
 def _joined_gradients(context: LayerContext, layer: Linear, rows: IntArray) -> Piece:

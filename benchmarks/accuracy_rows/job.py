@@ -12,22 +12,31 @@ from spec.settings.job import AskedJob
 
 Settings = Mapping[str, object]
 
-# fms-fsdp with nightly builds of 2024: compiled, but with FSDP1.
-FSDP1: Settings = {"data_parallel.copies_parameters": False, "data_parallel.joins_gradients": True}
-# torchtitan models/llama/model.py, FeedForward: w2(silu(w1(x)) * w3(x)).
-TWO_LINEARS: Settings = {"layers.joined_gate": False, "layers.fused_activation": False}
+# fms-fsdp with nightly builds of 2024: compiled, but with FSDP1, and joined matrices (fms/models/llama.py: fused_weights).
+FSDP1: Settings = {
+    "data_parallel.copies_parameters": False,
+    "data_parallel.joins_gradients": True,
+    "layers.joined_gate": True,
+    "layers.joined_qkv": True,
+}
+# torchtitan models/llama/model.py, Attention and FeedForward: wq, wk, wv; w2(silu(w1(x)) * w3(x)).
+APART: Settings = {"layers.joined_gate": False, "layers.joined_qkv": False, "layers.fused_activation": False}
 # (word in the framework column, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
     ("llm-foundry", "composer", {}),
-    ("torchtitan FSDP2 eager", "fsdp", TWO_LINEARS),
+    ("torchtitan FSDP2 eager", "fsdp", APART),
     ("torchtitan", "fsdp-compiled", {}),
     ("FMS PyTorch", "fsdp-compiled", FSDP1),
     ("HF Trainer", "hf-trainer", {}),
     ("TRL", "hf-trainer", {}),
     ("XTuner", "xtuner", {}),
     ("nanotron", "nanotron", {}),
-    ("AutoModel", "fsdp-compiled", {"host.code": "modules", "tensor_parallel.partial_attention": "fused"}),
+    (
+        "AutoModel",
+        "fsdp-compiled",
+        {"host.code": "modules", "tensor_parallel.partial_attention": "fused", "layers.fused_sums": False},
+    ),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
     ("Megatron-DeepSpeed", "deepspeed", {}),

@@ -81,7 +81,8 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
     gates = heads * attention.v_dim * attention.output_gate
     width = q_width + gates + k_width + kv_heads * attention.v_dim
     qkv = OpKey(Module.ATTENTION, Role.QKV)
-    pieces = [into_mixer(context, sharding, qkv, width, bias=attention.qkv_bias)]
+    matrices = 1 if context.job.preset.layers.joined_qkv else 3
+    pieces = [into_mixer(context, sharding, qkv, width, bias=attention.qkv_bias, matrices=matrices)]
     if not context.job.flash_attention:
         pieces.append(split_projection(context, attention, gemm_rows, width))
     elif context.job.preset.layers.copies_heads:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ops.context import LayerContext
-from ops.linear import Linear, linear
+from ops.linear import Linear, linear, summed_gradients
 from ops.op import Piece, sequence
 from ops.roles import OpKey
 from ops.strategies.narrow_gather import cast_parts
@@ -30,9 +30,18 @@ def core_length(context: LayerContext) -> IntArray:
 
 
 def into_mixer(
-    context: LayerContext, sharding: Sharding, key: OpKey, outputs: IntArray, *, bias: bool = False
+    context: LayerContext,
+    sharding: Sharding,
+    key: OpKey,
+    outputs: IntArray,
+    *,
+    bias: bool = False,
+    matrices: int = 1,
 ) -> Piece:
-    """The linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its ``outputs`` on one rank."""
+    """The linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its ``outputs`` on one rank.
+
+    Its gradients are those of so many ``matrices``, one after another. Assumption: their products take what one of all takes.
+    """
     layout, hidden = context.layout, context.model.hidden
     saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
     layer = Linear(
@@ -48,6 +57,7 @@ def into_mixer(
     )
     return sequence(
         sharding.enter(context, key, hidden),
+        *(summed_gradients(context, layer) for _ in range(matrices - 1)),
         sharding.weights(context, key, layer.inputs * layer.outputs),
         linear(context, layer),
     )

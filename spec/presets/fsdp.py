@@ -32,9 +32,9 @@ FSDP = FrameworkPreset(
         cuts_sequences=True,
         partial_attention="torch",
         vocab_pad_multiple=1,
+        reduces_sums=True,
         copies_sequences=True,
         overlap_backward=False,
-        overlap_rs_dgrad=True,
         overlap_rs_method="ring_exchange",
         bulk_dgrad=False,
         bulk_wgrad=False,
@@ -46,7 +46,9 @@ FSDP = FrameworkPreset(
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer; "
     "torchtitan parallelize_llama.py, apply_fsdp: with pipeline parallelism reshard_after_forward is False; torch/distributed/"
     "fsdp/_fully_shard/_fsdp_param.py, unsharded_accumulated_grad; "
-    "torch/_inductor/fx_passes/micro_pipeline_tp.py (tensor_parallel.overlap) fuses gathers into products, and products into reduce-scatters, in both passes; "
+    "torch/_inductor/fx_passes/micro_pipeline_tp.py (tensor_parallel.overlap) fuses gathers into products, and products into reduce-scatters: those whose "
+    "input a product makes (_find_producer_matmul), so no sum of the gradients of several; torch/distributed/tensor/parallel/style.py "
+    "(PrepareModuleInput, use_local_output=False: gradients stay partial sums until all are added); "
     "torch/distributed/_functional_collectives.py (chunk and cat around collectives along another dimension than the first); "
     "torchtitan models/utils.py, get_dense_model_nparams_and_flops: no account of causal sparsity",
 )

@@ -133,6 +133,8 @@ class TensorParallel:
     """The input gathered again, whole, beside the GEMM of its gradient (tp_comm_bulk_dgrad)."""
     bulk_wgrad: bool = True
     """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
+    reduces_sums: bool = False
+    """Linears that share an input add up its gradients before these are reduced, once (DTensor); else each reduces its own."""
     copies_sequences: bool = False
     """Gathers and reductions over the sequences of a micro-batch that has several copy the whole array, which they join
     along its first dimension (ops.strategies.sequence_copies)."""
@@ -209,6 +211,10 @@ class Layers:
     """A gated activation keeps only its two inputs."""
     joined_gate: bool = True
     """Gate and up are one matrix."""
+    joined_qkv: bool = True
+    """Queries, keys and values are one matrix."""
+    fused_sums: bool = False
+    """Input gradients of several matrices are added up by the kernel that follows instead of one after another (compiled)."""
     keeps_joined_qkv: bool = False
     """Attention keeps values as a view of the joined product of queries, keys and values, all of which so stays
     beside the rotated queries and keys."""

@@ -5,7 +5,7 @@ from spec.presets.variants.variant import Variant
 HF_TRAINER = Variant(
     name="hf-trainer",
     of="fsdp",
-    source="transformers 4.4x: models/llama/modeling_llama.py (gate_proj and up_proj apart, act_fn(gate) * up, logits.float() "
+    source="transformers 4.4x: models/llama/modeling_llama.py (q_proj, k_proj, v_proj, gate_proj and up_proj apart, act_fn(gate) * up, logits.float() "
     "before the loss), modeling_utils.py gradient_checkpointing_enable (use_reentrant=True: the forward is repeated to its end); "
     "torch/distributed/fsdp/_runtime_utils.py (FSDP1); training_args.py, optim adamw_torch, and torch/optim/adamw.py, "
     "_multi_tensor_adamw: _foreach_sqrt(device_exp_avg_sqs); modeling_utils.py, floating_point_ops: 6 FLOPs a parameter and token, no attention",
@@ -17,6 +17,7 @@ HF_TRAINER = Variant(
         "data_parallel.gathered_layers": 1,
         "loss.upcasts": True,
         "layers.joined_gate": False,
+        "layers.joined_qkv": False,
         "layers.fused_activation": False,
         "recomputation.stops_early": False,
         "recomputation.selective": "",

@@ -6,9 +6,12 @@ FSDP_COMPILED = Variant(
     name="fsdp-compiled",
     of="fsdp",
     source='torchtitan train.py: model and loss compiled; before 2025 the loss was not (v0.0.2: "compiling loss function causes '
-    'CUDA errors"), say loss.fused = false',
+    'CUDA errors"), say loss.fused = false; models/llama/model.py (wq, wk, wv, w1, w3 apart)',
     choices={
         "loss.fused": True,
+        "layers.joined_gate": False,
+        "layers.joined_qkv": False,
+        "layers.fused_sums": True,
         "host.code": "compiled",
     },
 )

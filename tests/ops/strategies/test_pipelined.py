@@ -94,8 +94,9 @@ def test_each_further_piece_is_issued() -> None:
 
 
 def test_a_ring_exchange_adds_up_what_came() -> None:
-    """tp pieces are read and one is written (reduce_bf16); PyTorch does so for input gradients too."""
-    asked = PRESETS["fsdp"].changed({"tensor_parallel.overlap": True})
+    """tp pieces are read and one is written (reduce_bf16); for input gradients too where their reductions are fused."""
+    fused = {"tensor_parallel.overlap": True, "tensor_parallel.overlap_rs_dgrad": True}
+    asked = PRESETS["fsdp"].changed(fused)
     layer = written(small_model(), job(world_size=TP, preset=asked), "fsp", Layout.of(TP, tp=TP)).blocks[0]
     sums = [op for op in (*layer.forward, *layer.backward) if op.role is Role.REDUCE]
     assert [op.phase for op in sums] == [Phase.FORWARD] * 2 + [Phase.INPUT_GRAD] * 2

@@ -29,8 +29,8 @@ def copied(micro_batch: int, strategy: str = "fsp", preset: str = "fsdp", **chan
     [
         # a layer gathers twice and reduces twice, forward and backward, and gathers both inputs again
         ("fsp", "fsdp", {}, 4 + 4 + 2),
-        # what products send themselves lies in order; inputs gathered again are gathered whole
-        ("fsp", "fsdp", {"tensor_parallel.overlap": True}, 2),
+        # what products send themselves lies in order; whole are inputs gathered again and sums of input gradients
+        ("fsp", "fsdp", {"tensor_parallel.overlap": True}, 2 + 2),
         ("mtp", "fsdp", {}, 0),
         ("fsp", "megatron", {}, 0),
     ],

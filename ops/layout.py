@@ -1,5 +1,6 @@
 """The degrees of N plans as columns: everything the operations of one rank depend on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -41,6 +42,16 @@ class Layout:
         """The rows asked for, in that order."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "world_size"}
         return Layout(world_size=self.world_size, **columns)
+
+    @staticmethod
+    def joined(parts: Sequence["Layout"]) -> "Layout":
+        """The rows of all parts, of one world, one part after another."""
+        columns = {
+            f.name: np.concatenate([getattr(one, f.name) for one in parts])
+            for f in fields(Layout)
+            if f.name != "world_size"
+        }
+        return Layout(world_size=parts[0].world_size, **columns)
 
     @property
     def edp(self) -> IntArray:

@@ -123,7 +123,7 @@ RECIPES: dict[str, Recipe] = {
 def recipe_of(context: LayerContext) -> Recipe | None:
     """The job's recipe; None where products run in the activations' format."""
     precision = context.job.precision
-    if dtype_bytes(precision.linear) >= dtype_bytes(precision.activation):
+    if not precision.narrows:
         return None
     named = RECIPES[_scaling(precision)]
     if precision.transposed_copies or precision.scale_recipe in ALONG_K:

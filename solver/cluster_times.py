@@ -6,7 +6,7 @@ that it is modelled; of the same GPU on another network only the collectives are
 measured on another GPU (profdb.transfer), and models what cannot be restated.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profdb.cases import Family
@@ -19,6 +19,7 @@ from profdb.sample import MachineFacts, ProfileDatabase, Samples
 from profdb.store.columns import SampleTable
 from solver.request import Asked, Request
 from solver.restated import restated
+from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
@@ -35,6 +36,14 @@ class ClusterTimes:
     source: str
     kept: KeptBook | None = None
     on_demand: OnDemand | None = None
+    pricers: dict[str, Pricer] = field(default_factory=dict, compare=False, repr=False)
+
+    def pricer(self, cluster: ClusterSpec) -> Pricer:
+        """The one pricer of the cluster by these times."""
+        name = repr(cluster)
+        if name not in self.pricers:
+            self.pricers[name] = Pricer.on(cluster, self.book)
+        return self.pricers[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ the pipeline is replayed for every plan.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -14,6 +13,8 @@ from ops.data_parallel.sliced_collectives import num_matrices, num_tensors, slic
 from ops.op import Ops, Piece
 from ops.strategies.sharding import layer_context
 from solver.hop_times import hop_seconds
+from solver.layers.distinct_layers import DistinctLayers, distinct_layers
+from solver.layers.stage_passes import TimedLayers
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
 from solver.optimizer_step import StepTimes, operations, step_times
@@ -23,17 +24,14 @@ from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, Piped, spans_of
 from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
 from solver.times.checked_step import checked_step
-from solver.times.first_layer import as_first
-from solver.times.layer_times import DistinctLayers, LayerTimes, distinct_layers, layer_times
+from solver.times.layer_times import LayerTimes
 from solver.times.op_times import Pricer
-from solver.times.stage_passes import TimedLayers
 from solver.times.step_parts import PARTS, SumByPart, added
 from spec.arrays import BoolArray, FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.origin import Origin
-from spec.program.remembered import Remembered
 
 STEP_PARTS: tuple[str, ...] = (*PARTS, "pp_comm", "bubble")
 
@@ -150,13 +148,15 @@ def stage_seconds(
 ) -> StageSeconds:
     """Time every stage row of the table; ``pieces`` are its ``timed_pieces`` where they are known."""
     plans, stages = table.plans, table.stages
-    times = timed_pieces(job, table, pricer) if pieces is None else pieces
+    times = timed_pieces(table, pricer) if pieces is None else pieces
     of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
     chunk_passes = of_stages.chunk_passes(pricer.contention)
     row_layout, on_rank = plans.layout.take(stages.plan), table.bytes.on_rank
     ops = step_operations(model, job, table)
-    step = step_times(pricer, job, row_layout, ops, on_rank, of_stages.stage_passes())
-    checks = checked_step(pricer, job, row_layout, ops, on_rank.total, _counted(table, num_matrices))
+    # Nobody asks twice about the operations of a step.
+    step = step_times(replace(pricer, known=None), job, row_layout, ops, on_rank, of_stages.stage_passes())
+    matrices = _counted(table, num_matrices) if job.checked_collectives else np.zeros_like(on_rank.total)
+    checks = checked_step(pricer, job, row_layout, ops, on_rank.total, matrices)
     return StageSeconds(
         pieces=times,
         per_micro=of_stages.per_micro(chunk_passes),
@@ -178,10 +178,10 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Sized, rows: IntArray
     on_rank = table.bytes.on_rank.take(rows)
     context = layer_context(plans.sharding, model, job, plans.layout.take(stages.plan[rows]))
     mirrored = plans.schedule.route.ways > 1
-    return (
-        *operations(context, plans.sharding, on_rank, tied, mirrored=mirrored),
-        *sliced_return(context, on_rank.total, _counted(table, num_tensors)[rows]),
-    )
+    whole = operations(context, plans.sharding, on_rank, tied, mirrored=mirrored)
+    if not job.preset.data_parallel.lists_of_slices:
+        return whole
+    return (*whole, *sliced_return(context, on_rank.total, _counted(table, num_tensors)[rows]))
 
 
 def _counted(table: Sized, count_of: Callable[[Piece], int]) -> IntArray:
@@ -192,25 +192,11 @@ def _counted(table: Sized, count_of: Callable[[Piece], int]) -> IntArray:
     return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
 
 
-def placed_pieces(job: JobSpec, layers: DistinctLayers) -> tuple[Piece, ...]:
-    """Every block kind, then each as a stage's first layer, then embedding and head: what
-    solver.times.stage_passes.piece_weights counts. Runs of equal blocks share a piece."""
-    ops = layers.ops
-    ends = (ops.embedding, ops.head)
-    if job.preset.data_parallel.gathers_every_forward:
-        ends = (as_first(ops.embedding), as_first(ops.head))
-    firsts = {id(piece): as_first(piece) for piece in ops.blocks}
-    return (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), *ends)
-
-
-def timed_pieces(job: JobSpec, table: Sized, pricer: Pricer) -> list[LayerTimes]:
-    """The times of placed_pieces."""
-    layout, split = table.layers.layout, table.plans.schedule.splits_backward
-    known = pricer.known or Remembered()
-    return [
-        known.once((piece, layout, split), partial(layer_times, pricer, job, piece, layout, split=split))
-        for piece in placed_pieces(job, table.layers)
-    ]
+def timed_pieces(table: Sized, pricer: Pricer) -> list[LayerTimes]:
+    """The times of WrittenLayers.placed, of all layers that plans of the table have."""
+    layers = table.layers
+    split = table.plans.schedule.splits_backward
+    return layers.written.times(pricer, layers.again, split=split, rows=layers.row)
 
 
 def price(

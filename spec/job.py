@@ -56,6 +56,16 @@ class Precision:
     """Frozen weights as they are held (QLoRA, GPTQ), brought to ``parameter`` for every product; "" as that."""
 
     @property
+    def narrows(self) -> bool:
+        """Whether linear layers' products run in a narrower format than the activations'."""
+        return dtype_bytes(self.linear) < dtype_bytes(self.activation)
+
+    @property
+    def casts_once_a_step(self) -> bool:
+        """Whether weights are cast once a step, of which each micro-batch has its share."""
+        return self.narrows and not self.casts_every_forward
+
+    @property
     def master_bytes(self) -> float:
         """Bytes of an element of the optimizer's own copy, 0 where there is none."""
         return dtype_bytes(self.master) if self.master else 0.0

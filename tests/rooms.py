@@ -38,6 +38,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "plans",
         "pipeline",
         "times",
+        "layers",
         "memory",
         "optimizer_step",
         "hop_times",

@@ -8,6 +8,7 @@ import numpy as np
 
 from benchmarks.search_speeds.questions import Timed
 from ops.recompute.layers import Recompute
+from solver.layers.distinct_layers import DistinctLayers, distinct_layers
 from solver.memory.device_memory import usable_bytes
 from solver.opening import open_question
 from solver.plans.plan_table import PlanTable
@@ -15,7 +16,6 @@ from solver.plans.space import enumerate_block, full_space
 from solver.price import Sized, price, sized, timed_pieces
 from solver.question import Question
 from solver.request import Request
-from solver.times.layer_times import DistinctLayers, distinct_layers
 from spec.arrays import IntArray, ints
 
 ASKED: dict[bool, Timed] = {
@@ -60,7 +60,7 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
         for first in range(0, share, ROWS_AT_ONCE):
             rows = ints(spread[first : first + ROWS_AT_ONCE])
             part = _laid_out(question, table.take(rows), layers.of_plans(rows))
-            pieces = pieces or timed_pieces(question.job, part, question.pricer)
+            pieces = pieces or timed_pieces(part, question.pricer)
             cost = price(question.model, question.job, part, question.pricer, pieces)
             needed_bytes.append(float(part.needed_bytes.max()))
             steps_s.append(float(cost.step_s.min()))

@@ -9,13 +9,13 @@ import numpy as np
 
 from ops.op import Piece
 from solver.decision.op_words import group_words, moved_bytes, number_at, shape_words
+from solver.layers.stage_passes import piece_weights
 from solver.memory.memory_cost import TERMS
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, StageSeconds, placed_pieces, price, sized, stage_seconds, step_operations
+from solver.price import Sized, StageSeconds, price, sized, stage_seconds, step_operations
 from solver.question import Question
 from solver.times.layer_times import timed_passes
 from solver.times.op_times import TimedOp
-from solver.times.stage_passes import piece_weights
 from spec.arrays import FloatArray, ints
 from spec.origin import ORIGIN_NAMES
 
@@ -91,7 +91,7 @@ def explained(question: Question, plan: Plan) -> Explained:
 
 def _named_pieces(question: Question, table: Sized, stages: slice) -> list[tuple[str, Piece, int]]:
     """The distinct pieces that these stage rows run, each with its name and how often; equal ones together."""
-    pieces = placed_pieces(question.job, table.layers)
+    pieces = table.layers.written.placed(table.layers.again)
     counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
     runs = len(question.model.blocks)
     # Where only some layers are recomputed, every kind is there twice (ops.block): with and without.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ops.context import LayerContext
-from solver.times.layer_times import LayerBytes
+from solver.layers.layer_bytes import LayerBytes
 from spec.arrays import FloatArray, IntArray
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.strategies.sharding import Sharding
-from solver.times.layer_times import LayerBytes
+from solver.layers.layer_bytes import LayerBytes
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.model import BlockSpec

@@ -16,6 +16,7 @@ from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import Owner
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
+from solver.layers.layer_bytes import LayerBytes
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
 from solver.memory.dispatcher_buffers import dispatcher_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
@@ -40,7 +41,6 @@ from solver.memory.step_buffers import (
 from solver.memory.turning_activations import turning_bytes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
-from solver.times.layer_times import LayerBytes
 from spec.arrays import FloatArray, IntArray, bools
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from solver.layers.layer_bytes import LayerBytes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
-from solver.times.layer_times import LayerBytes
 from spec.arrays import FloatArray, IntArray
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from solver.contest import Entrants, play
+from solver.layers.distinct_layers import distinct_layers
 from solver.plans.constraints import constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
@@ -12,19 +13,23 @@ from solver.plans.rules import RULES, Rule
 from solver.price import Sized, sized, stage_seconds
 from solver.question import Question
 from solver.question_cost import cost_under
-from solver.times.layer_times import LayerTimes, distinct_layers
+from solver.times.layer_times import LayerTimes
 from spec.arrays import BoolArray, IntArray, bools
 from spec.settings.constraints import Constraints
 
 
 def laid_out(question: Question, plans: PlanTable, like: Sized | None = None) -> Sized:
     """The plans with their layers, stages and memory; what they share with ``like`` them is taken from there."""
-    return sized(question.model, question.job, plans, question.cluster, like=like)
+    layers = question.layers.of(question.model, question.job, plans) if question.layers else None
+    return sized(question.model, question.job, plans, question.cluster, like=like, layers=layers)
 
 
 def chosen(question: Question, table: Sized, rows: IntArray) -> Sized:
-    """These plans of the table, with no layouts but theirs: what is priced next is priced for each layout."""
+    """These plans of the table; where its layers are many and shared with no question, with no layouts but theirs: what is
+    priced next is priced for each layout."""
     taken = table.take(rows)
+    if table.layers.written.remembers:
+        return taken
     return replace(taken, layers=distinct_layers(question.model, question.job, taken.plans))
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.recompute.layers import CORE_ATTENTION, Recompute
+from solver.layers.distinct_layers import DistinctLayers
+from solver.layers.layer_bytes import LayerBytes
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory
 from solver.plans.plan_table import PlanTable
 from solver.price import Sized
 from solver.question import Question
-from solver.times.layer_times import DistinctLayers, LayerBytes, bytes_of_each
 from spec.arrays import BoolArray, IntArray, bools, ints
 
 Set = tuple[str, ...]
@@ -55,7 +56,7 @@ def under_sets(question: Question, plain: Sized, sets: Sequence[Set]) -> UnderSe
     every = ints(np.tile(np.arange(count), len(sets)))
     tables = Tables(
         plans=plain.plans.take(every),
-        kinds=[LayerBytes.stacked(kind) for kind in zip(*bytes_of_each(layers), strict=True)],
+        kinds=[LayerBytes.stacked(kind) for kind in zip(*(one.bytes for one in layers), strict=True)],
         row=ints(plain.layers.row[every] + np.repeat(np.arange(len(sets)), count) * layouts),
         stages=plain.stages.take(every),
         cluster=question.cluster,

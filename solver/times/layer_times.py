@@ -1,62 +1,22 @@
 """Times and bytes of one layer, embedding or head: per distinct layer layout, not per plan."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.block import BareOps, ModelOps, bare_ops
-from ops.data_parallel.step import RankParameters
-from ops.layout import Layout, unique_rows
-from ops.op import BatchedGemm, Comm, HostTransfer, Lane, MemoryBound, Op, Ops, Owner, Phase, Piece
-from ops.recompute.layers import Recompute
+from ops.layout import Layout
+from ops.op import Comm, Lane, MemoryBound, Op, Ops, Phase, Piece
 from ops.roles import Module, Role
 from profdb.lookup.overlap_losses import Losses
-from solver.plans.plan_table import PlanTable
 from solver.times.across_passes import TimedPass, across_passes
 from solver.times.contention import averaged
 from solver.times.host_floor import host_shares
 from solver.times.op_times import COMPUTE_BOUND, Pricer, TimedOp
 from solver.times.overlap import exposed
 from solver.times.step_parts import Share, SumByPart, added, sum_by_part
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import FloatArray
 from spec.job import JobSpec
-from spec.model import ModelSpec
-from spec.program.remembered import Remembered
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerBytes:
-    """What one layer keeps until its backward, the most it holds for a moment, copies of weights it keeps from
-    step to step (``copied`` elements of weights have one), what of it waits on the host (``host_bytes``), the elements of
-    logits that it makes, and those that it trains and holds frozen."""
-
-    saved_bytes: FloatArray
-    transient_bytes: FloatArray
-    cached_bytes: FloatArray
-    copied: FloatArray
-    host_bytes: FloatArray
-    logits: FloatArray
-    parameters: RankParameters
-    frozen: RankParameters
-
-    @staticmethod
-    def stacked(parts: Sequence["LayerBytes"]) -> "LayerBytes":
-        """The rows of all parts, one part after another."""
-
-        def held(chosen: list[RankParameters]) -> RankParameters:
-            of = {owner: np.concatenate([one.of(owner) for one in chosen]) for owner in Owner}
-            return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
-
-        return LayerBytes(
-            parameters=held([one.parameters for one in parts]),
-            frozen=held([one.frozen for one in parts]),
-            **{name: np.concatenate([getattr(one, name) for one in parts]) for name in BYTES},
-        )
-
-
-BYTES = tuple(one.name for one in fields(LayerBytes) if one.type is FloatArray)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,118 +34,36 @@ class LayerTimes:
     backward_exchange: SumByPart
     exchange_losses: Losses | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistinctLayers:
-    """The layers of a plan table, written down once per distinct layer layout.
-
-    ``row[i]`` is the layer row of plan i; ``layout`` has one row per distinct layout; ``bare`` are the operations
-    before any of them runs again, ``again`` the recompute mode and the modules that do.
-    """
-
-    layout: Layout
-    row: IntArray
-    bare: BareOps
-    again: tuple[Recompute, tuple[str, ...]]
-    ops: ModelOps
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """Every block kind, then the embedding, then the head."""
-        return (*self.ops.blocks, self.ops.embedding, self.ops.head)
-
-    @property
-    def bytes(self) -> list[LayerBytes]:
-        """Of every piece; runs of equal blocks share one."""
-        return bytes_of_each([self])[0]
-
-    def of_plans(self, rows: IntArray) -> "DistinctLayers":
-        """Of these plans alone, though layouts may be left that none of them has."""
-        return replace(self, row=self.row[rows])
-
-    def running_again(self, recompute: Recompute, modules: tuple[str, ...] = ()) -> "DistinctLayers":
-        """Under another recompute mode, or with other ``modules`` run again."""
-        again = (recompute, modules)
-        return (
-            self if again == self.again else replace(self, again=again, ops=self.bare.running_again(*again))
+    @staticmethod
+    def unknown(rows: int) -> "LayerTimes":
+        """Of layers that nobody asked about: not a number throughout."""
+        nan = np.full(rows, np.nan)
+        nothing = SumByPart(parts={"host": nan}, length=rows)
+        return LayerTimes(
+            forward=nothing,
+            backward=nothing,
+            weight_s=nan,
+            products_s=nan,
+            forward_exchange=nothing,
+            backward_exchange=nothing,
         )
 
+    @staticmethod
+    def stacked(parts: Sequence["LayerTimes"]) -> "LayerTimes":
+        """The rows of all parts, one part after another."""
 
-def distinct_layers(
-    model: ModelSpec, job: JobSpec, plans: PlanTable, like: DistinctLayers | None = None
-) -> DistinctLayers:
-    """The layers of the plans; those of ``like`` where these have all the plans' layouts under the same strategy.
+        def tallies(name: str) -> SumByPart:
+            return SumByPart.stacked([getattr(one, name) for one in parts])
 
-    Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
-    change what a layer runs and where; a tied head owns weights only where pp > 1."""
-    layout, again = plans.layout, (plans.recompute, plans.recompute_modules)
-    keys = _layer_keys(layout)
-    if (
-        like is not None
-        and like.bare.sharding is plans.sharding
-        and like.layout.world_size == layout.world_size
-    ):
-        held = len(like.layout)
-        both = zip(_layer_keys(like.layout), keys, strict=True)
-        first, inverse = unique_rows(tuple(np.concatenate(one) for one in both))
-        row = first[inverse[held:]]
-        if (row < held).all():
-            return replace(like, row=row).running_again(*again)
-    first, inverse = unique_rows(keys)
-    distinct = layout.take(first)
-    bare = bare_ops(model, job, distinct, plans.strategy)
-    return DistinctLayers(
-        layout=distinct, row=inverse, bare=bare, again=again, ops=bare.running_again(*again)
-    )
-
-
-def _layer_keys(layout: Layout) -> tuple[IntArray, ...]:
-    """What layers of equal layouts have in common."""
-    several = (layout.pp > 1).astype(np.int64)
-    deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
-    groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
-    sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
-    return (*sizes, several, deep, groups, layout.offloaded_layers)
-
-
-def bytes_of_each(layers: Sequence[DistinctLayers]) -> list[list[LayerBytes]]:
-    """The bytes of the layers of each of several, which have the same layouts; pieces that they share are counted once."""
-    known = Remembered()
-    return [
-        [known.once((piece,), partial(layer_bytes, piece, len(one.layout))) for piece in one.pieces]
-        for one in layers
-    ]
-
-
-def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
-    """Sums over the operations of a piece; transients are held together while the piece runs."""
-    forward = piece.forward
-
-    def total(values: list[FloatArray | IntArray]) -> FloatArray:
-        result = np.zeros(rows)
-        for value in values:
-            result = result + value
-        return result
-
-    def held(count: Callable[[Op], IntArray]) -> RankParameters:
-        of = {
-            owner: total([count(op) for op in forward if op.owner is owner]).astype(np.int64)
-            for owner in Owner
-        }
-        return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
-
-    return LayerBytes(
-        saved_bytes=total([op.saved_bytes for op in forward]),
-        transient_bytes=total([op.transient_bytes for op in forward]),
-        cached_bytes=total([op.cached_bytes for op in forward]),
-        copied=total([(op.parameters + op.frozen) * (op.cached_bytes > 0) for op in forward]),
-        host_bytes=total([op.size_bytes for op in forward if isinstance(op, HostTransfer)]),
-        logits=total(
-            [op.m * op.n for op in forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
-        ),
-        parameters=held(lambda op: op.parameters),
-        frozen=held(lambda op: op.frozen),
-    )
+        return LayerTimes(
+            forward=tallies("forward"),
+            backward=tallies("backward"),
+            weight_s=np.concatenate([one.weight_s for one in parts]),
+            products_s=np.concatenate([one.products_s for one in parts]),
+            forward_exchange=tallies("forward_exchange"),
+            backward_exchange=tallies("backward_exchange"),
+            exchange_losses=None,
+        )
 
 
 def layer_times(

@@ -1,7 +1,8 @@
 """Adding up priced operations: seconds by part, by origin, and standard errors by curve family."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from ops.op import Axis
 from profdb.lookup.priced import NOTHING_CARRIED
 from spec.arrays import FloatArray, IntArray
 from spec.origin import Origin
+
+Name = TypeVar("Name")
 
 CARRIED = "carried"
 """The family of constants carried from another GPU or shape: whatever rests on them errs together."""
@@ -84,6 +87,25 @@ class SumByPart:
             origins={key: value[rows] for key, value in self.origins.items()},
             std_s={key: value[rows] for key, value in self.std_s.items()},
             length=len(rows),
+        )
+
+    @staticmethod
+    def stacked(parts: Sequence["SumByPart"]) -> "SumByPart":
+        """The rows of all parts, one part after another; what one of them has nothing of is 0 there."""
+
+        def columns(of: Sequence[dict[Name, FloatArray]]) -> dict[Name, FloatArray]:
+            names = dict.fromkeys(name for one in of for name in one)
+            nothing = [np.zeros(one.length) for one in parts]
+            return {
+                name: np.concatenate([one.get(name, zero) for one, zero in zip(of, nothing, strict=True)])
+                for name in names
+            }
+
+        return SumByPart(
+            parts=columns([one.parts for one in parts]),
+            origins=columns([one.origins for one in parts]),
+            std_s=columns([one.std_s for one in parts]),
+            length=sum(one.length for one in parts),
         )
 
     @property

@@ -8,13 +8,13 @@ import pytest
 from ops.groups import KnownGroups
 from ops.recompute.layers import CORE_ATTENTION, Recompute
 from solver.contest import Entrants
+from solver.layers.distinct_layers import distinct_layers
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import enumerate_block, full_space
 from solver.price import price, sized, timed_pieces
 from solver.question import Question
 from solver.refinements.under_sets import under_sets
 from solver.search import contested
-from solver.times.layer_times import distinct_layers
 from spec.presets.registry import PRESETS
 from spec.settings.constraints import constraints_of
 from tests.solver.questions import question
@@ -132,7 +132,7 @@ def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     rows = np.arange(len(plans))[::-3]
     whole = sized(asked.model, asked.job, plans, asked.cluster)
-    pieces = timed_pieces(asked.job, whole, asked.pricer)
+    pieces = timed_pieces(whole, asked.pricer)
     part = sized(asked.model, asked.job, plans.take(rows), asked.cluster, layers=whole.layers.of_plans(rows))
     assert len(part.layers.layout) == len(whole.layers.layout)
     assert np.array_equal(part.needed_bytes, whole.needed_bytes[rows])

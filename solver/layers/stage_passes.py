@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profdb.lookup.overlap_losses import Losses
+from solver.layers.distinct_layers import DistinctLayers
 from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.stages import ChunkTable, StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.contention import Contention
 from solver.times.first_layer import first_layers
-from solver.times.layer_times import DistinctLayers, LayerTimes
+from solver.times.layer_times import LayerTimes
 from solver.times.paired_passes import Exchanges, hidden_per_micro_s, pair_s
 from solver.times.step_parts import SumByPart, added
 from spec.arrays import FloatArray, IntArray

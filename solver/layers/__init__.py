@@ -1,0 +1,1 @@
+"""The layers of a table of plans: written down, sized and timed once for each distinct layout."""

@@ -1,0 +1,75 @@
+"""Bytes of one layer, embedding or head: per distinct layer layout, not per plan."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ops.data_parallel.step import RankParameters
+from ops.op import BatchedGemm, HostTransfer, Op, Owner, Piece
+from ops.roles import Role
+from spec.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBytes:
+    """What one layer keeps until its backward, the most it holds for a moment, copies of weights it keeps from
+    step to step (``copied`` elements of weights have one), what of it waits on the host (``host_bytes``), the elements of
+    logits that it makes, and those that it trains and holds frozen."""
+
+    saved_bytes: FloatArray
+    transient_bytes: FloatArray
+    cached_bytes: FloatArray
+    copied: FloatArray
+    host_bytes: FloatArray
+    logits: FloatArray
+    parameters: RankParameters
+    frozen: RankParameters
+
+    @staticmethod
+    def stacked(parts: Sequence["LayerBytes"]) -> "LayerBytes":
+        """The rows of all parts, one part after another."""
+
+        def held(chosen: list[RankParameters]) -> RankParameters:
+            of = {owner: np.concatenate([one.of(owner) for one in chosen]) for owner in Owner}
+            return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
+
+        return LayerBytes(
+            parameters=held([one.parameters for one in parts]),
+            frozen=held([one.frozen for one in parts]),
+            **{name: np.concatenate([getattr(one, name) for one in parts]) for name in BYTES},
+        )
+
+
+BYTES = tuple(one.name for one in fields(LayerBytes) if one.type is FloatArray)
+
+
+def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
+    """Sums over the operations of a piece; transients are held together while the piece runs."""
+    forward = piece.forward
+
+    def total(values: list[FloatArray | IntArray]) -> FloatArray:
+        result = np.zeros(rows)
+        for value in values:
+            result = result + value
+        return result
+
+    def held(count: Callable[[Op], IntArray]) -> RankParameters:
+        of = {
+            owner: total([count(op) for op in forward if op.owner is owner]).astype(np.int64)
+            for owner in Owner
+        }
+        return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
+
+    return LayerBytes(
+        saved_bytes=total([op.saved_bytes for op in forward]),
+        transient_bytes=total([op.transient_bytes for op in forward]),
+        cached_bytes=total([op.cached_bytes for op in forward]),
+        copied=total([(op.parameters + op.frozen) * (op.cached_bytes > 0) for op in forward]),
+        host_bytes=total([op.size_bytes for op in forward if isinstance(op, HostTransfer)]),
+        logits=total(
+            [op.m * op.n for op in forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
+        ),
+        parameters=held(lambda op: op.parameters),
+        frozen=held(lambda op: op.frozen),
+    )

@@ -33,9 +33,22 @@ BRIDGE_MODULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kimi", "", ("mla_up_proj",)),
 )
 
-# Megatron-Bridge, scripts/performance/configs/*/*_workload_base_configs.py from release 25.11 (v0.2) on:
-# moe_flex_dispatcher_backend "hybridep" or "deepep" where a row's own recipe was not found.
-DEDUPLICATED_IN_BRIDGE = ("deepseek", "kimi", "qwen3-30b")
+# Megatron-Bridge, scripts/performance/configs/*/*_workload_base_configs.py from release 25.11 (v0.2) to v0.5:
+# moe_flex_dispatcher_backend where a row's own recipe was not found, by starts of the model's and the GPU's name and by release
+# ("" for all); the first that fits wins, and where none does no recipe sets one.
+BRIDGE_DISPATCHERS: tuple[tuple[str, str, str, str], ...] = (
+    ("deepseek", "H100", "25.11", "deepep"),
+    ("deepseek", "B200", "25.11", "all_to_all"),
+    ("deepseek", "", "", "hybridep"),
+    ("kimi", "GB", "", "hybridep"),
+    ("qwen3-235b", "GB", "", "hybridep"),
+    ("qwen3-235b", "", "26.02.01", "deepep"),
+    ("qwen3-30b", "H100", "25.11", "all_to_all"),
+    ("qwen3-30b", "H100", "26.02", "deepep"),
+    ("qwen3-30b", "B200", "25.11", "all_to_all"),
+    ("qwen3-30b", "B200", "26.02", "all_to_all"),
+    ("qwen3-30b", "", "", "hybridep"),
+)
 
 # NeMo AutoModel, examples/benchmark/configs/*_te_deepep.yaml, activation_checkpointing: by the start of
 # the model's name.
@@ -104,10 +117,15 @@ def dispatcher(row: Row, stated: str) -> str:
     framework, name = row.text("framework"), row.text("model_name").lower()
     if "AutoModel" in framework:
         return "deepep" if "deepep" in row.notes.lower() else "all_to_all"
-    recent = "Megatron-Bridge" in framework and not framework.endswith("25.09")
-    if not (recent and name.startswith(DEDUPLICATED_IN_BRIDGE)):
+    if "Megatron-Bridge" not in framework or framework.endswith("25.09"):
         return "all_to_all"
-    return "deepep" if row.text("gpu").startswith("H") else "hybridep"
+    gpu, release = row.text("gpu"), framework.split()[-1]
+    fitting = (
+        kind
+        for start, card, only, kind in BRIDGE_DISPATCHERS
+        if name.startswith(start) and gpu.startswith(card) and only in ("", release)
+    )
+    return next(fitting, "all_to_all")
 
 
 def fuses_router(row: Row) -> bool:

@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from spec.program.ending import exit_status  # noqa: E402
 from spec.program.outputs import check_outputs  # noqa: E402
+from spec.program.parser import OneLineParser  # noqa: E402
 from spec.replaced_file import replaced_path  # noqa: E402
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 SHOWN = ("imports", "profile", "rules", "memory", "layer times", "step end", "pipeline", "ranking", "other")
 SWEEP, RAW, CALCULON = "sweep", "raw", "calculon"
 RAW_PLANS = (10_000, 100_000, 1_000_000)
+MOST_PLANS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,13 @@ def raw_line(one: dict[str, Any]) -> str:
     )
 
 
+def several(word: str) -> int:
+    """For argparse: one plan at least."""
+    if not (word.isascii() and word.isdecimal()) or not 1 <= int(word) <= MOST_PLANS:
+        raise argparse.ArgumentTypeError(f"{word!r} is no whole number from 1 to {MOST_PLANS:,}")
+    return int(word)
+
+
 def main(arguments: list[str]) -> int:
     """Run one command line; the exit status."""
     return exit_status(lambda: run(arguments))
@@ -125,10 +134,10 @@ def run(arguments: list[str]) -> int:
     from benchmarks.search_speeds.calculon import files_of
     from benchmarks.search_speeds.questions import QUESTIONS
 
-    parser = argparse.ArgumentParser(description="CPU seconds of searches by phase")
+    parser = OneLineParser(prog="search_speed.py", description="CPU seconds of searches by phase")
     parser.add_argument("--question", nargs="*", choices=[*QUESTIONS, SWEEP], default=list(QUESTIONS))
     parser.add_argument("--sweep", action="store_true", help="also the hundred questions in one process")
-    parser.add_argument("--raw", nargs="*", type=int, metavar="PLANS", help="tables of so many plans")
+    parser.add_argument("--raw", nargs="*", type=several, metavar="PLANS", help="tables of so many plans")
     parser.add_argument("--calculon", type=Path, metavar="DIR", help="also a checkout of Calculon")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--inside", nargs="+", help=argparse.SUPPRESS)

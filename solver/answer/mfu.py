@@ -7,7 +7,7 @@ causal mask leaves of the matrix counts instead: kernels pass over the rest, and
 100 %. Products in a narrower format than the job computes in count against the peak of theirs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ops.block import model_ops
@@ -27,13 +27,21 @@ MOST_WHOLE = 1.0 / 3.0
 def model_flops_per_sequence(model: ModelSpec, job: JobSpec) -> float:
     """FLOPs of one training sequence, forward and backward, with the whole attention matrix, counted on the unsplit
     model; a frozen weight has no gradient of its own."""
-    return sum(flops_of(op) * count for op, count in products(model, job))
+    return _flops(products(model, job))
 
 
 def counts_whole_attention(model: ModelSpec, job: JobSpec) -> bool:
     """Whether the whole attention matrix counts, or what causal masks leave of it."""
-    attention = sum(flops_of(op) * count for op, count in products(model, job) if halved(op))
-    return attention <= MOST_WHOLE * model_flops_per_sequence(model, job)
+    return _mostly_products(list(products(model, job)))
+
+
+def _mostly_products(counted: Sequence[tuple["Product", int]]) -> bool:
+    attention = _flops((op, count) for op, count in counted if halved(op))
+    return attention <= MOST_WHOLE * _flops(counted)
+
+
+def _flops(counted: Iterable[tuple["Product", int]]) -> float:
+    return sum(flops_of(op) * count for op, count in counted)
 
 
 def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -> float:
@@ -47,13 +55,14 @@ def least_s_per_sequence(model: ModelSpec, job: JobSpec, cluster: ClusterSpec) -
             value=None,
             allowed=f"a figure for {dtype}; the sheet has {', '.join(peaks)}",
         )
-    whole = counts_whole_attention(model, job)
+    counted = list(products(model, job))
+    whole = _mostly_products(counted)
     return sum(
         flops_of(op)
         * count
         * (1.0 if whole or not halved(op) else 0.5)
         / max(peaks[dtype], peaks.get(op.dtype, 0.0))
-        for op, count in products(model, job)
+        for op, count in counted
     )
 
 

@@ -57,6 +57,19 @@ def test_a_folder_that_is_no_calculon_is_refused(capsys: pytest.CaptureFixture[s
     assert said.err == "error: --calculon: folder = 'no/such': a checkout of calculon-ai/calculon\n"
 
 
+@pytest.mark.parametrize(
+    "words", [("--raw", "-5"), ("--raw", "0"), ("--raw", "x"), ("--question", "x"), ("--x",)]
+)
+def test_a_wrong_flag_is_refused_in_one_line(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search_speed.main([*words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert words[-1] in said.err
+
+
 def test_a_question_is_measured_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every function that makes a phase is there and counted, and what is counted is the search's own."""
     for places in WRAPPED.values():

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from spec.program.ending import exit_status  # noqa: E402
 from spec.program.outputs import check_outputs  # noqa: E402
-from spec.program.parser import OneLineParser  # noqa: E402
+from spec.program.parser import OneLineParser, whole  # noqa: E402
 from spec.replaced_file import replaced_path  # noqa: E402
 
 if TYPE_CHECKING:
@@ -117,13 +117,6 @@ def raw_line(one: dict[str, Any]) -> str:
     )
 
 
-def several(word: str) -> int:
-    """For argparse: one plan at least."""
-    if not (word.isascii() and word.isdecimal()) or not 1 <= int(word) <= MOST_PLANS:
-        raise argparse.ArgumentTypeError(f"{word!r} is no whole number from 1 to {MOST_PLANS:,}")
-    return int(word)
-
-
 def main(arguments: list[str]) -> int:
     """Run one command line; the exit status."""
     return exit_status(lambda: run(arguments))
@@ -137,7 +130,9 @@ def run(arguments: list[str]) -> int:
     parser = OneLineParser(prog="search_speed.py", description="CPU seconds of searches by phase")
     parser.add_argument("--question", nargs="*", choices=[*QUESTIONS, SWEEP], default=list(QUESTIONS))
     parser.add_argument("--sweep", action="store_true", help="also the hundred questions in one process")
-    parser.add_argument("--raw", nargs="*", type=several, metavar="PLANS", help="tables of so many plans")
+    parser.add_argument(
+        "--raw", nargs="*", type=whole(1, MOST_PLANS), metavar="PLANS", help="tables of so many plans"
+    )
     parser.add_argument("--calculon", type=Path, metavar="DIR", help="also a checkout of Calculon")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--inside", nargs="+", help=argparse.SUPPRESS)

@@ -66,31 +66,33 @@ def distinct_layers(
 ) -> DistinctLayers:
     """The layers of the plans; those of ``like`` where these have all the plans' layouts under the same strategy."""
     if like is not None and like.written.sharding is plans.sharding:
-        row = rows_among(like.layout, plans.layout)
+        row = rows_among(job, like.layout, plans.layout)
         if row is not None and (row >= 0).all():
             return replace(like, row=row).running_again(plans.recompute, plans.recompute_modules)
-    first, row = unique_rows(layer_keys(plans.layout))
+    first, row = unique_rows(layer_keys(job, plans.layout))
     written = WrittenLayers(model, job, plans.layout.take(first), plans.strategy)
     return DistinctLayers(written=written, row=row, again=(plans.recompute, plans.recompute_modules))
 
 
-def rows_among(held: Layout, asked: Layout) -> IntArray | None:
+def rows_among(job: JobSpec, held: Layout, asked: Layout) -> IntArray | None:
     """Which row of ``held``, all distinct, has the layers of each row asked for, -1 where none has; None for another world."""
     if held.world_size != asked.world_size:
         return None
-    both = zip(layer_keys(held), layer_keys(asked), strict=True)
+    both = zip(layer_keys(job, held), layer_keys(job, asked), strict=True)
     first, inverse = unique_rows(tuple(np.concatenate(one) for one in both))
     row = first[inverse[len(held) :]]
     return np.where(row < len(held), row, -1).astype(np.int64)
 
 
-def layer_keys(layout: Layout) -> tuple[IntArray, ...]:
+def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     """What layers of equal layouts have in common.
 
     Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
-    change what a layer runs and where; a tied head owns weights only where pp > 1."""
+    change what a layer runs and where; a tied head owns weights only where pp > 1. Of weights that are cast once a step a
+    micro-batch has a share that depends on dp (ops.quantize)."""
     several = (layout.pp > 1).astype(np.int64)
     deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
     groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
-    return (*sizes, several, deep, groups, layout.offloaded_layers)
+    copies = layout.dp if job.precision.casts_once_a_step else layout.constant(0)
+    return (*sizes, several, deep, groups, layout.offloaded_layers, copies)

@@ -35,16 +35,16 @@ class KnownLayers:
             return None
         kind = (model, replace(job, global_batch_tokens=job.seq_len), plans.strategy, plans.layout.world_size)
         held = self._kinds.get(kind)
-        row = None if held is None else rows_among(held.layout, plans.layout)
+        row = None if held is None else rows_among(job, held.layout, plans.layout)
         if held is None or row is None or (row < 0).any():
-            fresh = _distinct(plans.layout if row is None else plans.layout.take(_lacking(row)))
+            fresh = _distinct(job, plans.layout if row is None else plans.layout.take(_lacking(row)))
             if held is None or row is None or len(held) + len(fresh) > MOST_ROWS:
-                held, fresh = None, _distinct(plans.layout)
+                held, fresh = None, _distinct(job, plans.layout)
             if len(fresh) > MOST_ROWS:
                 return None
             written = WrittenLayers(model, job, fresh, plans.strategy, remembers=True)
             held = written if held is None else WrittenLayers.joined([*(held.parts or (held,)), written])
-            row = rows_among(held.layout, plans.layout)
+            row = rows_among(job, held.layout, plans.layout)
         assert row is not None
         self._kinds[kind] = held
         self._kinds.move_to_end(kind)
@@ -57,6 +57,6 @@ def _lacking(row: IntArray) -> IntArray:
     return ints(np.flatnonzero(row < 0))
 
 
-def _distinct(layout: Layout) -> Layout:
+def _distinct(job: JobSpec, layout: Layout) -> Layout:
     """The first of all rows with the same layers."""
-    return layout.take(unique_rows(layer_keys(layout))[0])
+    return layout.take(unique_rows(layer_keys(job, layout))[0])

@@ -9,7 +9,7 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.layers.distinct_layers import distinct_layers
 from solver.layers.known_layers import MOST_KINDS, MOST_ROWS, KnownLayers
-from solver.plans.plan_table import PlanTable
+from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
 from solver.price import price, sized
 from solver.question import Question
@@ -135,6 +135,26 @@ def test_layers_that_cast_once_a_step_are_not_shared() -> None:
     plans = plans_of(asked)
     assert known.of(asked.model, asked.job, plans) is not None
     assert known.of(asked.model, narrow(asked.job), plans) is None
+
+
+def test_each_depth_has_its_own_share_of_casts_made_once_a_step() -> None:
+    """Two stages leave half of the copies of the model, and twice the micro-batches to share a step's casts."""
+    asked = question(preset=PRESETS["megatron"], world_size=8, sequences=16)
+    job = narrow(asked.job)
+    plans = PlanTable.of(
+        *(
+            Plan(strategy="mtp", preset="megatron", pp=pp, dp=8 // pp, micro_batch=1, num_micro=2 * pp)
+            for pp in (1, 2, 4)
+        )
+    )
+    together = price(asked.model, job, sized(asked.model, job, plans, asked.cluster), asked.pricer)
+    for row in range(len(plans)):
+        one = plans.take(np.array([row]))
+        alone = price(asked.model, job, sized(asked.model, job, one, asked.cluster), asked.pricer)
+        np.testing.assert_allclose(together.step_s[row], alone.step_s[0], rtol=1e-12)
+    layers = distinct_layers(asked.model, job, plans)
+    (cast,) = (op for op in layers.pieces[0].forward if op.name == "attention.qkv.cast_weight")
+    np.testing.assert_allclose(cast.rows[layers.row] / cast.rows[layers.row[0]], [1, 1 / 2, 1 / 4])
 
 
 def test_what_is_held_stays_small() -> None:

@@ -19,7 +19,7 @@ class Linear(Identity):
     ``saved_bytes`` is what stays of its input for the weight gradient, in the activations' format, and 0
     where another linear keeps it; ``dtype`` what it multiplies in, "" for the job's; ``after_norm`` a norm
     hands it its input. Ranks cast ``parts`` of its input and of its output gradient before these are gathered. An input
-    ``kept_whole`` by another operation too may be kept once.
+    ``kept_whole`` by another operation too may be kept once, then as ``kept_share`` of its bytes.
     """
 
     tokens: IntArray
@@ -30,6 +30,7 @@ class Linear(Identity):
     dtype: str = ""
     after_norm: bool = False
     kept_whole: bool = False
+    kept_share: float = 1.0
     input_parts: IntArray | int = 1
     gradient_parts: IntArray | int = 1
 
@@ -53,8 +54,9 @@ def linear(context: LayerContext, layer: Linear) -> Piece:
     )
     before, behind = casts(context, recipe, operands)
     precision = context.job.precision
-    narrow = recipe.keeps_narrow and not (layer.kept_whole and shares_kept_inputs(context))
-    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if narrow else 1.0
+    share = dtype_bytes(precision.linear) / dtype_bytes(precision.activation) if recipe.keeps_narrow else 1.0
+    if layer.kept_whole and shares_kept_inputs(context):
+        share = layer.kept_share
     piece = _with_weight_copies(context, products(context, layer, layer.saved_bytes * share))
     return Piece(forward=(*before, *piece.forward), backward=(*behind, *piece.backward))
 

@@ -10,6 +10,9 @@ from ops.strategies.narrow_gather import cast_parts
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 
+KEPT_SHARE = {"": 1.0, "e5m6": 12 / 16}
+"""Of the bytes of 16-bit activations: a sign, five bits of exponent and six of mantissa."""
+
 
 def projected_heads(context: LayerContext, sharding: Sharding, heads: int) -> IntArray:
     """Heads whose projections one rank computes; fewer heads than ranks are replicated."""
@@ -73,7 +76,7 @@ def out_of_mixer(
     kept_whole: bool = False,
 ) -> Piece:
     """The linear back to hidden states, cut over tp by its ``inputs`` on one rank, which the mixer may keep as well
-    (``kept_whole``)."""
+    (``kept_whole``), then in the preset's format of it."""
     layout = context.layout
     rows = ceil_div(context.tokens, sharding.gemm_shards(layout))
     layer = Linear(
@@ -85,6 +88,7 @@ def out_of_mixer(
         saved_bytes=context.activations(rows, inputs),
         bias=bias,
         kept_whole=kept_whole,
+        kept_share=KEPT_SHARE[context.job.preset.layers.kept_attention],
         gradient_parts=cast_parts(context, sharding, key),
     )
     return sequence(

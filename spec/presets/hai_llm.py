@@ -18,5 +18,7 @@ HAI_LLM = replace(
         "pipeline.uneven_chunks": "",
         # sec. 3.2.3 (RMSNorm, MLA's up-projection) and 3.3.3 (SwiGLU)
         "recomputation.modules": ("norm", "moe_act", "mla_up_proj"),
+        # sec. 3.3.3: inputs of the linear after attention, which attention's backward reads too
+        "layers.kept_attention": "e5m6",
     }
 )

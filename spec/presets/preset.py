@@ -229,6 +229,8 @@ class Layers:
     shares_kept_inputs: bool = False
     """Narrow products keep no copy of an input that attention or the router keep whole, unless scales come from earlier steps
     (Transformer Engine's save_original_input)."""
+    kept_attention: Literal["", "e5m6"] = ""
+    """Format of what attention and the narrow product after it keep once; "" as activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,10 +41,13 @@ def kept(piece: Piece, name: str) -> float:
         (OWN, "current", 1, 2, 2, 1),
         ({}, "delayed", 1, 2, 2, 1),
         ({}, "row", 2, 0, 0, 2),
+        # DeepSeek-V3 (arXiv 2412.19437 sec. 3.3.3): twelve bits of what attention hands on
+        ({"layers.kept_attention": "e5m6"}, "current", 1.5, 0, 0, 2),
+        ({"layers.kept_attention": "e5m6"}, "", 2, 0, 0, 2),
     ],
 )
 def test_what_attention_and_the_router_keep_is_kept_once_where_formats_agree(
-    preset: dict[str, object], scaling: str, out: int, core: int, router: int, shared: int
+    preset: dict[str, object], scaling: str, out: float, core: int, router: int, shared: int
 ) -> None:
     """Bytes an element: the kernel's output and the product's input, the router's and the shared experts'. torchao's row-wise
     products keep their inputs whole."""

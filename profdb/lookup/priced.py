@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray
 
 NOTHING_CARRIED: FloatArray = np.zeros(1)
 
@@ -19,3 +19,12 @@ class Priced:
     relative_std: FloatArray
     origin: IntArray
     carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
+
+    def where(self, chosen: BoolArray, other: "Priced") -> "Priced":
+        """These where ``chosen``, ``other`` elsewhere; both of its length."""
+        return Priced(
+            seconds=np.where(chosen, self.seconds, other.seconds),
+            relative_std=np.where(chosen, self.relative_std, other.relative_std),
+            origin=np.where(chosen, self.origin, other.origin),
+            carried_std=np.where(chosen, self.carried_std, other.carried_std),
+        )

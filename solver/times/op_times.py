@@ -254,14 +254,18 @@ class Pricer:
         return host_update_s(self.host, op.elements, ranks)
 
     def _attention(self, op: Attention) -> Priced:
-        """A named flash generation by its own curve where it was measured, else at its published rates; on a GPU
-        without them the best kernel's time restated by the published ratio of the two."""
+        """A named flash generation by its own curve where it was measured, row by row, else restated."""
         if op.kernel not in OVER_FLASH2:
             return self.book.attention_s(attention_query(op))
         with contextlib.suppress(MissingCurveError):
             own = self.book.attention_s(attention_query(op))
-            if (own.origin <= int(Origin.TRANSFERRED)).all():
-                return own
+            known = own.origin <= int(Origin.TRANSFERRED)
+            return own if known.all() else own.where(known, self._restated(op))
+        return self._restated(op)
+
+    def _restated(self, op: Attention) -> Priced:
+        """A named flash generation at its published rates; on a GPU without them the best kernel's time restated by the
+        published ratio of the two."""
         if self.gpu and published(op.kernel, self.gpu.architecture):
             return generation_price(self.gpu, attention_query(op))
         ratio = slowdown(op.kernel, op.direction, self.gpu.architecture if self.gpu else None)

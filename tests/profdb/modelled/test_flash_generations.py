@@ -20,6 +20,7 @@ from spec.cluster.architecture_reader import read_architecture
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import MissingCurveError
+from spec.origin import Origin
 from tests.solver.flat_book import FlatBook
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -136,6 +137,31 @@ def test_unpublished_pairs_are_restated_by_the_book() -> None:
     book = float(BestAlone().attention_s(best).seconds[0])
     assert seconds["b200"] == pytest.approx(1.75 * book)
     assert seconds["h100-sxm"] == pytest.approx(2.0 * 4096**2 * 8192 / 319e12, rel=0.003)
+
+
+class ShortCallsMeasured(FlatBook):
+    """Measured up to 4,096 tokens, modelled beyond."""
+
+    def attention_s(self, query: AttentionQuery) -> Priced:
+        told = super().attention_s(query)
+        known = query.columns()["q_len"] <= 4096
+        return replace(told, origin=np.where(known, told.origin, int(Origin.MODELLED)))
+
+
+@pytest.mark.parametrize("name", ["b200", "h100-sxm"])
+def test_a_call_takes_its_own_curve_whatever_others_stand_beside_it(name: str) -> None:
+    """As long and from where as it is alone: short calls by their curve, long ones restated."""
+    long = replace(flash2_call(), q_len=ints(8192), kv_len=ints(8192))
+    lengths, heads = ints([4096, 8192]), ints([64, 64])
+    both = replace(
+        flash2_call(), batch=ints([1, 1]), q_len=lengths, kv_len=lengths, heads=heads, kv_heads=heads
+    )
+    pricer = Pricer.on(cluster(name), ShortCallsMeasured())
+    together = pricer.time(both, Layout.of(1, tp=[1, 1]))
+    alone = [pricer.time(one, Layout.of(1)) for one in (flash2_call(), long)]
+    assert together.seconds == pytest.approx([one.seconds[0] for one in alone])
+    short = float(ShortCallsMeasured().attention_s(attention_query(flash2_call())).seconds[0])
+    assert together.seconds[0] * cluster(name).gpu.training_rate_ratio == pytest.approx(short)
 
 
 def test_longer_calls_than_published_keep_the_last_rate() -> None:

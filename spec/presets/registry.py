@@ -19,8 +19,7 @@ from spec.presets.variants.megatron_2021 import MEGATRON_2021
 from spec.presets.variants.megatron_bridge import MEGATRON_BRIDGE
 from spec.presets.variants.megatron_fsdp import MEGATRON_FSDP
 from spec.presets.variants.nanotron import NANOTRON
-from spec.presets.variants.nemo import NEMO
-from spec.presets.variants.nemo2 import NEMO2
+from spec.presets.variants.nemo import NEMO, NEMO2
 from spec.presets.variants.torchtitan import FSDP_COMPILED, TORCHTITAN
 from spec.presets.variants.variant import Variant
 from spec.presets.variants.xtuner import XTUNER

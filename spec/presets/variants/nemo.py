@@ -1,4 +1,4 @@
-"""NeMo 24."""
+"""NeMo 24; NeMo 2, and NVIDIA's submissions to MLPerf Training with it."""
 
 from spec.presets.variants.variant import Variant
 
@@ -9,6 +9,25 @@ NEMO = Variant(
     "communication inside the GEMMs); NeMo v2.2.0, nemo/utils/flops_formulas.py: 12 seq_len / hidden",
     choices={
         "log.attention": "whole",
+        "tensor_parallel.overlap": True,
+        "pipeline.uneven_chunks": "ends",
+        "host.checks_numbers": False,
+        # before Megatron-Core had it
+        "layers.shares_kept_inputs": False,
+    },
+)
+NEMO2 = Variant(
+    name="nemo2",
+    of="megatron",
+    source="NVIDIA/NeMo v2.3.0, nemo/collections/llm/recipes/llama3_8b.py and llama3_70b.py, *_performance_optimizations "
+    "(grad_reduce_in_fp32 False, tp_comm_overlap), nemo/utils/flops_formulas.py (12 seq_len / hidden), gpt/model/base.py (cross_entropy_loss_fusion, gradient_accumulation_fusion); "
+    "mlcommons/training_results_v4.1, NVIDIA/benchmarks/gpt3/implementations/eos_n32_ngc24.09_nemo "
+    "(conf/optim/distributed_fused_adam.yaml: grad_sync_dtype bf16; conf/custom.yaml: cross_entropy_loss_fusion; TP_COMM_OVERLAP)",
+    choices={
+        "log.attention": "whole",
+        "data_parallel.fp32_gradients": False,
+        "data_parallel.accumulation": "accumulate_16bit",
+        "loss.fused": True,
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,

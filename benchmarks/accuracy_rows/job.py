@@ -43,6 +43,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("zero-bubble", "megatron-2021", {}),
     ("Megatron-Bridge", "megatron-bridge", {}),
     ("MLPerf", "nemo2", {}),
+    ("MaxText", "maxtext", {}),
     ("NeMo (DGX Cloud", "nemo2", {}),
     ("NeMo SFT", "nemo2", {}),
     ("NeMo LoRA", "nemo2", {}),
@@ -182,6 +183,9 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
         said["precision.casts_every_forward"] = True
     if "llm-foundry" in framework or framework.startswith(("NeMo", "MLPerf v4")) or word == "fp8-ds":
         said["precision.scaling"] = "delayed"
+    if "MaxText" in framework:
+        # layers/quantizations.py, Fp8Quantization: flax' Fp8DirectDotGeneralOp, scales of earlier steps; JAX keeps no casts
+        said |= {"precision.scaling": "delayed", "precision.casts_every_forward": True}
     if framework.startswith("Megatron-Bridge"):
         # training/mixed_precision.py: fp8_param_gather in every fp8 recipe but subchannel
         said |= {"precision.narrow_parameters": True, "precision.parameter_gather": "fp8"}

@@ -15,6 +15,7 @@ from spec.presets.variants.deepspeed_2021 import DEEPSPEED_2021
 from spec.presets.variants.deepspeed_bf16 import DEEPSPEED_BF16
 from spec.presets.variants.hf_trainer import HF_TRAINER
 from spec.presets.variants.internlm import INTERNLM
+from spec.presets.variants.maxtext import MAXTEXT
 from spec.presets.variants.megatron_2021 import MEGATRON_2021
 from spec.presets.variants.megatron_bridge import MEGATRON_BRIDGE
 from spec.presets.variants.megatron_fsdp import MEGATRON_FSDP
@@ -35,6 +36,7 @@ VARIANTS: tuple[Variant, ...] = (
     NEMO2,
     FSDP_COMPILED,
     TORCHTITAN,
+    MAXTEXT,
     COMPOSER,
     HF_TRAINER,
     NANOTRON,

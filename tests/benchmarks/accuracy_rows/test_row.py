@@ -173,6 +173,13 @@ def test_gpus_are_found_by_the_start_of_their_name(gpu: str, sheet: str) -> None
     assert cluster_of(row(gpu=gpu), ROOT).name == sheet
 
 
+def test_a_row_of_maxtext_is_compiled_code_that_casts_weights_anew() -> None:
+    """MaxText e591f30: layers/quantizations.py, Fp8DirectDotGeneralOp; jax keeps no casts from one product to the next."""
+    job = job_of_row(row(framework="MaxText (DGX Cloud recipe v25.04.02)", precision="fp8", zero_stage="3"))
+    assert (job.preset.name, job.preset.host.code) == ("maxtext", "compiled")
+    assert (job.precision.scaling, job.precision.casts_every_forward) == ("delayed", True)
+
+
 def test_an_unknown_framework_is_priced_and_named() -> None:
     (one,) = predict(row(framework="Pencil"))
     assert one.step_s is not None

@@ -28,6 +28,23 @@ class Kernel(Identity):
     stands_for: tuple[KernelCalls, ...] = ()
 
 
+def memory_pass(
+    what: Identity, phase: Phase, kernel: str, rows: IntArray, dtype: str, width: IntArray | None = None
+) -> MemoryBound:
+    """One kernel of ops.kernels over rows x ``width`` (1) that keeps nothing and has no twin."""
+    return MemoryBound(
+        module=what.module,
+        role=what.role,
+        serves=what.serves,
+        name=what.name,
+        phase=phase,
+        kernel=kernel,
+        rows=rows,
+        width=np.ones_like(rows) if width is None else width,
+        dtype=dtype,
+    )
+
+
 def kernel(context: LayerContext, spec: Kernel) -> Piece:
     """The forward kernel and its backward twin."""
     width = np.broadcast_to(np.asarray(spec.width, dtype=np.int64), spec.rows.shape)

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ops.adapters.pair import adapter_pair, memory_pass
+from ops.adapters.pair import adapter_pair
 from ops.context import LayerContext
+from ops.memory_bound import memory_pass
 from ops.op import BatchedGemm, GroupedGemm, Lane, Op, Phase, Piece
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray
@@ -132,4 +133,4 @@ def _widened(context: LayerContext, product: Op, phase: Phase, elements: IntArra
     rows = np.ceil(elements * (1.0 + share) / 2.0).astype(np.int64)
     wide = context.job.precision.parameter
     what = product.key.served_by(Role.CAST, f"{product.name}.widen")
-    return [memory_pass(what, phase, "copy", rows, np.ones_like(rows), wide)]
+    return [memory_pass(what, phase, "copy", rows, wide)]

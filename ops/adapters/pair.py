@@ -6,31 +6,15 @@ import numpy as np
 
 from ops.adapters.passes import adapter_passes, product_dtype
 from ops.context import LayerContext
-from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Phase, Piece
-from ops.roles import Identity, Role
+from ops.memory_bound import memory_pass
+from ops.op import Axis, BatchedGemm, Comm, Op, Phase, Piece
+from ops.roles import Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
 # Cut over their inputs under tensor parallelism: A's result is summed over tp.
 CUT_INPUTS = frozenset({Role.OUT, Role.DOWN})
-
-
-def memory_pass(
-    what: Identity, phase: Phase, kernel: str, rows: IntArray, width: IntArray, dtype: str
-) -> MemoryBound:
-    """A kernel of ops.kernels over rows x width that keeps nothing."""
-    return MemoryBound(
-        module=what.module,
-        role=what.role,
-        serves=what.serves,
-        name=what.name,
-        phase=phase,
-        kernel=kernel,
-        rows=rows,
-        width=width,
-        dtype=dtype,
-    )
 
 
 def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
@@ -76,7 +60,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
         a_copy = 2.0 * dtype_bytes(job.precision.activation)
         return [
             memory_pass(
-                what, phase, "copy", tokens, _scaled(tokens, width, one / a_copy), job.precision.activation
+                what, phase, "copy", tokens, job.precision.activation, _scaled(tokens, width, one / a_copy)
             )
             for one in element_bytes
         ]

@@ -18,6 +18,7 @@ import numpy as np
 from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.sliced_collectives import sliced
 from ops.groups import ranks_and_stride
+from ops.memory_bound import memory_pass
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece
 from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
@@ -118,17 +119,7 @@ def _pass(
     context: LayerContext, what: Identity, kernel: str, phase: Phase, elements: FloatArray
 ) -> MemoryBound:
     rows = np.ceil(elements).astype(np.int64)
-    return MemoryBound(
-        module=what.module,
-        role=what.role,
-        serves=what.serves,
-        name=what.name,
-        phase=phase,
-        kernel=kernel,
-        rows=rows,
-        width=np.ones_like(rows),
-        dtype=context.job.precision.parameter_gather,
-    )
+    return memory_pass(what, phase, kernel, rows, context.job.precision.parameter_gather)
 
 
 def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:

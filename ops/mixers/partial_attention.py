@@ -12,11 +12,12 @@ Softmax statistics, one number a row and head, are left out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.context import LayerContext
+from ops.memory_bound import memory_pass
 from ops.op import MemoryBound, Phase, Piece
 from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray, IntArray
@@ -137,19 +138,7 @@ def _kernels(
     for index, one in enumerate(moved):
         rows = np.where(several, np.ceil(one.moved_bytes / (2.0 * a)), 0.0).astype(np.int64)
         what = CORE.served_by(Role.COPY, f"attention.{one.name}")
-        found.append(
-            MemoryBound(
-                module=what.module,
-                role=what.role,
-                serves=what.serves,
-                name=what.name,
-                phase=phase,
-                repeat=one.times,
-                kernel="copy",
-                rows=rows,
-                width=np.ones_like(rows),
-                dtype=context.job.precision.activation,
-                transient_bytes=np.where(several & (index == 0), held_bytes, 0.0),
-            )
-        )
+        copied = memory_pass(what, phase, "copy", rows, context.job.precision.activation)
+        held = np.where(several & (index == 0), held_bytes, 0.0)
+        found.append(replace(copied, repeat=one.times, transient_bytes=held))
     return tuple(found)

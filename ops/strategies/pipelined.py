@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.memory_bound import memory_pass
 from ops.op import Comm, Lane, MemoryBound, Ops, Phase, Pieces
 from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray
@@ -98,14 +99,5 @@ def _summed(context: LayerContext, scatter: Comm, product: OpKey) -> MemoryBound
     elements = scatter.size_bytes / context.activation_bytes
     rows: IntArray = np.where(tp > 1, np.ceil(elements * (1.0 + 1.0 / tp) / 2.0), 0.0).astype(np.int64)
     what = product.served_by(Role.REDUCE)
-    return MemoryBound(
-        module=what.module,
-        role=what.role,
-        serves=what.serves,
-        name=what.name,
-        phase=Phase.FORWARD if scatter.phase is Phase.FORWARD else Phase.INPUT_GRAD,
-        kernel="copy",
-        rows=rows,
-        width=np.ones_like(rows),
-        dtype=context.job.precision.activation,
-    )
+    phase = Phase.FORWARD if scatter.phase is Phase.FORWARD else Phase.INPUT_GRAD
+    return memory_pass(what, phase, "copy", rows, context.job.precision.activation)

@@ -1,0 +1,204 @@
+"""Bring the tables of docs/accuracy.md up to what the benchmarks printed.
+
+    python benchmarks/accuracy.py ... --curves DIR --calibrate 5 --scorer SCORE.py --out PRED.csv > curves.txt
+    python benchmarks/accuracy.py ... --scorer SCORE.py --out SHIPPED.csv > shipped.txt
+    python benchmarks/interval_widths.py ... --predictions PRED.csv > widths.txt
+    python benchmarks/accuracy_page.py --curves curves.txt --shipped shipped.txt --widths widths.txt --page docs/accuracy.md
+
+A table of the page is known by how its head begins; its rows are written anew from what was printed, in that order. Cells that
+no run prints (what is aimed at, what others publish) stay with their row. The text around the tables is left alone.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from spec.errors import ConfigError, UserError  # noqa: E402
+from spec.replaced_file import replaced_path  # noqa: E402
+
+Rows = dict[str, list[str]]
+FEWEST_SCORED = 12  # rows of a dataset whose intervals are shown
+LEFT_OUT = "ALL (row-weighted)"
+NUMBER = re.compile(r"[-+]?[\d.]+%?|n/a")
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A table as a benchmark prints it: how its head begins, and how many cells follow a row's name."""
+
+    head: str
+    cells: int
+
+    def read(self, lines: Sequence[str]) -> Rows:
+        """Its rows by name; a macro mean has a cell less, for the rows it does not count. Empty where it was not printed."""
+        found: Rows = {}
+        starts = [place for place, line in enumerate(lines) if re.match(self.head, line)]
+        for line in lines[starts[0] + 1 :] if starts else ():
+            words = line.split()
+            cells = self.cells - (line.startswith("macro mean"))
+            if len(words) <= cells or not all(NUMBER.fullmatch(word) for word in words[-cells:]):
+                break
+            found[" ".join(words[:-cells])] = words[-cells:]
+        return found
+
+
+TIME = Printed(r"dataset +n +cover +MAPE% +medAPE%", 8)
+RANK = Printed(r"dataset +groups +plans", 10)
+MEMORY = Printed(r"dataset +n +cover +MAPE% +med%", 6)
+INTERVAL = Printed(r"80 % interval +rows", 5)
+DATASETS = Printed(r"calibrated on \d+ rows of a dataset", 5)
+CLUSTERS = Printed(r"calibrated on \d+ rows of a cluster", 5)
+WIDTHS = Printed(r"inside, above, half-width %", 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The printed lines of a run with curves, of one without, and of interval_widths."""
+
+    curves: Sequence[str]
+    shipped: Sequence[str]
+    widths: Sequence[str]
+
+
+def rounded(cell: str, digits: int, sign: str = "") -> str:
+    """A printed number with ``digits``; what is none, as it is."""
+    try:
+        return f"{float(cell.rstrip('%')):{sign}.{digits}f}"
+    except ValueError:
+        return cell
+
+
+def steps(runs: Runs, old: Rows) -> list[list[str]]:
+    """Errors of steps with curves and without; the last two cells are the page's own."""
+    found = []
+    for name, own, shipped in _beside(TIME.read(runs.curves), TIME.read(runs.shipped)):
+        if name == LEFT_OUT:
+            continue
+        both = [text for one in (own, shipped) for text in (rounded(one[2], 1), rounded(one[6], 1, "+"))]
+        found.append([name, own[0], *both, *(old.get(name, ["", ""])[-2:])])
+    means = [_macro(lines) for lines in (runs.curves, runs.shipped)]
+    return [*found, ["**macro mean, 9 rows and more**", "", means[0], "", means[1], "", "", ""]]
+
+
+def _beside(curves: Rows, shipped: Rows) -> list[tuple[str, list[str], list[str]]]:
+    """Rows of both runs by name. Raises ConfigError where one run has another's not."""
+    if set(curves) != set(shipped):
+        apart = ", ".join(sorted(set(curves) ^ set(shipped)))
+        raise ConfigError(where="printed", key="datasets", value=apart, allowed="the same in both runs")
+    return [(name, own, shipped[name]) for name, own in curves.items()]
+
+
+def _macro(lines: Sequence[str]) -> str:
+    said = [
+        match[1] for line in lines if (match := re.match(r"macro mean of dataset MAPEs: ([\d.]+)%", line))
+    ]
+    return f"**{rounded(said[0], 1)}**" if said else ""
+
+
+def ranking(runs: Runs, old: Rows) -> list[list[str]]:
+    """Rank correlation and regret with curves and without."""
+    return [
+        [name, *own[:2], *(text for one in (own, shipped) for text in (one[2], rounded(one[5], 1)))]
+        for name, own, shipped in _beside(RANK.read(runs.curves), RANK.read(runs.shipped))
+    ]
+
+
+def memory(runs: Runs, old: Rows) -> list[list[str]]:
+    """Errors of peak memory."""
+    return [
+        [name, own[0], rounded(own[2], 1), rounded(own[5], 1, "+")]
+        for name, own in MEMORY.read(runs.curves).items()
+    ]
+
+
+def intervals(runs: Runs, old: Rows) -> list[list[str]]:
+    """Rows inside and above the interval."""
+    return [
+        [name, rows, rounded(inside, 0), rounded(above, 0), half]
+        for name, (rows, _, inside, above, half) in INTERVAL.read(runs.curves).items()
+        if int(rows) >= FEWEST_SCORED
+    ]
+
+
+def widths(runs: Runs, old: Rows) -> list[list[str]]:
+    """Inside, above and half-width, as told and as the other datasets choose."""
+    return [
+        [name, " / ".join(own[1:4]), " / ".join(own[7:10])] for name, own in WIDTHS.read(runs.widths).items()
+    ]
+
+
+def calibrated(printed: Printed) -> Callable[[Runs, Rows], list[list[str]]]:
+    """Errors before and after a fit to a few rows, and the intervals of the rest."""
+
+    def lines(runs: Runs, old: Rows) -> list[list[str]]:
+        found = []
+        for name, own in printed.read(runs.curves).items():
+            *rows, before, after, inside, half = own
+            told = [rounded(before, 1), rounded(after, 1), rounded(inside, 0), rounded(half, 1)]
+            found.append([name if rows else f"**{name}**", *(rows or [""]), *told])
+        return found
+
+    return lines
+
+
+TABLES: dict[str, Callable[[Runs, Rows], list[list[str]]]] = {
+    "| dataset | rows | MAPE % with curves |": steps,
+    "| dataset | groups | plans |": ranking,
+    "| dataset | rows | MAPE % | bias % |": memory,
+    "| dataset | rows | inside % | above % |": intervals,
+    "| dataset | as told | others choose |": widths,
+    "| five rows of a dataset |": calibrated(DATASETS),
+    "| five rows of a cluster |": calibrated(CLUSTERS),
+}
+
+
+def brought_up(page: str, runs: Runs) -> str:
+    """``page`` with the rows of its tables written anew. Raises ConfigError for a table that the page lacks or of which nothing
+    was printed."""
+    lines = page.splitlines()
+    for head, rows_of in TABLES.items():
+        starts = [place for place, line in enumerate(lines) if line.startswith(head)]
+        if len(starts) != 1:
+            raise ConfigError(where="page", key="table", value=head, allowed="once in the page")
+        first = starts[0] + 2
+        last = next((place for place in range(first, len(lines)) if lines[place][:1] != "|"), len(lines))
+        old = {cells[0]: cells for cells in (_cells(line) for line in lines[first:last])}
+        rows = rows_of(runs, old)
+        if not rows:
+            raise ConfigError(where="printed", key="table", value=head, allowed="rows that a run printed")
+        lines[first:last] = ["| " + " | ".join(cells) + " |" for cells in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page; 2 when a file cannot be read or lacks a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    for name in ("curves", "shipped", "widths", "page"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    asked = parser.parse_args(argv)
+    try:
+        curves, shipped, printed = (
+            path.read_text(encoding="utf-8").splitlines()
+            for path in (asked.curves, asked.shipped, asked.widths)
+        )
+        page = brought_up(asked.page.read_text(encoding="utf-8"), Runs(curves, shipped, printed))
+        with replaced_path(asked.page) as path:
+            path.write_text(page, encoding="utf-8")
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,117 @@
+"""The tables of docs/accuracy.md are what the benchmarks printed, and what no run prints stays."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy_page import TABLES, Runs, brought_up, main
+from spec.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+CURVES = """
+80 % interval             rows  below %  inside %  above %  half-width %
+small                        2      0.0     100.0      0.0          14.1
+large                       30      3.3      83.4     13.3           9.2
+all rows                    32      3.1      84.4     12.5           9.5
+
+calibrated on 5 rows of a dataset          scored  before %  after %  in 80 %  half %
+large                                          25      6.15     4.02     79.6     8.8
+macro mean                                             6.15     4.02     79.6     8.8
+
+calibrated on 5 rows of a cluster          scored  before %  after %  in 80 %  half %
+large GPU Framework of 2024 bf16               11      7.04     3.96     80.4     7.7
+macro mean                                             7.04     3.96     80.4     7.7
+
+dataset                 n  cover   MAPE%  medAPE%  p90APE%   bias%  gbias%  R2(log)
+large                  30   100%    6.19     4.23    12.72   -4.79   -5.09   0.8853
+small                   2   100%   12.06    10.72    15.02   +1.33   +2.06   0.9687
+ALL (row-weighted)     32   100%    6.55     5.35    20.66   -5.91   -7.58   0.9776
+macro mean of dataset MAPEs: 6.19% over 1 datasets with >= 9 rows, 9.13% over all 2
+
+plan ranking
+dataset              groups  plans  rho mean  rho med  pairs regret mean%   p90%   max% top1 hit spread med
+large                     3     30     0.863    0.912  0.886         6.17   14.7   24.8      40%       1.34
+ALL                       3     30     0.863    0.912  0.886         6.17   14.7   24.8      40%       1.34
+
+memory
+dataset                 n  cover   MAPE%   med%   max%   bias%
+large                  21   100%    3.94   1.90   32.1   -2.75
+"""
+SHIPPED = CURVES.replace("6.19     4.23", "8.26     4.23").replace("6.19%", "8.26%").replace("-5.09", "-7.11")
+WIDTHS = """inside, above, half-width % rows         as told                all choose             others choose
+large                          30       83      13     9.2       80      16     8.7       77      20     8.1
+small                          13      100       0     9.3       99       0     9.1       98       0     9.0
+
+   without    network    experts
+      told 0.100 0.200
+"""
+
+
+def empty_page() -> str:
+    tables = "\n\n".join(
+        f"{head} further |\n|---|---|\n| large | stale | 8 | SimuMax 5.6 |" for head in TABLES
+    )
+    return f"# Accuracy\n\n{tables}\n\nThe end.\n"
+
+
+def runs() -> Runs:
+    return Runs(CURVES.splitlines(), SHIPPED.splitlines(), WIDTHS.splitlines())
+
+
+def test_every_table_is_written_from_what_was_printed() -> None:
+    page = brought_up(empty_page(), runs())
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "further" not in line]
+    assert rows == [
+        "| large | 30 | 6.2 | -5.1 | 8.3 | -7.1 | 8 | SimuMax 5.6 |",
+        "| small | 2 | 12.1 | +2.1 | 12.1 | +2.1 |  |  |",
+        "| **macro mean, 9 rows and more** |  | **6.2** |  | **8.3** |  |  |  |",
+        "| large | 3 | 30 | 0.863 | 6.2 | 0.863 | 6.2 |",
+        "| ALL | 3 | 30 | 0.863 | 6.2 | 0.863 | 6.2 |",
+        "| large | 21 | 3.9 | -2.8 |",
+        "| large | 30 | 83 | 13 | 9.2 |",
+        "| all rows | 32 | 84 | 12 | 9.5 |",
+        "| large | 83 / 13 / 9.2 | 77 / 20 / 8.1 |",
+        "| small | 100 / 0 / 9.3 | 98 / 0 / 9.0 |",
+        "| large | 25 | 6.2 | 4.0 | 80 | 8.8 |",
+        "| **macro mean** |  | 6.2 | 4.0 | 80 | 8.8 |",
+        "| large GPU Framework of 2024 bf16 | 11 | 7.0 | 4.0 | 80 | 7.7 |",
+        "| **macro mean** |  | 7.0 | 4.0 | 80 | 7.7 |",
+    ]
+    assert page.endswith("\n\nThe end.\n")
+    assert brought_up(page, runs()) == page
+
+
+def test_the_page_of_the_project_has_every_table() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert "| large | 30 | 6.2 | -5.1 |" in brought_up(page, runs())
+
+
+def test_runs_of_different_datasets_are_refused() -> None:
+    other = Runs(CURVES.splitlines(), SHIPPED.replace("small", "smaller").splitlines(), WIDTHS.splitlines())
+    with pytest.raises(ConfigError, match="small, smaller"):
+        brought_up(empty_page(), other)
+
+
+@pytest.mark.parametrize("head", TABLES)
+def test_a_table_that_the_page_lacks_is_refused(head: str) -> None:
+    with pytest.raises(ConfigError, match="once in the page"):
+        brought_up(empty_page().replace(head, "| other |"), runs())
+
+
+def test_a_table_that_was_not_printed_is_refused() -> None:
+    uncalibrated = CURVES.replace("calibrated on 5 rows of a cluster", "nothing of a cluster")
+    with pytest.raises(ConfigError, match="five rows of a cluster"):
+        brought_up(empty_page(), Runs(uncalibrated.splitlines(), SHIPPED.splitlines(), WIDTHS.splitlines()))
+
+
+def test_a_page_is_left_as_it_was_where_nothing_was_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, printed = tmp_path / "page.md", tmp_path / "printed.txt"
+    page.write_text(empty_page(), encoding="utf-8")
+    printed.write_text("nothing\n", encoding="utf-8")
+    asked = [f"--{name}={printed}" for name in ("curves", "shipped", "widths")]
+    assert main([*asked, f"--page={page}"]) == 2
+    assert "error: " in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8") == empty_page()

@@ -32,6 +32,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("TRL", "hf-trainer", {}),
     ("XTuner", "xtuner", {}),
     ("nanotron", "nanotron", {}),
+    ("HAI-LLM", "hai-llm", {}),
     (
         "AutoModel",
         "fsdp-compiled",
@@ -98,6 +99,8 @@ def framework_of(row: Row) -> tuple[str, Settings]:
     word = row.text("framework")
     if word == "Megatron-DeepSpeed" and row.text("precision").lower() == "bf16":
         return "deepspeed-bf16", {}
+    if recipes.runs_xtuner_v1(row):
+        return "xtuner-v1", {}
     return next(((name, beside) for part, name, beside in FRAMEWORKS if part in word), UNKNOWN_FRAMEWORK)
 
 
@@ -203,11 +206,14 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     llm-foundry: the kernel written in Triton until its scripts of 2024 (scripts/train/benchmarking:
     submit_benchmarks.py of 2023, --attn_impl triton; flash-attn 2 became possible in October 2023), and in
     the sweep over 128 H100 and more (sweep.py) still for 13b and 30b. torchtitan and fms-fsdp call PyTorch's,
-    which is FlashAttention-2, XTuner flash-attn 2 itself, Hugging Face's modules under TRL one of the two.
+    which is FlashAttention-2, XTuner flash-attn 2 itself, Hugging Face's modules under TRL one of the two. XTuner V1 calls
+    FlashAttention-3 where it is there (ops/flash_attn/gpu.py), as its Dockerfile has it.
     """
     framework, model = row.text("framework"), row.text("model_name")
     if notes.kernel.startswith("flash_attention"):
         return "flash1" if notes.kernel.startswith("flash_attentionv1") else "flash2"
+    if recipes.runs_xtuner_v1(row):
+        return "flash"
     if "llm-foundry" in framework:
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
@@ -225,6 +231,8 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     if "TRL" in framework:
         # trl/trainer/sft_trainer.py: SFTTrainer is transformers' Trainer over Hugging Face's modules
         return frozenset({"norm", "rotary"})
+    if recipes.runs_xtuner_v1(row):
+        return frozenset()
     if "XTuner" in framework:
         # Hugging Face's modules; xtuner/model/modules/dispatch: a Triton norm with USE_TRITON_KERNEL alone
         return frozenset({"norm", "rotary"})

@@ -78,11 +78,18 @@ def zero_stage(row: Row) -> int:
     return 3 if "XTuner" in row.text("framework") else 0
 
 
+def runs_xtuner_v1(row: Row) -> bool:
+    """Whether a row is of XTuner's engine of 2025: one with experts, which the engine before it cannot shard."""
+    return "XTuner" in row.text("framework") and row.whole_or("num_experts", 0) > 0
+
+
 def recomputes(row: Row) -> tuple[Recompute, ...]:
     """Recompute modes of the framework's recipes for this model; () where none is known."""
     if "MLPerf" in row.text("framework"):
         # NVIDIA's conf/custom.yaml: activations_checkpoint_granularity null unless the environment says otherwise
         return (Recompute.NONE,)
+    if runs_xtuner_v1(row):
+        return (Recompute.FULL,)  # xtuner/v1/config/fsdp.py, recompute_ratio 1
     name = row.text("model_name").lower()
     for word, table in (("AutoModel", AUTOMODEL_RECOMPUTES), ("Megatron-Bridge", BRIDGE_RECOMPUTES)):
         if word in row.text("framework"):

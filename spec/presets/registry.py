@@ -23,7 +23,7 @@ from spec.presets.variants.nanotron import NANOTRON
 from spec.presets.variants.nemo import NEMO, NEMO2
 from spec.presets.variants.torchtitan import FSDP_COMPILED, TORCHTITAN
 from spec.presets.variants.variant import Variant
-from spec.presets.variants.xtuner import XTUNER
+from spec.presets.variants.xtuner import XTUNER, XTUNER_V1
 from spec.presets.zero_bubble import ZERO_BUBBLE
 
 WHOLE: dict[str, FrameworkPreset] = {
@@ -41,6 +41,7 @@ VARIANTS: tuple[Variant, ...] = (
     HF_TRAINER,
     NANOTRON,
     XTUNER,
+    XTUNER_V1,
     MEGATRON_2021,
     DEEPSPEED_2021,
     DEEPSPEED_BF16,

@@ -1,5 +1,6 @@
-"""XTuner: Hugging Face's models over DeepSpeed."""
+"""XTuner: Hugging Face's models over DeepSpeed, and since 2025 an engine of its own (V1) over FSDP2."""
 
+from spec.presets.variants.torchtitan import FSDP_COMPILED
 from spec.presets.variants.variant import Variant
 
 XTUNER = Variant(
@@ -18,5 +19,24 @@ XTUNER = Variant(
         "loss.plain": True,
         "recomputation.selective": "",
         "host.code": "torch",
+    },
+)
+# With ep, its dense parameters are sharded over the ranks of one expert shard and kept by every rank of ep
+# (model/moe/moe.py, _init_device_mesh); they are priced as sharded over all ranks.
+XTUNER_V1 = Variant(
+    name="xtuner-v1",
+    of="fsdp",
+    source="InternLM/xtuner b934f46 (August 2026), xtuner/v1: config/fsdp.py (param_dtype and reduce_dtype bfloat16, recompute_ratio 1), "
+    "model/moe/moe.py, fully_shard (fp32 shards; checkpoint_wrapper REENTRANT: the forward is repeated to its end) and MOE_EP_COMPILE_CFG "
+    "(all but the dispatch compiled), module/attention/mha.py and module/decoder_layer (q_proj, k_proj, v_proj, gate_proj and up_proj apart), "
+    "loss/ce_loss.py with mode chunk as in examples/v1/config and ci/scripts, config/optim.py (AdamW without foreach named, so torch's "
+    "foreach one), module/dispatcher/torch_all2all.py",
+    choices={
+        **FSDP_COMPILED.choices,
+        "log.attention": "",
+        "data_parallel.update_copies": True,
+        "loss.chunked": True,
+        "recomputation.selective": "",
+        "recomputation.stops_early": False,
     },
 )

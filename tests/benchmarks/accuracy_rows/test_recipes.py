@@ -192,6 +192,28 @@ def test_xtuner_shards_parameters_unless_it_says() -> None:
     assert job_of_row(row(**cells)).unfused == {"norm", "rotary"}
 
 
+def test_xtuner_with_experts_is_its_engine_over_fsdp2() -> None:
+    """InternLM/xtuner b934f46, xtuner/v1: config/fsdp.py, loss/ce_loss.py, ops/flash_attn/gpu.py."""
+    cells = {
+        "framework": "XTuner",
+        "num_experts": "8",
+        "topk": "2",
+        "moe_ffn_hidden": "1024",
+        "moe_layer_freq": "1",
+        "tp": "1",
+        "pp": "1",
+        "ep": "8",
+        "dp": "8",
+        "zero_stage": "3",
+        "recompute": "unknown",
+    }
+    job = job_of_row(row(**cells))
+    assert (job.preset.name, job.preset.host.code, job.unfused) == ("xtuner-v1", "compiled", frozenset())
+    assert (job.preset.loss.chunked, job.preset.recomputation.stops_early) == (True, False)
+    assert job.attention_kernel == "flash"
+    assert {plan.recompute for plan in plans(**cells)} == {Recompute.FULL}
+
+
 def test_torchtitan_without_compile_runs_norms_rotary_and_gates_one_operation_after_another() -> None:
     """models/llama/model.py: nn.RMSNorm, apply_rotary_emb on fp32 copies, w2(silu(w1(x)) * w3(x))."""
     job = job_of_row(row(framework="torchtitan FSDP2 eager"))

@@ -180,6 +180,10 @@ def test_a_row_of_maxtext_is_compiled_code_that_casts_weights_anew() -> None:
     assert (job.precision.scaling, job.precision.casts_every_forward) == ("delayed", True)
 
 
+def test_deepseeks_own_framework_has_its_preset() -> None:
+    assert job_of_row(row(framework="HAI-LLM")).preset.name == "hai-llm"
+
+
 def test_an_unknown_framework_is_priced_and_named() -> None:
     (one,) = predict(row(framework="Pencil"))
     assert one.step_s is not None

@@ -6,7 +6,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, Piece
-from ops.quantize import Operands, casts, narrow_weight_bytes, recipe_of
+from ops.quantize import Operands, casts, recipe_of
 from ops.roles import Identity, Role
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
@@ -85,6 +85,20 @@ def _with_weight_copies(context: LayerContext, piece: Piece) -> Piece:
         else:
             forward.append(replace(op, cached_bytes=copies))
     return Piece(forward=tuple(forward), backward=piece.backward)
+
+
+def narrow_weight_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
+    """Bytes of the narrow copies of a weight of ``elements`` that last until its backward; 0 for recipes that cast
+    it again there (torchao), and less the weight itself where it is stored narrow.
+
+    Transformer Engine (``pytorch/module/base.py``, get_weight_workspace; ``linear.py``, prepare_for_saving): one along
+    rows, and one along columns where products want both orders.
+    """
+    recipe, precision = recipe_of(context), context.job.precision
+    width = dtype_bytes(precision.linear)
+    copies = recipe.weight.writes if recipe is not None and recipe.keeps_narrow else 0.0
+    stored = 1.0 if dtype_bytes(precision.parameter) <= width else 0.0
+    return elements * width * max(copies - stored, 0.0)
 
 
 def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> Piece:

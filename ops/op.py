@@ -15,6 +15,7 @@ from ops.kernels import bytes_moved_per_element
 from ops.roles import Identity, OpKey
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
+from spec.dtypes import dtype_bytes
 
 NOTHING = np.zeros(1)
 
@@ -267,6 +268,11 @@ def sequence(*pieces: Piece) -> Piece:
         forward=tuple(op for piece in pieces for op in piece.forward),
         backward=tuple(op for piece in reversed(pieces) for op in piece.backward),
     )
+
+
+def multiplies_narrow(op: Op) -> bool:
+    """Whether an operation is a product of 8 bits or fewer."""
+    return isinstance(op, BatchedGemm | GroupedGemm) and dtype_bytes(op.dtype) < 2.0
 
 
 def run_again(op: Op) -> Op:

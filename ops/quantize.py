@@ -130,10 +130,10 @@ def recipe_of(context: LayerContext) -> Recipe | None:
         return named
     return replace(
         named,
-        input=_one_copy(named.input),
-        normed_input=_one_copy(named.normed_input),
-        gradient=_one_copy(named.gradient),
-        weight=_one_copy(named.weight),
+        input=one_copy(named.input),
+        normed_input=one_copy(named.normed_input),
+        gradient=one_copy(named.gradient),
+        weight=one_copy(named.weight),
     )
 
 
@@ -161,21 +161,19 @@ def turned_after_gather(precision: Precision) -> Passes:
     return TURNED if wanted else Passes()
 
 
-def narrow_weight_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
-    """Bytes of the narrow copies of a weight of ``elements`` that last until its backward; 0 for recipes that cast
-    it again there (torchao), and less the weight itself where it is stored narrow.
-
-    Transformer Engine (``pytorch/module/base.py``, get_weight_workspace; ``linear.py``, prepare_for_saving): one along
-    rows, and one along columns where products want both orders.
-    """
-    recipe, precision = recipe_of(context), context.job.precision
-    width = dtype_bytes(precision.linear)
-    copies = recipe.weight.writes if recipe is not None and recipe.keeps_narrow else 0.0
-    stored = 1.0 if dtype_bytes(precision.parameter) <= width else 0.0
-    return elements * width * max(copies - stored, 0.0)
+def weight_casts(context: LayerContext, recipe: Recipe) -> tuple[Passes, Passes]:
+    """Passes over a whole weight in the forward and in the backward. What travels in the format of its products has been cast
+    in shards (ops.data_parallel: before the gather, or by the update), and only turned into the other order where
+    products want it: once a step or in every forward where the recipe casts both orders at once (Transformer Engine
+    ``float8_tensor.py``, _create_transpose; XLA gemm_rewriter.cc: fp8 operands are transposed, not cast again), in the backward
+    where it casts again there (torchao ``float8_ops.py``, float8_mm: the second operand is brought to column-major)."""
+    if not context.job.precision.gathers_narrow:
+        return recipe.weight, recipe.weight_again
+    turned = turned_after_gather(context.job.precision)
+    return (Passes(), turned) if recipe.weight_again.writes else (turned, Passes())
 
 
-def _one_copy(passes: Passes) -> Passes:
+def one_copy(passes: Passes) -> Passes:
     """What is left where products read either order: of a norm that writes narrow numbers, nothing."""
     return replace(passes, writes=min(passes.writes, 1.0) if passes.reads else 0.0)
 
@@ -204,6 +202,7 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
     precision = context.job.precision
     wide, narrow = dtype_bytes(precision.activation), dtype_bytes(precision.linear)
     turned = turned_after_gather(precision)
+    weight, weight_again = weight_casts(context, recipe)
 
     def op(
         what: str, phase: Phase, moved_bytes: FloatArray, width: IntArray, calls: tuple[KernelCalls, ...] = ()
@@ -226,7 +225,7 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         return rows * passes.bytes_per_element(wide, narrow)
 
     def of_part(passes: Passes) -> Passes:
-        return passes if precision.scale_recipe in ALONG_K else _one_copy(passes)
+        return passes if precision.scale_recipe in ALONG_K else one_copy(passes)
 
     def in_parts(passes: Passes, parts: IntArray) -> FloatArray:
         """Where each rank casts its own part for a gather, along rows alone if columns are turned behind it."""
@@ -257,9 +256,9 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         op(
             "cast_weight",
             Phase.FORWARD,
-            moved(recipe.weight, i * each),
+            moved(weight, i * each),
             o,
-            cast_calls(recipe.weight, i, each, precision),
+            cast_calls(weight, i, each, precision),
         ),
     )
     backward = (
@@ -274,9 +273,9 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         op(
             "cast_weight",
             Phase.INPUT_GRAD,
-            moved(recipe.weight_again, i * each),
+            moved(weight_again, i * each),
             o,
-            cast_calls(recipe.weight_again, i, each, precision),
+            cast_calls(weight_again, i, each, precision),
         ),
         op("cast_turned_input", Phase.WEIGHT_GRAD, behind(operands.input_parts) * own, i),
         op(

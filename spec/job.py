@@ -24,7 +24,8 @@ class Precision:
     parameter: Wide = "bf16"
     """Parameters that layers compute with."""
     parameter_gather: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
-    """Format in which sharded parameters travel."""
+    """Format in which sharded parameters travel; one of fewer bits than theirs is that of the weights of narrow products
+    alone, all others travel as they are."""
     gradient: Wide = "bf16"
     """Format in which gradients accumulate."""
     reduce: Wide = "bf16"
@@ -59,6 +60,16 @@ class Precision:
     def narrows(self) -> bool:
         """Whether linear layers' products run in a narrower format than the activations'."""
         return dtype_bytes(self.linear) < dtype_bytes(self.activation)
+
+    @property
+    def gathers_narrow(self) -> bool:
+        """Whether weights travel in the format in which products read them, fewer bits than their own."""
+        return self.narrows and dtype_bytes(self.parameter_gather) < dtype_bytes(self.parameter)
+
+    @property
+    def wide_gather(self) -> Literal["bf16", "fp16", "fp32", "fp8", "fp4"]:
+        """Format in which all other parameters travel: what 16-bit products, norms and tables read."""
+        return self.parameter if self.gathers_narrow else self.parameter_gather
 
     @property
     def casts_once_a_step(self) -> bool:

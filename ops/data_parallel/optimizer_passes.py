@@ -18,6 +18,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.groups import ranks_and_stride
 from ops.op import MemoryBound, Ops, Phase
+from ops.quantize import finds_scale_first
 from ops.roles import Module, Role
 from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
@@ -62,6 +63,9 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     before.append(("gradient_norm", "norm_reduce", owned, wide))
     before.append(("clip_gradients", "copy", owned, wide))
     after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
+    if precision.narrow_parameters and precision.gathers_narrow and finds_scale_first(precision):
+        # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards first
+        after.insert(0, ("parameter_maxima", "norm_reduce", owned, wide))
     gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
     return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
 

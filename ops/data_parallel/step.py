@@ -4,6 +4,7 @@ Sources: ZeRO (arXiv 1910.02054 sec. 5 and 7: reduce-scatter of gradients, all-g
 InternEvo sends updated shards by broadcast, one per owner.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,12 +23,26 @@ from spec.dtypes import dtype_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankParameters:
-    """Trained elements on one rank by owner, one entry per row, and those among them that Muon updates."""
+    """Trained elements on one rank by owner, one entry per row, those among them that Muon updates, and those that
+    products of 8 bits or fewer read (``narrow``, of the same owners; None: none)."""
 
     dense: IntArray
     weight: IntArray
     expert: IntArray
     matrices: tuple[HeldMatrices, ...] = field(default=())
+    narrow: "RankParameters | None" = None
+
+    @staticmethod
+    def by_owner(
+        count: Callable[[Owner], IntArray], narrow: Callable[[Owner], IntArray] | None = None
+    ) -> "RankParameters":
+        """As many of each owner as ``count`` says, ``narrow`` of them read by narrow products."""
+        return RankParameters(
+            dense=count(Owner.DENSE),
+            weight=count(Owner.WEIGHT),
+            expert=count(Owner.EXPERT),
+            narrow=None if narrow is None else RankParameters.by_owner(narrow),
+        )
 
     @property
     def total(self) -> IntArray:
@@ -41,11 +56,21 @@ class RankParameters:
             weight=self.weight[rows],
             expert=self.expert[rows],
             matrices=tuple(held.take(rows) for held in self.matrices),
+            narrow=None if self.narrow is None else self.narrow.take(rows),
         )
 
     def of(self, owner: Owner) -> IntArray:
         """The elements of one owner."""
         return {Owner.DENSE: self.dense, Owner.WEIGHT: self.weight, Owner.EXPERT: self.expert}[owner]
+
+    @property
+    def narrow_total(self) -> IntArray:
+        """All elements that products of 8 bits or fewer read."""
+        return np.zeros_like(self.total) if self.narrow is None else self.narrow.total
+
+    def narrow_of(self, owner: Owner) -> IntArray:
+        """The elements of one owner that products of 8 bits or fewer read."""
+        return np.zeros_like(self.of(owner)) if self.narrow is None else self.narrow.of(owner)
 
 
 def shards(context: LayerContext, owner: Owner) -> IntArray:
@@ -204,15 +229,19 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
 
 def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     """Updated parameters back to every copy: one all-gather, or one broadcast after another, each from the
-    owner of a shard (InternEvo)."""
-    layout = context.layout
+    owner of a shard (InternEvo). What travels narrow and what does not lie in buffers of their own (Megatron-LM
+    param_and_grad_buffer.py: one a format); the two are told as one collective."""
+    layout, precision = context.layout, context.job.precision
     parts = shards(context, owner)
-    dtype = context.job.precision.parameter_gather
+    narrow, whole = on_rank.narrow_of(owner) * precision.gathers_narrow, on_rank.of(owner)
+    dtype = precision.parameter_gather if narrow.any() else precision.wide_gather
+    wide = dtype_bytes(precision.wide_gather)
+    saved = (wide - dtype_bytes(dtype)) * np.divide(narrow, whole, out=np.zeros(len(whole)), where=whole > 0)
     gathered_later = (layout.zero_stage >= 3) | (
         (layout.zero_stage == 2) & context.job.preset.data_parallel.gathers_every_forward
     )
     shard = shard_elements(context, on_rank, owner)
-    size = (shard * parts * dtype_bytes(dtype)).astype(np.int64)
+    size = np.ceil(shard * parts * (wide - saved)).astype(np.int64)
     size = np.where((parts > 1) & ~gathered_later, size, 0)
     label = f"{Module.STEP}.{owner.value}_parameters"
     what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)

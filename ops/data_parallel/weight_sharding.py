@@ -11,17 +11,19 @@ backward of torch.split), which is cast where it travels wider and divided in pl
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ops.context import LayerContext, padded_to_ranks
 from ops.data_parallel.sliced_collectives import sliced
 from ops.groups import ranks_and_stride
+from ops.kernels import bytes_moved_per_element
 from ops.memory_bound import memory_pass
-from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece
+from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece, multiplies_narrow
+from ops.quantize import one_copy, recipe_of
 from ops.roles import Identity, Module, Role
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
@@ -50,14 +52,17 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
         gathers = (layout.zero_stage >= 3) | data_parallel.gathers_every_forward
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
-        moved = np.where(gathers, held, 0)
-        gather = _moved(context, what, shard_axis, moved, ranks, Phase.FORWARD)
-        moved = np.where((layout.zero_stage >= 3) & (not stays), held, 0)
-        again = _moved(context, what, shard_axis, moved, ranks, Phase.INPUT_GRAD)
+        narrow = _elements(piece, owner, len(layout), _travels_narrow(context))
+        weights = Gathered(axis=shard_axis, ranks=ranks, wide=held - narrow, narrow=narrow)
+        gather = _moved(context, what, weights.where(gathers), Phase.FORWARD)
+        shard = _cast_shard(context, what, weights.where(gathers), Phase.FORWARD)
+        kept = weights.where((layout.zero_stage >= 3) & (not stays))
+        again = _moved(context, what, kept, Phase.INPUT_GRAD)
+        shard_again = _cast_shard(context, what, kept, Phase.INPUT_GRAD)
         reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
-        forward += [gather, *_copied(context, gather)]
+        forward += [*shard, gather, *_copied(context, gather)]
         reduced = _reduced(context, reduction, owner, elements) if elements.any() else []
-        backward += [again, *_copied(context, again), *reduced]
+        backward += [*shard_again, again, *_copied(context, again), *reduced]
     before, behind = sliced(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
     return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
@@ -72,10 +77,47 @@ def _elements(
     return total
 
 
-def _moved(
-    context: LayerContext, what: Identity, axis: Axis, elements: IntArray, ranks: IntArray, phase: Phase
-) -> Comm:
-    dtype = context.job.precision.parameter_gather
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """Elements that ``ranks`` of an axis hold parts of: those that travel in the format of narrow products, and others."""
+
+    axis: Axis
+    ranks: IntArray
+    wide: IntArray
+    narrow: IntArray
+
+    def where(self, gathers: BoolArray) -> "Gathered":
+        """Nothing in the other rows."""
+        return replace(self, wide=np.where(gathers, self.wide, 0), narrow=np.where(gathers, self.narrow, 0))
+
+
+def _travels_narrow(context: LayerContext) -> Callable[[Op], IntArray]:
+    """The elements of an operation's weights that travel in the format in which its product reads them."""
+    here = context.job.precision.gathers_narrow
+    return lambda op: (op.parameters + op.frozen) * int(here and multiplies_narrow(op))
+
+
+def _cast_shard(context: LayerContext, what: Identity, weights: Gathered, phase: Phase) -> list[Op]:
+    """Where weights are held wide and travel narrow, every rank casts its shard before the gather, as the job's recipe casts
+    weights: torchao (``float8/fsdp_utils.py``, WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather), XLA
+    (collective_quantizer.cc: what is cast behind a gather is cast before it)."""
+    recipe, precision = recipe_of(context), context.job.precision
+    if recipe is None or precision.narrow_parameters or not weights.narrow.any():
+        return []
+    passes = one_copy(recipe.weight)
+    moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
+    copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
+    rows = np.ceil(ceil_div(weights.narrow, weights.ranks) * moved / copied).astype(np.int64)
+    cast = what.key.served_by(Role.CAST, f"{what.name}_cast")
+    return [memory_pass(cast, phase, "copy", rows, precision.activation)]
+
+
+def _moved(context: LayerContext, what: Identity, weights: Gathered, phase: Phase) -> Comm:
+    precision, ranks = context.job.precision, weights.ranks
+    dtype = precision.parameter_gather if weights.narrow.any() else precision.wide_gather
+    size = padded_to_ranks(weights.wide, ranks, dtype_bytes(precision.wide_gather))
+    if weights.narrow.any():
+        size = size + padded_to_ranks(weights.narrow, ranks, dtype_bytes(precision.parameter_gather))
     return Comm(
         module=what.module,
         role=what.role,
@@ -83,8 +125,8 @@ def _moved(
         phase=phase,
         lane=Lane.PREFETCH if context.job.preset.data_parallel.overlap_weights else Lane.MAIN,
         collective=Collective.ALL_GATHER,
-        axis=axis,
-        size_bytes=padded_to_ranks(elements, ranks, dtype_bytes(dtype)),
+        axis=weights.axis,
+        size_bytes=size,
         dtype=dtype,
     )
 
@@ -94,7 +136,7 @@ def _copied(context: LayerContext, gather: Comm) -> list[Op]:
     (PyTorch's ``foreach_all_gather_copy_out``, on the stream that computes)."""
     if not context.job.preset.data_parallel.copies_parameters:
         return []
-    width = dtype_bytes(gather.dtype)
+    width = dtype_bytes(context.job.precision.wide_gather)
     copied = gather.key.served_by(Role.COPY, f"{gather.name}_copy")
     return [_pass(context, copied, "copy", gather.phase, gather.size_bytes / width)]
 
@@ -119,7 +161,7 @@ def _pass(
     context: LayerContext, what: Identity, kernel: str, phase: Phase, elements: FloatArray
 ) -> MemoryBound:
     rows = np.ceil(elements).astype(np.int64)
-    return memory_pass(what, phase, kernel, rows, context.job.precision.parameter_gather)
+    return memory_pass(what, phase, kernel, rows, context.job.precision.wide_gather)
 
 
 def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:

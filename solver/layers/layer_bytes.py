@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from ops.data_parallel.step import RankParameters
-from ops.op import BatchedGemm, HostTransfer, Op, Owner, Piece
+from ops.op import BatchedGemm, HostTransfer, Op, Owner, Piece, multiplies_narrow
 from ops.roles import Role
 from spec.arrays import FloatArray, IntArray
 
@@ -31,8 +31,10 @@ class LayerBytes:
         """The rows of all parts, one part after another."""
 
         def held(chosen: list[RankParameters]) -> RankParameters:
-            of = {owner: np.concatenate([one.of(owner) for one in chosen]) for owner in Owner}
-            return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
+            return RankParameters.by_owner(
+                lambda owner: np.concatenate([one.of(owner) for one in chosen]),
+                lambda owner: np.concatenate([one.narrow_of(owner) for one in chosen]),
+            )
 
         return LayerBytes(
             parameters=held([one.parameters for one in parts]),
@@ -55,11 +57,11 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         return result
 
     def held(count: Callable[[Op], IntArray]) -> RankParameters:
-        of = {
-            owner: total([count(op) for op in forward if op.owner is owner]).astype(np.int64)
-            for owner in Owner
-        }
-        return RankParameters(dense=of[Owner.DENSE], weight=of[Owner.WEIGHT], expert=of[Owner.EXPERT])
+        def of(owner: Owner, ops: Sequence[Op]) -> IntArray:
+            return total([count(op) for op in ops if op.owner is owner]).astype(np.int64)
+
+        narrow = [op for op in forward if multiplies_narrow(op)]
+        return RankParameters.by_owner(lambda owner: of(owner, forward), lambda owner: of(owner, narrow))
 
     return LayerBytes(
         saved_bytes=total([op.saved_bytes for op in forward]),

@@ -5,6 +5,7 @@ import numpy as np
 from ops.context import LayerContext
 from solver.layers.layer_bytes import LayerBytes
 from spec.arrays import FloatArray, IntArray
+from spec.dtypes import dtype_bytes
 
 
 def gathered_weights_bytes(
@@ -15,10 +16,16 @@ def gathered_weights_bytes(
     embedding and head, stays gathered from the forward to the end of the backward (fully_shard:
     reshard_after_forward is False for the root). With pipeline stages all of a stage's stay."""
     layout, data_parallel = context.layout, context.job.preset.data_parallel
+    precision = context.job.precision
+    # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.
+    single = precision.gathers_narrow and not precision.narrow_parameters
+    spared = single * (1.0 - dtype_bytes(precision.parameter_gather) / context.parameter_bytes)
     layers, edges, edge, stays = (np.zeros(len(row)) for _ in range(4))
     for index, (kind, weight) in enumerate(zip(kinds, weights, strict=True)):
         isp = np.where(layout.wp > 1, (kind.parameters.weight + kind.frozen.weight)[row] * layout.wp, 0)
-        sharded = np.where(layout.zero_stage >= 3, (kind.parameters.total + kind.frozen.total)[row], 0)
+        held = kind.parameters.total + kind.frozen.total
+        held = held - spared * (kind.parameters.narrow_total + kind.frozen.narrow_total)
+        sharded = np.where(layout.zero_stage >= 3, held[row], 0)
         gathered = (isp + sharded) * (weight > 0)
         stays = stays + sharded * weight
         if index < len(kinds) - 2:

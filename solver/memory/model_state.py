@@ -25,9 +25,10 @@ def held_narrow_bytes(context: LayerContext, copied: FloatArray) -> FloatArray:
 
 
 def narrow_copies_bytes(context: LayerContext, copies: FloatArray) -> FloatArray:
-    """``copies`` of weights in the format of the products, from step to step; sharded weights that are held narrow are
-    gathered so, and go with what was gathered."""
-    gone = context.job.precision.narrow_parameters & (context.layout.zero_stage >= 3)
+    """``copies`` of weights in the format of the products, from step to step; sharded weights that are held narrow or travel so
+    are gathered so, and go with what was gathered."""
+    precision = context.job.precision
+    gone = (precision.narrow_parameters or precision.gathers_narrow) & (context.layout.zero_stage >= 3)
     return np.asarray(np.where(gone, 0.0, copies))
 
 

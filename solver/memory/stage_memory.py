@@ -5,6 +5,7 @@ Korthikanti et al. 2022 (arXiv 2205.05198 sec. 4 and 5) for activations, whose b
 operations themselves.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -178,12 +179,13 @@ def _summed(values: list[FloatArray], weights: tuple[IntArray, ...]) -> FloatArr
 
 def _over_layers(kinds: list[RankParameters], weights: tuple[IntArray, ...]) -> RankParameters:
     """Elements of a stage, which holds so many layers of each kind."""
-    return RankParameters(
-        **{
-            owner.value: np.sum([kind.of(owner) * w for kind, w in zip(kinds, weights, strict=True)], axis=0)
-            for owner in Owner
-        }
-    )
+
+    def over(count: Callable[[RankParameters, Owner], IntArray]) -> Callable[[Owner], IntArray]:
+        return lambda owner: np.sum(
+            [count(kind, owner) * w for kind, w in zip(kinds, weights, strict=True)], axis=0
+        )
+
+    return RankParameters.by_owner(over(RankParameters.of), over(RankParameters.narrow_of))
 
 
 def _narrow_logits(context: LayerContext, logits: FloatArray) -> FloatArray:

@@ -132,3 +132,17 @@ def block_linears(model: ModelSpec) -> tuple[int, int]:
     """Weights of attention (q, k, v and out, half as many key and value heads) and feed-forward (three matrices)."""
     h = model.hidden
     return 2 * h * h + 2 * h * h // 2, 3 * 4 * h * h
+
+
+def test_weights_that_travel_narrow_are_gathered_as_one_copy() -> None:
+    """torchao float8/fsdp_utils.py, fsdp_post_all_gather: a byte a weight of what stays gathered, two of all else."""
+    plan = Plan(strategy="mtp", preset="fsdp", dp=DP, zero_stage=3, zero_size=DP, num_micro=1)
+    pools = []
+    for kind in ("bf16", "fp8"):
+        settings = {"precision.recipe": "fp8-tensor", "precision.parameter_gather": kind}
+        asked = AskedJob(
+            world_size=DP, seq_len=1024, global_batch_tokens=DP * 1024, framework="fsdp", settings=settings
+        )
+        pools.append(sized(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0])
+    in_use = PRESETS["fsdp"].data_parallel.gathered_layers
+    assert pools[0] - pools[1] == in_use * sum(block_linears(small_model()))

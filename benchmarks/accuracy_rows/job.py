@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.fine_tuning import adapts_for_mlperf, fine_tuning
-from benchmarks.accuracy_rows.gaps import Gap
+from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
 from spec.settings.job import AskedJob
@@ -160,8 +160,7 @@ def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[G
     if word in WIDE:
         return said | {"precision.recipe": WIDE[word]}, ()
     if "fp8" in word:
-        said |= _fp8(row, word)
-        return said, () if said.get("precision.narrow_parameters") else (Gap.FP8_COMM,)
+        return said | _fp8(row, word), () if gathers_stated(row) else (Gap.FP8_COMM,)
     if "fp4" in word:
         return said | {"precision.recipe": "nvfp4"} | recipes.narrow_fp4(row), ()
     raise row.refuse("precision", f"must be fp8, fp4 or one of {', '.join(WIDE)}")
@@ -178,8 +177,12 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
         # set_kimi_k2_common_configs: fp8_param_gather False of MXFP8 under Muon
         held = held and not recipes.trains_with_muon(row)
         return {"precision.recipe": SCALED_BY_BLOCKS[word], "precision.narrow_parameters": held}
+    if "torchtitan" in framework and "row" in word:
+        return {"precision.recipe": "fp8-rowwise"}
     if "torchtitan" in framework:
-        return {"precision.recipe": "fp8-rowwise" if "row" in word else "fp8-tensor"}
+        # docs/float8.md of the commits that the sources name: --float8.enable_fsdp_float8_all_gather in the command for scales of
+        # whole tensors, refused beside rowwise ones (components/quantization/float8.py); so too train_configs/llama3_405b.toml
+        return {"precision.recipe": "fp8-tensor", "precision.parameter_gather": "fp8"}
     said: dict[str, object] = {"precision.recipe": "fp8-current"}
     if "llm-foundry" in framework:
         # only Megatron says which micro-batch is a step's first
@@ -189,9 +192,6 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
     if "MaxText" in framework:
         # layers/quantizations.py, Fp8Quantization: flax' Fp8DirectDotGeneralOp, scales of earlier steps; JAX keeps no casts
         said |= {"precision.scaling": "delayed", "precision.casts_every_forward": True}
-    if framework.startswith("Megatron-Bridge"):
-        # training/mixed_precision.py: fp8_param_gather in every fp8 recipe but subchannel
-        said |= {"precision.narrow_parameters": True, "precision.parameter_gather": "fp8"}
     return said
 
 

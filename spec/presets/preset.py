@@ -92,6 +92,10 @@ class DataParallel:
     """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
     gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2
     """Layers whose gathered weights live at once: those in use and those coming."""
+    held_narrow: frozenset[Literal["tensor", "mx"]] = frozenset()
+    """Scales of formats whose weights are held narrow alone, and with a scale of the whole tensor gathered so (fp8_param_gather)."""
+    casts_shards: bool = False
+    """Weights that products with a scale of the whole tensor read are cast before they are gathered (XLA)."""
     update_copies: bool = False
     """The update makes the square roots of the second moments beside them (torch's foreach AdamW)."""
     accumulation: Literal["accumulate_fp32", "accumulate_16bit", "accumulate_wide", "accumulate", ""] = (

@@ -1,7 +1,8 @@
 """Named precisions: how the products of linear layers are narrowed, as the libraries that do it do.
 
 Parameters, activations and optimizer state keep their formats; only the operands of the linears' products, their
-scales and the casts before them change. Sources, read 2026-11:
+scales and the casts before them change, and, where a framework's own recipes say so (``data_parallel.held_narrow``,
+``casts_shards``), the format in which weights are held and gathered. Sources, read 2026-11:
 
 - fp8-tensor, fp8-rowwise: torchao ``float8/config.py``, recipes "tensorwise" and "rowwise" (scales of the tensor at
   hand; inputs and weights kept in 16 bits and cast again in the backward).
@@ -40,4 +41,8 @@ def named_precision(name: str, preset: FrameworkPreset) -> Precision:
     for wide in WIDE:
         if name == wide:
             return precision_of(preset, wide)
-    return replace(precision_of(preset), **NARROW[name])
+    said, choices = NARROW[name], preset.data_parallel
+    held = said["scale_recipe"] in choices.held_narrow
+    travels = said["scale_recipe"] == "tensor" and (held or choices.casts_shards)
+    gathered = {"parameter_gather": said["linear"]} if travels else {}
+    return replace(precision_of(preset), **said, narrow_parameters=held, **gathered)

@@ -21,12 +21,15 @@ NEMO2 = Variant(
     of="megatron",
     source="NVIDIA/NeMo v2.3.0, nemo/collections/llm/recipes/llama3_8b.py and llama3_70b.py, *_performance_optimizations "
     "(grad_reduce_in_fp32 False, tp_comm_overlap), nemo/utils/flops_formulas.py (12 seq_len / hidden), gpt/model/base.py (cross_entropy_loss_fusion, gradient_accumulation_fusion); "
+    "nemo/collections/llm/recipes/precision/mixed_precision.py of v2.1.0 to v2.3.0 (bf16_with_fp8_mixed: fp8_params, then fp8_param_gather, True; "
+    "bf16_with_mxfp8_mixed: False); "
     "mlcommons/training_results_v4.1, NVIDIA/benchmarks/gpt3/implementations/eos_n32_ngc24.09_nemo "
     "(conf/optim/distributed_fused_adam.yaml: grad_sync_dtype bf16; conf/custom.yaml: cross_entropy_loss_fusion; TP_COMM_OVERLAP)",
     choices={
         "log.attention": "whole",
         "data_parallel.fp32_gradients": False,
         "data_parallel.accumulation": "accumulate_16bit",
+        "data_parallel.held_narrow": frozenset({"tensor"}),
         "loss.fused": True,
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",

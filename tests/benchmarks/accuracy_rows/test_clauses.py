@@ -38,10 +38,37 @@ def test_mlperf_states_graphs_overlap_and_parameters_in_words() -> None:
     assert plain.preset.tensor_parallel.overlap
     assert not stated.preset.tensor_parallel.overlap
     assert (plain.cuda_graphs, stated.cuda_graphs) == (frozenset(), WHOLE_LAYERS)
-    assert (plain.precision.parameter_gather, stated.precision.parameter_gather) == ("bf16", "fp8")
+    # FP8_PARAM_GATHER=True of every submission's config_common.sh, v5.0 and v5.1
+    assert (plain.precision.parameter_gather, stated.precision.parameter_gather) == ("fp8", "fp8")
     told = row(**cells, notes="TP overlap True; FP8 parameters")
     assert job_of_row(told).preset.tensor_parallel.overlap
     assert Gap.FP8_COMM not in asked_job(told, notes_of(told))[1]
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "expected"),
+    [
+        # (gathered in, held narrow, anything left open), by the code that gaps.STATED_GATHERS and the presets name
+        ("NeMo (DGX Cloud recipe v25.02.02)", "fp8", ("fp8", True, False)),
+        ("NeMo LoRA", "fp8", ("fp8", True, False)),
+        ("NeMo/Megatron-Core", "fp8", ("bf16", False, False)),
+        ("MaxText (DGX Cloud recipe v25.04.02)", "fp8", ("fp8", False, False)),
+        ("torchtitan FSDP2+compile+float8", "fp8", ("fp8", False, False)),
+        ("torchtitan FSDP2+TP+compile", "fp8-tensorwise", ("fp8", False, False)),
+        ("torchtitan FSDP2+TP+compile", "fp8-rowwise", ("bf16", False, False)),
+        ("llm-foundry/Composer FSDP1", "amp_fp8", ("bf16", False, False)),
+        ("Megatron-Bridge 25.09", "FP8-subchannel", ("bf16", False, False)),
+        ("Megatron-Bridge 25.11", "FP8-MX", ("bf16", True, False)),
+        ("Megatron-Bridge 25.11", "FP8-CS", ("fp8", True, False)),
+        ("Megatron-Core", "fp8", ("bf16", False, True)),
+    ],
+)
+def test_fp8_rows_hold_and_gather_parameters_as_their_frameworks_do(
+    framework: str, precision: str, expected: tuple[str, bool, bool]
+) -> None:
+    one = row(framework=framework, precision=precision, gpu="H100-80GB")
+    formats, gaps = job_of_row(one).precision, asked_job(one, notes_of(one))[1]
+    assert (formats.parameter_gather, formats.narrow_parameters, Gap.FP8_COMM in gaps) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from spec.presets.registry import PRESETS
 from spec.settings.precision import NARROW, PRECISIONS, named_precision
 
 PRODUCTS = {"linear", "scale_recipe", "scaling", "casts_every_forward"}
+HELD = {"parameter_gather", "narrow_parameters"}
 
 
 @pytest.mark.parametrize("framework", PRESETS)
@@ -19,8 +20,33 @@ PRODUCTS = {"linear", "scale_recipe", "scaling", "casts_every_forward"}
 def test_only_products_scales_and_casts_change(name: str, framework: str) -> None:
     preset = PRESETS[framework]
     wide, narrow = precision_of(preset), named_precision(name, preset)
-    assert replace(narrow, **{one: getattr(wide, one) for one in PRODUCTS}) == wide
+    assert replace(narrow, **{one: getattr(wide, one) for one in PRODUCTS | HELD}) == wide
     assert dtype_bytes(narrow.linear) < dtype_bytes(narrow.parameter) == dtype_bytes(narrow.activation) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "expected"),
+    [
+        # NeMo v2.3.0 and Megatron-Bridge v0.2.0, mixed_precision.py: fp8_param_gather of each recipe
+        ("nemo2", "fp8-current", ("fp8", True)),
+        ("nemo2", "mxfp8", ("bf16", False)),
+        ("megatron-bridge", "fp8-current", ("fp8", True)),
+        ("megatron-bridge", "mxfp8", ("bf16", True)),
+        ("megatron-bridge", "fp8-blockwise", ("bf16", False)),
+        ("megatron-bridge", "nvfp4", ("bf16", False)),
+        # XLA casts before it gathers, and holds fp32 shards
+        ("maxtext", "fp8-current", ("fp8", False)),
+        ("maxtext", "mxfp8", ("bf16", False)),
+        # an option that is off: Megatron-LM --fp8-param-gather, torchao enable_fsdp_float8_all_gather
+        ("megatron", "fp8-current", ("bf16", False)),
+        ("fsdp-compiled", "fp8-tensor", ("bf16", False)),
+    ],
+)
+def test_weights_are_held_and_gathered_as_own_recipes_say(
+    framework: str, name: str, expected: tuple[str, bool]
+) -> None:
+    found = named_precision(name, PRESETS[framework])
+    assert (found.parameter_gather, found.narrow_parameters) == expected
 
 
 def test_the_sixteen_bit_ones_are_the_frameworks_own() -> None:

@@ -108,7 +108,7 @@ class ModelledBook:
         other kinds: a sheet says nothing about them."""
         if kind not in host.HOST_SECONDS:
             raise MissingCurveError(key=f"host {kind}", command="torchrun gen_profiler_data.py")
-        seconds = host.HOST_SECONDS[kind] * self.cluster.host_slowdown
+        seconds = host.seconds_of(kind, self.cluster.host_slowdown, self.cluster.driver_slowdown)
         return _modelled(np.array([seconds]), host.RELATIVE_STD)
 
 

@@ -82,8 +82,8 @@ class ClusterSpec:
     """A homogeneous cluster. ``domains`` run from inside out; the first is the scale-up domain
     (NVLink, or the PCIe below one processor), the last reaches every node; at most three.
 
-    ``host_slowdown`` is how much longer the host takes for Python and launches than a DGX H100's Xeon
-    8480C. ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
+    ``host_slowdown`` is how much longer the host takes for Python and PyTorch's dispatch than a DGX H100's Xeon
+    8480C, ``driver_slowdown`` for the driver's part of a launch. ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
     and an NVLink domain of 72. ``host`` None: no sheet said how GPUs reach it. ``sources`` maps a TOML key path to where its figure comes from.
     """
 
@@ -95,6 +95,7 @@ class ClusterSpec:
     max_nodes: int
     sources: dict[str, str]
     host_slowdown: float = 1.0
+    driver_slowdown: float = 1.0
     host: HostSpec | None = None
 
     @property

@@ -53,6 +53,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     own_sources = read_sources(top)
     gpu, lent_sources = _gpu(top, root)
     node = top.section("node")
+    slowdown = node.measure("host_slowdown", 0.1, 10.0) if node.has("host_slowdown") else 1.0
     cluster = ClusterSpec(
         name=top.text("name"),
         gpu=gpu,
@@ -61,7 +62,10 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
         nics_per_node=node.integer("nics", minimum=0, maximum=MAX_RANKS),
         max_nodes=node.integer("max_nodes", maximum=MAX_RANKS),
         sources={**lent_sources, **own_sources},
-        host_slowdown=node.measure("host_slowdown", 0.1, 10.0) if node.has("host_slowdown") else 1.0,
+        host_slowdown=slowdown,
+        driver_slowdown=node.measure("driver_slowdown", 0.1, 10.0)
+        if node.has("driver_slowdown")
+        else slowdown,
         host=_host(top.section("host")) if top.has("host") else None,
     )
     node.close()

@@ -104,6 +104,14 @@ def test_nothing_to_do_costs_nothing() -> None:
 
 
 def test_a_slower_host_takes_longer_for_launches_and_calls() -> None:
-    slow = ModelledBook(cluster=replace(H100.cluster, host_slowdown=2.75))
+    slow = ModelledBook(cluster=replace(H100.cluster, host_slowdown=2.75, driver_slowdown=2.75))
     for kind in ("launch", "call"):
         assert slow.host_s(kind).seconds[0] == pytest.approx(2.75 * H100.host_s(kind).seconds[0])
+
+
+def test_the_drivers_part_of_a_launch_has_a_slowdown_of_its_own() -> None:
+    """arXiv 2504.11750 table V: an empty kernel's launch takes 2.3746 us beside an Intel processor and H100, 2.7716 on
+    GH200; what Python and PyTorch take of a launch's 5 us is 2.75 times slower on a Grace."""
+    grace = ModelledBook(cluster=read_cluster("gb200-nvl72", root=ROOT))
+    assert grace.host_s("launch").seconds[0] == pytest.approx((5.0 - 2.3746) * 2.75e-6 + 2.7716e-6, rel=1e-2)
+    assert grace.host_s("call").seconds[0] == pytest.approx(2.75 * 13.48e-6)

@@ -23,8 +23,8 @@ NCCL_CALLS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCalls:
-    """Calls of a linear, of an attention kernel, of an exchange over ep, of reading how many tokens each expert
-    gets, and of what else is a module, by its role; no other kernel is one. ``first_launch`` is 1 where no call
+    """Calls of a linear, of an attention kernel, of an exchange over ep, of reading back from the device how many tokens each
+    expert gets (or how far positions reach: Assumption, alike), and of what else is a module, by its role; no other kernel is one. ``first_launch`` is 1 where no call
     holds an operation's first launch. ``collective``: what its Python takes, and NCCL_CALLS."""
 
     linear: float = 0.0

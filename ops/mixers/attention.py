@@ -116,9 +116,8 @@ def _qk_norm(context: LayerContext, attention: AttentionSpec, rows: IntArray, he
 
 def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
     """Rotation of queries and keys; its backward needs only the angles. Where values are a view of the joined product,
-    that stays whole beside what was rotated."""
-    unrotated = context.activations(rows, width) * context.job.preset.layers.keeps_joined_qkv
-    return kernel(
+    that stays whole beside what was rotated; the host may wait for the device first (Host.reads_positions)."""
+    rotated = kernel(
         context,
         Kernel(
             module=Module.ATTENTION,
@@ -126,9 +125,12 @@ def _rotary(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
             kernel="rotary_unfused" if "rotary" in context.job.unfused else "rotary",
             rows=rows,
             width=width,
-            saved_bytes=unrotated,
+            saved_bytes=context.activations(rows, width) * context.job.preset.layers.keeps_joined_qkv,
         ),
     )
+    waits = context.job.preset.host.reads_positions
+    forward = tuple(replace(op, synchronises=waits) for op in rotated.forward)
+    return replace(rotated, forward=forward)
 
 
 def _mla_projections(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:

@@ -30,9 +30,9 @@ INTERNEVO = FrameworkPreset(
     pipeline=Pipeline(fills_pipeline=True),
     recomputation=Recomputation(selective="", modules=("dropout_norm",)),
     layers=Layers(fused_activation=False, two_pass_norms=True),
-    host=Host(code="torch"),
+    host=Host(code="torch", reads_positions=True),
     log=Log(attention="whole", repeats="layers"),
     source="InternEvo 0.4 configs/7B_internlm2.py: overlap_sync_grad True, overlap_sync_param False, "
     "reduce_bucket_size 512 Mi elements, zero1 broadcast of updated parameters; internlm/utils/common.py, get_megatron_flops; "
-    "internlm/model/ops/norm.py: apex's norms; internlm/model/modeling_internlm2.py, dropout_selective_checkpoint",
+    "internlm/model/ops/norm.py: apex's norms; internlm/model/modules/embedding.py, _update_cos_sin_cache: indexes.max().item(); internlm/model/modeling_internlm2.py, dropout_selective_checkpoint",
 )

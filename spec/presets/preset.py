@@ -247,6 +247,8 @@ class Host:
     checks_numbers: bool = False
     """The host reads every micro-batch's loss before its backward, and gradients are read once more before they
     are reduced, to find what is not a number."""
+    reads_positions: bool = False
+    """The host reads the largest position of the tokens before every layer's rotary embedding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from ops.host_work.issuing import host_work
 from ops.layout import Layout
-from ops.op import Attention, BatchedGemm, MemoryBound, Piece
+from ops.op import Attention, BatchedGemm, MemoryBound, Phase, Piece
+from ops.roles import Role
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
-from spec.model import BlockRun, BlockSpec, ModelSpec
+from spec.model import BlockRun, BlockSpec, ModelSpec, PositionKind
+from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -136,3 +139,18 @@ def test_the_gate_reads_two_tensors_and_keeps_them() -> None:
     assert saved(gated) - saved(layer(PLAIN)) == 2 * a_tensor
     order = [op.name for op in gated.forward]
     assert order.index("attention.output_gate") + 1 == order.index("attention.out")
+
+
+def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
+    """Forward and run again, never backward; in plain modules 4 calls for the rotation and 4 for what is read back."""
+    model = replace(small_model(), position=PositionKind.ROTARY)
+    for name, waits in (("internevo", True), ("megatron", False)):
+        asked = job(seq_len=SEQ, preset=PRESETS[name])
+        (block,) = written(model, asked, "mtp", Layout.of(1), "full").blocks
+        rotations = [op for op in (*block.forward, *block.backward) if op.role is Role.ROTARY]
+        assert [(op.phase, op.synchronises) for op in rotations] == [
+            (Phase.FORWARD, waits),
+            (Phase.RECOMPUTE, waits),
+            (Phase.INPUT_GRAD, False),
+        ]
+        assert not waits or [float(host_work(op, asked).calls[0]) for op in rotations] == [8, 8, 4]

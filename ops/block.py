@@ -181,6 +181,7 @@ def _running_again(
         context.activations(rows, context.model.hidden),
         preset.recomputation.selective,
         stops=preset.recomputation.stops_early,
+        keeps=preset.recomputation.keeps,
     )
     if bare.around is None:
         return layer

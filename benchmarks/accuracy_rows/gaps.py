@@ -23,7 +23,7 @@ class Gap(StrEnum):
 # core/optim/distributed_adam.py, param_sync_dtype torch.uint8); NVIDIA's MLPerf (config_common.sh of training_results_v5.0 and v5.1,
 # FP8_PARAM_GATHER=True); MaxText. By the row's word: torchtitan. In 16 bits: NeMo 24.07 (the launcher's examples/training/gpt and llama set no
 # fp8_params; megatron_base_model.py, param_sync_dtype); Composer (v0.14.0 trainer/mosaic_fsdp.py: bfloat16 for amp_fp8).
-STATED_GATHERS = ("Megatron-Bridge", "NeMo", "MLPerf", "MaxText", "torchtitan", "llm-foundry")
+STATED_GATHERS = ("Megatron-Bridge", "NeMo ", "NeMo/", "MLPerf", "MaxText", "torchtitan", "llm-foundry")
 
 
 def gathers_stated(row: Row) -> bool:

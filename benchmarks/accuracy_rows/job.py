@@ -177,12 +177,11 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
         # set_kimi_k2_common_configs: fp8_param_gather False of MXFP8 under Muon
         held = held and not recipes.trains_with_muon(row)
         return {"precision.recipe": SCALED_BY_BLOCKS[word], "precision.narrow_parameters": held}
-    if "torchtitan" in framework and "row" in word:
-        return {"precision.recipe": "fp8-rowwise"}
     if "torchtitan" in framework:
         # docs/float8.md of the commits that the sources name: --float8.enable_fsdp_float8_all_gather in the command for scales of
         # whole tensors, refused beside rowwise ones (components/quantization/float8.py); so too train_configs/llama3_405b.toml
-        return {"precision.recipe": "fp8-tensor", "precision.parameter_gather": "fp8"}
+        tensorwise = {"precision.recipe": "fp8-tensor", "precision.parameter_gather": "fp8"}
+        return {"precision.recipe": "fp8-rowwise"} if "row" in word else tensorwise
     said: dict[str, object] = {"precision.recipe": "fp8-current"}
     if "llm-foundry" in framework:
         # only Megatron says which micro-batch is a step's first
@@ -265,6 +264,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
     settings = {
         **beside,
         **recipes.optimizer(row),
+        **recipes.kept_by_recomputation(row),
         **overlaps_of(row, notes),
         **loss_of(row),
         **formats,
@@ -292,12 +292,9 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         settings=settings,
         where=f"{row.path}:{row.line}",
     )
-    return asked, (*gaps, *_gaps(row, notes))
+    return asked, (*gaps, *_gaps(row))
 
 
-def _gaps(row: Row, notes: Notes) -> tuple[Gap, ...]:
-    framework = row.text("framework")
-    needed = {
-        Gap.UNKNOWN_FRAMEWORK: not any(word in framework for word, _, _ in FRAMEWORKS),
-    }
-    return tuple(gap for gap, wanted in needed.items() if wanted)
+def _gaps(row: Row) -> tuple[Gap, ...]:
+    known = any(word in row.text("framework") for word, _, _ in FRAMEWORKS)
+    return () if known else (Gap.UNKNOWN_FRAMEWORK,)

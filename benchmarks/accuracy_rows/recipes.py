@@ -66,6 +66,9 @@ AUTOMODEL_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (
 EXPERT_MICRO_BATCHES: dict[str, tuple[int, ...]] = {"Megatron-Core": (1,)}
 
 
+MAXTEXT_ON_DGXC = re.compile(r"MaxText \(DGX Cloud recipe v(\d\d\.\d\d)")
+
+
 def micro_batches(row: Row) -> tuple[int, ...]:
     """Micro-batch sizes of the framework's recipes for this kind of model; () where none is known."""
     if not row.whole_or("num_experts", 0):
@@ -90,11 +93,22 @@ def recomputes(row: Row) -> tuple[Recompute, ...]:
         return (Recompute.NONE,)
     if runs_xtuner_v1(row):
         return (Recompute.FULL,)  # xtuner/v1/config/fsdp.py, recompute_ratio 1
+    if MAXTEXT_ON_DGXC.match(row.text("framework")):
+        return (Recompute.FULL,)  # but for what kept_by_recomputation says
     name = row.text("model_name").lower()
     for word, table in (("AutoModel", AUTOMODEL_RECOMPUTES), ("Megatron-Bridge", BRIDGE_RECOMPUTES)):
         if word in row.text("framework"):
             return tuple(kind for start, kind in table if name.startswith(start))
     return RECOMPUTES.get(row.text("framework"), ())
+
+
+def kept_by_recomputation(row: Row) -> dict[str, object]:
+    """MaxText in dgxc-benchmarking, maxtext/configure.sh: save_qkv_proj from v25.02 on; before, a custom policy of query_proj,
+    key_proj, value_proj and out_proj (in bf16 mlpwo too, whose product does not run again anyway)."""
+    release = MAXTEXT_ON_DGXC.match(row.text("framework"))
+    if not release:
+        return {}
+    return {"recomputation.keeps": "qkv+out" if release[1] < "25.02" else "qkv"}
 
 
 def recompute_modules(row: Row, stated: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ and repeats its forward; selective recomputation repeats the attention core alon
 product (ops.recompute.every_second_product).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from enum import StrEnum
 
@@ -13,6 +13,7 @@ from ops.mixers.unfused_attention import is_score_kernel
 from ops.op import Attention, Axis, BatchedGemm, Comm, Op, Ops, Phase, Piece, run_again
 from ops.recompute.every_second_product import EVERY_SECOND_PRODUCT, every_second_product
 from ops.recompute.kept_input import held_again
+from ops.roles import Module, Role
 from spec.arrays import FloatArray
 
 CORE_ATTENTION = "core_attn"
@@ -36,10 +37,11 @@ def recomputed(
     selective: str = CORE_ATTENTION,
     *,
     stops: bool = False,
+    keeps: Collection[str] = (),
 ) -> Piece:
     """The block with ``kind`` applied; ``input_bytes`` is what full recomputation keeps, ``selective`` what
     selective recomputation repeats (FrameworkPreset.selective), ``stops`` whether full recomputation ends with
-    the last thing needed (FrameworkPreset.stops_recomputing).
+    the last thing needed, ``keeps`` what it keeps of attention too (FrameworkPreset.recomputation).
 
     With full recomputation what the layer saves lives only while its own backward runs: it moves from
     ``saved_bytes`` to ``transient_bytes``.
@@ -50,7 +52,41 @@ def recomputed(
         return every_second_product(block, input_bytes)
     if kind is Recompute.SELECTIVE:
         return _repeat(block, is_score_kernel, keep=None)
-    return _repeat(block, lambda op: True, keep=input_bytes, until=_needed(block) if stops else None)
+    whole = _repeat(block, lambda op: True, keep=input_bytes, until=_needed(block) if stops else None)
+    return _keeping(block, whole, keeps, input_bytes) if keeps else whole
+
+
+# By what full recomputation keeps: the operations of attention that make it.
+MAKERS: dict[str, frozenset[Role]] = {
+    "qkv": frozenset({Role.QKV, Role.ROTARY}),
+    "out": frozenset({Role.OUT}),
+}
+
+
+def _keeping(block: Piece, again: Piece, kept: Collection[str], input_bytes: FloatArray) -> Piece:
+    """Queries, keys and values stay as attention reads them, or its output product's result (as large as a layer's input), and what makes them does not
+    run again (MaxText ``layers/attentions.py``: checkpoint_name behind the rotary embedding and behind the product); what
+    casts inputs does, for the weight gradients."""
+    makers = frozenset[Role]().union(*(MAKERS[name] for name in kept))
+
+    def makes(op: Op) -> bool:
+        own = op.module is Module.ATTENTION and op.served.role in makers
+        return own and not op.name.endswith(".cast_input")
+
+    def more(op: Op) -> FloatArray:
+        if "qkv" in kept and isinstance(op, Attention):
+            return op.input_bytes
+        result = "out" in kept and isinstance(op, BatchedGemm) and op.role is Role.OUT
+        return input_bytes if result else 0.0 * input_bytes
+
+    forward = tuple(
+        replace(op, saved_bytes=op.saved_bytes + more(was), transient_bytes=op.transient_bytes - more(was))
+        if isinstance(op, Attention)
+        else replace(op, saved_bytes=op.saved_bytes + more(was))
+        for op, was in zip(again.forward, block.forward, strict=True)
+    )
+    backward = tuple(op for op in again.backward if not (op.phase is Phase.RECOMPUTE and makes(op)))
+    return Piece(forward=forward, backward=backward)
 
 
 def _needed(block: Piece) -> int:

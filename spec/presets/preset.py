@@ -191,8 +191,7 @@ class Recomputation:
     """Which forwards can run again in the backward."""
 
     selective: Literal["core_attn", "every_second_product", ""] = "core_attn"
-    """What selective recomputation repeats: "core_attn" (the attention core), "every_second_product"
-    (ops.recompute.every_second_product) or "" where there is none."""
+    """What selective recomputation repeats: the attention core, every second product (ops.recompute) or "" (nothing)."""
     partial: bool = True
     """Some layers of a stage may be recomputed and others not."""
     modules: tuple[RecomputedPart, ...] = ()
@@ -200,11 +199,12 @@ class Recomputation:
     recomputes_ends: bool = False
     """Full recomputation repeats embedding and head as it does layers."""
     keeps_frozen_inputs: bool = False
-    """Inputs of layers whose weights are all frozen, and the gradients of those inputs, stay to the end of the
-    backward (FSDP1 over torch.utils.checkpoint's reentrant kind)."""
+    """Inputs of wholly frozen layers and their gradients stay to the backward's end (FSDP1, reentrant checkpoints)."""
     stops_early: bool = False
     """Full recomputation ends once everything the backward needs is back, before the layer's last product
     (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant)."""
+    keeps: frozenset[Literal["qkv", "out"]] = frozenset()
+    """What attention reads, or its output product makes: kept by full recomputation and not made again (MaxText, remat_policy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

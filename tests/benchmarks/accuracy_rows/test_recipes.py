@@ -283,3 +283,16 @@ def test_nemotron_has_no_gate_no_biases_and_rotary_positions() -> None:
     assert not mixer.qkv_bias
     assert not mixer.out_bias
     assert (model.tied_embeddings, model.position, model.norm) == (False, PositionKind.ROTARY, NormKind.LAYER)
+
+
+@pytest.mark.parametrize(
+    ("release", "kept"), [("25.01.1", {"qkv", "out"}), ("25.02.02", {"qkv"}), ("25.04.02", {"qkv"})]
+)
+def test_maxtext_keeps_products_of_attention(release: str, kept: set[str]) -> None:
+    """dgxc-benchmarking, maxtext/configure.sh of that release: POLICY, CONFIG_OVERRIDES."""
+    one = row(
+        framework=f"MaxText (DGX Cloud recipe v{release})", precision="fp8", zero_stage="3", recompute=""
+    )
+    assert job_of_row(one).preset.recomputation.keeps == kept
+    assert recipes.recomputes(one) == (Recompute.FULL,)
+    assert not job_of_row(row(framework="MaxText")).preset.recomputation.keeps

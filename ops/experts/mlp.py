@@ -3,7 +3,8 @@
 Source: Megatron-LM core 0.15 ``transformer/moe/experts.py``, TEGroupedMLP: the activation multiplies by the
 router's probability (fused), whose gradient is summed apart (``fusions/fused_bias_swiglu.py``,
 weighted_swiglu_back); a bias of the second product, and limits on gate and up (gpt-oss), run as one
-elementwise PyTorch kernel after another.
+elementwise PyTorch kernel after another. Compiled, the limits are part of the activation's kernel (NeMo AutoModel
+``components/moe/experts.py``, quick_geglu_deepep).
 """
 
 from dataclasses import replace
@@ -42,7 +43,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
         cast_input(context, Role.UP, shared(hidden)),
         grouped_linear(context, up, experts),
         cast_gradient(context, Role.UP, shared(inward)),
-        _clamp(context, rows, width) if moe.clamped else Piece(),
+        _clamp(context, rows, width) if _limits_apart(context, moe) else Piece(),
         activation(context, moe.gated, rows, width, Module.MOE),
         _probability_gradient(context, moe, rows, width),
         cast_input(context, Role.DOWN, shared(width)),
@@ -67,6 +68,11 @@ def _product(
         saved_bytes=kept_bytes(context) * rows * inputs,
         bias=moe.bias,
     )
+
+
+def _limits_apart(context: LayerContext, moe: MoeSpec) -> bool:
+    """Whether limits on gate and up are kernels of their own."""
+    return moe.clamped and not context.job.preset.layers.fused_limits
 
 
 def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:

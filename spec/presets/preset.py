@@ -213,6 +213,8 @@ class Layers:
 
     fused_activation: bool = True
     """A gated activation keeps only its two inputs."""
+    fused_limits: bool = False
+    """Limits on what a gated activation takes (gpt-oss) are part of its kernel (compiled)."""
     joined_gate: bool = True
     """Gate and up are one matrix."""
     joined_qkv: bool = True

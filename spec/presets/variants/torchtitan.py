@@ -12,6 +12,7 @@ FSDP_COMPILED = Variant(
         "layers.joined_gate": False,
         "layers.joined_qkv": False,
         "layers.fused_sums": True,
+        "layers.fused_limits": True,
         "host.code": "compiled",
     },
 )

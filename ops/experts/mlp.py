@@ -44,7 +44,7 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
         grouped_linear(context, up, experts),
         cast_gradient(context, Role.UP, shared(inward)),
         _clamp(context, rows, width) if _limits_apart(context, moe) else Piece(),
-        activation(context, moe.gated, rows, width, Module.MOE),
+        _activation(context, moe, rows, width),
         _probability_gradient(context, moe, rows, width),
         cast_input(context, Role.DOWN, shared(width)),
         grouped_linear(context, down, experts),
@@ -88,6 +88,18 @@ def _clamp(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
             saved_bytes=2.0 * context.activations(rows, width),
         ),
     )
+
+
+def _activation(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Piece:
+    """Gate and up into one. Beside limits Megatron-Core adds an offset to up, which it makes on the device of a
+    Python number in every call (``fusions/fused_bias_geglu.py``, weighted_bias_quick_geglu_impl:
+    torch.tensor(linear_offset, device)): a copy after which the host waits for the device (PyTorch issues 120996
+    and 190217)."""
+    piece = activation(context, moe.gated, rows, width, Module.MOE)
+    preset = context.job.preset
+    if not (_limits_apart(context, moe) and preset.host.code == "modules" and preset.layers.fused_activation):
+        return piece
+    return replace(piece, forward=tuple(replace(op, synchronises=True) for op in piece.forward))
 
 
 def _probability_gradient(context: LayerContext, moe: MoeSpec, rows: IntArray, width: IntArray) -> Piece:

@@ -101,11 +101,14 @@ def _grouped(op: GroupedGemm, calls: ModuleCalls) -> Issuing:
 
 
 def _kernel(op: MemoryBound, calls: ModuleCalls) -> Issuing:
-    """A module's calls with its further kernels, or the one launch of a kernel that is none."""
+    """A module's calls with its further kernels, or the one launch of a kernel that is none; where the host waits, the
+    Python that reads what it waits for, or, before an activation, one more launch that copies to the device."""
     if KERNELS[op.kernel].in_product:
         return _work(0.0, 0.0)
     further = OF_ROLE.get(op.role) or OF_KERNEL.get(op.kernel, (0.0, 0.0))
     if op.role is Role.CAST and op.module is Module.MOE:
         return _work(0.0, EXTENSION_LAUNCHES)
-    own = calls.by_role.get(op.role, 0.0) + (calls.token_counts if op.synchronises else 0.0)
-    return _work(own, further[int(op.backward)] + (0.0 if own else 1.0))
+    copied = op.synchronises and op.role is Role.ACTIVATION
+    reads = op.synchronises and not copied
+    own = calls.by_role.get(op.role, 0.0) + calls.token_counts * reads
+    return _work(own, further[int(op.backward)] + copied + (0.0 if own else 1.0))

@@ -1,9 +1,9 @@
 """A layer in whose midst the host waits for the device: the device then idles until the host has issued something.
 
 The host reads how many tokens each expert gets once a layer and forward (Megatron-Core token_dispatcher.py,
-``_maybe_dtoh_and_synchronize``; experts.py, ``tokens_per_expert.tolist()``). Nothing is issued ahead at that moment,
-so each operation after it starts when the operation before has ended and the host has issued it, whichever is later,
-until the host is ahead again.
+``_maybe_dtoh_and_synchronize``; experts.py, ``tokens_per_expert.tolist()``), and waits once more where the experts'
+activation has an offset (ops.experts.mlp). Nothing is issued ahead at such a moment, so each operation after it starts
+when the operation before has ended and the host has issued it, whichever is later, until the host is ahead again.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Issued:
 
 def between_waits_s(operations: Sequence[Issued]) -> FloatArray:
     """Seconds from one wait to the next for layers one after another, of N rows; the first operation that waits
-    begins the round. Raises ValueError where none waits.
+    begins the round, at every further one the host waits until the device is through. Raises ValueError where none waits.
 
     A launch runs when it is issued and the one before has ended: of n equal launches the last ends no earlier than
     the device's time after what ran before, than the first one's issue and the device's time, and than the last
@@ -39,6 +39,8 @@ def between_waits_s(operations: Sequence[Issued]) -> FloatArray:
     host_s = np.zeros(1)
     device_s = np.zeros(1)
     for one in (*operations[first:], *operations[:first]):
+        if one.waits:
+            host_s = np.maximum(host_s, device_s)
         begun_s = host_s + one.host_s / one.launches
         host_s = host_s + one.host_s
         ended_s = np.maximum(

@@ -7,8 +7,8 @@ needs longer for a stretch of work between two points where the host waits for t
   pass of a stage is a stretch of its own;
 - the loss of a micro-batch, where it is checked before its backward (Megatron-Core pretrain_gpt.py, ``loss_func``);
 - the experts' token counts, which the host reads in the forward before it can size the exchange
-  (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``); nothing is issued ahead at that moment
-  (solver.times.after_a_wait);
+  (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``), and an offset of the experts' activation, copied to the
+  device in every call; nothing is issued ahead at that moment (solver.times.after_a_wait);
 - the largest position, where it is read before each rotary embedding (InternEvo internlm/model/modules/embedding.py,
   ``_update_cos_sin_cache``: ``indexes.max().item()``).
 

@@ -3,7 +3,9 @@
 import pytest
 
 from ops.op import Phase
+from ops.recompute.modules import modules_recomputed
 from ops.roles import Module, OpKey, Role
+from spec.job import JobSpec
 from spec.presets.registry import PRESETS
 from tests.ops.experts.test_moe_block import COPIES, SEQ, WIDTH, layer, moved, named
 from tests.ops.layouts import job
@@ -29,3 +31,19 @@ def test_compiled_limits_are_part_of_the_activations_kernel() -> None:
     assert not named(fused, "moe.clamp")
     assert moved(fused, "moe.activation") == moved(layer(compiled), "moe.activation")
     assert moved(plain, "moe.activation") == moved(apart, "moe.activation") > 0
+
+
+def test_limited_experts_wait_for_the_offset_of_their_activation() -> None:
+    """Megatron-Core weighted_bias_quick_geglu_impl makes the offset on the device in every call, also where it runs again; experts
+    without limits have none, and plain PyTorch modules are not written so."""
+
+    def waiting(asked: JobSpec, **changes: bool) -> list[str]:
+        found = layer(asked, **changes)
+        again = modules_recomputed(found, ("moe_act",))
+        return [f"{op.phase.value} {op.name}" for op in (*again.forward, *again.backward) if op.synchronises]
+
+    mcore, plain = job(seq_len=SEQ), job(seq_len=SEQ, preset=PRESETS["fsdp"])
+    counts = f"{Phase.FORWARD.value} moe.permute"
+    assert waiting(mcore) == waiting(plain, clamped=True) == [counts]
+    both = [f"{phase.value} moe.activation" for phase in (Phase.FORWARD, Phase.RECOMPUTE)]
+    assert waiting(mcore, clamped=True) == [counts, *both]

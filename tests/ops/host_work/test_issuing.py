@@ -132,6 +132,13 @@ def test_reading_token_counts_takes_calls_of_its_own() -> None:
     assert counted.calls[0] - padded.calls[0] == CALLS["modules"].token_counts
 
 
+def test_waiting_before_an_activation_takes_a_copys_launch() -> None:
+    activation = kernel(OpKey(Module.MOE, Role.ACTIVATION), "swiglu")
+    plain, waited = host_work(activation, job()), host_work(replace(activation, synchronises=True), job())
+    assert waited.calls[0] == plain.calls[0]
+    assert waited.launches[0] - plain.launches[0] == 1.0
+
+
 def test_host_time_that_is_an_operation_itself_is_not_counted_again() -> None:
     slices = HostWork(module=Module.LAYER, role=Role.SLICES, phase=Phase.FORWARD, launches=np.asarray([30.0]))
     work = host_work(slices, job())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from ops.data_parallel.step import RankParameters
-from ops.op import BatchedGemm, HostTransfer, Op, Owner, Piece, multiplies_narrow
+from ops.op import BatchedGemm, GroupedGemm, HostTransfer, Op, Owner, Piece, multiplies_narrow
 from ops.roles import Role
 from spec.arrays import FloatArray, IntArray
 
@@ -14,8 +14,8 @@ from spec.arrays import FloatArray, IntArray
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
     """What one layer keeps until its backward, the most it holds for a moment, copies of weights it keeps from
-    step to step (``copied`` elements of weights have one), what of it waits on the host (``host_bytes``), the elements of
-    logits that it makes, and those that it trains and holds frozen."""
+    step to step (``copied`` elements of weights have one), what of it waits on the host (``host_bytes``), the elements
+    of logits that it makes, of one trained weight of each shape (``shapes``), and those it trains and holds frozen."""
 
     saved_bytes: FloatArray
     transient_bytes: FloatArray
@@ -23,6 +23,7 @@ class LayerBytes:
     copied: FloatArray
     host_bytes: FloatArray
     logits: FloatArray
+    shapes: FloatArray
     parameters: RankParameters
     frozen: RankParameters
 
@@ -72,6 +73,16 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
         logits=total(
             [op.m * op.n for op in forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
         ),
+        shapes=total(_one_of_each_shape(forward)),
         parameters=held(lambda op: op.parameters),
         frozen=held(lambda op: op.frozen),
     )
+
+
+def _one_of_each_shape(forward: Sequence[Op]) -> list[FloatArray | IntArray]:
+    """Elements of one trained weight of each shape that products of a forward have: inputs x outputs."""
+    found: dict[tuple[bytes, bytes], IntArray] = {}
+    for op in forward:
+        if isinstance(op, BatchedGemm | GroupedGemm) and op.parameters.any():
+            found[op.k.tobytes(), op.n.tobytes()] = op.k * op.n
+    return list(found.values())

@@ -18,6 +18,14 @@ def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_mi
     return np.asarray(trained.total * (micro + summed * dtype_bytes(context.reduce_dtype)))
 
 
+def stand_ins_bytes(context: LayerContext, shapes: FloatArray) -> FloatArray:
+    """What autograd is given for gradients that products add up themselves: one weight of each of the ``shapes`` in the
+    format of the products' results, empty (Transformer Engine ``module/base.py``, get_dummy_wgrad; Megatron-LM
+    ``tensor_parallel/layers.py`` for the head)."""
+    kept = context.job.preset.data_parallel.keeps_stand_ins
+    return np.asarray(kept * dtype_bytes(context.job.precision.compute) * shapes)
+
+
 def held_narrow_bytes(context: LayerContext, copied: FloatArray) -> FloatArray:
     """What the parameters' format would take of weights that are held narrow alone, ``copied`` of them; sharded
     parameters stay as they are."""

@@ -27,6 +27,7 @@ from solver.memory.model_state import (
     held_narrow_bytes,
     model_state,
     narrow_copies_bytes,
+    stand_ins_bytes,
     whole_gradients_bytes,
 )
 from solver.memory.peaks import beyond_passes
@@ -113,9 +114,13 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     ):
         working = working + frozen_input_gradients(saved, stages.layers)
     copied = _summed([kind.copied[row] for kind in kinds], weights)
+    shapes = np.max(
+        [kind.shapes[row] * (w > 0) for kind, w in zip(kinds[:blocks], weights, strict=False)], axis=0
+    )
+    shapes = shapes + kinds[-1].shapes[row] * stages.head
     copies = _summed([kind.cached_bytes[row] for kind in kinds], weights)
     cost = MemoryCost(
-        **_states(context, on_rank, frozen, num_micro, copied),
+        **_states(context, on_rank, frozen, num_micro, (copied, shapes)),
         narrow_weights_bytes=narrow_copies_bytes(context, copies),
         activations_bytes=held + _kept_outputs(context, plans, stages, chunks),
         # The logits are gone, but for their 16-bit gradient, when the last layer's backward begins.
@@ -162,11 +167,14 @@ def _states(
     on_rank: RankParameters,
     frozen: RankParameters,
     num_micro: IntArray,
-    copied: FloatArray,
+    weights: tuple[FloatArray, FloatArray],
 ) -> dict[str, FloatArray]:
-    """Model state by term; ``copied`` elements of weights have a copy in the format of the products."""
+    """Model state by term; of elements of ``weights`` the first have a copy in the format of the products, the second
+    are one weight of each shape."""
+    copied, shapes = weights
     state = model_state(context, on_rank, frozen, context.layout.zero_stage)
-    state["gradients_bytes"] = state["gradients_bytes"] + whole_gradients_bytes(context, on_rank, num_micro)
+    beside = whole_gradients_bytes(context, on_rank, num_micro) + stand_ins_bytes(context, shapes)
+    state["gradients_bytes"] = state["gradients_bytes"] + beside
     if context.job.precision.narrow_parameters:
         state["parameters_bytes"] = state["parameters_bytes"] - held_narrow_bytes(context, copied)
     return state

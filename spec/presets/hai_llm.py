@@ -14,6 +14,7 @@ HAI_LLM = replace(
     {
         "log.attention": "",
         "pipeline.schedules": ("1f1b", "dualpipe", "dualpipe-v"),
+        "data_parallel.keeps_stand_ins": False,
         "pipeline.interleaves": False,
         "pipeline.uneven_chunks": "",
         # sec. 3.2.3 (RMSNorm, MLA's up-projection) and 3.3.3 (SwiGLU)

@@ -35,6 +35,7 @@ MEGATRON = FrameworkPreset(
         bucket_elements=40_000_000,
         bucket_elements_per_rank=1_000_000,
         contiguous_gradients=True,
+        keeps_stand_ins=True,
     ),
     tensor_parallel=TensorParallel(strategies=("mtp", "fsp"), cuts_sequences=True),
     pipeline=Pipeline(interleaves=True, uneven_chunks="layout"),

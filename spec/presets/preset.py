@@ -88,6 +88,9 @@ class DataParallel:
     keeps_buckets: bool = False
     """Buckets that leave in the backward are flat copies of all gradients in the parameters' format and stay (torch's
     DistributedDataParallel without gradient_as_bucket_view)."""
+    keeps_stand_ins: bool = False
+    """Products that add up weight gradients themselves hand an empty one to autograd, of which one of each shape stays (Transformer
+    Engine 2.3 and later, ``module/base.py``, get_dummy_wgrad)."""
     fresh_gradients: bool = False
     """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
     gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2

@@ -19,6 +19,8 @@ ZERO_BUBBLE = replace(
         "pipeline.schedules": ("1f1b", "zb-h1", "zb-h2"),
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
+        # before Transformer Engine had them
+        "data_parallel.keeps_stand_ins": False,
         "log.attention": "whole",
     }
 )

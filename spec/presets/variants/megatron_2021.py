@@ -16,6 +16,7 @@ MEGATRON_2021 = Variant(
         "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
+        "data_parallel.keeps_stand_ins": False,
         "data_parallel.gradient_sync": "all_reduce",
         "pipeline.overlap_hops": False,
         "pipeline.scattered_hops": True,

@@ -13,5 +13,6 @@ MEGATRON_FSDP = Variant(
         "data_parallel.bucket_elements": 0,
         "data_parallel.bucket_elements_per_rank": 0,
         "data_parallel.accumulation": "",
+        "data_parallel.keeps_stand_ins": False,
     },
 )

@@ -27,6 +27,7 @@ NANOTRON = Variant(
         "data_parallel.overlap_param_gather": False,
         "data_parallel.lists_of_slices": True,
         "data_parallel.keeps_buckets": True,
+        "data_parallel.keeps_stand_ins": False,
         "data_parallel.accumulation": "accumulate_wide",
         "pipeline.interleaves": False,
         "pipeline.uneven_chunks": "",

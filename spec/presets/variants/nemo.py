@@ -12,8 +12,9 @@ NEMO = Variant(
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
-        # before Megatron-Core had it
+        # before Megatron-Core and Transformer Engine had them
         "layers.shares_kept_inputs": False,
+        "data_parallel.keeps_stand_ins": False,
     },
 )
 NEMO2 = Variant(
@@ -34,7 +35,8 @@ NEMO2 = Variant(
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
-        # before Megatron-Core had it
+        # before Megatron-Core and Transformer Engine had them
         "layers.shares_kept_inputs": False,
+        "data_parallel.keeps_stand_ins": False,
     },
 )

@@ -146,3 +146,26 @@ def test_weights_that_travel_narrow_are_gathered_as_one_copy() -> None:
         pools.append(sized(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0])
     in_use = PRESETS["fsdp"].data_parallel.gathered_layers
     assert pools[0] - pools[1] == in_use * sum(block_linears(small_model()))
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_products_that_add_up_gradients_hand_on_an_empty_one_of_each_shape(tp: int) -> None:
+    """Transformer Engine get_dummy_wgrad and Megatron-LM's head: 2 bytes an element of one qkv, out, up, down and head, cut by
+    tp, however many layers there are."""
+
+    def gradients(layers: int, *, kept: bool) -> float:
+        preset = PRESETS["megatron"].changed({"data_parallel.keeps_stand_ins": kept})
+        plan = Plan(strategy="mtp", preset="megatron", tp=tp, num_micro=8)
+        model = small_model(layers=layers)
+        asked = question(world_size=tp, sequences=8, preset=preset, model=model)
+        return float(sized(model, asked.job, PlanTable.of(plan)).bytes.cost.gradients_bytes[0])
+
+    qkv, out, up, down = 512 * (512 + 2 * 4 * 64), 512 * 512, 512 * 2 * 2048, 2048 * 512
+    for layers in (4, 8):
+        more = gradients(layers, kept=True) - gradients(layers, kept=False)
+        assert more == 2 * (qkv + out + up + down + 512 * 4096) / tp
+
+
+def test_frameworks_without_those_products_hand_on_none() -> None:
+    have = {name for name, preset in PRESETS.items() if preset.data_parallel.keeps_stand_ins}
+    assert have == {"megatron", "megatron-bridge"}

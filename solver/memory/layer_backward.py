@@ -3,11 +3,13 @@
 import numpy as np
 
 from ops.context import LayerContext
+from ops.experts.exchange import routed_rows
+from ops.quantize import recipe_of
 from ops.strategies.sharding import Sharding
 from solver.layers.layer_bytes import LayerBytes
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
-from spec.model import BlockSpec
+from spec.model import BlockSpec, MoeSpec
 
 
 def working_bytes(
@@ -24,10 +26,12 @@ def working_bytes(
 
 
 def widest_bytes(context: LayerContext) -> FloatArray:
-    """The widest activations of a layer; cut over tp whether the weights are (mtp, msp, fsp) or the tokens (isp)."""
-    keeps_result = not context.job.adapter_rank or "down" in context.job.adapted
-    widths = [_widest(run.block, context.model.hidden, keeps_result) for run in context.model.blocks]
-    return context.activations(context.tokens, max(widths, default=0)) / context.layout.tp
+    """Gradients of the widest activations of a layer, and narrow copies of that which products read narrow; cut over tp
+    whether the weights are (mtp, msp, fsp) or the tokens (isp)."""
+    widest = np.zeros(len(context.layout))
+    for run in context.model.blocks:
+        widest = np.maximum(widest, _widest(context, run.block))
+    return widest
 
 
 def frozen_input_gradients(inputs: FloatArray, layers: tuple[IntArray, ...]) -> FloatArray:
@@ -40,13 +44,51 @@ def frozen_input_gradients(inputs: FloatArray, layers: tuple[IntArray, ...]) -> 
     return np.asarray(inputs * np.maximum(count - 2, 0) / np.maximum(count, 1), dtype=np.float64)
 
 
-def _widest(block: BlockSpec, hidden: int, keeps_result: bool) -> int:
-    """Channels of gradients at the backward of a dense block's activation, beyond what the block keeps: of gate and up,
-    or of the one input; the gradient of its result has the result's place where the product behind it keeps that.
-    Of a block without a feed-forward network those that its mixer's widest product writes."""
+def _widest(context: LayerContext, block: BlockSpec) -> FloatArray:
+    """Bytes at the backward of a dense block's activation, beyond what the block keeps: gradients of gate and up, or of
+    the one input; the gradient of its result has the result's place where the product behind it keeps that. Of a
+    block without a feed-forward network those that its mixer's widest product writes."""
+    if block.moe is not None:
+        return _of_experts(context, block.moe)
     if block.mlp is not None:
-        return block.mlp.ffn_hidden * ((2 if block.mlp.gated else 1) + (not keeps_result))
-    if block.moe is not None or block.mixer is None:
-        return 0
-    tensors = (tensor for module in block.mixer.modules(hidden, "") for tensor in module.tensors)
-    return max(tensor.shape[0] for tensor in tensors)
+        keeps_result = not context.job.adapter_rank or "down" in context.job.adapted
+        parts = 2 if block.mlp.gated else 1
+        wide = block.mlp.ffn_hidden * (parts + (not keeps_result))
+        narrow = _narrow_gradient_bytes(context, context.tokens * block.mlp.ffn_hidden * parts)
+        return np.asarray((context.activations(context.tokens, wide) + narrow) / context.layout.tp)
+    if block.mixer is None:
+        return np.zeros(len(context.layout))
+    tensors = (
+        tensor for module in block.mixer.modules(context.model.hidden, "") for tensor in module.tensors
+    )
+    wide = max(tensor.shape[0] for tensor in tensors)
+    return context.activations(context.tokens, wide) / context.layout.tp
+
+
+def _of_experts(context: LayerContext, moe: MoeSpec) -> FloatArray:
+    """Bytes on a rank's routed rows, beyond what the block keeps. The gradient of the experts' result stands beside its
+    narrow copies and the gradient of the activation's result (at the second product, which reads that result), or by
+    itself in two orders where rows are sorted by expert; gradients of gate and up follow once it is gone (Megatron-LM
+    ``moe/experts.py`` TEGroupedMLP, ``moe/token_dispatcher.py`` combine_preprocess; Transformer Engine
+    ``module/grouped_linear.py``)."""
+    layout, job = context.layout, context.job
+    held = ceil_div(context.tokens, layout.tp)
+    rows = routed_rows(context, moe, held) * layout.etp
+    hidden, width = (
+        moe.routed_hidden(context.model.hidden),
+        ceil_div(layout.constant(moe.expert_ffn_hidden), layout.etp),
+    )
+    result, parts = context.activations(rows, hidden), 2 if moe.gated else 1
+    second = result + _narrow_gradient_bytes(context, rows * hidden) + context.activations(rows, width)
+    first = context.activations(rows, width * parts) + _narrow_gradient_bytes(context, rows * width * parts)
+    # Dispatchers that send a token once hand rows over in the experts' order.
+    turned = (
+        (job.moe_dispatcher == "all_to_all") & (moe.num_experts > layout.ep) & (layout.ep * layout.etp > 1)
+    )
+    return np.asarray(np.maximum(np.maximum(first, second), np.where(turned, 2.0 * result, 0.0)))
+
+
+def _narrow_gradient_bytes(context: LayerContext, elements: IntArray) -> FloatArray:
+    """Bytes of the narrow copies of an output gradient of ``elements`` that both products of a backward read."""
+    recipe = recipe_of(context)
+    return elements * dtype_bytes(context.job.precision.linear) * (recipe.gradient.writes if recipe else 0.0)

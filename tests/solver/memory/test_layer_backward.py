@@ -1,0 +1,60 @@
+"""What a layer's backward holds for a moment, written out."""
+
+from dataclasses import replace
+
+import pytest
+
+from ops.context import LayerContext
+from ops.layout import Layout
+from solver.memory.layer_backward import widest_bytes
+from spec.model import ModelSpec
+from tests.ops.layouts import job
+from tests.solver.plans.test_rules import EXPERTS
+from tests.solver.questions import small_model
+
+SEQ, HIDDEN, WIDTH, TOPK = 256, 512, 512, 2
+ROWS = SEQ * TOPK
+
+
+def held(model: ModelSpec, narrow: str = "", dispatcher: str = "hybridep", **degrees: int) -> float:
+    asked = replace(job(seq_len=SEQ), moe_dispatcher=dispatcher)
+    if narrow:
+        asked = replace(asked, precision=replace(asked.precision, linear="fp8", scale_recipe=narrow))
+    return float(widest_bytes(LayerContext(model=model, job=asked, layout=Layout.of(8, **degrees)))[0])
+
+
+def wide_experts(width: int) -> ModelSpec:
+    (run,) = EXPERTS.blocks
+    assert run.block.moe is not None
+    moe = replace(run.block.moe, expert_ffn_hidden=width)
+    return replace(EXPERTS, blocks=(replace(run, block=replace(run.block, moe=moe)),))
+
+
+def test_experts_hold_gradients_of_their_result_and_of_what_it_was_made_of() -> None:
+    """Routed rows of 2 bytes: h + f at the second product; experts wider than their input hold more later, 2 f."""
+    assert held(EXPERTS, ep=8) == 2 * ROWS * (HIDDEN + WIDTH)
+    assert held(wide_experts(4 * HIDDEN), ep=8) == 2 * ROWS * 2 * 4 * HIDDEN
+    assert held(wide_experts(WIDTH // 2), ep=8) == 2 * ROWS * (HIDDEN + WIDTH // 2)
+
+
+def test_rows_that_are_sorted_by_expert_stand_in_both_orders() -> None:
+    """Megatron-LM's all-to-all dispatcher, where a rank has several experts and shares them; else h + f."""
+    narrow = wide_experts(WIDTH // 4)
+    assert held(narrow, dispatcher="all_to_all", ep=4) == 2 * ROWS * 2 * HIDDEN
+    for ep in (1, 8):
+        assert held(narrow, dispatcher="all_to_all", ep=ep) == 2 * ROWS * (HIDDEN + WIDTH // 4)
+
+
+def test_experts_cut_over_etp_hold_all_ranks_rows_of_their_part() -> None:
+    assert held(EXPERTS, tp=2, etp=2, ep=4) == 2 * ROWS * (HIDDEN + WIDTH / 2)
+
+
+@pytest.mark.parametrize("narrow", ["mx", "block"])
+def test_products_that_read_narrow_gradients_have_two_copies_of_them(narrow: str) -> None:
+    """MXFP8 and blocks: a byte an element along rows, and one along columns."""
+    fine = wide_experts(WIDTH // 4)
+    assert held(fine, narrow, ep=8) - held(fine, ep=8) == 2 * ROWS * HIDDEN
+    assert held(EXPERTS, narrow, ep=8) == (2 + 2) * ROWS * 2 * WIDTH
+    dense = small_model()
+    assert held(dense, narrow) - held(dense) == 2 * SEQ * 2 * 4 * HIDDEN
+    assert held(dense) == 2 * SEQ * 2 * 4 * HIDDEN

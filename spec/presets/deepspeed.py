@@ -3,11 +3,11 @@
 Source, read 2026-11: DeepSpeed documentation, "ZeRO optimizations for FP16 training".
 """
 
+from spec.presets.log import Log
 from spec.presets.preset import (
     DataParallel,
     FrameworkPreset,
     Layers,
-    Log,
     Offload,
     Pipeline,
     Recomputation,

@@ -3,11 +3,11 @@
 Source, read 2026-11: PyTorch FSDP documentation.
 """
 
+from spec.presets.log import Log
 from spec.presets.preset import (
     DataParallel,
     FrameworkPreset,
     Host,
-    Log,
     Loss,
     Pipeline,
     Recomputation,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+from spec.presets.log import Log
 from spec.program.kinds import Number, Several, Text, Whole
 
 RecomputedPart = Literal[
@@ -265,17 +266,6 @@ class Offload:
     the device's own part of the update beside the host's), or "" where there is none."""
     activations: bool = False
     """Layers may keep what they save on the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """What the framework's own log counts as a step's FLOPs (solver.answer.logged_flops)."""
-
-    attention: Literal["whole", "half", ""] = ""
-    """Of a causal attention matrix its log counts the "whole" or "half"; "": no source says."""
-    repeats: Literal["layers", "all", ""] = ""
-    """Of a recomputed forward its log counts the "layers", "all" (the head too, and selectively recomputed attention) or
-    nothing ("")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 import pytest
 
+from spec.presets.log import Log
 from spec.presets.preset import (
     DataParallel,
     Host,
     Layers,
-    Log,
     Loss,
     Offload,
     Pipeline,

@@ -13,6 +13,8 @@ InternEvo averages inside its all-reduce and copies gradients into a flat bucket
 ``reduce_tensor``).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ops.context import LayerContext
@@ -68,6 +70,23 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
         after.insert(0, ("parameter_maxima", "norm_reduce", owned, wide))
     gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
     return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
+
+
+# torch/optim/adamw.py, _multi_tensor_adamw of PyTorch 2.1: the operations mul_, lerp_, mul_, addcmul_, sqrt, div_, add_ and
+# addcdiv_ read 12 tensors and write 8 (_single_tensor_adamw of 1.13 one more each); a fused update reads parameters,
+# gradients and both moments and writes all but gradients.
+FURTHER_READS, FURTHER_WRITES = 12 - 4, 8 - 3
+
+
+def update_passes(context: LayerContext, elements: IntArray) -> Ops:
+    """What an update in elementwise operations, one after another, moves of ``elements`` beyond one in one kernel; nothing
+    where it is fused."""
+    if not context.job.preset.data_parallel.update_copies:
+        return ()
+    dtype = context.job.precision.moments
+    copied = _pass(Role.PARAMETER_PASS, "update_copies", "copy", elements, dtype)
+    read = _pass(Role.PARAMETER_PASS, "update_reads", "norm_reduce", elements, dtype)
+    return replace(copied, repeat=FURTHER_WRITES), replace(read, repeat=FURTHER_READS - FURTHER_WRITES)
 
 
 def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:

@@ -12,7 +12,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.data_parallel.muon import Dealt, HeldMatrices, dealt, update_ops
 from ops.data_parallel.offload import gradients_to_host, host_updates, offloaded_elements
-from ops.data_parallel.optimizer_passes import optimizer_passes
+from ops.data_parallel.optimizer_passes import optimizer_passes, update_passes
 from ops.groups import ranks_and_stride
 from ops.op import Axis, Comm, Op, Ops, Owner, Phase, Update
 from ops.roles import Identity, Module, Role
@@ -224,7 +224,8 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
     by_muon = [
         op for owner in owners for op in update_ops(context, muon_dealt(context, on_rank, owner), owner)
     ]
-    return [*before, update, *by_muon, *host_updates(context, owned), *after]
+    further = update_passes(context, by_adam)
+    return [*before, update, *further, *by_muon, *host_updates(context, owned), *after]
 
 
 def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:

@@ -101,7 +101,7 @@ class DataParallel:
     casts_shards: bool = False
     """Weights that products with a scale of the whole tensor read are cast before they are gathered (XLA)."""
     update_copies: bool = False
-    """The update makes the square roots of the second moments beside them (torch's foreach AdamW)."""
+    """The update runs in elementwise operations, which make square roots of the second moments beside them (torch's AdamW, not fused)."""
     accumulation: Literal["accumulate_fp32", "accumulate_16bit", "accumulate_wide", "accumulate", ""] = (
         "accumulate_fp32"
     )

@@ -9,6 +9,7 @@ ALEPH_ALPHA = Variant(
     "synchronously, gathered inputs kept), core/nn/mlp.py (silu(gate) * up in plain PyTorch), "
     "core/nn/attention/attention.py (qkv_in_one: split_tensor_along_last_dim, views of which reach flash_attn_varlen_func), "
     "core/nn/parallel_module/communicator.py (send_data: whole activations to the next stage), "
+    "core/optimizer/optimizer.py (torch.optim.AdamW, neither fused nor foreach named), "
     "core/optimizer/allreduce.py (gradients all-reduced at the end in fp32 buckets), transformer/model/layers/lm_head.py "
     "(the head gathers its logits), transformer/model/losses/cross_entropy.py (PyTorch's, on an fp32 copy), "
     "core/nn/parallel_module/parallel_module.py (every_layer checkpointing takes in embedding and head, pipeline buffers "
@@ -26,6 +27,7 @@ ALEPH_ALPHA = Variant(
         "layers.keeps_joined_qkv": True,
         "pipeline.scattered_hops": False,
         "data_parallel.gradient_sync": "all_reduce",
+        "data_parallel.update_copies": True,
         "loss.plain": True,
         "loss.gathers_logits": True,
         "recomputation.recomputes_ends": True,

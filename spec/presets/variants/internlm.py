@@ -7,8 +7,10 @@ from spec.presets.variants.variant import Variant
 INTERNLM = Variant(
     name="internlm",
     of="internevo",
-    source="InternEvo of 2023: internlm/model/linear.py (FeedForward: gate and up apart)",
+    source="InternEvo of 2023: internlm/model/linear.py (FeedForward: gate and up apart), train.py "
+    "(torch.optim.AdamW, which in PyTorch 1.13.1, its requirements/torch.txt, is _single_tensor_adamw)",
     choices={
         "layers.joined_gate": False,
+        "data_parallel.update_copies": True,
     },
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.optimizer_passes import optimizer_passes
+from ops.data_parallel.optimizer_passes import optimizer_passes, update_passes
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
 from ops.op import MemoryBound, Update
@@ -78,3 +78,26 @@ def test_stages_2_and_3_reduce_in_pieces_and_divide_nothing_at_the_end() -> None
         moved_per_element(asked, Layout.of(8, zero_size=8, zero_stage=stage)) for stage in (1, 2)
     )
     assert second == first - 8.0
+
+
+def test_an_update_in_elementwise_operations_moves_its_tensors_again_and_again() -> None:
+    """Counted in the operations of torch's AdamW as (read, written), less what one kernel for all of them moves."""
+    operations = {
+        "parameters.mul_": (1, 1),
+        "first_moments.lerp_": (2, 1),
+        "second_moments.mul_": (1, 1),
+        "second_moments.addcmul_": (2, 1),
+        "roots.sqrt": (1, 1),
+        "roots.div_": (1, 1),
+        "roots.add_": (1, 1),
+        "parameters.addcdiv_": (3, 1),
+    }
+    further = sum(sum(one) for one in operations.values()) - (4 + 3)
+    for name, width in (("internlm", 4), ("internevo", 0), ("megatron", 0), ("aleph-alpha", 4)):
+        context = LayerContext(model=small_model(), job=job(preset=PRESETS[name]), layout=Layout.of(1))
+        passes = [op for op in update_passes(context, ints(ELEMENTS)) if isinstance(op, MemoryBound)]
+        moved = sum(float(op.bytes_moved[0]) for op in passes)
+        assert moved == further * width * ELEMENTS
+        held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
+        names = [op.name for op in step_ops(context, held, ints(0))]
+        assert ("step.update_reads" in names) == ("step.update_copies" in names) == bool(width)

@@ -84,10 +84,6 @@ BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
 BLOCKS = frozenset({"block", "mx"})
 TURNED = Passes(narrow_reads=1, writes=1)
 """A narrow copy brought into another order."""
-SCALE_BYTES = {"tensor": 0.0, "row": 0.0, "block": 4 / 128, "mx": 1 / 32}
-"""Of an element's scale, one for a row or the tensor aside: 4 bytes for 128 (Float8BlockScaling), 1 for 32 (MXFP8)."""
-FP4_SCALE_BYTES = 1 / 16
-"""NVFP4: 1 byte for 16."""
 ALONG_K = BLOCKS | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 RECIPES: dict[str, Recipe] = {
@@ -145,11 +141,6 @@ def finds_scale_first(precision: Precision) -> bool:
     """Whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine ``csrc/quantizer.cpp``:
     Float8CurrentScalingQuantizer, NVFP4Quantizer; torchao: hp_tensor_to_float8_dynamic, whose maximum is DTensor's)."""
     return _scaling(precision) in ("current", "dynamic") or precision.linear == "fp4"
-
-
-def scale_bytes(precision: Precision) -> float:
-    """Bytes of scales that travel with an element of a narrow tensor."""
-    return FP4_SCALE_BYTES if precision.linear == "fp4" else SCALE_BYTES[precision.scale_recipe or "tensor"]
 
 
 def turned_after_gather(precision: Precision) -> Passes:
@@ -245,46 +236,27 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
     def behind(parts: IntArray) -> FloatArray:
         return np.where(parts > 1, moved(turned, t * 1.0), 0.0)
 
+    def weight_cast(phase: Phase, passes: Passes) -> MemoryBound:
+        calls_of_it = cast_calls(passes, i, each, precision)
+        return op("cast_weight", phase, moved(passes, i * each), o, calls_of_it)
+
+    def part_cast(what: str, phase: Phase, passes: Passes, once: float = own) -> MemoryBound:
+        """Of the input, unless another linear has cast it (``once`` 0), or of the output gradient."""
+        entering = what == "cast_input"
+        parts, width = (operands.input_parts, i) if entering else (operands.gradient_parts, o)
+        return op(what, phase, in_parts(passes, parts) * once, width, calls(passes, parts, once))
+
+    turned_input = behind(operands.input_parts) * own
     forward = (
-        op(
-            "cast_input",
-            Phase.FORWARD,
-            in_parts(entering, operands.input_parts) * own,
-            i,
-            calls(entering, operands.input_parts, own),
-        ),
-        op(
-            "cast_weight",
-            Phase.FORWARD,
-            moved(weight, i * each),
-            o,
-            cast_calls(weight, i, each, precision),
-        ),
+        part_cast("cast_input", Phase.FORWARD, entering),
+        weight_cast(Phase.FORWARD, weight),
     )
     backward = (
-        op(
-            "cast_gradient",
-            Phase.INPUT_GRAD,
-            in_parts(recipe.gradient, operands.gradient_parts),
-            o,
-            calls(recipe.gradient, operands.gradient_parts, 1.0),
-        ),
+        part_cast("cast_gradient", Phase.INPUT_GRAD, recipe.gradient, 1.0),
         op("cast_turned_gradient", Phase.INPUT_GRAD, behind(operands.gradient_parts), o),
-        op(
-            "cast_weight",
-            Phase.INPUT_GRAD,
-            moved(weight_again, i * each),
-            o,
-            cast_calls(weight_again, i, each, precision),
-        ),
-        op("cast_turned_input", Phase.WEIGHT_GRAD, behind(operands.input_parts) * own, i),
-        op(
-            "cast_input",
-            Phase.WEIGHT_GRAD,
-            in_parts(recipe.input_again, operands.input_parts) * own,
-            i,
-            calls(recipe.input_again, operands.input_parts, own),
-        ),
+        weight_cast(Phase.INPUT_GRAD, weight_again),
+        op("cast_turned_input", Phase.WEIGHT_GRAD, turned_input, i),
+        part_cast("cast_input", Phase.WEIGHT_GRAD, recipe.input_again),
         op("scale_input_gradient", Phase.INPUT_GRAD, scaled(t * 1.0, operands.role is not Role.DOWN), i),
         op("scale_weight_gradient", Phase.WEIGHT_GRAD, scaled(i * 1.0, wanted=True), o),
     )

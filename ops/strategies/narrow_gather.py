@@ -21,12 +21,23 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.op import Axis, Comm, Lane, Ops, Phase, Pieces
-from ops.quantize import BLOCKS, finds_scale_first, recipe_of, scale_bytes
+from ops.quantize import BLOCKS, finds_scale_first, recipe_of
 from ops.roles import Module, OpKey, Role
 from ops.strategies.sharding import Sharding
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
+from spec.job import Precision
+
+SCALE_BYTES = {"tensor": 0.0, "row": 0.0, "block": 4 / 128, "mx": 1 / 32}
+"""Of an element's scale, one for a row or the tensor aside: 4 bytes for 128 (Float8BlockScaling), 1 for 32 (MXFP8)."""
+FP4_SCALE_BYTES = 1 / 16
+"""NVFP4: 1 byte for 16."""
+
+
+def scale_bytes(precision: Precision) -> float:
+    """Bytes of scales that travel with an element of a narrow tensor."""
+    return FP4_SCALE_BYTES if precision.linear == "fp4" else SCALE_BYTES[precision.scale_recipe or "tensor"]
 
 
 def travels_narrow(context: LayerContext, linear: OpKey) -> bool:

@@ -66,7 +66,8 @@ def cast_calls(
 class Recipe:
     """Passes over an input (after a norm or not), over it again in the backward, over an output gradient and over a weight (in
     the backward again), whether the input is kept narrow, whether it and the output gradient are cast before they are gathered
-    over tp, and whether what the products of the backward make is scaled after them."""
+    over tp, and whether what the products of the backward make is scaled after them. ``made_input`` and ``made_gradient`` hold
+    where elementwise code makes the tensor for this product alone (None: as any other)."""
 
     input: Passes
     normed_input: Passes
@@ -74,6 +75,8 @@ class Recipe:
     gradient: Passes
     weight: Passes
     weight_again: Passes = Passes()
+    made_input: Passes | None = None
+    made_gradient: Passes | None = None
     keeps_narrow: bool = True
     gathers_narrow: bool = True
     scales_gradients: bool = False
@@ -116,12 +119,26 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+FUSED = Recipe(
+    input=ONCE,
+    normed_input=Passes(),
+    made_input=Passes(),
+    input_again=TURNED,
+    gradient=Passes(writes=2, narrow_reads=1),
+    made_gradient=TURNED,
+    weight=BOTH,
+)
+"""Delayed scaling where casts run inside the kernel that makes what they read (XLA priority_fusion.cc), and a product's other
+order is turned when it is read (gemm_rewriter.cc). A kernel that writes narrow numbers alone is priced as if it wrote wide ones."""
+
+
 def recipe_of(context: LayerContext) -> Recipe | None:
     """The job's recipe; None where products run in the activations' format."""
     precision = context.job.precision
     if not precision.narrows:
         return None
-    named = RECIPES[_scaling(precision)]
+    fused = context.job.preset.layers.fused_casts and _scaling(precision) == "delayed"
+    named = FUSED if fused else RECIPES[_scaling(precision)]
     if precision.transposed_copies or precision.scale_recipe in ALONG_K:
         return named
     return replace(
@@ -156,8 +173,8 @@ def weight_casts(context: LayerContext, recipe: Recipe) -> tuple[Passes, Passes]
     """Passes over a whole weight in the forward and in the backward. What travels in the format of its products has been cast
     in shards (ops.data_parallel: before the gather, or by the update), and only turned into the other order where
     products want it: once a step or in every forward where the recipe casts both orders at once (Transformer Engine
-    ``float8_tensor.py``, _create_transpose; XLA gemm_rewriter.cc: fp8 operands are transposed, not cast again), in the backward
-    where it casts again there (torchao ``float8_ops.py``, float8_mm: the second operand is brought to column-major)."""
+    ``float8_tensor.py``, _create_transpose; XLA gemm_rewriter.cc, TransposeMatrix), in the backward
+    where it casts again there (torchao ``float8_ops.py``, float8_mm: the second operand becomes column-major)."""
     if not context.job.precision.gathers_narrow:
         return recipe.weight, recipe.weight_again
     turned = turned_after_gather(context.job.precision)
@@ -183,11 +200,22 @@ class Operands(Identity):
     gradient_parts: IntArray
 
 
+def _input_and_gradient(recipe: Recipe, operands: Operands) -> tuple[Passes, Passes]:
+    """Over a product's input and its output gradient. Elementwise code makes mlp.down's input for it alone, and gradients
+    but those that the residual path carries on."""
+    entering, leaving = recipe.normed_input if operands.after_norm else recipe.input, recipe.gradient
+    if operands.role is Role.DOWN:
+        entering = recipe.made_input or entering
+    if operands.role not in (Role.OUT, Role.DOWN):
+        leaving = recipe.made_gradient or leaving
+    return entering, leaving
+
+
 def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """Passes around the forward product and around the backward ones. An input that another linear has
     cast (``shared_input``) is not cast again."""
     t, i, o = operands.tokens, operands.inputs, operands.outputs
-    entering = recipe.normed_input if operands.after_norm else recipe.input
+    entering, leaving = _input_and_gradient(recipe, operands)
     own = 0.0 if operands.shared_input else 1.0
     each = _weight_casts(context)
     precision = context.job.precision
@@ -252,7 +280,7 @@ def casts(context: LayerContext, recipe: Recipe, operands: Operands) -> tuple[tu
         weight_cast(Phase.FORWARD, weight),
     )
     backward = (
-        part_cast("cast_gradient", Phase.INPUT_GRAD, recipe.gradient, 1.0),
+        part_cast("cast_gradient", Phase.INPUT_GRAD, leaving, 1.0),
         op("cast_turned_gradient", Phase.INPUT_GRAD, behind(operands.gradient_parts), o),
         weight_cast(Phase.INPUT_GRAD, weight_again),
         op("cast_turned_input", Phase.WEIGHT_GRAD, turned_input, i),

@@ -70,11 +70,9 @@ class DataParallel:
     contiguous_gradients: bool = False
     """Gradients lie in one buffer and travel from there instead of through a bucket."""
     flattened_buckets: bool = False
-    """Gradients are copied into a bucket to travel and back, and averaged on the way instead of by a pass of
-    their own."""
+    """Gradients are copied into a bucket to travel and back, and averaged on the way, not by a pass of their own."""
     sliced_collectives: bool = False
-    """Sharded parameters and gradients travel one by one, as lists of a slice a rank that the host copies
-    (ops.data_parallel.sliced_collectives)."""
+    """Sharded parameters and gradients travel one by one, as lists of slices that the host copies (sliced_collectives)."""
     lists_of_slices: bool = False
     """Updated shards return as one all-gather of lists, a slice of every parameter from every rank: into a flat
     buffer, out of it into one a rank, and from there into the parameters."""
@@ -180,14 +178,12 @@ class Pipeline:
     scattered_hops: bool = False
     """tp ranks send a slice each to the next stage and gather there (arXiv 2104.04473 sec. 4.1)."""
     overlap_hops: bool = True
-    """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, the default where stages
-    are interleaved since it exists)."""
+    """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, its default where they exist)."""
     looks_every_s: Annotated[float, Number(least=0, most=60)] = 0.0
     """Seconds between a host's looks whether the shape of a message has come or gone, which holds both stages up; 0: the host
     waits for it (nanotron's branch bench2, parallel/pipeline_parallel/p2p.py)."""
     keeps_stage_outputs: bool = False
-    """A stage's output stays from its forward to its backward, and the last stage's logits until the next ones
-    take their place."""
+    """A stage's output stays from its forward to its backward, the last one's logits until the next take their place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,14 +219,15 @@ class Layers:
     """Gate and up are one matrix."""
     joined_qkv: bool = True
     """Queries, keys and values are one matrix."""
+    fused_casts: bool = False
+    """Casts by scales of earlier steps run inside the kernel that makes what they read (XLA)."""
     fused_sums: bool = False
     """Input gradients of several matrices are added up by the kernel that follows instead of one after another (compiled)."""
     keeps_joined_qkv: bool = False
     """Attention keeps values as a view of the joined product of queries, keys and values, all of which so stays
     beside the rotated queries and keys."""
     copies_heads: bool = False
-    """Queries, keys and values are copied out of their product's result, keys and values twice more into one
-    tensor, and their gradients back."""
+    """Queries, keys and values are copied out of their product, keys and values twice more into one tensor, gradients back."""
     splits_joined_qkv: bool = False
     """With rotary embeddings and a flash kernel, views of the joined product of queries, keys and values become
     tensors of their own (values, queries that share keys), and their gradients are put together by a copy."""

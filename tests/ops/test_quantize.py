@@ -63,6 +63,27 @@ def test_bytes_that_each_recipe_moves(scaling: str, after_norm: bool, expected: 
     assert found == pytest.approx(expected, rel=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # XLA: one copy in passing, the other turned (1 + 1) when the backward reads it
+        ("attention.qkv", {"input": 2, "gradient": 2}),
+        ("mlp.down", {"input": 2, "gradient": 3}),
+        # attention's kernel makes what the output product reads: read and written (2 + 1) by a pass
+        ("attention.out", {"input": 5, "gradient": 3}),
+    ],
+)
+def test_casts_inside_the_kernels_that_make_what_they_read(name: str, expected: dict[str, float]) -> None:
+    known = asked("maxtext", scaling="delayed", casts_every_forward=True)
+    found = per_element(layer(known), name)
+    assert {what: found[what] for what in expected} == pytest.approx(expected, rel=1e-2)
+
+
+def test_scales_of_the_tensor_at_hand_are_looked_for_before_any_kernel_casts() -> None:
+    current = [layer(asked(one, scaling="current", casts_every_forward=True)) for one in ("maxtext", "fsdp")]
+    assert per_element(current[0], "mlp.down") == per_element(current[1], "mlp.down")
+
+
 def test_weights_are_cast_once_a_step() -> None:
     """Four micro-batches of one sequence on each of four ranks: a quarter of the cast in each."""
     question = replace(asked(scaling="block"), global_batch_tokens=16 * TOKENS)

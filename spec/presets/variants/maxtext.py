@@ -10,11 +10,13 @@ MAXTEXT = Variant(
     "full), utils/maxtext_utils.py, calculate_tflops_training_per_device (causal attention once); XLA compiles the whole step: elementwise "
     "work is fused, shards are gathered into what products read, and of a layer that runs again nothing is left that its backward "
     "does not read (jax/_src/ad_checkpoint.py: remat_dce, and a barrier over inputs alone), so its last product does not run again; "
-    "xla/service/collective_quantizer.cc in gpu_compiler.cc: what is cast behind a gather is cast before it",
+    "xla/service/collective_quantizer.cc in gpu_compiler.cc: what is cast behind a gather is cast before it; "
+    "transforms/priority_fusion.cc: casts by flax' scales of earlier steps (linen/fp8_ops.py) run inside the kernel that makes what they read",
     choices={
         **FSDP_COMPILED.choices,
         "data_parallel.copies_parameters": False,
         "data_parallel.casts_shards": True,
+        "layers.fused_casts": True,
         "recomputation.stops_early": True,
         "log.attention": "half",
     },

@@ -15,7 +15,8 @@ TOKENS = 1024
 
 
 def layer(*keeps: str) -> Piece:
-    preset = PRESETS["maxtext"].changed({"recomputation.keeps": frozenset(keeps)})
+    changes = {"recomputation.keeps": frozenset(keeps), "layers.fused_casts": False}
+    preset = PRESETS["maxtext"].changed(changes)
     asked = job(world_size=4, seq_len=TOKENS, preset=preset)
     fp8 = {"linear": "fp8", "scale_recipe": "tensor", "scaling": "delayed", "casts_every_forward": True}
     asked = replace(asked, precision=replace(asked.precision, **fp8))

@@ -65,13 +65,12 @@ MAKERS: dict[str, frozenset[Role]] = {
 
 def _keeping(block: Piece, again: Piece, kept: Collection[str], input_bytes: FloatArray) -> Piece:
     """Queries, keys and values stay as attention reads them, or its output product's result (as large as a layer's input), and what makes them does not
-    run again (MaxText ``layers/attentions.py``: checkpoint_name behind the rotary embedding and behind the product); what
-    casts inputs does, for the weight gradients."""
+    run again (MaxText ``layers/attentions.py``: checkpoint_name behind the rotary embedding and behind the product). Casts
+    do, of inputs for the weight gradients. ``Assumption:`` of weights too, which nobody needs and which take little."""
     makers = frozenset[Role]().union(*(MAKERS[name] for name in kept))
 
     def makes(op: Op) -> bool:
-        own = op.module is Module.ATTENTION and op.served.role in makers
-        return own and not op.name.endswith(".cast_input")
+        return op.module is Module.ATTENTION and op.served.role in makers and op.role is not Role.CAST
 
     def more(op: Op) -> FloatArray:
         if "qkv" in kept and isinstance(op, Attention):

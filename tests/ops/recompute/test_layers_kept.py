@@ -30,8 +30,8 @@ def again(piece: Piece) -> set[str]:
 @pytest.mark.parametrize(
     ("keeps", "spared"),
     [
-        (("qkv",), {"attention.qkv", "attention.qkv.cast_weight", "attention.rotary"}),
-        (("out",), {"attention.out", "attention.out.cast_weight", "attention.out.leave"}),
+        (("qkv",), {"attention.qkv", "attention.rotary"}),
+        (("out",), {"attention.out", "attention.out.leave"}),
     ],
 )
 def test_what_makes_the_kept_does_not_run_again(keeps: tuple[str, ...], spared: set[str]) -> None:

@@ -10,6 +10,7 @@ from ops.linear import Linear, keeps_narrow_inputs, linear, shares_kept_inputs
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.context_parallel import parts_of_sequence
 from ops.mixers.copied_heads import copied_heads, split_heads
+from ops.mixers.documents import documents_of, span
 from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
@@ -18,7 +19,6 @@ from ops.roles import Module, OpKey, Role
 from ops.strategies.narrow_gather import cast_parts
 from ops.strategies.sharding import Sharding
 from spec.arrays import FloatArray, IntArray, ceil_div
-from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import PositionKind
 
@@ -234,7 +234,7 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     saved = inputs + own_output + 4.0 * rows * heads
     if not job.flash_attention:
         saved = inputs + own_output + score_saved_bytes(job) * (rows * heads * kv_len).astype(np.float64)
-    documents, document = _documents(context, attention, length)
+    documents, document = documents_of(context, attention, length)
     forward = Attention(
         module=Module.ATTENTION,
         role=Role.CORE,
@@ -246,7 +246,7 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
         kv_heads=kv_heads,
         qk_dim=layout.constant(attention.qk_dim),
         v_dim=layout.constant(attention.v_dim),
-        mask="window" if attention.window else "varlen" if _span(job, attention) else "causal",
+        mask="window" if attention.window else "varlen" if span(job, attention) else "causal",
         window=layout.constant(attention.window or 0),
         kernel=job.attention_kernel if job.flash_attention else "core",
         dtype=job.precision.attention,
@@ -260,27 +260,6 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
         pieces.append(score_kernels(context, attention, rows * heads, kv_len))
         pieces.append(joined_heads(context, rows, heads * attention.v_dim))
     return sequence(*pieces)
-
-
-def _span(job: JobSpec, attention: AttentionSpec) -> int:
-    """Tokens that attend to each other: a document, or a chunk where that is less; 0 where all of a sequence do."""
-    spans = [span for span in (job.document_tokens, attention.chunk or 0) if 0 < span < job.seq_len]
-    return min(spans, default=0) if job.flash_attention else 0
-
-
-def _documents(
-    context: LayerContext, attention: AttentionSpec, length: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Documents of a sequence that a rank attends within at a time, and tokens of each: the mask of packed
-    documents, and of chunks, is block-diagonal (flash-attn, flash_attn_varlen_func: cu_seqlens). A ring hands on
-    whole blocks of keys, so under it a sequence counts as one."""
-    span = _span(context.job, attention)
-    if not span:
-        return np.ones_like(length), length
-    one = np.minimum(length, span)
-    whole = (context.layout.cp > 1) & (not context.exchanges_context)
-    document = np.where(whole, length, one)
-    return ceil_div(length, document), document
 
 
 def _with_backward(forward: Attention) -> Piece:

@@ -13,7 +13,6 @@ class Gap(StrEnum):
     UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
     FP8_COMM = "fp8 parameter gathers"
     UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core)"
-    SINKS = "attention sinks"
     LATENT_SHAPES = "MLA dimensions not in the notes (published ones used)"
     PARTIAL_WINDOW = "order of windowed and full layers"
 

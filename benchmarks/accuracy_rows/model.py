@@ -118,8 +118,6 @@ def model_of(row: Row, notes: Notes) -> tuple[ModelSpec, tuple[Gap, ...]]:
 
 def _gaps(row: Row, notes: Notes, family: Family) -> tuple[Gap, ...]:
     found = []
-    if family.sinks:
-        found.append(Gap.SINKS)
     if family.latent and "lora" not in row.notes:
         found.append(Gap.LATENT_SHAPES)
     return tuple(found)

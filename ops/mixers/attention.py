@@ -13,6 +13,7 @@ from ops.mixers.copied_heads import copied_heads, split_heads
 from ops.mixers.documents import documents_of, span
 from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
+from ops.mixers.sinks import with_sinks
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
 from ops.op import Attention, Phase, Piece, sequence
 from ops.roles import Module, OpKey, Role
@@ -218,9 +219,8 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     layout, job = context.layout, context.job
     exchanged = context.exchanges_context
     heads = core_heads(context, attention.num_heads)
-    kv_heads = core_heads(context, attention.num_kv_heads)
-    if attention.kind is AttentionKind.MLA:
-        kv_heads = heads
+    latent = attention.kind is AttentionKind.MLA
+    kv_heads = heads if latent else core_heads(context, attention.num_kv_heads)
     length = core_length(context)
     rows = layout.micro_batch * length
     inputs = context.activations(
@@ -233,7 +233,8 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     own_output = context.activations(rows, heads * attention.v_dim) * apart
     saved = inputs + own_output + 4.0 * rows * heads
     if not job.flash_attention:
-        saved = inputs + own_output + score_saved_bytes(job) * (rows * heads * kv_len).astype(np.float64)
+        scores = (rows * heads * kv_len).astype(np.float64)
+        saved = inputs + own_output + score_saved_bytes(job, attention) * scores
     documents, document = documents_of(context, attention, length)
     forward = Attention(
         module=Module.ATTENTION,
@@ -254,6 +255,9 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
         input_bytes=inputs,
     )
     pieces = [_with_backward(forward)]
+    if attention.sinks:
+        owned = projected_heads(context, sharding, attention.num_heads)
+        pieces = [with_sinks(context, pieces[0], owned, rows * heads)]
     if not exchanged:
         pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:
@@ -276,4 +280,5 @@ ATTENTION = MixerRow(
     output=_output,
     exchanged=_exchanged,
     context_parallel=frozenset({"ring", "all_gather", "all_to_all"}),
+    whole_rows=lambda attention: attention.sinks,
 )

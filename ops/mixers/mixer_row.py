@@ -13,6 +13,10 @@ from ops.strategies.sharding import Sharding
 Spec = TypeVar("Spec")
 
 
+def _never(_: object) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixerRow(Generic[Spec]):
     """The operations between a layer's first norm and its first residual add, in three parts; each operation
@@ -31,3 +35,9 @@ class MixerRow(Generic[Spec]):
     """What the core reads and gives: it travels where ranks hold tokens outside the core and heads inside."""
     context_parallel: frozenset[str] = frozenset()
     """The ways (JobSpec.context_parallel) in which the core can work where sequences are cut over cp."""
+    whole_rows: Callable[[Spec], bool] = _never
+    """Whether a core needs all keys of its heads at once, so that all-to-all alone can cut sequences."""
+
+    def cuts_sequences(self, spec: Spec, way: str) -> bool:
+        """Whether the core of ``spec`` can work where sequences are cut in ``way``."""
+        return way in self.context_parallel and (way == "all_to_all" or not self.whole_rows(spec))

@@ -34,13 +34,13 @@ QKV = OpKey(Module.ATTENTION, Role.QKV)
 
 def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArray, width: IntArray) -> Piece:
     """ALiBi's biases, soft cap, scale, mask and softmax over the score matrix, as one kernel or one after another, and
-    dropout.
+    dropout; sinks are put beside the scores by a copy, and backward what belongs to keys is copied back.
 
     Biases of keys are spread over the queries into the array that the first product then reads and writes to
     (torch.baddbmm: baddbmm_out_cuda_impl of PyTorch's cuda/Blas.cpp copies what is added into the result, cuBLAS adds to
     it), forward alone.
     """
-    softmax = "masked_softmax_unfused" if "softmax" in context.job.unfused else "masked_softmax"
+    softmax = "masked_softmax_unfused" if _unfused_softmax(context.job, attention) else "masked_softmax"
     pieces = []
     if attention.alibi:
         pieces.append(
@@ -48,16 +48,23 @@ def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArra
         )
     if attention.softcap:
         pieces.append(soft_capped(context, _of(Role.SOFTMAX, "softcap"), rows, width))
+    if attention.sinks:
+        pieces.append(_kernel(context, _of(Role.SOFTMAX, "sinks"), "copy", rows, width))
     pieces += [_kernel(context, _of(Role.SOFTMAX, softmax), softmax, rows, width)]
     if context.job.dropout:
         pieces.append(_kernel(context, _of(Role.DROPOUT), "dropout", rows, width))
     return sequence(*pieces)
 
 
-def score_saved_bytes(job: JobSpec) -> float:
+def _unfused_softmax(job: JobSpec, attention: AttentionSpec) -> bool:
+    """Whether the softmax is PyTorch's: fused ones know no sinks (Megatron-Core fused_softmax.py, forward)."""
+    return attention.sinks or "softmax" in job.unfused
+
+
+def score_saved_bytes(job: JobSpec, attention: AttentionSpec) -> float:
     """Bytes kept of one score: what the product with the values reads, with dropout its mask and what it read
     (arXiv 2205.05198 table 2); without a fused kernel the softmax in fp32 instead of what dropout read."""
-    if "softmax" in job.unfused:
+    if _unfused_softmax(job, attention):
         return 6.0 + job.dropout
     return 2.0 + 3.0 * job.dropout
 

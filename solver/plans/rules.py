@@ -65,8 +65,9 @@ def _kv_heads(draft: Draft) -> BoolArray:
 
 def _sequences_cut(draft: Draft) -> BoolArray:
     """Where cp cuts sequences, every layer's core works in the job's way (ring or all-to-all)."""
-    rows = (MIXERS[type(mixer)] for mixer in draft.model.mixers)
-    return bools((draft["cp"] == 1) | all(draft.job.context_parallel in row.context_parallel for row in rows))
+    way = draft.job.context_parallel
+    cut = all(MIXERS[type(mixer)].cuts_sequences(mixer, way) for mixer in draft.model.mixers)
+    return bools((draft["cp"] == 1) | cut)
 
 
 def _ffn(draft: Draft) -> BoolArray:

@@ -56,7 +56,7 @@ def test_rows_are_read_with_their_gaps(tmp_path: Path) -> None:
         "carried_error_s": "0.0",
         "part_tp_comm": "0.5",
         "part_gemm": "0.5",
-        "missing": "attention sinks; a smaller last micro-batch (interpolated)",
+        "missing": "fp8 parameter gathers; a smaller last micro-batch (interpolated)",
     }
     for name, lines in (("runs.csv", cells), ("told.csv", line)):
         with (tmp_path / name).open("w", newline="", encoding="utf-8") as handle:

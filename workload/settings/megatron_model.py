@@ -54,7 +54,6 @@ def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
 
 
 def _attention(attention: AttentionSpec, hidden: int) -> Flags:
-    refuse_unless(not attention.sinks, NAME, "attention sinks")
     refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
     refuse_unless(not attention.alibi, NAME, "ALiBi")
     plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
@@ -62,6 +61,8 @@ def _attention(attention: AttentionSpec, hidden: int) -> Flags:
     flags: Flags = {"--num-attention-heads": attention.num_heads}
     if attention.output_gate:
         flags["--attention-output-gate"] = None
+    if attention.sinks:
+        flags["--softmax-type"] = "learnable"
     if attention.kind is AttentionKind.MLA:
         flags |= {
             "--multi-latent-attention": None,

@@ -43,6 +43,7 @@ LACKING = frozenset(
         "--multi-latent-attention --num-distributed-optimizer-instances --optimizer-cpu-offload "
         "--overlap-moe-expert-parallel-comm --pipeline-model-parallel-layout --use-precision-aware-optimizer "
         "--use-rope-scaling --window-size --rope-type --attention-output-gate --moe-latent-size"
+        " --softmax-type"
     )
 )
 

@@ -42,9 +42,11 @@ def test_without_gaps_it_is_the_answers_own_at_the_rows_step() -> None:
 
 def test_every_missing_piece_adds_its_variance_once() -> None:
     own = std_of(predicted())
-    assert std_of(predicted(Gap.SINKS)) == pytest.approx(math.hypot(own, GAP_STD))
-    assert std_of(predicted(Gap.SINKS, Gap.SINKS)) == pytest.approx(math.hypot(own, GAP_STD))
-    assert std_of(predicted(Gap.SINKS, Gap.FP8_COMM)) == pytest.approx(math.hypot(own, GAP_STD, GAP_STD))
+    assert std_of(predicted(Gap.LATENT_SHAPES)) == pytest.approx(math.hypot(own, GAP_STD))
+    assert std_of(predicted(Gap.LATENT_SHAPES, Gap.LATENT_SHAPES)) == pytest.approx(math.hypot(own, GAP_STD))
+    assert std_of(predicted(Gap.LATENT_SHAPES, Gap.FP8_COMM)) == pytest.approx(
+        math.hypot(own, GAP_STD, GAP_STD)
+    )
 
 
 def test_a_row_without_an_answer_has_none() -> None:

@@ -107,13 +107,14 @@ WRITTEN: dict[str, dict[str, str]] = {
         "window": "--window-size (1023,0)",
         "qk_norm of each head": "--qk-layernorm",
         "output_gate": "--attention-output-gate",
+        "sinks": "--softmax-type learnable",
         "qkv_bias": "--add-qkv-bias",
         "tied_embeddings": "- --untie-embeddings-and-output-weights",
     },
     "zero-bubble": {"qk_norm of each head": "--qk-layernorm", "qkv_bias": "--add-qkv-bias"},
     "internevo": {"window": "'sliding_window': 1024,", "qkv_bias": "'qkv_bias': True,"},
 }
-HUB = frozenset(("window", "qk_norm of each head", "output_gate", "qkv_bias", "tied_embeddings"))
+HUB = frozenset(("window", "qk_norm of each head", "output_gate", "sinks", "qkv_bias", "tied_embeddings"))
 # Keys of which the file says nothing, for the model is another's: the training script's, or the Hub's as far as Megatron-Core has it.
 ANOTHERS: dict[str, frozenset[str]] = {
     "deepspeed": frozenset(KEYS),

@@ -67,7 +67,6 @@ def test_experts_beside_dense_layers() -> None:
         ({"mlp": None, "moe": replace(EXPERTS, bias=True)}, "biases"),
         ({"mlp": None, "moe": replace(EXPERTS, clamped=True)}, "clamped"),
         ({"mlp": None, "moe": replace(EXPERTS, router_bias=True)}, "softmax router"),
-        ({"mixer": replace(SMALL.blocks[0].block.mixer, sinks=True)}, "sinks"),
         ({"mixer": replace(SMALL.blocks[0].block.mixer, v_dim=32)}, "another width"),
         ({"norm_place": NormPlace.AROUND}, "norms elsewhere"),
         ({"mixer": replace(SMALL.blocks[0].block.mixer, softcap=True)}, "soft-capped"),

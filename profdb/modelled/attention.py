@@ -73,7 +73,8 @@ class Heads(AttentionCall[IntArray]):
         """Pairs of query and key that a head computes, with queries and keys in blocks.
 
         Queries are the last of the keys, so query i sees kv_len - q_len + i + 1 of them (causal,
-        varlen, window), at most ``window`` when that is not 0.
+        varlen, window), at most ``window`` when that is not 0. A block of queries walks the blocks of keys from the one its
+        first query's window begins in (flash-attn ``csrc/flash_attn/src/flash_fwd_kernel.h``, n_block_min).
         """
         queries = np.ceil(self.q_len / block) * block
         keys = np.ceil(self.kv_len / block) * block
@@ -82,7 +83,8 @@ class Heads(AttentionCall[IntArray]):
         rows = np.minimum(queries, keys)
         seen = rows * (keys - rows) + rows * (rows + block) / 2.0
         if self.mask == "window":
-            width = np.minimum(np.ceil(np.maximum(self.window, 1) / block) * block, keys)
+            before = np.ceil((np.maximum(self.window, 1) - 1) / block) * block
+            width = np.minimum(before + block, keys)
             late = np.maximum(np.minimum(queries, keys - width), 0.0)
             early = np.maximum(rows - late, 0.0)
             banded = late * width + early * (keys - rows) + early * (early + block) / 2.0

@@ -64,6 +64,17 @@ def test_pairs_are_those_counted_one_by_one(kv_len: int, part: float, mask: str,
     assert predicted[0] == pytest.approx(counted(q_len, kv_len, mask, window))
 
 
+@settings(max_examples=60, deadline=None)
+@given(blocks=st.integers(1, 12), mask=st.sampled_from(["causal", "window"]), window=st.integers(1, 250))
+def test_blocks_are_walked_from_the_one_a_window_begins_in(blocks: int, mask: str, window: int) -> None:
+    """A window as long as a block of queries reaches into the block of keys before: two for each, not one."""
+    block, length = 16, 16 * blocks
+    first = [query - (window if mask == "window" else length) + 1 for query in range(0, length, block)]
+    walked = sum(number - max(key, 0) // block + 1 for number, key in enumerate(first))
+    told = heads(length, length, mask=mask, window=window).pairs(block)
+    assert told[0] == pytest.approx(walked * block**2)
+
+
 @pytest.mark.parametrize(
     ("gpu", "published"),
     [

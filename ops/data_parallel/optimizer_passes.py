@@ -10,7 +10,7 @@ copied back. DeepSpeed (``step`` of runtime/zero/stage_1_and_2.py: ``unscale_and
 (``HybridZeroOptimizer.step``) make the same passes over their shards;
 InternEvo averages inside its all-reduce and copies gradients into a flat bucket before it and back after
 (0.5.2, internlm/solver/optimizer/store.py, ``TensorBucket.flatten`` and ``unflatten_and_copy``; utils.py,
-``reduce_tensor``).
+``reduce_tensor``), which releases 0.1 and 0.2 divide there first (``tensor_to_reduce.div_(world_size)``).
 """
 
 from dataclasses import replace
@@ -53,8 +53,12 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
         # megatron/core/distributed/param_and_grad_buffer.py, check_grads
         before.insert(0, ("check_gradients", "norm_reduce", on_rank, precision.gradient))
     if preset.data_parallel.flattened_buckets:
+        ways = ("flatten", "divide", "unflatten")
+        divides = preset.data_parallel.divides_buckets
         before = [
-            (f"{way}_gradients", "copy", divided, precision.gradient) for way in ("flatten", "unflatten")
+            (f"{way}_gradients", "copy", divided, precision.gradient)
+            for way in ways
+            if divides or way != "divide"
         ]
     if preset.data_parallel.contiguous_gradients:
         before.append(("zero_gradients", "fill", on_rank, precision.gradient))

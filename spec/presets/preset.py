@@ -71,6 +71,8 @@ class DataParallel:
     """Gradients lie in one buffer and travel from there instead of through a bucket."""
     flattened_buckets: bool = False
     """Gradients are copied into a bucket to travel and back, and averaged on the way, not by a pass of their own."""
+    divides_buckets: bool = False
+    """Flattened buckets are divided by the number of ranks in a pass of their own before they travel."""
     sliced_collectives: bool = False
     """Sharded parameters and gradients travel one by one, as lists of slices that the host copies (sliced_collectives)."""
     lists_of_slices: bool = False

@@ -8,9 +8,11 @@ INTERNLM = Variant(
     name="internlm",
     of="internevo",
     source="InternEvo of 2023: internlm/model/linear.py (FeedForward: gate and up apart), train.py "
-    "(torch.optim.AdamW, which in PyTorch 1.13.1, its requirements/torch.txt, is _single_tensor_adamw)",
+    "(torch.optim.AdamW, which in PyTorch 1.13.1, its requirements/torch.txt, is _single_tensor_adamw), "
+    "internlm/solver/optimizer/utils.py of 0.1 and 0.2 (reduce_tensor: div_, then a sum)",
     choices={
         "layers.joined_gate": False,
         "data_parallel.update_copies": True,
+        "data_parallel.divides_buckets": True,
     },
 )

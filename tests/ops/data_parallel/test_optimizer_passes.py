@@ -47,6 +47,13 @@ def test_internevo_copies_gradients_into_a_bucket_and_back_and_divides_nothing()
     assert moved_per_element(asked, Layout.of(1)) == 34.0 - 16.0
 
 
+def test_the_first_internevo_divides_what_lies_in_the_bucket() -> None:
+    """Read and written (4 + 4) once more."""
+    asked = with_precision("internlm", "fp32", "bf16")
+    assert moved_per_element(asked, Layout.of(8)) == 34.0 + 8.0
+    assert moved_per_element(asked, Layout.of(1)) == 34.0 - 16.0
+
+
 def test_sharded_state_makes_only_its_own_passes() -> None:
     """With an eighth owned, what works on the whole buffer stays (16 bytes), the rest (18) is an eighth."""
     asked = with_precision("megatron", "fp32", "bf16")

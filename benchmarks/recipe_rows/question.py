@@ -45,6 +45,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
     said: dict[str, object] = {
         **PRECISIONS[word],
         "precision.narrow_parameters": narrow,
+        "precision.parameter_gather": GATHERED.get(word, "bf16") if narrow else "bf16",
         "precision.moments": DTYPES[recipe.text("exp_avg_dtype")],
         "data_parallel.fp32_gradients": wide,
         "data_parallel.accumulation": "accumulate_fp32" if wide else "accumulate_16bit",
@@ -62,8 +63,6 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         # scripts/performance: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
         "expandable_segments": True,
     }
-    if narrow and word in GATHERED:
-        said["precision.parameter_gather"] = GATHERED[word]
     if recipe.text("moe_dispatcher") in ("deepep", "hybridep"):
         said["moe_dispatcher"] = recipe.text("moe_dispatcher")
     return said

@@ -67,6 +67,10 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
     for word, gathered in (("fp8mx", "bf16"), ("fp8cs", "fp8"), ("nvfp4", "fp4")):
         job = question_of(recipe(precision=word, **beside), cluster).job
         assert (job.precision.narrow_parameters, job.precision.parameter_gather) == (True, gathered)
+    wide = question_of(
+        recipe(precision="fp8cs", param_gather_low_precision="0", gpu="b300"), cluster
+    ).job.precision
+    assert (wide.narrow_parameters, wide.parameter_gather) == (False, "bf16")
     told = recipe(fsdp="1", activation_offload="layers:5", recompute="selective:layernorm+mlp", gpu="b300")
     plan = recipe_plan(told, question_of(told, cluster))
     assert (plan.preset, plan.zero_stage, plan.offloaded_layers) == ("megatron-fsdp", 3, 5)

@@ -42,6 +42,17 @@ def test_each_loss_holds_its_own_tensors() -> None:
     assert loss_bytes(ops_of(choices={"loss.fused": True, "loss.chunked": True})) == (0, 0)
 
 
+def test_the_first_internevo_reads_16_bit_logits_and_writes_gradients_in_their_place() -> None:
+    """2 bytes a logit forward and 2 + 2 backward, where Megatron-LM's loss moves 2 + 9 x 4 and 2 + 3 x 4."""
+    logits = SEQ * VOCAB
+    for name, forward, backward in (("internlm", 2, 4), ("megatron", 38, 14)):
+        asked = job(seq_len=SEQ, preset=PRESETS[name])
+        head = written(small_model(), asked, "mtp", Layout.of(1), "none").head
+        for passed, told in ((head.forward, forward), (head.backward, backward)):
+            (moved,) = [op for op in passed if isinstance(op, MemoryBound) and op.module is Module.LOSS]
+            assert float(moved.bytes_moved[0]) / logits == told
+
+
 def test_an_upcast_loss_reads_fp32_logits_that_a_cast_makes() -> None:
     """2 + 4 bytes a logit for the cast each way, and 4 forward, 4 + 4 backward for the loss; an unfused one makes
     its own copy."""

@@ -4,6 +4,7 @@ from math import inf
 
 import numpy as np
 
+from ops.context import LayerContext
 from ops.groups import Group, group_of, place
 from ops.layout import Layout
 from ops.op import Axis
@@ -12,7 +13,7 @@ from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec, NetworkDomain
 from spec.errors import ConfigError
 from spec.settings.constraints import Constraints
-from spec.units import GIB, MIB, bytes_to_gib
+from spec.units import GIB, KIB, MIB, bytes_to_gib
 
 # Assumption: freed and split blocks that PyTorch's caching allocator keeps beyond what is allocated.
 ALLOCATOR_SLACK = 0.04
@@ -27,6 +28,14 @@ CONTEXT_BYTES = 1343.0 * MIB
 # the sender (allocations listed in NVIDIA/nccl issue 1685); over the network both ends hold buffers.
 LOCAL_CONNECTION_BYTES = 12.0 * MIB
 NETWORK_CONNECTION_BYTES = 20.0 * MIB
+# Sends and receives connect every pair of ranks over twice as many channels as NVLink has links, at most those of
+# collectives, both rounded up to a power of two (src/graph/paths.cc, ncclTopoGetNchannels and
+# ncclTopoComputeP2pChannels; src/enqueue.cc, p2pTaskAppend connects all of them), but over two where some are
+# reached over the network, for whose sends and receives a rank holds a pool each: 16 chunks of 128 KiB a channel
+# (src/transport/net.cc, sharedNetBuffersInit).
+EXCHANGE_CHANNELS: dict[str, int] = {"nvlink": 32, "pcie": 2}
+EXCHANGE_CHANNELS_ACROSS = 2
+EXCHANGE_POOLS_BYTES = 2 * 32 * 16 * 128.0 * KIB
 # A channel has one connection in its ring and, up and down, two in its tree (src/graph/connect.cc).
 CONNECTIONS = 3
 # "24 coll channels" is what NCCL reports inside NVSwitch nodes of A100 and H100. Assumption: 4 over PCIe,
@@ -44,12 +53,23 @@ COMMUNICATORS: tuple[Axis, ...] = (
 )
 
 
+def exchanging_axes(context: LayerContext) -> frozenset[Axis]:
+    """Axes whose ranks all send to each other: of experts without a dispatcher of its own, of heads for tokens."""
+    experts = any(run.block.moe is not None for run in context.model.blocks)
+    found = [Axis.EP] if experts and context.job.moe_dispatcher == "all_to_all" else []
+    found += [Axis.CP] if context.exchanges_context else []
+    return frozenset(found + [Axis.TP] * context.traits.exchanges_heads)
+
+
 def communicator_bytes(
-    layout: Layout, cluster: ClusterSpec, copies: WeightCopies | None = None
+    layout: Layout,
+    cluster: ClusterSpec,
+    copies: WeightCopies | None = None,
+    exchanging: frozenset[Axis] = frozenset(),
 ) -> FloatArray:
     """NCCL's buffers on one rank, bytes for every row: a communicator for each axis of several ranks
     that is not the same group as another, among them that of ``copies``, and one over the world for the
-    gradient norm."""
+    gradient norm; and connections between all ranks of the axes that are ``exchanging`` all-to-all."""
     domain = cluster.domains[0]
     total = np.zeros(len(layout))
     met: list[Group] = []
@@ -61,6 +81,8 @@ def communicator_bytes(
             used &= (group.ranks != other.ranks) | (group.stride != other.stride)
         total = total + np.where(used, _one(domain, group.intra, group.inter), 0.0)
         met.append(group)
+    for axis in exchanging:
+        total = total + _exchange(domain, group_of(axis, layout, domain.ranks))
     experts = layout.ep * layout.etp > 1
     for axis, exists in ((Axis.EDP, experts), (Axis.WDP, layout.wp > 1)):
         group = group_of(axis, layout, domain.ranks)
@@ -77,6 +99,15 @@ def _one(domain: NetworkDomain, intra: IntArray, inter: IntArray) -> FloatArray:
     each = outward * NETWORK_CONNECTION_BYTES + (1.0 - outward) * LOCAL_CONNECTION_BYTES
     across = np.minimum(CHANNELS_PER_NODE_RANK * intra, CHANNELS["nvlink"]) * each
     return np.asarray(CONNECTIONS * np.where(inter > 1, across, inside), dtype=np.float64)
+
+
+def _exchange(domain: NetworkDomain, group: Group) -> FloatArray:
+    """Connections of one rank with all others of its group."""
+    inside = EXCHANGE_CHANNELS.get(domain.link, EXCHANGE_CHANNELS["nvlink"])
+    channels = np.where(group.inter > 1, EXCHANGE_CHANNELS_ACROSS, inside)
+    pools = np.where(group.inter > 1, EXCHANGE_POOLS_BYTES, 0.0)
+    near = channels * (group.intra - 1) * LOCAL_CONNECTION_BYTES
+    return np.where(group.ranks > 1, near + pools, 0.0)
 
 
 def usable_bytes(cluster: ClusterSpec) -> float:

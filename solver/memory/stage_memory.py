@@ -18,7 +18,7 @@ from ops.op import Owner
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
 from solver.layers.layer_bytes import LayerBytes
-from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes
+from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes, exchanging_axes
 from solver.memory.dispatcher_buffers import dispatcher_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
 from solver.memory.layer_backward import frozen_input_gradients, widest_bytes, working_bytes
@@ -41,6 +41,7 @@ from solver.memory.step_buffers import (
     step_buffers,
 )
 from solver.memory.turning_activations import turning_bytes
+from solver.memory.user_buffers import user_buffer_bytes, workspace_bytes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from spec.arrays import FloatArray, IntArray, bools
@@ -131,7 +132,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         step_bytes=np.zeros(len(row)),
         slack_bytes=np.zeros(len(row)),
         segment_bytes=np.zeros(len(row)),
-        nccl_bytes=_nccl(model, job, tables),
+        nccl_bytes=_beside_tensors(model, job, tables),
         host_bytes=optimizer_host_bytes(context, owned_elements(context, on_rank))
         + _summed([kind.host_bytes[row] for kind in kinds[:blocks]], weights[:blocks]) * chunks,
     )
@@ -205,13 +206,16 @@ def _narrow_logits(context: LayerContext, logits: FloatArray) -> FloatArray:
     return np.asarray(context.activation_bytes * logits)
 
 
-def _nccl(model: ModelSpec, job: JobSpec, tables: Tables) -> FloatArray:
-    """Buffers of communicators and of the experts' dispatcher."""
+def _beside_tensors(model: ModelSpec, job: JobSpec, tables: Tables) -> FloatArray:
+    """Buffers of communicators, of the experts' dispatcher, of tensor-parallel overlap, and workspaces of products."""
     if tables.cluster is None:
         return np.zeros(len(tables.stages.plan))
-    sharding, layout = tables.plans.sharding, tables.plans.layout
-    held = communicator_bytes(layout, tables.cluster, sharding.traits.copies)
-    held = held + dispatcher_bytes(model, job, sharding, layout, tables.cluster.domains[0].ranks)
+    sharding, layout, cluster = tables.plans.sharding, tables.plans.layout, tables.cluster
+    context = layer_context(sharding, model, job, layout)
+    held = communicator_bytes(layout, cluster, sharding.traits.copies, exchanging_axes(context))
+    held = held + dispatcher_bytes(model, job, sharding, layout, cluster.domains[0].ranks)
+    overlapped = user_buffer_bytes(context, sharding)
+    held = held + overlapped + workspace_bytes(context, overlapped, cluster.gpu.architecture)
     return held[tables.stages.plan]
 
 

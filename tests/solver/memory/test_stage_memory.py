@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
+from ops.op import Axis
 from ops.recompute.layers import Recompute
+from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import layer_context
 from solver.answer.answer import Answer
 from solver.memory.device_memory import (
     ALLOCATOR_SLACK,
@@ -16,15 +19,18 @@ from solver.memory.device_memory import (
     LOCAL_CONNECTION_BYTES,
     NETWORK_CONNECTION_BYTES,
     communicator_bytes,
+    exchanging_axes,
 )
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
 from solver.search import price_plan
+from spec.model import ModelSpec
 from spec.parameters import block_parameters, num_parameters
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
 from spec.units import MIB
+from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import cluster, question, small_model
 
 SEQ, HIDDEN, VOCAB = 1024, 512, 4096
@@ -160,6 +166,33 @@ def test_a_group_of_one_rank_a_node_takes_less_than_one_that_fills_nodes() -> No
     world = communicator_bytes(Layout.of(16), cluster())[0]
     assert both[0] == pytest.approx(inside + between + world)
     assert np.all(both > 0)
+
+
+@pytest.mark.parametrize(("ranks", "gib"), [(8, 2.625), (4, 1.125), (1, 0.0)])
+def test_ranks_that_exchange_are_connected_with_each_other(ranks: int, gib: float) -> None:
+    """NCCL: 32 channels a peer inside NVSwitch nodes, 10 + 2 MiB each."""
+    exchanged = communicator_bytes(Layout.of(8, ep=ranks), cluster(), exchanging=frozenset({Axis.EP}))
+    assert (exchanged - communicator_bytes(Layout.of(8, ep=ranks), cluster()))[0] == gib * 1024 * MIB
+
+
+def test_ranks_that_exchange_over_nodes_have_two_channels_and_pools() -> None:
+    """7 peers in the node x 2 channels x 12 MiB; 32 channels x 16 chunks x 128 KiB, to send and to receive."""
+    exchanged = communicator_bytes(Layout.of(16, ep=16), cluster(), exchanging=frozenset({Axis.EP}))
+    more = (exchanged - communicator_bytes(Layout.of(16, ep=16), cluster()))[0]
+    assert more == (7 * 2 * 12 + 2 * 64) * MIB
+
+
+def test_who_exchanges() -> None:
+    """Experts by NCCL's all-to-all, heads for tokens; a dispatcher of its own and a ring do not."""
+
+    def axes(model: ModelSpec, strategy: str = "mtp", **changes: Any) -> set[Axis]:
+        asked = replace(question(model=model, preset=PRESETS["megatron"]).job, **changes)
+        return set(exchanging_axes(layer_context(STRATEGIES[strategy], model, asked, Layout.of(8))))
+
+    assert axes(EXPERTS) == {Axis.EP}
+    assert axes(EXPERTS, moe_dispatcher="hybridep") == axes(small_model()) == set()
+    assert axes(small_model(), context_parallel="all_to_all") == {Axis.CP}
+    assert axes(small_model(), "ulysses") == {Axis.TP}
 
 
 def test_more_recomputed_layers_need_less_memory_and_more_time() -> None:

@@ -81,7 +81,7 @@ def kind(plans: PlanTable) -> str:
 @pytest.mark.parametrize(
     ("asked", "said", "kinds"),
     [
-        pytest.param(short_of_memory(2.8, {}), ONE_MICRO, {"modules", "layers", "searched"}, id="modules"),
+        pytest.param(short_of_memory(2.85, {}), ONE_MICRO, {"modules", "layers", "searched"}, id="modules"),
         pytest.param(
             short_of_memory(2.8, WHOLE_OR_NOT | NO_PARTS), ONE_MICRO, {"offloaded", "searched"}, id="host"
         ),

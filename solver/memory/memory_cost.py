@@ -14,9 +14,9 @@ BESIDE_TENSORS = frozenset({"slack_bytes", "segment_bytes", "nccl_bytes", "host_
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCost:
     """Bytes per row. The terms (TERMS) sum to ``allocated_bytes``; ``slack_bytes`` are freed and split blocks that the
-    caching allocator keeps, ``segment_bytes`` what it keeps of buffers that lived at other times, ``nccl_bytes`` those
-    of communicators, of the experts' dispatcher and of Transformer Engine's overlap, ``host_bytes`` what is kept in the
-    host's memory instead (ops.data_parallel.offload).
+    caching allocator keeps, and those that CUDA graphs keep for themselves, ``segment_bytes`` what it keeps of buffers
+    that lived at other times, ``nccl_bytes`` those of communicators, of the experts' dispatcher and of Transformer
+    Engine's overlap, ``host_bytes`` what is kept in the host's memory instead (ops.data_parallel.offload).
 
     ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes`` with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes``
     only the larger is live at the peak, the other shows as 0; ``step_bytes`` is what the end of the step

@@ -21,6 +21,7 @@ from solver.layers.layer_bytes import LayerBytes
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes, exchanging_axes
 from solver.memory.dispatcher_buffers import dispatcher_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
+from solver.memory.graph_pool import pool_bytes
 from solver.memory.layer_backward import frozen_input_gradients, widest_bytes, working_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.model_state import (
@@ -144,7 +145,14 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         working,
         bools(job.preset.data_parallel.fresh_gradients & (num_micro == 1)),
     )
-    cost = replace(cost, gradients_bytes=gradients, step_bytes=step)
+    cost = replace(
+        cost,
+        gradients_bytes=gradients,
+        step_bytes=step,
+        slack_bytes=pool_bytes(
+            context, plans.sharding, cost.logits_bytes + cost.working_bytes, np.max(buffers, axis=0) - step
+        ),
+    )
     if job.expandable_segments:
         # Freed blocks join whatever their sizes (PyTorch, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF").
         return StageBytes(on_rank=on_rank, cost=cost)
@@ -159,8 +167,9 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
 
 
 def _reserved(cost: MemoryCost, segments: FloatArray) -> MemoryCost:
-    """The allocator's slack and segments on top of what is allocated."""
-    return replace(cost, slack_bytes=ALLOCATOR_SLACK * cost.allocated_bytes, segment_bytes=segments)
+    """The allocator's slack and segments on top of what is allocated and what graphs keep for themselves."""
+    slack = cost.slack_bytes + ALLOCATOR_SLACK * cost.allocated_bytes
+    return replace(cost, slack_bytes=slack, segment_bytes=segments)
 
 
 def _states(

@@ -26,14 +26,16 @@ DEEPSPEED = FrameworkPreset(
         overlap_param_gather=False,
     ),
     tensor_parallel=TensorParallel(strategies=("mtp", "ulysses")),
-    pipeline=Pipeline(shards_weights=False, scattered_hops=True, keeps_stage_outputs=True),
+    pipeline=Pipeline(
+        shards_weights=False, scattered_hops=True, partitioned_tensors=True, keeps_stage_outputs=True
+    ),
     recomputation=Recomputation(partial=False),
     layers=Layers(two_pass_norms=True),
     offload=Offload(optimizer="backward"),
     log=Log(attention="whole", repeats="all"),
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
     "runtime/pipe/engine.py: \"ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism\", pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
-    "is_grad_partitioned where there is tensor parallelism; runtime/zero/stage_1_and_2.py, allreduce_bucket: fp32 where "
+    "is_grad_partitioned where there is tensor parallelism, and runtime/utils.py, PartitionedTensor.full; runtime/zero/stage_1_and_2.py, allreduce_bucket: fp32 where "
     "sequence_parallel_size > 1, and seq_parallel_communication_data_type, fp32, at stages 0 and 3; "
     "Megatron-DeepSpeed megatron/utils.py, throughput_calculator; megatron/model/fused_layer_norm.py and __init__.py: apex's norms "
     "(persistent ones for some hidden sizes where apex's contrib is built)",

@@ -179,6 +179,8 @@ class Pipeline:
     """A stage gathers sharded parameters once a step, and adds up whole gradients before it reduces them."""
     scattered_hops: bool = False
     """tp ranks send a slice each to the next stage and gather there (arXiv 2104.04473 sec. 4.1)."""
+    partitioned_tensors: bool = False
+    """Slices are gathered into zeros and copied out, and a stage's own outputs again for its backward (DeepSpeed)."""
     overlap_hops: bool = True
     """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, its default where they exist)."""
     looks_every_s: Annotated[float, Number(least=0, most=60)] = 0.0

@@ -19,6 +19,7 @@ FP8_RECIPES = {
     "delayed": ("delayed", "hybrid"),
     "current": ("tensorwise", "hybrid"),
     "block": ("blockwise", "e4m3"),
+    "mx": ("mxfp8", "e4m3"),
 }
 BUCKETS = frozenset({"data_parallel.bucket_elements", "data_parallel.bucket_elements_per_rank"})
 # The settings of a job that the flags, or their refusals and notes, say.
@@ -116,7 +117,7 @@ def _formats(precision: Precision) -> Flags:
     stored = {precision.parameter, precision.activation, precision.attention}
     refuse_unless(stored == {compute}, NAME, f"parameters, activations or attention in {stored - {compute}}")
     if precision.linear != compute:
-        scaling = precision.scaling or ("block" if precision.scale_recipe == "block" else "current")
+        scaling = scaling_word(precision)
         refuse_unless(
             precision.linear == "fp8" and scaling in FP8_RECIPES,
             NAME,
@@ -127,12 +128,25 @@ def _formats(precision: Precision) -> Flags:
     gathered = precision.parameter_gather
     refuse_unless(gathered in (compute, precision.linear), NAME, f"gathered parameters in {gathered}")
     narrow = gathered != compute
+    # MXFP8 parameters travel in 16 bits, through the gradients' buffer
+    lent = precision.narrow_parameters and precision.scale_recipe == "mx" and not narrow
     refuse_unless(
-        precision.narrow_parameters <= narrow, NAME, f"parameters held narrow and gathered in {gathered}"
+        precision.narrow_parameters <= (narrow or lent),
+        NAME,
+        f"parameters held narrow and gathered in {gathered}",
     )
-    if narrow:
+    if narrow or lent:
         flags["--fp8-param-gather"] = None
+    if lent:
+        flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
     return flags | _gradients(precision) | _states(precision)
+
+
+def scaling_word(precision: Precision) -> str:
+    """The key of FP8_RECIPES."""
+    if precision.scale_recipe == "mx":
+        return "mx"
+    return precision.scaling or ("block" if precision.scale_recipe == "block" else "current")
 
 
 def _gradients(precision: Precision) -> Flags:

@@ -43,6 +43,19 @@ PLAIN = {
         ({"linear": "fp8", "scaling": "delayed"}, {"--fp8-format": "hybrid", "--fp8-recipe": "delayed"}),
         ({"linear": "fp8", "scale_recipe": "block"}, {"--fp8-format": "e4m3", "--fp8-recipe": "blockwise"}),
         (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"},
+            {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
+        ),
+        (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_parameters": True},
+            {
+                "--fp8-format": "e4m3",
+                "--fp8-recipe": "mxfp8",
+                "--fp8-param-gather": None,
+                "--reuse-grad-buf-for-mxfp8-param-ag": None,
+            },
+        ),
+        (
             {"linear": "fp8", "parameter_gather": "fp8"},
             {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": None},
         ),

@@ -15,7 +15,7 @@ from spec.model import ModelSpec
 from workload.settings.launch_error import refuse_unless, same_framework, unsaid_settings
 from workload.settings.launch_text import LaunchText, comments
 from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags
-from workload.settings.megatron_job import says_of_job, unsaid_job
+from workload.settings.megatron_job import FP8_RECIPES, says_of_job, scaling_word, unsaid_job
 from workload.settings.megatron_model import Flags, model_flags
 
 NAME = "Megatron-Bridge"
@@ -56,10 +56,11 @@ RECIPES = {
     "delayed": "bf16_with_fp8_delayed_scaling_mixed",
     "tensorwise": "bf16_with_fp8_current_scaling_mixed",
     "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
 }
 FORMAT_FLAGS = frozenset(
     str.split(
-        "--bf16 --fp16 --fp8-format --fp8-recipe --fp8-param-gather --grad-reduce-in-bf16 "
+        "--bf16 --fp16 --fp8-format --fp8-recipe --fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag --grad-reduce-in-bf16 "
         "--accumulate-allreduce-grads-in-fp32"
     )
 )
@@ -156,8 +157,7 @@ def _value(name: str, value: str | int | None) -> object:
 
 def _precision(precision: Precision) -> list[str]:
     """A named recipe, with gradients and gathers as priced; its warm layers of bf16 are not."""
-    scaling = precision.scaling or ("block" if precision.scale_recipe == "block" else "current")
-    recipe = {"delayed": "delayed", "current": "tensorwise", "block": "blockwise"}.get(scaling, "")
+    recipe, _ = FP8_RECIPES.get(scaling_word(precision), ("", ""))
     name = RECIPES[recipe] if precision.linear == "fp8" else f"{precision.compute}_mixed"
     refuse_unless(
         precision.linear != "fp8" or precision.compute == "bf16",
@@ -169,7 +169,10 @@ def _precision(precision: Precision) -> list[str]:
         f"    precision.grad_reduce_in_fp32 = {precision.reduce == 'fp32'}",
     ]
     if precision.linear == "fp8":
-        lines.append(f"    precision.fp8_param_gather = {precision.parameter_gather == 'fp8'}")
+        held = precision.parameter_gather == "fp8" or precision.narrow_parameters
+        lines.append(f"    precision.fp8_param_gather = {held}")
+        if recipe == "mxfp8":
+            lines.append(f"    precision.reuse_grad_buf_for_mxfp8_param_ag = {held}")
         if recipe == "tensorwise":
             lines.append("    precision.first_last_layers_bf16 = False")
         if recipe == "blockwise":

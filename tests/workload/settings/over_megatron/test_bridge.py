@@ -96,6 +96,18 @@ def test_what_the_common_recipe_has_on_is_said_off(tmp_path: Path, monkeypatch: 
             {"linear": "fp8", "scale_recipe": "block"},
             ["fp8_subchannel_scaling_mixed", "precision.fp8 = 'e4m3'"],
         ),
+        (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_parameters": True},
+            ["bf16_with_mxfp8_mixed", "fp8_param_gather = True", "reuse_grad_buf_for_mxfp8_param_ag = True"],
+        ),
+        (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"},
+            [
+                "bf16_with_mxfp8_mixed",
+                "fp8_param_gather = False",
+                "reuse_grad_buf_for_mxfp8_param_ag = False",
+            ],
+        ),
     ],
 )
 def test_formats_go_by_its_names(

@@ -182,6 +182,17 @@ def test_ranks_that_exchange_over_nodes_have_two_channels_and_pools() -> None:
     assert more == (7 * 2 * 12 + 2 * 64) * MIB
 
 
+def test_ranks_that_exchange_over_pcie_have_two_channels() -> None:
+    """NCCL paths.cc, ncclTopoGetNchannels: 2 for a PCIe connection, to each of 7 peers."""
+    nvlink = cluster()
+    pcie = replace(nvlink, domains=(replace(nvlink.domains[0], link="pcie"), *nvlink.domains[1:]))
+    told = [
+        communicator_bytes(Layout.of(8, ep=8), pcie, exchanging=axes)[0]
+        for axes in (frozenset({Axis.EP}), frozenset[Axis]())
+    ]
+    assert told[0] - told[1] == 7 * 2 * 12 * MIB
+
+
 def test_who_exchanges() -> None:
     """Experts by NCCL's all-to-all, heads for tokens; a dispatcher of its own and a ring do not."""
 

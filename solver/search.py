@@ -8,7 +8,7 @@ import numpy as np
 
 from ops.recompute.layers import Recompute
 from solver.answer.answer import Answer, answer_of
-from solver.answer.interval import Errors, calibrated_interval, causes, interval_of, relative_std
+from solver.answer.interval import calibrated_interval, causes_of, interval_of, relative_std
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
 from solver.contest import Contest, Entrants, costs
@@ -24,7 +24,6 @@ from solver.refinements.dealt_anew import dealt_anew
 from solver.refinements.eased import eased
 from solver.refinements.entering import chosen, entered, laid_out
 from solver.refinements.tight import Fallen
-from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 
@@ -199,10 +198,7 @@ def interval_s(question: Question, cost: StepCost) -> tuple[FloatArray, FloatArr
     """The 80 % interval of the steps (solver.answer.interval)."""
     if question.calibration:
         return calibrated_interval(cost.step_s, question.calibration.residual_std)
-    narrow = question.job.precision.linear != question.job.precision.compute
-    carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
-    errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)
-    return interval_of(cost.step_s, relative_std(causes(cost.parts, errors, narrow=narrow)))
+    return interval_of(cost.step_s, relative_std(causes_of(question.job, cost)))
 
 
 def _answered(question: Question, contest: Contest, found: Found) -> SearchResult:

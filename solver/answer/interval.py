@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.price import StepCost
+from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray
+from spec.job import JobSpec
 
 # Half of an 80 % interval of a normal distribution, in standard deviations.
 EIGHTY_PERCENT = 1.2816
@@ -65,6 +68,13 @@ def causes(parts: Mapping[str, FloatArray], errors: Errors, *, narrow: bool) -> 
         "attention": share("attention"),
         "waiting": share("bubble"),
     }
+
+
+def causes_of(job: JobSpec, cost: StepCost) -> dict[str, FloatArray]:
+    """The same of priced steps."""
+    carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
+    errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)
+    return causes(cost.parts, errors, narrow=job.precision.linear != job.precision.compute)
 
 
 def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] = WIDTHS) -> FloatArray:

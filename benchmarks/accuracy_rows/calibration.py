@@ -10,9 +10,8 @@ from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
 from benchmarks.accuracy_rows.row import Row
 from solver.answer.interval import calibrated_interval
-from solver.calibrate.fit import Steps, fit, joined
-from solver.calibrate.measured_steps import plan_terms
-from solver.calibration import Terms
+from solver.calibrate.fit import PricedStep, Steps, fit, joined
+from solver.calibrate.measured_steps import priced_step
 from spec.arrays import FloatArray
 
 # Fewer rows than this in a dataset leave too few to score.
@@ -37,7 +36,7 @@ class PricedRow:
     """A measured row as calibration sees it."""
 
     row: Row
-    terms: Terms
+    priced: PricedStep
     measured_s: float
 
 
@@ -50,8 +49,8 @@ def priced_rows(predictions: Sequence[Prediction]) -> list[PricedRow]:
             continue
         # A smaller last micro-batch is spread over the parts in proportion.
         stretch = one.step_s / one.answer.step_s
-        terms = plan_terms(one.question, one.answer.plan).scaled(stretch)
-        found.append(PricedRow(row=one.row, terms=terms, measured_s=seconds))
+        priced = priced_step(one.question, one.answer.plan).scaled(stretch)
+        found.append(PricedRow(row=one.row, priced=priced, measured_s=seconds))
     return found
 
 
@@ -71,7 +70,7 @@ def steps_by(rows: Sequence[PricedRow], key: Callable[[Row], str]) -> dict[str, 
     for one in rows:
         members.setdefault(key(one.row), []).append(one)
     return {
-        name: joined([one.terms for one in ones], [one.measured_s for one in ones])
+        name: joined([one.priced for one in ones], [one.measured_s for one in ones])
         for name, ones in sorted(members.items())
         if len(ones) >= FEWEST_ROWS
     }

@@ -2,16 +2,17 @@
 
     python -m solver.calibrate --steps STEPS.csv [--pre_profiling_data_path FILE] [--out FILE]
 
-Fitted: by solver.calibrate.posterior, which moves a factor as far as the steps tell it; then drawn towards "as priced" by
-what fits without each step say of that step, so that a fit that tells others no better than the price is not used.
+Fitted: by solver.calibrate.posterior, which moves a factor as far as the steps tell it, from "as priced" and as wide as the
+prediction's own interval (solver.answer.interval) states each cause to be.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.calibrate.posterior import expected_logs
+from solver.answer.interval import WIDTHS
+from solver.calibrate.posterior import Prior, expected_logs
 from solver.calibration import (
     CAUSES,
     HIGHEST_EFFICIENCY,
@@ -30,27 +31,52 @@ EFFICIENCIES = tuple(CAUSES)
 NOISE = 0.03
 # One step says nothing about how well the others are told.
 FEWEST_STEPS = 2
+# The width that the interval states for a cause; of the others, that of their curves.
+STATED = {
+    "expert_efficiency": WIDTHS["experts"],
+    "host_efficiency": WIDTHS["host"],
+    "intra_comm_efficiency": WIDTHS["network"],
+    "inter_comm_efficiency": WIDTHS["network"],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedStep:
+    """R steps before they are measured: their terms, the standard deviation (R) that the interval states of
+    log(measured / priced), and the curves' own relative error (R)."""
+
+    terms: Terms
+    std: FloatArray
+    curves: FloatArray
+
+    def scaled(self, factor: float) -> "PricedStep":
+        """Every second times a factor."""
+        return replace(self, terms=self.terms.scaled(factor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """R measured steps: the terms of their plans and seconds."""
+    """R measured steps: what was priced, and seconds."""
 
-    terms: Terms
+    priced: PricedStep
     measured_s: FloatArray
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of their plans."""
+        return self.priced.terms
 
     def take(self, rows: IntArray) -> "Steps":
         """The rows asked for."""
         terms = self.terms
-        return Steps(
-            terms=Terms(
-                parts={name: value[rows] for name, value in terms.parts.items()},
-                crosses={name: value[rows] for name, value in terms.crosses.items()},
-                hidden={name: value[rows] for name, value in terms.hidden.items()},
-                passes=terms.passes[rows],
-            ),
-            measured_s=self.measured_s[rows],
+        taken = Terms(
+            parts={name: value[rows] for name, value in terms.parts.items()},
+            crosses={name: value[rows] for name, value in terms.crosses.items()},
+            hidden={name: value[rows] for name, value in terms.hidden.items()},
+            passes=terms.passes[rows],
         )
+        priced = PricedStep(terms=taken, std=self.priced.std[rows], curves=self.priced.curves[rows])
+        return Steps(priced=priced, measured_s=self.measured_s[rows])
 
     @property
     def priced_s(self) -> FloatArray:
@@ -62,16 +88,34 @@ class Steps:
         parts = calibrated_parts(self.terms, factors)
         return np.asarray(np.sum(list(parts.values()), axis=0), dtype=np.float64)
 
+    @property
+    def slower(self) -> FloatArray:
+        """log(measured / priced)."""
+        return np.log(self.measured_s / self.priced_s)
 
-def joined(terms: Sequence[Terms], measured_s: Sequence[float]) -> Steps:
-    """Steps of one-row terms."""
+    @property
+    def prior(self) -> Prior:
+        """What the interval states of them: the width of the formulas is common to all causes."""
+        curves = WIDTHS["curves"] * float(self.priced.curves.mean())
+        own = np.array([STATED.get(name, curves) for name in EFFICIENCIES])
+        return Prior(std=self.priced.std, common=WIDTHS["formulas"], own=own)
+
+
+def joined(priced: Sequence[PricedStep], measured_s: Sequence[float]) -> Steps:
+    """Steps of one row each."""
+    terms = [one.terms for one in priced]
     first = terms[0]
+    together = Terms(
+        parts={name: np.concatenate([one.parts[name] for one in terms]) for name in first.parts},
+        crosses={name: np.concatenate([one.crosses[name] for one in terms]) for name in first.crosses},
+        hidden={name: np.concatenate([one.hidden[name] for one in terms]) for name in first.hidden},
+        passes=np.concatenate([one.passes for one in terms]),
+    )
     return Steps(
-        terms=Terms(
-            parts={name: np.concatenate([one.parts[name] for one in terms]) for name in first.parts},
-            crosses={name: np.concatenate([one.crosses[name] for one in terms]) for name in first.crosses},
-            hidden={name: np.concatenate([one.hidden[name] for one in terms]) for name in first.hidden},
-            passes=np.concatenate([one.passes for one in terms]),
+        priced=PricedStep(
+            terms=together,
+            std=np.concatenate([one.std for one in priced]),
+            curves=np.concatenate([one.curves for one in priced]),
         ),
         measured_s=np.array(measured_s, dtype=np.float64),
     )
@@ -86,25 +130,11 @@ def fit(steps: Steps) -> Fit:
     if count < FEWEST_STEPS:
         raise UserError(f"calibration needs {FEWEST_STEPS} measured steps or more, not {count}")
     kept = np.vstack([np.ones(count), 1.0 - np.eye(count)])
-    slower = np.log(steps.measured_s / steps.priced_s)
-    logs = expected_logs(cause_shares(steps.terms), slower, kept)
-    used = used_share(steps, logs[1:])
-    left_out = np.log(_without(steps, used * logs[1:]) / steps.measured_s)
+    logs = expected_logs(cause_shares(steps.terms), steps.slower, kept, steps.prior)
+    left_out = np.log(_without(steps, logs[1:]) / steps.measured_s)
     # The root mean square, but no less than what steps repeat to: few rows may agree by chance.
     spread = max(float(np.sqrt(np.mean(left_out**2))), NOISE)
-    return Fit(factors=_factors(used * logs[0], residual_std=spread), left_out=left_out)
-
-
-def used_share(steps: Steps, logs: FloatArray) -> float:
-    """How much of a fit is used, 0 to 1, by what fits without each row (``logs``, R x C) gain on that row.
-
-    With the mean gain in absolute error g and its standard error e, the share is 1 - (e / g)^2 (James and Stein's
-    estimator for one figure, positive part; Efron and Morris 1973, JASA 68(341)); nothing where g is not positive.
-    """
-    priced = np.abs(steps.priced_s / steps.measured_s - 1.0)
-    gains = priced - np.abs(_without(steps, logs) / steps.measured_s - 1.0)
-    mean, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
-    return max(1.0 - (error / mean) ** 2, 0.0) if mean > 0.0 else 0.0
+    return Fit(factors=_factors(logs[0], residual_std=spread), left_out=left_out)
 
 
 def _without(steps: Steps, logs: FloatArray) -> FloatArray:
@@ -112,14 +142,6 @@ def _without(steps: Steps, logs: FloatArray) -> FloatArray:
     rows = (np.array([row], dtype=np.int64) for row in range(len(logs)))
     return np.array(
         [steps.take(row).predicted_s(_factors(one))[0] for row, one in zip(rows, logs, strict=True)]
-    )
-
-
-def factors_of(steps: Steps) -> Calibration:
-    """The factors that the steps tell, all of them used."""
-    slower = np.log(steps.measured_s / steps.priced_s)
-    return _factors(
-        expected_logs(cause_shares(steps.terms), slower, np.ones((1, len(slower))))[0], residual_std=0.0
     )
 
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from solver.calibrate.fit import Steps, joined
-from solver.calibration import Terms, terms_of
+from solver.answer.interval import causes_of, relative_std
+from solver.calibrate.fit import PricedStep, Steps, joined
+from solver.calibration import terms_of
 from solver.opening import open_question
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import price, sized
@@ -44,17 +45,22 @@ class MeasuredStep:
     measured_s: float
 
 
-def plan_terms(question: Question, plan: Plan) -> Terms:
-    """What the factors act on in one plan's step."""
+def priced_step(question: Question, plan: Plan) -> PricedStep:
+    """What the factors act on in one plan's step, and how far the step is trusted."""
     table = sized(question.model, question.job, PlanTable.of(plan))
     cost = price(question.model, question.job, table, question.pricer)
-    return terms_of(question.model, question.job, table, question.pricer, cost, with_hidden=True)
+    causes = causes_of(question.job, cost)
+    return PricedStep(
+        terms=terms_of(question.model, question.job, table, question.pricer, cost, with_hidden=True),
+        std=relative_std(causes),
+        curves=causes["curves"],
+    )
 
 
 def steps_of(measured: list[MeasuredStep]) -> Steps:
     """The steps priced, ready to be fitted."""
-    terms = [plan_terms(one.question, one.plan) for one in measured]
-    return joined(terms, [one.measured_s for one in measured])
+    priced = [priced_step(one.question, one.plan) for one in measured]
+    return joined(priced, [one.measured_s for one in measured])
 
 
 def read_steps(path: Path, request: Request) -> list[MeasuredStep]:

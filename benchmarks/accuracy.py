@@ -66,7 +66,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--calibrate", type=int, metavar="N", help="fit factors to N rows of each dataset")
     parser.add_argument("--seed", type=int, default=0, help="which rows (default 0)")
-    parser.add_argument("--seeds", type=int, default=10, help="draws that are averaged (default 10)")
+    parser.add_argument("--seeds", type=int, default=40, help="draws that are averaged (default 40)")
     parser.add_argument("--scorer", type=Path, help="a script that is handed PRED.csv to judge it")
     parser.add_argument("--out", type=Path, required=True, help="predictions, one line a row")
     return parser.parse_args(argv)

@@ -52,8 +52,8 @@ TIME = Printed(r"dataset +n +cover +MAPE% +medAPE%", 8)
 RANK = Printed(r"dataset +groups +plans", 10)
 MEMORY = Printed(r"dataset +n +cover +MAPE% +med%", 6)
 INTERVAL = Printed(r"80 % interval +rows", 5)
-DATASETS = Printed(r"calibrated on \d+ rows of a dataset", 5)
-CLUSTERS = Printed(r"calibrated on \d+ rows of a cluster", 5)
+DATASETS = Printed(r"calibrated on \d+ rows of a dataset", 7)
+CLUSTERS = Printed(r"calibrated on \d+ rows of a cluster", 7)
 WIDTHS = Printed(r"inside, above, half-width %", 10)
 
 
@@ -134,13 +134,14 @@ def widths(runs: Runs, old: Rows) -> list[list[str]]:
 
 
 def calibrated(printed: Printed) -> Callable[[Runs, Rows], list[list[str]]]:
-    """Errors before and after a fit to a few rows, and the intervals of the rest."""
+    """Errors before and after a fit to a few rows, the least that factors leave, and the intervals of the rest."""
 
     def lines(runs: Runs, old: Rows) -> list[list[str]]:
         found = []
         for name, own in printed.read(runs.curves).items():
-            *rows, before, after, inside, half = own
-            told = [rounded(before, 1), rounded(after, 1), rounded(inside, 0), rounded(half, 1)]
+            *rows, before, after, inside, half, one_factor, by_cause = own
+            told = [rounded(error, 1) for error in (before, after, one_factor, by_cause)]
+            told += [rounded(inside, 0), rounded(half, 1)]
             found.append([name if rows else f"**{name}**", *(rows or [""]), *told])
         return found
 

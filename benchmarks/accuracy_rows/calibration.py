@@ -1,10 +1,12 @@
-"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate.fit), and scored on the rest."""
+"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate.fit), and scored on the rest, beside the
+least error that factors fitted to all rows leave on these same rows: what no calibration by such factors can be better than."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
+from scipy.optimize import linprog
 
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
@@ -12,6 +14,7 @@ from benchmarks.accuracy_rows.row import Row
 from solver.answer.interval import calibrated_interval
 from solver.calibrate.fit import PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
+from solver.calibration import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
 from spec.arrays import FloatArray
 
 # Fewer rows than this in a dataset leave too few to score.
@@ -76,6 +79,30 @@ def steps_by(rows: Sequence[PricedRow], key: Callable[[Row], str]) -> dict[str, 
     }
 
 
+def least_error(steps: Steps, *, by_cause: bool) -> float:
+    """The least mean absolute error, a fraction, of ``steps`` under one factor for all seconds, or one for each cause, within the bounds
+    of efficiencies. A calibrated step is linear in what its causes take, so this is a linear programme."""
+    longer = cause_shares(steps.terms) * (steps.priced_s / steps.measured_s)[:, None]
+    told = longer if by_cause else longer.sum(axis=1, keepdims=True)
+    count, factors = told.shape
+    misses = -np.eye(count)
+    found = linprog(
+        np.append(np.zeros(factors), np.full(count, 1.0 / count)),
+        A_ub=np.block([[told, misses], [-told, misses]]),
+        b_ub=np.append(np.ones(count), -np.ones(count)),
+        bounds=[(1.0 / HIGHEST_EFFICIENCY, 1.0 / LOWEST_EFFICIENCY)] * factors + [(0.0, None)] * count,
+    )
+    return float(found.fun)
+
+
+def least_errors(groups: dict[str, Steps]) -> dict[str, tuple[float, float]]:
+    """Of every group, with one factor and with one a cause."""
+    return {
+        name: (least_error(steps, by_cause=False), least_error(steps, by_cause=True))
+        for name, steps in groups.items()
+    }
+
+
 def calibrated(groups: dict[str, Steps], rows: int, seed: int) -> list[Calibrated]:
     """``rows`` steps of each group, chosen by ``seed``, fitted; the others scored."""
     found = []
@@ -114,17 +141,22 @@ def calibration_tables(predictions: Sequence[Prediction], rows: int, seeds: Iter
     for title, key in (("dataset", by_dataset), ("cluster", by_cluster)):
         groups = steps_by(priced, key)
         runs = [calibrated(groups, rows, seed) for seed in draws]
-        lines += [*calibration_lines(runs, f"calibrated on {rows} rows of a {title}"), ""]
+        told = f"calibrated on {rows} rows of a {title}"
+        lines += [*calibration_lines(runs, least_errors(groups), told), ""]
     return lines
 
 
-def calibration_lines(runs: Sequence[Sequence[Calibrated]], title: str) -> list[str]:
-    """Means over the seeds, one line a group, and the macro mean."""
+def calibration_lines(
+    runs: Sequence[Sequence[Calibrated]], least: Mapping[str, tuple[float, float]], title: str
+) -> list[str]:
+    """Means over the seeds and the least errors of all rows, one line a group, and the macro mean."""
     names = ("before", "after", "covered", "half_width")
-    lines = [f"{title:70} {'scored':>6} {'before %':>9} {'after %':>8} {'in 80 %':>8} {'half %':>7}"]
+    heads = f"{'one factor %':>13} {'by cause %':>11}"
+    lines = [f"{title:70} {'scored':>6} {'before %':>9} {'after %':>8} {'in 80 %':>8} {'half %':>7} {heads}"]
     means = []
     for same in zip(*runs, strict=True):
         values = [100 * float(np.mean([getattr(one, name) for one in same])) for name in names]
+        values += [100 * error for error in least[same[0].group]]
         means.append(values)
         lines.append(_line(same[0].group, str(same[0].rows), values))
     if means:
@@ -133,5 +165,6 @@ def calibration_lines(runs: Sequence[Sequence[Calibrated]], title: str) -> list[
 
 
 def _line(name: str, rows: str, values: Sequence[float]) -> str:
-    before, after, covered, half = values
-    return f"{name:70} {rows:>6} {before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f}"
+    before, after, covered, half, one_factor, by_cause = values
+    told = f"{before:9.2f} {after:8.2f} {covered:8.1f} {half:7.1f} {one_factor:13.2f} {by_cause:11.2f}"
+    return f"{name:70} {rows:>6} {told}"

@@ -6,11 +6,13 @@ the pipeline is replayed for every plan.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from ops.data_parallel.owners import num_owned, sent_by_owners
 from ops.data_parallel.sliced_collectives import num_matrices, num_tensors, sliced_return
-from ops.op import Ops, Piece
+from ops.op import Ops, Owner, Piece
 from ops.strategies.sharding import layer_context
 from solver.hop_times import hop_seconds
 from solver.layers.distinct_layers import DistinctLayers, distinct_layers
@@ -179,6 +181,11 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Sized, rows: IntArray
     context = layer_context(plans.sharding, model, job, plans.layout.take(stages.plan[rows]))
     mirrored = plans.schedule.route.ways > 1
     whole = operations(context, plans.sharding, on_rank, tied, mirrored=mirrored)
+    if job.preset.data_parallel.parameter_sync == "broadcast":
+        tensors = {
+            one: _counted(table, partial(num_owned, owner=one))[rows] for one in (Owner.DENSE, Owner.WEIGHT)
+        }
+        whole = sent_by_owners(whole, tensors)
     if not job.preset.data_parallel.lists_of_slices:
         return whole
     return (*whole, *sliced_return(context, on_rank.total, _counted(table, num_tensors)[rows]))

@@ -31,11 +31,12 @@ def test_a_list_of_slices_is_copied_out_of_a_buffer(name: str, written: int, cop
     assert moved == (written + copied) * WHOLE
 
 
-def test_deepspeed_gathers_its_own_outputs_again_for_each_gradient_that_comes() -> None:
+@pytest.mark.parametrize("tp", [2, 4])
+def test_deepspeed_gathers_its_own_outputs_again_for_each_gradient_that_comes(tp: int) -> None:
     """One gather for an activation and two for a gradient, each with five passes over what is whole."""
-    gather = 3 / 4 * WHOLE / INTRA_BANDWIDTH
-    plain = seconds("deepspeed", 4, {"pipeline.partitioned_tensors": False})
-    partitioned = seconds("deepspeed", 4, {})
+    gather = (tp - 1) / tp * WHOLE / INTRA_BANDWIDTH
+    plain = seconds("deepspeed", tp, {"pipeline.partitioned_tensors": False})
+    partitioned = seconds("deepspeed", tp, {})
     told = 1.5 * (gather + 5 * WHOLE / MEMORY_BANDWIDTH) - (gather + 2 * WHOLE / MEMORY_BANDWIDTH)
     assert partitioned - plain == pytest.approx(told)
 

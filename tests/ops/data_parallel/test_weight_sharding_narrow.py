@@ -63,6 +63,16 @@ def test_only_what_narrow_products_read_travels_narrow() -> None:
     assert gathered(wide) == pytest.approx([2 * (narrow + others)] * 2, abs=2 * RANKS)
 
 
+def test_frozen_weights_travel_narrow_too() -> None:
+    """Beside adapters in 16 bits: every weight of qkv, out and the two products of the MLP is frozen, one of the norms is not narrow."""
+    adapted = replace(asked(**TORCHAO), adapter_rank=16, adapted=frozenset({"q_k_v", "out"}))
+    piece = layer(adapted)
+    frozen = sum(int(op.frozen[0]) for op in piece.forward if multiplies_narrow(op))
+    others = sum(int(op.frozen[0] + op.parameters[0]) for op in piece.forward) - frozen
+    assert frozen > 10 * others > 0
+    assert gathered(piece) == pytest.approx([frozen + 2 * others] * 2, abs=2 * RANKS)
+
+
 @pytest.mark.parametrize(
     ("precision", "shards", "whole"),
     [

@@ -45,6 +45,37 @@ def test_rows_that_are_sorted_by_expert_stand_in_both_orders() -> None:
         assert held(narrow, dispatcher="all_to_all", ep=ep) == 2 * ROWS * (HIDDEN + WIDTH // 4)
 
 
+@pytest.mark.parametrize("ep", [1, 2])
+def test_parts_of_experts_are_sorted_too(ep: int) -> None:
+    """Rows come from the other ranks of etp, whoever is beside them in ep."""
+    assert (
+        held(wide_experts(WIDTH // 4), dispatcher="all_to_all", tp=2, etp=2, ep=ep) == 2 * ROWS * 2 * HIDDEN
+    )
+
+
+def test_ungated_ones_hold_one_gradient_where_gated_ones_hold_two() -> None:
+    """And one more of the result where an adapter beside another product lets go of it."""
+    (run,) = small_model().blocks
+    assert run.block.mlp is not None
+    plain = replace(
+        small_model(),
+        blocks=(replace(run, block=replace(run.block, mlp=replace(run.block.mlp, gated=False))),),
+    )
+    assert held(small_model()) == 2 * held(plain) == 2 * 2 * SEQ * 4 * HIDDEN
+    (run,) = wide_experts(4 * HIDDEN).blocks
+    assert run.block.moe is not None
+    moe = replace(run.block.moe, gated=False)
+    ungated = replace(EXPERTS, blocks=(replace(run, block=replace(run.block, moe=moe)),))
+    assert held(ungated, ep=8) == 2 * ROWS * (HIDDEN + 4 * HIDDEN)
+    context = LayerContext(
+        model=small_model(), job=replace(job(seq_len=SEQ), adapter_rank=8), layout=Layout.of(8)
+    )
+    beside, itself = (
+        replace(context, job=replace(context.job, adapted=frozenset({name}))) for name in ("out", "down")
+    )
+    assert widest_bytes(beside)[0] == 1.5 * widest_bytes(itself)[0] == 3 * 2 * SEQ * 4 * HIDDEN
+
+
 def test_experts_cut_over_etp_hold_all_ranks_rows_of_their_part() -> None:
     assert held(EXPERTS, tp=2, etp=2, ep=4) == 2 * ROWS * (HIDDEN + WIDTH / 2)
 
@@ -58,3 +89,5 @@ def test_products_that_read_narrow_gradients_have_two_copies_of_them(narrow: str
     dense = small_model()
     assert held(dense, narrow) - held(dense) == 2 * SEQ * 2 * 4 * HIDDEN
     assert held(dense) == 2 * SEQ * 2 * 4 * HIDDEN
+    assert held(dense, tp=2) == held(dense) / 2
+    assert held(dense, narrow, tp=2) == held(dense, narrow) / 2

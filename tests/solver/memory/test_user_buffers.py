@@ -26,19 +26,24 @@ BRIDGE = PRESETS["megatron-bridge"]
 
 
 def held(
-    strategy: str = "fsp", framework: str = "megatron-bridge", linear: str = "bf16", **choices: Any
+    strategy: str = "fsp",
+    framework: str = "megatron-bridge",
+    linear: str = "bf16",
+    tp: int = TP,
+    **choices: Any,
 ) -> float:
     preset = PRESETS[framework].changed({f"tensor_parallel.{key}": value for key, value in choices.items()})
     asked = job(seq_len=TOKENS, preset=preset)
     asked = replace(asked, precision=replace(asked.precision, linear=linear))
     sharding = STRATEGIES[strategy]
-    context = layer_context(sharding, small_model(), asked, Layout.of(TP, tp=TP))
+    context = layer_context(sharding, small_model(), asked, Layout.of(tp, tp=tp))
     return float(user_buffer_bytes(context, sharding)[0])
 
 
 def test_a_buffer_for_every_overlapped_product() -> None:
     """initialize_ub: eight gather and four reduce, tokens x hidden in 16 bits; a byte where fp8 is gathered."""
-    assert held() == (8 + 4) * 2 * ONE
+    assert held() == held(tp=2) == (8 + 4) * 2 * ONE
+    assert held(tp=1) == 0.0
     assert held(linear="fp8") == (8 * 1 + 4 * 2) * ONE
     # Input gradients reduced in place of being gathered for: the weight gradients' two stay.
     assert held(linear="fp8", overlap_rs_dgrad=True) == (6 * 1 + 6 * 2) * ONE

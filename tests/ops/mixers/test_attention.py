@@ -111,6 +111,19 @@ def test_unfused_scores_are_whole() -> None:
     assert {op.mask for op in cores(Layout.of(1), document_tokens=128, flash_attention=False)} <= {"causal"}
 
 
+@pytest.mark.parametrize("exchange", ["ring", "all_to_all"])
+def test_scores_stand_beside_what_flash_keeps_but_its_statistics(exchange: str) -> None:
+    """Per head and row 2 bytes of each of SEQ scores, against 4; queries, keys, values and, where they are exchanged, the output alike."""
+    layout = Layout.of(2, cp=2)
+    flash, written_out = (
+        sum(op.saved_bytes[0] for op in cores(layout, context_parallel=exchange, flash_attention=kernel))
+        for kernel in (True, False)
+    )
+    rows = SEQ if exchange == "all_to_all" else SEQ // 2
+    heads = HEADS // 2 if exchange == "all_to_all" else HEADS
+    assert written_out - flash == rows * heads * (2 * SEQ - 4)
+
+
 def layer(attention: AttentionSpec, tp: int = 1) -> Piece:
     run = BlockRun(block=BlockSpec(mixer=attention), count=2)
     model = ModelSpec(name="gated", hidden=HIDDEN, vocab=4096, blocks=(run,), source="made for tests")

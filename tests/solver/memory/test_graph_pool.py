@@ -45,11 +45,12 @@ def test_no_more_is_apart_than_there_is_beside() -> None:
     assert pool(passing=LITTLE) == 0.0
 
 
-def test_a_graph_of_the_iteration_leaves_the_step_no_room() -> None:
+@pytest.mark.parametrize(("seq_len", "finds_room"), [(1024, True), (16, False)])
+def test_a_graph_of_the_iteration_leaves_the_step_no_room(seq_len: int, finds_room: bool) -> None:
     assert pool("full_iteration") == 7.0
 
     def memory(*scopes: str) -> MemoryCost:
-        asked = question(world_size=2, sequences=16, preset=PRESETS["megatron-bridge"])
+        asked = question(world_size=2, sequences=16, seq_len=seq_len, preset=PRESETS["megatron-bridge"])
         asked_job = replace(asked.job, cuda_graphs=frozenset(scopes), expandable_segments=True)
         plan = Plan(strategy="mtp", preset="megatron-bridge", dp=2, zero_stage=1, zero_size=2, num_micro=8)
         return sized(asked.model, asked_job, PlanTable.of(plan), asked.cluster).memory
@@ -58,5 +59,6 @@ def test_a_graph_of_the_iteration_leaves_the_step_no_room() -> None:
     # The largest buffer of the step's end: fp32 gradients of the shard, or the embedding's 16-bit one.
     elements = graph.optimizer_bytes[0] / 12
     largest = max(4 * elements, 2 * HIDDEN * 4096)
+    assert bool(eager.step_bytes[0] == 0.0) is finds_room
     assert graph.needed_bytes[0] - eager.needed_bytes[0] == pytest.approx(largest - eager.step_bytes[0])
     assert graph.allocated_bytes[0] == eager.allocated_bytes[0]

@@ -168,7 +168,7 @@ def test_a_group_of_one_rank_a_node_takes_less_than_one_that_fills_nodes() -> No
     assert np.all(both > 0)
 
 
-@pytest.mark.parametrize(("ranks", "gib"), [(8, 2.625), (4, 1.125), (1, 0.0)])
+@pytest.mark.parametrize(("ranks", "gib"), [(8, 2.625), (4, 1.125), (2, 0.375), (1, 0.0)])
 def test_ranks_that_exchange_are_connected_with_each_other(ranks: int, gib: float) -> None:
     """NCCL: 32 channels a peer inside NVSwitch nodes, 10 + 2 MiB each."""
     exchanged = communicator_bytes(Layout.of(8, ep=ranks), cluster(), exchanging=frozenset({Axis.EP}))

@@ -21,9 +21,11 @@ sys.path.insert(0, str(ROOT))
 
 from spec.errors import ConfigError, UserError  # noqa: E402
 from spec.replaced_file import replaced_path  # noqa: E402
+from spec.text_file import read_text  # noqa: E402
 
 Rows = dict[str, list[str]]
 FEWEST_SCORED = 12  # rows of a dataset whose intervals are shown
+FILES = ("curves", "shipped", "widths", "page")
 LEFT_OUT = "ALL (row-weighted)"
 NUMBER = re.compile(r"[-+]?[\d.]+%?|n/a")
 
@@ -122,7 +124,7 @@ def intervals(runs: Runs, old: Rows) -> list[list[str]]:
     return [
         [name, rows, rounded(inside, 0), rounded(above, 0), half]
         for name, (rows, _, inside, above, half) in INTERVAL.read(runs.curves).items()
-        if int(rows) >= FEWEST_SCORED
+        if rows.isdecimal() and int(rows) >= FEWEST_SCORED
     ]
 
 
@@ -184,15 +186,14 @@ def _cells(line: str) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; 2 when a file cannot be read or lacks a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name in ("curves", "shipped", "widths", "page"):
+    for name in FILES:
         parser.add_argument(f"--{name}", type=Path, required=True)
     asked = parser.parse_args(argv)
     try:
-        curves, shipped, printed = (
-            path.read_text(encoding="utf-8").splitlines()
-            for path in (asked.curves, asked.shipped, asked.widths)
+        curves, shipped, printed, old = (
+            read_text(getattr(asked, name), f"--{name} {getattr(asked, name)}") for name in FILES
         )
-        page = brought_up(asked.page.read_text(encoding="utf-8"), Runs(curves, shipped, printed))
+        page = brought_up(old, Runs(*(text.splitlines() for text in (curves, shipped, printed))))
         with replaced_path(asked.page) as path:
             path.write_text(page, encoding="utf-8")
     except (UserError, OSError) as error:

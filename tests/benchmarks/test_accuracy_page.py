@@ -115,3 +115,18 @@ def test_a_page_is_left_as_it_was_where_nothing_was_printed(
     assert main([*asked, f"--page={page}"]) == 2
     assert "error: " in capsys.readouterr().err
     assert page.read_text(encoding="utf-8") == empty_page()
+
+
+@pytest.mark.parametrize("name", ["curves", "shipped", "widths", "page"])
+def test_what_is_no_text_is_refused_in_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {one: tmp_path / one for one in ("curves", "shipped", "widths", "page")}
+    for path in files.values():
+        path.write_text("a line\n", encoding="utf-8")
+    files[name].write_bytes(b"\x89PNG\r\n\xff")
+    assert main([f"--{one}={path}" for one, path in files.items()]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: --{name} {files[name]}")
+    assert said.count("\n") == 1
+    assert files[name].read_bytes() == b"\x89PNG\r\n\xff"

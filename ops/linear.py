@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import BatchedGemm, GroupedGemm, MemoryBound, Op, Owner, Phase, Piece
+from ops.memory_bound import memory_pass
+from ops.op import BatchedGemm, GroupedGemm, Op, Owner, Phase, Piece
 from ops.quantize import Operands, casts, recipe_of
 from ops.roles import Identity, Role
 from spec.arrays import FloatArray, IntArray, ceil_div
@@ -135,19 +136,8 @@ def products(context: LayerContext, layer: Linear, saved_bytes: FloatArray) -> P
     ]
     backward.extend(_accumulated(context, layer, i))
     if layer.bias:
-        backward.append(
-            MemoryBound(
-                module=layer.module,
-                role=Role.BIAS,
-                serves=layer.role,
-                name=f"{layer.name}.bias",
-                phase=Phase.WEIGHT_GRAD,
-                kernel="bias",
-                rows=t,
-                width=o,
-                dtype=precision.activation,
-            )
-        )
+        what = Identity(module=layer.module, role=Role.BIAS, serves=layer.role, name=f"{layer.name}.bias")
+        backward.append(memory_pass(what, Phase.WEIGHT_GRAD, "bias", t, precision.activation, o))
     return Piece(forward=(gemm(Phase.FORWARD, (t, i, o), "NT"),), backward=tuple(backward))
 
 
@@ -155,19 +145,11 @@ def _accumulated(context: LayerContext, layer: Linear, rows: IntArray) -> list[O
     """The weight gradient of this micro-batch, ``rows`` x outputs, added to that of earlier ones."""
     if not context.job.preset.data_parallel.accumulation:
         return []
-    return [
-        MemoryBound(
-            module=layer.module,
-            role=Role.ACCUMULATE,
-            serves=layer.role,
-            name=f"{layer.name}.accumulate",
-            phase=Phase.WEIGHT_GRAD,
-            kernel=context.job.preset.data_parallel.accumulation,
-            rows=rows,
-            width=layer.outputs,
-            dtype=context.job.precision.activation,
-        )
-    ]
+    what = Identity(
+        module=layer.module, role=Role.ACCUMULATE, serves=layer.role, name=f"{layer.name}.accumulate"
+    )
+    kernel, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
+    return [memory_pass(what, Phase.WEIGHT_GRAD, kernel, rows, dtype, layer.outputs)]
 
 
 def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Piece:
@@ -209,15 +191,10 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
 def summed_gradients(context: LayerContext, layer: Linear) -> Piece:
     """The input gradient of one more linear with the same input: added to the others' by a kernel of its own, or read beside
     theirs by the kernel that follows."""
-    added = MemoryBound(
-        module=layer.module,
-        role=Role.ACCUMULATE,
-        serves=layer.role,
-        name=f"{layer.name}.add_gradients",
-        phase=Phase.INPUT_GRAD,
-        kernel="bias" if context.job.preset.layers.fused_sums else "accumulate",
-        rows=layer.tokens,
-        width=layer.inputs,
-        dtype=context.job.precision.activation,
+    what = Identity(
+        module=layer.module, role=Role.ACCUMULATE, serves=layer.role, name=f"{layer.name}.add_gradients"
     )
+    kernel = "bias" if context.job.preset.layers.fused_sums else "accumulate"
+    dtype = context.job.precision.activation
+    added = memory_pass(what, Phase.INPUT_GRAD, kernel, layer.tokens, dtype, layer.inputs)
     return Piece(backward=(added,))

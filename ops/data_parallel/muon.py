@@ -17,9 +17,10 @@ import numpy as np
 from ops.block import model_ops
 from ops.context import LayerContext
 from ops.layout import Layout
+from ops.memory_bound import memory_pass
 from ops.op import Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Owner, Phase
 from ops.recompute.layers import Recompute
-from ops.roles import Module, Role
+from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
 from spec.collectives import Collective
 from spec.job import JobSpec
@@ -138,16 +139,8 @@ def update_ops(context: LayerContext, dealt_out: Dealt, owner: Owner) -> list[Op
     own = np.ceil(dealt_out.elements / ranks).astype(np.int64)
 
     def one_pass(name: str, kernel: str, elements: IntArray, dtype: str = "fp32") -> MemoryBound:
-        return MemoryBound(
-            module=Module.STEP,
-            role=Role.UPDATE,
-            name=f"{Module.STEP}.muon_{owner.value}_{name}",
-            phase=Phase.STEP,
-            kernel=kernel,
-            rows=elements,
-            width=np.ones_like(elements),
-            dtype=dtype,
-        )
+        what = Identity(module=Module.STEP, role=Role.UPDATE, name=f"{Module.STEP}.muon_{owner.value}_{name}")
+        return memory_pass(what, Phase.STEP, kernel, elements, dtype)
 
     gather = Comm(
         module=Module.STEP,

@@ -19,9 +19,10 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.groups import ranks_and_stride
+from ops.memory_bound import memory_pass
 from ops.op import MemoryBound, Ops, Phase
 from ops.quantize import finds_scale_first
-from ops.roles import Module, Role
+from ops.roles import Identity, Module, Role
 from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
 
@@ -53,13 +54,9 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
         # megatron/core/distributed/param_and_grad_buffer.py, check_grads
         before.insert(0, ("check_gradients", "norm_reduce", on_rank, precision.gradient))
     if preset.data_parallel.flattened_buckets:
-        ways = ("flatten", "divide", "unflatten")
         divides = preset.data_parallel.divides_buckets
-        before = [
-            (f"{way}_gradients", "copy", divided, precision.gradient)
-            for way in ways
-            if divides or way != "divide"
-        ]
+        ways = ("flatten", "divide", "unflatten") if divides else ("flatten", "unflatten")
+        before = [(f"{way}_gradients", "copy", divided, precision.gradient) for way in ways]
     if preset.data_parallel.contiguous_gradients:
         before.append(("zero_gradients", "fill", on_rank, precision.gradient))
     if narrow_gradient:
@@ -94,14 +91,6 @@ def update_passes(context: LayerContext, elements: IntArray) -> Ops:
 
 
 def _pass(role: Role, name: str, kernel: str, elements: IntArray, dtype: str) -> MemoryBound:
-    """One kernel of ops.kernels over ``elements`` as rows of width 1."""
-    return MemoryBound(
-        module=Module.STEP,
-        role=role,
-        name=f"{Module.STEP}.{name}",
-        phase=Phase.STEP,
-        kernel=kernel,
-        rows=elements,
-        width=np.ones_like(elements),
-        dtype=dtype,
-    )
+    """One kernel of ops.kernels over ``elements``, once a step."""
+    what = Identity(module=Module.STEP, role=role, name=f"{Module.STEP}.{name}")
+    return memory_pass(what, Phase.STEP, kernel, elements, dtype)

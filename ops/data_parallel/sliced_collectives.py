@@ -16,12 +16,15 @@ to or from a flat buffer, one kernel launch each (``ProcessGroupNCCL::allgather`
   whole by the number of ranks and copies the slices out (``average_tensor`` of stage3.py).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ops.context import LayerContext
 from ops.kernels import KERNELS
+from ops.memory_bound import memory_pass
 from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Ops, Phase, Piece
-from ops.roles import Module, Role
+from ops.roles import Identity, Module, Role
 from spec.arrays import FloatArray, IntArray
 
 # Host time of one tensor view over that of one launch. ``Assumption:`` 2 us for a view made and kept from
@@ -58,17 +61,10 @@ def sliced(
         )
 
     def device(part: str, kernel: str, phase: Phase, repeat: int) -> MemoryBound:
-        return MemoryBound(
-            module=module,
-            role=Role.COPY,
-            serves=Role.SLICES,
-            name=f"{module}.{part}",
-            phase=phase,
-            kernel=kernel,
-            rows=np.where(layout.zero_stage >= 3, elements, 0),
-            width=np.ones_like(elements),
-            dtype=context.job.precision.parameter_gather,
-            repeat=repeat,
+        what = Identity(module=module, role=Role.COPY, serves=Role.SLICES, name=f"{module}.{part}")
+        rows = np.where(layout.zero_stage >= 3, elements, 0)
+        return replace(
+            memory_pass(what, phase, kernel, rows, context.job.precision.parameter_gather), repeat=repeat
         )
 
     gathered = GATHERED_SLICE * matrices * ranks
@@ -99,17 +95,9 @@ def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) 
     if not context.job.preset.data_parallel.lists_of_slices:
         return ()
     ranks = np.where((layout.zero_stage == 1) & (layout.zero_size > 1), layout.zero_size, 0)
-    passes = MemoryBound(
-        module=Module.STEP,
-        role=Role.COPY,
-        name=f"{Module.STEP}.returned_copy",
-        phase=Phase.STEP,
-        kernel="copy",
-        rows=np.where(ranks > 0, elements, 0),
-        width=np.ones_like(elements),
-        dtype=context.job.precision.parameter_gather,
-        repeat=3,
-    )
+    what = Identity(module=Module.STEP, role=Role.COPY, name=f"{Module.STEP}.returned_copy")
+    rows = np.where(ranks > 0, elements, 0)
+    copied = memory_pass(what, Phase.STEP, "copy", rows, context.job.precision.parameter_gather)
     slices = HostWork(
         module=Module.STEP,
         role=Role.SLICES,
@@ -117,7 +105,7 @@ def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) 
         phase=Phase.STEP,
         launches=RETURNED_SLICE * tensors * ranks,
     )
-    return passes, slices
+    return replace(copied, repeat=3), slices
 
 
 def num_tensors(piece: Piece) -> int:

@@ -9,8 +9,9 @@ write them where they belong.
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import Comm, MemoryBound, Ops
-from ops.roles import Role
+from ops.memory_bound import memory_pass
+from ops.op import Comm, Ops
+from ops.roles import Identity, Role
 from spec.dtypes import dtype_bytes
 
 
@@ -24,19 +25,8 @@ def in_order(context: LayerContext, whole: Comm) -> Ops:
         return ()
     width = context.model.hidden
     rows = np.ceil(whole.size_bytes / (width * dtype_bytes(whole.dtype))).astype(np.int64) * several
-    return (
-        MemoryBound(
-            module=whole.module,
-            role=Role.COPY,
-            serves=whole.serves,
-            name=f"{whole.name}_in_order",
-            phase=whole.phase,
-            kernel="copy",
-            rows=rows,
-            width=np.full_like(rows, width),
-            dtype=whole.dtype,
-        ),
-    )
+    what = Identity(module=whole.module, role=Role.COPY, serves=whole.serves, name=f"{whole.name}_in_order")
+    return (memory_pass(what, whole.phase, "copy", rows, whole.dtype, np.full_like(rows, width)),)
 
 
 def before(context: LayerContext, reduction: Ops) -> Ops:

@@ -14,13 +14,20 @@ Settings = Mapping[str, object]
 
 # fms-fsdp with nightly builds of 2024: compiled, but with FSDP1, and joined matrices (fms/models/llama.py: fused_weights).
 FSDP1: Settings = {
+    **dict.fromkeys(("data_parallel.joins_gradients", "layers.joined_gate", "layers.joined_qkv"), True),
     "data_parallel.copies_parameters": False,
-    "data_parallel.joins_gradients": True,
-    "layers.joined_gate": True,
-    "layers.joined_qkv": True,
 }
-# torchtitan models/llama/model.py, Attention and FeedForward: wq, wk, wv; w2(silu(w1(x)) * w3(x)).
-APART: Settings = {"layers.joined_gate": False, "layers.joined_qkv": False, "layers.fused_activation": False}
+# torchtitan models/llama/model.py, Attention and FeedForward: wq, wk, wv; repeat_kv; w2(silu(w1(x)) * w3(x)).
+APART: Settings = {
+    **dict.fromkeys(("layers.joined_gate", "layers.joined_qkv", "layers.fused_activation"), False),
+    "layers.repeats_keys": True,
+}
+# Transformer Engine's modules, its attention too.
+AUTOMODEL: Settings = {
+    **dict.fromkeys(("layers.fused_sums", "layers.repeats_keys"), False),
+    "host.code": "modules",
+    "tensor_parallel.partial_attention": "fused",
+}
 # (word in the framework column, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
@@ -33,11 +40,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("XTuner", "xtuner", {}),
     ("nanotron", "nanotron", {}),
     ("HAI-LLM", "hai-llm", {}),
-    (
-        "AutoModel",
-        "fsdp-compiled",
-        {"host.code": "modules", "tensor_parallel.partial_attention": "fused", "layers.fused_sums": False},
-    ),
+    ("AutoModel", "fsdp-compiled", AUTOMODEL),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
     ("Megatron-DeepSpeed", "deepspeed", {}),
@@ -216,11 +219,8 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     if "llm-foundry" in framework:
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
-    return (
-        "flash2"
-        if any(word in framework for word in ("torchtitan", "FMS", "XTuner", "nanotron", "TRL"))
-        else "flash"
-    )
+    second = any(word in framework for word in ("torchtitan", "FMS", "XTuner", "nanotron", "TRL"))
+    return "flash2" if second else "flash"
 
 
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:

@@ -9,7 +9,7 @@ from ops.head_exchange import HeadTensor, HeadTensors
 from ops.linear import Linear, keeps_narrow_inputs, linear, shares_kept_inputs
 from ops.memory_bound import Kernel, kernel
 from ops.mixers.context_parallel import parts_of_sequence
-from ops.mixers.copied_heads import copied_heads, split_heads
+from ops.mixers.copied_heads import copied_heads, repeated_heads, repeats_keys, split_heads
 from ops.mixers.documents import documents_of, span
 from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
@@ -94,6 +94,8 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
         pieces.append(_qk_norm(context, attention, gemm_rows, heads + kv_heads))
     if context.model.position is PositionKind.ROTARY:
         pieces.append(_rotary(context, gemm_rows, q_width + k_width))
+    if repeats_keys(context, attention):
+        pieces.append(repeated_heads(context, attention, gemm_rows, (heads, kv_heads)))
     return sequence(*pieces)
 
 
@@ -223,9 +225,8 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     kv_heads = heads if latent else core_heads(context, attention.num_kv_heads)
     length = core_length(context)
     rows = layout.micro_batch * length
-    inputs = context.activations(
-        rows, heads * attention.qk_dim + kv_heads * (attention.qk_dim + attention.v_dim)
-    )
+    read = heads if repeats_keys(context, attention) else kv_heads
+    inputs = context.activations(rows, heads * attention.qk_dim + read * (attention.qk_dim + attention.v_dim))
     kv_len = layout.constant(job.seq_len)
     # Where an exchange follows, or a product keeps its input narrow, the kernel's own output and that input are two tensors.
     narrow = keeps_narrow_inputs(context) and not (shares_kept_inputs(context) or attention.output_gate)

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.mixers.copied_heads import repeats_keys
 from ops.mixers.partial_attention import Parts, around_parts
 from ops.op import Attention, Axis, Comm, Lane, Phase, Piece, sequence
 from ops.roles import Module, OpKey, Role
@@ -38,8 +39,7 @@ def parts_of_sequence(context: LayerContext, attention: AttentionSpec, first: At
     if not np.any(layout.cp > 1):
         return Piece()
     torch = context.job.preset.tensor_parallel.partial_attention == "torch"
-    # PyTorch's kernel wants as many key as query heads (torchtitan model.py, repeat_kv).
-    kv_heads = first.heads if torch else first.kv_heads
+    kv_heads = first.heads if repeats_keys(context, attention) else first.kv_heads
     keys = context.tokens * kv_heads * float(attention.qk_dim + attention.v_dim)
     parts = Parts(
         output=context.tokens * first.heads * float(attention.v_dim),

@@ -38,6 +38,45 @@ def copied_heads(
     return kernel(context, copied)
 
 
+def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:
+    """Whether the flash kernel is handed keys and values copied to all heads."""
+    repeats = context.job.flash_attention and context.job.preset.layers.repeats_keys
+    return repeats and attention.num_kv_heads < attention.num_heads
+
+
+def repeated_heads(
+    context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
+) -> Piece:
+    """Keys and values of a rank's key-value heads (the second of ``heads``) copied to all heads, and the gradients of the copies
+    added up (torchtitan up to v0.2.1, models/llama3/model/model.py, repeat_kv; foundation-model-stack
+    fms/modules/attention.py: expand and flatten). Compiled, the copy moves its bytes; else it is PyTorch's kernel for strides."""
+    queries, keys = heads
+    channels = attention.qk_dim + attention.v_dim
+    copies = np.where(queries > keys, queries, 0) * channels
+    # Read of one set of heads and written to the other; the kernel's own traffic is of one width.
+    moved = np.where(queries > keys, queries + keys, 0) * channels // 2
+
+    def copied(word: str, width: IntArray) -> Piece:
+        return kernel(
+            context,
+            Kernel(
+                module=Module.ATTENTION,
+                role=Role.COPY,
+                serves=Role.QKV,
+                name="attention.repeated_heads",
+                kernel=word,
+                rows=rows,
+                width=width,
+                saved_bytes=np.zeros(len(rows)),
+            ),
+        )
+
+    added = copied("copy", moved)
+    if context.job.preset.host.code == "compiled":
+        return added
+    return replace(copied("strided_copy", copies), backward=added.backward)
+
+
 def split_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
 ) -> Piece:

@@ -235,6 +235,8 @@ class Layers:
     splits_joined_qkv: bool = False
     """With rotary embeddings and a flash kernel, views of the joined product of queries, keys and values become
     tensors of their own (values, queries that share keys), and their gradients are put together by a copy."""
+    repeats_keys: bool = False
+    """Keys and values are copied to as many heads as queries have before a flash kernel (PyTorch's models before enable_gqa)."""
     two_pass_norms: bool = False
     """Fused norms are apex's: they read a row twice, and three times backward, where persistent kernels keep it."""
     shares_kept_inputs: bool = False

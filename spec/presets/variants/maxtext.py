@@ -1,6 +1,6 @@
 """MaxText: JAX, compiled whole by XLA."""
 
-from spec.presets.variants.torchtitan import FSDP_COMPILED
+from spec.presets.variants.torchtitan import COMPILED
 from spec.presets.variants.variant import Variant
 
 MAXTEXT = Variant(
@@ -13,7 +13,7 @@ MAXTEXT = Variant(
     "xla/service/collective_quantizer.cc in gpu_compiler.cc: what is cast behind a gather is cast before it; "
     "transforms/priority_fusion.cc: casts by flax' scales of earlier steps (linen/fp8_ops.py) run inside the kernel that makes what they read",
     choices={
-        **FSDP_COMPILED.choices,
+        **COMPILED,
         "data_parallel.copies_parameters": False,
         "data_parallel.casts_shards": True,
         "layers.fused_casts": True,

@@ -2,28 +2,30 @@
 
 from spec.presets.variants.variant import Variant
 
+# What torch.compile makes of a layer, and models whose matrices stay apart.
+COMPILED: dict[str, object] = {
+    "loss.fused": True,
+    "layers.joined_gate": False,
+    "layers.joined_qkv": False,
+    "layers.fused_sums": True,
+    "layers.fused_limits": True,
+    "host.code": "compiled",
+}
 FSDP_COMPILED = Variant(
     name="fsdp-compiled",
     of="fsdp",
     source='torchtitan train.py: model and loss compiled; before 2025 the loss was not (v0.0.2: "compiling loss function causes '
-    'CUDA errors"), say loss.fused = false; models/llama/model.py (wq, wk, wv, w1, w3 apart)',
-    choices={
-        "loss.fused": True,
-        "layers.joined_gate": False,
-        "layers.joined_qkv": False,
-        "layers.fused_sums": True,
-        "layers.fused_limits": True,
-        "host.code": "compiled",
-    },
+    'CUDA errors"), say loss.fused = false; models/llama/model.py (wq, wk, wv, w1, w3 apart; repeat_kv up to v0.2.1)',
+    choices={**COMPILED, "layers.repeats_keys": True},
 )
 TORCHTITAN = Variant(
     name="torchtitan",
     of="fsdp",
     source="torchtitan b5bcd76 (August 2026): config/configs.py (mixed_precision_reduce: float32 alone; CompileConfig: model and loss), "
     "models/*/config_registry.py (ChunkedLossWrapper in every recipe), distributed/activation_checkpoint.py (FullAC: "
-    "early_stop=False)",
+    "early_stop=False), models/common/attention.py (enable_gqa: key and value heads are not repeated)",
     choices={
-        **FSDP_COMPILED.choices,
+        **COMPILED,
         "loss.chunked": True,
         "data_parallel.wide_reduction": True,
         "recomputation.stops_early": False,

@@ -1,6 +1,6 @@
 """XTuner: Hugging Face's models over DeepSpeed, and since 2025 an engine of its own (V1) over FSDP2."""
 
-from spec.presets.variants.torchtitan import FSDP_COMPILED
+from spec.presets.variants.torchtitan import COMPILED
 from spec.presets.variants.variant import Variant
 
 XTUNER = Variant(
@@ -32,7 +32,7 @@ XTUNER_V1 = Variant(
     "loss/ce_loss.py with mode chunk as in examples/v1/config and ci/scripts, config/optim.py (AdamW without foreach named, so torch's "
     "foreach one), module/dispatcher/torch_all2all.py",
     choices={
-        **FSDP_COMPILED.choices,
+        **COMPILED,
         "log.attention": "",
         "data_parallel.update_copies": True,
         "loss.chunked": True,

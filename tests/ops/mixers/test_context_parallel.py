@@ -66,8 +66,14 @@ def test_what_travels() -> None:
         (gather, Lane.MAIN, CP * 2 * KEYS),
         (scatter, Lane.MAIN, CP * 2 * KEYS),
     ]
-    plain, at_once = _layer("fsdp", "ring"), _layer("fsdp", "all_gather")
-    keys = 2 * ALL_HEADS_KEYS
+
+
+@pytest.mark.parametrize(("framework", "own"), [("fsdp", KEYS), ("fsdp-compiled", ALL_HEADS_KEYS)])
+def test_what_travels_around_pytorchs_kernel(framework: str, own: int) -> None:
+    """As many heads as the kernel is handed: repeated ones too (torchtitan up to v0.2.1)."""
+    p2p, gather, hops = Collective.P2P, Collective.ALL_GATHER, CP - 1
+    plain, at_once = _layer(framework, "ring"), _layer(framework, "all_gather")
+    keys = 2 * own
     assert _over_cp(plain.forward) == [(p2p, Lane.BESIDE, hops * keys)]
     assert _over_cp(plain.backward) == [(p2p, Lane.BESIDE, hops * 3 * keys)]
     assert _over_cp(at_once.forward) == [(gather, Lane.BESIDE, CP * keys)]
@@ -108,9 +114,10 @@ def test_fused_kernels_of_a_gather_merge_nothing() -> None:
 
 
 @pytest.mark.parametrize("way", ["ring", "all_gather"])
-def test_pytorch_merges_in_fp32_one_kernel_after_another(way: str) -> None:
+@pytest.mark.parametrize(("framework", "keys"), [("fsdp", KEYS), ("fsdp-compiled", ALL_HEADS_KEYS)])
+def test_pytorch_merges_in_fp32_one_kernel_after_another(framework: str, keys: int, way: str) -> None:
     """_SDPAMerger: cast 6; out - block 12, times 8, out - 12 bytes an element; its backward adds 2 bytes onto 4."""
-    layer, later, keys = _layer("fsdp", way), CP - 1, ALL_HEADS_KEYS
+    layer, later = _layer(framework, way), CP - 1
     assert _around(layer.forward) == {
         "join_keys": later * 4 * keys,
         "widen_outputs": CP * 6 * OUTPUT,

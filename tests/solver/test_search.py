@@ -232,6 +232,9 @@ def test_layers_are_recomputed_as_few_as_memory_asks_for() -> None:
     [
         ("recompute=selective", "internevo", "no such recomputation"),
         ("recompute=full,recompute_layers=2", "deepspeed", "no such recomputation"),
+        ("recompute=full,recompute_layers=2", "hf-trainer", "no such recomputation"),
+        ("recompute=full,recompute_layers=2", "nanotron", "no such recomputation"),
+        ("recompute=full,recompute_layers=2", "maxtext", "no such recomputation"),
         ("pp=2,schedule=zb-h1", "megatron", "no such schedule"),
         ("schedule=zb-h1", "zero-bubble", "several stages"),
         ("cp=2", "internevo", "over cp"),

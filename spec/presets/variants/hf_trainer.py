@@ -6,7 +6,7 @@ HF_TRAINER = Variant(
     name="hf-trainer",
     of="fsdp",
     source="transformers 4.4x: models/llama/modeling_llama.py (q_proj, k_proj, v_proj, gate_proj and up_proj apart, act_fn(gate) * up, logits.float() "
-    "before the loss), modeling_utils.py gradient_checkpointing_enable (use_reentrant=True: the forward is repeated to its end); "
+    "before the loss), modeling_utils.py gradient_checkpointing_enable (use_reentrant=True: the forward is repeated to its end, of every layer or none); "
     "torch/distributed/fsdp/_runtime_utils.py (FSDP1); training_args.py, optim adamw_torch, and torch/optim/adamw.py, "
     "_multi_tensor_adamw: _foreach_sqrt(device_exp_avg_sqs); modeling_utils.py, floating_point_ops: 6 FLOPs a parameter and token, no attention",
     choices={
@@ -21,6 +21,7 @@ HF_TRAINER = Variant(
         "layers.fused_activation": False,
         "recomputation.stops_early": False,
         "recomputation.selective": "",
+        "recomputation.partial": False,
         "recomputation.keeps_frozen_inputs": True,
     },
 )

@@ -33,6 +33,23 @@ def test_a_large_square_runs_at_the_sustained_rate(gpu: GpuSpec) -> None:
     assert 0.85 * gpu.sustained_flops["bf16"] < rate <= gpu.sustained_flops["bf16"]
 
 
+@pytest.mark.parametrize(
+    ("sheet", "side", "rate"),
+    [
+        ("h100-pcie", 4096, 495.93e12),
+        ("h100-pcie", 8192, 492.84e12),
+        ("h100-pcie", 10240, 471.79e12),
+        ("a100-pcie-40g", 4096, 234.14e12),
+        ("a100-pcie-40g", 8192, 215.26e12),
+        ("l40s", 4096, 269.15e12),
+    ],
+)
+def test_pcie_cards_run_at_the_clock_that_their_power_sustains(sheet: str, side: int, rate: float) -> None:
+    """FLOP/s of torch.mm (zzc0721/torch-performance-test-data issues 95, 108 and 43, of L40S the fastest of five sizes)."""
+    told = 2.0 * side**3 / seconds(read_cluster(sheet, root=ROOT).gpu, side, side, side)
+    assert told == pytest.approx(rate, rel=0.065)
+
+
 def test_one_row_streams_the_weights() -> None:
     """m = 1: the time is the weights over the share of the HBM rate that streaming reaches."""
     expected = 2.0 * 65536 * 4096 / (H100.memory_bandwidth * gemm.DRAM_EFFICIENCY)

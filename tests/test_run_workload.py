@@ -4,11 +4,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import run_workload
+from profdb.modelled.network.all_to_all import all_to_all_seconds
+from profdb.modelled.network.links import Shape
+from profdb.sample import MachineFacts, ProfileDatabase
+from profdb.store.data_file import save_profile
+from spec.arrays import ints
+from spec.cluster.reader import read_cluster
+from spec.units import MIB
 from tests.workload.simai_lines import GOOD, LONG, SHORT, cell
 
 ROOT = Path(run_workload.__file__).parent
@@ -186,3 +195,39 @@ def test_a_reader_that_stops_reading() -> None:
     # head may leave before or after all is written
     assert done.stderr in ("", "error: stdout: cannot be written: Broken pipe\n")
     assert done.stdout.startswith("tp: 65536 groups of 1")
+
+
+@pytest.mark.parametrize(("segment", "intra"), [("0", 64), ("64", 64), ("32", 32), ("4", 4)])
+def test_a_replay_lays_experts_on_the_segment_of_an_nvlink_domain(
+    segment: str, intra: int, folder: Path
+) -> None:
+    """128 GPUs of two GB200 racks: 64 ranks exchange inside one of them, or over two segments of 32 or sixteen nodes of 4."""
+    machine = MachineFacts(gpu="GB200-186GB", cluster="gb200-nvl72")
+    save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=()))
+    header = LONG.replace("ep: 2", "ep: 64").replace("all_gpus: 32", "all_gpus: 128")
+    for word, one in (
+        ("group: 2", "group: 1"),
+        (" pp: 2", " pp: 1"),
+        ("ga: 4", "ga: 1"),
+        ("comm: 4096", "comm: 0"),
+    ):
+        header = header.replace(word, one)
+    row = f"experts\t-1\t10\tALLTOALL_EP\t{256 * MIB}\t0\tNONE\t0\t0\tNONE\t0\t100"
+    (folder / "experts.txt").write_text(f"{header}\n1\n{row}\n")
+    words = ["simulate", "experts.txt", "--profile", "p.pt", "--missing", "modelled", "--json", "out.json"]
+    assert run_workload.main([*words, "--nvlink_segment", segment]) == 0
+    sheet = read_cluster("gb200-nvl72", root=ROOT)
+    sheet = replace(sheet, domains=(replace(sheet.domains[0], ranks=intra), *sheet.domains[1:]))
+    shape = Shape(intra=ints(intra), inter=ints(64 // intra), siblings=ints(1))
+    expected = float(all_to_all_seconds(sheet, np.array([256.0 * MIB]), shape)[0])
+    assert json.loads((folder / "out.json").read_text())["ep_s"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_segment_that_does_not_divide_the_world_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = MachineFacts(gpu="GB200-186GB", cluster="gb200-nvl72")
+    save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=()))
+    words = ["simulate", "good.txt", "--profile", "p.pt", "--missing", "modelled", "--nvlink_segment", "12"]
+    assert run_workload.main(words) == 2
+    assert "simulate: nvlink_segment = 12" in capsys.readouterr().err

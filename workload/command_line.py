@@ -96,6 +96,12 @@ def _simulate(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--missing", choices=("error", "modelled"), default="error", help="what a missing curve is"
     )
+    verb.add_argument(
+        "--nvlink_segment",
+        type=whole(0, MOST_GPUS),
+        default=0,
+        help="with --profile: GPUs of each NVLink domain of several nodes that the job gets (default: the most, as in a question)",
+    )
     _binary(verb.add_argument_group("as SimAI_analytical has them"))
     verb.add_argument(
         "--ratio_dir",

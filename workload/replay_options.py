@@ -30,5 +30,5 @@ def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -
         SimaiGroup.DP: options.dp_o,
         SimaiGroup.DP_EP: options.dp_o,
     }
-    cluster = segmented(source.cluster, workload.header.all_gpus)
+    cluster = segmented(source.cluster, workload.header.all_gpus, options.nvlink_segment, where="simulate")
     return replay_simai(workload, Pricer.on(cluster, source.book), hidden=shares)

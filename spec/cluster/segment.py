@@ -10,18 +10,20 @@ from spec.cluster.cluster import ClusterSpec
 from spec.errors import ConfigError
 
 
-def segmented(cluster: ClusterSpec, world_size: int, segment: int = 0) -> ClusterSpec:
+def segmented(
+    cluster: ClusterSpec, world_size: int, segment: int = 0, *, where: str = "--job"
+) -> ClusterSpec:
     """The cluster with its innermost domain cut to the GPUs of it that a job of ``world_size`` gets.
 
     ``segment`` GPUs; 0: all where the world lies in one domain, else the largest power of two where that divides the
     world (degrees are powers of two: of 72, 64), else the most that do. A domain of one node or less is never cut.
-    Raises ConfigError for a segment that is not whole nodes of a domain or does not divide the world.
+    Raises ConfigError, naming ``where`` it was said, for a segment that is not whole nodes of a domain or does not divide the world.
     """
     domain = cluster.domains[0]
     possible = segments(cluster, world_size)
     if segment and segment not in possible:
         raise ConfigError(
-            where="--job",
+            where=where,
             key="nvlink_segment",
             value=segment,
             allowed=f"0 or GPUs of one NVLink domain, whole nodes that divide {world_size} GPUs of {cluster.name}: "

@@ -81,6 +81,21 @@ def test_steps_as_priced_move_nothing() -> None:
     assert found.overlap == pytest.approx(1.0, abs=0.01)
 
 
+def test_a_left_out_step_is_told_by_the_others_alone() -> None:
+    """Six steps with a spread: what is said of each is the error of the factors that the other five choose."""
+    measured = steps(Calibration(compute_efficiency=0.8), PLANS[::3])
+    spread = measured.measured_s * np.linspace(0.9, 1.1, len(measured.measured_s))
+    measured = replace(measured, measured_s=spread)
+    alike = replace(measured.priced, curves=np.full_like(spread, 0.05))
+    measured = replace(measured, priced=alike)
+    told = fit(measured).left_out
+    for row in range(len(spread)):
+        others = np.delete(np.arange(len(spread)), row)
+        factors = fit(measured.take(others)).factors
+        alone = measured.take(np.array([row])).predicted_s(factors)[0]
+        assert told[row] == pytest.approx(np.log(alone / spread[row]), abs=1e-9)
+
+
 def test_one_step_that_stuttered_moves_the_others_little() -> None:
     measured = steps(Calibration(compute_efficiency=0.8, memory_bound_efficiency=0.8))
     spoilt = measured.measured_s.copy()

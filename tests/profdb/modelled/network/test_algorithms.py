@@ -11,8 +11,9 @@ from profdb.modelled.network.algorithms import collective_seconds
 from profdb.modelled.network.all_to_all import all_to_all_seconds
 from profdb.modelled.network.bus import bus_rate
 from profdb.modelled.network.links import NIC_EFFICIENCY, Shape, network_rate
+from profdb.modelled.network.nvls import nvls_seconds
 from profdb.modelled.network.p2p import p2p_seconds
-from profdb.modelled.network.shares import LONG_SHARE, NETWORK_START_S, OWN_CHUNK
+from profdb.modelled.network.shares import LONG_SHARE, NETWORK_START_S, NVLS_SHARE, OWN_CHUNK
 from spec.arrays import floats, ints
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -99,6 +100,20 @@ def test_seventy_two_ranks_of_nvlink_do_not_touch_the_network() -> None:
     assert inside < across
 
 
+def test_the_switch_gathers_for_thirty_two_ranks_at_most() -> None:
+    """NCCL's NVLS arity of all_gather and reduce_scatter: 25 us and (n - 1) / n of the array at the switch's rate."""
+    gb200 = CLUSTERS["gb200-nvl72"]
+    size = 256 * 2**20
+    nccl = gb200.gpu.architecture.nccl
+    assert nccl is not None
+    rate = 900e9 * 40.1 / 50.0 * nccl.nvls_share * NVLS_SHARE
+    for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        told = [float(nvls_seconds(gb200, kind, floats(size), shape(n, 1))[0]) for n in (32, 36)]
+        assert told == [pytest.approx(25e-6 + size * 31 / 32 / rate), np.inf]
+    whole = float(nvls_seconds(gb200, Collective.ALL_REDUCE, floats(size), shape(64, 1))[0])
+    assert whole == pytest.approx(25e-6 + size * 65 / 64 / rate)
+
+
 def test_all_to_all_over_nodes_is_bound_by_the_nics() -> None:
     """16 ranks on 2 nodes: half of each buffer leaves through one NIC per GPU."""
     size = 4 * 2**30
@@ -142,6 +157,23 @@ def test_a_larger_message_is_never_faster(
     slack = 0.7 if kind is Collective.ALL_REDUCE else 1.0
     assert large >= slack * small
     assert small > 0.0 or group[0] * group[1] == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    name=st.sampled_from([name for name in NAMES if name != "cpu"]),
+    kind=st.sampled_from(KINDS),
+    size=st.integers(1, 1 << 20),
+    group=GROUPS,
+)
+def test_a_small_collective_is_never_faster_than_its_launch(
+    name: str, kind: Collective, size: int, group: tuple[int, int, int]
+) -> None:
+    """NCCL's least base (Ring/LL, 6.6 us) and a hop; where the next domain is a network, its start too."""
+    cluster = CLUSTERS[name]
+    if group[0] * group[1] > 1:
+        start = NETWORK_START_S if group[1] > 1 and cluster.domains[1].link == "network" else 0.0
+        assert seconds(cluster, kind, size, shape(*group)) >= 6.6e-6 + 0.6e-6 + start
 
 
 @settings(max_examples=60, deadline=None)

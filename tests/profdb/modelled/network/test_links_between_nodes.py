@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from profdb.modelled.network import tree
 from profdb.modelled.network.algorithms import collective_seconds
 from profdb.modelled.network.all_to_all import all_to_all_seconds
 from profdb.modelled.network.links import NIC_EFFICIENCY, Shape, hop_seconds, network_rate
-from profdb.modelled.network.nccl_constants import LL128_MAX_BYTES, TREE_CORRECTION, Protocol
+from profdb.modelled.network.nccl_constants import LL128_MAX_BYTES, TREE_BASE_S, TREE_CORRECTION, Protocol
 from profdb.modelled.network.nvls import nvls_seconds
 from profdb.modelled.network.p2p import p2p_seconds
 from profdb.modelled.network.pat import pat_seconds
@@ -113,6 +114,7 @@ def test_between_two_nodes_a_tree_sends_the_buffer_once() -> None:
 def test_two_megabytes_and_more_are_not_sent_by_ll128_between_nodes() -> None:
     """LL128 of 64 ranks on 8 nodes: 14 us, 55 steps of 1.9 and 8 of 4.0 us, 0.92 of the rate."""
     group = shape(8, 8)
+    assert LL128_MAX_BYTES == 2 * MIB
     for size, sent in ((LL128_MAX_BYTES - 1, True), (LL128_MAX_BYTES, False)):
         steps_s = NETWORK_START_S + 14e-6 + 55 * 1.9e-6 + 8 * 4.0e-6
         rate = network_rate(A100, group)[0] * 0.92
@@ -120,6 +122,18 @@ def test_two_megabytes_and_more_are_not_sent_by_ll128_between_nodes() -> None:
         predicted = ring_seconds(A100, Collective.ALL_GATHER, floats(size), group)[0]
         assert bool(predicted == pytest.approx(ll128, rel=1e-6)) is sent
         assert predicted >= 0.999 * ll128
+
+
+def test_nor_by_the_trees_ll128(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An LL128 that costs nothing to start is taken by a tree below 2 MiB between nodes, and inside one at any size."""
+    known = TREE_BASE_S
+    for size, inter, taken in ((MIB, 4, True), (2 * MIB, 4, False), (2 * MIB, 1, True)):
+        told = []
+        for base in (known, (known[0], -1.0, known[2])):
+            monkeypatch.setattr(tree, "TREE_BASE_S", base)
+            told.append(tree_seconds(P4D, Collective.ALL_REDUCE, floats(size), shape(8, inter))[0])
+        assert bool(told[1] < 0.0) is taken
+        assert told[0] > 0.0
 
 
 def test_one_rank_a_node_reaches_less_of_its_nic() -> None:
@@ -130,6 +144,12 @@ def test_one_rank_a_node_reaches_less_of_its_nic() -> None:
     assert ring - copied == pytest.approx(LONG / 2 / nic, rel=1e-3)
     assert p2p_seconds(H100, floats(LONG), shape(1, 2, 8))[0] == pytest.approx(LONG / stream, rel=1e-3)
     assert pat_seconds(H100, Collective.ALL_GATHER, floats(LONG), shape(1, 2, 8))[0] > ring
+
+
+def test_one_rank_a_nodes_share_is_the_mean_of_three_sources() -> None:
+    """Of the line: mscclpp's NDmv4 page 0.63 and 0.75, NVIDIA/nccl-tests issue 232 0.95, two DGX Spark 0.92."""
+    line = ONE_RANK_SHARE * NIC_EFFICIENCY
+    assert line == pytest.approx(((0.63 + 0.75) / 2 + 0.95 + 0.92) / 3, rel=0.01)
 
 
 def test_the_rate_falls_with_every_doubling_of_nodes() -> None:

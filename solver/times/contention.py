@@ -3,9 +3,8 @@
 NCCL runs one thread block a channel (NCCL documentation, NCCL_MAX_CTAS), each on a multiprocessor that it shares with no
 other kernel (NVIDIA/nccl issue 689). What computes meanwhile has the others. Kernels with a thread block a tile lose
 that share. Persistent ones that deal their tiles to as many thread blocks as there are multiprocessors before they start
-run their last blocks after the first ones: a second wave, so those of many tiles take twice as long (PyTorch issue
-143988, FSDP on H100; pull request 144974; NVIDIA CUTLASS, Blackwell Cluster Launch Control, "static scheduler"), those
-of few less (``slowed``).
+run their last blocks after the first ones: a second wave (PyTorch pull request 144974; NVIDIA CUTLASS, Blackwell Cluster
+Launch Control, "static scheduler"), which by count doubles those of many tiles (``slowed``) and was seen to cost less (SECOND_WAVE).
 
 Where what products and a collective lose to each other was measured (profdb.lookup.overlap_losses), that is taken for
 both; without such samples a collective loses nothing.
@@ -29,8 +28,12 @@ COLLECTIVE_BLOCKS = 20
 
 # Assumption: at most half of a GPU with few multiprocessors.
 MOST_SHARE = 0.5
-# Blocks that found no multiprocessor run after those that did: products of many tiles.
-SECOND_WAVE = 2.0
+# Blocks that found no multiprocessor run after those that did: by count products of many tiles take twice as long.
+COUNTED_WAVE = 2.0
+# What they were seen to take on H100 while a collective ran, over their time alone, the mean of three sources: 2.0 (PyTorch issue
+# 143988, FSDP), 80 / 47 (NVIDIA developer forum 337991: share of peak of a product of 132 blocks, without and beside an
+# all-gather of 24), 1.35 (PyTorch pull request 179937: 30 to 40 % slower).
+SECOND_WAVE = (2.0 + 80 / 47 + 1.35) / 3
 # Assumption: rows and columns of the tile of a thread block, the largest that CUTLASS and cuBLAS ship for Hopper's 16-
 # and 8-bit products (CUTLASS, "Efficient GEMM in CUDA": two warp groups of 64 x 256); either way round.
 TILE = (128, 256)
@@ -51,13 +54,13 @@ class Contention:
         return Contention(sm_share=share, static_tiles=gpu.architecture.static_tiles, num_sms=gpu.num_sms)
 
     def twice(self, op: BatchedGemm | GroupedGemm) -> FloatArray:
-        """The share of a product's seconds that a second wave doubles, for every row; the rest loses no more than its
+        """The share of a product's seconds that a second wave doubles by count, for every row; the rest loses no more than its
         multiprocessors. 1 where products are not dealt out before they start, or the multiprocessors are not known."""
         if not self.static_tiles or not self.num_sms:
             return np.ones(1)
         thinner = 1.0 / (1.0 - self.sm_share)
         longer = slowed(tiles(op), self.num_sms, round(self.sm_share * self.num_sms))
-        share = np.clip((longer - thinner) / (SECOND_WAVE - thinner), 0.0, 1.0)
+        share = np.clip((longer - thinner) / (COUNTED_WAVE - thinner), 0.0, 1.0)
         return np.asarray(share, dtype=np.float64)
 
     def loss(
@@ -69,12 +72,12 @@ class Contention:
     ) -> FloatArray:
         """Of the time that a collective of so many thread ``blocks`` and computation run together, the share lost to
         the computation, which takes ``compute_s`` alone, of which ``products_s`` matrix products (where a second wave is
-        counted, what it doubles of them). What products lose is ``measured``, where it was; other kernels were not, and
+        counted, what it doubles of them; that takes SECOND_WAVE of its time). What products lose is ``measured``, where it was; other kernels were not, and
         lose their multiprocessors."""
         products = products_share(compute_s, products_s)
         taken = np.minimum(self.sm_share * blocks / COLLECTIVE_BLOCKS, MOST_SHARE)
         thinner = 1.0 / (1.0 - taken)
-        longer = np.where(self.static_tiles & (taken > 0), SECOND_WAVE, thinner)
+        longer = np.where(self.static_tiles & (taken > 0), np.maximum(SECOND_WAVE, thinner), thinner)
         if measured is not None:
             longer = 1.0 / (1.0 - measured.compute)
         return np.asarray(1.0 - 1.0 / (products * longer + (1.0 - products) * thinner), dtype=np.float64)

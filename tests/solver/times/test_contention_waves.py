@@ -11,7 +11,7 @@ from ops.layout import Layout
 from ops.op import BatchedGemm, GroupedGemm, Phase
 from ops.roles import Module, Role
 from profdb.modelled.book import ModelledBook
-from solver.times.contention import Contention, slowed, tiles
+from solver.times.contention import SECOND_WAVE, Contention, slowed, tiles
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
@@ -75,14 +75,16 @@ def test_tiles_are_those_of_the_result_the_better_way_round() -> None:
 
 
 def test_what_a_second_wave_doubles_is_what_the_waves_say() -> None:
-    """``w`` of the loss is the ratio of the waves, at least the multiprocessors' share; where tiles come as blocks, or
-    nobody says how many multiprocessors there are, the share is whole and changes nothing."""
+    """``w`` of the loss lies as far from the multiprocessors' share to what was seen of second waves as the ratio of the waves
+    from it to 2; where tiles come as blocks, or nobody says how many multiprocessors there are, the share is whole and
+    changes nothing."""
     hopper = Contention(sm_share=20 / 132, static_tiles=True, num_sms=132)
     for columns, ratio in ((2816, 4 / 3), (1344, 132 / 112), (28672, 2 * 27 / 28)):
         product = _product(4096, columns)
-        share = hopper.twice(product)
+        share, thinner = hopper.twice(product), 132 / 112
         loss = hopper.loss(np.ones(1), share)
-        assert 1.0 / (1.0 - loss[0]) == pytest.approx(ratio), columns
+        seen = thinner + (ratio - thinner) / (2 - thinner) * (SECOND_WAVE - thinner)
+        assert 1.0 / (1.0 - loss[0]) == pytest.approx(seen), columns
     for other in (Contention(sm_share=20 / 108, num_sms=108), Contention(sm_share=0.1, static_tiles=True)):
         assert other.twice(_product(4096, 1344)) == pytest.approx([1.0])
 

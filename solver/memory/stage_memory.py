@@ -91,8 +91,9 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     if job.optimizer == "muon":
         on_rank = replace(on_rank, matrices=held_matrices(model, job, layout, stages.layers))
     frozen = _over_layers([kind.frozen.take(row) for kind in kinds], weights)
+    vpp = plans.vpp[stages.plan]
     num_micro = plans.num_micro[stages.plan]
-    chunks = _held(context, plans, stages)
+    chunks = plans.schedule.in_flight(stages.position, layout.pp, vpp, num_micro)
     blocks = len(stages.layers)
     saved = np.sum(
         [kind.saved_bytes[row] * w for kind, w in zip(kinds[:blocks], weights[:blocks], strict=True)], axis=0
@@ -163,17 +164,6 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     recorded = recorded_bytes(context, plans.sharding, stages, chunks)
     segments = np.maximum(own - cost.step_bytes, 0.0) + narrow + recorded
     return StageBytes(on_rank=on_rank, cost=_reserved(cost, segments))
-
-
-def _held(context: LayerContext, plans: PlanTable, stages: StageTable) -> FloatArray:
-    """Micro-batches that every stage row holds at its peak: the schedule's, and one chunk more where the experts' exchange
-    runs beside another micro-batch, whose forward is then done before a backward begins (Megatron-LM d98e8a6
-    ``pipeline_parallel/schedules.py``, get_pp_rank_microbatches; ``combined_1f1b.py`` without stages)."""
-    layout, vpp, num_micro = context.layout, plans.vpp[stages.plan], plans.num_micro[stages.plan]
-    chunks = plans.schedule.in_flight(stages.position, layout.pp, vpp, num_micro)
-    if not context.job.overlap_expert_a2a or plans.schedule.route.turns:
-        return chunks
-    return np.minimum(chunks + (layout.ep > 1) / vpp, num_micro)
 
 
 def _reserved(cost: MemoryCost, segments: FloatArray) -> MemoryCost:

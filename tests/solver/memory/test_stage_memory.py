@@ -64,40 +64,6 @@ def test_a_pipeline_that_keeps_outputs_holds_one_a_micro_batch_in_flight_and_two
     assert kept.activations_bytes[0] - freed.activations_bytes[0] == pytest.approx((4 + 2) * output)
 
 
-@pytest.mark.parametrize(
-    ("degrees", "plain", "beside"),
-    [
-        ({"dp": 2}, 1, 2),
-        ({"dp": 2, "num_micro": 1}, 1, 1),
-        ({"dp": 2, "pp": 2, "vpp": 2}, 5 / 2, 6 / 2),
-    ],
-)
-def test_beside_another_micro_batch_one_chunk_more_is_held(
-    degrees: dict[str, int], plain: float, beside: float
-) -> None:
-    """Megatron-LM's warm-up (schedules.py, get_pp_rank_microbatches) with overlap_moe_expert_parallel_comm, never more
-    than there are; with one expert rank there is no exchange."""
-
-    def activations(ep: int, **job: bool) -> float:
-        plan = Plan(
-            strategy="mtp", preset="megatron", **{"micro_batch": 2, "num_micro": 8, "ep": ep} | degrees
-        )
-        asked = question(
-            world_size=plan.world_size,
-            sequences=plan.dp * plan.micro_batch * plan.num_micro,
-            preset=PRESETS["megatron"],
-            model=EXPERTS,
-        )
-        table = PlanTable.of(plan)
-        return float(
-            sized(asked.model, replace(asked.job, **job), table, asked.cluster).memory.activations_bytes[0]
-        )
-
-    told = activations(2, overlap_expert_a2a=True) / activations(2)
-    assert told == pytest.approx(beside / plain)
-    assert activations(1, overlap_expert_a2a=True) == activations(1)
-
-
 def test_muon_keeps_one_moment_of_the_matrices_of_layers() -> None:
     """arXiv 2502.16982: 4 bytes an element less than AdamW; the embedding and the norms keep both."""
     asked = question(world_size=1, sequences=16, preset=PRESETS["megatron"])

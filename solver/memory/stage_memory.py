@@ -18,6 +18,7 @@ from ops.op import Owner
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
 from solver.layers.layer_bytes import LayerBytes
+from solver.memory.chunk_activations import looped_bytes, saved_by_chunk, turning_bytes
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes, exchanging_axes
 from solver.memory.dispatcher_buffers import dispatcher_bytes
 from solver.memory.gathered_weights import gathered_weights_bytes
@@ -41,7 +42,6 @@ from solver.memory.step_buffers import (
     segment_bytes,
     step_buffers,
 )
-from solver.memory.turning_activations import turning_bytes
 from solver.memory.user_buffers import user_buffer_bytes, workspace_bytes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
@@ -66,14 +66,15 @@ class StageBytes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
     """What memory is counted of: plans, the bytes of every piece of a layer (``kinds``: block kinds, embedding, head) by
-    distinct layers, the ``row`` in them of every plan, stages, and the cluster whose communicators count (None: nobody
-    asks for device totals)."""
+    distinct layers, the ``row`` in them of every plan, stages, the cluster whose communicators count (None: nobody
+    asks for device totals), and the micro-batches that every chunk row holds (None: those of its stage's peak)."""
 
     plans: PlanTable
     kinds: list[LayerBytes]
     row: IntArray
     stages: StageTable
     cluster: ClusterSpec | None = None
+    flying: FloatArray | None = None
 
     def take(self, rows: IntArray) -> "Tables":
         """The plans asked for, in that order."""
@@ -98,10 +99,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     saved = np.sum(
         [kind.saved_bytes[row] * w for kind, w in zip(kinds[:blocks], weights[:blocks], strict=True)], axis=0
     )
-    if plans.schedule.route.turns:
-        held = turning_bytes(plans, stages, kinds, tables.row)
-    else:
-        held = (saved + kinds[blocks].saved_bytes[row] * stages.embedding) * chunks
+    held = _held(tables, chunks * vpp)
     transient = np.max(
         [kind.transient_bytes[row] * (w > 0) for kind, w in zip(kinds[:blocks], weights, strict=False)],
         axis=0,
@@ -164,6 +162,16 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
     recorded = recorded_bytes(context, plans.sharding, stages, chunks)
     segments = np.maximum(own - cost.step_bytes, 0.0) + narrow + recorded
     return StageBytes(on_rank=on_rank, cost=_reserved(cost, segments))
+
+
+def _held(tables: Tables, pieces: FloatArray) -> FloatArray:
+    """What layers and embedding of every stage row keep of all micro-batches, of which ``pieces`` of work are in flight."""
+    saved = saved_by_chunk(tables.stages, tables.kinds, tables.row)
+    if tables.plans.schedule.route.turns:
+        return turning_bytes(tables.plans, tables.stages, saved)
+    if tables.flying is not None:
+        return np.asarray(np.add.reduceat(saved * tables.flying, tables.stages.chunk_starts))
+    return looped_bytes(tables.plans, tables.stages, saved, pieces)
 
 
 def _reserved(cost: MemoryCost, segments: FloatArray) -> MemoryCost:

@@ -60,5 +60,5 @@ def _allowed(dealing: Dealing, held: IntArray, stage: int, spare: float) -> Bool
     allowed = ends >= begins + (0 if stage in (0, dealing.pp - 1) else 1)
     for room in dealing.rooms:
         if room.place == stage:
-            allowed &= held @ np.asarray(room.bytes_of) <= room.room_bytes + spare * max(room.bytes_of)
+            allowed &= held @ np.asarray(room.bytes_of[0]) <= room.room_bytes + spare * room.largest
     return np.asarray(allowed)

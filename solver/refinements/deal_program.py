@@ -148,12 +148,14 @@ def _written(dealing: Dealing) -> _Rows:
         ends_s = dealing.ends_s[list(chunks)].sum() + dealing.ends_s[:place].sum() / dealing.num_micro
         rows.add({**whole, **before, span_s: -1.0}, -np.inf, -ends_s)
     for room in dealing.rooms:
-        held = _weighed(dealing, range(room.place, stages, pp), room.bytes_of)
+        held: dict[int, float] = {}
+        for chunk, bytes_of in enumerate(room.bytes_of):
+            held |= _weighed(dealing, (room.place + chunk * pp,), bytes_of)
         # In layers of the largest kind.
         rows.add(
-            {variable: value / max(room.bytes_of) for variable, value in held.items()},
+            {variable: value / room.largest for variable, value in held.items()},
             -np.inf,
-            room.room_bytes / max(room.bytes_of) - SAME,
+            room.room_bytes / room.largest - SAME,
         )
     for run, stage in product(range(runs - 1), range(stages)):
         flag = stages * kinds + stage * (runs - 1) + run

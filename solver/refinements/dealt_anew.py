@@ -140,19 +140,7 @@ def _is_longer(dealing: Dealing, than_s: float) -> bool:
 
 def _cut(question: Question, table: Sized, limit: float) -> tuple[Room, ...]:
     """The room of the stages of one plan that need more than the ``limit``, as told where they stand."""
-    rooms = stage_rooms(question, table, limit)
-    layers = np.stack(rooms.stages.layers)
-    return tuple(
-        room
-        for room, held in zip(rooms.of_plan(0), _dealt_kinds(question, layers).T, strict=True)
-        if float(held @ np.asarray(room.bytes_of)) > room.room_bytes
-    )
-
-
-def _dealt_kinds(question: Question, layers: IntArray) -> IntArray:
-    """Of a stage table's kinds of layers those that are dealt: no prediction blocks."""
-    runs = question.model.blocks
-    return layers[[kind for kind in range(len(layers)) if not runs[kind % len(runs)].block.mtp]]
+    return stage_rooms(question, table, limit).of_short()
 
 
 def _written(question: Question, layers: IntArray, dealing: Dealing) -> str:

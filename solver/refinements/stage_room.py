@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solver.memory.chunk_activations import in_flight_by_chunk, saved_by_chunk
 from solver.memory.stage_memory import Tables, stage_memory
-from solver.pipeline.stages import StageTable
+from solver.pipeline.stages import ChunkTable, StageTable
 from solver.price import Sized
 from solver.question import Question
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
@@ -24,39 +25,55 @@ WHOLE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """A stage ``place`` holds what satisfies ``sum(bytes_of * layers) <= room_bytes``; ``bytes_of`` is by kind of layer, as
-    the layers of a StageTable without prediction blocks, which are not dealt."""
+    """A stage ``place`` holds what satisfies ``sum(bytes_of * layers) <= room_bytes``; ``bytes_of`` is by chunk of the stage and
+    kind of layer, as the layers of a StageTable without prediction blocks, which are not dealt."""
 
     place: int
-    bytes_of: tuple[float, ...]
+    bytes_of: tuple[tuple[float, ...], ...]
     room_bytes: float
+
+    @property
+    def largest(self) -> float:
+        """Bytes of the largest layer."""
+        return max(max(kinds) for kinds in self.bytes_of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRooms:
-    """Every stage of every plan of a table, each a row: what a layer more of each kind needs there (shape (kinds, R)), and
-    the bytes that all of its layers may need together."""
+    """Every stage of every plan of a table, each a row: what a layer more of each kind needs there in each chunk (shape (chunks,
+    kinds, R); infinite where a stage has fewer), the bytes that all of its layers may need together, and
+    whether those of the table need more (``short``)."""
 
     stages: StageTable
+    vpp: IntArray
     bytes_of: FloatArray
     room_bytes: FloatArray
+    short: BoolArray
 
     def of_plan(self, row: int) -> tuple[Room, ...]:
         """The stages of one plan."""
+        return self._of(np.flatnonzero(self.stages.plan == row))
+
+    def of_short(self) -> tuple[Room, ...]:
+        """The stages that need more than there is."""
+        return self._of(np.flatnonzero(self.short))
+
+    def _of(self, rows: IntArray) -> tuple[Room, ...]:
         return tuple(
             Room(
                 place=int(self.stages.position[at]),
-                bytes_of=tuple(self.bytes_of[:, at].tolist()),
+                bytes_of=tuple(tuple(kinds) for kinds in self.bytes_of[: self.vpp[at], :, at].tolist()),
                 room_bytes=float(self.room_bytes[at]),
             )
-            for at in np.flatnonzero(self.stages.plan == row)
+            for at in rows
         )
 
     def most_layers(self, run: int, again: IntArray) -> FloatArray:
         """How many whole layers of a run every stage has memory for, with nothing else on it; ``again`` layers of every stage
         of a plan may be of the kinds that run again, where there are such."""
-        runs = len(self.bytes_of) // 2 if again.any() else len(self.bytes_of)
-        return _most(self.room_bytes, again[self.stages.plan], self.bytes_of[run], self.bytes_of[run - runs])
+        least: FloatArray = self.bytes_of.min(axis=0)
+        runs = len(least) // 2 if again.any() else len(least)
+        return _most(self.room_bytes, again[self.stages.plan], least[run], least[run - runs])
 
     def may_hold(self, counts: Sequence[int]) -> BoolArray:
         """Of every plan of layers alike, whether all stages have memory for so many whole layers of each run, were those of one
@@ -124,34 +141,69 @@ def tables_of(question: Question, table: Sized) -> Tables:
 def rooms_of(question: Question, tables: Tables, limit: float) -> StageRooms:
     """As stage_rooms, of plans of which each may run other parts of its layers again."""
     stages = _each_stage(tables.stages)
-    held = np.stack(stages.layers)
+    vpp = tables.plans.vpp[stages.plan]
+    held = np.stack(stages.chunks.layers)
     runs = question.model.blocks
     dealt = [kind for kind in range(len(held)) if not runs[kind % len(runs)].block.mtp]
-    ways = [held]
-    for kind in dealt:
-        once = held.copy()
-        # The first layer of a kind may bring what the others share.
-        once[kind] = np.maximum(held[kind], 1)
-        more = once.copy()
-        more[kind] += 1
-        ways += [once, more]
+    tables = replace(tables, flying=_flying(tables, stages))
+    everywhere = ints(np.arange(len(vpp)))
+    ways = [(everywhere, held)]
+    for chunk in range(int(vpp.max(initial=1))):
+        rows = ints(np.flatnonzero(vpp > chunk))
+        here = _rows(stages, rows)
+        for kind in dealt:
+            once = np.stack(here.chunks.layers)
+            at = here.chunk_starts + chunk
+            # The first layer of a kind may bring what the others share.
+            once[kind, at] += here.layers[kind] == 0
+            more = once.copy()
+            more[kind, at] += 1
+            ways += [(rows, once), (rows, more)]
     needed = _needed(question, tables, stages, ways)
-    each = needed[2::2] - needed[1::2]
-    room_bytes = limit - needed[0] + np.sum(each * held[dealt], axis=0)
-    return StageRooms(stages=stages, bytes_of=each, room_bytes=room_bytes)
+    each = np.full((int(vpp.max(initial=1)), len(dealt), len(vpp)), np.inf)
+    room_bytes = limit - needed[0]
+    for index, (once_bytes, more_bytes) in enumerate(zip(needed[1::2], needed[2::2], strict=True)):
+        chunk, kind = divmod(index, len(dealt))
+        rows = ways[1 + 2 * index][0]
+        each[chunk, kind, rows] = more_bytes - once_bytes
+        room_bytes[rows] += (more_bytes - once_bytes) * held[dealt[kind], stages.chunk_starts[rows] + chunk]
+    return StageRooms(stages=stages, vpp=vpp, bytes_of=each, room_bytes=room_bytes, short=needed[0] > limit)
 
 
-def _needed(question: Question, tables: Tables, stages: StageTable, ways: Sequence[IntArray]) -> FloatArray:
-    """Bytes that every stage of a table's plans needs with each of these layers, of shape (ways, R): all in one table."""
-    rows = np.tile(np.arange(len(stages.plan)), len(ways))
-    each = _rows(stages, ints(rows), tuple(np.concatenate(ways, axis=1)))
-    held = replace(tables, stages=each)
+def _flying(tables: Tables, stages: StageTable) -> FloatArray:
+    """Micro-batches that every chunk of ``stages`` holds at its stage's peak: with these what the stage needs grows evenly with its
+    layers, and no less with any others."""
+    plans, layout = tables.plans, tables.plans.layout
+    vpp, num_micro = plans.vpp[stages.plan], plans.num_micro[stages.plan]
+    pieces = plans.schedule.in_flight(stages.position, layout.pp[stages.plan], vpp, num_micro) * vpp
+    saved = saved_by_chunk(stages, tables.kinds, tables.row)
+    return in_flight_by_chunk(plans, stages, saved, pieces, of=np.arange(len(vpp)))
+
+
+def _needed(
+    question: Question, tables: Tables, stages: StageTable, ways: Sequence[tuple[IntArray, IntArray]]
+) -> list[FloatArray]:
+    """Bytes that some stages need with each of these layers of their chunks: all in one table."""
+    rows = ints(np.concatenate([rows for rows, _ in ways]))
+    each = _holding(_rows(stages, rows), tuple(np.concatenate([layers for _, layers in ways], axis=1)))
+    flying = None if tables.flying is None else tables.flying[_chunks_of(stages, rows)[1]]
+    held = replace(tables, stages=each, flying=flying)
     needed = stage_memory(question.model, question.job, held).cost.needed_bytes
-    return needed.reshape(len(ways), len(stages.plan))
+    return np.split(needed, np.cumsum([len(rows) for rows, _ in ways])[:-1])
 
 
-def _rows(stages: StageTable, rows: IntArray, layers: tuple[IntArray, ...]) -> StageTable:
-    """Rows of a stage table, in no order of plans, with these layers; the chunks stay theirs."""
+def _chunks_of(stages: StageTable, rows: IntArray) -> tuple[IntArray, IntArray]:
+    """The chunks of rows of a stage table, in no order of plans: which of ``rows`` each belongs to, and where it stands."""
+    width = np.diff(stages.chunk_starts, append=len(stages.chunks.stage))[rows]
+    stage = np.repeat(np.arange(len(rows)), width)
+    first = np.cumsum(width) - width
+    return ints(stage), ints(np.arange(len(stage)) + (stages.chunk_starts[rows] - first)[stage])
+
+
+def _rows(stages: StageTable, rows: IntArray) -> StageTable:
+    """Rows of a stage table, in no order of plans, with their chunks."""
+    chunks = stages.chunks
+    stage, of = _chunks_of(stages, rows)
     return replace(
         stages,
         plan=stages.plan[rows],
@@ -159,17 +211,31 @@ def _rows(stages: StageTable, rows: IntArray, layers: tuple[IntArray, ...]) -> S
         count=stages.count[rows],
         embedding=stages.embedding[rows],
         head=stages.head[rows],
-        layers=layers,
-        chunk_starts=stages.chunk_starts[rows],
+        layers=tuple(layers[rows] for layers in stages.layers),
+        chunk_starts=np.searchsorted(stage, np.arange(len(rows))).astype(np.int64),
+        chunks=ChunkTable(
+            stage=stage,
+            embedding=chunks.embedding[of],
+            head=chunks.head[of],
+            layers=tuple(layers[of] for layers in chunks.layers),
+        ),
+    )
+
+
+def _holding(stages: StageTable, layers: tuple[IntArray, ...]) -> StageTable:
+    """The stages with these layers of their chunks."""
+    return replace(
+        stages,
+        layers=tuple(np.add.reduceat(kind, stages.chunk_starts) for kind in layers),
+        chunks=replace(stages.chunks, layers=layers),
     )
 
 
 def _each_stage(stages: StageTable) -> StageTable:
-    """A row for every stage, also of equal ones, of which later ones hold fewer micro-batches in flight; their chunks stay
-    with the class."""
+    """A row for every stage, also of equal ones, of which later ones hold fewer micro-batches in flight."""
     row = np.repeat(np.arange(len(stages.plan)), stages.count)
     first = np.cumsum(stages.count) - stages.count
-    each = _rows(stages, ints(row), tuple(layers[row] for layers in stages.layers))
+    each = _rows(stages, ints(row))
     return replace(
         each,
         position=each.position + np.arange(len(row)) - first[row],

@@ -27,8 +27,8 @@ CHAINS = [
         vpp=1,
         num_micro=2,
         rooms=(
-            Room(place=0, bytes_of=(1.0, 2.0), room_bytes=3.0),
-            Room(place=2, bytes_of=(1.0, 2.0), room_bytes=4.5),
+            Room(place=0, bytes_of=((1.0, 2.0),), room_bytes=3.0),
+            Room(place=2, bytes_of=((1.0, 2.0),), room_bytes=4.5),
         ),
     ),
     # A busy stage that still has a layer, as it stands between the ends.
@@ -59,7 +59,7 @@ def test_no_deal_is_below_the_bound_and_one_is_at_it(dealing: Dealing) -> None:
 
 def test_a_room_is_as_large_as_told_and_what_is_spared() -> None:
     tight = replace(
-        DEALINGS[0], rooms=tuple(Room(place=at, bytes_of=(2.0,), room_bytes=5.9) for at in range(3))
+        DEALINGS[0], rooms=tuple(Room(place=at, bytes_of=((2.0,),), room_bytes=5.9) for at in range(3))
     )
     assert list(deals(tight)) == []
     assert least_chain_span_s(tight) == np.inf
@@ -85,6 +85,6 @@ def test_no_program_is_solved_for_deals_that_cannot_win(monkeypatch: pytest.Monk
     assert len(solved) == 1
     # Where no deal keeps the bounds the plan's next way is asked about, whatever the span.
     full = replace(
-        dealing, rooms=tuple(Room(place=at, bytes_of=(1.0,), room_bytes=1.5) for at in range(STAGES))
+        dealing, rooms=tuple(Room(place=at, bytes_of=((1.0,),), room_bytes=1.5) for at in range(STAGES))
     )
     assert dealt_anew.fitting_layout(asked, table, full, (least_s * 0.5, limit)) == ""

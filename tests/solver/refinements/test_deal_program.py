@@ -28,7 +28,7 @@ DEALINGS = [
         pp=3,
         vpp=1,
         num_micro=8,
-        rooms=(Room(place=1, bytes_of=(2.0,), room_bytes=7.0),),
+        rooms=(Room(place=1, bytes_of=((2.0,),), room_bytes=7.0),),
     ),
     # Two layers of a chunk run again, which takes a third more and keeps a tenth.
     Dealing(counts=(9,), work_s=(1.3, 1.0), ends_s=HEAVY_ENDS[[0, 1, 5]], pp=3, vpp=1, num_micro=8, again=2),
@@ -40,7 +40,7 @@ DEALINGS = [
         vpp=2,
         num_micro=8,
         again=1,
-        rooms=(Room(place=0, bytes_of=(1.1, 1.2, 2.0, 3.0), room_bytes=9.0),),
+        rooms=(Room(place=0, bytes_of=((1.1, 1.2, 2.0, 3.0), (0.6, 0.7, 1.0, 1.5)), room_bytes=7.0),),
     ),
 ]
 
@@ -65,8 +65,8 @@ def deals(dealing: Dealing) -> Iterator[IntArray]:
         if held[inner].min() < 1 or held[list(dealing.without)].any():
             continue
         kinds_held = split(layers, dealing.again) if dealing.again else layers
-        by_stage = kinds_held.reshape(dealing.vpp, dealing.pp, dealing.kinds).sum(axis=0)
-        if all(by_stage[room.place] @ np.array(room.bytes_of) <= room.room_bytes for room in dealing.rooms):
+        chunks = kinds_held.reshape(dealing.vpp, dealing.pp, dealing.kinds)
+        if all((chunks[:, room.place] * room.bytes_of).sum() <= room.room_bytes for room in dealing.rooms):
             yield kinds_held
 
 
@@ -97,7 +97,7 @@ def test_whether_less_work_is_possible_is_never_denied_wrongly(dealing: Dealing)
 
 
 def test_bounds_that_leave_no_deal_have_none() -> None:
-    rooms = tuple(Room(place=place, bytes_of=(1.0,), room_bytes=2.5) for place in range(3))
+    rooms = tuple(Room(place=place, bytes_of=((1.0,),), room_bytes=2.5) for place in range(3))
     assert least_deal(replace(DEALINGS[0], rooms=rooms)) is None
 
 

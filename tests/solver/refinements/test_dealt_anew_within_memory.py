@@ -4,6 +4,7 @@ than all of the layers again."""
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -133,8 +134,57 @@ def test_the_room_of_a_stage_is_told_to_the_byte(experts: bool) -> None:
     rows = {int(at): row for row, at in enumerate(table.stages.position)}
     for place in (0, 1):
         layers = np.array([kind[rows[place]] for kind in table.stages.layers])
-        told = limit - rooms[place].room_bytes + float(layers @ np.array(rooms[place].bytes_of))
+        told = limit - rooms[place].room_bytes + float(layers @ np.array(rooms[place].bytes_of[0]))
         assert told == pytest.approx(table.bytes.cost.needed_bytes[rows[place]], rel=1e-9)
+
+
+@cache
+def two_chunks() -> dict[tuple[int, ...], Sized]:
+    """Every deal of seven layers on two stages of two chunks, the first and the last of which may have none."""
+    asked = long_sequences(7)
+    plan = replace(AS_IT_IS, pp=2, vpp=2, dp=2, num_micro=8)
+    dealt = [layers for layers in product(range(8), repeat=4) if sum(layers) == 7 and min(layers[1:3]) > 0]
+    return {
+        layers: sized(
+            asked.model,
+            asked.job,
+            PlanTable.of(replace(plan, stage_layout=layout_text(layers))),
+            asked.cluster,
+        )
+        for layers in dealt
+    }
+
+
+def test_the_room_of_chunks_that_are_not_alike_forbids_nothing_that_fits() -> None:
+    """What a stage needs is told to the byte where it stands, and never too much for other deals."""
+    asked, limit = long_sequences(7), 3e9
+    for standing, table in two_chunks().items():
+        rooms = stage_rooms(asked, table, limit).of_plan(0)
+        for layers, other in two_chunks().items():
+            for row, room in enumerate(rooms):
+                held = np.array(layers).reshape(2, 2)[:, room.place]
+                told = limit - room.room_bytes + float(held @ np.array(room.bytes_of)[:, 0])
+                needed = other.bytes.cost.needed_bytes[row]
+                assert told <= needed * (1.0 + 1e-9)
+                assert layers != standing or told == pytest.approx(needed, rel=1e-9)
+
+
+@pytest.mark.parametrize("heavy", [0.0, 1.0, 2.5])
+def test_the_deal_of_chunks_is_the_shortest_that_fits(heavy: float) -> None:
+    """At every memory, with a head as heavy as so many layers, from a deal that needs much."""
+    asked = long_sequences(7)
+    dealing = Dealing(
+        counts=(7,), work_s=(1.0,), ends_s=np.array([0.0, 0.0, 0.0, heavy]), pp=2, vpp=2, num_micro=8
+    )
+    spans = {layers: dealing.span_s(np.array(layers)[:, None]) for layers in two_chunks()}
+    needs = {layers: float(table.needed_bytes[0]) for layers, table in two_chunks().items()}
+    for limit in sorted(1.0001 * needed for needed in set(needs.values())):
+        text = fitting_layout(asked, two_chunks()[4, 1, 1, 1], dealing, (np.inf, limit))
+        least = min(spans[layers] for layers, needed in needs.items() if needed <= limit)
+        assert text
+        (found,) = (layers for layers in needs if layout_text(layers) == text)
+        assert needs[found] <= limit
+        assert spans[found] == pytest.approx(least, rel=1e-5)
 
 
 def test_a_deal_that_needs_more_than_there_is_is_cut_until_it_fits() -> None:

@@ -101,8 +101,9 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
             ceil_div(context.tokens, sharding.saved_input_shards(layout)), model.hidden
         ),
         bias=model.head_bias,
-        # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns).
-        dtype=context.job.precision.compute,
+        # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns) unless they are told not to
+        # (Megatron-LM d98e8a6 extensions/transformer_engine.py, TELMHeadColumnParallelLinear).
+        dtype="" if context.job.precision.narrow_head else context.job.precision.compute,
     )
     return sequence(
         norm(context, Module.HEAD, norm_rows),

@@ -19,6 +19,7 @@ from spec.cluster.reader import read_cluster
 from spec.cluster.segment import segmented
 from spec.errors import ConfigError, ProfileError
 from spec.job import JobSpec, Precision
+from spec.model import ModelSpec
 from spec.model_size import check_model_size, config_for_size
 from spec.presets.preset import FrameworkPreset
 from spec.readers.config_file import ConfigFile
@@ -83,6 +84,7 @@ def read_request(request: Request) -> Asked:
     check_formats(job.precision, sheet)
     check_adapters(config.model, job)
     check_exchange(job)
+    check_head(config.model, job.precision)
     constraints = constraints_of(merged(config.constraints, request.constraints))
     check_schedules(constraints)
     limit_bytes(sheet, constraints)
@@ -241,6 +243,15 @@ def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
             value=precision.scale_recipe,
             allowed=f"scales of fp8 products that {cluster.gpu.name} has: {', '.join(sorted(scales))}",
         )
+
+
+def check_head(model: ModelSpec, precision: Precision) -> None:
+    """Raise ConfigError for a narrow head without narrow products, or one that has no weights of its own (Megatron-LM d98e8a6
+    ``transformer_config.py``, fp8_output_proj; ``extensions/transformer_engine.py``: "does not support
+    skip_weight_param_allocation")."""
+    if precision.narrow_head and (model.tied_embeddings or not precision.narrows):
+        allowed = "true only beside narrow products, of a model whose head is not its embedding"
+        raise ConfigError(where="--job", key="precision.narrow_head", value=True, allowed=allowed)
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:

@@ -20,7 +20,7 @@ class Precision:
     """Number formats of one training job, by what is stored or computed."""
 
     compute: Wide = "bf16"
-    """Format of the products that no narrower one is said for: router and head."""
+    """Format of the products that no narrower one is said for: router and, unless narrow_head, head."""
     parameter: Wide = "bf16"
     """Parameters that layers compute with."""
     parameter_gather: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
@@ -53,6 +53,8 @@ class Precision:
     narrow_parameters: bool = False
     """Weights of narrow products are held in their format alone, beside the optimizer's copy (Transformer Engine's
     primary weights; Megatron-Core, --fp8-param-gather)."""
+    narrow_head: bool = False
+    """The head's products run as the linear layers' do (Megatron-Core, --fp8-output-proj)."""
     frozen: Literal["nf4", "int4", ""] = ""
     """Frozen weights as they are held (QLoRA, GPTQ), brought to ``parameter`` for every product; "" as that."""
 

@@ -71,6 +71,14 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
         recipe(precision="fp8cs", param_gather_low_precision="0", gpu="b300"), cluster
     ).job.precision
     assert (wide.narrow_parameters, wide.parameter_gather) == (False, "bf16")
+    whole = {"precision": "fp8mx", "cuda_graph_impl": "full_iteration", "gpu": "b300"}
+    for model, expected in (
+        ("llama3_8b", (False, "bf16")),
+        ("deepseek_v3", (True, "fp8")),
+        ("qwen3_30b", (False, "fp8")),
+    ):
+        formats = question_of(recipe(model=model, **whole), cluster).job.precision
+        assert (formats.narrow_head, formats.attention) == expected
     told = recipe(fsdp="1", activation_offload="layers:5", recompute="selective:layernorm+mlp", gpu="b300")
     plan = recipe_plan(told, question_of(told, cluster))
     assert (plan.preset, plan.zero_stage, plan.offloaded_layers) == ("megatron-fsdp", 3, 5)

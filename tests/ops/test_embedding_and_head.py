@@ -1,12 +1,15 @@
 """What the head and the loss hold and move, by what the framework does with its logits."""
 
+from dataclasses import replace
+
 import pytest
 
 from ops.block import ModelOps
 from ops.layout import Layout
-from ops.op import Axis, Comm, MemoryBound, Phase
+from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Phase, Piece
 from ops.roles import Module, Role
 from spec.collectives import Collective
+from spec.job import Precision
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
@@ -51,6 +54,27 @@ def test_the_first_internevo_reads_16_bit_logits_and_writes_gradients_in_their_p
         for passed, told in ((head.forward, forward), (head.backward, backward)):
             (moved,) = [op for op in passed if isinstance(op, MemoryBound) and op.module is Module.LOSS]
             assert float(moved.bytes_moved[0]) / logits == told
+
+
+def test_a_narrow_head_multiplies_and_casts_as_the_linears_do() -> None:
+    """MXFP8: three products of the head in 8 bits, its input and the logits' gradient written both ways by 1 byte an element,
+    its input kept so and two narrow copies of its weight beside it; a wide one has neither."""
+    layout, elements = Layout.of(1), VOCAB * HIDDEN
+    narrow = {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"}
+
+    def head(narrow_head: bool) -> Piece:
+        asked = replace(job(seq_len=SEQ), precision=Precision(**narrow, narrow_head=narrow_head))
+        return written(small_model(), asked, "mtp", layout, "none").head
+
+    for told, dtype, kept, copies in ((head(True), "fp8", 1, 2), (head(False), "bf16", 2, 0)):
+        ops = (*told.forward, *told.backward)
+        gemms = [op for op in ops if isinstance(op, BatchedGemm)]
+        assert [op.dtype for op in gemms] == [dtype] * 3
+        assert (gemms[0].saved_bytes[0], gemms[0].cached_bytes[0]) == (kept * SEQ * HIDDEN, copies * elements)
+        cast = [op for op in ops if isinstance(op, MemoryBound) and op.role is Role.CAST]
+        moved = {(op.phase, float(op.bytes_moved[0])) for op in cast if op.module is Module.HEAD}
+        asked_for = {(Phase.FORWARD, 4.0 * SEQ * HIDDEN), (Phase.INPUT_GRAD, 4.0 * SEQ * VOCAB)}
+        assert moved >= asked_for if dtype == "fp8" else not moved
 
 
 def test_an_upcast_loss_reads_fp32_logits_that_a_cast_makes() -> None:

@@ -46,6 +46,7 @@ def test_the_profiles_cluster_is_known_without_its_samples(monkeypatch: pytest.M
         ({"framework": "horovod"}, "one of megatron"),
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
+        ({"job": {"precision.narrow_head": True}}, "only beside narrow products"),
     ],
 )
 def test_what_does_not_fit_together_is_one_line(changes: dict[str, object], said: str) -> None:

@@ -29,7 +29,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
         "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
         "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
-        "precision.parameter precision.narrow_parameters precision.parameter_gather precision.gradient precision.reduce precision.master "
+        "precision.parameter precision.narrow_parameters precision.narrow_head precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
@@ -139,6 +139,13 @@ def _formats(precision: Precision) -> Flags:
         flags["--fp8-param-gather"] = None
     if lent:
         flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
+    if precision.narrow_head:
+        refuse_unless(
+            "--fp8-recipe" in flags and scaling_word(precision) == "mx",
+            NAME,
+            "a narrow head that is not in MXFP8",
+        )
+        flags["--fp8-output-proj"] = None
     return flags | _gradients(precision) | _states(precision)
 
 

@@ -56,6 +56,10 @@ PLAIN = {
             },
         ),
         (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_head": True},
+            {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8", "--fp8-output-proj": None},
+        ),
+        (
             {"linear": "fp8", "parameter_gather": "fp8"},
             {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": None},
         ),
@@ -136,6 +140,7 @@ def test_how_tokens_reach_their_experts(job: dict[str, Any], more: dict[str, obj
         ({"gradient": "fp16", "reduce": "fp16"}, "gradients in fp16"),
         ({"parameter_gather": "fp32"}, "gathered parameters"),
         ({"narrow_parameters": True}, "parameters held narrow"),
+        ({"linear": "fp8", "narrow_head": True}, "a narrow head that is not in MXFP8"),
         ({"moments": "int8"}, "moments in int8"),
         ({"master": ""}, "no copy"),
         ({"moe_dispatcher": "deepep", "overlap_shared_experts": True}, "beside deepep"),

@@ -121,8 +121,8 @@ KERNELS: dict[str, KernelTraffic] = {
         fp32_backward=1,
     ),
     "copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
-    # heads and tokens put into another order
-    "strided_copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=0, backward_writes=0),
+    # heads and tokens put into another order, or rows of experts and ranks
+    "strided_copy": KernelTraffic(forward_reads=1, forward_writes=1, backward_reads=1, backward_writes=1),
     # a row of biases copied over an array (torch.baddbmm), which the product that adds to it then reads
     "spread_unfused": KernelTraffic(
         forward_reads=1,

@@ -52,7 +52,8 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("NeMo SFT", "nemo2", {}),
     ("NeMo LoRA", "nemo2", {}),
     ("NeMo", "nemo", {}),
-    ("Megatron-Core", "megatron", {}),
+    # Releases 0.9 and 0.10 (which had folding first, CHANGELOG.md) sort chunks of one capacity like others.
+    ("Megatron-Core", "megatron", {"layers.turns_chunks": False}),
     ("Mega", "megatron", {}),
 )
 UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
@@ -66,8 +67,7 @@ PERSISTENT_NORM_DATASETS = frozenset({"megatron_seqpar", "zero_bubble"})
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
 # in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
-# torchtitan's loss was not compiled before 2025.
-UNCOMPILED_LOSS = "_202412_"
+UNCOMPILED_LOSS = "_202412_"  # torchtitan compiles its loss since 2025
 # Reduced in fp32 from bf16 gradients: Aleph Alpha, torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
 FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")

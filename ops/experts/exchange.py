@@ -13,6 +13,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.experts.load import busiest_share
 from ops.experts.routing import Routing, places_visited
+from ops.experts.turned_chunks import turned_chunks
 from ops.memory_bound import Kernel, kernel
 from ops.op import Axis, Comm, Lane, Op, Phase, Piece, RoutedTokens, sequence
 from ops.roles import Module, OpKey, Role
@@ -61,7 +62,9 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     first, second = [OpKey(Module.SHARED_EXPERTS, role) if hides else None for role in (Role.UP, Role.DOWN)]
     width = moe.routed_hidden(context.model.hidden)
     copies = (rows * width).astype(np.float64)
-    kernel = "all2all" if context.job.capacity_factor(moe) is None else ""
+    padded = context.job.capacity_factor(moe) is not None
+    kernel = "" if padded else "all2all"
+    into_order = turned_chunks if padded and context.job.preset.layers.turns_chunks else _sorted_rows
     return Exchange(
         rows=rows,
         dispatch=sequence(
@@ -73,8 +76,8 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
             moved_rows(context, Role.UNPERMUTE, (rows, own_rows), width),
         ),
         # Rows that arrive rank by rank, gathered over etp, into the order of this rank's several experts.
-        sort=moved_rows(context, Role.SORT, (sorted_rows, sorted_rows), width),
-        unsort=moved_rows(context, Role.UNSORT, (sorted_rows, sorted_rows), width),
+        sort=into_order(context, Role.SORT, sorted_rows, width),
+        unsort=into_order(context, Role.UNSORT, sorted_rows, width),
     )
 
 
@@ -192,6 +195,10 @@ def _counted(context: LayerContext, moe: MoeSpec, piece: Piece) -> Piece:
     return Piece(
         forward=tuple(replace(op, synchronises=waits) for op in piece.forward), backward=piece.backward
     )
+
+
+def _sorted_rows(context: LayerContext, role: Role, rows: IntArray, width: int) -> Piece:
+    return moved_rows(context, role, (rows, rows), width)
 
 
 def moved_rows(

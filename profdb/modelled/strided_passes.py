@@ -66,6 +66,7 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
     ("bias", "forward"): (StridedPasses(passes=1, tensors=2),),
     ("spread_unfused", "forward"): (StridedPasses(passes=1, tensors=1),),
     ("strided_copy", "forward"): (StridedPasses(passes=1, tensors=2),),
+    ("strided_copy", "backward"): (StridedPasses(passes=1, tensors=2),),
 }
 
 

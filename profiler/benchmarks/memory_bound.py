@@ -22,7 +22,10 @@ from profiler.device import Device
 
 STRIDED_FUNCTIONS = {
     "strided_copy": KernelFunction(
-        operands=two_halves, forward=lambda x, into: into.copy_(x), one_kernel=True
+        operands=two_halves,
+        forward=lambda x, into: into.copy_(x),
+        backward=lambda operands, gradient: operands[1].copy_(operands[0]),
+        one_kernel=True,
     ),
     "spread_unfused": KernelFunction(
         operands=with_channel_weight,

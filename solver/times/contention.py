@@ -28,9 +28,8 @@ COLLECTIVE_BLOCKS = 20
 
 # Assumption: at most half of a GPU with few multiprocessors.
 MOST_SHARE = 0.5
-# Blocks that found no multiprocessor run after those that did: by count products of many tiles take twice as long.
-COUNTED_WAVE = 2.0
-# What they were seen to take on H100 while a collective ran, over their time alone, the mean of three sources: 2.0 (PyTorch issue
+# Blocks that found no multiprocessor run after those that did: by count products of many tiles take twice as long. What they
+# were seen to take on H100 while a collective ran, over their time alone, the mean of three sources: 2.0 (PyTorch issue
 # 143988, FSDP), 80 / 47 (NVIDIA developer forum 337991: share of peak of a product of 132 blocks, without and beside an
 # all-gather of 24), 1.35 (PyTorch pull request 179937: 30 to 40 % slower).
 SECOND_WAVE = (2.0 + 80 / 47 + 1.35) / 3
@@ -60,7 +59,7 @@ class Contention:
             return np.ones(1)
         thinner = 1.0 / (1.0 - self.sm_share)
         longer = slowed(tiles(op), self.num_sms, round(self.sm_share * self.num_sms))
-        share = np.clip((longer - thinner) / (COUNTED_WAVE - thinner), 0.0, 1.0)
+        share = np.clip((longer - thinner) / (2.0 - thinner), 0.0, 1.0)
         return np.asarray(share, dtype=np.float64)
 
     def loss(

@@ -228,8 +228,9 @@ class Layers:
     fused_sums: bool = False
     """Input gradients of several matrices are added up by the kernel that follows instead of one after another (compiled)."""
     keeps_joined_qkv: bool = False
-    """Attention keeps values as a view of the joined product of queries, keys and values, all of which so stays
-    beside the rotated queries and keys."""
+    """Attention keeps values as a view of the joined product, all of which so stays beside the rotated queries and keys."""
+    turns_chunks: bool = False
+    """Experts padded to a capacity get their rows by a copy of a transposed view, by PyTorch's kernel for strides."""
     copies_heads: bool = False
     """Queries, keys and values are copied out of their product, keys and values twice more into one tensor, gradients back."""
     splits_joined_qkv: bool = False
@@ -254,8 +255,7 @@ class Host:
     """How its layers are written, a key of ops.host_work.calls.CALLS: "modules" of many Python layers
     (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's own, or "compiled" code."""
     checks_numbers: bool = False
-    """The host reads every micro-batch's loss before its backward, and gradients are read once more before they
-    are reduced, to find what is not a number."""
+    """The host reads each loss before its backward, gradients are read again before they are reduced: to find what is no number."""
     reads_positions: bool = False
     """The host reads the largest position of the tokens before every layer's rotary embedding."""
 

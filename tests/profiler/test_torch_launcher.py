@@ -186,7 +186,7 @@ KERNEL_OPERATIONS = {
     ("cast", "forward"): ("_to_copy",),
     ("cast", "backward"): ("_to_copy",),
     **{(kernel, "forward"): ("copy_",) for kernel in ("copy", "strided_copy")},
-    ("copy", "backward"): ("copy_",),
+    **{(kernel, "backward"): ("copy_",) for kernel in ("copy", "strided_copy")},
     ("spread_unfused", "forward"): ("copy_", "linalg_vector_norm"),
     ("norm_reduce", "forward"): ("linalg_vector_norm",),
     ("fill", "forward"): ("zero_",),

@@ -5,7 +5,7 @@ import pytest
 from ops.host_work.calls import NCCL_CALLS
 from ops.host_work.issuing import host_work
 from ops.layout import Layout
-from ops.op import Comm, Phase
+from ops.op import Comm, MemoryBound, Phase
 from spec.collectives import Collective
 from tests.ops.experts.test_moe_block import COPIES, EP, EXPERTS, HIDDEN, SEQ, layer, model, moved, named
 from tests.ops.layouts import job, written
@@ -21,6 +21,28 @@ def test_rows_are_sorted_after_they_were_gathered_over_etp(ep: int) -> None:
     order = [op.name for op in found.forward]
     around = ["moe.expert_gather", "moe.sort", "moe.up", "moe.down", "moe.unsort", "moe.expert_scatter"]
     assert [name for name in order if name in around] == around
+
+
+@pytest.mark.parametrize(("tp", "ep"), [(1, 8), (2, 4)])
+def test_chunks_of_one_capacity_are_turned_by_the_kernel_for_strides(tp: int, ep: int) -> None:
+    """Megatron-LM core 0.14 token_dispatcher.py, drop_and_pad: view, transpose(0, 1), contiguous on arrival and before the way
+    back, each gradient by another copy; every row once in and once out, nothing kept. Chunks of any length are sorted."""
+    padded, asked, layout = model(capacity_factor=1.5), job(seq_len=SEQ), Layout.of(8, tp=tp, ep=ep, etp=tp)
+    found = written(padded, asked, "fsp" if tp > 1 else "mtp", layout).blocks[0]
+    for name in ("moe.sort", "moe.unsort"):
+        ops = named(found, name)
+        assert [(op.kernel, op.phase) for op in ops if isinstance(op, MemoryBound)] == [
+            ("strided_copy", Phase.FORWARD),
+            ("strided_copy", Phase.INPUT_GRAD),
+        ]
+        assert moved(found, name) == 2 * 2 * COPIES * 3 // 2 * HIDDEN * 2
+        assert [float(op.saved_bytes[0]) for op in ops] == [0.0, 0.0]
+
+
+def test_chunks_of_any_length_and_of_releases_that_join_them_are_sorted() -> None:
+    preset = job(seq_len=SEQ).preset.changed({"layers.turns_chunks": False})
+    for found in (layer(), layer(job(seq_len=SEQ, preset=preset), capacity_factor=1.5)):
+        assert {op.kernel for op in named(found, "moe.sort") if isinstance(op, MemoryBound)} == {"permute"}
 
 
 def test_hybridep_gathers_which_experts_every_token_takes_before_it_sends_them() -> None:

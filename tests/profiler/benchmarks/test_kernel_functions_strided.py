@@ -59,7 +59,8 @@ def test_strided_passes_are_those_that_autograd_dispatches(kernel: str) -> None:
     case = MemoryBoundCase(kernel=kernel, direction="forward", rows=ROWS, width=WIDTH, dtype="bf16")
     function = FUNCTIONS[kernel]
     operands = function.operands(case, torch.device("cpu"))
-    trained = ("backward" in {way for name, way in STRIDED if name == kernel}) and tuple(
+    back = "backward" in {way for name, way in STRIDED if name == kernel}
+    trained = (back and function.backward is None) and tuple(
         one.requires_grad_() for one in operands if one.is_floating_point()
     )
     with Strided() as forward:
@@ -68,6 +69,10 @@ def test_strided_passes_are_those_that_autograd_dispatches(kernel: str) -> None:
     if trained:
         with Strided() as backward:
             torch.autograd.grad(output, trained, torch.randn_like(output), allow_unused=True)
+        agree(kernel, "backward", backward)
+    if back and function.backward is not None:
+        with Strided() as backward:
+            function.backward(operands, operands[0])
         agree(kernel, "backward", backward)
 
 

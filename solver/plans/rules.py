@@ -14,6 +14,7 @@ from solver.plans.draft import Draft
 from solver.plans.exchange_rules import (
     MOST_TOKENS_BETWEEN_DOMAINS,
     beside_another_micro_batch,
+    deepep_ranks,
     tokens_between_domains,
 )
 from solver.plans.graph_rules import beside_graphs
@@ -218,6 +219,11 @@ RULES: tuple[Rule, ...] = (
         reason="ep x etp does not divide the stage's ranks, or nothing to cut",
         after="ep",
         keep=_experts_folded,
+    ),
+    Rule(
+        reason="DeepEP has no settings for so many ranks of experts",
+        after="ep",
+        keep=deepep_ranks,
     ),
     Rule(reason=ONE_CHUNK, after="vpp", keep=zero_bubble),
     Rule(

@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute.layers import Recompute
-from solver.plans.exchange_rules import beside_another_micro_batch, check_exchange, tokens_between_domains
+from solver.plans.exchange_rules import (
+    beside_another_micro_batch,
+    check_exchange,
+    deepep_ranks,
+    tokens_between_domains,
+)
 from solver.plans.rules import RULES
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError
@@ -14,9 +19,9 @@ from tests.ops.layouts import job
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import question
 
-BESIDE, BETWEEN = (
+BESIDE, BETWEEN, SIZES = (
     next(rule.reason for rule in RULES if rule.keep is keep)
-    for keep in (beside_another_micro_batch, tokens_between_domains)
+    for keep in (beside_another_micro_batch, tokens_between_domains, deepep_ranks)
 )
 
 
@@ -73,3 +78,26 @@ def test_hybridep_queues_so_many_tokens_between_domains(
     asked = replace(asked, job=replace(asked.job, moe_dispatcher=dispatcher))
     text = plan if "strategy" in plan else f"strategy=mtp,{plan}"
     assert (BETWEEN in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan"))) is refused
+
+
+@pytest.mark.parametrize(
+    ("plan", "dispatcher", "refused"),
+    [
+        ("ep=160", "deepep", False),
+        ("ep=40", "deepep", True),
+        ("ep=40", "hybridep", False),
+        ("ep=160,etp=2,strategy=fsp,tp=2", "deepep", True),
+        ("ep=80,etp=2,strategy=fsp,tp=2", "deepep", False),
+        ("ep=1", "deepep", False),
+    ],
+)
+def test_deepep_has_settings_for_some_groups_of_experts(plan: str, dispatcher: str, refused: bool) -> None:
+    """deep_ep/buffers/legacy.py: 160 ranks are among them, 40 and 320 are not; the group is that of ep x etp."""
+    experts = replace(EXPERTS.blocks[0].block.moe, num_experts=320)
+    model = replace(
+        EXPERTS, blocks=(replace(EXPERTS.blocks[0], block=replace(EXPERTS.blocks[0].block, moe=experts)),)
+    )
+    asked = question(model=model, world_size=320, sequences=640, preset=PRESETS["megatron"])
+    asked = replace(asked, job=replace(asked.job, moe_dispatcher=dispatcher))
+    text = plan if "strategy" in plan else f"strategy=mtp,{plan}"
+    assert (SIZES in broken_rules(asked, plan_of(parse_plan(text), asked, "--plan"))) is refused

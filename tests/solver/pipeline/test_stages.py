@@ -20,6 +20,12 @@ def test_llama3_405b_on_16_stages_is_lighter_at_both_ends() -> None:
     assert layers_per_stage(126, 16).tolist() == [7, *[8] * 14, 7]
 
 
+@pytest.mark.parametrize(("layers", "dealt"), [(7, [2, 2, 2, 1]), (6, [1, 2, 2, 1]), (5, [1, 1, 2, 1])])
+def test_the_stage_of_the_head_gives_up_a_layer_first(layers: int, dealt: list[int]) -> None:
+    """One layer short is Megatron-LM's --account-for-loss-in-pipeline-split; then that of the embedding, then those behind it."""
+    assert layers_per_stage(layers, 4).tolist() == dealt
+
+
 @given(num_layers=st.integers(1, 200), pp=st.integers(1, 64))
 def test_every_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
     pp = min(pp, num_layers)

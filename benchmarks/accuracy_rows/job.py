@@ -273,11 +273,8 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "context_parallel": context_parallel_of(row),
         "attention_kernel": attention_kernel_of(row, notes),
         "unfused": unfused_of(row, notes),
-        "moe_dispatcher": recipes.dispatcher(row, notes.dispatcher),
+        **recipes.exchange(row, notes),
         "moe_router_fusion": recipes.fuses_router(row),
-        "overlap_expert_a2a": notes.expert_overlap,
-        # scripts/performance/utils/overrides.py, _set_moe_a2a_overlap_overrides sets both
-        "delay_wgrad": notes.expert_overlap,
         "cuda_graphs": recipes.cuda_graphs(row, notes.cuda_graphs),
         "wide_norms": "InternEvo" in row.text("framework"),
         "blocking_launches": row.dataset in BLOCKING_DATASETS,

@@ -5,6 +5,7 @@ Recipes are read as published, before and without a look at what a row measured.
 
 import re
 
+from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
 from ops.recompute.layers import Recompute
 
@@ -49,6 +50,23 @@ BRIDGE_DISPATCHERS: tuple[tuple[str, str, str, str], ...] = (
     ("qwen3-30b", "B200", "26.02", "all_to_all"),
     ("qwen3-30b", "", "", "hybridep"),
 )
+
+# The same and, for 25.09 (v0.1), scripts/performance/run_script.py: moe_a2a_overlap, for all formats, where a row's own recipe was
+# not found, by starts of the model's and the GPU's name and by release.
+BRIDGE_OVERLAPS = frozenset(
+    {
+        ("deepseek", "H100", "25.09"),
+        ("deepseek", "H100", "25.11"),
+        ("qwen3-235b", "B200", "25.11"),
+        ("qwen3-235b", "B300", "26.02"),
+        ("qwen3-30b", "H100", "25.11"),
+        ("qwen3-30b", "H100", "26.02"),
+        *(("qwen3-235b", "H100", release) for release in ("25.11", "26.02", "26.02.01", "26.04", "26.04.01")),
+    }
+)
+# Megatron-Bridge, models/{deepseek,kimi,glm}/*: moe_shared_expert_overlap true; apply_flex_dispatcher_backend (training/flex_dispatcher_backend.py)
+# and overlapped exchanges (scripts/performance, _set_moe_a2a_overlap_overrides) clear it.
+OVERLAPPED_SHARED_EXPERTS = ("deepseek", "kimi", "glm", "moonlight")
 
 # NeMo AutoModel, examples/benchmark/configs/*_te_deepep.yaml, activation_checkpointing: by the start of
 # the model's name.
@@ -138,15 +156,41 @@ def dispatcher(row: Row, stated: str) -> str:
     framework, name = row.text("framework"), row.text("model_name").lower()
     if "AutoModel" in framework:
         return "deepep" if "deepep" in row.notes.lower() else "all_to_all"
-    if "Megatron-Bridge" not in framework or framework.endswith("25.09"):
+    if "Megatron-Bridge" not in framework:
         return "all_to_all"
     gpu, release = row.text("gpu"), framework.split()[-1]
+    if release == "25.09":
+        once = name.startswith("deepseek") and gpu.startswith("H100") and "tokendrop" not in row.notes
+        return "deepep" if once else "all_to_all"
     fitting = (
         kind
         for start, card, only, kind in BRIDGE_DISPATCHERS
         if name.startswith(start) and gpu.startswith(card) and only in ("", release)
     )
     return next(fitting, "all_to_all")
+
+
+def exchange(row: Row, notes: Notes) -> dict[str, object]:
+    """How experts exchange and what hides it: as stated, else as the recipe sets it."""
+    kind, framework = dispatcher(row, notes.dispatcher), row.text("framework")
+    name, gpu, release = row.text("model_name").lower(), row.text("gpu"), framework.split()[-1]
+    bridge = "Megatron-Bridge" in framework
+    silent = bridge and "moe_a2a_overlap" not in row.notes and "tokendrop" not in row.notes
+    across = notes.expert_overlap or (
+        silent
+        and any(
+            name.startswith(one) and gpu.startswith(card) and release == of
+            for one, card, of in BRIDGE_OVERLAPS
+        )
+    )
+    shared = bridge and kind == "all_to_all" and not across and name.startswith(OVERLAPPED_SHARED_EXPERTS)
+    return {
+        "moe_dispatcher": kind,
+        "overlap_expert_a2a": across,
+        # scripts/performance/utils/overrides.py, _set_moe_a2a_overlap_overrides sets both
+        "delay_wgrad": across,
+        "overlap_shared_experts": shared,
+    }
 
 
 def fuses_router(row: Row) -> bool:

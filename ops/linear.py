@@ -174,6 +174,7 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
             saved_bytes=layer.saved_bytes if forward else 0.0 * layer.saved_bytes,
             parameters=groups * (layer.inputs + int(layer.bias)) * layer.outputs if forward else 0 * groups,
             owner=Owner.EXPERT,
+            one_kernel=rows_on_device(context),
         )
 
     t, i, o = layer.tokens, layer.inputs, layer.outputs
@@ -186,6 +187,16 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
         ),
     )
     return _with_weight_copies(context, piece)
+
+
+def rows_on_device(context: LayerContext) -> bool:
+    """Whether only the device knows each expert's rows: a graph of the whole iteration, which no host interrupts, of experts that
+    drop no tokens. Megatron-LM d98e8a6 ``transformer_config.py``: moe_expert_rank_capacity_factor "requires
+    use_transformer_engine_op_fuser=True or moe_use_grouped_tensor=True", one product of Transformer Engine 2.x (d0067d0)
+    ``pytorch/ops/fused/grouped_mlp.py`` for all experts, or general_grouped_gemm_for_grouped_tensor."""
+    routed = [run.block.moe for run in context.model.blocks if run.block.moe is not None]
+    drops = any(context.job.capacity_factor(moe) is not None for moe in routed)
+    return "full_iteration" in context.job.cuda_graphs and not drops
 
 
 def summed_gradients(context: LayerContext, layer: Linear) -> Piece:

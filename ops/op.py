@@ -138,9 +138,10 @@ class BatchedGemm(Op, ProductCall[IntArray]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemm(Op, GroupedProductCall[IntArray]):
-    """The products of a layer's experts."""
+    """The products of a layer's experts; ``one_kernel`` for all of them, where the host does not know their rows."""
 
     dtype: str = "bf16"
+    one_kernel: bool = False
 
     @property
     def flops(self) -> FloatArray:

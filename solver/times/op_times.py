@@ -226,7 +226,7 @@ class Pricer:
         priced = own_s(self.book, op)
         if priced is None:
             raise TypeError(f"no price for {type(op).__name__}")
-        if isinstance(op, GroupedGemm) and self.gpu:
+        if isinstance(op, GroupedGemm) and self.gpu and not op.one_kernel:
             priced = products_apart_s(self.book, op, priced, self.gpu.num_sms)
         if isinstance(op, BatchedGemm) and self.gpu:
             priced = unaligned_s(self.gpu, op, priced, self.unaligned)

@@ -14,7 +14,9 @@ from solver.times.expert_products import products_apart_s
 from solver.times.op_times import Pricer
 from spec.arrays import IntArray, floats, ints
 from spec.origin import Origin
+from tests.ops.layouts import job, written
 from tests.solver.flat_book import FLOPS, FlatBook
+from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import cluster
 
 SMS = 128
@@ -103,3 +105,23 @@ def test_a_pricer_of_a_gpu_asks_for_products_apart() -> None:
     assert bare.time(op, layout).seconds[0] == pytest.approx(8 * single_s(1024), rel=1e-12)
     known = replace(bare, gpu=cluster().gpu)
     assert known.time(op, layout).seconds[0] == pytest.approx(16 * single_s(1024), rel=1e-12)
+    assert known.time(replace(op, one_kernel=True), layout).seconds[0] == bare.time(op, layout).seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, False),
+        ({"cuda_graphs": frozenset({"moe_router"})}, False),
+        ({"cuda_graphs": frozenset({"full_iteration"})}, True),
+        ({"cuda_graphs": frozenset({"full_iteration"}), "moe_capacity_factor": 1.0}, False),
+    ],
+)
+def test_a_graph_of_the_whole_iteration_knows_no_experts_rows(
+    settings: dict[str, object], expected: bool
+) -> None:
+    """Megatron-LM transformer_config.py, moe_expert_rank_capacity_factor; equal parts of a capacity are known."""
+    asked = replace(job(), **settings)  # type: ignore[arg-type]
+    (block,) = written(EXPERTS, asked, "mtp", Layout.of(1), "none").blocks
+    ops = [op for op in (*block.forward, *block.backward) if isinstance(op, GroupedGemm)]
+    assert [op.one_kernel for op in ops] == [expected] * 6

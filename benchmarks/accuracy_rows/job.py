@@ -263,8 +263,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
     seq_len = row.whole("seq_len")
     settings = {
         **beside,
-        **recipes.optimizer(row),
-        **recipes.kept_by_recomputation(row),
+        **recipes.optimizer(row) | recipes.kept_by_recomputation(row),
         **overlaps_of(row, notes),
         **loss_of(row),
         **formats,
@@ -279,7 +278,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "wide_norms": "InternEvo" in row.text("framework"),
         "blocking_launches": row.dataset in BLOCKING_DATASETS,
         "checked_collectives": row.dataset in CHECKED_DATASETS and row.whole_or("pp", 1) > 1,
-        **fine_tuning(row),
+        **fine_tuning(row) | recipes.launch_settings(row),
     }
     asked = AskedJob(
         world_size=row.whole("num_gpus"),

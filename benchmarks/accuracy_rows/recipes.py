@@ -83,6 +83,8 @@ AUTOMODEL_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (
 # sequence length and global batch.
 EXPERT_MICRO_BATCHES: dict[str, tuple[int, ...]] = {"Megatron-Core": (1,)}
 
+# Starts of names of models that NeMo-Framework-Launcher 24.07 has scripts for.
+LAUNCHED_IN_2407 = ("gpt3-5b", "gpt3-20b", "gpt3-40b", "gpt3-175b", "llama2-", "llama3-8b", "llama3-70b")
 
 MAXTEXT_ON_DGXC = re.compile(r"MaxText \(DGX Cloud recipe v(\d\d\.\d\d)")
 
@@ -230,6 +232,29 @@ def narrow_fp4(row: Row) -> dict[str, object]:
     if not release or release[1] < "26.06" or trains_with_muon(row):
         return {}
     return {"precision.parameter_gather": "fp4", "precision.narrow_parameters": True}
+
+
+def launch_settings(row: Row) -> dict[str, object]:
+    """What the files that launch exactly this model set beside its framework's preset.
+
+    NeMo-Framework-Launcher 24.07: examples/training/gpt and llama, */*.sh (+training.model.optim.grad_sync_dtype=bf16, the format of
+    the buffer that gradients are added up in too); launcher_scripts/conf/training/gpt3/*b.yaml (hidden_dropout 0.1), 175b.yaml and
+    175b_fp8.yaml (ub_tp_comm_overlap False).
+    """
+    name = row.text("model_name").lower()
+    if row.text("framework") != "NeMo/Megatron-Core" or "24.07" not in row.notes:
+        return {}
+    if not name.startswith(LAUNCHED_IN_2407):
+        return {}
+    said: dict[str, object] = {
+        "data_parallel.fp32_gradients": False,
+        "data_parallel.accumulation": "accumulate_16bit",
+    }
+    if name.startswith("gpt3-"):
+        said["dropout"] = True
+    if name == "gpt3-175b":
+        said["tensor_parallel.overlap"] = False
+    return said
 
 
 def expert_ranks(row: Row, stated: int, dp: int) -> int:

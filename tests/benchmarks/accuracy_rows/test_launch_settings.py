@@ -1,0 +1,31 @@
+"""What the files that launch a published run set, taken for exactly the models they launch."""
+
+import pytest
+
+from tests.benchmarks.made_up_rows import job_of_row, row
+
+NEMO = {"framework": "NeMo/Megatron-Core", "notes": "NeMo 24.07 container, FP8"}
+
+
+@pytest.mark.parametrize("name", ["gpt3-5b", "gpt3-175b", "llama2-7b", "llama3-70b"])
+def test_nemo_of_2407_reduces_and_adds_up_gradients_in_16_bits(name: str) -> None:
+    """NeMo-Framework-Launcher 24.07, examples/training: +training.model.optim.grad_sync_dtype=bf16."""
+    preset = job_of_row(row(model_name=name, **NEMO)).preset
+    assert not preset.data_parallel.fp32_gradients
+    assert preset.data_parallel.accumulation == "accumulate_16bit"
+
+
+def test_models_that_the_launcher_has_no_script_for_keep_fp32_gradients() -> None:
+    for other in ({"model_name": "nemotron-8b"}, {"notes": "NeMo 24.03 container"}):
+        cells = NEMO | {"model_name": "gpt3-5b"} | other
+        assert job_of_row(row(**cells)).preset.data_parallel.fp32_gradients
+    assert job_of_row(row(**NEMO | {"model_name": "gpt3-5b", "framework": "Megatron-Core"})).dropout is False
+
+
+def test_only_gpt3_has_dropout_and_its_largest_no_overlap_in_products() -> None:
+    """launcher_scripts/conf/training/gpt3 and llama of 24.07: hidden_dropout, ub_tp_comm_overlap."""
+    told = {}
+    for name in ("gpt3-20b", "gpt3-175b", "llama2-70b"):
+        job = job_of_row(row(model_name=name, **NEMO))
+        told[name] = (job.dropout, job.preset.tensor_parallel.overlap)
+    assert told == {"gpt3-20b": (True, True), "gpt3-175b": (True, False), "llama2-70b": (False, True)}

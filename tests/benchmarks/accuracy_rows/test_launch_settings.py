@@ -29,3 +29,13 @@ def test_only_gpt3_has_dropout_and_its_largest_no_overlap_in_products() -> None:
         job = job_of_row(row(model_name=name, **NEMO))
         told[name] = (job.dropout, job.preset.tensor_parallel.overlap)
     assert told == {"gpt3-20b": (True, True), "gpt3-175b": (True, False), "llama2-70b": (False, True)}
+
+
+def test_shared_experts_run_beside_the_exchange_where_the_model_s_file_says_so() -> None:
+    """Megatron-MoE-ModelZoo, model_configs/benchmarking: Qwen2-57B-A14B.yaml has the switch, Mixtral's have no shared experts."""
+    told = {
+        (framework, name): job_of_row(row(model_name=name, framework=framework)).overlap_shared_experts
+        for framework in ("Megatron-Core", "Megatron-Bridge 26.02")
+        for name in ("qwen2-57b-a14b", "mixtral-8x22b")
+    }
+    assert [which for which, overlaps in told.items() if overlaps] == [("Megatron-Core", "qwen2-57b-a14b")]

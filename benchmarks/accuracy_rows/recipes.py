@@ -87,7 +87,7 @@ EXPERT_MICRO_BATCHES: dict[str, tuple[int, ...]] = {"Megatron-Core": (1,)}
 LAUNCHED_IN_2407 = ("gpt3-5b", "gpt3-20b", "gpt3-40b", "gpt3-175b", "llama2-", "llama3-8b", "llama3-70b")
 
 # Megatron-MoE-ModelZoo, model_configs/benchmarking/Qwen2-57B-A14B.yaml (--moe-shared-expert-overlap true in all of its versions).
-OVERLAPPED_SHARED_EXPERTS = frozenset({"qwen2-57b-a14b"})
+ZOO_OVERLAPPED_SHARED_EXPERTS = frozenset({"qwen2-57b-a14b"})
 
 MAXTEXT_ON_DGXC = re.compile(r"MaxText \(DGX Cloud recipe v(\d\d\.\d\d)")
 
@@ -245,7 +245,7 @@ def launch_settings(row: Row) -> dict[str, object]:
     175b_fp8.yaml (ub_tp_comm_overlap False).
     """
     name = row.text("model_name").lower()
-    if row.text("framework") == "Megatron-Core" and name in OVERLAPPED_SHARED_EXPERTS:
+    if row.text("framework") == "Megatron-Core" and name in ZOO_OVERLAPPED_SHARED_EXPERTS:
         return {"overlap_shared_experts": True}
     if row.text("framework") != "NeMo/Megatron-Core" or "24.07" not in row.notes:
         return {}

@@ -4,6 +4,8 @@ Groups follow Megatron-Core's folding (arXiv 2504.14960 sec. 3): experts are cut
 expert's matrices over etp ranks, both laid over the ranks of tp x cp x dp.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ops.context import LayerContext
@@ -45,7 +47,21 @@ def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
     pieces.append(_experts(context, moe, own_rows))
     if place.follows:
         pieces.append(norm(context, Module.MLP, norm_rows, OUTPUT_NORM))
-    return sequence(*pieces, residual(context, Module.MLP, norm_rows))
+    return sequence(*pieces, _added(context, moe, norm_rows))
+
+
+def _added(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
+    """The second residual add. Where exchanges run beside another micro-batch the shared experts' output, which it reads, was cut
+    from its graph and stays until their backward (Megatron-LM d98e8a6 ``models/common/utils.py``, detach: before_detached;
+    ``fine_grained_callables.py``, submodule_pre_dispatch_forward)."""
+    piece = residual(context, Module.MLP, rows)
+    if not (context.job.overlap_expert_a2a and moe.shared_ffn_hidden):
+        return piece
+    stays = context.activations(rows, context.model.hidden) * (context.layout.ep > 1)
+    (add, *others) = piece.forward
+    return Piece(
+        forward=(replace(add, saved_bytes=add.saved_bytes + stays), *others), backward=piece.backward
+    )
 
 
 def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool) -> Piece:

@@ -178,20 +178,6 @@ def test_overlapped_exchanges_run_beside_the_pass() -> None:
     assert all(op.lane is Lane.ACROSS for op in hidden)
 
 
-@pytest.mark.parametrize(("ep", "shared", "outputs"), [(4, WIDTH, 1), (4, 0, 0), (1, WIDTH, 0)])
-def test_beside_another_micro_batch_the_shared_experts_output_stays(
-    ep: int, shared: int, outputs: int
-) -> None:
-    """Megatron-LM models/common/utils.py, before_detached: 2 bytes a token and channel."""
-
-    def kept(*, beside: bool) -> float:
-        asked = job(seq_len=SEQ, overlap_expert_a2a=beside)
-        found = written(model(shared_ffn_hidden=shared), asked, "mtp", Layout.of(8, ep=ep)).blocks[0]
-        return sum(float(op.saved_bytes[0]) for op in found.forward)
-
-    assert kept(beside=True) - kept(beside=False) == outputs * 2.0 * SEQ * HIDDEN
-
-
 def test_shared_experts_hide_exchanges_where_asked() -> None:
     """Dispatch beside their first product, combine beside their second, in both directions."""
     asked = job(seq_len=SEQ, overlap_shared_experts=True)

@@ -89,6 +89,11 @@ LAUNCHED_IN_2407 = ("gpt3-5b", "gpt3-20b", "gpt3-40b", "gpt3-175b", "llama2-", "
 # Megatron-MoE-ModelZoo, model_configs/benchmarking/Qwen2-57B-A14B.yaml (--moe-shared-expert-overlap true in all of its versions).
 ZOO_OVERLAPPED_SHARED_EXPERTS = frozenset({"qwen2-57b-a14b"})
 
+# dgxc-benchmarking v25.01 to v25.04, llama3.1, nemotron, grok1 and nemo_megatron: activations_checkpoint_granularity null in all
+# configurations but Nemotron 340B's, "selective" (nemotron4-340b-synth.yaml); nothing sets it in those of NeMo 2 (v25.04: pretrain_llama31.py).
+NEMO_ON_DGXC = re.compile(r"NeMo \(DGX Cloud recipe v(25\.0[1-4])")
+WITHOUT_RECOMPUTATION = ("llama3.1-", "nemotron4-15b", "grok1", "gpt3-175b")
+
 MAXTEXT_ON_DGXC = re.compile(r"MaxText \(DGX Cloud recipe v(\d\d\.\d\d)")
 
 
@@ -119,6 +124,11 @@ def recomputes(row: Row) -> tuple[Recompute, ...]:
     if MAXTEXT_ON_DGXC.match(row.text("framework")):
         return (Recompute.FULL,)  # but for what kept_by_recomputation says
     name = row.text("model_name").lower()
+    release = NEMO_ON_DGXC.match(row.text("framework"))
+    if release:
+        if name.startswith("nemotron4-340b"):
+            return (Recompute.SELECTIVE,) if release[1] < "25.04" else ()
+        return (Recompute.NONE,) if name.startswith(WITHOUT_RECOMPUTATION) else ()
     for word, table in (("AutoModel", AUTOMODEL_RECOMPUTES), ("Megatron-Bridge", BRIDGE_RECOMPUTES)):
         if word in row.text("framework"):
             return tuple(kind for start, kind in table if name.startswith(start))
@@ -242,11 +252,13 @@ def launch_settings(row: Row) -> dict[str, object]:
 
     NeMo-Framework-Launcher 24.07: examples/training/gpt and llama, */*.sh (+training.model.optim.grad_sync_dtype=bf16, the format of
     the buffer that gradients are added up in too); launcher_scripts/conf/training/gpt3/*b.yaml (hidden_dropout 0.1), 175b.yaml and
-    175b_fp8.yaml (ub_tp_comm_overlap False).
+    175b_fp8.yaml (ub_tp_comm_overlap False). dgxc-benchmarking v25.01 to v25.04: nemo_megatron/gpt3_175b_hydra.yaml (hidden_dropout 0.1).
     """
     name = row.text("model_name").lower()
     if row.text("framework") == "Megatron-Core" and name in ZOO_OVERLAPPED_SHARED_EXPERTS:
         return {"overlap_shared_experts": True}
+    if NEMO_ON_DGXC.match(row.text("framework")):
+        return {"dropout": True} if name.startswith("gpt3-175b") else {}
     if row.text("framework") != "NeMo/Megatron-Core" or "24.07" not in row.notes:
         return {}
     if not name.startswith(LAUNCHED_IN_2407):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.benchmarks.made_up_rows import job_of_row, row
+from ops.recompute.layers import Recompute
+from tests.benchmarks.made_up_rows import job_of_row, plans, row
 
 NEMO = {"framework": "NeMo/Megatron-Core", "notes": "NeMo 24.07 container, FP8"}
 
@@ -29,6 +30,8 @@ def test_only_gpt3_has_dropout_and_its_largest_no_overlap_in_products() -> None:
         job = job_of_row(row(model_name=name, **NEMO))
         told[name] = (job.dropout, job.preset.tensor_parallel.overlap)
     assert told == {"gpt3-20b": (True, True), "gpt3-175b": (True, False), "llama2-70b": (False, True)}
+    of_dgxc = {"framework": "NeMo (DGX Cloud recipe v25.02)"}
+    assert [job_of_row(row(model_name=name, **of_dgxc)).dropout for name in told] == [False, True, False]
 
 
 def test_shared_experts_run_beside_the_exchange_where_the_model_s_file_says_so() -> None:
@@ -39,3 +42,21 @@ def test_shared_experts_run_beside_the_exchange_where_the_model_s_file_says_so()
         for name in ("qwen2-57b-a14b", "mixtral-8x22b")
     }
     assert [which for which, overlaps in told.items() if overlaps] == [("Megatron-Core", "qwen2-57b-a14b")]
+
+
+def test_dgx_cloud_runs_no_layer_again_but_the_attention_of_nemotron_340b() -> None:
+    """NVIDIA/dgxc-benchmarking v25.01 to v25.04: activations_checkpoint_granularity."""
+
+    def told(name: str, release: str, stated: str = "unknown") -> set[Recompute]:
+        framework = f"NeMo (DGX Cloud recipe v{release})"
+        return {one.recompute for one in plans(model_name=name, framework=framework, recompute=stated)}
+
+    for name in ("llama3.1-8b", "llama3.1-405b", "grok1-314b", "nemotron4-15b", "gpt3-175b"):
+        assert told(name, "25.02.02") == {Recompute.NONE}
+    assert told("nemotron4-340b", "25.01.1") == {Recompute.SELECTIVE}
+    assert (
+        told("nemotron4-340b", "25.04.02")
+        == told("llama3.1-8b", "25.05")
+        == set(Recompute) - {Recompute.BLOCK}
+    )
+    assert told("llama3.1-8b", "25.02.02", "full") == {Recompute.FULL}

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ops.host_work.checked_collectives import check_calls
+from ops.host_work.forward_hooks import hook_calls
 from ops.host_work.issuing import host_work
 from ops.layout import Layout
 from ops.op import Comm, GroupedGemm, Op
@@ -79,7 +80,7 @@ def _issued(
     found = []
     for one, share in zip(timed, shares, strict=True):
         work = host_work(one.op, job)
-        calls = work.calls
+        calls = work.calls + hook_calls(one.op, job, layout) * one.op.repeat
         if job.checked_collectives and isinstance(one.op, Comm):
             calls = calls + check_calls(one.op, layout) * one.op.repeat
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ops.host_work.calls import HOOK_CALLS
 from ops.layout import Layout
 from ops.op import MemoryBound, Phase
 from ops.roles import Module, Role
@@ -61,6 +62,7 @@ def late_s(
     waits: bool = False,
     blocking: bool = False,
     checks: bool = False,
+    zero_stage: int = 0,
 ) -> tuple[float, float]:
     """What 20 norms forward and backward (300 us of host each) are later than the device."""
     passes = [
@@ -70,7 +72,7 @@ def late_s(
     pricer = Pricer(book=SlowHost(), domain_ranks=8)
     preset = PRESETS["megatron"].changed({"host.checks_numbers": checks})
     asked = job(preset=preset, blocking_launches=blocking)
-    forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp), passes)
+    forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp, zero_stage=zero_stage), passes)
     assert forward.part == backward.part == "host"
     return float(forward.seconds[0]), float(backward.seconds[0])
 
@@ -94,6 +96,12 @@ def test_after_a_wait_amid_a_layer_nothing_has_been_issued_ahead() -> None:
     """The device waits 15 us for the first of 20 norms; or it ends the last, of 10 us, after all are issued."""
     assert late_s(400e-6, 800e-6, waits=True) == pytest.approx((15e-6, 15e-6))
     assert late_s(200e-6, 400e-6, waits=True) == pytest.approx((110e-6, 15e-6))
+
+
+def test_hooks_before_every_module_take_the_host_in_the_forward_alone() -> None:
+    whole, sharded = (late_s(0.1e-6, 0.1e-6, pp=2, zero_stage=stage) for stage in (0, 1))
+    assert sharded[0] - whole[0] == pytest.approx(20 * HOOK_CALLS * CALL_S)
+    assert sharded[1] == whole[1]
 
 
 def test_what_does_not_run_is_not_issued() -> None:

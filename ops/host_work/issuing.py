@@ -6,11 +6,13 @@ import numpy as np
 
 from ops.host_work.calls import (
     CALLS,
+    EXPERT_BULK_CAST_CALLS,
     EXPERT_CALLS,
     EXPERT_CAST_CALLS,
     EXPERT_GRADIENT_CALLS,
     EXTENSION_LAUNCHES,
     FP8_CALLS_RATIO,
+    NARROW_GRADIENT_CALLS,
     PIECE_LAUNCHES,
     TRITON_CALLS,
     ModuleCalls,
@@ -19,6 +21,7 @@ from ops.host_work.cuda_graphs import is_replayed, replay_calls
 from ops.host_work.launches import FUSED_ROUTER, OF_KERNEL, OF_ROLE
 from ops.kernels import KERNELS
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op, Phase
+from ops.quantize import BLOCKS
 from ops.roles import Module, Role
 from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
@@ -44,9 +47,9 @@ def host_work(op: Op, job: JobSpec) -> Issuing:
         case Comm():
             work = _collective(op, calls)
         case GroupedGemm():
-            work = _grouped(op, calls)
+            work = _grouped(op, calls, _held_narrow(op, job))
         case BatchedGemm():
-            work = _linear(op, calls, fused_router=job.moe_router_fusion)
+            work = _linear(op, calls, job)
         case Attention():
             backward = 1.0 if op.phase is Phase.INPUT_GRAD else 0.0
             work = _work(calls.attention, calls.first_launch + backward)
@@ -71,14 +74,19 @@ def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
     return _work(calls.collective, pieces)
 
 
-def _linear(op: BatchedGemm, calls: ModuleCalls, *, fused_router: bool) -> Issuing:
+def _held_narrow(op: BatchedGemm | GroupedGemm, job: JobSpec) -> bool:
+    """Whether the product's weight is one of Transformer Engine's narrow parameters."""
+    return job.precision.narrow_parameters and op.scale_recipe != "" and job.preset.host.code == "modules"
+
+
+def _linear(op: BatchedGemm, calls: ModuleCalls, job: JobSpec) -> Issuing:
     """One call forward and one backward, which launches both products; fp8's casts are operations of their
     own. A product in a mixer's core is a Triton kernel."""
     if op.phase is Phase.WEIGHT_GRAD:
-        return _work(0.0, 1.0)
+        return _work(NARROW_GRADIENT_CALLS * _held_narrow(op, job), 1.0)
     if op.role is Role.ROUTER:
         back = int(op.phase is Phase.INPUT_GRAD)
-        launches = OF_ROLE[op.role][back] - FUSED_ROUTER[back] * fused_router
+        launches = OF_ROLE[op.role][back] - FUSED_ROUTER[back] * job.moe_router_fusion
         return _work(calls.by_role.get(op.role, 0.0), launches)
     if op.role is Role.CORE:
         return _work(min(calls.linear, TRITON_CALLS), calls.first_launch)
@@ -86,16 +94,17 @@ def _linear(op: BatchedGemm, calls: ModuleCalls, *, fused_router: bool) -> Issui
     return _work(calls.linear * (FP8_CALLS_RATIO if fp8 else 1.0), calls.first_launch)
 
 
-def _grouped(op: GroupedGemm, calls: ModuleCalls) -> Issuing:
+def _grouped(op: GroupedGemm, calls: ModuleCalls, narrow: bool) -> Issuing:
     """A call, and for each expert a product with its Python around it, in fp8 also that of its quantizer and narrow
-    weight; the kernels that cast are operations of their own."""
+    weight, or of the gradient of a weight held ``narrow``; the kernels that cast are operations of their own."""
     experts = op.groups.astype(np.float64)
     fp8 = op.scale_recipe != ""
     if not calls.linear:
         return _work(0.0, experts)
     if op.phase is Phase.WEIGHT_GRAD:
-        return _work(experts * EXPERT_GRADIENT_CALLS, experts)
-    casts = EXPERT_CAST_CALLS if fp8 and op.phase is not Phase.INPUT_GRAD else 0.0
+        return _work(experts * (EXPERT_GRADIENT_CALLS + NARROW_GRADIENT_CALLS * narrow), experts)
+    cast = EXPERT_BULK_CAST_CALLS if op.scale_recipe in BLOCKS else EXPERT_CAST_CALLS
+    casts = cast if fp8 and op.phase is not Phase.INPUT_GRAD else 0.0
     ratio = FP8_CALLS_RATIO if fp8 else 1.0
     return _work(calls.linear * ratio + experts * (EXPERT_CALLS + casts), experts)
 

@@ -48,6 +48,11 @@ class LayerContext:
         return self.reduce_dtype != self.job.precision.reduce
 
     @property
+    def keeps_gathered(self) -> BoolArray:
+        """keeps_gathered of its job and layouts."""
+        return keeps_gathered(self.job, self.layout)
+
+    @property
     def sequence(self) -> IntArray:
         """Tokens of one sequence on one rank: seq_len / cp."""
         return ceil_div(self.layout.constant(self.job.seq_len), self.layout.cp)
@@ -70,6 +75,12 @@ class LayerContext:
     def activations(self, rows: IntArray, width: IntArray | int) -> FloatArray:
         """Bytes of a rows x width activation."""
         return self.activation_bytes * rows * width
+
+
+def keeps_gathered(job: JobSpec, layout: Layout) -> BoolArray:
+    """Rows whose stages gather sharded parameters in the first forward of a step and keep them, add up whole gradients and
+    reduce them in the last backward (FSDP on stages: torch/distributed/pipelining/stage.py, backward_maybe_with_nosync)."""
+    return bools((layout.pp > 1) & (layout.zero_stage >= 2) & job.preset.pipeline.keeps_gathered)
 
 
 def padded_to_ranks(elements: IntArray, ranks: IntArray, element_bytes: float) -> IntArray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.context import LayerContext
+from ops.context import LayerContext, keeps_gathered
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
@@ -14,11 +14,12 @@ from ops.roles import Role
 from ops.strategies.sharding import Sharding
 from profdb.lookup.overlap_losses import Losses
 from solver.pipeline.pass_times import PassTimes
+from solver.pipeline.stages import StageTable
 from solver.times.contention import Contention, averaged, lost_by_collective
 from solver.times.op_times import Pricer
 from solver.times.overlap import bucketed
 from solver.times.step_parts import Share, SumByPart, sum_by_part
-from spec.arrays import BoolArray, FloatArray
+from spec.arrays import BoolArray, FloatArray, floats
 from spec.job import JobSpec
 
 # What of a step is not the update: it may run beside a pass.
@@ -50,26 +51,38 @@ def operations(
     return step_ops(context, on_rank, shared, mirrored=mirrored)
 
 
+def units_of_stages(job: JobSpec, layout: Layout, stages: StageTable) -> FloatArray:
+    """Layers and ends of every stage row, where each is gathered and reduced by itself once a step (keeps_gathered), else 1."""
+    once = keeps_gathered(job, layout)
+    held = (
+        stages.embedding.astype(np.int64)
+        + stages.head
+        + sum(stages.layers, np.zeros(len(layout), dtype=np.int64))
+    )
+    return floats(np.where(once, np.maximum(held, 1), 1))
+
+
 def step_times(
     pricer: Pricer, job: JobSpec, layout: Layout, ops: Ops, on_rank: RankParameters, passes: PassTimes
 ) -> StepTimes:
     """Price the step's operations and hide what the framework overlaps.
 
     The reduction runs beside the last micro-batch's backward, the gather beside the first one's
-    forward, bucket by bucket.
+    forward, bucket by bucket; ``passes.units`` buckets where layers are gathered and reduced one by one.
     """
     rows = len(layout)
     preset = job.preset
     choices = preset.data_parallel
     bucket = np.maximum(choices.bucket_elements, choices.bucket_elements_per_rank * layout.dp * layout.cp)
-    buckets = np.where(bucket > 0, np.maximum(np.ceil(on_rank.total / np.maximum(bucket, 1)), 1.0), 1.0)
+    units = np.ones(rows) if passes.units is None else passes.units
+    buckets = np.where(bucket > 0, np.maximum(np.ceil(on_rank.total / np.maximum(bucket, 1)), 1.0), units)
 
     def in_buckets(op: Op, overlaps: bool) -> Share:
         """Each kind of parameters fills buckets of its own; what two stages share travels in one piece."""
         if not overlaps or not isinstance(op, Comm) or op.axis is Axis.EMBEDDING:
             return _share(pricer, op, layout)
         own = np.ceil(on_rank.of(op.owner) / np.maximum(bucket, 1))
-        return _in_buckets(pricer, op, layout, np.where(bucket > 0, np.maximum(own, 1.0), 1.0))
+        return _in_buckets(pricer, op, layout, np.where(bucket > 0, np.maximum(own, 1.0), units))
 
     reduction = [
         in_buckets(op, choices.overlap_grad_reduce) for op in ops if op.role is Role.GRADIENT_REDUCTION

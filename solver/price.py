@@ -19,7 +19,7 @@ from solver.layers.distinct_layers import DistinctLayers, distinct_layers
 from solver.layers.stage_passes import TimedLayers
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
-from solver.optimizer_step import StepTimes, operations, step_times
+from solver.optimizer_step import StepTimes, operations, step_times, units_of_stages
 from solver.pipeline.least_spans import least_spans_s
 from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, Piped, spans_of
@@ -156,7 +156,8 @@ def stage_seconds(
     row_layout, on_rank = plans.layout.take(stages.plan), table.bytes.on_rank
     ops = step_operations(model, job, table)
     # Nobody asks twice about the operations of a step.
-    step = step_times(replace(pricer, known=None), job, row_layout, ops, on_rank, of_stages.stage_passes())
+    passes = replace(of_stages.stage_passes(), units=units_of_stages(job, row_layout, stages))
+    step = step_times(replace(pricer, known=None), job, row_layout, ops, on_rank, passes)
     matrices = _counted(table, num_matrices) if job.checked_collectives else np.zeros_like(on_rank.total)
     checks = checked_step(pricer, job, row_layout, ops, on_rank.total, matrices)
     return StageSeconds(

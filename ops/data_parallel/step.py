@@ -185,8 +185,9 @@ def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> 
     width = dtype_bytes(dtype)
     axis = context.traits.copies.copy_axis(owner)
     name = f"{owner.value}_gradient"
-    # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding).
-    here = layout.zero_stage < 2
+    # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding), on stages of FSDP in
+    # the last backward.
+    here = (layout.zero_stage < 2) | context.keeps_gathered
     whole = (np.where(here, on_rank.of(owner), 0) * width).astype(np.int64)
     if preset.data_parallel.gradient_sync == "all_reduce":
         return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype, owner)]
@@ -243,7 +244,7 @@ def _return(context: LayerContext, owner: Owner, on_rank: RankParameters) -> Op:
     )
     shard = shard_elements(context, on_rank, owner)
     size = np.ceil(shard * parts * (wide - saved)).astype(np.int64)
-    size = np.where((parts > 1) & ~gathered_later, size, 0)
+    size = np.where((parts > 1) & (~gathered_later | context.keeps_gathered), size, 0)
     label = f"{Module.STEP}.{owner.value}_parameters"
     what = Identity(module=Module.STEP, role=Role.PARAMETER_GATHER, name=label)
     axis = context.traits.copies.shard_axis(owner)

@@ -40,6 +40,8 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
     # FSDP's outermost unit is not let go of before its backward (reshard_after_forward is False for the root).
     data_parallel = context.job.preset.data_parallel
     stays = data_parallel.gathers_every_forward and module in (Module.EMBEDDING, Module.HEAD)
+    # These rows gather and reduce once a step (ops.data_parallel.step).
+    once = context.keeps_gathered
     forward: list[Op] = []
     backward: list[Op] = []
     for owner in (Owner.DENSE, Owner.EXPERT):
@@ -49,22 +51,32 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
         if not held.any():
             continue
         ranks, _ = ranks_and_stride(shard_axis, layout)
-        gathers = (layout.zero_stage >= 3) | data_parallel.gathers_every_forward
+        gathers = ((layout.zero_stage >= 3) | data_parallel.gathers_every_forward) & ~once
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
         narrow = _elements(piece, owner, len(layout), _travels_narrow(context))
         weights = Gathered(axis=shard_axis, ranks=ranks, wide=held - narrow, narrow=narrow)
         gather = _moved(context, what, weights.where(gathers), Phase.FORWARD)
         shard = _cast_shard(context, what, weights.where(gathers), Phase.FORWARD)
-        kept = weights.where((layout.zero_stage >= 3) & (not stays))
+        kept = weights.where((layout.zero_stage >= 3) & (not stays) & ~once)
         again = _moved(context, what, kept, Phase.INPUT_GRAD)
         shard_again = _cast_shard(context, what, kept, Phase.INPUT_GRAD)
         reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
         forward += [*shard, gather, *_copied(context, gather)]
-        reduced = _reduced(context, reduction, owner, elements) if elements.any() else []
+        reduced = _reduced(context, reduction, owner, np.where(once, 0, elements)) if elements.any() else []
         backward += [*shard_again, again, *_copied(context, again), *reduced]
+        if once.any():
+            backward.append(_added_up(context, reduction, np.where(once, elements, 0)))
     before, behind = sliced(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
     return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
+
+
+def _added_up(context: LayerContext, reduction: Identity, elements: IntArray) -> MemoryBound:
+    """This micro-batch's gradients added to those of earlier ones, whole and in the format they will travel in (_fsdp_param.py,
+    accumulate_unsharded_grad_if_needed). Assumption: of the first micro-batch too, which is only cast."""
+    kernel = "accumulate_wide" if context.reduce_dtype == "fp32" else "accumulate"
+    what = reduction.key.served_by(Role.ACCUMULATE, f"{reduction.name}_sum")
+    return memory_pass(what, Phase.WEIGHT_GRAD, kernel, elements, context.job.precision.activation)
 
 
 def _elements(

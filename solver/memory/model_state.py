@@ -12,9 +12,9 @@ from spec.dtypes import dtype_bytes
 def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_micro: IntArray) -> FloatArray:
     """Gradients beside those that accumulate or are cut: of one micro-batch where the framework keeps them, and what
     stages add up in the format of the reduction where sharded gradients are reduced once a step."""
-    preset, layout = context.job.preset, context.layout
+    preset = context.job.preset
     micro = preset.data_parallel.keeps_micro_gradients * dtype_bytes(context.job.precision.compute)
-    summed = preset.pipeline.keeps_gathered & (layout.pp > 1) & (layout.zero_stage >= 2) & (num_micro > 1)
+    summed = context.keeps_gathered & (num_micro > 1)
     return np.asarray(trained.total * (micro + summed * dtype_bytes(context.reduce_dtype)))
 
 

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from ops.data_parallel.sliced_collectives import RETURNED_SLICE
+from ops.roles import Role
 from ops.strategies.sharding import layer_context
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery
-from solver.optimizer_step import StepTimes, operations, step_times
+from solver.optimizer_step import StepTimes, operations, step_times, units_of_stages
 from solver.pipeline.pass_times import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized, stage_seconds
+from solver.price import sized, stage_seconds, step_operations
 from spec.arrays import floats
 from spec.collectives import Collective
 from spec.model import ModelSpec, MoeSpec
@@ -37,7 +38,11 @@ class SlowHost(FlatBook):
 
 
 def times(
-    preset: FrameworkPreset, forward_s: float, backward_s: float, measured: OverlapLosses | None = None
+    preset: FrameworkPreset,
+    forward_s: float,
+    backward_s: float,
+    measured: OverlapLosses | None = None,
+    units: float | None = None,
 ) -> StepTimes:
     """A step of four ranks whose passes, all of matrix products, take what is asked."""
     plan = Plan(strategy="mtp", preset="internevo", dp=4, zero_stage=1, zero_size=4, num_micro=4)
@@ -52,6 +57,7 @@ def times(
         backward_s=floats(backward_s),
         weight_s=floats(0.0),
         products=floats(1.0),
+        units=None if units is None else floats(units),
     )
     pricer = replace(asked.pricer, overlap=measured)
     return step_times(pricer, asked.job, layout, ops, table.bytes.on_rank, passes)
@@ -111,6 +117,42 @@ def test_what_was_measured_of_a_reduction_beside_products_is_what_it_costs() -> 
 def lost(kind: Collective) -> float:
     measured = losing(kind, 0.25, 0.5)
     return float(times(overlapping(reduce=True), SHORT_S, LONG_S, measured).reduction.seconds[0])
+
+
+def test_layers_gathered_one_by_one_hide_all_but_the_first() -> None:
+    """Of four layers a quarter is waited for, as nothing is lost on a GPU without multiprocessors to take."""
+    layered = overlapping(reduce=True, gather=True).changed({"data_parallel.bucket_elements": 0})
+    whole, four = times(layered, LONG_S, LONG_S), times(layered, LONG_S, LONG_S, units=4.0)
+    assert four.reduction.seconds[0] == pytest.approx(whole.reduction.seconds[0] / 4)
+    assert four.gather.seconds[0] == pytest.approx(whole.gather.seconds[0] / 4)
+
+
+def test_units_are_layers_and_ends_of_stages_that_keep_what_they_gathered() -> None:
+    """Two stages of two layers, with the embedding or the head."""
+    for preset, pp, expected in (("fsdp", 2, [3, 3]), ("fsdp", 1, [1]), ("deepspeed", 2, [1, 1])):
+        asked = question(world_size=4, sequences=16, preset=PRESETS[preset], model=small_model(layers=4))
+        plan = Plan(
+            strategy="mtp", preset=preset, pp=pp, dp=4 // pp, zero_stage=3, zero_size=4 // pp, num_micro=4
+        )
+        table = sized(asked.model, asked.job, PlanTable.of(plan))
+        rows = table.plans.layout.take(table.stages.plan)
+        assert units_of_stages(asked.job, rows, table.stages).tolist() == expected
+
+
+def test_a_priced_stage_hides_all_gathers_but_the_first() -> None:
+    """Two stages of three parts each: a third of the gather is waited for, where passes are long."""
+    asked = question(
+        world_size=4, sequences=16, preset=PRESETS["fsdp"], model=small_model(layers=4), seq_len=65_536
+    )
+    plan = Plan(strategy="mtp", preset="fsdp", pp=2, dp=2, zero_stage=3, zero_size=2, num_micro=8)
+    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    rows = table.plans.layout.take(table.stages.plan)
+    (gather,) = [
+        op for op in step_operations(asked.model, asked.job, table) if op.role is Role.PARAMETER_GATHER
+    ]
+    whole_s = asked.pricer.time(gather, rows).seconds
+    waited_s = stage_seconds(asked.model, asked.job, table, asked.pricer).step.gather.seconds
+    assert waited_s == pytest.approx(whole_s / 3)
 
 
 def test_one_bucket_hides_nothing() -> None:

@@ -105,17 +105,17 @@ EXTENSION_LAUNCHES = 0.5
 # Assumption: half a call for it, and one more in the backward for the gradient's own tensor and hook.
 EXPERT_CALLS = 0.5
 EXPERT_GRADIENT_CALLS = 1.0
-# In fp8 each expert's quantizers, cached weight and narrow rows take more (grouped_linear.py: set_usage and get_weight_workspace
+# Fitted: in fp8 each expert's quantizers, cached weight and narrow rows take more (grouped_linear.py: set_usage and get_weight_workspace
 # run expert by expert): 10.8 us of a call's 8.7 with Transformer Engine 2.13's Python on a CPU, of which allocations that its C++
 # makes are some. Rows with a scale for every block are allocated for all experts at once and are no tensors of their own for
 # Python (cast.cpp, split_quantize: use_fused_bulk_alloc; internal quantizers): 4.4 us.
 EXPERT_CAST_CALLS = 1.0
 EXPERT_BULK_CAST_CALLS = 4.4 / 8.7
-# A weight held in fp8 is a subclass of PyTorch's tensor whose attributes Python looks up (__torch_function__): its gradient's
+# Fitted: a weight held in fp8 is a subclass of PyTorch's tensor whose attributes Python looks up (__torch_function__): its gradient's
 # stand-in and hook, and its autograd node, take 7.5 us more of a call's 8.7 (Transformer Engine 2.9 and 2.13, GroupedLinear of 16
 # experts with Megatron-Core 0.15's hook, run as in docs/formulas.md: backwards of 408 to 497 us where 283 to 369 were).
 NARROW_GRADIENT_CALLS = 7.5 / 8.7
-# What Megatron-Core hangs before every module's forward to wait for gathered parameters (distributed_data_parallel.py of core 0.15,
+# Fitted: what Megatron-Core hangs before every module's forward to wait for gathered parameters (distributed_data_parallel.py of core 0.15,
 # _make_forward_pre_hook), on the same CPU: 2.3 us of 8.7 a module, 0.7 for each of its parameters and 2.4 for each held in fp8.
 HOOK_CALLS = 2.3 / 8.7
 HOOKED_PARAMETER_CALLS = 0.7 / 8.7

@@ -10,7 +10,7 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.hop_times import hop_bytes
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import STEP_PARTS, price, sized
+from solver.price import STEP_PARTS, price, sized, stage_seconds
 from solver.question import Question
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
@@ -176,3 +176,12 @@ def test_a_message_between_stages_is_cut_by_tp_where_the_framework_does(
     table = sized(asked.model, asked.job, PlanTable.of(one), asked.cluster)
     whole = asked.job.seq_len * asked.model.hidden * 2
     assert hop_bytes(asked.model, asked.job, table.plans).tolist() == [whole // pieces]
+
+
+def test_a_message_is_held_up_by_its_looks() -> None:
+    """nanotron 67c5ebb, p2p.py: four looks a hop forward and two backward, three of a message on average."""
+    preset = PRESETS["nanotron"].changed({"pipeline.looks_every_s": 0.1})
+    asked = question(world_size=4, sequences=16, preset=preset, model=small_model(layers=4))
+    plan = Plan(strategy="msp", preset="nanotron", pp=2, dp=2, num_micro=8)
+    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    assert stage_seconds(asked.model, asked.job, table, asked.pricer).hops.looks_s == pytest.approx(0.3)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profdb.modelled.attention import Heads, core_seconds, flash_seconds, is_aligned
-from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S, gemm_seconds
+from profdb.modelled.gemm import DRAM_EFFICIENCY, FILL_CYCLES, LAUNCH_S, gemm_seconds
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
 from profdb.modelled.optimizer import adamw_seconds
 from spec.arrays import floats, ints
@@ -179,3 +179,30 @@ def test_adamw_moves_28_bytes_of_fp32_and_pays_for_many_tensors() -> None:
     many = adamw_seconds(A100, ints(10**6), ints(3600), "fp32", "fp32")[0]
     assert many > 99 * LAUNCH_S
     assert adamw_seconds(A100, ints(0), ints(1), "fp32", "fp32")[0] == 0.0
+
+
+def test_queries_and_keys_come_in_blocks_of_128() -> None:
+    """FlashAttention-2, section 3.3: a part of a block takes what a whole one does, one row more another block."""
+
+    def seconds(q_len: int, kv_len: int) -> float:
+        return float(flash_seconds(A100, heads(q_len, kv_len, mask="full", batch=4096))[0])
+
+    whole = seconds(128, 128)
+    assert seconds(100, 128) == pytest.approx(whole, rel=1e-12)
+    assert seconds(128, 100) == pytest.approx(whole, rel=1e-12)
+    fixed = LAUNCH_S + FILL_CYCLES / A100.boost_clock_hz
+    assert seconds(256, 128) - fixed == pytest.approx(2.0 * (whole - fixed))
+    assert seconds(129, 128) == pytest.approx(seconds(256, 128), rel=1e-12)
+    longer = seconds(128, 129)
+    assert longer == pytest.approx(seconds(128, 256), rel=1e-12)
+    assert longer > whole
+
+
+def test_a_fused_update_is_cut_into_launches_of_20_971_520_elements() -> None:
+    """PyTorch MultiTensorApply.cuh: 320 blocks of chunks of 65,536."""
+    most = 320 * 65_536
+    full, over = (
+        float(adamw_seconds(H100, ints(elements), ints(1), "fp32", "fp32")[0])
+        for elements in (most, most + 1)
+    )
+    assert over - full == pytest.approx(LAUNCH_S, rel=1e-3)

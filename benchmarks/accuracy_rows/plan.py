@@ -113,11 +113,14 @@ def _chunks(row: Row, notes: Notes, plan: Plan, job: JobSpec) -> tuple[int, ...]
     """Chunks a stage's layers are cut into: stated, torchtitan's default, or every number that Megatron-LM accepts (it divides
     the stage's layers, and pp divides the micro-batches)."""
     layers = row.whole("layers")
+    chunks = row.whole_or("vpp", 0)
+    if plan.schedule is not Schedule.ONE_F_ONE_B:
+        own = 2 if plan.schedule is Schedule.DUALPIPE_V else 1
+        if chunks not in (0, own):
+            raise row.refuse("vpp", f"must be {own} with schedule {plan.schedule.value}")
+        return (own,)
     if row.known("vpp"):
-        chunks = row.whole("vpp")
-        if chunks > 1 and plan.schedule is not Schedule.ONE_F_ONE_B:
-            raise row.refuse("vpp", f"must be 1 with schedule {plan.schedule.value}")
-        return (chunks,)
+        return (row.whole("vpp"),)
     if "torchtitan" in row.text("framework"):
         return (TORCHTITAN_CHUNKS if INTERLEAVED.match(notes.schedule.lower()) else 1,)
     if layers % plan.pp and any(word in row.text("framework") for word in COUNT_ENDS):

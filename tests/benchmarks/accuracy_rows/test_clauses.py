@@ -7,6 +7,7 @@ from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.job import asked_job
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import WHOLE_LAYERS, notes_of
+from benchmarks.accuracy_rows.row import RowError
 from ops.host_work.cuda_graphs import GRAPHED
 from tests.benchmarks.made_up_rows import job_of_row, plans, row
 
@@ -96,6 +97,14 @@ def test_offloaded_layers_shard_groups_and_schedules_are_the_plans() -> None:
     for words in ("schedule=ZB-H1", "schedule ZB-H1", "schedule: ZB-H1"):
         assert plans(notes=words)[0].schedule.value == "zb-h1"
     assert plans(notes="schedule not stated")[0].schedule.value == "1f1b"
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("zb-1p", 1), ("dualpipe", 1), ("dualpipe-v", 2)])
+def test_a_schedule_says_how_many_chunks_its_stages_have(schedule: str, chunks: int) -> None:
+    for stated in (str(chunks), "", "unknown"):
+        assert [plan.vpp for plan in plans(notes=f"schedule={schedule}", vpp=stated)] == [chunks]
+    with pytest.raises(RowError, match=f"must be {chunks} with schedule {schedule}"):
+        plans(notes=f"schedule={schedule}", vpp=3 - chunks)
 
 
 def test_clauses_end_at_semicolons_outside_brackets() -> None:

@@ -1,13 +1,17 @@
 """Every clause of a row's notes accounted for: read as a setting, stated and without a setting here, about the
-measurement alone, or not read, which is an error of the report."""
+measurement alone, or not read, which is an error of the report; and so are cells that would be taken for a default."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 
+from benchmarks.accuracy_rows.fine_tuning import fine_tuning
+from benchmarks.accuracy_rows.hardware import fabric_of, network_sheet
+from benchmarks.accuracy_rows.model import family_of
 from benchmarks.accuracy_rows.notes import RECIPE_VALUES, notes_of, recipe_settings
-from benchmarks.accuracy_rows.row import Row
+from benchmarks.accuracy_rows.row import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, Row
+from solver.schedules.registry import Schedule
 from spec.errors import ConfigError
 from spec.pipeline.layout import parse_pipeline_layout
 
@@ -30,10 +34,10 @@ TAKEN = (
     r"(expert TP)?\(?ETP\)?=(\d+|not given \(MCore default = TP\))",
     r"(token drop )?capacity( factor)?[ =]\d+(\.\d+)?( \(drop\+pad\))?",
     r"variant: tokendrop",
-    r"schedule[=: ]\s?([Ii]nterleaved )?[\w.-]+",
+    rf"schedule[=: ]\s?(?i:1F1B[\w-]*|interleaved[ -]?1F1B|{'|'.join(Schedule)})",
     r"zero-bubble schedule \(B/W split\)",
-    r"sharding=\w+",
-    r"kernel=[\w.]+( \+ RMS kernel)?",
+    r"sharding=(FULL_SHARD|SHARD_GRAD_OP|FSDP|HSDP)",
+    r"kernel=(torch|fused|flash_attention(2|v1[\d.]*|v2[\d.]*))( \+ RMS kernel)?",
     r"mp_mode=(PURE|DEFAULT)",
     r"(no )?async TP( communication)?|vanilla TP",
     r"TP overlap (True|False)",
@@ -50,9 +54,9 @@ TAKEN = (
     r"(un)?tied embeddings( inferred from param count)?",
     r"learned pos-emb, biases on",
     r"MLA dims? .*|.*\blora\b.*rank.*",
-    r"(no )?mtp\b.*|.*multi-token.*",
-    r"(SFT|LoRA|inputs packed to \d+)",
-    r"(full|LoRA|QLoRA-\w+) fine-tuning( r=[\d.]+ on [\w ]+)?",
+    r"((no|without) )?(mtp|multi-token prediction)(( layers?)?[ =:]+(0|1|on|off|none|no|disabled))?",
+    r"SFT|inputs packed to \d+|full fine-tuning",
+    r"LoRA|(LoRA|QLoRA-(bnb|gptq)) fine-tuning r=\d+(\.0)? on q_proj k_proj v_proj o_proj( c_attn)?",
     r"framework_config=[\w-]+",
     r"pure 16-bit parameters and AdamW states \(torch_dtype, no mixed precision\)",
     r"packed \d+-token sequences, gradient checkpointing on, GA \d+",
@@ -96,6 +100,13 @@ NOTHING = (
     r"outcome=.*",
     r"GPU memory size, ZeRO use and VPP not stated by source",
 )
+# What the cells of a column may hold where they are known; anything else would be taken for a default.
+CELLS = {
+    **dict.fromkeys(("sp", "flash_attention", "gated_mlp"), ("0", "1")),
+    "zero_stage": ("0", "1", "2", "3"),
+}
+# Networks that are those of the GPUs' own sheets, or nobody says more of.
+PLAIN_NETWORKS = re.compile(r"InfiniBand|\bIB\b|single node|not stated|NVLink|PCIe")
 
 
 def clauses_of(notes: str) -> list[str]:
@@ -122,17 +133,51 @@ def reading_of(clause: str) -> tuple[Reading, str]:
 
 
 def readings(row: Row) -> list[tuple[Reading, str]]:
-    """One reading for each clause, and for each key of a recipe's settings."""
-    found = []
+    """One reading for each clause and each key of a recipe's settings, and one for each cell that nobody can read."""
+    found = [(Reading.UNREAD, what) for what in unread_cells(row)]
     for clause in clauses_of(row.notes):
         if clause.startswith("pp_layout="):
             found.append(_layout_reading(row, clause))
             continue
         said = recipe_settings(clause)
-        found += (
-            [_recipe_reading(key, value) for key, value in said.items()] if said else [reading_of(clause)]
-        )
+        if said:
+            found += [_recipe_reading(key, value) for key, value in said.items()]
+            found += [(Reading.UNREAD, f"recipe: {word}") for word in _loose_words(clause)]
+        elif _passed_over(row, clause):
+            found.append((Reading.UNREAD, clause))
+        else:
+            found.append(reading_of(clause))
     return found
+
+
+def unread_cells(row: Row) -> list[str]:
+    """Cells whose words no reader knows, and those of columns that the schema has not."""
+    columns = {*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS}
+    found = [f"column {name}" for name in row.cells if name not in columns and row.known(name)]
+    found += [
+        f"{name} = {row.text(name)}"
+        for name, allowed in CELLS.items()
+        if row.known(name) and row.text(name) not in allowed
+    ]
+    network = row.text("inter_node")
+    figure = fabric_of(network, row.whole_or("gpus_per_node", 1)) is not None
+    if row.known("inter_node") and not (
+        figure or network_sheet(row.text("gpu"), network) or PLAIN_NETWORKS.search(network)
+    ):
+        found.append(f"inter_node = {network}")
+    return found
+
+
+def _passed_over(row: Row, clause: str) -> bool:
+    """Whether a clause that the patterns know says what this row is not priced with."""
+    if "LoRA" in clause:
+        return not fine_tuning(row).get("adapter_rank")
+    if clause.startswith("framework_config="):
+        return clause.removeprefix("framework_config=") not in row.text("framework").split()
+    if clause.startswith("MLA dim"):
+        told = family_of(row).latent or ()
+        return any(int(figure) not in told for figure in re.findall(r"\d+", clause))
+    return False
 
 
 def _layout_reading(row: Row, clause: str) -> tuple[Reading, str]:
@@ -154,9 +199,15 @@ def _recipe_reading(key: str, value: str) -> tuple[Reading, str]:
         return Reading.UNREAD, f"recipe: {key}={value}"
     allowed = RECIPE_VALUES[key]
     words = [word for word in re.findall(r"\w+", value) if word != "None"]
-    if allowed is None or all(word in allowed for word in words):
+    if all(word.isdigit() if allowed is None else word in allowed for word in words):
         return Reading.TAKEN, ""
     return Reading.UNREAD, f"recipe: {key}={value}"
+
+
+def _loose_words(clause: str) -> list[str]:
+    """What stands between a recipe's keys and is none of them."""
+    stated = clause.split(": ", maxsplit=1)[1].split(" (", maxsplit=1)[0]
+    return re.sub(r"\w+=(\[[^\]]*\]|\w+:\[[^\]]*\]|\S+)", "", stated).split()
 
 
 def stated_lines(rows: Iterable[Row]) -> list[str]:

@@ -42,6 +42,20 @@ REQUIRED_COLUMNS: tuple[str, ...] = (
     "flash_attention",
     "notes",
 )
+# What some sources state beside them.
+OPTIONAL_COLUMNS: tuple[str, ...] = (
+    "source",
+    "intra_node",
+    "params_b",
+    "topk",
+    "moe_ffn_hidden",
+    "moe_layer_freq",
+    "shared_experts",
+    "measured_step_s",
+    "measured_tokens_per_s_per_gpu",
+    "measured_tflops_per_gpu",
+    "measured_mem_gib",
+)
 UNKNOWN = frozenset({"", "unknown", "n/a", "nan", "not given"})
 
 

@@ -133,6 +133,75 @@ def test_every_clause_is_accounted_for(notes: str, found: set[Reading]) -> None:
     assert {reading for reading, _ in readings(row(notes=notes))} == found
 
 
+LORA = "LoRA fine-tuning r=16 on {}"
+ALL_FOUR = "q_proj k_proj v_proj o_proj"
+
+
+@pytest.mark.parametrize(
+    ("notes", "cells"),
+    [
+        (f"{RECIPE.format('None', 'many', 'None:None')}", {}),
+        (RECIPE.format("None", "None", "None:None oddword"), {}),
+        ("schedule frobnicate", {}),
+        ("sharding=QUX", {}),
+        ("kernel=magic", {}),
+        ("mtp_num_layers 3", {}),
+        ("mtp layers=3", {}),
+        # adapters where nothing but a framework's script reads them, on other products, and of other quantizers
+        ("LoRA", {}),
+        (LORA.format(ALL_FOUR), {}),
+        (LORA.format("gate_proj"), {"framework": "HF Trainer + FSDP1 LoRA none"}),
+        (
+            f"QLoRA-hqq fine-tuning r=16 on {ALL_FOUR}",
+            {"framework": "HF Trainer + FSDP1 QLoRA-hqq none"},
+        ),
+        ("framework_config=foak", {"framework": "HF Trainer + FSDP1 none"}),
+        # 512, 128, 64 and 128 are DeepSeek's, which are priced
+        ("MLA dims 256 128 64 128", {"model_name": "deepseek-v2-lite"}),
+    ],
+)
+def test_a_value_that_the_reader_does_not_know_is_not_read(notes: str, cells: dict[str, str]) -> None:
+    assert Reading.UNREAD in {reading for reading, _ in readings(row(notes=notes, **cells))}
+
+
+@pytest.mark.parametrize(
+    ("notes", "cells"),
+    [
+        ("sharding=SHARD_GRAD_OP; kernel=flash_attentionv1.0.8; kernel=fused", {}),
+        ("schedule=1F1B-I", {}),
+        ("no mtp", {}),
+        ("mtp layers: 1", {}),
+        (LORA.format(ALL_FOUR), {"framework": "HF Trainer + FSDP1 LoRA none"}),
+        ("framework_config=none", {"framework": "HF Trainer + FSDP1 LoRA none"}),
+        ("LoRA", {"framework": "NeMo LoRA"}),
+        ("MLA dims 512 128 64 128", {"model_name": "deepseek-v2-lite"}),
+    ],
+)
+def test_a_value_that_the_reader_knows_is_read(notes: str, cells: dict[str, str]) -> None:
+    assert {reading for reading, _ in readings(row(notes=notes, **cells))} == {Reading.TAKEN}
+
+
+@pytest.mark.parametrize(
+    ("column", "known", "strange"),
+    [
+        ("sp", ("0", "1", ""), "maybe"),
+        ("flash_attention", ("0", "1", "unknown"), "2"),
+        ("gated_mlp", ("0", "1"), "swish"),
+        ("zero_stage", ("0", "3", ""), "9"),
+        ("inter_node", ("single node", "8x200 Gb/s HDR", "EFA (not said)", "ConnectX IB", ""), "pigeons"),
+        ("pp_chunks_of_its_own", ("", "unknown"), "4"),
+    ],
+)
+def test_a_cell_that_nobody_reads_is_an_error_of_the_report(
+    column: str, known: tuple[str, ...], strange: str
+) -> None:
+    for cell in known:
+        assert readings(row(**{column: cell})) == []
+    ((reading, what),) = readings(row(**{column: strange}))
+    assert reading is Reading.UNREAD
+    assert column in what
+
+
 def test_the_report_counts_what_is_not_read_as_an_error() -> None:
     rows = [
         row(notes="hypersharding=5"),

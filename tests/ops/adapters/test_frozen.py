@@ -162,6 +162,21 @@ def test_adapters_multiply_in_their_own_format_but_under_autocast(code: str, dty
     assert {op.dtype for op in products if isinstance(op, BatchedGemm)} == {dtype}
 
 
+@pytest.mark.parametrize(("code", "again"), [("", 0), ("fused", 1)])
+def test_fused_adapters_multiply_by_a_once_more_in_the_backward(code: str, again: int) -> None:
+    """The gradients of A and of its input and, fused, A times its input again (Unsloth, LoRA_QKV.backward: QA.t() @
+    QX.t())."""
+    (block,) = ops_of(lora("out", adapter_code=code)).blocks
+    found = [
+        (int(op.m[0]), int(op.k[0]), int(op.n[0]))
+        for op in block.backward
+        if isinstance(op, BatchedGemm) and op.role is Role.ADAPTER_DOWN
+    ]
+    tokens = int(next(op.m[0] for op in block.forward if isinstance(op, BatchedGemm)))
+    wanted = [(tokens, RANK, HIDDEN), (RANK, tokens, HIDDEN)] + [(tokens, HIDDEN, RANK)] * again
+    assert found == wanted
+
+
 def test_norms_with_frozen_weights_keep_no_scaled_input() -> None:
     unfused = frozenset({"norm"})
     (block,) = ops_of(lora("qkv", unfused=unfused)).blocks

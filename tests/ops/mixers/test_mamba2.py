@@ -108,6 +108,18 @@ def test_what_is_kept() -> None:
     assert kept == 2 * TOKENS * (2 * HIDDEN + (2 * INNER + 2 * 8 * STATE + HEADS) + 3 * INNER)
 
 
+def test_what_is_held_for_a_moment() -> None:
+    """The convolution's x, B and C; each chunk's states in fp32 and, passed on, in 16 bits; C B^T of every group and chunk in
+    fp32 (ssd_combined.py, _mamba_chunk_scan_combined_fwd: states, out_states and CB)."""
+    held = {op.name: float(op.transient_bytes[0]) for op in layer().forward if op.role is Role.CORE}
+    chunks = TOKENS // CHUNK
+    assert held["mamba2.states"] == 4 * chunks * STATE * INNER
+    assert held["mamba2.pass_states"] == 2 * chunks * STATE * INNER
+    assert held["mamba2.scores"] == 4 * chunks * 8 * CHUNK * CHUNK
+    (convolution,) = [op for op in layer().forward if op.role is Role.CONVOLUTION]
+    assert float(convolution.transient_bytes[0]) == 2 * TOKENS * (INNER + 2 * 8 * STATE)
+
+
 def test_context_parallelism_exchanges_all_that_the_convolution_and_the_states_need() -> None:
     """mamba_context_parallel.py: z, x, B, C, dt there and y back; two groups over four ranks are repeated."""
     part = layer("fsp", groups=2, context="all_to_all", cp=4)

@@ -21,7 +21,7 @@ from solver.schedules.work import Kind, Work
 from solver.search import price_plan, search
 from solver.times.contention import ALONE, Contention
 from solver.times.overlap import beside
-from solver.times.paired_passes import Exchanges, pair_s
+from solver.times.paired_passes import Exchanges, hidden_per_micro_s, pair_s
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats, ints
 from spec.collectives import Collective
@@ -106,6 +106,21 @@ def test_pairs_are_those_of_the_order(schedule: Schedule, pp: int, stages: int) 
             found = sum(work.kind is Kind.PAIR and work.chunk == chunk for work in order)
             entered = ints(num_micro // schedule.route.ways)
             assert pairs(ints(place[stage, chunk]), ints(stages), entered)[0] == found
+
+
+@pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
+def test_what_pairs_hide_is_that_of_every_pair_of_the_order(schedule: Schedule, pp: int, stages: int) -> None:
+    """A pair of a forward of 3 s and a backward of 5 s takes 6.5 s: 1.5 s a pair, over the micro-batches of a step."""
+    num_micro = 3 * stages
+    plan = replace(PLAN, schedule=schedule, pp=pp, vpp=stages // pp, num_micro=num_micro)
+    table = PlanTable.of(plan)
+    held = stage_table(small_model(layers=16), table)
+    whole = np.ones(len(held.chunks.stage))
+    passes = PassTimes(forward_s=3.0 * whole, backward_s=5.0 * whole, weight_s=whole, pair_s=6.5 * whole)
+    found = hidden_per_micro_s(table, held, passes)
+    for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
+        told = 1.5 * sum(work.kind is Kind.PAIR for work in order) / num_micro
+        assert found[held.position == stage] == pytest.approx(told)
 
 
 def test_the_first_of_four_stages_runs_the_steps_of_the_source() -> None:

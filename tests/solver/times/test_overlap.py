@@ -136,6 +136,45 @@ def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
     assert waits[1].seconds.tolist() == [3.0 - 0.75 * 2.0, 3.0]
 
 
+@pytest.mark.parametrize(
+    ("lane", "last_waits", "blocks", "wait"),
+    [
+        # 16 of the 20 blocks that take a fifth: for a second, 0.16 s of the product
+        (Lane.BESIDE, True, 16, 0.16),
+        # four pieces: a quarter is waited for, the rest costs 0.16 a second
+        (Lane.PIECES, True, 16, 0.25 + 0.16 * 0.75),
+        # copy engines
+        (Lane.PIECES, False, 0, 0.0),
+    ],
+)
+def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
+    lane: Lane, last_waits: bool, blocks: int, wait: float
+) -> None:
+    """A second of a collective beside ten of a product (Transformer Engine, initialize_ub: num_sm 16, set_sm_margin), which has no
+    second wave there."""
+    key = OpKey(Module.MLP, Role.DOWN)
+    product = BatchedGemm(
+        module=key.module, role=key.role, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1)
+    )
+    scatter = Comm(
+        module=Module.MLP,
+        role=Role.LEAVE,
+        phase=Phase.FORWARD,
+        lane=lane,
+        beside=key,
+        beside_phase=Phase.FORWARD,
+        pieces=Pieces(
+            count=ints(1 if lane is Lane.BESIDE else 4), last_waits=last_waits, thread_blocks=blocks
+        ),
+        collective=Collective.REDUCE_SCATTER,
+        axis=Axis.TP,
+        size_bytes=ints(1),
+    )
+    comm = replace(_timed(scatter, "tp_comm", 1.0), crosses=np.array([False]))
+    waits = exposed([_timed(product, "gemm", 10.0), comm], Contention(sm_share=0.2, static_tiles=True))
+    assert float(waits[1].seconds[0]) == pytest.approx(wait)
+
+
 def test_multiprocessors_of_a_collective_slow_what_computes_beside_it() -> None:
     """20 of 100 for one second cost 0.2 s of what all 100 would have done."""
     assert beside(_floats(1.0), _floats(4.0), 0.2)[0] == pytest.approx(0.2)

@@ -94,6 +94,36 @@ def test_gradients_of_weights_held_in_fp8_take_python_more() -> None:
     assert host_work(forward, narrow) == host_work(forward, job())
 
 
+@pytest.mark.parametrize(
+    ("recipe", "held", "microseconds"),
+    [
+        ("", False, (96, 235)),
+        ("mx", False, (187, 257)),
+        ("mx", True, (187, 377)),
+        ("tensor", False, (257, 257)),
+        ("tensor", True, (257, 377)),
+    ],
+)
+def test_a_grouped_linear_of_16_experts_takes_what_the_page_of_formulas_says(
+    recipe: str, held: bool, microseconds: tuple[int, int]
+) -> None:
+    """docs/formulas.md, the host: told, at 8.7 us a call, forward and backward, launches apart."""
+    asked = replace(job(), precision=replace(job().precision, narrow_parameters=held))
+    forward, back, weights = (
+        8.7 * float(host_work(grouped(16, phase, recipe), asked).calls[0])
+        for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+    )
+    assert (forward, back + weights) == pytest.approx(microseconds, abs=1.5)
+
+
+def test_a_cast_of_experts_is_launched_from_c_plus_plus_and_a_replay_is_three_calls() -> None:
+    """Half a launch, without dispatch and autograd; graphs are replayed by a module's call, of Python alone."""
+    cast = host_work(kernel(OpKey(Module.MOE, Role.CAST), "cast"), job())
+    assert (cast.calls[0], cast.launches[0]) == (0.0, 0.5)
+    router = gemm(OpKey(Module.MOE, Role.ROUTER))
+    assert host_work(router, graphed("moe_router")).calls[0] == 3.0
+
+
 def test_rows_with_scales_of_blocks_are_allocated_for_all_experts_at_once() -> None:
     """10.8 and 4.4 us an expert of a call's 8.7, the first told as a call."""
     wide, tensor, block, mx = (

@@ -137,7 +137,10 @@ def recomputes(row: Row) -> tuple[Recompute, ...]:
 
 def kept_by_recomputation(row: Row) -> dict[str, object]:
     """MaxText in dgxc-benchmarking, maxtext/configure.sh: save_qkv_proj from v25.02 on; before, a custom policy of query_proj,
-    key_proj, value_proj and out_proj (in bf16 mlpwo too, whose product does not run again anyway)."""
+    key_proj, value_proj and out_proj (in bf16 mlpwo too, whose product does not run again anyway). llm-foundry before
+    October 2023 (300cc5c58, sweep.sh: torch 1.13.1, before early_stop), when its scripts wrote "bf16" for "amp_bf16"."""
+    if "llm-foundry" in row.text("framework"):
+        return {} if row.text("precision").startswith("amp") else {"recomputation.stops_early": False}
     release = MAXTEXT_ON_DGXC.match(row.text("framework"))
     if not release:
         return {}

@@ -60,3 +60,10 @@ def test_dgx_cloud_runs_no_layer_again_but_the_attention_of_nemotron_340b() -> N
         == set(Recompute) - {Recompute.BLOCK}
     )
     assert told("llama3.1-8b", "25.02.02", "full") == {Recompute.FULL}
+
+
+@pytest.mark.parametrize(("precision", "early"), [("amp_bf16", True), ("amp_fp8", True), ("bf16", False)])
+def test_composer_ends_recomputation_early_since_torch_2_1(precision: str, early: bool) -> None:
+    """llm-foundry scripts/train/benchmarking/sweep.sh: torch 1.13.1 (300cc5c58), 2.1.0 with 'amp_' + precision (b2a43a147)."""
+    job = job_of_row(row(framework="llm-foundry/Composer FSDP1", precision=precision))
+    assert job.preset.recomputation.stops_early is early

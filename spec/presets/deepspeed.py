@@ -3,9 +3,9 @@
 Source, read 2026-11: DeepSpeed documentation, "ZeRO optimizations for FP16 training".
 """
 
+from spec.presets.data_parallel import DataParallel
 from spec.presets.log import Log
 from spec.presets.preset import (
-    DataParallel,
     FrameworkPreset,
     Layers,
     Offload,

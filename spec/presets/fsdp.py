@@ -3,9 +3,9 @@
 Source, read 2026-11: PyTorch FSDP documentation.
 """
 
+from spec.presets.data_parallel import DataParallel
 from spec.presets.log import Log
 from spec.presets.preset import (
-    DataParallel,
     FrameworkPreset,
     Host,
     Loss,

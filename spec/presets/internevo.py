@@ -3,9 +3,9 @@
 Source, read 2026-11: InternEvo 0.4 ``configs/`` and ``internlm/solver/optimizer/hybrid_zero_optim.py``.
 """
 
+from spec.presets.data_parallel import DataParallel
 from spec.presets.log import Log
 from spec.presets.preset import (
-    DataParallel,
     FrameworkPreset,
     Host,
     Layers,

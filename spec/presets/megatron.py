@@ -4,9 +4,9 @@ Source, read 2026-11: core 0.12 ``megatron/training/arguments.py`` and
 ``core/distributed/distributed_data_parallel_config.py``.
 """
 
+from spec.presets.data_parallel import DataParallel
 from spec.presets.log import Log
 from spec.presets.preset import (
-    DataParallel,
     FrameworkPreset,
     Host,
     Layers,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from spec.presets.data_parallel import DataParallel
 from spec.presets.log import Log
 from spec.presets.preset import (
-    DataParallel,
     Host,
     Layers,
     Loss,

@@ -20,6 +20,15 @@ from solver.plans.exchange_rules import (
 from solver.plans.graph_rules import beside_graphs
 from solver.plans.memory_rules import activations_on_host, modules_again, optimizer_on_host, recomputes
 from solver.plans.pipeline_rules import chunks, dual_pipe, equal_instead, zero_bubble
+from solver.plans.shard_rules import (
+    experts_beside_shards,
+    hybrid,
+    matrices_whole,
+    parameters_shardable,
+    stage_accepted,
+    stage_has_shards,
+    weight_shards,
+)
 from spec.arrays import BoolArray, bools
 
 
@@ -39,13 +48,6 @@ def _always(draft: Draft, value: bool) -> BoolArray:
 def _sequence(draft: Draft) -> BoolArray:
     pieces = draft.sharding.norm_shards(draft.layout) * draft["cp"]
     return bools(draft.job.seq_len % pieces == 0)
-
-
-def _weight_shards(draft: Draft) -> BoolArray:
-    copies = draft.sharding.traits.copies
-    if not copies.has_weight_groups:
-        return _always(draft, True)
-    return bools(draft.copies(copies.linear_owner) % draft["zero_size"] == 0)
 
 
 def _heads(draft: Draft) -> BoolArray:
@@ -97,42 +99,6 @@ def _experts_placed(draft: Draft) -> BoolArray:
 def _moe_tokens(draft: Draft) -> BoolArray:
     cut = draft.sharding.norm_shards(draft.layout) == draft["tp"]
     return bools(cut | (draft.experts == 0))
-
-
-def _experts_beside_shards(draft: Draft) -> BoolArray:
-    deepest = draft.sharding.traits.deepest_stage_with_ep
-    return bools((draft["ep"] == 1) | (draft["zero_stage"] <= deepest))
-
-
-def _hybrid(draft: Draft) -> BoolArray:
-    """Muon's matrices are dealt over all ranks that hold them (Megatron-LM layer_wise_optimizer.py, dp_cp_params_list), and
-    parts of them are the distributed optimizer's alone (distributed_data_parallel.py: "Partial DistOpt cannot be used without DistOpt")."""
-    whole = draft["zero_size"] == draft.copies(Owner.DENSE)
-    partly = draft.job.preset.data_parallel.hybrid_zero and draft.job.optimizer != "muon"
-    return bools(whole | (draft["zero_size"] == 1) | partly)
-
-
-def _stage_has_shards(draft: Draft) -> BoolArray:
-    return bools((draft["zero_stage"] > 0) == (draft["zero_size"] > 1))
-
-
-def _stage_accepted(draft: Draft) -> BoolArray:
-    return bools(np.isin(draft["zero_stage"], draft.job.preset.data_parallel.zero_stages))
-
-
-def _parameters_shardable(draft: Draft) -> BoolArray:
-    cut_already = draft.sharding.traits.copies.has_weight_groups
-    staged = (draft["pp"] == 1) | draft.job.preset.pipeline.shards_weights
-    return bools((draft["zero_stage"] < 2) | (staged & (not cut_already)))
-
-
-def _matrices_whole(draft: Draft) -> BoolArray:
-    """Muon wants whole matrices: only optimizer state is cut, by matrices, and it stays on the device
-    (layer_wise_optimizer.py); a strategy that cuts weights over wp has none."""
-    if draft.job.optimizer != "muon":
-        return _always(draft, True)
-    uncut = draft.sharding.traits.copies.linear_owner is not Owner.WEIGHT
-    return bools((draft["zero_stage"] <= 1) & (draft.columns["optimizer_offload"] == 0.0) & uncut)
 
 
 def _experts_folded(draft: Draft) -> BoolArray:
@@ -234,19 +200,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="zero_size does not divide the weight data-parallel ranks",
         after="zero_size",
-        keep=_weight_shards,
+        keep=weight_shards,
     ),
-    Rule(reason="a ZeRO stage needs shards, and shards a stage", after="zero_size", keep=_stage_has_shards),
-    Rule(reason="the framework has no such ZeRO stage", after="zero_stage", keep=_stage_accepted),
+    Rule(reason="a ZeRO stage needs shards, and shards a stage", after="zero_size", keep=stage_has_shards),
+    Rule(reason="the framework has no such ZeRO stage", after="zero_stage", keep=stage_accepted),
     Rule(
         reason="the strategy has no experts over ep at this ZeRO stage",
         after="zero_stage",
-        keep=_experts_beside_shards,
+        keep=experts_beside_shards,
     ),
     Rule(
         reason="the framework shards no gradients or parameters in pipeline stages, or under isp",
         after="zero_stage",
-        keep=_parameters_shardable,
+        keep=parameters_shardable,
     ),
     Rule(
         reason="the framework cannot run so much of this optimizer on the host",
@@ -256,14 +222,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason="Muon takes whole matrices: state sharded at most, on the device, weights not over wp",
         after="zero_stage",
-        keep=_matrices_whole,
+        keep=matrices_whole,
     ),
     Rule(
         reason="the framework cannot keep these layers' activations on the host",
         after="pp",
         keep=activations_on_host,
     ),
-    Rule(reason="the framework shards over all data-parallel ranks only", after="zero_size", keep=_hybrid),
+    Rule(reason="the framework shards over all data-parallel ranks only", after="zero_size", keep=hybrid),
     Rule(
         reason="global batch does not divide by dp x micro_batch",
         after="micro_batch",

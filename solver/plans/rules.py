@@ -50,6 +50,12 @@ def _sequence(draft: Draft) -> BoolArray:
     return bools(draft.job.seq_len % pieces == 0)
 
 
+def _layers_cut(draft: Draft) -> BoolArray:
+    """Strategies that exchange tokens for heads leave matrices whole."""
+    cuts = draft.job.preset.tensor_parallel.cuts_layers or draft.sharding.traits.exchanges_heads
+    return bools((draft["tp"] == 1) | cuts)
+
+
 def _heads(draft: Draft) -> BoolArray:
     keep = _always(draft, True)
     for heads in draft.model.cut_heads:
@@ -132,6 +138,17 @@ RULES: tuple[Rule, ...] = (
         reason="CUDA graphs of parts of layers: no layer on the host or run again whole, no experts run again around their router's",
         after="pp",
         keep=beside_graphs,
+    ),
+    Rule(
+        reason="the framework has no pipeline stages",
+        after="pp",
+        keep=lambda d: bools((d["pp"] == 1) | d.job.preset.pipeline.stages),
+    ),
+    Rule(reason="the framework does not cut layers over tp", after="tp", keep=_layers_cut),
+    Rule(
+        reason="the framework keeps all experts on every rank",
+        after="ep",
+        keep=lambda d: bools((d["ep"] == 1) | d.job.preset.tensor_parallel.spreads_experts),
     ),
     Rule(
         reason="the framework does not cut sequences over cp",

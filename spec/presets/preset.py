@@ -39,8 +39,12 @@ class TensorParallel:
 
     strategies: Annotated[tuple[str, ...], Several(Text(means="names of ops.strategies.registry"), least=1)]
     """Tensor-parallel modes it can run."""
+    cuts_layers: bool = True
+    """Matrices of layers may be cut over tp."""
     cuts_sequences: bool = False
     """Sequences may be cut over cp."""
+    spreads_experts: bool = True
+    """Experts may lie on several ranks, over ep."""
     partial_attention: Literal["fused", "torch"] = "fused"
     """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused kernels, or PyTorch's
     context_parallel in fp32, one elementwise kernel after another (ops.mixers.partial_attention)."""
@@ -81,6 +85,8 @@ class TensorParallel:
 class Pipeline:
     """How layers are dealt to stages, in which order stages compute and how they hand on."""
 
+    stages: bool = True
+    """There may be several stages."""
     schedules: Annotated[
         tuple[str, ...], Several(Text(means="names of solver.schedules.registry"), least=1)
     ] = ("1f1b",)

@@ -39,7 +39,8 @@ def refuse_unsaid(plan: Plan, says: Collection[str], framework: str) -> None:
 # Settings that say which plans there may be, and change nothing about one that is.
 PERMITS = frozenset(
     str.split(
-        "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.cuts_sequences "
+        "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.cuts_layers "
+        "tensor_parallel.cuts_sequences tensor_parallel.spreads_experts pipeline.stages "
         "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
         "pipeline.uneven_layers pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial "
         "recomputation.modules offload.activations"

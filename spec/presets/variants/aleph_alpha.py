@@ -15,8 +15,9 @@ ALEPH_ALPHA = Variant(
     "core/nn/parallel_module/parallel_module.py (every_layer checkpointing takes in embedding and head, pipeline buffers "
     "keep outputs), core/topology/topology_config.py and transformer/model/model.py (embedding, final norm and head are "
     "modules of the uniform partition, the default); transformer/utils/get_tflops.py logs five counts; the paper's RMSNorm "
-    "kernel is the one of flash-attn, in one pass",
+    "kernel is the one of flash-attn, in one pass; it has no experts",
     choices={
+        "tensor_parallel.spreads_experts": False,
         "log.attention": "",
         "log.repeats": "",
         "tensor_parallel.strategies": ("mtp", "msp"),

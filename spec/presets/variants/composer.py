@@ -11,8 +11,12 @@ COMPOSER = Variant(
     "2.1.0_cu121; yamls/pretrain/mpt-*.yaml, activation_checkpointing_reentrant false; composer "
     "trainer/dist_strategy.py, CheckpointImpl.NO_REENTRANT, which torch ends early since 2.1); FSDP1 keeps parameters "
     "as views of what is gathered, and joins gradients; llmfoundry/models/mpt/modeling_mpt.py, flops_per_batch (the "
-    "whole matrix)",
+    "whole matrix); llmfoundry/command_utils/train.py, parallelism_config: fsdp and tp, of which "
+    "llmfoundry/tp/ffn_tp_strategy.py cuts no attention; MegaBlocks' moe_world_size",
     choices={
+        "tensor_parallel.cuts_layers": False,
+        "tensor_parallel.cuts_sequences": False,
+        "pipeline.stages": False,
         "data_parallel.copies_parameters": False,
         "data_parallel.joins_gradients": True,
     },

@@ -5,8 +5,9 @@ from spec.presets.variants.variant import Variant
 DEEPSPEED_2021 = Variant(
     name="deepspeed-2021",
     of="deepspeed",
-    source="ops.data_parallel.sliced_collectives has the code that was read",
+    source="ops.data_parallel.sliced_collectives has the code that was read; Ulysses is of 2023 (arXiv 2309.14509)",
     choices={
+        "tensor_parallel.strategies": ("mtp",),
         "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": True,
         "data_parallel.sliced_collectives": True,

@@ -10,8 +10,9 @@ INTERNLM = Variant(
     source="InternEvo of 2023: internlm/model/linear.py (FeedForward: gate and up apart), train.py "
     "(torch.optim.AdamW, which in PyTorch 1.13.1, its requirements/torch.txt, is _single_tensor_adamw), "
     "internlm/solver/optimizer/utils.py of 0.1 and 0.2 (reduce_tensor: div_, then a sum); internlm/model/loss.py "
-    "(flash-attn's CrossEntropyLoss, in place) of bf16 logits, as internlm/core/naive_amp.py brings fp16 alone to fp32",
+    "(flash-attn's CrossEntropyLoss, in place) of bf16 logits, as internlm/core/naive_amp.py brings fp16 alone to fp32; no experts before 0.3",
     choices={
+        "tensor_parallel.spreads_experts": False,
         "layers.joined_gate": False,
         "data_parallel.update_copies": True,
         "data_parallel.divides_buckets": True,

@@ -10,8 +10,10 @@ MEGATRON_2021 = Variant(
     source="Megatron-LM v2.5: megatron/model/distributed.py and arguments.py (local data parallelism without overlap, gradients in "
     "16 bits unless asked otherwise, no sharded optimizer), megatron/p2p_communication.py (_communicate: wait on every "
     "request, then synchronize; --no-scatter-gather-tensors-in-pipeline turns the scattering off); its log has no FLOP/s; "
-    "megatron/fused_kernels/layer_norm_cuda_kernel.cu (apex's norms; v2.6 has persistent ones)",
+    "megatron/fused_kernels/layer_norm_cuda_kernel.cu (apex's norms; v2.6 has persistent ones); arguments.py has neither context nor expert parallelism",
     choices={
+        "tensor_parallel.cuts_sequences": False,
+        "tensor_parallel.spreads_experts": False,
         "log.attention": "",
         "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": False,

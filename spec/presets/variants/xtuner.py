@@ -8,8 +8,11 @@ XTUNER = Variant(
     of="deepspeed",
     source="InternLM/xtuner 0.1.x: model/sft.py (gradient_checkpointing_enable on a Hugging Face model, dispatch_modules: flash "
     "attention, and a Triton norm with USE_TRITON_KERNEL alone); transformers 4.4x, models/llama/modeling_llama.py (q_proj, k_proj, v_proj, gate_proj and "
-    "up_proj apart, act_fn(gate) * up, logits.float() before PyTorch's loss); engine/hooks/throughput_hook.py (a causal matrix halved, layers once more with checkpoints)",
+    "up_proj apart, act_fn(gate) * up, logits.float() before PyTorch's loss); engine/hooks/throughput_hook.py (a causal matrix halved, layers once more with checkpoints); parallel/sequence (all-to-all), and nothing else is cut but by ZeRO",
     choices={
+        "tensor_parallel.cuts_layers": False,
+        "tensor_parallel.spreads_experts": False,
+        "pipeline.stages": False,
         "log.attention": "half",
         "log.repeats": "layers",
         "layers.two_pass_norms": False,
@@ -30,9 +33,11 @@ XTUNER_V1 = Variant(
     "model/moe/moe.py, fully_shard (fp32 shards; checkpoint_wrapper REENTRANT: the forward is repeated to its end) and MOE_EP_COMPILE_CFG "
     "(all but the dispatch compiled), module/attention/mha.py and module/decoder_layer (q_proj, k_proj, v_proj, gate_proj and up_proj apart), "
     "loss/ce_loss.py with mode chunk as in examples/v1/config and ci/scripts, config/optim.py (AdamW without foreach named, so torch's "
-    "foreach one), module/dispatcher/torch_all2all.py",
+    "foreach one), module/dispatcher/torch_all2all.py; its tp_size builds no mesh that a dense layer reads",
     choices={
         **COMPILED,
+        "tensor_parallel.cuts_layers": False,
+        "pipeline.stages": False,
         "log.attention": "",
         "data_parallel.update_copies": True,
         "loss.chunked": True,

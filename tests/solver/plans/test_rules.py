@@ -189,3 +189,40 @@ def test_fsdp_s_search_finds_plans_of_sharded_stages() -> None:
     answers = price_plan(asked, PlanTable.of(*plans))
     assert answers[0].step_s == answers[1].step_s
     assert answers[0].needed_bytes == answers[1].needed_bytes
+
+
+STAGES = "the framework has no pipeline stages"
+LAYERS = "the framework does not cut layers over tp"
+RANKS = "the framework keeps all experts on every rank"
+
+
+@pytest.mark.parametrize(
+    ("preset", "text", "reason"),
+    [
+        ("hf-trainer", "strategy=mtp,pp=2", STAGES),
+        ("hf-trainer", "strategy=mtp,tp=2", LAYERS),
+        ("hf-trainer", "strategy=mtp,ep=8,zero_stage=2", RANKS),
+        ("hf-trainer", "strategy=mtp,cp=2", "the framework does not cut sequences over cp"),
+        ("xtuner", "strategy=mtp,tp=2", LAYERS),
+        ("xtuner", "strategy=ulysses,tp=2,zero_stage=2", None),  # tokens are cut, and no matrix
+        ("xtuner-v1", "strategy=mtp,pp=2", STAGES),
+        ("xtuner-v1", "strategy=mtp,ep=8,zero_stage=3", None),
+        ("composer", "strategy=mtp,ep=8,zero_stage=3", None),
+        ("composer", "strategy=mtp,pp=2", STAGES),
+        ("fsdp", "strategy=mtp,pp=2,tp=2,ep=4", None),
+    ],
+)
+def test_a_framework_cuts_what_it_has_groups_for(preset: str, text: str, reason: str | None) -> None:
+    asked = question(model=EXPERTS, world_size=16, preset=PRESETS[preset])
+    found = set(broken_rules(asked, plan_of(parse_plan(text), asked, "--plan")))
+    assert found & {STAGES, LAYERS, RANKS, reason} == ({reason} if reason else set())
+
+
+@pytest.mark.parametrize(
+    ("preset", "one"), [("hf-trainer", ("tp", "pp", "ep", "cp")), ("xtuner", ("pp", "ep", "cp"))]
+)
+def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, ...]) -> None:
+    asked = question(model=EXPERTS, world_size=16, preset=PRESETS[preset])
+    found = [answer.plan for answer in search(asked, full_space(asked.model, asked.job), top_k=10**6).best]
+    assert found
+    assert {getattr(plan, key) for plan in found for key in one} == {1}

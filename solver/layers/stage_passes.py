@@ -130,7 +130,10 @@ class TimedLayers:
 
 
 def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
-    """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every kind, ends."""
+    """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every kind, ends.
+    Each chunk of a stage has a first layer: what came before it ran for another micro-batch."""
+    if isinstance(rows, StageTable):
+        return tuple(np.add.reduceat(weight, rows.chunk_starts) for weight in piece_weights(rows.chunks))
     firsts = first_layers(rows.layers)
     others = (count - first for count, first in zip(rows.layers, firsts, strict=True))
     return (*others, *firsts, rows.embedding.astype(np.int64), rows.head.astype(np.int64))

@@ -76,5 +76,3 @@ MOE = frozenset(
 )
 
 HYBRID_ZERO = frozenset({"clip_grad_norm", "grad_clip", "check_nan", "partition_grad_order"})
-
-PIPELINE = frozenset({"interleaved_overlap"})

@@ -106,7 +106,6 @@ def _rope(model: Section) -> RopeSpec:
 
 def _refuse_unpriced(model: Section) -> None:
     """Settings that would change the answer and have no price yet."""
-    model.only("num_chunks", (1,), "interleaved pipeline chunks are not priced yet")
     model.only("apply_post_layer_norm", (False,), "post-norm blocks are not priced")
     model.only("residual_in_fp32", (False,), "fp32 residuals are not priced")
     model.only("attn_drop_rate", (0, 0.0), "dropout is not priced")

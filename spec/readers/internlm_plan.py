@@ -12,7 +12,7 @@ from typing import Literal
 from spec.dtypes import canonical_dtype
 from spec.errors import ConfigError
 from spec.presets.internevo import INTERNEVO
-from spec.readers.internlm_keys import HYBRID_ZERO, PIPELINE
+from spec.readers.internlm_keys import HYBRID_ZERO
 from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import WrittenPlan
 
@@ -41,7 +41,8 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     tp = tensor.integer_or("size", 1)
     strategy = tensor.choice("mode", INTERNEVO.tensor_parallel.strategies, "mtp")
     tensor.close()
-    pp = _pipeline(parallel)
+    pp, overlap_hops = _pipeline(parallel)
+    vpp = _chunks(model, pp)
     weight = _entry(parallel, "weight")
     wp = weight.integer_or("size", 1)
     zero_stage, zero_size = _zero(parallel)
@@ -51,11 +52,12 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     parallel.close()
     if not model.flag("parallel_output", True) and tp > 1:
         model.fail("parallel_output", "True when tensor.size > 1: gathered logits are not priced")
-    recompute, recompute_layers = _recompute(model, pp)
+    recompute, recompute_layers = _recompute(model, pp, vpp)
     plan = WrittenPlan(
         strategy=strategy,
         tp=tp,
         pp=pp,
+        vpp=vpp,
         wp=wp,
         ep=ep,
         etp=etp,
@@ -76,6 +78,8 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         "data_parallel.overlap_param_gather": zero.flag("overlap_sync_param", False),
         "data_parallel.overlap_weights": weight.flag("overlap", False),
     }
+    if vpp > 1:
+        framework_job["pipeline.overlap_hops"] = overlap_hops
     if zero.has("reduce_bucket_size"):
         framework_job["data_parallel.bucket_elements"] = zero.integer("reduce_bucket_size")
     weight.flag("memory_pool", False)
@@ -98,15 +102,26 @@ def _entry(parallel: Section, key: str) -> Section:
     return parallel.section(key)
 
 
-def _pipeline(parallel: Section) -> int:
+def _pipeline(parallel: Section) -> tuple[int, bool]:
+    """Stages, and whether interleaved ones compute beside their messages (False when absent)."""
     pipeline = _entry(parallel, "pipeline")
     size = pipeline.integer_or("size", 1)
+    overlap = pipeline.flag("interleaved_overlap", False)
     pipeline.only("mode", ("1f1b", "1F1B"), "other pipeline schedules are not priced yet")
     pipeline.only("zero_bubble", (False,), "zero-bubble schedules are not priced yet")
     pipeline.only("use_zeropp", (False,), "ZeroPP schedules are not priced")
     pipeline.only("decouple_grad", (False,), "zero-bubble schedules are not priced yet")
-    pipeline.close(PIPELINE)
-    return size
+    pipeline.close()
+    return size, overlap
+
+
+def _chunks(model: Section, pp: int) -> int:
+    """Virtual chunks of a stage; layers divide over them (internlm/solver/pipeline_utils.py, partition_uniform)."""
+    chunks = model.integer_or("num_chunks", 1)
+    layers = model.integer("num_layers")
+    if chunks > 1 and (pp == 1 or layers % chunks):
+        model.fail("num_chunks", f"1, or with pipeline.size > 1 a divisor of num_layers = {layers}")
+    return chunks
 
 
 def _zero(parallel: Section) -> tuple[int, int]:
@@ -141,16 +156,16 @@ def _refuse_unpriced(parallel: Section) -> None:
     sequence_2d.close(("head_size", "context_size", "window_size", "device_placement_strategy"))
 
 
-def _recompute(model: Section, pp: int) -> tuple[Literal["none", "full"], int | None]:
-    """``checkpoint``, a bool or the share of each stage's layers, as WrittenPlan's recompute and
-    recompute_layers: the first int(share x layers) of a stage run again (internlm/model/modeling_*.py,
+def _recompute(model: Section, pp: int, vpp: int) -> tuple[Literal["none", "full"], int | None]:
+    """``checkpoint``, a bool or the share of each chunk's layers, as WrittenPlan's recompute and
+    recompute_layers: the first int(share x layers) of a chunk run again (internlm/model/modeling_*.py,
     checkpoint_layer_num)."""
     value = model.values.get("checkpoint") if model.has("checkpoint") else False
     if not isinstance(value, (bool, int, float)) or not 0 <= value <= 1:
         model.fail("checkpoint", "True, False or the share of layers to recompute, 0 to 1")
     if value in (0, 1):
         return ("full" if value else "none"), None
-    sizes = chunk_sizes(model.integer("num_layers", maximum=MAX_LAYERS), pp)
+    sizes = chunk_sizes(model.integer("num_layers", maximum=MAX_LAYERS) // vpp, pp)
     recomputed = {int(size * value) for size in sizes}
     if len(recomputed) > 1:
         counts = " or ".join(str(count) for count in sorted(recomputed))

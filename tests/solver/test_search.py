@@ -187,7 +187,7 @@ def test_sharding_is_taken_as_typed(text: str, stage: int, size: int) -> None:
 
 
 def test_what_a_framework_cannot_run_is_said() -> None:
-    asked = question(world_size=8, preset=PRESETS["internevo"])
+    asked = question(world_size=8, preset=PRESETS["nanotron"])
     chunks = plan_of(parse_plan("pp=2,vpp=2"), asked, "--plan")
     assert any("virtual chunks" in reason for reason in broken_rules(asked, chunks))
     stageless = plan_of(parse_plan("zero_stage=0,zero_size=8"), asked, "--plan")

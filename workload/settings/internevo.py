@@ -166,7 +166,11 @@ def _parallel(question: Question, plan: Plan) -> Section:
     parallel: Section = {
         "zero1": {"size": _zero_size(question.model, plan), "fsdp": False},
         "tensor": launch_of("internevo", plan, NAME).settings,
-        "pipeline": {"size": plan.pp, "interleaved_overlap": True, "mode": _schedule(question, plan)},
+        "pipeline": {
+            "size": plan.pp,
+            "interleaved_overlap": question.job.preset.pipeline.overlap_hops,
+            "mode": _schedule(question, plan),
+        },
         "weight": {"size": plan.wp, "overlap": overlap},
     }
     if _routed(question.model):

@@ -179,7 +179,6 @@ def test_mlp_widths_round_up() -> None:
 
 UNPRICED = {
     "model.checkpoint": ("checkpoint=False", "checkpoint=1.5"),
-    "model.num_chunks": ("num_chunks=1", "num_chunks=2"),
     "parallel.pipeline.mode": ("interleaved_overlap=True", 'interleaved_overlap=True, mode="zbh1"'),
     "parallel.pipeline.use_zeropp": ("interleaved_overlap=True", "use_zeropp=True"),
     "parallel.sequence_2D.enable": ("enable=False, head", "enable=True, head"),
@@ -245,7 +244,7 @@ def test_bad_values_are_one_error(tmp_path: Path, key: str, change: tuple[str, s
 
 
 def test_errors_name_the_line_of_the_section(tmp_path: Path) -> None:
-    text = changed("num_chunks=1", "num_chunks=2")
+    text = changed("num_chunks=1", "num_chunks=2")  # in one stage
     line = text.splitlines().index("model = dict(") + 1
     with pytest.raises(ConfigError, match=rf"train\.py:{line}: model\.num_chunks = 2: "):
         load(tmp_path, text)
@@ -256,6 +255,23 @@ def test_missing_sections_and_keys_say_what_is_required(tmp_path: Path) -> None:
         load(tmp_path, "x = 1")
     with pytest.raises(ConfigError, match=r"model\.hidden_size = None: required"):
         load(tmp_path, changed("hidden_size=HIDDEN_SIZE,", ""))
+
+
+@pytest.mark.parametrize(("written", "hidden"), [("interleaved_overlap=True", True), ("", False)])
+def test_chunks_of_a_stage_are_interleaved(tmp_path: Path, written: str, *, hidden: bool) -> None:
+    """model.num_chunks, and parallel.pipeline.interleaved_overlap, which InternEvo takes for False."""
+    text = changed("num_chunks=1", "num_chunks=4, checkpoint=0.5").replace("checkpoint=False,", "")
+    config = load(tmp_path, text.replace("size=1, interleaved_overlap=True", f"size=2, {written}"))
+    assert config.plan is not None
+    assert (config.plan.pp, config.plan.vpp) == (2, 4)
+    assert config.plan.recompute_layers == 2  # of 32 / (2 x 4) = 4 in each chunk
+    assert config.framework_job["pipeline.overlap_hops"] is hidden
+
+
+def test_layers_divide_over_chunks(tmp_path: Path) -> None:
+    text = changed("num_chunks=1", "num_chunks=3").replace("pipeline=dict(size=1", "pipeline=dict(size=2")
+    with pytest.raises(ConfigError, match="a divisor of num_layers = 32"):
+        load(tmp_path, text)
 
 
 def test_helper_variables_are_no_settings(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from benchmarks.accuracy_rows.fine_tuning import fine_tuning
 from benchmarks.accuracy_rows.hardware import fabric_of, network_sheet
 from benchmarks.accuracy_rows.model import family_of
-from benchmarks.accuracy_rows.notes import RECIPE_VALUES, notes_of, recipe_settings
+from benchmarks.accuracy_rows.notes import RECIPE_VALUES, REPLICAS, SHARDS, notes_of, recipe_settings
 from benchmarks.accuracy_rows.row import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, Row
 from solver.schedules.registry import Schedule
 from spec.errors import ConfigError
@@ -36,7 +36,10 @@ TAKEN = (
     r"variant: tokendrop",
     rf"schedule[=: ]\s?(?i:1F1B[\w-]*|interleaved[ -]?1F1B|{'|'.join(Schedule)})",
     r"zero-bubble schedule \(B/W split\)",
-    r"sharding=(FULL_SHARD|SHARD_GRAD_OP|FSDP|HSDP)",
+    r"sharding=(FULL_SHARD|SHARD_GRAD_OP|FSDP|HSDP|_?HYBRID_SHARD(_ZERO2)?)",
+    r"HSDP|hybrid[ -]sharding|FSDP ?v?[12]|fully_shard",
+    rf"(HSDP:? )?({SHARDS}|{REPLICAS})=\d+([, ]+({SHARDS}|{REPLICAS})=\d+)?",
+    r"eager|((no|without) )?(torch\.)?compile( (on|off))?|(torch\.)?compile[=: ]+(on|off|[Tt]rue|[Ff]alse)",
     r"kernel=(torch|fused|flash_attention(2|v1[\d.]*|v2[\d.]*))( \+ RMS kernel)?",
     r"mp_mode=(PURE|DEFAULT)",
     r"(no )?async TP( communication)?|vanilla TP",
@@ -75,7 +78,7 @@ TAKEN = (
     r"MoE: force-balanced routing(, dropless)?",
     r"TP spans nodes",
     r"layers trimmed to \d+",
-    r"SDPA flash v2|torch\.compile|NeMo AutoModel \(PyTorch FSDP2\)|JAX/XLA",
+    r"SDPA flash v2|NeMo AutoModel \(PyTorch FSDP2\)|JAX/XLA",
 )
 # Settings that the program has no switch for, each with what is priced instead.
 UNPRICED = {

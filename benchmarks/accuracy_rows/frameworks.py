@@ -1,5 +1,6 @@
 """From the name of a row's framework to a preset, and to what its code sets otherwise."""
 
+import re
 from collections.abc import Mapping
 
 from benchmarks.accuracy_rows import recipes
@@ -7,31 +8,59 @@ from benchmarks.accuracy_rows.row import Row
 
 Settings = Mapping[str, object]
 
-# fms-fsdp with nightly builds of 2024: compiled, but with FSDP1, and joined matrices (fms/models/llama.py: fused_weights).
-FSDP1: Settings = {
-    **dict.fromkeys(("data_parallel.joins_gradients", "layers.joined_gate", "layers.joined_qkv"), True),
-    "data_parallel.copies_parameters": False,
+# torch/distributed/fsdp/_flat_param.py beside _fully_shard/_fsdp_param.py: one flat parameter a unit, or each its own.
+FSDP1: Settings = {"data_parallel.joins_gradients": True, "data_parallel.copies_parameters": False}
+FSDP2: Settings = {
+    **dict.fromkeys(("data_parallel.joins_gradients", "recomputation.keeps_frozen_inputs"), False),
+    "data_parallel.copies_parameters": True,
+    "data_parallel.gathered_layers": 2,
 }
+# fms-fsdp with nightly builds of 2024: compiled, but with FSDP1, and joined matrices (fms/models/llama.py:
+# fused_weights).
+FMS: Settings = {**FSDP1, **dict.fromkeys(("layers.joined_gate", "layers.joined_qkv"), True)}
 # torchtitan models/llama/model.py, Attention and FeedForward: wq, wk, wv; repeat_kv; w2(silu(w1(x)) * w3(x)).
 APART: Settings = {
     **dict.fromkeys(("layers.joined_gate", "layers.joined_qkv", "layers.fused_activation"), False),
     "layers.repeats_keys": True,
 }
+# torchtune recipes/full_finetune_distributed.py with dtype bf16 (parameters, gradients and optimizer in it; no mixed
+# precision), modules/loss/cross_entropy_loss.py, LinearCrossEntropyLoss, in every recipe of 2025.
+TORCHTUNE: Settings = {"precision.master": "none", "precision.moments": "bf16", "loss.chunked": True}
+# OLMo olmo/model.py, OLMoSequentialBlock: att_proj and ff_proj joined, SwiGLU as silu(gate) * x; config.py,
+# FSDPPrecision.mixed.
+OLMO: Settings = {**FSDP1, "precision.reduce": "fp32"}
+# litgpt litgpt/model.py: qkv joined, fc_1 and fc_2 apart; pretrain.py: FSDPStrategy (FSDP1), torch.compile.
+LITGPT: Settings = {**FSDP1, "layers.joined_qkv": True, "layers.repeats_keys": False}
 # Transformer Engine's modules, its attention too.
 AUTOMODEL: Settings = {
     **dict.fromkeys(("layers.fused_sums", "layers.repeats_keys"), False),
     "host.code": "modules",
     "tensor_parallel.partial_attention": "fused",
 }
+# (word in the framework column, settings beside "fsdp", settings beside "fsdp-compiled", whether it compiles where
+# nobody says); the first that occurs wins. torchtitan config_manager.py and torchtune's recipes: compile False;
+# OLMo-core scripts/train: True.
+PLAIN_TORCH: tuple[tuple[str, Settings, Settings, bool], ...] = (
+    ("torchtitan", APART, {}, False),
+    ("torchtune", APART | TORCHTUNE, TORCHTUNE, False),
+    ("OLMo-core", APART | {"precision.reduce": "fp32"}, {"precision.reduce": "fp32"}, True),
+    (
+        "OLMo",
+        {**OLMO, "layers.fused_activation": False},
+        {**OLMO, "layers.joined_gate": True, "layers.joined_qkv": True},
+        False,
+    ),
+    ("litgpt", APART | LITGPT, LITGPT, True),
+    ("lit-gpt", APART | LITGPT, LITGPT, True),
+    ("FMS PyTorch", FMS, FMS, True),
+)
+# Trainers over Hugging Face's modules and accelerate.
+HUGGING_FACE = ("HF Trainer", "TRL", "Axolotl", "LLaMA-Factory", "transformers", "Hugging Face", "accelerate")
 # (word in the framework column, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
     ("llm-foundry", "composer", {}),
-    ("torchtitan FSDP2 eager", "fsdp", APART),
-    ("torchtitan", "fsdp-compiled", {}),
-    ("FMS PyTorch", "fsdp-compiled", FSDP1),
-    ("HF Trainer", "hf-trainer", {}),
-    ("TRL", "hf-trainer", {}),
+    *((word, "hf-trainer", {}) for word in HUGGING_FACE),
     ("XTuner", "xtuner", {}),
     ("nanotron", "nanotron", {}),
     ("HAI-LLM", "hai-llm", {}),
@@ -50,6 +79,10 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     # Releases 0.9 and 0.10 (which had folding first, CHANGELOG.md) sort chunks of one capacity like others.
     ("Megatron-Core", "megatron", {"layers.turns_chunks": False}),
     ("Mega", "megatron", {}),
+    ("DeepSpeed", "deepspeed", {}),
+    ("FSDP2", "fsdp", {}),
+    ("fully_shard", "fsdp", {}),
+    ("FSDP", "fsdp", FSDP1),
 )
 UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
 # Published before Megatron-Core existed.
@@ -71,4 +104,56 @@ def framework_of(row: Row) -> tuple[str, Settings]:
         return "deepspeed-bf16", {}
     if recipes.runs_xtuner_v1(row):
         return "xtuner-v1", {}
-    return next(((name, beside) for part, name, beside in FRAMEWORKS if part in word), UNKNOWN_FRAMEWORK)
+    for part, eager, compiled, usually in PLAIN_TORCH:
+        if part.lower() in word.lower():
+            name, beside = ("fsdp-compiled", compiled) if compiles(row, usually) else ("fsdp", eager)
+            return name, beside | _of_version(word)
+    name, beside = next(
+        ((name, beside) for part, name, beside in FRAMEWORKS if part in word), UNKNOWN_FRAMEWORK
+    )
+    if name == "hf-trainer":
+        return _hugging_face(row, word)
+    return name, beside
+
+
+def known(word: str) -> bool:
+    """Whether a framework's name is one that is read."""
+    names = (*(part for part, *_ in PLAIN_TORCH), *(part for part, *_ in FRAMEWORKS))
+    return any(part.lower() in word.lower() for part in names)
+
+
+def compiles(row: Row, usually: bool) -> bool:
+    """Whether a model of plain PyTorch was compiled: as framework, precision or notes say, else as ``usually``."""
+    said = f"{row.text('framework')}; {row.text('precision')}; {row.notes}".lower()
+    if re.search(r"\beager\b|(\bno|\bnot|without) (torch\.)?compile|compile[ =:]+(off|false)", said):
+        return False
+    # torchtitan's guides of float8 and of asynchronous tensor parallelism ask for it (docs/float8.md;
+    # --experimental.enable_async_tensor_parallel).
+    return usually or any(sign in said for sign in ("compile", "float8", "fp8", "async tp", "asynctp"))
+
+
+def runs_modules_of_hugging_face(row: Row) -> bool:
+    """Whether a row trains Hugging Face's modules as they are."""
+    return any(word in row.text("framework") for word in HUGGING_FACE)
+
+
+def fuses_norms(row: Row) -> bool:
+    """Whether norms of plain PyTorch are one kernel: torchtitan's page of April 2024 (docs/performance.md of 1ea476e9f),
+    whose train_configs set norm_type fused_rmsnorm in all models but those of 70B."""
+    here = "torchtitan" in row.text("framework") and row.text("source").endswith("docs/performance.md")
+    return here and "70b" not in row.text("model_name").lower()
+
+
+def _of_version(word: str) -> Settings:
+    """What the version of FSDP says, where it is named."""
+    found = re.search(r"fsdp ?v?([12])\b", word.lower())
+    return {} if not found else FSDP1 if found[1] == "1" else FSDP2
+
+
+def _hugging_face(row: Row, word: str) -> tuple[str, Settings]:
+    """DeepSpeed or FSDP below Hugging Face's modules. accelerate cuts sequences over FSDP2 (accelerator.py,
+    maybe_context_parallel), or by DeepSpeed's Ulysses (parallelism_config.py, sp_backend)."""
+    said = f"{word} {row.notes}".lower()
+    if re.search("deepspeed|ulysses", said):
+        return "xtuner", {}
+    return "hf-trainer", FSDP2 if row.whole_or("cp", 1) > 1 else _of_version(word)

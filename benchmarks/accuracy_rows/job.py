@@ -3,7 +3,13 @@ where the source says otherwise."""
 
 from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.fine_tuning import adapts_for_mlperf, fine_tuning
-from benchmarks.accuracy_rows.frameworks import FRAMEWORKS, OLD_DATASETS, framework_of
+from benchmarks.accuracy_rows.frameworks import (
+    OLD_DATASETS,
+    framework_of,
+    fuses_norms,
+    known,
+    runs_modules_of_hugging_face,
+)
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
@@ -139,7 +145,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
 
     llm-foundry: the kernel written in Triton until its scripts of 2024 (scripts/train/benchmarking:
     submit_benchmarks.py of 2023, --attn_impl triton; flash-attn 2 became possible in October 2023), and in
-    the sweep over 128 H100 and more (sweep.py) still for 13b and 30b. torchtitan and fms-fsdp call PyTorch's,
+    the sweep over 128 H100 and more (sweep.py) still for 13b and 30b. Models of plain PyTorch call PyTorch's,
     which is FlashAttention-2, XTuner flash-attn 2 itself, Hugging Face's modules under TRL one of the two. XTuner V1 calls
     FlashAttention-3 where it is there (ops/flash_attn/gpu.py), as its Dockerfile has it.
     """
@@ -151,15 +157,16 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     if "llm-foundry" in framework:
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
-    second = any(word in framework for word in ("torchtitan", "FMS", "XTuner", "nanotron", "TRL"))
-    return "flash2" if second else "flash"
+    second = any(word in framework for word in ("XTuner", "nanotron")) or runs_modules_of_hugging_face(row)
+    plain = framework_of(row)[0] in ("fsdp", "fsdp-compiled") and "AutoModel" not in framework
+    return "flash2" if second or plain else "flash"
 
 
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     """What Aleph Alpha's runs left to elementwise PyTorch: norm and rotary embedding without the RMSNorm
     kernel, the softmax too without any fused kernel (arXiv 2311.05610 sec. 4.1)."""
     framework = row.text("framework")
-    if "TRL" in framework:
+    if runs_modules_of_hugging_face(row) and not framework.startswith("HF Trainer"):
         # trl/trainer/sft_trainer.py: SFTTrainer is transformers' Trainer over Hugging Face's modules
         return frozenset({"norm", "rotary"})
     if recipes.runs_xtuner_v1(row):
@@ -167,9 +174,10 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     if "XTuner" in framework:
         # Hugging Face's modules; xtuner/model/modules/dispatch: a Triton norm with USE_TRITON_KERNEL alone
         return frozenset({"norm", "rotary"})
-    if "torchtitan" in framework and "eager" in framework:
-        # models/llama/model.py: nn.RMSNorm, and complex products of fp32 copies
-        return frozenset({"norm", "rotary"})
+    if framework_of(row)[0] == "fsdp":
+        # torchtitan models/llama/model.py: nn.RMSNorm, and complex products of fp32 copies; torchtune
+        # modules/rms_norm.py
+        return frozenset({"rotary"} if fuses_norms(row) else {"norm", "rotary"})
     if "AA-Scaling" not in framework:
         return frozenset()
     parts = {"rotary"} if "RMS" in framework else {"rotary", "norm"}
@@ -184,7 +192,7 @@ def context_parallel_of(row: Row) -> str:
     if exchanged or row.dataset == "megascale_moe":
         return "all_to_all"
     # accelerate/utils/dataclasses.py, TorchContextParallelConfig: cp_comm_strategy "allgather"
-    gathers = any(word in row.text("framework") for word in ("torchtitan", "TRL"))
+    gathers = "torchtitan" in row.text("framework") or runs_modules_of_hugging_face(row)
     return "all_gather" if gathers else "ring"
 
 
@@ -224,5 +232,4 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
 
 
 def _gaps(row: Row) -> tuple[Gap, ...]:
-    known = any(word in row.text("framework") for word, _, _ in FRAMEWORKS)
-    return () if known else (Gap.UNKNOWN_FRAMEWORK,)
+    return () if known(row.text("framework")) else (Gap.UNKNOWN_FRAMEWORK,)

@@ -7,6 +7,12 @@ from benchmarks.accuracy_rows.row import Row
 from ops.host_work.cuda_graphs import GRAPHED
 from ops.recompute.modules import MODULES
 
+# Hybrid sharding in the words of PyTorch, torchtitan, OLMo and accelerate: shards in a group, copies over groups.
+HYBRID = re.compile(
+    r"(?<!no )(?<!without )(\bHSDP\b|HYBRID_SHARD|\bhybrid[ -]shard(ing|ed)?\b)", re.IGNORECASE
+)
+SHARDS = r"\b(?:dp_shard|dp_shard_size|data_parallel_shard_degree)"
+REPLICAS = r"\b(?:dp_replicate|dp_replicate_size|data_parallel_replicate_degree|num_model_replicas)"
 # Graphs of whole layers: "full" in Megatron-Core's words, "CUDA graphs" in those of MLPerf's NeMo (custom_callbacks.py:
 # one graph for each decoder layer, mlcommons/training_results_v4.1, LAYER_CUDA_GRAPH).
 WHOLE_LAYERS = frozenset({"attn", "mamba", "mlp"})
@@ -28,12 +34,14 @@ class Notes:
     """What the notes of one row state; None or "" where they do not.
 
     ``zero_group`` ranks that share one optimizer state (0: all data-parallel ranks); ``shard_group``
-    the same for fully sharded parameters; ``tied`` embeddings; ``offloaded_layers`` whose activations wait on the host; ``etp`` expert tensor parallelism; ``capacity`` the experts'
-    capacity factor; ``recompute_layers`` per stage; ``recompute_modules`` names in the source's words.
+    the same for fully sharded parameters, of which there are ``replicas`` copies; ``tied`` embeddings;
+    ``offloaded_layers`` whose activations wait on the host; ``etp`` expert tensor parallelism; ``capacity`` the
+    experts' capacity factor; ``recompute_layers`` per stage; ``recompute_modules`` names in the source's words.
     """
 
     zero_group: int | None
     shard_group: int | None
+    replicas: int | None
     etp: int | None
     capacity: float | None
     schedule: str
@@ -65,11 +73,16 @@ def notes_of(row: Row) -> Notes:
     tied = re.search(r"\b(un)?tied embeddings", lower)
     return Notes(
         zero_group=_group(notes, r"zero1 shard group=(\w+)"),
-        shard_group=_group(notes, r"(?:Megatron-FSDP|FSDP) shard group=(\w+)|FSDP over (\d+) GPUs"),
+        shard_group=_group(
+            notes, rf"(?:Megatron-FSDP|FSDP) shard group=(\w+)|FSDP over (\d+) GPUs|{SHARDS}=(\d+)"
+        ),
+        replicas=_whole(notes, rf"{REPLICAS}=(\d+)"),
         etp=_whole(notes, r"(?:\(ETP\)|\bETP)=(\d+)"),
         capacity=float(capacity[1]) if capacity else None,
         schedule=_word(notes, r"\bschedule(?:[=:]\s?| (?!not\b|un))((?:[Ii]nterleaved )?[\w-]+)"),
-        sharding=_word(notes, r"sharding=(\w+)"),
+        sharding="HSDP"
+        if HYBRID.search(f"{row.text('framework')}; {notes}")
+        else _word(notes, r"sharding=(\w+)"),
         kernel=_word(f"{row.text('framework')}; {notes}", r"kernel=([\w.+]+)"),
         recompute_layers=_whole(notes, r"recompute_num_layers=(\d+)"),
         recompute_modules=tuple(re.findall(r"\w+", modules[1])) if modules else (),

@@ -164,7 +164,11 @@ def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:
     if stage == 0:
         return 0, 1
     group = notes.zero_group if notes.zero_group is not None else notes.shard_group
-    if notes.sharding == "HSDP":
+    if notes.replicas and ranks % notes.replicas:
+        raise row.refuse("notes", f"copies must divide {ranks} data-parallel ranks")
+    if notes.replicas:
+        group = ranks // notes.replicas
+    elif notes.sharding == "HSDP" and not group:
         group = row.whole("gpus_per_node")
     return stage, min(group, ranks) if group else ranks
 

@@ -1,0 +1,106 @@
+"""Frameworks by the names that people write, each with what its code sets."""
+
+import pytest
+
+from benchmarks.accuracy_rows.clauses import Reading, readings
+from benchmarks.accuracy_rows.gaps import Gap
+from benchmarks.accuracy_rows.row import RowError
+from tests.benchmarks.made_up_rows import job_of_row, plans, predict, row
+
+NORM_AND_ROTARY = frozenset({"norm", "rotary"})
+ALONE = {"tp": "1", "pp": "1", "dp": "8", "zero_stage": "3"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "preset", "joins", "apart"),
+    [
+        ("torchtitan FSDP2", "fsdp", False, True),
+        ("torchtitan FSDP1", "fsdp", True, True),
+        ("torchtitan FSDP2+compile", "fsdp-compiled", False, True),
+        ("torchtitan FSDP2+float8", "fsdp-compiled", False, True),
+        ("torchtune FSDP2", "fsdp", False, True),
+        ("OLMo FSDP", "fsdp", True, False),
+        ("OLMo-core HSDP", "fsdp-compiled", False, True),
+        ("litgpt FSDP", "fsdp-compiled", True, True),
+        ("llama-recipes FSDP", "fsdp", True, False),
+        ("PyTorch FSDP2", "fsdp", False, False),
+        ("Axolotl FSDP", "hf-trainer", True, True),
+        ("TRL (FSDP2)", "hf-trainer", False, True),
+        ("TRL DeepSpeed ZeRO-3", "xtuner", False, True),
+        ("DeepSpeed ZeRO-3", "deepspeed", False, False),
+        ("Megatron-DeepSpeed", "deepspeed", False, False),
+    ],
+)
+def test_names_of_frameworks_are_those_of_their_code(
+    framework: str, preset: str, joins: bool, apart: bool
+) -> None:
+    """FSDP1 joins gradients; matrices of gate and up lie apart but where a model joins them."""
+    read = job_of_row(
+        row(framework=framework, precision="fp16" if "Megatron" in framework else "bf16", **ALONE)
+    )
+    assert read.preset.name == preset
+    assert read.preset.data_parallel.joins_gradients is joins
+    assert read.preset.layers.joined_gate is not apart
+    (priced,) = predict(row(framework=framework, **ALONE))
+    assert Gap.UNKNOWN_FRAMEWORK not in priced.gaps
+
+
+@pytest.mark.parametrize(
+    ("notes", "compiled"),
+    [
+        ("", False),
+        ("torch.compile", True),
+        ("no compile", False),
+        ("compile=False", False),
+        ("compile on", True),
+    ],
+)
+def test_notes_say_whether_torchtitan_compiled(notes: str, compiled: bool) -> None:
+    """config_manager.py, training.compile: False unless asked for."""
+    one = row(framework="torchtitan FSDP2", notes=notes, **ALONE)
+    assert (job_of_row(one).preset.name == "fsdp-compiled") is compiled
+    assert job_of_row(one).unfused == (frozenset() if compiled else NORM_AND_ROTARY)
+    assert {reading for reading, _ in readings(one)} <= {Reading.TAKEN}
+    assert (
+        job_of_row(row(framework="torchtitan FSDP2", precision="fp8", **ALONE)).preset.name == "fsdp-compiled"
+    )
+
+
+def test_torchtitan_of_april_2024_had_a_kernel_for_norms_but_in_its_largest_models() -> None:
+    """train_configs of 1ea476e9f: norm_type."""
+    page = {"framework": "torchtitan FSDP2", "source": "pytorch/torchtitan docs/performance.md"}
+    assert job_of_row(row(**page, model_name="llama3-8b")).unfused == {"rotary"}
+    assert job_of_row(row(**page, model_name="llama3-70b")).unfused == NORM_AND_ROTARY
+
+
+def test_sequences_of_hugging_faces_trainers_are_cut_over_fsdp2_or_ulysses() -> None:
+    """accelerate accelerator.py, maybe_context_parallel; parallelism_config.py, sp_backend."""
+    cut = ALONE | {"framework": "TRL", "cp": "2", "dp": "4"}
+    assert job_of_row(row(**cut)).preset.data_parallel.copies_parameters
+    assert job_of_row(row(**cut, notes="Ulysses")).preset.name == "xtuner"
+    assert job_of_row(row(**cut | {"cp": "1", "dp": "8"})).preset.data_parallel.joins_gradients
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "size"),
+    [
+        ("torchtitan FSDP2", "", 32),
+        ("torchtitan HSDP", "", 8),
+        ("OLMo-core FSDP2", "sharding=HYBRID_SHARD", 8),
+        ("torchtitan FSDP2", "HSDP: dp_replicate=2, dp_shard=16", 16),
+        ("torchtitan FSDP2", "dp_shard=4", 4),
+        ("OLMo FSDP", "num_model_replicas=8", 4),
+        ("torchtitan FSDP2", "without HSDP", 32),
+    ],
+)
+def test_hybrid_sharding_is_read_in_the_words_of_each_framework(
+    framework: str, notes: str, size: int
+) -> None:
+    """PyTorch's HYBRID_SHARD shards within a node; torchtitan and OLMo name copies and shards."""
+    cells = ALONE | {"framework": framework, "notes": notes, "num_gpus": "32", "dp": "32"}
+    assert {plan.zero_size for plan in plans(**cells, global_batch_sequences="32")} == {size}
+
+
+def test_copies_that_do_not_divide_the_ranks_are_refused() -> None:
+    with pytest.raises(RowError, match="copies must divide 8"):
+        plans(**ALONE, framework="torchtitan FSDP2", notes="dp_replicate=3")

@@ -92,6 +92,14 @@ OLD_DATASETS = frozenset(
 # Of Megatron-LM from v2.6 (August 2021) on, whose norms are persistent (megatron/model/fused_layer_norm.py).
 PERSISTENT_NORMS: Settings = {"layers.two_pass_norms": False}
 PERSISTENT_NORM_DATASETS = frozenset({"megatron_seqpar", "zero_bubble"})
+# What MegaScale is compared with (arXiv 2402.15627, sec. 6: Megatron-LM 285068c8, January 2023): Megatron-LM before it
+# overlapped reductions, gathers or messages (schedules.py, p2p_communication.py), with its first distributed optimizer
+# (distrib_optimizer.py: one reduce-scatter of the whole buffer, fp32 under bf16) and flash-attn 1 (flash_attn_unpadded_func).
+MEGATRON_2023: Settings = {
+    **PERSISTENT_NORMS,
+    "data_parallel.fp32_gradients": True,
+    "data_parallel.gradient_sync": "reduce_scatter",
+}
 
 
 def framework_of(row: Row) -> tuple[str, Settings]:
@@ -100,6 +108,8 @@ def framework_of(row: Row) -> tuple[str, Settings]:
         norms = PERSISTENT_NORMS if row.dataset in PERSISTENT_NORM_DATASETS else {}
         return ("deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"), norms
     word = row.text("framework")
+    if of_2023(row):
+        return "megatron-2021", MEGATRON_2023
     if word == "Megatron-DeepSpeed" and row.text("precision").lower() == "bf16":
         return "deepspeed-bf16", {}
     if recipes.runs_xtuner_v1(row):
@@ -114,6 +124,11 @@ def framework_of(row: Row) -> tuple[str, Settings]:
     if name == "hf-trainer":
         return _hugging_face(row, word)
     return name, beside
+
+
+def of_2023(row: Row) -> bool:
+    """Whether a row ran the Megatron-LM of January 2023."""
+    return row.dataset == "megascale" and row.text("framework").startswith("Megatron")
 
 
 def known(word: str) -> bool:

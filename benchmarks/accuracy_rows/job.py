@@ -8,6 +8,7 @@ from benchmarks.accuracy_rows.frameworks import (
     framework_of,
     fuses_norms,
     known,
+    of_2023,
     runs_modules_of_hugging_face,
 )
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
@@ -154,6 +155,8 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
         return "flash1" if notes.kernel.startswith("flash_attentionv1") else "flash2"
     if recipes.runs_xtuner_v1(row):
         return "flash"
+    if of_2023(row):
+        return "flash1"
     if "llm-foundry" in framework:
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"

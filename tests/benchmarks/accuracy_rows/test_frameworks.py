@@ -73,6 +73,19 @@ def test_torchtitan_of_april_2024_had_a_kernel_for_norms_but_in_its_largest_mode
     assert job_of_row(row(**page, model_name="llama3-70b")).unfused == NORM_AND_ROTARY
 
 
+def test_what_megascale_is_compared_with_overlaps_nothing_beside_data_parallelism_and_messages() -> None:
+    """Megatron-LM 285068c8: blocking reduce-scatter and all-gather of fp32 gradients, hops after both passes."""
+    old = job_of_row(row(dataset="megascale", framework="Megatron-LM"))
+    assert old.preset.name == "megatron-2021"
+    assert not old.preset.data_parallel.overlap_grad_reduce
+    assert not old.preset.data_parallel.overlap_param_gather
+    assert not old.preset.pipeline.overlap_hops
+    assert old.preset.data_parallel.gradient_sync == "reduce_scatter"
+    assert (old.precision.reduce, old.attention_kernel) == ("fp32", "flash1")
+    assert job_of_row(row(dataset="megascale", framework="MegaScale")).preset.name == "megatron"
+    assert job_of_row(row(dataset="megascale_moe", framework="Megatron-LM")).preset.name == "megatron"
+
+
 def test_sequences_of_hugging_faces_trainers_are_cut_over_fsdp2_or_ulysses() -> None:
     """accelerate accelerator.py, maybe_context_parallel; parallelism_config.py, sp_backend."""
     cut = ALONE | {"framework": "TRL", "cp": "2", "dp": "4"}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ops.calls import AttentionCall
+from profdb.fits.attention import BACKWARD_PRODUCTS
 from profdb.modelled.gemm import (
     FILL_CYCLES,
     LAUNCH_S,
@@ -61,7 +62,7 @@ PLAIN_UNITS = "fp32"
 
 # Seconds backward over forward: 5 products instead of 2 (FlashAttention-2, section 3.1.2) at 63 / 73
 # of the forward's share of the peak (its section 4.1: 73 % forward, 63 % backward on A100).
-BACKWARD_FACTOR = 2.5 * 73.0 / 63.0
+BACKWARD_FACTOR = BACKWARD_PRODUCTS * 73.0 / 63.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

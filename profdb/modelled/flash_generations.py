@@ -18,6 +18,7 @@ half such a block, on average, comes on top, in the published calls too.
 import numpy as np
 
 from ops.calls import AttentionCall, declared
+from profdb.fits.attention import BACKWARD_PRODUCTS
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads
@@ -92,7 +93,7 @@ def generation_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
     rates = flops_rates(gpu, heads.dtype)
     rate = rate * (rates.peak if stated.holds_under_load else rates.sustained) / stated.gpu_flops
     width = np.ceil(widths / HEAD_STEP) * HEAD_STEP
-    per_pair = 4.0 * width * (2.5 if backward else 1.0)
+    per_pair = 4.0 * width * (BACKWARD_PRODUCTS if backward else 1.0)
     pairs = heads.pairs()
     # What the published call of this length would reach if no multiprocessor waited at its end.
     per_sequence = np.maximum(pairs * PUBLISHED_CHANNELS / np.maximum(widths, 1), 1.0)

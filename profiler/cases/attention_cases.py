@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profdb.cases import AttentionCase
+from profdb.fits.attention import BACKWARD_PRODUCTS
 from profiler.cases.planned import Planned, planned
 
 LENGTHS = tuple(512 << step for step in range(9))
@@ -79,7 +80,7 @@ def short_enough(cases: Iterable[AttentionCase], most_flops: float) -> list[Atte
     """The calls below a limit: 2 products forward, 5 backward (FlashAttention-2, 2307.08691 sec. 4.1)."""
     kept = []
     for case in cases:
-        products = 1.0 if case.direction == "forward" else 2.5
+        products = 1.0 if case.direction == "forward" else BACKWARD_PRODUCTS
         pairs = case.batch * case.heads * case.q_len * case.kv_len
         if 2.0 * products * pairs * (case.qk_dim + case.v_dim) <= most_flops:
             kept.append(case)

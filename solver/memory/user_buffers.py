@@ -11,6 +11,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.strategies.sharding import Sharding
+from solver.times.expert_products import STREAMS
 from spec.arrays import FloatArray
 from spec.cluster.architecture import ArchitectureSpec
 from spec.units import MIB
@@ -26,8 +27,6 @@ WORKSPACE_BYTES = 32.0 * MIB
 """cuBLAS' on GPUs with asynchronous tensor cores (compute capability 9.0 and later)."""
 SMALL_WORKSPACE_BYTES = 4.0 * MIB
 """cuBLAS' on those before (get_cublas_workspace_size_bytes)."""
-STREAMS = 4
-"""Grouped products run on (nvte_get_num_compute_streams)."""
 OVERLAPPED_STREAMS = 3
 """Pieces of an overlapped product run on (_NUM_MAX_UB_STREAMS)."""
 

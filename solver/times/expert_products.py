@@ -15,6 +15,7 @@ from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.origin import Origin
 
 STREAMS = 4
+"""That grouped products start on in turn (nvte_get_num_compute_streams), each with a workspace of cuBLAS."""
 # Assumption: output elements of one thread block either way, the usual cuBLAS tile of 16-bit products.
 TILE = 128
 

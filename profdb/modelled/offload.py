@@ -11,11 +11,11 @@ from spec.origin import Origin
 # in 128b/130b are 63.0 GB/s. Assumption: the same share on other generations and NVLink-C2C.
 LINK_SHARE = 55.63 / 63.0
 
-# Arithmetic of Adam in fp32: parameter and both moments read and written, the gradient read.
-ADAM_BYTES = 28.0
-# arXiv 2101.06840, table 4: CPU-Adam takes 1.03 s for 4 and 2.57 s for 10 billion parameters, 109 GB/s, on a DGX-2 (two
-# Xeon Platinum 8168, six channels of DDR4-2666 each: 256 GB/s). Assumption: the same share of other memories.
-ADAM_SHARE = ADAM_BYTES * 10.0e9 / 2.57 / 256e9
+# Parameters a second for each byte a second of the memory. arXiv 2101.06840, table 4: CPU-Adam takes 1.03 s for 4 and
+# 2.57 s for 10 billion parameters on a DGX-2 (two Xeon Platinum 8168, six channels of DDR4-2666 each: 256 GB/s), 43 % of
+# its rate at 28 bytes each (fp32: parameter and both moments read and written, the gradient read). Assumption: as much
+# of other memories.
+ADAM_PER_BYTE = 10.0e9 / 2.57 / 256e9
 
 RELATIVE_STD = 0.25  # Assumption: placement of memory among the processors is not told
 
@@ -27,7 +27,7 @@ def host_transfer_s(host: HostSpec, size_bytes: FloatArray, gpus: int) -> Priced
 
 def host_update_s(host: HostSpec, elements: IntArray, ranks: int) -> Priced:
     """Seconds for Adam over ``elements`` parameters of each of ``ranks`` ranks that share a node's memory."""
-    return _modelled(elements * ADAM_BYTES * ranks / (host.memory_bandwidth * ADAM_SHARE))
+    return _modelled(elements * ranks / (host.memory_bandwidth * ADAM_PER_BYTE))
 
 
 def _modelled(seconds: FloatArray) -> Priced:

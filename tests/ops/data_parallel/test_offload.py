@@ -8,7 +8,7 @@ import pytest
 from ops.op import HostTransfer, HostUpdate
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
-from profdb.modelled.offload import ADAM_SHARE, LINK_SHARE
+from profdb.modelled.offload import LINK_SHARE
 from solver.memory.memory_cost import MemoryCost
 from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
@@ -118,7 +118,8 @@ def test_the_processors_update_by_the_memory_that_eight_ranks_share() -> None:
     elements = owned(laid_out(case))
     leaving_s, updating_s = seconds(case)
     assert leaving_s == pytest.approx(4.0 * elements / RATE)
-    adam_s = 28.0 * elements * 8 / (MEMORY * ADAM_SHARE)
+    # arXiv 2101.06840, table 4: 10 billion parameters in 2.57 s on 256 GB/s.
+    adam_s = 2.57 * elements * 8 / 10e9 * 256e9 / MEMORY
     assert updating_s == pytest.approx(adam_s + 2.0 * elements / RATE)
 
 

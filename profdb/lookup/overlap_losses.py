@@ -75,7 +75,8 @@ class OverlapLosses:
 
 
 def _nearest(curves: Iterable[SizeCurve], intra: int, inter: int) -> SizeCurve | None:
-    """Of the same reach, by the distance in log2 of ranks of a domain and of domains."""
+    """Of the same reach, by the distance in log2 of ranks of a domain and of domains; of two as near the one first in
+    ``curves``, which ascend in ranks of a domain, then in domains."""
     reach = [curve for curve in curves if (curve.inter > 1) == (inter > 1)]
     return min(
         reach,

@@ -30,6 +30,7 @@ def samples(
     losses: tuple[float, float],
     *,
     size: int = 1 << 20,
+    intra: int = 8,
     inter: int = 1,
     kind: Collective = Collective.ALL_GATHER,
     origin: Origin = Origin.MEASURED,
@@ -40,7 +41,7 @@ def samples(
             case=OverlapCase(
                 collective=kind,
                 size_bytes=size,
-                intra=8,
+                intra=intra,
                 inter=inter,
                 m=64,
                 k=64,
@@ -55,10 +56,10 @@ def samples(
     ]
 
 
-def told(taken: list[Sample], size: int, inter: int = 1) -> tuple[float, float] | None:
+def told(taken: list[Sample], size: int, inter: int = 1, intra: int = 8) -> tuple[float, float] | None:
     found = overlap_losses(ProfileDatabase(machine=profile([]).machine, samples=taken))
     assert found is not None
-    losses = found.of(Collective.ALL_GATHER, ints(size), ints(8), ints(inter))
+    losses = found.of(Collective.ALL_GATHER, ints(size), ints(intra), ints(inter))
     return None if losses is None else (float(losses.compute[0]), float(losses.comm[0]))
 
 
@@ -81,6 +82,26 @@ def test_what_was_measured_inside_a_domain_says_nothing_of_messages_between_two(
     assert told(samples((0.1, 0.0)), 1 << 20, inter=2) is None
     both = [*samples((0.1, 0.0)), *samples((0.4, 0.3), inter=4)]
     assert told(both, 1 << 20, inter=2) == pytest.approx((0.4, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ((8, 3), (8, 2)),  # log2 of 3 / 2 against log2 of 8 / 3
+        ((8, 4), (8, 2)),  # as near to 2 domains as to 8: the fewer
+        ((8, 5), (8, 8)),
+        ((4, 8), (8, 8)),  # 1 against 2: not the distance with its sign
+        ((2, 2), (4, 2)),
+        ((1, 8), (8, 8)),  # 3 against 2 + 2
+    ],
+)
+def test_the_group_nearest_in_both_degrees_answers(asked: tuple[int, int], nearest: tuple[int, int]) -> None:
+    """Distances in log2 of ranks in a domain and of domains are added."""
+    measured = {(8, 2): (0.1, 0.0), (8, 8): (0.2, 0.0), (4, 2): (0.3, 0.0)}
+    taken = [
+        one for (intra, inter), loss in measured.items() for one in samples(loss, intra=intra, inter=inter)
+    ]
+    assert told(taken, 1 << 20, asked[1], asked[0]) == pytest.approx(measured[nearest], abs=1e-9)
 
 
 def test_another_collective_was_not_measured() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from solver.decision import cheapest_change as cheapest_change_file
 from solver.decision.best_plans import best_plans
 from solver.decision.cheapest_change import cheapest_change
 from solver.memory.device_memory import usable_bytes
@@ -97,6 +98,22 @@ def test_more_gpus_where_nothing_else_helps() -> None:
     half = replace(asked, job=replace(asked.job, world_size=4))
     with pytest.raises(NoFeasiblePlanError):
         search(half, full_space(half.model, half.job))
+
+
+@pytest.mark.parametrize(("enough", "words"), [(64, "64 GPUs instead of 1"), (128, "")])
+def test_no_more_than_64_times_as_many_are_asked_for(
+    enough: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fits them: a plan fits ``enough`` GPUs and more."""
+    fits = cheapest_change_file.Nearest(broken=0, doublings=0.0, needed_bytes=1.0, words="")
+    monkeypatch.setattr(
+        cheapest_change_file,
+        "_nearest",
+        lambda asked, *_, **__: fits if asked.job.world_size >= enough else None,
+    )
+    asked = question(world_size=1, sequences=256, preset=PRESETS["megatron"])
+    asked = replace(asked, cluster=replace(asked.cluster, max_nodes=1000))
+    assert cheapest_change(asked, constraints_of({})) == words
 
 
 @pytest.mark.nightly

@@ -60,6 +60,7 @@ def test_an_exchange_beside_another_micro_batch_wants_one(
     ("seq_len", "plan", "dispatcher", "refused"),
     [
         (21844, "ep=16", "hybridep", False),
+        (21845, "ep=16", "hybridep", True),
         (21848, "ep=16", "hybridep", True),
         (21848, "ep=8", "hybridep", False),
         (21848, "ep=16", "deepep", False),

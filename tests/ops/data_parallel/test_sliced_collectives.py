@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE
+from ops.context import LayerContext
+from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE, sliced_return
 from ops.layout import Layout
 from ops.op import HostWork, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.modelled.book import ModelledBook
 from solver.times.op_times import Pricer
+from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
@@ -86,3 +88,24 @@ def test_vectors_return_once_a_step_however_many_micro_batches_it_has() -> None:
     layer = written(small_model(), asked, "mtp", Layout.of(4, zero_size=4, zero_stage=3)).blocks[0]
     returned = [op for op in layer.backward if op.name.endswith("returned_slices")]
     assert [float(op.launches[0]) for op in returned] == [pytest.approx(2 * 4 * RETURNED_SLICE / 4)]
+
+
+def test_parameters_come_back_as_slices_where_a_stage_1_optimizer_is_sharded() -> None:
+    """nanotron optim/zero.py: 10 tensors of all ranks, and three passes of the device over 1,000 elements; nothing where
+    one rank keeps all, nor at stages without a sharded optimizer alone."""
+    sliced = PRESETS["nanotron"].changed({"data_parallel.lists_of_slices": True})
+    degrees = {"zero_size": np.array([8, 2, 1, 8]), "zero_stage": np.array([1, 1, 1, 0])}
+    layout = Layout.of(np.array([8] * 4), **degrees)
+    context = LayerContext(model=small_model(), job=job(preset=sliced), layout=layout)
+    copied, slices = sliced_return(context, ints([1000] * 4), ints([10] * 4))
+    assert isinstance(copied, MemoryBound)
+    assert isinstance(slices, HostWork)
+    assert (copied.rows * copied.width).tolist() == [1000, 1000, 0, 0]
+    assert copied.repeat == 3
+    assert slices.launches.tolist() == [pytest.approx(RETURNED_SLICE * 10 * ranks) for ranks in (8, 2, 0, 0)]
+
+
+def test_a_slice_is_a_launch_and_two_or_three_views() -> None:
+    """5 us a launch, 2 us a view: its part of the list and of the flat buffer, and of the gradient or parameter itself."""
+    launched = np.array([GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE]) * 5.0
+    assert launched == pytest.approx([5.0 + 2 * 2.0, 5.0 + 3 * 2.0, 5.0 + 3 * 2.0])

@@ -25,7 +25,9 @@ def test_a_probabilitys_gradient_reads_what_the_activation_read_and_its_gradient
 def test_compiled_limits_are_part_of_the_activations_kernel() -> None:
     """NeMo AutoModel's quick_geglu_deepep: limits, gate and probability in one compiled function."""
     apart, plain = layer(clamped=True), layer()
-    assert named(apart, "moe.clamp")
+    limited = named(apart, "moe.clamp")[0]
+    # Both halves of the first product's output, as they came and as they are put together again for the activation.
+    assert limited.saved_bytes[0] == 2 * COPIES * WIDTH * 2
     compiled = job(seq_len=SEQ, preset=PRESETS["fsdp-compiled"])
     fused = layer(compiled, clamped=True)
     assert not named(fused, "moe.clamp")

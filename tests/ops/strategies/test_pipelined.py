@@ -106,6 +106,16 @@ def test_a_ring_exchange_adds_up_what_came() -> None:
     assert not any(op.lane is Lane.BESIDE for op in layer.backward)
 
 
+def test_one_rank_has_no_pieces_to_add_up() -> None:
+    """Beside a plan that has some: the rows of a table."""
+    fused = PRESETS["fsdp"].changed({"tensor_parallel.overlap": True})
+    layout = Layout.of(np.array([8, 8]), tp=np.array([1, TP]))
+    layer = written(small_model(), job(preset=fused), "fsp", layout).blocks[0]
+    sums = [op for op in layer.forward if isinstance(op, MemoryBound) and op.role is Role.REDUCE]
+    assert sums
+    assert all((op.rows > 0).tolist() == [False, True] for op in sums)
+
+
 def test_pieces_are_waited_for_by_hand() -> None:
     """What a layer no longer waits for: of each gather and of three quarters of each reduce-scatter as much as three
     quarters of its product last."""

@@ -68,8 +68,8 @@ class Program:
 
 
 def program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = False) -> Program:
-    """The program of a pipeline of ``shape`` (pp, vpp, num_micro). ``waited``: a message leaves when its stage
-    exchanges, which for a forward directly before a backward is after that.
+    """The program of a pipeline of ``shape`` (pp, vpp, num_micro). ``waited``, of interleaved
+    stages alone: a message leaves when its stage exchanges, which for a forward directly before a backward is after that.
 
     Raises ValueError when the schedule waits for itself.
     """
@@ -82,7 +82,7 @@ def program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = F
 def _program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool) -> Program:
     pp, vpp, num_micro = shape
     orders = schedule.orders(shape)
-    forwards_first = waited and vpp > 1 and num_micro == pp
+    forwards_first = waited and num_micro == pp
     if forwards_first:
         orders = [_forwards_first(order) for order in orders]
     work = _Columns.of(orders)

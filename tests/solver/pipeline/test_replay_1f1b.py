@@ -104,6 +104,19 @@ def test_beyond_the_longest_replay_the_period_takes_over() -> None:
     assert period_of(stages).seconds[0] == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize(
+    ("hop", "seconds", "micro_batches"),
+    [(0.0, 3.0, 1), (0.2, 3.0 + 2 * 3 * 0.2 / 4, 4), (3.0, 3.0 + 2 * 3 * 3.0 / 4, 4)],
+)
+def test_a_run_of_w_stages_waits_for_2_w_minus_1_hops_in_w_micro_batches(
+    hop: float, seconds: float, micro_batches: int
+) -> None:
+    """Four equal stages: (4 (f + b) + 6 hops) / 4, which grows with the width, so that all four decide."""
+    period = period_of(times([1.0] * 4, [2.0] * 4, hop))
+    assert period.seconds.tolist() == pytest.approx([seconds])
+    assert period.micro_batches.tolist() == [micro_batches]
+
+
 def test_hops_cost_more_with_every_micro_batch() -> None:
     """Stage 0 cannot send forward k + p before backward k has come back over 2 (p - 1) hops."""
     free = replay_1f1b_s(times([1.0] * 4, [2.0] * 4, 0.0), ints([8]))[0, 0]

@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from ops.strategies.weight_copies import WeightCopies
 from solver.plans.draft import Draft
+from solver.schedules.registry import Schedule
 from spec.arrays import BoolArray, IntArray, bools
+from spec.job import JobSpec
 
 # Assumption: more chunks of a stage are never worth their hops; they can be typed as a plan.
 MOST_CHUNKS = 8
@@ -16,6 +19,22 @@ def zero_bubble(draft: Draft) -> BoolArray:
     """Zero-bubble schedules are defined for several stages of one chunk (arXiv 2401.10241 sec. 2)."""
     whole = draft.schedule.route.turns or not draft.schedule.splits_backward
     return bools(((draft["pp"] > 1) & (draft["vpp"] == 1)) | whole)
+
+
+def split_backward_alone(draft: Draft) -> BoolArray:
+    """``runs_alone`` of a draft."""
+    runs = runs_alone(draft.job, draft.schedule, draft.sharding.traits.copies)
+    return bools(np.full(len(draft["pp"]), runs))
+
+
+def runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) -> bool:
+    """Whether nothing is reduced or gathered beside a backward whose weight gradients come later, or none does
+    (zero-bubble's megatron/core/zbpp_utils.py refuses overlap-grad-reduce; InternEvo's WeightGradStore, in
+    core/scheduler/pipeline_scheduler_zb.py, waits for what it reduces)."""
+    if schedule.route.turns or not schedule.splits_backward:
+        return True
+    sync = job.preset.data_parallel
+    return not (sync.overlap_grad_reduce or (copies.has_weight_groups and sync.overlap_weights))
 
 
 def dual_pipe(draft: Draft) -> BoolArray:

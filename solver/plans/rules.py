@@ -19,7 +19,13 @@ from solver.plans.exchange_rules import (
 )
 from solver.plans.graph_rules import beside_graphs
 from solver.plans.memory_rules import activations_on_host, modules_again, optimizer_on_host, recomputes
-from solver.plans.pipeline_rules import chunks, dual_pipe, equal_instead, zero_bubble
+from solver.plans.pipeline_rules import (
+    chunks,
+    dual_pipe,
+    equal_instead,
+    split_backward_alone,
+    zero_bubble,
+)
 from solver.plans.shard_rules import (
     experts_beside_shards,
     hybrid,
@@ -160,6 +166,11 @@ RULES: tuple[Rule, ...] = (
         reason="the framework has no such schedule",
         after="pp",
         keep=lambda d: _always(d, d.schedule.value in d.job.preset.pipeline.schedules),
+    ),
+    Rule(
+        reason="zero-bubble schedules reduce and gather nothing beside a backward",
+        after="pp",
+        keep=split_backward_alone,
     ),
     Rule(
         reason="more pipeline stages than layers",

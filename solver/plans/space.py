@@ -11,7 +11,7 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.plans.constraints import constraint_rules, fixed_degrees, fixed_modules
 from solver.plans.draft import Draft
-from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal
+from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal, runs_alone
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.schedules.registry import Schedule, schedule_named
@@ -101,9 +101,16 @@ def full_space(model: ModelSpec, job: JobSpec, constraints: Constraints = NO_CON
         degrees=degrees | fixed_degrees(constraints, UNSEARCHED | degrees),
         strategies=job.preset.tensor_parallel.strategies,
         recomputes=recomputes,
-        schedules=tuple(schedule_named(name) for name in job.preset.pipeline.schedules),
+        schedules=_schedules(job),
         constraints=constraints,
     )
+
+
+def _schedules(job: JobSpec) -> tuple[Schedule, ...]:
+    """The framework's, without those that no strategy runs in this job."""
+    copies = [STRATEGIES[name].traits.copies for name in job.preset.tensor_parallel.strategies]
+    named = (schedule_named(name) for name in job.preset.pipeline.schedules)
+    return tuple(one for one in named if any(runs_alone(job, one, of) for of in copies))
 
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:

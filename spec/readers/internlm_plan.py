@@ -17,6 +17,8 @@ from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import WrittenPlan
 
 PRICED_DTYPES = ("bf16", "fp16")
+# parallel.pipeline.mode -> a schedule; InternEvo takes them in either case.
+MODES = {"1F1B": "1f1b", "1f1b": "1f1b", "ZBH1": "zb-h1", "zbh1": "zb-h1"}
 
 
 def chunk_sizes(num_layers: int, pp: int) -> frozenset[int]:
@@ -41,7 +43,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
     tp = tensor.integer_or("size", 1)
     strategy = tensor.choice("mode", INTERNEVO.tensor_parallel.strategies, "mtp")
     tensor.close()
-    pp, overlap_hops = _pipeline(parallel)
+    pp, schedule, overlap_hops = _pipeline(parallel)
     vpp = _chunks(model, pp)
     weight = _entry(parallel, "weight")
     wp = weight.integer_or("size", 1)
@@ -58,6 +60,7 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         tp=tp,
         pp=pp,
         vpp=vpp,
+        schedule=schedule,
         wp=wp,
         ep=ep,
         etp=etp,
@@ -102,17 +105,17 @@ def _entry(parallel: Section, key: str) -> Section:
     return parallel.section(key)
 
 
-def _pipeline(parallel: Section) -> tuple[int, bool]:
-    """Stages, and whether interleaved ones compute beside their messages (False when absent)."""
+def _pipeline(parallel: Section) -> tuple[int, str, bool]:
+    """Stages, their schedule, and whether interleaved ones compute beside their messages (False when absent)."""
     pipeline = _entry(parallel, "pipeline")
     size = pipeline.integer_or("size", 1)
     overlap = pipeline.flag("interleaved_overlap", False)
-    pipeline.only("mode", ("1f1b", "1F1B"), "other pipeline schedules are not priced yet")
-    pipeline.only("zero_bubble", (False,), "zero-bubble schedules are not priced yet")
+    schedule = MODES[pipeline.choice("mode", tuple(MODES), "1F1B")]
+    pipeline.only("zero_bubble", (False,), 'say mode = "ZBH1"')
     pipeline.only("use_zeropp", (False,), "ZeroPP schedules are not priced")
     pipeline.only("decouple_grad", (False,), "zero-bubble schedules are not priced yet")
     pipeline.close()
-    return size, overlap
+    return size, schedule, overlap
 
 
 def _chunks(model: Section, pp: int) -> int:

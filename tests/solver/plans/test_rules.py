@@ -9,6 +9,7 @@ from solver.plans.pipeline_rules import nearly_equal
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import UNEVEN_CHUNKS
 from solver.plans.space import enumerate_block, full_space
+from solver.schedules.registry import Schedule
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import ints
@@ -226,3 +227,28 @@ def test_no_search_offers_what_the_framework_lacks(preset: str, one: tuple[str, 
     found = [answer.plan for answer in search(asked, full_space(asked.model, asked.job), top_k=10**6).best]
     assert found
     assert {getattr(plan, key) for plan in found for key in one} == {1}
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "kept"),
+    [
+        ("strategy=mtp,pp=2", {}, False),
+        ("strategy=mtp,pp=2", {"data_parallel.overlap_grad_reduce": False}, True),
+        ("strategy=isp,wp=2,pp=2", {"data_parallel.overlap_grad_reduce": False}, False),
+        (
+            "strategy=isp,wp=2,pp=2",
+            {"data_parallel.overlap_grad_reduce": False, "data_parallel.overlap_weights": False},
+            True,
+        ),
+    ],
+)
+def test_zero_bubbles_have_nothing_beside_a_backward(
+    text: str, changes: dict[str, bool], *, kept: bool
+) -> None:
+    preset = PRESETS["internevo"].changed(changes)
+    asked = question(model=DENSE, world_size=16, preset=preset)
+    plan = plan_of(parse_plan(f"{text},schedule=zb-h1"), asked, "--plan")
+    reason = "zero-bubble schedules reduce and gather nothing beside a backward"
+    assert (reason not in broken_rules(asked, plan)) is kept
+    searched = full_space(asked.model, asked.job).schedules
+    assert (Schedule.ZB_H1 in searched) is bool(changes)

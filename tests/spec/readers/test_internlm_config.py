@@ -179,7 +179,7 @@ def test_mlp_widths_round_up() -> None:
 
 UNPRICED = {
     "model.checkpoint": ("checkpoint=False", "checkpoint=1.5"),
-    "parallel.pipeline.mode": ("interleaved_overlap=True", 'interleaved_overlap=True, mode="zbh1"'),
+    "parallel.pipeline.mode": ("interleaved_overlap=True", 'interleaved_overlap=True, mode="zbv"'),
     "parallel.pipeline.use_zeropp": ("interleaved_overlap=True", "use_zeropp=True"),
     "parallel.sequence_2D.enable": ("enable=False, head", "enable=True, head"),
     "parallel.expert_weight.size": ("sequence_2D=", "expert_weight=dict(size=2), sequence_2D="),
@@ -266,6 +266,13 @@ def test_chunks_of_a_stage_are_interleaved(tmp_path: Path, written: str, *, hidd
     assert (config.plan.pp, config.plan.vpp) == (2, 4)
     assert config.plan.recompute_layers == 2  # of 32 / (2 x 4) = 4 in each chunk
     assert config.framework_job["pipeline.overlap_hops"] is hidden
+
+
+@pytest.mark.parametrize(("mode", "schedule"), [("ZBH1", "zb-h1"), ("zbh1", "zb-h1"), ("1f1b", "1f1b")])
+def test_pipeline_modes_are_schedules(tmp_path: Path, mode: str, schedule: str) -> None:
+    config = load(tmp_path, changed("size=1, interleaved_overlap=True", f'size=2, mode="{mode}"'))
+    assert config.plan is not None
+    assert (config.plan.pp, config.plan.schedule) == (2, schedule)
 
 
 def test_layers_divide_over_chunks(tmp_path: Path) -> None:

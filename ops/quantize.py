@@ -14,6 +14,8 @@ How often a 16-bit tensor is read and a narrow copy of it written, from the sour
   sum in full precision, are cuBLAS's of whole-tensor scales, and a pass of its own scales what they make (torchao pull request
   1325, issue 2184), but for a gradient that the activation's backward scales in passing. Under tensor parallelism
   each rank casts its part by an agreed scale of the whole tensor before it is gathered (``float8/float8_tensor_parallel.py``).
+  Its MXFP8 (``prototype/mx_formats/mx_linear.py``, mx_mm; ``prototype/moe_training/mxfp8_grouped_mm.py``) keeps the same in 16 bits: each
+  of the two orders of an input, a weight and a gradient is cast by a kernel of its own, along columns in the backward.
 
 A pass is priced as a copy that moves as many bytes, or, from 16 bits to 8, by the kernels of ops.kernels that cast so
 (``quantize``, ``quantize_transpose``) where both were measured; a search for the maximum before is a read.
@@ -34,11 +36,12 @@ from spec.job import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """16-bit reads, narrow writes and narrow reads of one tensor."""
+    """16-bit reads, narrow writes and narrow reads of one tensor, by so many kernels that cast it."""
 
     reads: float = 0.0
     writes: float = 0.0
     narrow_reads: float = 0.0
+    kernels: int = 1
 
     def bytes_per_element(self, wide: float, narrow: float) -> float:
         """Bytes through memory for one element."""
@@ -54,8 +57,7 @@ def cast_calls(
     widths = (dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     if widths != (2.0, 1.0) or passes.narrow_reads or not passes.reads or not passes.writes:
         return ()
-    # for the maximum and to cast: what is read more often is cast by two kernels
-    apart = passes.writes if passes.reads > 2.0 else 1.0
+    apart = float(passes.kernels)
     kernel = "quantize" if passes.writes == apart else "quantize_transpose"
     searched: IntArray = np.ceil(rows * (passes.reads - apart) / 2.0).astype(np.int64)
     cast = KernelCalls(kernel=kernel, rows=rows, times=times * apart)
@@ -89,6 +91,16 @@ TURNED = Passes(narrow_reads=1, writes=1)
 """A narrow copy brought into another order."""
 ALONG_K = BLOCKS | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
+
+
+def _again(once: Passes, gradient: Passes) -> Recipe:
+    """Inputs and weights kept in 16 bits and cast ``once`` in each pass (torchao)."""
+    kept = Recipe(input=once, normed_input=once, gradient=gradient, weight=once, keeps_narrow=False)
+    return replace(kept, input_again=once, weight_again=once)
+
+
+DYNAMIC = _again(SEARCHED, SEARCHED_BOTH)
+BY_ROWS = Passes(reads=4, writes=2, kernels=2)
 RECIPES: dict[str, Recipe] = {
     # the norm writes 1 byte instead of 2; the second copy reads and writes 1
     "delayed": Recipe(input=BOTH, normed_input=Passes(writes=1), gradient=BOTH, weight=BOTH),
@@ -96,27 +108,11 @@ RECIPES: dict[str, Recipe] = {
         input=SEARCHED_BOTH, normed_input=SEARCHED_BOTH, gradient=SEARCHED_BOTH, weight=SEARCHED_BOTH
     ),
     "block": Recipe(input=BOTH, normed_input=BOTH, gradient=BOTH, weight=BOTH),
-    "dynamic": Recipe(
-        input=SEARCHED,
-        normed_input=SEARCHED,
-        input_again=SEARCHED,
-        gradient=SEARCHED_BOTH,
-        weight=SEARCHED,
-        weight_again=SEARCHED,
-        keeps_narrow=False,
-    ),
-    "row": Recipe(
-        input=SEARCHED,
-        normed_input=SEARCHED,
-        input_again=SEARCHED,
-        gradient=Passes(reads=4, writes=2),
-        weight=SEARCHED,
-        weight_again=SEARCHED,
-        keeps_narrow=False,
-        gathers_narrow=False,
-        scales_gradients=True,
-    ),
+    "dynamic": DYNAMIC,
+    "row": replace(DYNAMIC, gradient=BY_ROWS, gathers_narrow=False, scales_gradients=True),
 }
+CAST_AGAIN = replace(_again(ONCE, Passes(reads=2, writes=2, kernels=2)), gathers_narrow=False)
+"""torchao's MXFP8: dynamic scaling of blocks, whose scales nobody looks for first."""
 
 
 FUSED = Recipe(
@@ -138,7 +134,8 @@ def recipe_of(context: LayerContext) -> Recipe | None:
     if not precision.narrows:
         return None
     fused = context.job.preset.layers.fused_casts and _scaling(precision) == "delayed"
-    named = FUSED if fused else RECIPES[_scaling(precision)]
+    blocks = precision.scaling == "dynamic" and precision.scale_recipe in BLOCKS
+    named = FUSED if fused else CAST_AGAIN if blocks else RECIPES[_scaling(precision)]
     if precision.transposed_copies or precision.scale_recipe in ALONG_K:
         return named
     return replace(
@@ -157,7 +154,8 @@ def _scaling(precision: Precision) -> str:
 def finds_scale_first(precision: Precision) -> bool:
     """Whether a scale of the whole tensor is looked for in it before it is cast (Transformer Engine ``csrc/quantizer.cpp``:
     Float8CurrentScalingQuantizer, NVFP4Quantizer; torchao: hp_tensor_to_float8_dynamic, whose maximum is DTensor's)."""
-    return _scaling(precision) in ("current", "dynamic") or precision.linear == "fp4"
+    looked_for = _scaling(precision) in ("current", "dynamic") and precision.scale_recipe not in BLOCKS
+    return looked_for or precision.linear == "fp4"
 
 
 def turned_after_gather(precision: Precision) -> Passes:

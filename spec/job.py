@@ -45,7 +45,8 @@ class Precision:
     scale_recipe: Literal["tensor", "row", "block", "mx", ""] = ""
     """What shares a scale in narrow products (GemmCase.scale_recipe)."""
     scaling: Literal["delayed", "current", "block", "dynamic", "row", ""] = ""
-    """How a framework finds the scales and casts (ops.quantize.RECIPES); "" by the scales."""
+    """How a framework finds the scales and casts (ops.quantize.RECIPES); "" by the scales. Of scales of blocks "dynamic" finds
+    none beforehand, but casts again in the backward."""
     transposed_copies: bool = True
     """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False

@@ -13,7 +13,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.experts.load import aligned
-from ops.experts.quantize import ExpertRows, cast_gradient, cast_input, kept_bytes, padded
+from ops.experts.quantize import ExpertRows, cast_gradient, cast_input, cast_weights, kept_bytes, padded
 from ops.linear import Linear, grouped_linear
 from ops.memory_bound import Kernel, kernel
 from ops.mlp_block import activation
@@ -36,17 +36,22 @@ def expert_mlp(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
     def shared(channels: IntArray) -> ExpertRows:
         return ExpertRows(rows=rows, width=channels, experts=experts)
 
+    def weights(inputs: IntArray, outputs: IntArray) -> ExpertRows:
+        return ExpertRows(rows=experts * inputs, width=outputs, experts=experts)
+
     up = _product(context, moe, Role.UP, rows, (hidden, inward))
     down = _product(context, moe, Role.DOWN, rows, (width, hidden))
     return sequence(
         padded(context, "moe.pad", (arrived, rows), channels),
         cast_input(context, Role.UP, shared(hidden)),
+        cast_weights(context, Role.UP, weights(hidden, inward)),
         grouped_linear(context, up, experts),
         cast_gradient(context, Role.UP, shared(inward)),
         _clamp(context, rows, width) if _limits_apart(context, moe) else Piece(),
         _activation(context, moe, rows, width),
         _probability_gradient(context, moe, rows, width),
         cast_input(context, Role.DOWN, shared(width)),
+        cast_weights(context, Role.DOWN, weights(width, hidden)),
         grouped_linear(context, down, experts),
         cast_gradient(context, Role.DOWN, shared(hidden)),
         _bias_by_probability(context, moe, arrived, experts) if moe.bias else Piece(),

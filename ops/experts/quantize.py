@@ -8,6 +8,9 @@ three small kernels more (``csrc/quantizer.cpp``, Float8CurrentScalingQuantizer:
 ``common/recipe/current_scaling.cu``: the maximum set to zero, found, and turned into a scale). The
 all-to-all dispatcher's rows are also copied with each expert's rows padded to the format's multiple, and
 back (``fp8_padding.py``); HybridEP and DeepEP hand them over padded.
+
+torchao (``prototype/moe_training/mxfp8_grouped_mm.py``, _MXFP8GroupedMM) casts all experts' rows by one kernel, and in the
+backward the inputs and all weights again.
 """
 
 from dataclasses import dataclass, replace
@@ -42,9 +45,24 @@ class ExpertRows:
 
 
 def cast_input(context: LayerContext, product: Role, entering: ExpertRows) -> Piece:
-    """The passes over a product's input, forward alone; nothing where products run in the activations' format."""
+    """The passes over a product's input; nothing where products run in the activations' format."""
     recipe = recipe_of(context)
-    return Piece(forward=_cast(context, product, entering, recipe.input).forward) if recipe else Piece()
+    if recipe is None:
+        return Piece()
+    again = (
+        _cast(context, product, entering, recipe.input_again).backward if recipe.input_again.writes else ()
+    )
+    return Piece(forward=_cast(context, product, entering, recipe.input).forward, backward=again)
+
+
+def cast_weights(context: LayerContext, product: Role, weights: ExpertRows) -> Piece:
+    """The passes over all of a rank's weights in every forward, and again in the backward, of recipes that keep no narrow copy;
+    ``weights`` has the rows of one after the other. Others' once a step are left out."""
+    recipe = recipe_of(context)
+    if recipe is None or recipe.keeps_narrow:
+        return Piece()
+    first, again = (_cast(context, product, weights, one) for one in (recipe.weight, recipe.weight_again))
+    return Piece(forward=first.forward, backward=again.backward)
 
 
 def cast_gradient(context: LayerContext, product: Role, leaving: ExpertRows) -> Piece:
@@ -57,16 +75,17 @@ SCALE_KERNELS = 3
 
 
 def _cast(context: LayerContext, product: Role, shared: ExpertRows, passes: Passes) -> Piece:
-    """For each expert a copy of as many rows as move the same bytes, and the kernels that find its scale."""
-    precision = context.job.precision
+    """For each expert (torchao: for all) a copy of as many rows as move the same bytes, and the kernels that find its scale."""
+    precision, recipe = context.job.precision, recipe_of(context)
+    together = precision.scaling == "delayed" or (recipe is not None and not recipe.keeps_narrow)
     moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))
     copied = bytes_moved_per_element("copy", backward=False, dtype=precision.activation)
-    apart = np.ones_like(shared.experts) if precision.scaling == "delayed" else shared.experts
+    apart = np.ones_like(shared.experts) if together else shared.experts
     rows = np.ceil(shared.rows * moved / copied / apart).astype(np.int64)
     each = ceil_div(shared.rows, apart)
     calls = cast_calls(passes, each, np.ones(len(each)), precision)
     piece = _repeated(_copy(context, product, "", rows, shared.width, calls), apart)
-    if precision.scale_recipe != "tensor" or precision.scaling == "delayed":
+    if precision.scale_recipe != "tensor" or together:
         return piece
     one = np.ones_like(shared.rows)
     name = f"moe.{product.value}.scale"

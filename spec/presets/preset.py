@@ -155,6 +155,9 @@ class Layers:
     """Queries, keys and values are one matrix."""
     fused_casts: bool = False
     """Casts by scales of earlier steps run inside the kernel that makes what they read (XLA)."""
+    casts_again: bool = False
+    """Products with MXFP8's scales keep what they read in 16 bits and cast it again in the backward, weights too in every forward
+    (torchao)."""
     fused_sums: bool = False
     """Input gradients of several matrices are added up by the kernel that follows instead of one after another (compiled)."""
     keeps_joined_qkv: bool = False

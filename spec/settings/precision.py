@@ -9,7 +9,8 @@ scales and the casts before them change, and, where a framework's own recipes sa
 - fp8-current: Transformer Engine ``common/recipe``, Float8CurrentScaling (Megatron-Core --fp8-recipe tensorwise).
 - fp8-blockwise: DeepSeek-V3, arXiv 2412.19437 sec. 3.3.2, 1 x 128 of activations and 128 x 128 of weights;
   Transformer Engine's Float8BlockScaling (--fp8-recipe blockwise).
-- mxfp8, nvfp4: Transformer Engine, MXFP8BlockScaling and NVFP4BlockScaling (scales of 32 and of 16 numbers).
+- mxfp8, nvfp4: Transformer Engine, MXFP8BlockScaling and NVFP4BlockScaling (scales of 32 and of 16 numbers). Where a framework's
+  MXFP8 is torchao's (``layers.casts_again``; ``prototype/mx_formats/mx_linear.py``, mx_mm), it casts as torchao does.
 """
 
 from collections.abc import Mapping
@@ -45,4 +46,6 @@ def named_precision(name: str, preset: FrameworkPreset) -> Precision:
     held = said["scale_recipe"] in choices.held_narrow
     travels = said["scale_recipe"] == "tensor" and (held or choices.casts_shards)
     gathered = {"parameter_gather": said["linear"]} if travels else {}
-    return replace(precision_of(preset), **said, narrow_parameters=held, **gathered)
+    again = said["scale_recipe"] == "mx" and preset.layers.casts_again
+    casts = {**said, "scaling": "dynamic", "casts_every_forward": True} if again else said
+    return replace(precision_of(preset), **casts, narrow_parameters=held, **gathered)

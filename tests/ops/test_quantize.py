@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ops.kernels import bytes_moved_per_element
 from ops.layout import Layout
 from ops.op import BatchedGemm, MemoryBound, Phase, Piece
+from ops.quantize import CAST_AGAIN, cast_calls
 from ops.roles import Module
 from spec.arrays import ints
 from spec.job import JobSpec
 from spec.model import MoeSpec
 from spec.presets.registry import PRESETS
+from spec.settings.precision import named_precision
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
 
@@ -61,6 +64,28 @@ def test_bytes_that_each_recipe_moves(scaling: str, after_norm: bool, expected: 
     piece = layer(asked(scaling=scaling, casts_every_forward=True))
     found = per_element(piece, "attention.qkv" if after_norm else "attention.out")
     assert found == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize("preset", ["fsdp-compiled", "torchtitan"])
+def test_mxfp8_of_torchao_casts_each_order_when_it_is_read(preset: str) -> None:
+    """Along rows forward, along columns backward, each a read of 2 bytes and a write of 1; nothing narrow is kept."""
+    plain = asked(preset, linear="bf16", scale_recipe="")
+    narrow = replace(plain, precision=named_precision("mxfp8", plain.preset))
+    piece = layer(narrow)
+    assert per_element(piece, "mlp.down") == pytest.approx({"input": 6, "gradient": 6, "weight": 6}, rel=1e-2)
+    kept = [
+        [float(op.saved_bytes[0]) for op in layer(question).forward if isinstance(op, BatchedGemm)]
+        for question in (plain, narrow)
+    ]
+    assert kept[0] == kept[1]
+    assert not any(op.cached_bytes.any() for op in piece.forward)
+
+
+def test_two_kernels_cast_two_orders_apart() -> None:
+    precision = replace(asked().precision, scale_recipe="mx", scaling="dynamic")
+    passes = CAST_AGAIN.gradient
+    (cast,) = cast_calls(passes, np.array([8]), np.array([1.0]), precision)
+    assert (cast.kernel, float(cast.times[0])) == ("quantize", 2.0)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ FSDP_COMPILED = Variant(
     name="fsdp-compiled",
     of="fsdp",
     source='torchtitan train.py: model and loss compiled; before 2025 the loss was not (v0.0.2: "compiling loss function causes '
-    'CUDA errors"), say loss.fused = false; models/llama/model.py (wq, wk, wv, w1, w3 apart; repeat_kv up to v0.2.1)',
-    choices={**COMPILED, "layers.repeats_keys": True},
+    'CUDA errors"), say loss.fused = false; models/llama/model.py (wq, wk, wv, w1, w3 apart; repeat_kv up to v0.2.1); '
+    "components/quantization/mx.py (torchao's MXFP8)",
+    choices={**COMPILED, "layers.repeats_keys": True, "layers.casts_again": True},
 )
 TORCHTITAN = Variant(
     name="torchtitan",
@@ -26,6 +27,7 @@ TORCHTITAN = Variant(
     "early_stop=False), models/common/attention.py (enable_gqa: key and value heads are not repeated)",
     choices={
         **COMPILED,
+        "layers.casts_again": True,
         "loss.chunked": True,
         "data_parallel.wide_reduction": True,
         "recomputation.stops_early": False,

@@ -1,13 +1,16 @@
 """What the experts of a rank run beside their products."""
 
+from dataclasses import replace
+
 import pytest
 
-from ops.op import Phase
+from ops.op import MemoryBound, Phase
 from ops.recompute.modules import modules_recomputed
 from ops.roles import Module, OpKey, Role
 from spec.job import JobSpec
 from spec.presets.registry import PRESETS
-from tests.ops.experts.test_moe_block import COPIES, SEQ, WIDTH, layer, moved, named
+from spec.settings.precision import named_precision
+from tests.ops.experts.test_moe_block import COPIES, EP, EXPERTS, HIDDEN, SEQ, WIDTH, layer, moved, named
 from tests.ops.layouts import job
 
 
@@ -49,3 +52,20 @@ def test_limited_experts_wait_for_the_offset_of_their_activation() -> None:
     assert waiting(mcore) == waiting(plain, clamped=True) == [counts]
     both = [f"{phase.value} moe.activation" for phase in (Phase.FORWARD, Phase.RECOMPUTE)]
     assert waiting(mcore, clamped=True) == [counts, *both]
+
+
+def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
+    """_MXFP8GroupedMM: rows and weights along one order forward and along the other backward, one kernel for all experts, where
+    Transformer Engine casts each expert's rows by one of its own and no weight outside a step's first micro-batch."""
+    plain = job(seq_len=SEQ, preset=PRESETS["torchtitan"])
+    ours = layer(replace(plain, precision=named_precision("mxfp8", plain.preset)))
+    casts = [op for op in named(ours, "moe.down.cast") if isinstance(op, MemoryBound)]
+    assert {float(op.repeat[0]) for op in casts} == {1.0}
+    held = EXPERTS // EP
+    rows, weights = COPIES + held * (32 - 1) / 2, held * WIDTH * HIDDEN
+    found = {phase: sorted(float(op.bytes_moved[0]) for op in casts if op.phase is phase) for phase in Phase}
+    # a read of 2 bytes and a write of 1; of the gradient twice
+    assert found[Phase.FORWARD] == pytest.approx([weights * 3, rows * WIDTH * 3], rel=1e-2)
+    assert found[Phase.INPUT_GRAD] == pytest.approx(
+        [weights * 3, rows * WIDTH * 3, rows * HIDDEN * 6], rel=1e-2
+    )

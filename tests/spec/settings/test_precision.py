@@ -73,6 +73,14 @@ def test_scales_and_casts_are_those_of_the_library(name: str, scales: str, scali
     assert precision.casts_every_forward == (name in ("fp8-tensor", "fp8-rowwise"))  # torchao's
 
 
+def test_mxfp8_casts_as_the_frameworks_library_does() -> None:
+    found = {
+        name: named_precision("mxfp8", PRESETS[name]) for name in ("torchtitan", "fsdp-compiled", "maxtext")
+    }
+    assert [found[name].scaling for name in found] == ["dynamic", "dynamic", "block"]
+    assert [found[name].casts_every_forward for name in found] == [True, True, False]
+
+
 def test_all_names() -> None:
     assert PRECISIONS == (
         "bf16",

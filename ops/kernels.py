@@ -161,6 +161,16 @@ KERNELS: dict[str, KernelTraffic] = {
         width=Width.FEED_FORWARD,
         fused=False,
     ),
+    # the same of gate and up as halves of one product's result
+    "swiglu_halves_unfused": KernelTraffic(
+        forward_reads=3,
+        forward_writes=2,
+        backward_reads=6,
+        backward_writes=3,
+        gated=True,
+        width=Width.FEED_FORWARD,
+        fused=False,
+    ),
     # scale, mask, to fp32, softmax, back
     "masked_softmax_unfused": KernelTraffic(
         forward_reads=3,

@@ -174,7 +174,10 @@ def _narrow_copy(context: LayerContext, rows: IntArray, width: IntArray, module:
 def _activation_kernel(context: LayerContext, gated: bool) -> str:
     if not gated:
         return "gelu"
-    return "swiglu" if context.job.preset.layers.fused_activation else "swiglu_unfused"
+    layers = context.job.preset.layers
+    if layers.fused_activation:
+        return "swiglu"
+    return "swiglu_halves_unfused" if layers.joined_gate else "swiglu_unfused"
 
 
 def activation_saved_bytes(context: LayerContext, gated: bool, rows: IntArray, width: IntArray) -> FloatArray:

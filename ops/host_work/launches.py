@@ -20,6 +20,7 @@ OF_KERNEL: dict[str, tuple[float, float]] = {
     "rmsnorm_unfused": (7.0, 13.0),
     "rotary_unfused": (9.0, 9.0),
     "swiglu_unfused": (1.0, 2.0),
+    "swiglu_halves_unfused": (1.0, 2.0),
     "masked_softmax_unfused": (4.0, 4.0),
     "bias_dropout_add": (0.0, 1.0),
     "cross_entropy": (7.0, 5.0),

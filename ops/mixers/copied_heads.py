@@ -15,27 +15,49 @@ from spec.mixers.attention import AttentionSpec
 def copied_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, widths: tuple[IntArray, IntArray]
 ) -> Piece:
-    """The product's result permuted and copied, its keys and values (the second of ``widths``) joined and copied once
-    more; backward the same for their gradients (nanotron models/llama.py, CausalSelfAttention.forward).
+    """The product's result permuted and copied, its keys and values (the second of ``widths``) joined, then permuted and
+    copied once more; backward the same for their gradients (nanotron models/llama.py, CausalSelfAttention.forward).
 
+    Copies of permuted arrays are PyTorch's kernel for strides. Backward the joined gradients of keys and values, then those of
+    all three are written by concatenations, and as many heads of each are copied once more, into the product's order.
     Queries are turned in place (flash_attn/layers/rotary.py), so that where queries, keys and values are one copy the
-    first keys and values stay with them. A batch of several sequences is transposed behind the kernel: a plain product
-    reads, and keeps, a copy of its output.
+    first keys and values stay with them. A batch of several sequences is transposed behind the kernel, and so is its gradient: a
+    plain product reads, and keeps, a copy of its output, one whose collectives run beside it makes that copy again backward
+    (parallel/tensor_parallel/functional.py, _RowLinearAsyncCommunication: tensor.contiguous()).
     """
     queries, keys_values = widths
     together = attention.num_kv_heads == attention.num_heads
-    plain = not context.job.preset.tensor_parallel.overlap_backward
-    transposed = np.where(context.layout.micro_batch > 1, queries, 0) * plain
-    copied = Kernel(
-        module=Module.ATTENTION,
-        role=Role.COPY,
-        serves=Role.QKV,
-        kernel="copy",
-        rows=rows,
-        width=queries + 3 * keys_values,
-        saved_bytes=context.activations(rows, keys_values * together + transposed),
+    beside = int(context.job.preset.tensor_parallel.overlap_backward)
+    transposed = np.where(context.layout.micro_batch > 1, queries, 0)
+
+    def copied(name: str, kernel_name: str, width: IntArray, kept: IntArray) -> Piece:
+        return kernel(
+            context,
+            Kernel(
+                module=Module.ATTENTION,
+                role=Role.COPY,
+                serves=Role.QKV,
+                name=name,
+                kernel=kernel_name,
+                rows=rows,
+                width=width,
+                saved_bytes=context.activations(rows, kept),
+            ),
+        )
+
+    none = 0 * queries
+    permuted = queries + 2 * keys_values + transposed
+    kept = keys_values * together + transposed * (1 - beside)
+    forward = (
+        *copied("", "strided_copy", permuted, kept).forward,
+        *copied("attention.qkv.join", "copy", keys_values, none).forward,
     )
-    return kernel(context, copied)
+    returned = (queries + keys_values) * together + transposed * (1 + beside)
+    backward = (
+        *copied("attention.qkv.join", "copy", queries + 2 * keys_values, none).backward,
+        *copied("", "strided_copy", returned, none).backward,
+    )
+    return Piece(forward=forward, backward=backward)
 
 
 def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:

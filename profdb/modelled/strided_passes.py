@@ -59,6 +59,9 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
     # gradient is copied into zeros
     ("rotary_unfused", "forward"): (StridedPasses(passes=2.5, tensors=5),),
     ("rotary_unfused", "backward"): (StridedPasses(passes=3.5, tensors=7),),
+    # silu of a half, that times the other half; in the backward the gradient times a half, and silu's
+    ("swiglu_halves_unfused", "forward"): (StridedPasses(passes=2, tensors=5),),
+    ("swiglu_halves_unfused", "backward"): (StridedPasses(passes=2, tensors=6),),
     # one mask for all heads
     ("masked_softmax_unfused", "forward"): (StridedPasses(passes=1, tensors=2),),
     ("masked_softmax_unfused", "backward"): (StridedPasses(passes=1, tensors=2),),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import torch
+from torch.nn import functional
 
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase, WarmKernelCase
@@ -26,6 +27,9 @@ STRIDED_FUNCTIONS = {
         forward=lambda x, into: into.copy_(x),
         backward=lambda operands, gradient: operands[1].copy_(operands[0]),
         one_kernel=True,
+    ),
+    "swiglu_halves_unfused": KernelFunction(
+        operands=two_halves, forward=lambda gate, up: functional.silu(gate) * up
     ),
     "spread_unfused": KernelFunction(
         operands=with_channel_weight,

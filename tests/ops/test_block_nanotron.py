@@ -33,21 +33,63 @@ def nanotron(**choices: object) -> JobSpec:
     return job(seq_len=TOKENS, preset=PRESETS["nanotron"].changed(choices))
 
 
-def copies(ops: tuple[Op, ...], module: Module) -> list[int]:
+def copies(ops: tuple[Op, ...], module: Module, kernel: str = "copy") -> list[int]:
     """Elements that each copy of a module reads."""
-    found = [op for op in ops if isinstance(op, MemoryBound) and op.kernel == "copy" and op.module is module]
+    found = [op for op in ops if isinstance(op, MemoryBound) and op.kernel == kernel and op.module is module]
     return [int(op.rows[0] * op.width[0]) for op in found]
 
 
-@pytest.mark.parametrize(("kv_heads", "width"), [(8, 7 * HIDDEN), (2, 512 + 6 * 128)])
+@pytest.mark.parametrize(
+    ("kv_heads", "strided", "plain"),
+    [
+        (8, (5 * HIDDEN, 3 * HIDDEN), (2 * HIDDEN, 5 * HIDDEN)),
+        (2, (512 + 4 * 128, 0), (2 * 128, 512 + 4 * 128)),
+    ],
+)
 def test_heads_are_copied_out_of_their_product_and_keys_and_values_twice_more(
-    kv_heads: int, width: int
+    kv_heads: int, strided: tuple[int, int], plain: tuple[int, int]
 ) -> None:
-    """permute(...).contiguous() of all, cat of keys and values, and contiguous() of that."""
+    """permute(...).contiguous() of all and contiguous() of keys and values once joined, by the kernel for strides; the cat
+    that joins them. Backward cat of keys and values, stack of all three, and one copy into the product's order, which
+    several query heads to a key need not (split's cat has written it)."""
     piece = layer(nanotron(), kv_heads=kv_heads)
-    assert copies(piece.forward, Module.ATTENTION) == [TOKENS * width]
-    assert copies(piece.backward, Module.ATTENTION) == [TOKENS * width]
-    assert not copies(layer(nanotron(**{"layers.copies_heads": False})).forward, Module.ATTENTION)
+    for ops, permuted, joined in zip((piece.forward, piece.backward), strided, plain, strict=True):
+        assert copies(ops, Module.ATTENTION, "strided_copy") == [TOKENS * permuted]
+        assert copies(ops, Module.ATTENTION) == [TOKENS * joined]
+    whole = layer(nanotron(**{"layers.copies_heads": False}))
+    assert not copies(whole.forward, Module.ATTENTION) + copies(
+        whole.forward, Module.ATTENTION, "strided_copy"
+    )
+
+
+@pytest.mark.parametrize(("beside", "backward"), [(True, 2), (False, 1)])
+def test_several_sequences_are_transposed_behind_the_kernel(beside: bool, backward: int) -> None:
+    """F.linear reads a copy of its transposed input, whose gradient is transposed back; beside collectives that input is
+    made contiguous again for the weight's gradient."""
+    asked = nanotron(**{"tensor_parallel.overlap_backward": beside})
+    one, two = (layer(asked, layout=Layout.of(8, micro_batch=batch)) for batch in (1, 2))
+
+    def beyond(way: str) -> float:
+        counted = [sum(copies(getattr(piece, way), Module.ATTENTION, "strided_copy")) for piece in (one, two)]
+        return (counted[1] - 2 * counted[0]) / (2 * TOKENS * HIDDEN)
+
+    assert (beyond("forward"), beyond("backward")) == (1, backward)
+
+
+@pytest.mark.parametrize(
+    ("choices", "kernel"),
+    [
+        ({}, "swiglu_halves_unfused"),
+        ({"layers.joined_gate": False}, "swiglu_unfused"),
+        ({"layers.fused_activation": True}, "swiglu"),
+    ],
+)
+def test_an_activation_reads_halves_of_one_product(choices: dict[str, object], kernel: str) -> None:
+    piece = layer(nanotron(**choices))
+    for ops in (piece.forward, piece.backward):
+        assert [op.kernel for op in ops if op.role is Role.ACTIVATION and isinstance(op, MemoryBound)] == [
+            kernel
+        ]
 
 
 def test_keys_and_values_stay_twice_where_queries_are_turned_within_one_copy_of_all() -> None:

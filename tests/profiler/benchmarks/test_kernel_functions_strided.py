@@ -16,7 +16,7 @@ from spec.dtypes import dtype_bytes
 ROWS, WIDTH = 256, 1024
 ELEMENTWISE = (
     *("clamp", "clamp_max", "mul", "add", "where", "le", "ge", "logical_and_"),
-    *("neg", "div", "masked_fill", "copy_"),
+    *("neg", "div", "masked_fill", "copy_", "silu", "silu_backward"),
 )
 # A part is copied into zeros: the copy is strided.
 PART_OF_ZEROS = "slice_backward"

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ops.kernels import KERNELS, bytes_moved_per_element
 from profdb.cases import MemoryBoundCase
-from profiler.benchmarks.kernel_functions import KERNEL_FUNCTIONS
-from profiler.benchmarks.memory_bound import launch_memory_bound
+from profiler.benchmarks.memory_bound import FUNCTIONS, launch_memory_bound
 from profiler.device import Device
 from profiler.profiling_run import RunOptions, fuses
 
@@ -56,11 +55,18 @@ def touched(tensor: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    "kernel", ["rmsnorm_unfused", "rotary_unfused", "swiglu_unfused", "masked_softmax_unfused"]
+    "kernel",
+    [
+        "rmsnorm_unfused",
+        "rotary_unfused",
+        "swiglu_unfused",
+        "swiglu_halves_unfused",
+        "masked_softmax_unfused",
+    ],
 )
 def test_unfused_kernels_move_what_autograd_dispatches(kernel: str) -> None:
     case = MemoryBoundCase(kernel=kernel, direction="forward", rows=ROWS, width=WIDTH, dtype="bf16")
-    function = KERNEL_FUNCTIONS[kernel]
+    function = FUNCTIONS[kernel]
     operands = tuple(
         one.requires_grad_(one.is_floating_point()) for one in function.operands(case, torch.device("cpu"))
     )
@@ -80,7 +86,7 @@ def test_a_compiler_fuses_the_kernel_and_never_its_unfused_namesake(kernel: str)
     launched = launch_memory_bound(plain, Device(kind="cpu"), compiled=True)
     assert launched.implementation == "torch, several kernels"
     fused = launch_memory_bound(replace(plain, kernel=kernel), Device(kind="cpu"), compiled=True)
-    one_kernel = KERNEL_FUNCTIONS[kernel].one_kernel
+    one_kernel = FUNCTIONS[kernel].one_kernel
     assert fused.implementation == ("torch" if one_kernel else "torch.compile")
 
 
@@ -94,7 +100,7 @@ def test_kernels_are_fused_on_a_gpu_unless_somebody_says_otherwise() -> None:
 
 def test_the_split_loss_moves_what_its_passes_dispatch() -> None:
     case = MemoryBoundCase(kernel="cross_entropy", direction="forward", rows=ROWS, width=WIDTH, dtype="bf16")
-    function = KERNEL_FUNCTIONS["cross_entropy"]
+    function = FUNCTIONS["cross_entropy"]
     operands = function.operands(case, torch.device("cpu"))
     assert function.backward is not None
     with Moved() as forward:
@@ -111,7 +117,7 @@ def test_autograd_keeps_what_the_layers_count(kernel: str, kept: float) -> None:
     16 bits is kept by the product that reads it."""
     assert kernel in KERNELS
     case = MemoryBoundCase(kernel=kernel, direction="forward", rows=ROWS, width=WIDTH, dtype="bf16")
-    function = KERNEL_FUNCTIONS[kernel]
+    function = FUNCTIONS[kernel]
     operands = tuple(
         one.requires_grad_(one.is_floating_point()) for one in function.operands(case, torch.device("cpu"))
     )
@@ -131,5 +137,5 @@ def test_a_table_is_as_large_as_the_vocabularies_measured_beside_it() -> None:
     # its backward fills a gradient of that size: 1,024 words of the tiny model on a processor, 32,000 of Llama 2 on a GPU
     case = MemoryBoundCase(kernel="embedding", direction="backward", rows=8, width=4, dtype="bf16")
     for kind, words in (("cpu", 1024), ("meta", 32000)):
-        table, _ = KERNEL_FUNCTIONS["embedding"].operands(case, torch.device(kind))
+        table, _ = FUNCTIONS["embedding"].operands(case, torch.device(kind))
         assert table.shape == (words, 4)

@@ -53,6 +53,16 @@ class LayerContext:
         return keeps_gathered(self.job, self.layout)
 
     @property
+    def reduces_once(self) -> BoolArray:
+        """reduces_once of its job and layouts."""
+        return reduces_once(self.job, self.layout)
+
+    @property
+    def num_micro(self) -> IntArray:
+        """Micro-batches of a step."""
+        return num_micro(self.job, self.layout)
+
+    @property
     def sequence(self) -> IntArray:
         """Tokens of one sequence on one rank: seq_len / cp."""
         return ceil_div(self.layout.constant(self.job.seq_len), self.layout.cp)
@@ -81,6 +91,19 @@ def keeps_gathered(job: JobSpec, layout: Layout) -> BoolArray:
     """Rows whose stages gather sharded parameters in the first forward of a step and keep them, add up whole gradients and
     reduce them in the last backward (FSDP on stages: torch/distributed/pipelining/stage.py, backward_maybe_with_nosync)."""
     return bools((layout.pp > 1) & (layout.zero_stage >= 2) & job.preset.pipeline.keeps_gathered)
+
+
+def reduces_once(job: JobSpec, layout: Layout) -> BoolArray:
+    """Rows that add up whole gradients of their micro-batches and reduce them in the last backward: those that keep
+    what they gathered, and others of several micro-batches where the preset says so (accelerate ``accelerator.py``,
+    no_sync; Lightning ``fabric/strategies/fsdp.py``, _FSDPBackwardSyncControl)."""
+    waits = (layout.zero_stage >= 2) & (num_micro(job, layout) > 1) & job.preset.data_parallel.reduces_once
+    return bools(keeps_gathered(job, layout) | waits)
+
+
+def num_micro(job: JobSpec, layout: Layout) -> IntArray:
+    """Micro-batches of a step."""
+    return job.global_batch_sequences // (layout.dp * layout.micro_batch)
 
 
 def padded_to_ranks(elements: IntArray, ranks: IntArray, element_bytes: float) -> IntArray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.context import LayerContext, keeps_gathered
+from ops.context import LayerContext, reduces_once
 from ops.data_parallel.step import RankParameters, step_ops
 from ops.embedding_and_head import embedding_elements
 from ops.layout import Layout
@@ -52,8 +52,9 @@ def operations(
 
 
 def units_of_stages(job: JobSpec, layout: Layout, stages: StageTable) -> FloatArray:
-    """Layers and ends of every stage row, where each is gathered and reduced by itself once a step (keeps_gathered), else 1."""
-    once = keeps_gathered(job, layout)
+    """Layers and ends of every stage row, where each is reduced, or gathered too, by itself once a step (reduces_once),
+    else 1."""
+    once = reduces_once(job, layout)
     held = (
         stages.embedding.astype(np.int64)
         + stages.head

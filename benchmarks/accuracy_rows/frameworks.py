@@ -29,8 +29,13 @@ TORCHTUNE: Settings = {"precision.master": "none", "precision.moments": "bf16", 
 # OLMo olmo/model.py, OLMoSequentialBlock: att_proj and ff_proj joined, SwiGLU as silu(gate) * x; config.py,
 # FSDPPrecision.mixed.
 OLMO: Settings = {**FSDP1, "precision.reduce": "fp32"}
-# litgpt litgpt/model.py: qkv joined, fc_1 and fc_2 apart; pretrain.py: FSDPStrategy (FSDP1), torch.compile.
-LITGPT: Settings = {**FSDP1, "layers.joined_qkv": True, "layers.repeats_keys": False}
+# litgpt litgpt/model.py: qkv joined, fc_1 and fc_2 apart; pretrain.py: FSDPStrategy (FSDP1), torch.compile,
+# no_backward_sync.
+LITGPT: Settings = {
+    **FSDP1,
+    **dict.fromkeys(("layers.joined_qkv", "data_parallel.reduces_once"), True),
+    "layers.repeats_keys": False,
+}
 # Transformer Engine's modules, its attention too.
 AUTOMODEL: Settings = {
     **dict.fromkeys(("layers.fused_sums", "layers.repeats_keys"), False),

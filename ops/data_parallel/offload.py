@@ -43,7 +43,7 @@ def optimizer_host_bytes(context: LayerContext, owned: IntArray) -> FloatArray:
     """Bytes of a rank's offloaded optimizer on the host: state, fp32 gradients, and gradients that wait."""
     precision = context.job.precision
     state = precision.master_bytes + 2 * dtype_bytes(precision.moments) + HOST_GRADIENT_BYTES
-    waiting = keeps_gradients_on_host(context) * (_num_micro(context) > 1) * dtype_bytes(precision.gradient)
+    waiting = keeps_gradients_on_host(context) * (context.num_micro > 1) * dtype_bytes(precision.gradient)
     return np.asarray(offloaded_elements(context, owned) * (state + waiting), dtype=np.float64)
 
 
@@ -52,7 +52,7 @@ def gradients_to_host(context: LayerContext, owned: IntArray) -> list[Op]:
     if not context.layout.optimizer_offload.any():
         return []
     elements = offloaded_elements(context, owned)
-    earlier = (_num_micro(context) - 1) * keeps_gradients_on_host(context)
+    earlier = (context.num_micro - 1) * keeps_gradients_on_host(context)
     waiting = elements * dtype_bytes(context.job.precision.gradient)
     return [
         _step(
@@ -80,11 +80,6 @@ def host_updates(context: LayerContext, owned: IntArray) -> list[Op]:
         HostUpdate(module=Module.STEP, role=Role.HOST_UPDATE, phase=Phase.STEP, elements=elements),
         _step(Role.PARAMETERS_FROM_HOST, back, np.ones_like(elements), "step.host_parameters"),
     ]
-
-
-def _num_micro(context: LayerContext) -> IntArray:
-    layout = context.layout
-    return context.job.global_batch_sequences // (layout.dp * layout.micro_batch)
 
 
 def _step(role: Role, size_bytes: FloatArray, repeat: IntArray, name: str) -> HostTransfer:

@@ -185,9 +185,9 @@ def _reduction(context: LayerContext, owner: Owner, on_rank: RankParameters) -> 
     width = dtype_bytes(dtype)
     axis = context.traits.copies.copy_axis(owner)
     name = f"{owner.value}_gradient"
-    # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding), on stages of FSDP in
-    # the last backward.
-    here = (layout.zero_stage < 2) | context.keeps_gathered
+    # From stage 2 on gradients were reduced as the backward made them (ops.data_parallel.weight_sharding), or once a
+    # step, in the last backward.
+    here = (layout.zero_stage < 2) | context.reduces_once
     whole = (np.where(here, on_rank.of(owner), 0) * width).astype(np.int64)
     if preset.data_parallel.gradient_sync == "all_reduce":
         return [_comm(_reduced(name), Collective.ALL_REDUCE, axis, whole, dtype, owner)]

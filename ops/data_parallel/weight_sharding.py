@@ -23,7 +23,7 @@ from ops.memory_bound import memory_pass
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Owner, Phase, Piece, multiplies_narrow
 from ops.quantize import one_copy, recipe_of
 from ops.roles import Identity, Module, Role
-from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div
+from spec.arrays import BoolArray, FloatArray, IntArray, ceil_div, floats
 from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
@@ -40,8 +40,8 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
     # FSDP's outermost unit is not let go of before its backward (reshard_after_forward is False for the root).
     data_parallel = context.job.preset.data_parallel
     stays = data_parallel.gathers_every_forward and module in (Module.EMBEDDING, Module.HEAD)
-    # These rows gather and reduce once a step (ops.data_parallel.step).
-    once = context.keeps_gathered
+    # These rows gather, and these reduce, once a step (ops.data_parallel.step).
+    once, summed = context.keeps_gathered, context.reduces_once
     forward: list[Op] = []
     backward: list[Op] = []
     for owner in (Owner.DENSE, Owner.EXPERT):
@@ -63,20 +63,27 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
         shard_again = _cast_shard(context, what, kept, Phase.INPUT_GRAD)
         reduction = Identity(module=module, role=Role.GRADIENT_REDUCTION, name=f"{label}_gradient")
         forward += [*shard, gather, *_copied(context, gather)]
-        reduced = _reduced(context, reduction, owner, np.where(once, 0, elements)) if elements.any() else []
+        reduced = _reduced(context, reduction, owner, np.where(summed, 0, elements)) if elements.any() else []
         backward += [*shard_again, again, *_copied(context, again), *reduced]
-        if once.any():
-            backward.append(_added_up(context, reduction, np.where(once, elements, 0)))
+        if summed.any():
+            backward += _added_up(context, reduction, np.where(summed, elements, 0))
     before, behind = sliced(context, piece, module, _elements(piece, Owner.DENSE, len(layout)))
     return Piece(forward=(*forward, *before, *piece.forward), backward=(*piece.backward, *backward, *behind))
 
 
-def _added_up(context: LayerContext, reduction: Identity, elements: IntArray) -> MemoryBound:
-    """This micro-batch's gradients added to those of earlier ones, whole and in the format they will travel in (_fsdp_param.py,
-    accumulate_unsharded_grad_if_needed). Assumption: of the first micro-batch too, which is only cast."""
-    kernel = "accumulate_wide" if context.reduce_dtype == "fp32" else "accumulate"
+def _added_up(context: LayerContext, reduction: Identity, elements: IntArray) -> list[Op]:
+    """This micro-batch's gradients added to those of earlier ones, whole and in the format they will travel in
+    (_fsdp_param.py, accumulate_unsharded_grad_if_needed); FSDP1 joins those of each micro-batch and adds them up in the
+    format of the products (_runtime_utils.py, _post_backward_hook without _sync_gradients). Assumption: of the first
+    micro-batch too, which is only cast."""
+    joins = context.job.preset.data_parallel.joins_gradients
+    kernel = "accumulate_wide" if context.reduce_dtype == "fp32" and not joins else "accumulate"
     what = reduction.key.served_by(Role.ACCUMULATE, f"{reduction.name}_sum")
-    return memory_pass(what, Phase.WEIGHT_GRAD, kernel, elements, context.job.precision.activation)
+    added = memory_pass(what, Phase.WEIGHT_GRAD, kernel, elements, context.job.precision.activation)
+    if not joins:
+        return [added]
+    joined = reduction.key.served_by(Role.COPY, f"{reduction.name}_join")
+    return [_pass(context, joined, "copy", Phase.WEIGHT_GRAD, floats(elements)), added]
 
 
 def _elements(

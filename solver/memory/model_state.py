@@ -11,11 +11,24 @@ from spec.dtypes import dtype_bytes
 
 def whole_gradients_bytes(context: LayerContext, trained: RankParameters, num_micro: IntArray) -> FloatArray:
     """Gradients beside those that accumulate or are cut: of one micro-batch where the framework keeps them, and what
-    stages add up in the format of the reduction where sharded gradients are reduced once a step."""
+    stages add up in the format of the reduction where sharded gradients are reduced once a step. Without stages the
+    shards of the sum are made as the last backward lets go of it, so what they take is no more on top."""
     preset = context.job.preset
     micro = preset.data_parallel.keeps_micro_gradients * dtype_bytes(context.job.precision.compute)
-    summed = context.keeps_gathered & (num_micro > 1)
-    return np.asarray(trained.total * (micro + summed * dtype_bytes(context.reduce_dtype)))
+    summed = context.reduces_once & (num_micro > 1)
+    # FSDP1 adds up gradients in the format of the products (_runtime_utils.py, _post_backward_hook).
+    joins = preset.data_parallel.joins_gradients
+    width = dtype_bytes(context.job.precision.compute if joins else context.reduce_dtype)
+    whole = trained.total * (micro + summed * width)
+    shards = owned_elements(context, trained) * _sharded_gradient_width(context)
+    return np.asarray(np.where(summed & ~context.keeps_gathered, np.maximum(whole - shards, 0.0), whole))
+
+
+def _sharded_gradient_width(context: LayerContext) -> float:
+    """Bytes an element of gradients that are cut."""
+    precision = context.job.precision
+    wide = dtype_bytes(precision.gradient)
+    return max(wide, precision.master_bytes) if context.job.preset.data_parallel.shards_master else wide
 
 
 def stand_ins_bytes(context: LayerContext, shapes: FloatArray) -> FloatArray:
@@ -56,9 +69,8 @@ def model_state(
     parameters = np.where(zero_stage >= 3, 0 if shards_master else owned, trained.total)
     still = np.where(zero_stage >= 3, owned_elements(context, frozen), frozen.total)
     wide = dtype_bytes(precision.gradient)
-    sharded = max(wide, precision.master_bytes) if shards_master else wide
     return {
         "parameters_bytes": (parameters + still) * dtype_bytes(precision.parameter),
-        "gradients_bytes": gradients * np.where(zero_stage >= 2, sharded, wide),
+        "gradients_bytes": gradients * np.where(zero_stage >= 2, _sharded_gradient_width(context), wide),
         "optimizer_bytes": here * state - owned_by_muon(context, trained) * dtype_bytes(precision.moments),
     }

@@ -39,6 +39,9 @@ class DataParallel:
     """Gradients are reduced beside the last backward."""
     overlap_param_gather: bool = True
     """Updated parameters return beside the first forward."""
+    reduces_once: bool = False
+    """Sharded gradients of a step's micro-batches are added up whole and reduced in the last backward (FSDP under
+    no_sync or set_requires_gradient_sync)."""
     overlap_weights: bool = True
     """Sharded weights are gathered ahead."""
     contiguous_gradients: bool = False

@@ -1,4 +1,5 @@
-"""FSDP on pipeline stages gathers a stage's parameters once a step and reduces its gradients once."""
+"""FSDP on pipeline stages gathers a stage's parameters once a step and reduces its gradients once; under no_sync the
+gradients of all micro-batches are reduced once, and parameters gathered for each."""
 
 from dataclasses import replace
 
@@ -98,3 +99,59 @@ def test_rows_of_one_table_each_have_their_own() -> None:
     block = written(small_model(), job(world_size=8, preset=FSDP), "mtp", both, "none").blocks[0]
     gathers = [op for op in block.forward if isinstance(op, Comm) and op.axis is Axis.ZERO_SHARD]
     assert all(op.size_bytes[0] > 0 == op.size_bytes[1] for op in gathers)
+
+
+def accumulated(
+    micro_batches: int, *, once: bool = True, stage: int = 3
+) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """The operations of a micro-batch's layer and of the step, under Hugging Face's Trainer on 8 ranks."""
+    preset = PRESETS["hf-trainer"].changed({"data_parallel.reduces_once": once})
+    plain = job(world_size=8, preset=preset)
+    asked = replace(plain, global_batch_tokens=plain.global_batch_tokens * micro_batches)
+    shards = Layout.of(8, dp=8, zero_size=8, zero_stage=stage)
+    block = written(small_model(), asked, "mtp", shards, "none").blocks[0]
+    held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
+    context = LayerContext(model=small_model(), job=asked, layout=shards)
+    return (*block.forward, *block.backward), step_ops(context, held, ints(0))
+
+
+def collectives(ops: tuple[Op, ...], kind: Collective) -> int:
+    """Bytes over the shards."""
+    of_kind = [
+        op for op in ops if isinstance(op, Comm) and op.collective is kind and op.axis is Axis.ZERO_SHARD
+    ]
+    return sum(int(op.size_bytes[0]) for op in of_kind)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_under_no_sync_gradients_travel_once_a_step_and_parameters_for_every_micro_batch(stage: int) -> None:
+    """accelerate no_sync around all micro-batches but the last: joined (2 + 2 bytes), added to a 16-bit sum (3 x 2)."""
+    layer_ops, step_of = accumulated(4, stage=stage)
+    before, _ = accumulated(4, once=False, stage=stage)
+    assert (
+        collectives(layer_ops, Collective.REDUCE_SCATTER)
+        == 0
+        < collectives(before, Collective.REDUCE_SCATTER)
+    )
+    gathers = collectives(layer_ops, Collective.ALL_GATHER)
+    assert gathers == collectives(before, Collective.ALL_GATHER) > 0
+    assert collectives(step_of, Collective.REDUCE_SCATTER) == 2 * ELEMENTS
+    assert collectives(step_of, Collective.ALL_GATHER) == 0
+    elements = sum(int(op.parameters[0]) for op in layer_ops if op.phase is Phase.FORWARD)
+    assert summed(layer_ops) == 3 * 2 * elements
+    joins = [op for op in layer_ops if isinstance(op, MemoryBound) and op.name.endswith("_join")]
+    assert sum(float(op.bytes_moved[0]) for op in joins) == 2 * 2 * elements
+
+
+def test_a_single_micro_batch_is_reduced_as_its_backward_makes_it() -> None:
+    layer_ops, step_of = accumulated(1)
+    before, plain = accumulated(1, once=False)
+    assert [op.name for op in layer_ops] == [op.name for op in before]
+    assert (
+        collectives(layer_ops, Collective.REDUCE_SCATTER)
+        == collectives(before, Collective.REDUCE_SCATTER)
+        > 0
+    )
+    assert (
+        collectives(step_of, Collective.REDUCE_SCATTER) == collectives(plain, Collective.REDUCE_SCATTER) == 0
+    )

@@ -1,5 +1,7 @@
 """Bytes a parameter of model state and whole gradients, from the code that allocates them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,13 @@ from ops.layout import Layout
 from solver.memory.model_state import whole_gradients_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
+from spec.arrays import ints
 from spec.job import precision_of
 from spec.model import ModelSpec
 from spec.parameters import num_parameters
 from spec.presets.registry import PRESETS
 from spec.settings.job import AskedJob, job_of
+from tests.ops.layouts import job
 from tests.solver.questions import question, small_model
 
 DP = 4
@@ -169,3 +173,19 @@ def test_products_that_add_up_gradients_hand_on_an_empty_one_of_each_shape(tp: i
 def test_frameworks_without_those_products_hand_on_none() -> None:
     have = {name for name, preset in PRESETS.items() if preset.data_parallel.keeps_stand_ins}
     assert have == {"megatron", "megatron-bridge"}
+
+
+def test_under_no_sync_whole_gradients_stay_in_the_format_of_the_products() -> None:
+    """FSDP1 (_runtime_utils.py, _post_backward_hook) keeps them unsharded as they were made, whatever they travel in;
+    the fp32 shards of 8 ranks take their place."""
+    held = RankParameters(dense=ints(1000), weight=ints(0), expert=ints(0))
+    for micro_batches, whole in ((1, 0.0), (4, 2000.0 - 4000.0 / 8)):
+        asked = job(world_size=8, preset=PRESETS["hf-trainer"])
+        asked = replace(
+            asked,
+            global_batch_tokens=micro_batches * asked.global_batch_tokens,
+            precision=replace(asked.precision, reduce="fp32"),
+        )
+        shards = Layout.of(8, dp=8, zero_size=8, zero_stage=3)
+        context = LayerContext(model=small_model(), job=asked, layout=shards)
+        assert whole_gradients_bytes(context, held, np.array([micro_batches]))[0] == whole

@@ -1,5 +1,6 @@
 """What is live together at a step's peak, against published measurements and closed forms of autograd."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,15 @@ def test_frozen_layers_over_fsdp1_keep_the_gradients_of_their_inputs() -> None:
 
 
 def test_gradients_of_a_single_micro_batch_take_the_place_of_activations() -> None:
-    """With many tokens there are none at the peak; where there are several micro-batches all are, in fp32."""
+    """With many tokens there are none at the peak; of several micro-batches all are, whole and in 16 bits, or in fp32
+    where each is reduced."""
     model, job = small_model(), asked(4, 16, **CHUNKED)
     once, again = peak(model, job), peak(model, job, num_micro=4)
     assert once.gradients_bytes[0] == 0
-    assert again.gradients_bytes[0] == pytest.approx(4 * num_parameters(model).total / 4, rel=1e-3)
+    assert again.gradients_bytes[0] == pytest.approx(2 * num_parameters(model).total, rel=1e-3)
+    reducing = replace(job, preset=job.preset.changed({"data_parallel.reduces_once": False}))
+    often = peak(model, reducing, num_micro=4)
+    assert often.gradients_bytes[0] == pytest.approx(4 * num_parameters(model).total / 4, rel=1e-3)
 
 
 def test_an_update_has_all_gradients_and_square_roots_and_nothing_of_the_passes() -> None:

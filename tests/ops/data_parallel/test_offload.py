@@ -5,6 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ops.context import LayerContext
+from ops.data_parallel.offload import keeps_gradients_on_host
+from ops.layout import Layout
 from ops.op import HostTransfer, HostUpdate
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
@@ -179,6 +182,28 @@ def test_activations_wait_for_the_link_only_beyond_the_pass() -> None:
     both_ways_s = 2 * 4 * moved / (1e6 / 2 * LINK_SHARE)
     assert cost.parts["offload"][0] == pytest.approx(both_ways_s, rel=1e-3)
     assert cost.step_s[0] == pytest.approx(sum(float(part[0]) for part in cost.parts.values()))
+
+
+def test_two_micro_batches_send_once_and_one_sends_nothing_early() -> None:
+    """The first of two there and back, 2 bytes an element each way."""
+    owned_now = owned(laid_out(asked("deepspeed", optimizer=1.0, stage=2)))
+    summed = [
+        transfers(asked("deepspeed", optimizer=1.0, stage=2, micro=micro))["step.host_gradients_summed"]
+        for micro in (1, 2)
+    ]
+    assert summed == [0.0, 2 * 2.0 * owned_now]
+
+
+def test_only_a_rank_that_offloads_keeps_gradients_on_the_host() -> None:
+    asked_for, _ = asked("deepspeed")
+    layout = Layout.of(
+        8,
+        zero_size=8,
+        zero_stage=np.array([2, 2, 1, 3]),
+        optimizer_offload=np.array([0.0, 0.5, 1.0, 1.0]),
+    )
+    context = LayerContext(model=asked_for.model, job=asked_for.job, layout=layout)
+    assert keeps_gradients_on_host(context).tolist() == [0, 1, 0, 1]
 
 
 OPTIMIZER = "the framework cannot run so much of this optimizer on the host"

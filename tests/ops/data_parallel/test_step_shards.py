@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ops.context import LayerContext
-from ops.data_parallel.step import RankParameters, step_ops
+from ops.data_parallel.step import RankParameters, shards, step_ops
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
-from ops.op import Axis, Comm, GroupedGemm, Phase
+from ops.op import Axis, Comm, GroupedGemm, Owner, Phase
 from solver.answer.mfu import model_flops_per_sequence
 from spec.arrays import ints
 from spec.presets.registry import PRESETS
@@ -75,3 +75,53 @@ def test_model_flops_are_three_forwards() -> None:
     weights = 2 * (4 * h * h + 3 * h * f) + h * vocab
     expected = s * (6 * weights + 2 * 12 * s * h)
     assert np.isclose(model_flops_per_sequence(model, job(seq_len=s, world_size=1)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("preset", "returned"), [("megatron", [True, True, True, False]), ("fsdp", [True, True, False, False])]
+)
+def test_parameters_return_after_the_update_unless_forwards_gather_them(
+    preset: str, returned: list[bool]
+) -> None:
+    """ZeRO 1 and 2 return them once a step (arXiv 1910.02054 sec. 5); FSDP that keeps parameters whole between the passes
+    (stage 2) gathers them in each forward instead."""
+    layout = Layout.of(8, zero_size=8, zero_stage=np.array([0, 1, 2, 3]))
+    held = RankParameters(dense=ints([800] * 4), weight=ints([0] * 4), expert=ints([0] * 4))
+    context = LayerContext(model=small_model(), job=job(world_size=8, preset=PRESETS[preset]), layout=layout)
+    (back,) = [
+        op
+        for op in step_ops(context, held, ints([0] * 4))
+        if isinstance(op, Comm) and op.name == "step.dense_parameters"
+    ]
+    assert (back.size_bytes > 0).tolist() == returned
+    assert back.size_bytes[1] == 2 * 800
+
+
+def test_experts_shard_over_their_own_data_parallel_ranks() -> None:
+    """ep 4 of 8 leaves two copies of an expert: of eight shards of dense parameters two of experts'; isp's weights, cut by
+    wp 2, leave four of eight."""
+    layout = Layout.of(8, ep=4, zero_size=8, zero_stage=1)
+    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
+    assert [shards(context, owner).tolist() for owner in (Owner.DENSE, Owner.EXPERT)] == [[8], [2]]
+    weights = LayerContext(
+        model=small_model(), job=job(world_size=8), layout=Layout.of(8, wp=2, zero_size=8, zero_stage=1)
+    )
+    assert shards(weights, Owner.WEIGHT).tolist() == [4]
+
+
+def test_below_stage_2_a_layer_reduces_nothing() -> None:
+    asked = job(world_size=4, seq_len=1024, preset=PRESETS["deepspeed"])
+    layout = Layout.of(4, zero_size=4, zero_stage=np.array([0, 1, 2]))
+    layer = written(small_model(), asked, "mtp", layout).blocks[0]
+    sizes = sum(op.size_bytes for op in layer.backward if isinstance(op, Comm) and op.axis is Axis.ZERO_SHARD)
+    elements = sum(int(op.parameters[0]) for op in layer.forward)
+    assert sizes.tolist() == [0, 0, 2 * elements]
+
+
+def test_what_narrow_products_read_is_counted_beside_all() -> None:
+    count = {Owner.DENSE: 10, Owner.WEIGHT: 20, Owner.EXPERT: 40}
+    plain = RankParameters.by_owner(lambda owner: ints(count[owner]))
+    assert (plain.total.tolist(), plain.narrow_total.tolist()) == ([70], [0])
+    narrow = RankParameters.by_owner(lambda owner: ints(count[owner]), lambda owner: ints(count[owner] // 5))
+    assert narrow.narrow_total.tolist() == [14]
+    assert [narrow.narrow_of(owner).tolist() for owner in count] == [[2], [4], [8]]

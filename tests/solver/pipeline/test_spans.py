@@ -7,6 +7,7 @@ from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
+from solver.schedules.registry import Schedule
 from spec.arrays import floats
 from tests.solver.questions import small_model
 
@@ -40,3 +41,23 @@ def test_one_micro_batch_passes_every_border_twice(pp: int) -> None:
 def test_one_stage_sends_nothing_and_no_looks_cost_nothing() -> None:
     assert step_s(1, 5, 0.5) == pytest.approx(5 * (FORWARD_S + BACKWARD_S))
     assert step_s(4, 5, 0.0) == pytest.approx((5 + 3) * (FORWARD_S + BACKWARD_S))
+
+
+@pytest.mark.parametrize(("pp", "num_micro"), [(2, 4), (4, 8), (4, 16)])
+def test_a_split_backward_leaves_a_third_of_the_bubble(pp: int, num_micro: int) -> None:
+    """ZB-H1 of equal forwards, input and weight gradients (arXiv 2401.10241, table 2): (p - 1) (f + b - w) beside the work, where
+    1F1B waits (p - 1) (f + b + w); a stage works what its passes say, whatever is split."""
+    told = {}
+    for schedule in (Schedule.ONE_F_ONE_B, Schedule.ZB_H1):
+        plans = PlanTable.of(
+            Plan(strategy="mtp", preset="zero-bubble", pp=pp, num_micro=num_micro, schedule=schedule)
+        )
+        stages = stage_table(small_model(layers=pp), plans)
+        rows = np.ones(len(stages.chunks.stage))
+        passes = PassTimes(forward_s=rows, backward_s=2.0 * rows, weight_s=rows)
+        told[schedule] = stage_spans_s(plans, stages, passes, Hops(seconds=floats(0.0))).max()
+    work = 3.0 * num_micro
+    assert told == {
+        Schedule.ONE_F_ONE_B: pytest.approx(work + (pp - 1) * 3.0),
+        Schedule.ZB_H1: pytest.approx(work + (pp - 1) * 1.0),
+    }

@@ -12,6 +12,7 @@ from profdb.modelled.attention import Heads, core_seconds, flash_seconds, is_ali
 from profdb.modelled.gemm import DRAM_EFFICIENCY, FILL_CYCLES, LAUNCH_S, gemm_seconds
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
 from profdb.modelled.optimizer import adamw_seconds
+from profdb.modelled.rates import flops_rates
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
 
@@ -206,3 +207,45 @@ def test_a_fused_update_is_cut_into_launches_of_20_971_520_elements() -> None:
         for elements in (most, most + 1)
     )
     assert over - full == pytest.approx(LAUNCH_S, rel=1e-3)
+
+
+def test_a_lone_causal_head_takes_as_long_as_its_last_block_of_queries() -> None:
+    """No block is shared: the last one walks all keys, as the only one of a full call of 128 queries does. The same head
+    once for every multiprocessor takes no longer."""
+
+    def seconds(q_len: int, mask: str, count: int = 1, keys: int = 8192) -> float:
+        call = replace(heads(q_len, keys, mask=mask, kv_heads=1), heads=ints(count))
+        return float(flash_seconds(A100, call)[0])
+
+    alone = seconds(128, "full")
+    assert seconds(8192, "causal") == pytest.approx(alone, rel=1e-12)
+    assert seconds(128, "full", count=A100.num_sms) == pytest.approx(alone, rel=1e-9)
+    assert seconds(128, "full", count=2 * A100.num_sms) > 1.8 * alone
+    # A window of 1024: no block walks more than twice what one does on average.
+    windowed = replace(heads(8192, 8192, mask="window", window=1024, kv_heads=1), heads=ints(1))
+    assert flash_seconds(A100, windowed)[0] <= seconds(128, "full", keys=2 * (1024 + 128))
+
+
+def test_heads_are_computed_in_steps_of_32_channels() -> None:
+    """Long calls, where arithmetic decides: 80 channels as 96, and less than 128."""
+
+    def seconds(width: int) -> float:
+        return float(flash_seconds(A100, heads(16384, 16384, batch=4, width=width))[0])
+
+    assert seconds(80) == pytest.approx(seconds(96), rel=1e-3)
+    assert seconds(96) < 0.9 * seconds(128)
+
+
+def test_no_long_call_beats_the_gpus_sustained_rate() -> None:
+    """4 FLOPs a pair and channel on the GPU's own rate under load."""
+    for name in ("a100-sxm-80g", "h100-sxm", "h20", "l40s", "mi300x"):
+        gpu = read_cluster(name, root=ROOT).gpu
+        call = heads(32768, 32768, mask="full", batch=4, width=128)
+        flops = 4.0 * 32768**2 * 128 * 16 * 4
+        assert flash_seconds(gpu, call)[0] >= flops / flops_rates(gpu, "bf16").sustained, name
+
+
+def test_a_fused_update_of_one_element_is_still_a_launch() -> None:
+    assert adamw_seconds(A100, ints([0, 1]), ints([1, 1]), "fp32", "fp32") == pytest.approx(
+        [0.0, LAUNCH_S], rel=1e-3
+    )

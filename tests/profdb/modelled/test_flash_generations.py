@@ -14,6 +14,7 @@ from profdb.lookup.priced import Priced
 from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads
 from profdb.modelled.flash_generations import generation_seconds, published, slowdown
+from profdb.modelled.gemm import DRAM_EFFICIENCY
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.architecture_reader import read_architecture
@@ -222,3 +223,44 @@ def test_older_flash_kernels_take_their_published_ratio() -> None:
     assert slowdown("flash1", "backward", ampere) == 2.35
     assert slowdown("flash_triton", "backward", blackwell) == 1.625 * 2.0
     assert slowdown("flash", "forward", hopper) == 1.0
+
+
+def call(direction: str, *, length: int, widths: tuple[int, int], count: int = 16) -> Heads:
+    """One sequence of ``count`` heads."""
+    return Heads(
+        batch=ints(1),
+        q_len=ints(length),
+        kv_len=ints(length),
+        heads=ints(count),
+        kv_heads=ints(count),
+        qk_dim=ints(widths[0]),
+        v_dim=ints(widths[1]),
+        window=ints(0),
+        mask="causal",
+        direction=direction,
+        kernel="flash2",
+    )
+
+
+def test_heads_of_two_widths_take_what_the_wider_does() -> None:
+    """Multi-head latent attention, 192 and 128: padded to 192 (Transformer Engine; flash-attn takes one width)."""
+    gpu = cluster("a100-sxm-80g").gpu
+    told = [
+        generation_seconds(gpu, call("forward", length=8192, widths=widths))[0]
+        for widths in ((192, 128), (128, 192), (192, 192), (128, 128))
+    ]
+    assert told[0] == told[1] == pytest.approx(told[2])
+    assert told[3] < told[0]
+
+
+def test_the_backward_of_a_call_without_arithmetic_moves_twice_the_bytes() -> None:
+    """One token a head: q, k, v and the output once forward, their gradients beside them backward; nothing of nothing."""
+    gpu = cluster("a100-sxm-80g").gpu
+    ahead, back = (
+        generation_seconds(gpu, call(direction, length=1, widths=(8, 8), count=1 << 26))[0]
+        for direction in ("forward", "backward")
+    )
+    assert ahead == pytest.approx(4 * 8 * 2 * 2**26 / (gpu.memory_bandwidth * DRAM_EFFICIENCY), rel=0.01)
+    assert back == pytest.approx(2.0 * ahead, rel=0.01)
+    nothing = replace(call("forward", length=128, widths=(64, 64)), batch=ints(0))
+    assert generation_seconds(gpu, nothing).tolist() == [0.0]

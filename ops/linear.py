@@ -174,7 +174,7 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
             saved_bytes=layer.saved_bytes if forward else 0.0 * layer.saved_bytes,
             parameters=groups * (layer.inputs + int(layer.bias)) * layer.outputs if forward else 0 * groups,
             owner=Owner.EXPERT,
-            one_kernel=rows_on_device(context),
+            one_kernel=context.job.preset.layers.grouped_kernel or rows_on_device(context),
         )
 
     t, i, o = layer.tokens, layer.inputs, layer.outputs

@@ -38,7 +38,7 @@ LITGPT: Settings = {
 }
 # Transformer Engine's modules, its attention too.
 AUTOMODEL: Settings = {
-    **dict.fromkeys(("layers.fused_sums", "layers.repeats_keys"), False),
+    **dict.fromkeys(("layers.fused_sums", "layers.repeats_keys", "layers.grouped_kernel"), False),
     "host.code": "modules",
     "tensor_parallel.partial_attention": "fused",
 }

@@ -99,6 +99,8 @@ def _grouped(op: GroupedGemm, calls: ModuleCalls, narrow: bool) -> Issuing:
     weight, or of the gradient of a weight held ``narrow``; the kernels that cast are operations of their own."""
     experts = op.groups.astype(np.float64)
     fp8 = op.scale_recipe != ""
+    if op.one_kernel:
+        return _work(calls.linear * (op.phase is not Phase.WEIGHT_GRAD), 1.0)
     if not calls.linear:
         return _work(0.0, experts)
     if op.phase is Phase.WEIGHT_GRAD:

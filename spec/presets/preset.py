@@ -160,6 +160,8 @@ class Layers:
     (torchao)."""
     fused_sums: bool = False
     """Input gradients of several matrices are added up by the kernel that follows instead of one after another (compiled)."""
+    grouped_kernel: bool = False
+    """A product of all experts of a rank is one kernel, which reads their rows on the device (torch._grouped_mm)."""
     keeps_joined_qkv: bool = False
     """Attention keeps values as a view of the joined product, all of which so stays beside the rotated queries and keys."""
     turns_chunks: bool = False

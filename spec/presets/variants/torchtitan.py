@@ -11,13 +11,15 @@ COMPILED: dict[str, object] = {
     "layers.fused_limits": True,
     "host.code": "compiled",
 }
+# torchtitan models/moe/moe.py, _run_experts_grouped_mm, and torchao, whose MXFP8 components/quantization/mx.py takes.
+EXPERTS: dict[str, object] = {"layers.grouped_kernel": True, "layers.casts_again": True}
 FSDP_COMPILED = Variant(
     name="fsdp-compiled",
     of="fsdp",
     source='torchtitan train.py: model and loss compiled; before 2025 the loss was not (v0.0.2: "compiling loss function causes '
     'CUDA errors"), say loss.fused = false; models/llama/model.py (wq, wk, wv, w1, w3 apart; repeat_kv up to v0.2.1); '
     "components/quantization/mx.py (torchao's MXFP8)",
-    choices={**COMPILED, "layers.repeats_keys": True, "layers.casts_again": True},
+    choices={**COMPILED, "layers.repeats_keys": True, **EXPERTS},
 )
 TORCHTITAN = Variant(
     name="torchtitan",
@@ -27,7 +29,7 @@ TORCHTITAN = Variant(
     "early_stop=False), models/common/attention.py (enable_gqa: key and value heads are not repeated)",
     choices={
         **COMPILED,
-        "layers.casts_again": True,
+        **EXPERTS,
         "loss.chunked": True,
         "data_parallel.wide_reduction": True,
         "recomputation.stops_early": False,

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ops.op import MemoryBound, Phase
+from ops.host_work.issuing import host_work
+from ops.op import GroupedGemm, MemoryBound, Phase
 from ops.recompute.modules import modules_recomputed
 from ops.roles import Module, OpKey, Role
 from spec.job import JobSpec
@@ -69,3 +70,17 @@ def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
     assert found[Phase.INPUT_GRAD] == pytest.approx(
         [weights * 3, rows * WIDTH * 3, rows * HIDDEN * 6], rel=1e-2
     )
+
+
+@pytest.mark.parametrize(
+    ("preset", "one", "launches"), [("torchtitan", True, 1.0), ("maxtext", False, EXPERTS / EP)]
+)
+def test_torchtitans_experts_are_one_kernel_a_product(preset: str, one: bool, launches: float) -> None:
+    """torch._grouped_mm takes the ends of all experts' rows from the device: one launch, whatever their number."""
+    asked = job(seq_len=SEQ, preset=PRESETS[preset])
+    ran = layer(asked)
+    products = [op for op in (*ran.forward, *ran.backward) if isinstance(op, GroupedGemm)]
+    assert len(products) == 6
+    assert {op.one_kernel for op in products} == {one}
+    assert {float(host_work(op, asked).launches[0]) for op in products} == {launches}
+    assert not any(host_work(op, asked).calls.any() for op in products)

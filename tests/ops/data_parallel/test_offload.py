@@ -126,6 +126,13 @@ def test_the_processors_update_by_the_memory_that_eight_ranks_share() -> None:
     assert updating_s == pytest.approx(adam_s + 2.0 * elements / RATE)
 
 
+def test_gradients_of_earlier_micro_batches_leave_beside_their_own_backwards() -> None:
+    """One bucket, which nothing hides: fp32 sums once, and of three of four micro-batches 2 bytes there and 2 back."""
+    case = asked("deepspeed", optimizer=1.0, stage=2)
+    elements = owned(laid_out(case))
+    assert seconds(case)[0] == pytest.approx((4.0 + 3 * 2 * 2.0) * elements / RATE)
+
+
 def test_deepspeed_hides_leaving_gradients_beside_the_backward() -> None:
     hidden_s, _ = seconds(asked("deepspeed", optimizer=1.0))
     open_s, _ = seconds(asked("megatron", optimizer=1.0))

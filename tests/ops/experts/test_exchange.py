@@ -57,3 +57,9 @@ def test_hybridep_gathers_which_experts_every_token_takes_before_it_sends_them()
     order = [op.name for op in layer(asked).forward]
     assert order.index(gathered.name) < order.index("moe.dispatch")
     assert not named(layer(job(seq_len=SEQ, moe_dispatcher="deepep")), gathered.name)
+
+
+@pytest.mark.parametrize(("experts", "sorted_rows"), [(EP, 0), (2 * EP, COPIES), (EXPERTS, COPIES)])
+def test_rows_of_several_experts_are_sorted_on_arrival(experts: int, sorted_rows: int) -> None:
+    """There and back, forward and backward: a read and a write of 2 bytes each; one expert's rows need no order."""
+    assert moved(layer(num_experts=experts), "moe.sort") == 2 * 2 * sorted_rows * HIDDEN * 2

@@ -96,3 +96,10 @@ def test_nothing_is_repeated_where_heads_are_as_many_or_the_kernel_takes_groups(
     assert repeated("fsdp-compiled", HEADS) == ([], 2 * 3 * HEADS * DIM)
     assert repeated("torchtitan", 2) == ([], 2 * (HEADS + 2 * 2) * DIM)
     assert repeated("fsdp-compiled", 2, flash_attention=False)[0] == []
+
+
+def test_a_rank_of_one_key_and_one_query_head_repeats_none() -> None:
+    """8 heads of 4 pairs of keys on 8 ranks: each has one query head and a copy of its keys."""
+    kernels, kept = repeated("fsdp-compiled", 4, tp=8)
+    assert sum(moved for _, moved in kernels) == 0.0
+    assert kept == 2 * 3 * DIM

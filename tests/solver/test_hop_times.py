@@ -44,3 +44,9 @@ def test_deepspeed_gathers_its_own_outputs_again_for_each_gradient_that_comes(tp
 def test_without_tensor_parallelism_nothing_is_gathered() -> None:
     cut = seconds("deepspeed", 1, {})
     assert cut == pytest.approx(seconds("deepspeed", 1, {"pipeline.scattered_hops": False}))
+
+
+def test_one_stage_sends_and_gathers_nothing() -> None:
+    asked = question(model=small_model(hidden=HIDDEN), seq_len=SEQ, preset=PRESETS["deepspeed"])
+    plan = Plan(strategy="mtp", preset="deepspeed", tp=4, dp=2, num_micro=4)
+    assert hop_seconds(asked.model, asked.job, PlanTable.of(plan), asked.pricer).tolist() == [0.0]

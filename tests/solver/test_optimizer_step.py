@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ops.data_parallel.sliced_collectives import RETURNED_SLICE
+from ops.op import Axis, Comm
 from ops.roles import Role
 from ops.strategies.sharding import layer_context
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
@@ -15,7 +16,7 @@ from solver.optimizer_step import StepTimes, operations, step_times, units_of_st
 from solver.pipeline.pass_times import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized, stage_seconds, step_operations
-from spec.arrays import floats
+from spec.arrays import floats, ints
 from spec.collectives import Collective
 from spec.model import ModelSpec, MoeSpec
 from spec.parameters import num_parameters
@@ -231,3 +232,18 @@ def test_experts_fill_buckets_of_their_own() -> None:
     assert messages < 14
     more_s = reduction_s(routed, bucket) - reduction_s(routed, counted.total)
     assert more_s == pytest.approx((messages - 2) * LATE_S, rel=1e-3)
+
+
+def test_frozen_tied_embeddings_have_no_gradients_to_add_up() -> None:
+    asked = question(world_size=8, sequences=16, preset=PRESETS["megatron"])
+    plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, dp=4, num_micro=4))
+    table = sized(asked.model, asked.job, plans)
+    sent = []
+    for rank in (0, 8):
+        job = replace(asked.job, adapter_rank=rank)
+        context = layer_context(plans.sharding, asked.model, job, plans.layout)
+        ops = operations(context, plans.sharding, table.bytes.on_rank.take(ints([0])), np.ones(1, dtype=bool))
+        sent.append(
+            sum(int(op.size_bytes[0]) for op in ops if isinstance(op, Comm) and op.axis is Axis.EMBEDDING)
+        )
+    assert sent == [4 * asked.model.vocab * asked.model.hidden, 0]

@@ -112,7 +112,7 @@ def test_no_more_than_64_times_as_many_are_asked_for(
         lambda asked, *_, **__: fits if asked.job.world_size >= enough else None,
     )
     asked = question(world_size=1, sequences=256, preset=PRESETS["megatron"])
-    asked = replace(asked, cluster=replace(asked.cluster, max_nodes=1000))
+    asked = replace(asked, cluster=replace(asked.cluster, max_nodes=enough // 8))
     assert cheapest_change(asked, constraints_of({})) == words
 
 
@@ -126,7 +126,10 @@ def test_the_host_is_asked_before_more_gpus_are() -> None:
     assert cheapest_change(alone, constraints_of({})) == "4 GPUs instead of 2"
     host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
     asked = replace(alone, cluster=replace(alone.cluster, host=host))
-    assert cheapest_change(asked, constraints_of({})).startswith("optimizer_offload = 1")
+    for kept in ({}, {"min": {"micro_batch": 1}}):
+        assert cheapest_change(asked, constraints_of(kept)).startswith("optimizer_offload = 1")
+    on_device = {"fix": {"optimizer_offload": 0.0}}
+    assert not cheapest_change(asked, constraints_of(on_device)).startswith("optimizer_offload = 1,")
     offloaded = constraints_of({"fix": {"optimizer_offload": 1.0}})
     assert enumerated(asked, offloaded) > 0
 

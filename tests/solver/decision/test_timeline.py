@@ -5,9 +5,18 @@ import pytest
 
 from solver.decision.timeline import num_passes, timeline_of
 from solver.plans.plan_table import Plan, PlanTable
+from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
+
+
+def test_split_backwards_are_three_passes() -> None:
+    plan = Plan(strategy="mtp", preset="zero-bubble", pp=4, dp=2, num_micro=8, schedule=Schedule.ZB_H1)
+    case = question(model=small_model(layers=8), world_size=8, sequences=16, preset=PRESETS["zero-bubble"])
+    found = timeline_of(case, plan)
+    assert len(found.instructions) == num_passes(plan) == 3 * 4 * 8
+    assert all(one.end_s > one.start_s for one in found.afterwards)
 
 
 @pytest.mark.parametrize("looks_every_s", [0.0, 1e-3])

@@ -7,112 +7,8 @@ import pytest
 
 from spec.errors import ConfigError
 from spec.mixers.attention import AttentionKind
-from spec.readers.config_file import ConfigFile
 from spec.readers.internlm_model import rounded_ffn
-from spec.readers.read_config import read_config
-
-# Laid out as InternEvo's own training configs are: constants, docstrings between statements and
-# every section its launcher asks for.
-TRAINING_CONFIG = '''
-JOB_NAME = "7b_train"
-model_type = "INTERNLM2"
-DO_ALERT = False
-
-VOCAB_SIZE = 103168
-SEQ_LEN = 2048
-HIDDEN_SIZE = 4096
-NUM_ATTENTION_HEAD = 32
-NUM_KV_ATTENTION_HEAD = 8
-MLP_RATIO = 8 / 3
-NUM_LAYER = 32
-
-SAVE_CKPT_FOLDER = "local:llm_ckpts"
-LOAD_CKPT_FOLDER = None
-CHECKPOINT_EVERY = 50
-ckpt = dict(
-    enable_save_ckpt=False,
-    save_ckpt_folder=SAVE_CKPT_FOLDER,
-    load_ckpt_info=dict(path=LOAD_CKPT_FOLDER, content=("model",), ckpt_type="internevo"),
-    oss_snapshot_freq=int(CHECKPOINT_EVERY / 2),  # half as often
-)
-data = dict(
-    seq_len=SEQ_LEN,
-    micro_num=4,
-    micro_bsz=2,
-    valid_micro_num=4,
-    valid_every=50,
-    pack_sample_into_one=False,
-    total_steps=50000,
-    skip_batches="",
-    rampup_batch_size="",
-    min_length=50,
-    train_folder=None,
-    valid_folder=None,
-    empty_cache_and_diag_interval=200,
-    diag_outlier_ratio=1.1,
-)
-grad_scaler = dict(fp16=dict(initial_scale=2**16, min_scale=1), growth_factor=2, max_scale=2**24)
-hybrid_zero_optimizer = dict(
-    overlap_sync_grad=True,
-    overlap_sync_param=False,
-    reduce_bucket_size=512 * 1024 * 1024,
-    clip_grad_norm=1.0,
-)
-loss = dict(label_smoothing=0)
-adam = dict(lr=1e-4, adam_beta1=0.9, adam_beta2=0.95, adam_beta2_c=0, adam_eps=1e-8, weight_decay=0.01)
-lr_scheduler = dict(total_steps=data["total_steps"], init_steps=0, eta_min=1e-5, last_epoch=-1)
-beta2_scheduler = dict(init_beta2=adam["adam_beta2"], c=adam["adam_beta2_c"], cur_iter=-1)
-use_fp32_norm = False
-model = dict(
-    checkpoint=False,
-    num_attention_heads=NUM_ATTENTION_HEAD,
-    embed_split_hidden=True,
-    vocab_size=VOCAB_SIZE,
-    embed_grad_scale=1,
-    parallel_output=True,
-    hidden_size=HIDDEN_SIZE,
-    num_layers=NUM_LAYER,
-    no_bias=True,
-    mlp_ratio=MLP_RATIO,
-    apply_post_layer_norm=False,
-    dtype="torch.bfloat16",
-    norm_type="rmsnorm",
-    layer_norm_epsilon=1e-5,
-    use_flash_attn=True,
-    num_chunks=1,
-    qk_interleaved=False,
-)
-"""
-zero1 parallel (dict): a docstring between statements
-"""
-parallel = dict(
-    zero1=dict(size=-1, fsdp=False),
-    tensor=dict(size=2, mode="isp"),
-    pipeline=dict(size=1, interleaved_overlap=True),
-    weight=dict(size=4, overlap=True, memory_pool=True, launch_allgather_before="wo",
-                forward_overlap_per="layer"),
-    sequence_2D=dict(enable=False, head_size=2, context_size=4, window_size=1,
-                     device_placement_strategy=dict(head_first=True, interleaved=False)),
-)
-cudnn_deterministic = False
-cudnn_benchmark = False
-monitor = dict(
-    alert=dict(enable_feishu_alert=DO_ALERT, alert_file_path=f"llm_alter/{JOB_NAME}_alert.log"),
-    tensorboard=dict(queue_max_length=10),
-)
-generation = dict(eos_id=[2, 0], do_sample=True, temperature=1.0)
-'''
-
-
-def load(tmp_path: Path, text: str) -> ConfigFile:
-    path = tmp_path / "train.py"
-    path.write_text(text, encoding="utf-8")
-    return read_config(path)
-
-
-def changed(old: str, new: str) -> str:
-    assert TRAINING_CONFIG.count(old) == 1, old
-    return TRAINING_CONFIG.replace(old, new)
+from tests.spec.readers.training_config import TRAINING_CONFIG, changed, load
 
 
 def test_a_training_config_loads_unmodified(tmp_path: Path) -> None:
@@ -255,30 +151,6 @@ def test_missing_sections_and_keys_say_what_is_required(tmp_path: Path) -> None:
         load(tmp_path, "x = 1")
     with pytest.raises(ConfigError, match=r"model\.hidden_size = None: required"):
         load(tmp_path, changed("hidden_size=HIDDEN_SIZE,", ""))
-
-
-@pytest.mark.parametrize(("written", "hidden"), [("interleaved_overlap=True", True), ("", False)])
-def test_chunks_of_a_stage_are_interleaved(tmp_path: Path, written: str, *, hidden: bool) -> None:
-    """model.num_chunks, and parallel.pipeline.interleaved_overlap, which InternEvo takes for False."""
-    text = changed("num_chunks=1", "num_chunks=4, checkpoint=0.5").replace("checkpoint=False,", "")
-    config = load(tmp_path, text.replace("size=1, interleaved_overlap=True", f"size=2, {written}"))
-    assert config.plan is not None
-    assert (config.plan.pp, config.plan.vpp) == (2, 4)
-    assert config.plan.recompute_layers == 2  # of 32 / (2 x 4) = 4 in each chunk
-    assert config.framework_job["pipeline.overlap_hops"] is hidden
-
-
-@pytest.mark.parametrize(("mode", "schedule"), [("ZBH1", "zb-h1"), ("zbh1", "zb-h1"), ("1f1b", "1f1b")])
-def test_pipeline_modes_are_schedules(tmp_path: Path, mode: str, schedule: str) -> None:
-    config = load(tmp_path, changed("size=1, interleaved_overlap=True", f'size=2, mode="{mode}"'))
-    assert config.plan is not None
-    assert (config.plan.pp, config.plan.schedule) == (2, schedule)
-
-
-def test_layers_divide_over_chunks(tmp_path: Path) -> None:
-    text = changed("num_chunks=1", "num_chunks=3").replace("pipeline=dict(size=1", "pipeline=dict(size=2")
-    with pytest.raises(ConfigError, match="a divisor of num_layers = 32"):
-        load(tmp_path, text)
 
 
 def test_helper_variables_are_no_settings(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The plan an InternLM-style config is written with: the share of layers that it recomputes."""
+"""The plan an InternLM-style config is written with: the share of layers that it recomputes, its pipeline."""
 
 from pathlib import Path
 
@@ -7,8 +7,9 @@ import pytest
 from spec.errors import ConfigError
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
+from tests.spec.readers.training_config import changed, load
 
-TRAINING_CONFIG = """
+SHARED = """
 model = dict(
     num_layers=32, hidden_size=256, num_attention_heads=4, vocab_size=512, mlp_ratio=2.0, checkpoint={share}
 )
@@ -16,9 +17,9 @@ parallel = dict(pipeline=dict(size={stages}))
 """
 
 
-def load(tmp_path: Path, share: str, stages: int) -> ConfigFile:
+def load_shared(tmp_path: Path, share: str, stages: int) -> ConfigFile:
     path = tmp_path / "train.py"
-    path.write_text(TRAINING_CONFIG.format(share=share, stages=stages), encoding="utf-8")
+    path.write_text(SHARED.format(share=share, stages=stages), encoding="utf-8")
     return read_config(path)
 
 
@@ -37,11 +38,35 @@ def load(tmp_path: Path, share: str, stages: int) -> ConfigFile:
 def test_a_share_of_layers_is_recomputed_stage_by_stage(
     tmp_path: Path, share: str, stages: int, read: tuple[str, int | None]
 ) -> None:
-    plan = load(tmp_path, share, stages).plan
+    plan = load_shared(tmp_path, share, stages).plan
     assert plan is not None
     assert (plan.recompute, plan.recompute_layers) == read
 
 
 def test_a_share_that_differs_between_stages_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not 1 or 2 of them"):  # int(0.4 x 4), int(0.4 x 5)
-        load(tmp_path, "0.4", 7)
+        load_shared(tmp_path, "0.4", 7)
+
+
+@pytest.mark.parametrize(("written", "hidden"), [("interleaved_overlap=True", True), ("", False)])
+def test_chunks_of_a_stage_are_interleaved(tmp_path: Path, written: str, *, hidden: bool) -> None:
+    """model.num_chunks, and parallel.pipeline.interleaved_overlap, which InternEvo takes for False."""
+    text = changed("num_chunks=1", "num_chunks=4, checkpoint=0.5").replace("checkpoint=False,", "")
+    config = load(tmp_path, text.replace("size=1, interleaved_overlap=True", f"size=2, {written}"))
+    assert config.plan is not None
+    assert (config.plan.pp, config.plan.vpp) == (2, 4)
+    assert config.plan.recompute_layers == 2  # of 32 / (2 x 4) = 4 in each chunk
+    assert config.framework_job["pipeline.overlap_hops"] is hidden
+
+
+@pytest.mark.parametrize(("mode", "schedule"), [("ZBH1", "zb-h1"), ("zbh1", "zb-h1"), ("1f1b", "1f1b")])
+def test_pipeline_modes_are_schedules(tmp_path: Path, mode: str, schedule: str) -> None:
+    config = load(tmp_path, changed("size=1, interleaved_overlap=True", f'size=2, mode="{mode}"'))
+    assert config.plan is not None
+    assert (config.plan.pp, config.plan.schedule) == (2, schedule)
+
+
+def test_layers_divide_over_chunks(tmp_path: Path) -> None:
+    text = changed("num_chunks=1", "num_chunks=3").replace("pipeline=dict(size=1", "pipeline=dict(size=2")
+    with pytest.raises(ConfigError, match="a divisor of num_layers = 32"):
+        load(tmp_path, text)

@@ -13,6 +13,10 @@ HAI_LLM = replace(
 ).changed(
     {
         "log.attention": "",
+        # of which the report has no word
+        "data_parallel.hybrid_zero": False,
+        "offload.activations": False,
+        "offload.optimizer": "",
         "pipeline.schedules": ("1f1b", "dualpipe", "dualpipe-v"),
         "data_parallel.keeps_stand_ins": False,
         "pipeline.interleaves": False,

@@ -19,7 +19,10 @@ ZERO_BUBBLE = replace(
         "pipeline.schedules": ("1f1b", "zb-h1", "zb-h2"),
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
-        # before Transformer Engine had them
+        # before Megatron-Core and Transformer Engine had them
+        "data_parallel.hybrid_zero": False,
+        "offload.activations": False,
+        "offload.optimizer": "",
         "data_parallel.keeps_stand_ins": False,
         "log.attention": "whole",
     }

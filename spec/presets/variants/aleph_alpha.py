@@ -19,6 +19,7 @@ ALEPH_ALPHA = Variant(
     choices={
         "tensor_parallel.spreads_experts": False,
         "log.attention": "",
+        "offload.optimizer": "",
         "log.repeats": "",
         "tensor_parallel.strategies": ("mtp", "msp"),
         "tensor_parallel.overlap_backward": False,

@@ -11,6 +11,7 @@ DEEPSPEED_BF16 = Variant(
     "(communication_data_type: bfloat16; allreduce_bucket casts to it and back)",
     choices={
         "data_parallel.zero_stages": (0, 1),
+        "offload.optimizer": "",
         "data_parallel.fp32_gradients": True,
         "data_parallel.narrow_reduction": True,
         "data_parallel.keeps_micro_gradients": True,

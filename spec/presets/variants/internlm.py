@@ -12,7 +12,9 @@ INTERNLM = Variant(
     "internlm/solver/optimizer/utils.py of 0.1 and 0.2 (reduce_tensor: div_, then a sum); internlm/model/loss.py "
     "(flash-attn's CrossEntropyLoss, in place) of bf16 logits, as internlm/core/naive_amp.py brings fp16 alone to fp32; no experts before 0.3",
     choices={
+        "tensor_parallel.strategies": ("mtp", "msp", "fsp"),
         "tensor_parallel.spreads_experts": False,
+        "pipeline.schedules": ("1f1b",),
         "layers.joined_gate": False,
         "data_parallel.update_copies": True,
         "data_parallel.divides_buckets": True,

@@ -13,6 +13,9 @@ NANOTRON = Variant(
     "and six commands (kernel, two events, two waits, the event at its free) for each of four collectives, on one connection",
     choices={
         "log.attention": "whole",
+        "data_parallel.hybrid_zero": False,
+        "offload.activations": False,
+        "offload.optimizer": "",
         "tensor_parallel.strategies": ("mtp", "fsp", "msp"),
         "tensor_parallel.recorded_layers": 18,
         "tensor_parallel.vocab_pad_multiple": 1,

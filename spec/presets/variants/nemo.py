@@ -9,6 +9,9 @@ NEMO = Variant(
     "communication inside the GEMMs); NeMo v2.2.0, nemo/utils/flops_formulas.py: 12 seq_len / hidden",
     choices={
         "log.attention": "whole",
+        # before Megatron-Core 0.10 and 0.12 had them
+        "data_parallel.hybrid_zero": False,
+        "offload.optimizer": "",
         "tensor_parallel.overlap": True,
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,

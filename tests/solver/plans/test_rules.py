@@ -252,3 +252,36 @@ def test_zero_bubbles_have_nothing_beside_a_backward(
     assert (reason not in broken_rules(asked, plan)) is kept
     searched = full_space(asked.model, asked.job).schedules
     assert (Schedule.ZB_H1 in searched) is bool(changes)
+
+
+PARTLY = "the framework shards over all data-parallel ranks only"
+KEPT = "the framework cannot keep these layers' activations on the host"
+UPDATED = "the framework cannot run so much of this optimizer on the host"
+
+
+@pytest.mark.parametrize(
+    ("preset", "lacks"),
+    [
+        ("megatron", set()),
+        ("megatron-bridge", set()),
+        ("nemo", {PARTLY, UPDATED}),
+        ("nanotron", {PARTLY, KEPT, UPDATED}),
+        ("megatron-2021", {PARTLY, KEPT, UPDATED}),
+        ("zero-bubble", {PARTLY, KEPT, UPDATED}),
+        ("aleph-alpha", {PARTLY, KEPT, UPDATED}),
+        ("deepspeed", {PARTLY, KEPT}),
+    ],
+)
+def test_what_came_later_is_not_offered_for_what_came_before(preset: str, lacks: set[str]) -> None:
+    """Megatron-LM: --num-distributed-optimizer-instances since core 0.10, --optimizer-cpu-offload since 0.12."""
+    asked = question(model=DENSE, world_size=16, preset=PRESETS[preset])
+    asked = replace(asked, cluster=replace(asked.cluster, host=HOST))
+    texts = {
+        PARTLY: "zero_stage=1,zero_size=4",
+        KEPT: "offloaded_layers=1",
+        UPDATED: "zero_stage=1,zero_size=0,optimizer_offload=1",
+    }
+    plans = {
+        reason: plan_of(parse_plan(f"strategy=mtp,{text}"), asked, "--plan") for reason, text in texts.items()
+    }
+    assert {reason for reason, plan in plans.items() if reason in broken_rules(asked, plan)} == lacks

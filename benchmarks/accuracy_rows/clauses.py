@@ -72,6 +72,7 @@ TAKEN = (
     r"ZeRO-3 via DeepSpeed inside Megatron codebase, no model parallelism",
     r"may have run with CUDA_LAUNCH_BLOCKING=1",
     r"kernels: TE( \+ (DeepEP|FlexAttn))*",
+    r"(?i:((moe )?dispatcher|expert_parallel_comm_backend)[=: ]\s?(deepep|hybridep|all_?to_?all|standard)|deepep|hybridep)",
     r"LBS=\d+ GA=\d+ FSDP=\d+|grad_accum=\d+|micro_num=\d+|mbc=\d+|ga \d+|\d+ microbatches",
     r"cp column = Ulysses degree",
     r"custom 500 W / 2\.4 TB/s H100 part: .*",

@@ -89,6 +89,8 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("fully_shard", "fsdp", {}),
     ("FSDP", "fsdp", FSDP1),
 )
+BLACKWELL = ("B200", "B300", "GB200", "GB300")
+FLEX_ATTENTION = ("deepseek", "llama4", "llama-4", "kimi", "moonlight")
 UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
 # Published before Megatron-Core existed.
 OLD_DATASETS = frozenset(
@@ -150,6 +152,16 @@ def compiles(row: Row, usually: bool) -> bool:
     # torchtitan's guides of float8 and of asynchronous tensor parallelism ask for it (docs/float8.md;
     # --experimental.enable_async_tensor_parallel).
     return usually or any(sign in said for sign in ("compile", "float8", "fp8", "async tp", "asynctp"))
+
+
+def asks_for_cudnn(row: Row) -> bool:
+    """Whether attention of a model of torchtitan is cuDNN's: the first that it asks PyTorch for on Blackwell (models/attention.py of v0.1.0,
+    has_cuda_capability(10, 0)) and from v0.2 on everywhere, but for models that run FlexAttention (v0.2.0, use_flex_attn)."""
+    framework, model = row.text("framework").lower(), row.text("model_name").lower()
+    if "torchtitan" not in framework or model.startswith(FLEX_ATTENTION):
+        return False
+    release = re.search(r"torchtitan v?0\.(\d+)", framework)
+    return row.text("gpu").startswith(BLACKWELL) or (release is not None and int(release[1]) >= 2)
 
 
 def runs_modules_of_hugging_face(row: Row) -> bool:

@@ -5,6 +5,7 @@ from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.fine_tuning import adapts_for_mlperf, fine_tuning
 from benchmarks.accuracy_rows.frameworks import (
     OLD_DATASETS,
+    asks_for_cudnn,
     framework_of,
     fuses_norms,
     known,
@@ -162,7 +163,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
     second = any(word in framework for word in ("XTuner", "nanotron")) or runs_modules_of_hugging_face(row)
     plain = framework_of(row)[0] in ("fsdp", "fsdp-compiled") and "AutoModel" not in framework
-    return "flash2" if second or plain else "flash"
+    return "flash2" if (second or plain) and not asks_for_cudnn(row) else "flash"
 
 
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:

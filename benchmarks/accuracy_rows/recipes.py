@@ -174,6 +174,10 @@ def dispatcher(row: Row, stated: str) -> str:
     framework, name = row.text("framework"), row.text("model_name").lower()
     if "AutoModel" in framework:
         return "deepep" if "deepep" in row.notes.lower() else "all_to_all"
+    if "torchtitan" in framework.lower():
+        # parallelism.expert_parallel_comm_backend: "standard" unless said (v0.2.2, config/job_config.py)
+        said = f"{framework}; {row.notes}".lower()
+        return next((kind for kind in ("hybridep", "deepep") if kind in said), "all_to_all")
     if "Megatron-Bridge" not in framework:
         return "all_to_all"
     gpu, release = row.text("gpu"), framework.split()[-1]

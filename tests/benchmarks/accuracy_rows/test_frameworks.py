@@ -117,3 +117,39 @@ def test_hybrid_sharding_is_read_in_the_words_of_each_framework(
 def test_copies_that_do_not_divide_the_ranks_are_refused() -> None:
     with pytest.raises(RowError, match="copies must divide 8"):
         plans(**ALONE, framework="torchtitan FSDP2", notes="dp_replicate=3")
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpu", "model", "kernel"),
+    [
+        # models/attention.py: v0.1.0 asks for cuDNN's on compute capability 10.0, v0.2 first of all
+        ("torchtitan FSDP2+compile", "H100-80GB", "llama3.1-8b", "flash2"),
+        ("torchtitan FSDP2+compile", "B200", "llama3.1-8b", "flash"),
+        ("torchtitan FSDP2+compile", "GB200", "llama3.1-70b", "flash"),
+        ("torchtitan v0.2.2 FSDP2+compile", "H100-80GB", "llama3.1-8b", "flash"),
+        ("torchtitan v0.1 FSDP2+compile", "H100-80GB", "llama3.1-8b", "flash2"),
+        # FlexAttention, which Triton compiles
+        ("torchtitan v0.2.2 FSDP2+compile", "B200", "deepseek-v3", "flash2"),
+        ("PyTorch FSDP2", "B200", "llama3.1-8b", "flash2"),
+    ],
+)
+def test_torchtitan_asks_for_cudnns_attention(framework: str, gpu: str, model: str, kernel: str) -> None:
+    read = job_of_row(row(framework=framework, gpu=gpu, model_name=model, **ALONE))
+    assert read.attention_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "kind"),
+    [
+        ("torchtitan FSDP2+EP", "", "all_to_all"),
+        ("torchtitan FSDP2+EP+DeepEP", "", "deepep"),
+        ("torchtitan FSDP2+EP", "DeepEP", "deepep"),
+        ("torchtitan FSDP2+EP", "expert_parallel_comm_backend=hybridep", "hybridep"),
+        ("torchtitan FSDP2+EP", "expert_parallel_comm_backend=standard", "all_to_all"),
+        ("torchtitan FSDP2+EP", "dispatcher: DeepEP", "deepep"),
+    ],
+)
+def test_torchtitans_exchange_is_the_one_that_is_named(framework: str, notes: str, kind: str) -> None:
+    one = row(framework=framework, notes=notes, num_experts="8", topk="2", moe_ffn_hidden="512")
+    assert job_of_row(one).moe_dispatcher == kind
+    assert all(reading is Reading.TAKEN for reading, _ in readings(one))

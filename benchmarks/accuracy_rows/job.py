@@ -166,6 +166,13 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     return "flash2" if (second or plain) and not asks_for_cudnn(row) else "flash"
 
 
+def unpads_of(row: Row, notes: Notes) -> dict[str, object]:
+    """llm-foundry 5e85bd62d (January 2024) models/layers/attention.py: flash_attn_fn gathers tokens by index in every
+    layer, triton_flash_attn_fn does not."""
+    here = "llm-foundry" in row.text("framework") and attention_kernel_of(row, notes) != "flash_triton"
+    return {"layers.unpads_tokens": True} if here else {}
+
+
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     """What Aleph Alpha's runs left to elementwise PyTorch: norm and rotary embedding without the RMSNorm
     kernel, the softmax too without any fused kernel (arXiv 2311.05610 sec. 4.1)."""
@@ -222,7 +229,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "wide_norms": "InternEvo" in row.text("framework"),
         "blocking_launches": row.dataset in BLOCKING_DATASETS,
         "checked_collectives": row.dataset in CHECKED_DATASETS and row.whole_or("pp", 1) > 1,
-        **fine_tuning(row) | recipes.launch_settings(row),
+        **unpads_of(row, notes) | fine_tuning(row) | recipes.launch_settings(row),
     }
     asked = AskedJob(
         world_size=row.whole("num_gpus"),

@@ -60,6 +60,75 @@ def copied_heads(
     return Piece(forward=forward, backward=backward)
 
 
+def unpads_tokens(context: LayerContext) -> bool:
+    """Whether the flash kernel is handed tokens gathered by index."""
+    return context.job.flash_attention and context.job.preset.layers.unpads_tokens
+
+
+def unpadded_heads(
+    context: LayerContext, rows: IntArray, widths: tuple[IntArray, IntArray, IntArray]
+) -> Piece:
+    """Queries, keys and values, each gathered by the indices of tokens that are no padding, which the host finds and
+    waits for (flash_attn/bert_padding.py, unpad_input: torch.nonzero and max().item(); index_first_axis: torch.gather
+    over indices that repeat along channels, backward a scatter into zeros; llm-foundry 5e85bd62d
+    models/layers/attention.py, flash_attn_fn). No token is left out: sequences are whole.
+
+    ``Assumption:`` gather and scatter take what PyTorch's kernel for strides does.
+    """
+    gathers = [
+        _by_index(context, Role.QKV, f"attention.unpad_{name}", rows, width, 0 * width)
+        for name, width in zip(("queries", "keys", "values"), widths, strict=True)
+    ]
+    zeros = _zeros(context, Role.QKV, "attention.unpad.zeros", rows, widths[0] + widths[1] + widths[2])
+    return Piece(
+        forward=tuple(replace(op, synchronises=True) for one in gathers for op in one.forward),
+        backward=(*zeros.backward, *(op for one in gathers for op in one.backward)),
+    )
+
+
+def padded_output(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
+    """The output put back among zeros by index, and kept once more by the product that reads it; backward a gather
+    (flash_attn/bert_padding.py, pad_input)."""
+    put = _by_index(context, Role.OUT, "attention.pad", rows, width, width)
+    zeros = _zeros(context, Role.OUT, "attention.pad.zeros", rows, width)
+    return Piece(forward=(*zeros.forward, *put.forward), backward=put.backward)
+
+
+def _by_index(
+    context: LayerContext, serves: Role, name: str, rows: IntArray, width: IntArray, kept: IntArray
+) -> Piece:
+    return kernel(
+        context,
+        Kernel(
+            module=Module.ATTENTION,
+            role=Role.COPY,
+            serves=serves,
+            name=name,
+            kernel="strided_copy",
+            rows=rows,
+            width=width,
+            saved_bytes=context.activations(rows, kept),
+        ),
+    )
+
+
+def _zeros(context: LayerContext, serves: Role, name: str, rows: IntArray, width: IntArray) -> Piece:
+    """Only written, so half of a copy."""
+    return kernel(
+        context,
+        Kernel(
+            module=Module.ATTENTION,
+            role=Role.COPY,
+            serves=serves,
+            name=name,
+            kernel="copy",
+            rows=rows,
+            width=width // 2,
+            saved_bytes=np.zeros(len(rows)),
+        ),
+    )
+
+
 def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:
     """Whether the flash kernel is handed keys and values copied to all heads."""
     repeats = context.job.flash_attention and context.job.preset.layers.repeats_keys

@@ -67,3 +67,19 @@ def test_composer_ends_recomputation_early_since_torch_2_1(precision: str, early
     """llm-foundry scripts/train/benchmarking/sweep.sh: torch 1.13.1 (300cc5c58), 2.1.0 with 'amp_' + precision (b2a43a147)."""
     job = job_of_row(row(framework="llm-foundry/Composer FSDP1", precision=precision))
     assert job.preset.recomputation.stops_early is early
+
+
+@pytest.mark.parametrize(
+    ("cells", "gathers"),
+    [
+        ({"num_gpus": "128", "dp": "128", "model_name": "mpt-3b"}, True),
+        ({"num_gpus": "128", "dp": "128", "model_name": "mpt-13b"}, False),
+        ({"num_gpus": "8", "dp": "8", "model_name": "mpt-3b"}, False),
+    ],
+)
+def test_llm_foundry_gathers_tokens_by_index_before_flash_attention_alone(
+    cells: dict[str, str], gathers: bool
+) -> None:
+    """llm-foundry 5e85bd62d: sweep.py (attn_impl of each model) and models/layers/attention.py."""
+    alone = {"framework": "llm-foundry/Composer FSDP1", "gpu": "H100-80GB", "tp": "1", "pp": "1"}
+    assert job_of_row(row(**alone | cells)).preset.layers.unpads_tokens is gathers

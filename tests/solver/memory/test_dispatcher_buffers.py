@@ -47,7 +47,8 @@ def test_hybridep_holds_more_between_domains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ep", "chunk", "queue"), [(8, 256, 0), (16, 288, 140), (32, 288, 128), (128, 560, 132)]
+    ("ep", "chunk", "queue"),
+    [(8, 256, 0), (16, 288, 140), (32, 288, 128), (96, 480, 132), (128, 560, 132), (144, 720, 132)],
 )
 def test_deepep_holds_queues(ep: int, chunk: int, queue: int) -> None:
     """config.hpp: channels x peers x chunk x (token + source + 128 x (8 + 4 + 4)); between nodes twice, with 16 bytes more."""

@@ -84,7 +84,7 @@ def test_hybridep_queues_so_many_tokens_between_domains(
 @pytest.mark.parametrize(
     ("plan", "dispatcher", "refused"),
     [
-        ("ep=160", "deepep", False),
+        *((f"ep={ranks}", "deepep", False) for ranks in (2, 4, 8, 16, 32, 64, 160)),
         ("ep=40", "deepep", True),
         ("ep=40", "hybridep", False),
         ("ep=160,etp=2,strategy=fsp,tp=2", "deepep", True),

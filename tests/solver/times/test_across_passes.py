@@ -169,3 +169,24 @@ def test_what_was_measured_to_be_lost_beats_the_multiprocessors() -> None:
 
     assert told("gemm") == pytest.approx(60.0 + 4 * 0.5)
     assert told("memory_bound") == pytest.approx(60.0 + 4 * 0.2)
+
+
+def test_a_product_of_which_nothing_runs_twice_loses_its_multiprocessors_alone() -> None:
+    """As kernels that are no products do; one whose tiles are all dealt out before loses a second wave."""
+    compute, exchange = [10.0] * 6, [1.0] * 4
+
+    def told(part: str, twice: float) -> float:
+        contention = Contention(sm_share=0.2, static_tiles=True, num_sms=100)
+        passes = [
+            [
+                one if isinstance(one.op, Comm) else replace(one, part=part, twice=np.array([twice]))
+                for one in timed
+            ]
+            for timed in _passes(compute, exchange)
+        ]
+        ahead, back = ((timed, exposed(timed, contention)) for timed in passes)
+        waited = across_passes(ahead, back, contention, delayed=True)
+        return sum(float(share.seconds[0]) for _, shares in waited for share in shares)
+
+    assert told("gemm", 0.0) == pytest.approx(told("memory_bound", 1.0))
+    assert told("gemm", 0.0) < told("gemm", 0.5) < told("gemm", 1.0)

@@ -1,0 +1,36 @@
+"""One message: NCCL's start and hop, then the link's rate."""
+
+from pathlib import Path
+
+import pytest
+
+from profdb.modelled.network import shares
+from profdb.modelled.network.links import Shape, hop_seconds, scale_up_rate
+from profdb.modelled.network.nccl_constants import Protocol
+from profdb.modelled.network.p2p import p2p_seconds
+from spec.arrays import floats, ints
+from spec.cluster.reader import read_cluster
+
+ROOT = Path(__file__).resolve().parents[4]
+PAIR = Shape(intra=ints(2), inter=ints(1), siblings=ints(1))
+
+
+def seconds(name: str, size: float) -> float:
+    return float(p2p_seconds(read_cluster(name, root=ROOT), floats(size), PAIR)[0])
+
+
+def test_a_short_message_inside_a_node_is_a_start_and_a_hop() -> None:
+    """LL: 6.6 us + 0.6 us (NCCL baseLatencies, hwLatencies); nothing to send costs nothing."""
+    assert seconds("h100-sxm", 1.0) == pytest.approx(7.2e-6, rel=1e-3)
+    assert seconds("h100-sxm", 0.0) == 0.0
+
+
+def test_a_long_message_is_bound_by_the_link() -> None:
+    rate = float(scale_up_rate(read_cluster("h100-sxm", root=ROOT), ints(2))[0]) * shares.LONG_SHARE
+    assert seconds("h100-sxm", 2.0e9) - seconds("h100-sxm", 1.0e9) == pytest.approx(1.0e9 / rate)
+
+
+def test_processes_that_share_a_memory_start_no_kernel() -> None:
+    """gloo on one machine: a hop alone."""
+    (hop,) = {float(hop_seconds(read_cluster("cpu", root=ROOT).domains[0], Protocol.LL))}
+    assert seconds("cpu", 1.0) == pytest.approx(hop, rel=1e-3)

@@ -1,0 +1,47 @@
+"""What a layer waits for: its exchanges alone, and what no longer hides where weight gradients are put off."""
+
+import pytest
+
+from ops.layout import Layout
+from ops.op import Comm, Lane, Op, Phase
+from ops.roles import Role
+from solver.times.layer_times import layer_times, timed_passes
+from spec.presets.registry import PRESETS
+from tests.ops.layouts import job, written
+from tests.solver.plans.test_rules import EXPERTS
+from tests.solver.questions import question, small_model
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_exchanges_are_what_is_waited_for_on_the_way_to_experts_and_back(split: bool) -> None:
+    """And not the collectives of tensor parallelism beside them; the gradients' way is as long as the tokens'."""
+    asked, layout = job(), Layout.of(8, tp=2, ep=4)
+    piece = written(EXPERTS, asked, "mtp", layout).blocks[0]
+    pricer = question().pricer
+    told = layer_times(pricer, asked, piece, layout, split=split)
+
+    def waited_s(ops: tuple[Op, ...]) -> float:
+        ways = [op for op in ops if isinstance(op, Comm) and op.role in (Role.DISPATCH, Role.COMBINE)]
+        return sum(float(pricer.time(op, layout).seconds[0]) for op in ways)
+
+    assert told.forward_exchange.seconds[0] == pytest.approx(waited_s(piece.forward))
+    assert told.backward_exchange.seconds[0] == pytest.approx(waited_s(piece.backward))
+    assert told.backward_exchange.seconds[0] == pytest.approx(told.forward_exchange.seconds[0])
+    assert told.forward_exchange.seconds[0] > 0
+    assert told.forward.parts["tp_comm"][0] > 0
+
+
+def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off() -> None:
+    """Megatron-LM's bulk overlap: the input gradient's reduction; the input gathered again stays beside the input gradient."""
+    preset = PRESETS["megatron"].changed({"tensor_parallel.overlap": True})
+    asked, layout = job(world_size=4, preset=preset), Layout.of(4, tp=4)
+    piece = written(small_model(), asked, "fsp", layout).blocks[0]
+    pricer = question().pricer
+
+    def beside(split: bool) -> list[Phase]:
+        passes = timed_passes(pricer, asked, piece, layout, split=split)
+        lanes = [(one.op.lane, one.op.beside_phase) for timed, _ in passes[1:] for one in timed]
+        return [phase for lane, phase in lanes if lane is Lane.BESIDE]
+
+    assert beside(split=False).count(Phase.WEIGHT_GRAD) == 2
+    assert beside(split=True) == [Phase.INPUT_GRAD] * 2

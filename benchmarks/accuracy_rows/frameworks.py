@@ -61,7 +61,9 @@ PLAIN_TORCH: tuple[tuple[str, Settings, Settings, bool], ...] = (
 )
 # Trainers over Hugging Face's modules and accelerate.
 HUGGING_FACE = ("HF Trainer", "TRL", "Axolotl", "LLaMA-Factory", "transformers", "Hugging Face", "accelerate")
-# (word in the framework column, preset, settings beside it); the first that occurs wins.
+# Megatron's layers over DeepSpeed's engine.
+OVER_DEEPSPEED = ("Megatron-DeepSpeed", "GPT-NeoX")
+# (word in the framework column, in any case, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
     ("llm-foundry", "composer", {}),
@@ -72,7 +74,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("AutoModel", "fsdp-compiled", AUTOMODEL),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
-    ("Megatron-DeepSpeed", "deepspeed", {}),
+    *((word, "deepspeed", {}) for word in OVER_DEEPSPEED),
     ("zero-bubble", "megatron-2021", {}),
     ("Megatron-Bridge", "megatron-bridge", {}),
     ("MLPerf", "nemo2", {}),
@@ -117,7 +119,7 @@ def framework_of(row: Row) -> tuple[str, Settings]:
     word = row.text("framework")
     if of_2023(row):
         return "megatron-2021", MEGATRON_2023
-    if word == "Megatron-DeepSpeed" and row.text("precision").lower() == "bf16":
+    if _adds_up_in_fp32(row):
         return "deepspeed-bf16", {}
     if recipes.runs_xtuner_v1(row):
         return "xtuner-v1", {}
@@ -125,12 +127,21 @@ def framework_of(row: Row) -> tuple[str, Settings]:
         if part.lower() in word.lower():
             name, beside = ("fsdp-compiled", compiled) if compiles(row, usually) else ("fsdp", eager)
             return name, beside | _of_version(word)
+    said = word.lower()
     name, beside = next(
-        ((name, beside) for part, name, beside in FRAMEWORKS if part in word), UNKNOWN_FRAMEWORK
+        ((name, beside) for part, name, beside in FRAMEWORKS if part.lower() in said), UNKNOWN_FRAMEWORK
     )
     if name == "hf-trainer":
         return _hugging_face(row, word)
     return name, beside
+
+
+def _adds_up_in_fp32(row: Row) -> bool:
+    """Whether DeepSpeed's BF16_Optimizer runs: in bf16 below stage 2 (runtime/engine.py, _do_optimizer_sanity_check: stage 1 and
+    gradients added up in fp32, as configurations of Megatron's layers ask for; stages 2 and 3 have ZeRO's own)."""
+    said = row.text("framework").lower()
+    over = any(word.lower() in said for word in OVER_DEEPSPEED) and "megatron-lm/" not in said
+    return over and row.text("precision").lower() == "bf16" and row.whole_or("zero_stage", 0) <= 1
 
 
 def of_2023(row: Row) -> bool:
@@ -166,7 +177,8 @@ def asks_for_cudnn(row: Row) -> bool:
 
 def runs_modules_of_hugging_face(row: Row) -> bool:
     """Whether a row trains Hugging Face's modules as they are."""
-    return any(word in row.text("framework") for word in HUGGING_FACE)
+    said = row.text("framework").lower()
+    return any(word.lower() in said for word in HUGGING_FACE)
 
 
 def fuses_norms(row: Row) -> bool:

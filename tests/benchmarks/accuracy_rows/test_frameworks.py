@@ -29,6 +29,11 @@ ALONE = {"tp": "1", "pp": "1", "dp": "8", "zero_stage": "3"}
         ("TRL DeepSpeed ZeRO-3", "xtuner", False, True),
         ("DeepSpeed ZeRO-3", "deepspeed", False, False),
         ("Megatron-DeepSpeed", "deepspeed", False, False),
+        ("Megatron-Deepspeed", "deepspeed", False, False),
+        ("GPT-NeoX", "deepspeed", False, False),
+        ("deepspeed zero-3", "deepspeed", False, False),
+        ("Accelerate + DeepSpeed", "xtuner", False, True),
+        ("pytorch fsdp1", "fsdp", True, False),
     ],
 )
 def test_names_of_frameworks_are_those_of_their_code(
@@ -43,6 +48,22 @@ def test_names_of_frameworks_are_those_of_their_code(
     assert read.preset.layers.joined_gate is not apart
     (priced,) = predict(row(framework=framework, **ALONE))
     assert Gap.UNKNOWN_FRAMEWORK not in priced.gaps
+
+
+@pytest.mark.parametrize(
+    ("framework", "stage", "preset"),
+    [
+        ("Megatron-DeepSpeed", "1", "deepspeed-bf16"),
+        ("GPT-NeoX", "0", "deepspeed-bf16"),
+        ("Megatron-DeepSpeed", "2", "deepspeed"),
+        ("Megatron-DeepSpeed", "3", "deepspeed"),
+        ("DeepSpeed", "1", "deepspeed"),
+    ],
+)
+def test_deepspeed_adds_up_in_fp32_below_stage_2_alone(framework: str, stage: str, preset: str) -> None:
+    """runtime/engine.py, _do_optimizer_sanity_check: BF16_Optimizer at stage 1, ZeRO's own at 2 and 3."""
+    cells = ALONE | {"framework": framework, "zero_stage": stage}
+    assert job_of_row(row(**cells, precision="bf16")).preset.name == preset
 
 
 @pytest.mark.parametrize(

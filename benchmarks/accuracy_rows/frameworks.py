@@ -63,6 +63,9 @@ PLAIN_TORCH: tuple[tuple[str, Settings, Settings, bool], ...] = (
 HUGGING_FACE = ("HF Trainer", "TRL", "Axolotl", "LLaMA-Factory", "transformers", "Hugging Face", "accelerate")
 # Megatron's layers over DeepSpeed's engine.
 OVER_DEEPSPEED = ("Megatron-DeepSpeed", "GPT-NeoX")
+# BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner (runtime/zero/stage_1_and_2.py,
+# average_tensor).
+REDUCES_TO_OWNERS = frozenset({"bigscience"})
 # (word in the framework column, in any case, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
@@ -133,6 +136,8 @@ def framework_of(row: Row) -> tuple[str, Settings]:
     )
     if name == "hf-trainer":
         return _hugging_face(row, word)
+    if row.dataset in REDUCES_TO_OWNERS:
+        beside = {**beside, "data_parallel.gradient_sync": "reduce_scatter"}
     return name, beside
 
 

@@ -184,7 +184,9 @@ def _pass(
 
 
 def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:
-    """Reduce-scatter over the shards, then for hybrid sharding an all-reduce over the replicas."""
+    """Reduced over the shards, then for hybrid sharding an all-reduce over the replicas. At stage 2 as the preset reduces gradients
+    of a sharded optimizer, all-reduced or not, beside the backward or in its way (DeepSpeed runtime/zero/stage_1_and_2.py,
+    average_tensor: overlap_comm, use_multi_rank_bucket_allreduce)."""
     layout = context.layout
     dtype = context.reduce_dtype
     axis = context.traits.copies.shard_axis(owner)
@@ -192,13 +194,13 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
     sharded = np.where(layout.zero_stage >= 2, elements, 0)
     whole = padded_to_ranks(sharded, ranks, dtype_bytes(dtype))
 
-    def reduction(kind: Collective, over: Axis, size: IntArray) -> Comm:
+    def reduction(kind: Collective, over: Axis, size: IntArray, lane: Lane = Lane.PREFETCH) -> Comm:
         return Comm(
             module=what.module,
             role=what.role,
             name=what.name,
             phase=Phase.WEIGHT_GRAD,
-            lane=Lane.PREFETCH,
+            lane=lane,
             collective=kind,
             axis=over,
             size_bytes=size,
@@ -218,7 +220,11 @@ def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntA
         for way in ("widen", "narrow"):
             cast = what.key.served_by(Role.CAST, f"{what.name}_{way}")
             ops.append(_pass(context, cast, "cast", Phase.WEIGHT_GRAD, whole / dtype_bytes(dtype)))
-    ops.append(reduction(Collective.REDUCE_SCATTER, axis, whole))
+    choices = context.job.preset.data_parallel
+    kind = Collective.ALL_REDUCE if choices.gradient_sync == "all_reduce" else Collective.REDUCE_SCATTER
+    lane = Lane.PREFETCH if choices.overlap_grad_reduce else Lane.MAIN
+    second = np.where(layout.zero_stage == 2, whole, 0)
+    ops += [reduction(kind, axis, second, lane), reduction(Collective.REDUCE_SCATTER, axis, whole - second)]
     if owner is Owner.DENSE:
         replicas, _ = ranks_and_stride(context.traits.copies.zero_replicate, layout)
         shard = np.where(replicas > 1, whole // ranks, 0)

@@ -36,7 +36,7 @@ class DataParallel:
     gathers_every_forward: bool = False
     """Stage 2 gathers parameters in every forward instead of once a step."""
     overlap_grad_reduce: bool = True
-    """Gradients are reduced beside the last backward."""
+    """Gradients are reduced beside the last backward, at stage 2 beside every one (at stage 3 always)."""
     overlap_param_gather: bool = True
     """Updated parameters return beside the first forward."""
     reduces_once: bool = False

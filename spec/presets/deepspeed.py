@@ -1,6 +1,6 @@
 """DeepSpeed.
 
-Source, read 2026-11: DeepSpeed documentation, "ZeRO optimizations for FP16 training".
+Source, read 2026-11: DeepSpeed documentation, "ZeRO optimizations for FP16 training"; releases 0.13 to 0.16.
 """
 
 from spec.presets.data_parallel import DataParallel
@@ -22,6 +22,7 @@ DEEPSPEED = FrameworkPreset(
         fp32_gradients=False,
         sequence_gradient_dtype="fp32",
         bucket_elements=500_000_000,
+        gradient_sync="all_reduce",
         overlap_grad_reduce=False,
         overlap_param_gather=False,
     ),
@@ -33,7 +34,9 @@ DEEPSPEED = FrameworkPreset(
     layers=Layers(two_pass_norms=True),
     offload=Offload(optimizer="backward"),
     log=Log(attention="whole", repeats="all"),
-    source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3, allgather_partitions; "
+    source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3 alone, allgather_partitions, "
+    "use_multi_rank_bucket_allreduce true (runtime/zero/stage_1_and_2.py, allreduce_and_scatter: whole buckets are all-reduced from "
+    "0.13 on; before, average_tensor reduced every slice to its owner); "
     "runtime/pipe/engine.py: \"ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism\", pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
     "is_grad_partitioned where there is tensor parallelism, and runtime/utils.py, PartitionedTensor.full; runtime/zero/stage_1_and_2.py, allreduce_bucket: fp32 where "
     "sequence_parallel_size > 1, and seq_parallel_communication_data_type, fp32, at stages 0 and 3; "

@@ -8,8 +8,10 @@ XTUNER = Variant(
     of="deepspeed",
     source="InternLM/xtuner 0.1.x: model/sft.py (gradient_checkpointing_enable on a Hugging Face model, dispatch_modules: flash "
     "attention, and a Triton norm with USE_TRITON_KERNEL alone); transformers 4.4x, models/llama/modeling_llama.py (q_proj, k_proj, v_proj, gate_proj and "
-    "up_proj apart, act_fn(gate) * up, logits.float() before PyTorch's loss); engine/hooks/throughput_hook.py (a causal matrix halved, layers once more with checkpoints); parallel/sequence (all-to-all), and nothing else is cut but by ZeRO",
+    "up_proj apart, act_fn(gate) * up, logits.float() before PyTorch's loss); engine/hooks/throughput_hook.py (a causal matrix halved, layers once more with checkpoints); parallel/sequence (all-to-all), and nothing else is cut but by ZeRO; configs/deepspeed (overlap_comm true, as in accelerate's "
+    "examples/deepspeed_config_templates)",
     choices={
+        "data_parallel.overlap_grad_reduce": True,
         "tensor_parallel.cuts_layers": False,
         "tensor_parallel.spreads_experts": False,
         "pipeline.stages": False,

@@ -112,6 +112,9 @@ class JobSpec:
     """The busiest rank's share of routed tokens over the average one, beside what moe_expert_spread makes of it."""
     moe_expert_spread: Annotated[float, Number(least=0, most=32)] = 0.0
     """Standard deviation of tokens over a layer's experts, of their mean; 0: each takes the same."""
+    moe_routing: Literal["uniform", "in_turn"] = "uniform"
+    """Which experts tokens choose: drawn uniformly, or one token after the other the next ones, as benchmarks force it
+    (torchtitan, --debug.moe_force_load_balance; NeMo AutoModel, fake_balanced_gate)."""
     moe_capacity_factor: Annotated[float | None, Number(least=0.01, most=1024)] = None
     """Tokens that an expert takes over the even share, the rest dropped; as the model says unless said."""
     moe_dispatcher: Literal["all_to_all", "all_gather", "deepep", "hybridep"] = "all_to_all"

@@ -180,6 +180,13 @@ def asks_for_cudnn(row: Row) -> bool:
     return row.text("gpu").startswith(BLACKWELL) or (release is not None and int(release[1]) >= 2)
 
 
+def forces_turns(row: Row) -> bool:
+    """Whether a benchmark gave tokens the experts one after the other: torchtitan models/moe/moe.py, _debug_force_load_balance_routing.
+    Megatron-Core draws its scores at random."""
+    balanced = re.search("force.*balance", row.notes.lower()) is not None
+    return "torchtitan" in row.text("framework").lower() and balanced
+
+
 def runs_modules_of_hugging_face(row: Row) -> bool:
     """Whether a row trains Hugging Face's modules as they are."""
     said = row.text("framework").lower()

@@ -6,6 +6,7 @@ from benchmarks.accuracy_rows.fine_tuning import adapts_for_mlperf, fine_tuning
 from benchmarks.accuracy_rows.frameworks import (
     OLD_DATASETS,
     asks_for_cudnn,
+    forces_turns,
     framework_of,
     fuses_norms,
     known,
@@ -224,6 +225,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "attention_kernel": attention_kernel_of(row, notes),
         "unfused": unfused_of(row, notes),
         **recipes.exchange(row, notes),
+        "moe_routing": "in_turn" if forces_turns(row) else "uniform",
         "moe_router_fusion": recipes.fuses_router(row),
         "cuda_graphs": recipes.cuda_graphs(row, notes.cuda_graphs),
         "wide_norms": "InternEvo" in row.text("framework"),

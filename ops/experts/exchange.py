@@ -85,7 +85,7 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
     """Tokens travel once to each place and are copied for the experts on arrival."""
     rows = routed_rows(context, moe, own_rows)
     busiest = own_rows * busiest_share(context, moe)
-    routing = Routing.of(moe)
+    routing = Routing.of(moe, in_turn=context.job.moe_routing == "in_turn")
     visits = places_visited(context.layout.ep, routing)
     arriving: IntArray = np.ceil(busiest * visits).astype(np.int64)
     width = moe.routed_hidden(context.model.hidden)

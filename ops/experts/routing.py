@@ -1,5 +1,6 @@
 """Where the router sends tokens: how many of the places that hold experts each token visits."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,17 +12,20 @@ from spec.model import MoeSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
     """Each token goes to ``topk`` of ``num_experts``; with ``groups`` of experts, all of them in
-    ``chosen_groups`` of those (arXiv 2412.19437 sec. 2.1.2, node-limited routing)."""
+    ``chosen_groups`` of those (arXiv 2412.19437 sec. 2.1.2, node-limited routing). ``in_turn``: to the next ``topk``
+    experts after those of the token before, whatever its groups."""
 
     num_experts: int
     topk: int
     groups: int = 1
     chosen_groups: int = 1
+    in_turn: bool = False
 
     @staticmethod
-    def of(moe: MoeSpec) -> "Routing":
+    def of(moe: MoeSpec, *, in_turn: bool = False) -> "Routing":
         """A model's routing."""
         return Routing(
+            in_turn=in_turn,
             num_experts=moe.num_experts,
             topk=moe.topk,
             groups=moe.route_groups,
@@ -35,8 +39,11 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
 
     The expectation over uniformly drawn groups and, in them, uniformly drawn distinct experts: ``p``
     times the hypergeometric chance of meeting a place. Assumption: routing is uniform (benchmarks force it).
+    In turn, runs of ``topk`` experts begin at every multiple of gcd(topk, num_experts), which comes round equally often.
     """
     count = np.asarray(places, dtype=np.float64)
+    if routing.in_turn:
+        return _spanned_in_turn(count, routing)
     reachable = routing.num_experts * routing.chosen_groups / routing.groups
     in_group = routing.num_experts / routing.groups
     here = routing.num_experts / np.maximum(count, 1.0)
@@ -46,6 +53,15 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
         held = np.minimum(here, chosen * in_group)
         met = met + _exactly(chosen, spanned, routing) * (1.0 - _missed(held, reachable, routing.topk))
     return np.asarray(count * met, dtype=np.float64)
+
+
+def _spanned_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
+    """Mean number of places that a run of topk experts lies in, places holding num_experts / count experts one after the other."""
+    here = routing.num_experts / np.maximum(count, 1.0)
+    starts = np.arange(0, routing.num_experts, math.gcd(routing.topk, routing.num_experts))
+    last = starts + routing.topk - 1
+    spans = np.floor(last[:, None] / here) - np.floor(starts[:, None] / here) + 1.0
+    return np.asarray(np.minimum(spans, count).mean(axis=0), dtype=np.float64)
 
 
 def _missed(held: FloatArray, reachable: float, topk: int) -> FloatArray:

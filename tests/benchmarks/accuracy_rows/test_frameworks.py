@@ -174,3 +174,13 @@ def test_torchtitans_exchange_is_the_one_that_is_named(framework: str, notes: st
     one = row(framework=framework, notes=notes, num_experts="8", topk="2", moe_ffn_hidden="512")
     assert job_of_row(one).moe_dispatcher == kind
     assert all(reading is Reading.TAKEN for reading, _ in readings(one))
+
+
+def test_torchtitan_forces_balance_by_turns_and_megatron_by_chance() -> None:
+    cells = {"num_experts": "8", "topk": "2", "moe_ffn_hidden": "512", "notes": "MoE: force-balanced routing"}
+    by = {
+        name: job_of_row(row(framework=name, **cells)).moe_routing
+        for name in ("torchtitan", "Megatron-Bridge 25.11")
+    }
+    assert by == {"torchtitan": "in_turn", "Megatron-Bridge 25.11": "uniform"}
+    assert job_of_row(row(framework="torchtitan", **(cells | {"notes": ""}))).moe_routing == "uniform"

@@ -6,6 +6,7 @@ from ops.host_work.calls import NCCL_CALLS
 from ops.host_work.issuing import host_work
 from ops.layout import Layout
 from ops.op import Comm, MemoryBound, Phase
+from ops.roles import Role
 from spec.collectives import Collective
 from tests.ops.experts.test_moe_block import COPIES, EP, EXPERTS, HIDDEN, SEQ, layer, model, moved, named
 from tests.ops.layouts import job, written
@@ -63,3 +64,19 @@ def test_hybridep_gathers_which_experts_every_token_takes_before_it_sends_them()
 def test_rows_of_several_experts_are_sorted_on_arrival(experts: int, sorted_rows: int) -> None:
     """There and back, forward and backward: a read and a write of 2 bytes each; one expert's rows need no order."""
     assert moved(layer(num_experts=experts), "moe.sort") == 2 * 2 * sorted_rows * HIDDEN * 2
+
+
+def test_benchmarks_that_send_tokens_in_turn_reach_fewer_ranks() -> None:
+    """Four of 32 experts, four a rank: every token goes to one rank instead of to 3.0; copies of all-to-all are as many as before."""
+
+    def sent(dispatcher: str, routing: str) -> float:
+        found = layer(job(seq_len=SEQ, moe_dispatcher=dispatcher, moe_routing=routing))
+        return next(
+            float(op.size_bytes[0])
+            for op in found.forward
+            if isinstance(op, Comm) and op.role is Role.DISPATCH
+        )
+
+    assert sent("deepep", "in_turn") == SEQ * (HIDDEN * 2 + 12 * 4)
+    assert sent("deepep", "uniform") > 2.5 * sent("deepep", "in_turn")
+    assert sent("all_to_all", "in_turn") == sent("all_to_all", "uniform") == COPIES * HIDDEN * 2

@@ -54,3 +54,18 @@ def test_deepseek_v3_visits_four_nodes_at_most() -> None:
     routing = Routing(num_experts=256, topk=8, groups=8, chosen_groups=4)
     nodes = places_visited(ints(8), routing)[0]
     assert 3.5 < nodes < 4.0 < places_visited(ints(8), Routing(num_experts=256, topk=8))[0]
+
+
+@pytest.mark.parametrize(
+    ("experts", "places", "topk"),
+    [(256, 8, 8), (256, 64, 8), (128, 64, 4), (64, 8, 6), (12, 3, 8), (8, 1, 2), (6, 6, 4)],
+)
+def test_in_turn_a_token_visits_the_places_of_the_next_experts(experts: int, places: int, topk: int) -> None:
+    """Token after token, until the experts come round: 8 of 256 on 8 nodes lie in one, on 64 ranks in two."""
+    per_place = experts // places
+    visited = [
+        len({(token * topk + choice) % experts // per_place for choice in range(topk)})
+        for token in range(experts)
+    ]
+    routing = Routing(num_experts=experts, topk=topk, groups=2, chosen_groups=1, in_turn=True)
+    assert places_visited(ints(places), routing)[0] == pytest.approx(np.mean(visited), rel=1e-12)

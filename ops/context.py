@@ -101,6 +101,12 @@ def reduces_once(job: JobSpec, layout: Layout) -> BoolArray:
     return bools(keeps_gathered(job, layout) | waits)
 
 
+def has_separate_ends(job: JobSpec, model: ModelSpec) -> bool:
+    """Whether embedding and head are units of their own (torchtitan ``distributed/fsdp.py``, since July 2025; OLMo-core
+    ``nn/transformer/model.py``, apply_fsdp)."""
+    return job.preset.data_parallel.separate_ends and not model.tied_embeddings
+
+
 def num_micro(job: JobSpec, layout: Layout) -> IntArray:
     """Micro-batches of a step."""
     return job.global_batch_sequences // (layout.dp * layout.micro_batch)

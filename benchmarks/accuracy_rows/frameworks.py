@@ -29,6 +29,8 @@ TORCHTUNE: Settings = {"precision.master": "none", "precision.moments": "bf16", 
 # OLMo olmo/model.py, OLMoSequentialBlock: att_proj and ff_proj joined, SwiGLU as silu(gate) * x; config.py,
 # FSDPPrecision.mixed.
 OLMO: Settings = {**FSDP1, "precision.reduce": "fp32"}
+# OLMo-core nn/transformer/model.py, apply_fsdp; scripts/train/OLMo2: reduce_dtype float32.
+OLMO_CORE: Settings = {"precision.reduce": "fp32", "data_parallel.separate_ends": True}
 # litgpt litgpt/model.py: qkv joined, fc_1 and fc_2 apart; pretrain.py: FSDPStrategy (FSDP1), torch.compile,
 # no_backward_sync.
 LITGPT: Settings = {
@@ -41,6 +43,8 @@ AUTOMODEL: Settings = {
     **dict.fromkeys(("layers.fused_sums", "layers.repeats_keys", "layers.grouped_kernel"), False),
     "host.code": "modules",
     "tensor_parallel.partial_attention": "fused",
+    # components/moe/parallelizer.py, apply_fsdp: embed_tokens and lm_head, of models with experts
+    "data_parallel.separate_ends": True,
 }
 # (word in the framework column, settings beside "fsdp", settings beside "fsdp-compiled", whether it compiles where
 # nobody says); the first that occurs wins. torchtitan config_manager.py and torchtune's recipes: compile False;
@@ -48,7 +52,7 @@ AUTOMODEL: Settings = {
 PLAIN_TORCH: tuple[tuple[str, Settings, Settings, bool], ...] = (
     ("torchtitan", APART, {}, False),
     ("torchtune", APART | TORCHTUNE, TORCHTUNE, False),
-    ("OLMo-core", APART | {"precision.reduce": "fp32"}, {"precision.reduce": "fp32"}, True),
+    ("OLMo-core", APART | OLMO_CORE, OLMO_CORE, True),
     (
         "OLMo",
         {**OLMO, "layers.fused_activation": False},

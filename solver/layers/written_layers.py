@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from ops.block import BareOps, ModelOps, bare_ops
+from ops.context import has_separate_ends
 from ops.layout import Layout
 from ops.op import Piece
 from ops.recompute.layers import Recompute
@@ -105,7 +106,8 @@ class WrittenLayers:
         ops = self.ops(again)
         ends = (ops.embedding, ops.head)
         if self.job.preset.data_parallel.gathers_every_forward:
-            ends = (self._first(ops.embedding), self._first(ops.head))
+            apart = has_separate_ends(self.job, self.model)
+            ends = (self._first(ops.embedding), ops.head if apart else self._first(ops.head))
         return (*ops.blocks, *map(self._first, ops.blocks), *ends)
 
     def _first(self, piece: Piece) -> Piece:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ops.context import LayerContext
+from ops.context import LayerContext, has_separate_ends
 from solver.layers.layer_bytes import LayerBytes
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
@@ -14,7 +14,8 @@ def gathered_weights_bytes(
     """Gathered weights: two layers, one in use and one coming (one alone where none is fetched ahead), or the head where that is more; isp
     (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2). FSDP's outermost unit,
     embedding and head, stays gathered from the forward to the end of the backward (fully_shard:
-    reshard_after_forward is False for the root). With pipeline stages all of a stage's stay."""
+    reshard_after_forward is False for the root); where both are units of their own the embedding is let go of before the
+    head is gathered. With pipeline stages all of a stage's stay."""
     layout, data_parallel = context.layout, context.job.preset.data_parallel
     precision = context.job.precision
     # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.
@@ -32,6 +33,7 @@ def gathered_weights_bytes(
             layers = np.maximum(layers, data_parallel.gathered_layers * gathered)
         else:
             edge, edges = np.maximum(edge, gathered), edges + gathered
-    most = layers + edges if data_parallel.gathers_every_forward else np.maximum(layers, edge)
+    kept = edge if has_separate_ends(context.job, context.model) else edges
+    most = layers + kept if data_parallel.gathers_every_forward else np.maximum(layers, edge)
     most = np.where(context.job.preset.pipeline.keeps_gathered & (layout.pp > 1), stays, most)
     return np.asarray(most * context.parameter_bytes, dtype=np.float64)

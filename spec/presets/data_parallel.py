@@ -39,6 +39,8 @@ class DataParallel:
     """Gradients are reduced beside the last backward, at stage 2 beside every one (at stage 3 always)."""
     overlap_param_gather: bool = True
     """Updated parameters return beside the first forward."""
+    separate_ends: bool = False
+    """Embedding and head that share no weights are units of their own beside the layers, not FSDP's outermost one."""
     reduces_once: bool = False
     """Sharded gradients of a step's micro-batches are added up whole and reduced in the last backward (FSDP under
     no_sync or set_requires_gradient_sync)."""

@@ -24,7 +24,7 @@ FSDP_COMPILED = Variant(
 TORCHTITAN = Variant(
     name="torchtitan",
     of="fsdp",
-    source="torchtitan b5bcd76 (August 2026): config/configs.py (mixed_precision_reduce: float32 alone; CompileConfig: model and loss), "
+    source="torchtitan b5bcd76 (August 2026): config/configs.py (mixed_precision_reduce: float32 alone; CompileConfig: model and loss), distributed/fsdp.py, apply_fsdp_to_decoder (tok_embeddings, and norm and output, apart), "
     "models/*/config_registry.py (ChunkedLossWrapper in every recipe), distributed/activation_checkpoint.py (FullAC: "
     "early_stop=False), models/common/attention.py (enable_gqa: key and value heads are not repeated)",
     choices={
@@ -32,6 +32,7 @@ TORCHTITAN = Variant(
         **EXPERTS,
         "loss.chunked": True,
         "data_parallel.wide_reduction": True,
+        "data_parallel.separate_ends": True,
         "recomputation.stops_early": False,
     },
 )

@@ -50,6 +50,18 @@ def test_two_layers_are_gathered_or_the_head_where_that_is_more() -> None:
     assert gathered(zero_stage=0) == gathered(zero_stage=2) == 0.0
 
 
+def test_of_ends_that_are_units_of_their_own_one_is_gathered_beside_the_layers() -> None:
+    """An embedding of 300 and a head of 500, beside two layers of 1,200; weights that both share stay in the outermost unit."""
+    for separate, tied, ends in ((False, False, 800), (True, False, 500), (True, True, 800)):
+        preset = PRESETS["fsdp"].changed({"data_parallel.separate_ends": separate})
+        model = replace(small_model(), tied_embeddings=tied)
+        layout = Layout.of(RANKS, zero_stage=3, zero_size=RANKS)
+        context = LayerContext(model=model, job=job(world_size=RANKS, preset=preset), layout=layout)
+        kinds = [piece(held(size), held(0)) for size in (1200, 300, 500)]
+        told = gathered_weights_bytes(context, kinds, ints(0), (ints(4), ints(1), ints(1)))
+        assert told[0] == 2 * (2 * 1200 + ends)
+
+
 @pytest.mark.parametrize(("narrow_parameters", "layer"), [(False, 1200 - 900 / 2), (True, 1200)])
 def test_what_narrow_products_read_is_gathered_in_a_byte(narrow_parameters: bool, layer: float) -> None:
     """900 of 1,200 elements; where they are held narrow both orders are gathered, two bytes together."""

@@ -19,11 +19,10 @@ DP, MICRO = 4, 2
 SEQ = 65536  # so long that compute outlasts every message
 
 
-def _dp_comm_s(framework: str, layers: int) -> float:
+def _dp_comm_s(framework: str, layers: int, **choices: object) -> float:
     plan = Plan(strategy="mtp", preset=framework, dp=DP, zero_stage=3, zero_size=DP, num_micro=MICRO)
-    return answer(plan, model=small_model(layers=layers), preset=PRESETS[framework], seq_len=SEQ).parts_s[
-        "dp_comm"
-    ]
+    preset = PRESETS[framework].changed({f"data_parallel.{name}": value for name, value in choices.items()})
+    return answer(plan, model=small_model(layers=layers), preset=preset, seq_len=SEQ).parts_s["dp_comm"]
 
 
 def _moved_s(elements: float) -> float:
@@ -38,6 +37,16 @@ def test_fsdp_waits_for_its_outermost_unit_and_one_layer_a_micro_batch() -> None
     expected = MICRO * 2 * _moved_s(outermost + (three - two))
     assert _dp_comm_s("fsdp", 2) == pytest.approx(expected, rel=1e-6)
     assert _dp_comm_s("fsdp", 3) == pytest.approx(expected, rel=1e-6)
+
+
+def test_where_ends_are_units_of_their_own_the_embedding_alone_is_waited_for() -> None:
+    """torchtitan distributed/fsdp.py: the head is gathered beside the last layer and reduced beside its backward."""
+    model = small_model(layers=2)
+    two, three = (num_parameters(small_model(layers=layers)).total for layers in (2, 3))
+    embedding = model.hidden * model.vocab
+    expected = MICRO * 2 * _moved_s(embedding + (three - two))
+    told = _dp_comm_s("fsdp", 2, separate_ends=True)
+    assert told == pytest.approx(expected, rel=1e-6)
 
 
 def test_others_gather_the_head_ahead_of_it() -> None:

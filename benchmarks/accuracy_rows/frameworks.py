@@ -98,7 +98,8 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("fully_shard", "fsdp", {}),
     ("FSDP", "fsdp", FSDP1),
 )
-BLACKWELL = ("B200", "B300", "GB200", "GB300")
+# Compute capability 10, on which torchtitan asks for cuDNN first.
+CUDNN_FIRST = ("B200", "B300", "GB200", "GB300")
 FLEX_ATTENTION = ("deepseek", "llama4", "llama-4", "kimi", "moonlight")
 UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
 # Published before Megatron-Core existed.
@@ -181,7 +182,7 @@ def asks_for_cudnn(row: Row) -> bool:
     if "torchtitan" not in framework or model.startswith(FLEX_ATTENTION):
         return False
     release = re.search(r"torchtitan v?0\.(\d+)", framework)
-    return row.text("gpu").startswith(BLACKWELL) or (release is not None and int(release[1]) >= 2)
+    return row.text("gpu").startswith(CUDNN_FIRST) or (release is not None and int(release[1]) >= 2)
 
 
 def forces_turns(row: Row) -> bool:

@@ -10,6 +10,7 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, GroupedGemm, Owner, Phase
 from solver.answer.mfu import model_flops_per_sequence
 from spec.arrays import ints
+from spec.collectives import Collective
 from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -125,3 +126,20 @@ def test_what_narrow_products_read_is_counted_beside_all() -> None:
     narrow = RankParameters.by_owner(lambda owner: ints(count[owner]), lambda owner: ints(count[owner] // 5))
     assert narrow.narrow_total.tolist() == [14]
     assert [narrow.narrow_of(owner).tolist() for owner in count] == [[2], [4], [8]]
+
+
+def test_without_shards_gradients_are_summed_whole_and_nothing_returns() -> None:
+    """Eight copies: one all-reduce of fp32 gradients."""
+    held = RankParameters(dense=ints([1000] * 2), weight=ints([0] * 2), expert=ints([0] * 2))
+    layout = Layout.of(8, zero_size=np.array([1, 8]), zero_stage=np.array([0, 1]))
+    context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
+    sizes = {
+        (op.name, op.collective): op.size_bytes.tolist()
+        for op in step_ops(context, held, ints([0] * 2))
+        if isinstance(op, Comm) and "dense" in op.name and "replicas" not in op.name
+    }
+    assert sizes == {
+        ("step.dense_gradient", Collective.ALL_REDUCE): [4000, 0],
+        ("step.dense_gradient", Collective.REDUCE_SCATTER): [0, 4000],
+        ("step.dense_parameters", Collective.ALL_GATHER): [0, 2000],
+    }

@@ -249,3 +249,15 @@ def test_a_fused_update_of_one_element_is_still_a_launch() -> None:
     assert adamw_seconds(A100, ints([0, 1]), ints([1, 1]), "fp32", "fp32") == pytest.approx(
         [0.0, LAUNCH_S], rel=1e-3
     )
+
+
+def test_heads_are_aligned_where_queries_keys_and_values_are() -> None:
+    for widths, aligned in (((144, 144), True), ((150, 144), False), ((144, 150), False)):
+        call = replace(heads(512, 512), qk_dim=ints(widths[0]), v_dim=ints(widths[1]))
+        assert is_aligned(call).tolist() == [aligned]
+
+
+def test_a_call_reads_queries_keys_and_values_and_writes_the_output_once() -> None:
+    """2 bytes: 16 heads of queries and output, 4 of keys and values."""
+    call = heads(256, 512, batch=2, kv_heads=4, width=64)
+    assert call.moved_bytes.tolist() == [2 * 2 * 2 * 64 * (256 * 16 + 512 * 4)]

@@ -95,6 +95,9 @@ def test_spares_are_waited_for_as_erlang_says() -> None:
     assert spare_wait_s(0, 1e-3, 1000.0) == 1000.0
     assert spare_wait_s(1, 1e-3, 1000.0) == pytest.approx((1 - exp(-1)) * 500.0)
     assert spare_wait_s(2, 1e-3, 1000.0) == pytest.approx((1 - 2 * exp(-1)) * 1000.0 / 3)
+    # So many in repair that the first to come back is one of all the spares and one more.
+    assert spare_wait_s(1, 0.4, 1000.0) == 500.0
+    assert spare_wait_s(1, 0.3, 1000.0) == pytest.approx(500.0)
     assert spare_wait_s(50, 1e-3, 1000.0) == pytest.approx(0.0, abs=1e-9)
     few = goodput_of(MODEL, job(16_384), Reliability(spare_nodes=2, repair_hours=24.0))
     many = goodput_of(MODEL, job(16_384), Reliability(spare_nodes=30, repair_hours=24.0))

@@ -70,3 +70,11 @@ def test_few_key_heads_cost_as_many_as_the_queries() -> None:
     assert isinstance(block.mixer, AttentionSpec)
     grouped = replace(block, mixer=replace(block.mixer, kind=AttentionKind.GQA, num_kv_heads=8))
     assert block_cost(grouped, 2048) == block_cost(block, 2048) == 4 * 2048**2 + 3 * 8192 * 2048
+
+
+def test_a_block_without_a_half_costs_the_other_alone() -> None:
+    """4 n d h of attention, 3 f h of a gated network (nanotron, get_block_compute_costs)."""
+    whole = SMALL.blocks[0].block
+    assert block_cost(whole, 2048) == 4 * 2048**2 + 3 * 8192 * 2048
+    assert block_cost(replace(whole, mlp=None), 2048) == 4 * 2048**2
+    assert block_cost(replace(whole, mixer=None), 2048) == 3 * 8192 * 2048

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from solver.plans.pipeline_rules import chunks, dual_pipe, zero_bubble
+from solver.plans.drafted import drafted
+from solver.plans.pipeline_rules import chunks, dual_pipe, equal_instead, nearly_equal, zero_bubble
+from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES
 from solver.plans.space import tensor_degrees
 from solver.schedules.registry import Schedule
 from solver.typed_plan import broken_rules, parse_plan, plan_of
+from spec.arrays import ints
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
@@ -42,6 +45,30 @@ def test_dual_pipe_lays_a_layer_or_an_end_on_each_virtual_stage(layers: int, ref
 def test_chunks_want_stages_and_rounds_of_micro_batches(text: str, refused: bool) -> None:
     """Two micro-batches on four stages make no round."""
     assert (CHUNKS in broken("megatron", text, Schedule.ONE_F_ONE_B)) is refused
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks_asked", "near"),
+    [(126, 16, True), (8, 4, True), (5, 4, False), (12, 8, False), (13, 8, True)],
+)
+def test_chunks_are_nearly_equal_up_to_a_quarter_beyond_the_mean(
+    layers: int, chunks_asked: int, near: bool
+) -> None:
+    """8 layers where 126 / 16 are the mean, two where 5 / 4, 12 / 8 and 13 / 8 are."""
+    assert nearly_equal(layers, ints(chunks_asked)).tolist() == [near]
+
+
+@pytest.mark.parametrize(
+    ("layers", "vpp", "refused"),
+    [(16, 2, False), (16, 3, False), (16, 5, True), (13, 7, False), (13, 4, True)],
+)
+def test_equal_chunks_are_tried_alone_where_there_are_some(layers: int, vpp: int, refused: bool) -> None:
+    """Megatron-LM counts layers, with the loss or with both ends: 16 over 4 and 18 over 6 chunks, 14 over 14; 13 to 15 make no
+    8, nearly equal as they are."""
+    asked = question(model=small_model(layers=layers), world_size=8, sequences=64, preset=PRESETS["megatron"])
+    plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, vpp=vpp, dp=4, num_micro=16))
+    draft = drafted(asked.model, asked.job, asked.cluster, plans)
+    assert equal_instead(draft).tolist() == [not refused]
 
 
 def test_tensor_parallel_degrees_are_small_even_ones_and_multiples_of_8() -> None:

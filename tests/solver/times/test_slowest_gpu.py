@@ -1,6 +1,7 @@
 """The slowest of N GPUs: against drawn samples, and what of a step it slows."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
-from solver.times.slowest_gpu import SPREAD, slowest_of
+from solver.times.slowest_gpu import SPREAD, VARIATION, slowest_of
 from tests.solver.questions import question
 
 
@@ -41,3 +42,9 @@ def test_a_step_on_more_gpus_takes_that_much_longer_in_its_products_alone() -> N
     assert many.parts_s["gemm"] == pytest.approx(one.parts_s["gemm"] * slower, rel=1e-12)
     assert many.parts_s["attention"] == pytest.approx(one.parts_s["attention"] * slower, rel=1e-12)
     assert many.parts_s["memory_bound"] == pytest.approx(one.parts_s["memory_bound"], rel=1e-12)
+
+
+def test_the_whiskers_of_a_normal_distribution_lie_as_far_apart_as_was_published() -> None:
+    """Quartiles, and 1.5 times their distance beyond them."""
+    quartile = NormalDist(0.0, SPREAD).inv_cdf(0.75)
+    assert 2 * (quartile + 1.5 * 2 * quartile) == pytest.approx(VARIATION, rel=1e-4)

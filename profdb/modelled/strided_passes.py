@@ -1,4 +1,4 @@
-"""PyTorch's elementwise kernel over strided or broadcast operands: bound by instructions, not by HBM.
+"""PyTorch's elementwise kernel over strided, broadcast or mixed operands: bound by instructions, not by HBM.
 
 Source: pytorch, aten/src/ATen/native/cuda/CUDALoops.cuh, ``gpu_kernel_impl_nocast``: contiguous operands of one
 shape take a vectorised kernel; all others one that computes the offset of every element of every operand by
@@ -35,6 +35,12 @@ class StridedPasses:
     dtype: str = ""
 
 
+# 16 bits to fp32: operands of two formats take the kernel that is not vectorised, too (CUDALoops.cuh, gpu_kernel_impl:
+# needs_dynamic_casting), whose casts branch by format. Published are 362 us for 67,108,864 elements of bf16 on an A100 (pytorch
+# pull request 195542), 1.22 elements a clock, and before it was vectorised on compute capability 9.0 (PyTorch 2.6) the way back
+# took 2.22 ms for 536,870,912 of fp16 on an H100 PCIe (pull request 137053), 1.21. Not counted: that way back.
+WIDENED = StridedPasses(passes=1, tensors=1.5, dtype="fp32")
+
 STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
     # both limits read halves of the first product; in the backward three comparisons of a half, and two
     # selections from halves of a gradient (masks are a byte an element)
@@ -44,16 +50,18 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
     ("expert_bias_unfused", "forward"): (StridedPasses(passes=1, tensors=1),),
     ("expert_bias_unfused", "backward"): (StridedPasses(passes=2, tensors=4),),
     ("expert_bias_fp32_unfused", "forward"): (StridedPasses(passes=1, tensors=1, dtype="fp32"),),
-    ("expert_bias_fp32_unfused", "backward"): (StridedPasses(passes=2, tensors=4, dtype="fp32"),),
+    ("expert_bias_fp32_unfused", "backward"): (StridedPasses(passes=2, tensors=4, dtype="fp32"), WIDENED),
     # the weights' row times the normed input, that times the column of roots; in the backward the gradient times
     # either, and the mean's gradient spread over its row
     ("rmsnorm_unfused", "forward"): (
         StridedPasses(passes=1, tensors=2),
         StridedPasses(passes=1, tensors=2, dtype="fp32"),
+        WIDENED,
     ),
     ("rmsnorm_unfused", "backward"): (
         StridedPasses(passes=1, tensors=2),
         StridedPasses(passes=2, tensors=3, dtype="fp32"),
+        WIDENED,
     ),
     # cosines and sines are those of all heads, a half is negated; in the backward again, and each half of a
     # gradient is copied into zeros
@@ -63,8 +71,12 @@ STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
     ("swiglu_halves_unfused", "forward"): (StridedPasses(passes=2, tensors=5),),
     ("swiglu_halves_unfused", "backward"): (StridedPasses(passes=2, tensors=6),),
     # one mask for all heads
-    ("masked_softmax_unfused", "forward"): (StridedPasses(passes=1, tensors=2),),
-    ("masked_softmax_unfused", "backward"): (StridedPasses(passes=1, tensors=2),),
+    ("masked_softmax_unfused", "forward"): (StridedPasses(passes=1, tensors=2), WIDENED),
+    ("masked_softmax_unfused", "backward"): (StridedPasses(passes=1, tensors=2), WIDENED),
+    # logits to fp32; Megatron-LM's less the column of maxima, divided by that of sums, backward times that of gradients
+    ("cross_entropy_unfused", "forward"): (WIDENED,),
+    ("cross_entropy", "forward"): (WIDENED, StridedPasses(passes=2, tensors=4, dtype="fp32")),
+    ("cross_entropy", "backward"): (StridedPasses(passes=1, tensors=2, dtype="fp32"),),
     # a row added to a matrix; a row copied over one; heads and tokens in another order
     ("bias", "forward"): (StridedPasses(passes=1, tensors=2),),
     ("spread_unfused", "forward"): (StridedPasses(passes=1, tensors=1),),

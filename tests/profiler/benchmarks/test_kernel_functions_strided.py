@@ -17,7 +17,10 @@ ROWS, WIDTH = 256, 1024
 ELEMENTWISE = (
     *("clamp", "clamp_max", "mul", "add", "where", "le", "ge", "logical_and_"),
     *("neg", "div", "masked_fill", "copy_", "silu", "silu_backward"),
+    *("sub_", "mul_", "div_"),
 )
+IN_PLACE = ("sub_", "mul_", "div_")
+WIDENED = "_to_copy"
 # A part is copied into zeros: the copy is strided.
 PART_OF_ZEROS = "slice_backward"
 
@@ -37,10 +40,12 @@ class Strided(TorchDispatchMode):
         given = [one for one in args if isinstance(one, torch.Tensor) and one.dim()]
         if name == PART_OF_ZEROS:
             self.count(given[0], [given[0], given[0]])
+        elif name == WIDENED and result.element_size() > given[0].element_size():
+            self.count(result, [given[0], result])
         elif name in ELEMENTWISE and any(
             one.shape != result.shape or not one.is_contiguous() for one in given
         ):
-            into = [] if name.endswith("_") else [result]
+            into = [] if name.endswith("_") and name not in IN_PLACE else [result]
             whole = [one for one in (*given, *into) if one.shape == result.shape and 0 not in one.stride()]
             self.count(result, whole)
         return result

@@ -130,3 +130,11 @@ def test_context_parallelism_exchanges_what_the_projection_gives() -> None:
         "gated_delta.out_context": a_channel * HEADS * V,
     }
     assert 4 * flops(part.forward, Phase.FORWARD) == flops(layer().forward, Phase.FORWARD)
+
+
+def test_each_head_s_output_is_normed() -> None:
+    """Read and written in 2 bytes; n V channels a token are kept."""
+    (normed,) = [op for op in layer().forward if op.name == "gated_delta.inner_norm"]
+    assert isinstance(normed, MemoryBound)
+    assert (int(normed.rows[0]), int(normed.width[0])) == (TOKENS * HEADS, V)
+    assert normed.saved_bytes[0] == 2 * TOKENS * HEADS * V

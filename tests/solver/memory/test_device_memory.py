@@ -11,8 +11,11 @@ from solver.memory.device_memory import (
     communicator_bytes,
     usable_bytes,
 )
+from solver.plans.plan_table import Plan, PlanTable
+from solver.price import sized
+from spec.presets.registry import PRESETS
 from spec.units import GIB, MIB
-from tests.solver.questions import cluster
+from tests.solver.questions import cluster, question
 
 # 24 channels, in each a ring and a tree's way up and down.
 INSIDE = 3 * 24 * 12 * MIB
@@ -55,3 +58,13 @@ def test_exchanging_ranks_are_connected_with_all_others() -> None:
     more = communicator_bytes(layout, cluster(), exchanging=frozenset({Axis.EP})) - plain
     pools = 2 * 32 * 16 * 128 * 1024
     assert more.tolist() == [32 * 7 * 12 * MIB, 2 * 7 * 12 * MIB + pools]
+
+
+def test_a_device_shows_a_context_beside_what_is_reserved() -> None:
+    """Hugging Face Transformers documentation, "Model training anatomy": 1343 MB used by a process with one tensor."""
+    asked = question(world_size=8, sequences=16, preset=PRESETS["megatron"])
+    plan = PlanTable.of(Plan(strategy="mtp", preset="megatron", dp=8, num_micro=2))
+    held = sized(asked.model, asked.job, plan, asked.cluster).memory
+    beside = held.device_bytes - held.reserved_bytes - held.nccl_bytes
+    assert beside == pytest.approx(1343 * MIB)
+    assert held.nccl_bytes[0] >= INSIDE

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 
-from benchmarks.accuracy_rows.fine_tuning import fine_tuning
+from benchmarks.accuracy_rows.fine_tuning import ADAPTS, fine_tuning, modules_named, modules_of
 from benchmarks.accuracy_rows.hardware import fabric_of, network_sheet
 from benchmarks.accuracy_rows.model import family_of
 from benchmarks.accuracy_rows.notes import RECIPE_VALUES, REPLICAS, SHARDS, notes_of, recipe_settings
@@ -58,8 +58,9 @@ TAKEN = (
     r"learned pos-emb, biases on",
     r"MLA dims? .*|.*\blora\b.*rank.*",
     r"((no|without) )?(mtp|multi-token prediction)(( layers?)?[ =:]+(0|1|on|off|none|no|disabled))?",
-    r"SFT|inputs packed to \d+|full fine-tuning",
-    r"LoRA|(LoRA|QLoRA-(bnb|gptq)) fine-tuning r=\d+(\.0)? on q_proj k_proj v_proj o_proj( c_attn)?",
+    r"(?i:SFT|(full )?fine-?tuning)|inputs packed to \d+",
+    r"(?i:Q?LoRA|PEFT)|(LoRA|QLoRA(-(bnb|gptq))?)( fine-tuning)?,? (r|rank)[= ]\d+(\.0)? on "
+    r"(([a-z]+_proj[ ,]*)+|all[- ]linear( layers)?)( c_attn)?",
     r"framework_config=[\w-]+",
     r"pure 16-bit parameters and AdamW states \(torch_dtype, no mixed precision\)",
     r"packed \d+-token sequences, gradient checkpointing on, GA \d+",
@@ -174,8 +175,11 @@ def unread_cells(row: Row) -> list[str]:
 
 def _passed_over(row: Row, clause: str) -> bool:
     """Whether a clause that the patterns know says what this row is not priced with."""
-    if "LoRA" in clause:
-        return not fine_tuning(row).get("adapter_rank")
+    if ADAPTS.search(clause):
+        told = fine_tuning(row)
+        named = modules_named(clause)
+        adapted = f"{told.get('adapted', '')}".split("+")
+        return not told.get("adapter_rank") or bool(named and named != modules_of(adapted))
     if clause.startswith("framework_config="):
         return clause.removeprefix("framework_config=") not in row.text("framework").split()
     if clause.startswith("MLA dim"):

@@ -151,6 +151,9 @@ ALL_FOUR = "q_proj k_proj v_proj o_proj"
         ("LoRA", {}),
         (LORA.format(ALL_FOUR), {}),
         (LORA.format("gate_proj"), {"framework": "HF Trainer + FSDP1 LoRA none"}),
+        (LORA.format("q_proj v_proj"), {"framework": "TRL SFT"}),
+        ("LoRA", {"framework": "TRL SFT"}),
+        (LORA.format(ALL_FOUR), {"framework": "Megatron-Bridge 26.04"}),
         (
             f"QLoRA-hqq fine-tuning r=16 on {ALL_FOUR}",
             {"framework": "HF Trainer + FSDP1 QLoRA-hqq none"},
@@ -174,6 +177,8 @@ def test_a_value_that_the_reader_does_not_know_is_not_read(notes: str, cells: di
         (LORA.format(ALL_FOUR), {"framework": "HF Trainer + FSDP1 LoRA none"}),
         ("framework_config=none", {"framework": "HF Trainer + FSDP1 LoRA none"}),
         ("LoRA", {"framework": "NeMo LoRA"}),
+        ("LORA", {"framework": "Megatron-Bridge 26.04"}),
+        (LORA.format("all-linear"), {"framework": "Axolotl"}),
         ("MLA dims 512 128 64 128", {"model_name": "deepseek-v2-lite"}),
     ],
 )

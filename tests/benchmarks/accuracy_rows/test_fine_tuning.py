@@ -37,6 +37,56 @@ def test_mlperfs_lora_adapts_both_projections_of_attention_beside_fp8_weights() 
     assert job_of_row(row(**lora)).adapter_rank == 0
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [{"notes": "26.04 NeMo container; LoRA"}, {"model_name": "llama3-70b-LoRA"}, {"notes": "PEFT"}],
+)
+def test_megatron_bridge_adapts_the_joint_projection_alone(cells: dict[str, str]) -> None:
+    """recipes/llama/llama3.py of v0.4.1, llama3_70b_peft_config: dim 16, cross_entropy_loss_fusion False; peft/lora.py:
+    dropout 0; configs/llama/llama3_llm_finetune.py: target_modules linear_qkv, grad_reduce_in_fp32 False."""
+    said = {"framework": "Megatron-Bridge 26.04", "layers": "80"} | cells
+    job = job_of_row(row(**said))
+    assert (job.adapter_rank, job.adapted, job.adapter_dropout) == (16, {"qkv"}, False)
+    assert (job.preset.loss.fused, job.document_tokens) == (False, 0)
+    assert (job.precision.gradient, job.precision.reduce) == ("bf16", "bf16")
+    assert job_of_row(row(**said | {"layers": "32"})).adapter_rank == 8
+    packed = f"{cells.get('notes', '')}; inputs packed to 4096"
+    assert job_of_row(row(**said | {"notes": packed})).document_tokens == 180
+    for notes in ("PRETRAIN", "SFT", "MLA dims: q lora rank 64"):
+        assert job_of_row(row(framework="Megatron-Bridge 26.04", notes=notes)).adapter_rank == 0
+
+
+@pytest.mark.parametrize(
+    ("notes", "rank", "adapted", "frozen"),
+    [
+        ("LoRA r=8 on q_proj k_proj v_proj", 8, {"q_k_v"}, ""),
+        ("LoRA fine-tuning r=64 on all-linear", 64, {"q_k_v", "out", "up", "down"}, ""),
+        ("QLoRA rank 16 on gate_proj up_proj down_proj", 16, {"up", "down"}, "nf4"),
+        ("QLoRA-gptq r=16 on o_proj", 16, {"out"}, "int4"),
+    ],
+)
+def test_peft_adapts_the_modules_that_a_row_names(
+    notes: str, rank: int, adapted: set[str], frozen: str
+) -> None:
+    """peft tuners/lora: lora_dropout 0 (0.05 in trl/trainer/model_config.py) and, beside unquantized weights, adapters in fp32
+    (autocast_adapter_dtype)."""
+    for framework in ("TRL SFT", "Axolotl", "LLaMA-Factory"):
+        job = job_of_row(row(**HF | {"framework": framework, "notes": notes}))
+        assert (job.adapter_rank, job.adapted, job.precision.frozen) == (rank, adapted, frozen)
+        assert (job.adapter_dropout, job.adapter_dtype) == (framework == "TRL SFT", "" if frozen else "fp32")
+        assert job.adapter_code == "autocast"
+
+
+def test_torchtunes_adapters_run_in_the_models_own_format() -> None:
+    """torchtune modules/peft/lora.py, LoRALinear.forward: no cast and no autocast."""
+    notes = "QLoRA r=8 on all-linear"
+    job = job_of_row(row(**HF | {"framework": "torchtune", "notes": notes}))
+    assert (job.adapter_rank, job.adapted) == (8, {"q_k_v", "out", "up", "down"})
+    assert (job.adapter_dtype, job.adapter_code, job.precision.frozen) == ("", "", "nf4")
+    part = job_of_row(row(**HF | {"framework": "torchtune", "notes": "LoRA r=8 on q_proj v_proj"}))
+    assert part.adapter_rank == 0
+
+
 def test_trl_runs_hugging_faces_modules() -> None:
     """trl/trainer/sft_trainer.py: SFTTrainer extends transformers' Trainer."""
     job = job_of_row(row(framework="TRL SFT", zero_stage="3", tp="1", pp="1", dp="8"))

@@ -10,6 +10,7 @@ from benchmarks.accuracy_rows.fine_tuning import ADAPTS, fine_tuning, modules_na
 from benchmarks.accuracy_rows.hardware import fabric_of, network_sheet
 from benchmarks.accuracy_rows.model import family_of
 from benchmarks.accuracy_rows.notes import RECIPE_VALUES, REPLICAS, SHARDS, notes_of, recipe_settings
+from benchmarks.accuracy_rows.remat import STATED
 from benchmarks.accuracy_rows.row import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, Row
 from solver.schedules.registry import Schedule
 from spec.errors import ConfigError
@@ -72,6 +73,7 @@ TAKEN = (
     r"sequence parallel \+ selective recompute|full recompute, no sequence parallelism",
     r"ZeRO-3 via DeepSpeed inside Megatron codebase, no model parallelism",
     r"may have run with CUDA_LAUNCH_BLOCKING=1",
+    STATED.pattern,
     r"kernels: TE( \+ (DeepEP|FlexAttn))*",
     r"(?i:((moe )?dispatcher|expert_parallel_comm_backend)[=: ]\s?(deepep|hybridep|all_?to_?all|standard)|deepep|hybridep)",
     r"LBS=\d+ GA=\d+ FSDP=\d+|grad_accum=\d+|micro_num=\d+|mbc=\d+|ga \d+|\d+ microbatches",

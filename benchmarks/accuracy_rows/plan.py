@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
+from benchmarks.accuracy_rows.remat import policy
 from benchmarks.accuracy_rows.row import Row, RowError
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
@@ -201,7 +202,7 @@ def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
         return (Recompute.SELECTIVE,) if core else (Recompute.NONE,)
     if notes.recompute_layers is not None:
         return (Recompute.BLOCK,)
-    if not row.known("recompute"):
+    if not row.known("recompute") or policy(row):
         return recipes.recomputes(row) or RECOMPUTES
     if word == "selective" and "fraction of layers" in row.notes:
         return (Recompute.NONE, Recompute.FULL)

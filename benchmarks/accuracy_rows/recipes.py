@@ -6,6 +6,7 @@ Recipes are read as published, before and without a look at what a row measured.
 import re
 
 from benchmarks.accuracy_rows.notes import Notes
+from benchmarks.accuracy_rows.remat import POLICIES, policy
 from benchmarks.accuracy_rows.row import Row
 from ops.recompute.layers import Recompute
 
@@ -121,7 +122,7 @@ def recomputes(row: Row) -> tuple[Recompute, ...]:
         return (Recompute.NONE,)
     if runs_xtuner_v1(row):
         return (Recompute.FULL,)  # xtuner/v1/config/fsdp.py, recompute_ratio 1
-    if MAXTEXT_ON_DGXC.match(row.text("framework")):
+    if MAXTEXT_ON_DGXC.match(row.text("framework")) or policy(row):
         return (Recompute.FULL,)  # but for what kept_by_recomputation says
     name = row.text("model_name").lower()
     release = NEMO_ON_DGXC.match(row.text("framework"))
@@ -143,7 +144,8 @@ def kept_by_recomputation(row: Row) -> dict[str, object]:
         return {} if row.text("precision").startswith("amp") else {"recomputation.stops_early": False}
     release = MAXTEXT_ON_DGXC.match(row.text("framework"))
     if not release:
-        return {}
+        kept = POLICIES.get(policy(row), "")
+        return {"recomputation.keeps": kept} if kept else {}
     return {"recomputation.keeps": "qkv+out" if release[1] < "25.02" else "qkv"}
 
 

@@ -9,14 +9,18 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from enum import StrEnum
 
+import numpy as np
+
 from ops.mixers.unfused_attention import is_score_kernel
-from ops.op import Attention, Axis, BatchedGemm, Comm, Op, Ops, Phase, Piece, run_again
+from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, Op, Ops, Phase, Piece, run_again
 from ops.recompute.every_second_product import EVERY_SECOND_PRODUCT, every_second_product
 from ops.recompute.kept_input import held_again
-from ops.roles import Module, Role
+from ops.roles import Module, OpKey, Role
 from spec.arrays import FloatArray
+from spec.dtypes import dtype_bytes
 
 CORE_ATTENTION = "core_attn"
+WIDE_BYTES = 2.0  # of an element that stays, in 16 bits
 
 
 class Recompute(StrEnum):
@@ -56,27 +60,38 @@ def recomputed(
     return _keeping(block, whole, keeps, input_bytes) if keeps else whole
 
 
-# By what full recomputation keeps: the operations of attention that make it.
-MAKERS: dict[str, frozenset[Role]] = {
-    "qkv": frozenset({Role.QKV, Role.ROTARY}),
-    "out": frozenset({Role.OUT}),
+# By what full recomputation keeps: the operations that make it.
+MLPS = (Module.MLP, Module.MOE)
+MAKERS: dict[str, frozenset[OpKey]] = {
+    "qkv": frozenset({OpKey(Module.ATTENTION, Role.QKV), OpKey(Module.ATTENTION, Role.ROTARY)}),
+    "context": frozenset({OpKey(Module.ATTENTION, Role.CORE), OpKey(Module.ATTENTION, Role.RING)}),
+    "out": frozenset({OpKey(Module.ATTENTION, Role.OUT)}),
+    "up": frozenset(OpKey(module, role) for module in MLPS for role in (Role.GATE, Role.UP)),
 }
 
 
 def _keeping(block: Piece, again: Piece, kept: Collection[str], input_bytes: FloatArray) -> Piece:
-    """Queries, keys and values stay as attention reads them, or its output product's result (as large as a layer's input), and what makes them does not
-    run again (MaxText ``layers/attentions.py``: checkpoint_name behind the rotary embedding and behind the product). Casts
-    do, of inputs for the weight gradients. ``Assumption:`` of weights too, which nobody needs and which take little."""
-    makers = frozenset[Role]().union(*(MAKERS[name] for name in kept))
+    """Queries, keys and values stay as attention reads them, its own result, its output product's (as large as a layer's input) or those of
+    gate and up, and what makes them does not run again (MaxText ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind
+    the rotary embedding, the kernel and each product). Casts do, of inputs for the weight gradients. ``Assumption:`` of weights too, which nobody needs and which take little."""
+    makers = frozenset[OpKey]().union(*(MAKERS[name] for name in kept))
 
     def makes(op: Op) -> bool:
-        return op.module is Module.ATTENTION and op.served.role in makers and op.role is not Role.CAST
+        return op.served in makers and op.role is not Role.CAST
 
     def more(op: Op) -> FloatArray:
-        if "qkv" in kept and isinstance(op, Attention):
-            return op.input_bytes
-        result = "out" in kept and isinstance(op, BatchedGemm) and op.role is Role.OUT
-        return input_bytes if result else 0.0 * input_bytes
+        none = 0.0 * input_bytes
+        if isinstance(op, Attention):
+            beside = np.maximum(op.saved_bytes - op.input_bytes, 0.0)
+            both: FloatArray = ("qkv" in kept) * op.input_bytes + ("context" in kept) * beside
+            return both
+        if not isinstance(op, (BatchedGemm, GroupedGemm)) or op.phase is not Phase.FORWARD:
+            return none
+        if op.role is Role.OUT:
+            # a wide product reads what attention made, beside a narrow one the kernel keeps it itself
+            read = op.saved_bytes if dtype_bytes(op.dtype) >= WIDE_BYTES else none
+            return ("out" in kept) * input_bytes + ("context" in kept) * read
+        return WIDE_BYTES * op.m * op.n if "up" in kept and op.served in MAKERS["up"] else none
 
     forward = tuple(
         replace(op, saved_bytes=op.saved_bytes + more(was), transient_bytes=op.transient_bytes - more(was))

@@ -137,8 +137,9 @@ class Recomputation:
     stops_early: bool = False
     """Full recomputation ends once everything the backward needs is back, before the layer's last product
     (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant)."""
-    keeps: frozenset[Literal["qkv", "out"]] = frozenset()
-    """What attention reads, or its output product makes: kept by full recomputation and not made again (MaxText, remat_policy)."""
+    keeps: frozenset[Literal["qkv", "context", "out", "up"]] = frozenset()
+    """What attention reads or makes, its output product, or gate and up: kept by full recomputation and not made again (MaxText,
+    remat_policy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ import numpy as np
 from ops.host_work.checked_collectives import check_calls
 from ops.host_work.forward_hooks import hook_calls
 from ops.host_work.issuing import host_work
+from ops.host_work.sharded_modules import sharding_calls
 from ops.layout import Layout
 from ops.op import Comm, GroupedGemm, Op
 from solver.times.after_a_wait import Issued, between_waits_s
@@ -80,7 +81,8 @@ def _issued(
     found = []
     for one, share in zip(timed, shares, strict=True):
         work = host_work(one.op, job)
-        calls = work.calls + hook_calls(one.op, job, layout) * one.op.repeat
+        hooks = hook_calls(one.op, job, layout) + sharding_calls(one.op, job, layout)
+        calls = work.calls + hooks * one.op.repeat
         if job.checked_collectives and isinstance(one.op, Comm):
             calls = calls + check_calls(one.op, layout) * one.op.repeat
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)

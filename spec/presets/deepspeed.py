@@ -7,6 +7,7 @@ from spec.presets.data_parallel import DataParallel
 from spec.presets.log import Log
 from spec.presets.preset import (
     FrameworkPreset,
+    Host,
     Layers,
     Offload,
     Pipeline,
@@ -32,6 +33,7 @@ DEEPSPEED = FrameworkPreset(
     ),
     recomputation=Recomputation(partial=False),
     layers=Layers(two_pass_norms=True),
+    host=Host(hooks_modules=True),
     offload=Offload(optimizer="backward"),
     log=Log(attention="whole", repeats="all"),
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3 alone, allgather_partitions, "

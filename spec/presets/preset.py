@@ -195,6 +195,8 @@ class Host:
     (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's own, or "compiled" code."""
     checks_numbers: bool = False
     """The host reads each loss before its backward, gradients are read again before they are reduced: to find what is no number."""
+    hooks_modules: bool = False
+    """Stages 2 and 3 hook every gradient, stage 3 also every module, from Python (DeepSpeed)."""
     reads_positions: bool = False
     """The host reads the largest position of the tokens before every layer's rotary embedding."""
 

@@ -35,5 +35,6 @@ ALEPH_ALPHA = Variant(
         "recomputation.recomputes_ends": True,
         "pipeline.deals": "modules",
         "host.code": "torch",
+        "host.hooks_modules": False,
     },
 )

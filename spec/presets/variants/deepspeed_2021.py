@@ -13,5 +13,6 @@ DEEPSPEED_2021 = Variant(
         "data_parallel.gradient_sync": "reduce_scatter",
         "data_parallel.overlap_grad_reduce": True,
         "data_parallel.sliced_collectives": True,
+        "host.hooks_modules": False,
     },
 )

@@ -159,3 +159,9 @@ def test_what_one_matrix_takes_while_it_is_worked_on() -> None:
         context, on_rank = held(Layout.of(tp, tp=tp))
         expected = largest * (gathered + 4 + 4) + 4 * 512 * 512
         assert np.array_equal(working_bytes(context, on_rank.matrices), [expected])
+
+
+def test_a_stage_without_matrices_works_in_nothing() -> None:
+    context, on_rank = held(Layout.of(2, tp=2))
+    none = tuple(replace(one, count=0 * one.count) for one in on_rank.matrices)
+    assert working_bytes(context, none).tolist() == [0.0]

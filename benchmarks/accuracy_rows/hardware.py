@@ -11,26 +11,32 @@ from spec.errors import ConfigError
 
 OWN_SHEETS = Path(__file__).resolve().parent / "sheets"
 
-# Start of a GPU's name in the schema -> sheet, under configs/clusters or, for parts that no vendor lists,
-# in sheets/. The first that fits wins, so longer names come first.
+# How a GPU's name starts, in the words of the schema and of nvidia-smi ("A100-SXM4-40GB", "H100 PCIe") -> sheet, under
+# configs/clusters or, for parts that no vendor lists, in sheets/. The first that fits wins. Cards that differ from the
+# module of their name in processors, memory or links (H100 NVL, H200 NVL, V100, A800 and H800 for PCIe) have no sheet.
+PCIE, NO_CARD = r"(?=.*PCI[eE])", r"(?!.*(PCI[eE]|NVL\b))"
 SHEET_OF: tuple[tuple[str, str], ...] = (
-    ("A100-40GB-PCIe", "a100-pcie-40g"),
-    ("A100-80GB-PCIe", "a100-pcie-80g"),
-    ("A100-40GB", "a100-sxm-40g"),
-    ("A100", "a100-sxm-80g"),
-    ("A800", "a800"),
-    ("H100-96GB-HBM2e-500W", "h100-hbm2e-500w"),
-    ("H100-80GB-PCIe", "h100-pcie"),
-    ("H100", "h100-sxm"),
-    ("H200", "h200"),
-    ("H20", "h20"),
-    ("H800", "h800"),
-    ("B200", "b200"),
-    ("B300", "b300"),
-    ("GB200", "gb200-nvl72"),
-    ("GB300", "gb300-nvl72"),
-    ("V100", "dgx2-v100"),
+    (rf"A100{PCIE}.*40", "a100-pcie-40g"),
+    (rf"A100{PCIE}", "a100-pcie-80g"),
+    (r"A100.*40", "a100-sxm-40g"),
+    (r"A100", "a100-sxm-80g"),
+    (rf"A800{NO_CARD}", "a800"),
+    (r"H100-96GB-HBM2e-500W", "h100-hbm2e-500w"),
+    (rf"H100{PCIE}", "h100-pcie"),
+    (rf"H100{NO_CARD}", "h100-sxm"),
+    (rf"H200{NO_CARD}", "h200"),
+    (r"H20\b", "h20"),
+    (rf"H800{NO_CARD}", "h800"),
+    (r"B200", "b200"),
+    (r"B300", "b300"),
+    (r"GB200", "gb200-nvl72"),
+    (r"GB300", "gb300-nvl72"),
+    (rf"V100{NO_CARD}", "dgx2-v100"),
+    (r"L40S", "l40s"),
+    (r"MI300X", "mi300x"),
+    (r"MI355X", "mi355x"),
 )
+VENDOR = r"((NVIDIA|Tesla|AMD|Instinct) )*"
 
 # (start of the GPU's name, word of the fabric) -> the sheet with that network; the first that fits. InfiniBand is the
 # network of the GPUs' own sheets.
@@ -85,8 +91,9 @@ def _scale(prefix: str) -> float:
 
 
 def sheet_name(gpu: str) -> str:
-    """The sheet of a GPU as the schema names it; "" for an unknown one."""
-    return next((sheet for start, sheet in SHEET_OF if gpu.startswith(start)), "")
+    """The sheet of a GPU by its name; "" for an unknown one."""
+    fitting = (sheet for start, sheet in SHEET_OF if re.match(VENDOR + start, gpu))
+    return next(fitting, "")
 
 
 def sheet_cluster(name: str, root: Path) -> ClusterSpec:

@@ -8,6 +8,7 @@ from benchmarks.accuracy_rows.hardware import cluster_of, fabric_of
 from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
+from benchmarks.accuracy_rows.row import RowError
 from ops.recompute.layers import Recompute
 from solver.schedules.registry import Schedule
 from spec.mixers.attention import AttentionKind
@@ -167,10 +168,25 @@ def test_torchtitan_cuts_a_rank_in_two_stages_under_an_interleaved_schedule(note
         ("A100-80GB-PCIe", "a100-pcie-80g"),
         ("V100-32GB", "dgx2-v100"),
         ("GB300", "gb300-nvl72"),
+        ("H20-SXM", "h20"),
+        ("A100-SXM4-40GB", "a100-sxm-40g"),
+        ("A100-PCIe", "a100-pcie-80g"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40g"),
+        ("H100 PCIe", "h100-pcie"),
+        ("NVIDIA L40S", "l40s"),
+        ("AMD Instinct MI300X", "mi300x"),
     ],
 )
 def test_gpus_are_found_by_the_start_of_their_name(gpu: str, sheet: str) -> None:
     assert cluster_of(row(gpu=gpu), ROOT).name == sheet
+
+
+@pytest.mark.parametrize(
+    "gpu", ["H100-NVL", "H200 NVL", "V100-PCIe", "A800-PCIe", "GH200", "RTX 4090", "A40"]
+)
+def test_a_card_is_not_taken_for_the_module_of_its_name(gpu: str) -> None:
+    with pytest.raises(RowError, match="no hardware sheet"):
+        cluster_of(row(gpu=gpu), ROOT)
 
 
 def test_a_row_of_maxtext_is_compiled_code_that_casts_weights_anew() -> None:

@@ -19,6 +19,7 @@ from profdb.lookup.queries import (
 from profdb.modelled import attention, gemm, host, memory_bound, optimizer
 from profdb.modelled.network import algorithms, all_to_all, p2p, spread
 from profdb.modelled.network.links import Shape
+from profdb.modelled.rates import over_one_scale
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.cluster.cluster import ClusterSpec
 from spec.collectives import TRAINING_COLLECTIVES, Collective
@@ -34,11 +35,11 @@ class ModelledBook:
     cluster: ClusterSpec
 
     def linear_s(self, query: LinearQuery) -> Priced:
-        """Batched matrix products; the layout, the bias and the fp8 scale recipe do not change the
-        time (Assumption: they are fused)."""
-        c = query.columns()
-        seconds = gemm.gemm_seconds(self.cluster.gpu, c["batch"], c["m"], c["k"], c["n"], query.dtype)
-        return _modelled(seconds, gemm.RELATIVE_STD)
+        """Batched matrix products; the layout and the bias do not change the time (Assumption: they are
+        fused)."""
+        c, gpu = query.columns(), self.cluster.gpu
+        seconds = gemm.gemm_seconds(gpu, c["batch"], c["m"], c["k"], c["n"], query.dtype)
+        return _modelled(seconds * over_one_scale(gpu, query.dtype, query.scale_recipe), gemm.RELATIVE_STD)
 
     def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
         """One product per group over an even part of the rows; TN reduces over the rows."""
@@ -46,9 +47,9 @@ class ModelledBook:
         groups = np.maximum(c["groups"], 1)
         rows = ceil_div(c["m"], groups)
         m, k = (c["k"], rows) if query.layout == "TN" else (rows, c["k"])
-        batch = np.where(c["groups"] > 0, groups, 0)
-        seconds = gemm.gemm_seconds(self.cluster.gpu, batch, m, k, c["n"], query.dtype)
-        return _modelled(seconds, gemm.RELATIVE_STD)
+        batch, gpu = np.where(c["groups"] > 0, groups, 0), self.cluster.gpu
+        seconds = gemm.gemm_seconds(gpu, batch, m, k, c["n"], query.dtype)
+        return _modelled(seconds * over_one_scale(gpu, query.dtype, query.scale_recipe), gemm.RELATIVE_STD)
 
     def attention_s(self, query: AttentionQuery) -> Priced:
         """``kernel`` core: batched products; any other name: a flash kernel."""

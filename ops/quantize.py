@@ -86,9 +86,9 @@ class Recipe:
 
 ONCE, SEARCHED = Passes(reads=1, writes=1), Passes(reads=2, writes=1)
 BOTH, SEARCHED_BOTH = Passes(reads=1, writes=2), Passes(reads=2, writes=2)
+APART = Passes(reads=3, writes=2, kernels=2)
 BLOCKS = frozenset({"block", "mx"})
-TURNED = Passes(narrow_reads=1, writes=1)
-"""A narrow copy brought into another order."""
+TURNED = Passes(narrow_reads=1, writes=1)  # a narrow copy brought into another order
 ALONG_K = BLOCKS | {"row"}
 """Scales that belong to one order of a tensor, so that another order is cast with scales of its own."""
 
@@ -114,7 +114,8 @@ RECIPES: dict[str, Recipe] = {
 CAST_AGAIN = replace(_again(ONCE, Passes(reads=2, writes=2, kernels=2)), gathers_narrow=False)
 """torchao's MXFP8: dynamic scaling of blocks, whose scales nobody looks for first."""
 
-
+NVFP4 = Recipe(input=APART, normed_input=APART, gradient=APART, weight=SEARCHED_BOTH)
+"""A maximum first; columns turned by Hadamard matrices apart (TE 2.9 ``csrc/quantizer.cpp``, NVFP4Quantizer::quantize_impl)."""
 FUSED = Recipe(
     input=ONCE,
     normed_input=Passes(),
@@ -135,7 +136,8 @@ def recipe_of(context: LayerContext) -> Recipe | None:
         return None
     fused = context.job.preset.layers.fused_casts and _scaling(precision) == "delayed"
     blocks = precision.scaling == "dynamic" and precision.scale_recipe in BLOCKS
-    named = FUSED if fused else CAST_AGAIN if blocks else RECIPES[_scaling(precision)]
+    named = RECIPES[_scaling(precision)] if precision.linear != "fp4" else NVFP4
+    named = FUSED if fused else CAST_AGAIN if blocks else named
     if precision.transposed_copies or precision.scale_recipe in ALONG_K:
         return named
     return replace(

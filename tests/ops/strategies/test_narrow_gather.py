@@ -122,7 +122,7 @@ def cast_bytes(piece: Piece, name: str, what: str) -> float:
         # read once, written in both orders; parts of columns put side by side
         ("fp8-blockwise", True, 4.0, 2.0),
         ("mxfp8", False, 4.0, 0.0),
-        ("nvfp4", False, 3.0, 1.0),
+        ("nvfp4", False, 7.0, 1.0),
     ],
 )
 def test_each_rank_casts_its_part_and_turns_the_whole(

@@ -15,7 +15,9 @@ def gathered_weights_bytes(
     (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2). FSDP's outermost unit,
     embedding and head, stays gathered from the forward to the end of the backward (fully_shard:
     reshard_after_forward is False for the root); where both are units of their own the embedding is let go of before the
-    head is gathered. With pipeline stages all of a stage's stay."""
+    head is gathered. With pipeline stages all of a stage's stay. DeepSpeed fetches ahead at every module until
+    live_elements are there (runtime/zero/partitioned_param_coordinator.py, fetch_sub_module: max_live_parameters), and
+    its head in any case."""
     layout, data_parallel = context.layout, context.job.preset.data_parallel
     precision = context.job.precision
     # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.
@@ -35,5 +37,7 @@ def gathered_weights_bytes(
             edge, edges = np.maximum(edge, gathered), edges + gathered
     kept = edge if has_separate_ends(context.job, context.model) else edges
     most = layers + kept if data_parallel.gathers_every_forward else np.maximum(layers, edge)
+    if data_parallel.live_elements:
+        most = np.maximum(np.minimum(stays, data_parallel.live_elements), edge)
     most = np.where(context.job.preset.pipeline.keeps_gathered & (layout.pp > 1), stays, most)
     return np.asarray(most * context.parameter_bytes, dtype=np.float64)

@@ -75,6 +75,8 @@ class DataParallel:
     """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
     gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2
     """Layers whose gathered weights live at once: those in use and those coming."""
+    live_elements: Annotated[int, Whole(least=0)] = 0
+    """Elements that are gathered ahead at stage 3 until so many are whole at once, 0 where layers are counted instead."""
     held_narrow: frozenset[Literal["tensor", "mx"]] = frozenset()
     """Scales of formats whose weights are held narrow alone, and with a scale of the whole tensor gathered so (fp8_param_gather)."""
     casts_shards: bool = False

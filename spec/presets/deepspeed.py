@@ -26,6 +26,7 @@ DEEPSPEED = FrameworkPreset(
         gradient_sync="all_reduce",
         overlap_grad_reduce=False,
         overlap_param_gather=False,
+        live_elements=1_000_000_000,
     ),
     tensor_parallel=TensorParallel(strategies=("mtp", "ulysses")),
     pipeline=Pipeline(
@@ -38,7 +39,7 @@ DEEPSPEED = FrameworkPreset(
     log=Log(attention="whole", repeats="all"),
     source="DeepSpeed configuration: reduce_bucket_size 5e8, overlap_comm true for stage 3 alone, allgather_partitions, "
     "use_multi_rank_bucket_allreduce true (runtime/zero/stage_1_and_2.py, allreduce_and_scatter: whole buckets are all-reduced from "
-    "0.13 on; before, average_tensor reduced every slice to its owner); "
+    "0.13 on; before, average_tensor reduced every slice to its owner), stage3_max_live_parameters 1e9; "
     "runtime/pipe/engine.py: \"ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism\", pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
     "is_grad_partitioned where there is tensor parallelism, and runtime/utils.py, PartitionedTensor.full; runtime/zero/stage_1_and_2.py, allreduce_bucket: fp32 where "
     "sequence_parallel_size > 1, and seq_parallel_communication_data_type, fp32, at stages 0 and 3; "

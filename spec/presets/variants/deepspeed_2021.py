@@ -13,6 +13,7 @@ DEEPSPEED_2021 = Variant(
         "data_parallel.gradient_sync": "reduce_scatter",
         "data_parallel.overlap_grad_reduce": True,
         "data_parallel.sliced_collectives": True,
+        "data_parallel.live_elements": 0,
         "host.hooks_modules": False,
     },
 )

@@ -32,9 +32,11 @@ def piece(parameters: RankParameters, frozen: RankParameters) -> LayerBytes:
     return LayerBytes(parameters=parameters, frozen=frozen, **{name: np.zeros(1) for name in BYTES})
 
 
-def gathered(zero_stage: int = 3, layers: int = 4, head: int = 500, **precision: object) -> float:
+def gathered(
+    zero_stage: int = 3, layers: int = 4, head: int = 500, live: int = 0, **precision: object
+) -> float:
     """Layers of 1,000 trained elements, 800 of them read by narrow products, and 200 frozen, 100 of them; an embedding of 300."""
-    asked = job(world_size=RANKS, preset=PRESETS["deepspeed"])
+    asked = job(world_size=RANKS, preset=PRESETS["deepspeed"].changed({"data_parallel.live_elements": live}))
     asked = replace(asked, precision=replace(asked.precision, **precision))
     layout = Layout.of(RANKS, zero_stage=zero_stage, zero_size=RANKS)
     context = LayerContext(model=small_model(), job=asked, layout=layout)
@@ -60,6 +62,19 @@ def test_of_ends_that_are_units_of_their_own_one_is_gathered_beside_the_layers()
         kinds = [piece(held(size), held(0)) for size in (1200, 300, 500)]
         told = gathered_weights_bytes(context, kinds, ints(0), (ints(4), ints(1), ints(1)))
         assert told[0] == 2 * (2 * 1200 + ends)
+
+
+def test_deepspeed_fetches_ahead_until_its_limit_of_live_parameters() -> None:
+    """stage3_max_live_parameters; four layers of 1,200 elements, an embedding of 300 and a head of 500."""
+    assert gathered(live=3000) == 2 * 3000
+    assert gathered(live=10**9) == 2 * (4 * 1200 + 300 + 500)
+    assert gathered(live=3000, head=5000) == 2 * 5000
+    assert gathered(live=3000, zero_stage=2) == 0.0
+    assert (
+        PRESETS["deepspeed"].data_parallel.live_elements
+        == PRESETS["xtuner"].data_parallel.live_elements
+        == 10**9
+    )
 
 
 @pytest.mark.parametrize(("narrow_parameters", "layer"), [(False, 1200 - 900 / 2), (True, 1200)])

@@ -6,11 +6,11 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.linear import Linear, linear
-from ops.memory_bound import Kernel, kernel, norm, soft_capped
+from ops.memory_bound import Kernel, kernel, memory_pass, norm, soft_capped
 from ops.op import Axis, Comm, Ops, Phase, Piece, sequence
 from ops.roles import Identity, Module, Role
 from ops.strategies.sharding import Sharding
-from spec.arrays import IntArray, ceil_div
+from spec.arrays import BoolArray, IntArray, ceil_div
 from spec.collectives import Collective
 from spec.model import PositionKind
 
@@ -51,10 +51,36 @@ def embedding(context: LayerContext, sharding: Sharding) -> Piece:
             parameters=parameters,
         ),
     )
-    pieces = [table, _assemble(context, sharding)]
+    pieces = [table, _table_gradient(context, sharding), _assemble(context, sharding)]
     if model.embedding_norm:
         pieces.append(norm(context, Module.EMBEDDING, rows))
     return sequence(*pieces)
+
+
+# Kernels that add up a gradient which no product makes, where products add theirs themselves.
+ADDED_APART = {"accumulate_fp32": "accumulate_wide", "accumulate_16bit": "accumulate"}
+
+
+def _table_gradient(context: LayerContext, sharding: Sharding) -> Piece:
+    """A lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda:
+    at::zeros, whose write is not counted), added to that of earlier micro-batches by a kernel of its own, since no
+    product makes it (Megatron-Core core/distributed/distributed_data_parallel.py, main_grad.add_(grad)). Tied on one
+    stage autograd adds it to the head's gradient instead, unless that product has added up its own."""
+    layout, hidden = context.layout, context.layout.constant(context.model.hidden)
+    accumulation, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
+    rows = ceil_div(embedding_elements(context, sharding), hidden)
+    joined = (layout.pp == 1) & (context.model.tied_embeddings and accumulation not in ADDED_APART)
+
+    def passed(way: str, word: str, where: BoolArray) -> Ops:
+        what = Identity(
+            module=Module.EMBEDDING, role=Role.ACCUMULATE, serves=Role.TABLE, name=f"embedding.table.{way}"
+        )
+        return (memory_pass(what, Phase.WEIGHT_GRAD, word, np.where(where, rows, 0), dtype, hidden),)
+
+    backward = passed("join", "accumulate", joined) if joined.any() else ()
+    if accumulation:
+        backward += passed("accumulate", ADDED_APART.get(accumulation, accumulation), ~joined)
+    return Piece(backward=backward)
 
 
 def _assemble(context: LayerContext, sharding: Sharding) -> Piece:

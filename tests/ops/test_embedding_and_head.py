@@ -118,3 +118,27 @@ def test_full_recomputation_of_the_edges_repeats_the_head_but_not_the_loss() -> 
     assert any(op.phase is Phase.RECOMPUTE for op in whole.embedding.backward)
     for other in (ops_of(recompute="full"), ops_of(choices={"recomputation.recomputes_ends": True})):
         assert not any(op.phase is Phase.RECOMPUTE for op in other.head.backward)
+
+
+@pytest.mark.parametrize(
+    ("framework", "tied", "pp", "told"),
+    [
+        ("megatron", False, 1, [("accumulate_wide", 10)]),
+        ("megatron", True, 1, [("accumulate_wide", 10)]),
+        ("nanotron", False, 1, [("accumulate_wide", 10)]),
+        ("nanotron", True, 1, [("accumulate", 6)]),
+        ("nanotron", True, 2, [("accumulate_wide", 10)]),
+        ("internevo", False, 1, [("accumulate", 6)]),
+        ("fsdp", False, 1, []),
+    ],
+)
+def test_a_lookups_gradient_is_added_up_whole(
+    framework: str, tied: bool, pp: int, told: list[tuple[str, int]]
+) -> None:
+    """Bytes an element of the table: 2 read and 4 + 4 of an fp32 sum, or three times 2; tied on one stage it joins the head's."""
+    model, asked = replace(small_model(), tied_embeddings=tied), job(seq_len=SEQ, preset=PRESETS[framework])
+    first = written(model, asked, "mtp", Layout.of(8, tp=2, pp=pp), "none").embedding
+    added = [op for op in first.backward if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE]
+    table = float(first.forward[0].parameters[0])
+    moved = [(op.kernel, float(op.bytes_moved[0]) / table) for op in added if op.rows[0]]
+    assert moved == told

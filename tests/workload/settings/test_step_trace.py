@@ -87,7 +87,7 @@ def test_hops_in_the_trace_arrive_before_what_waits_for_them() -> None:
 
 def test_only_events_that_nest_are_complete_events() -> None:
     """Two messages to one stage may be on their way at once; a viewer drops such complete events."""
-    plan = Plan(strategy=FSP, preset="megatron", pp=4, vpp=2, dp=2, num_micro=8)
+    plan = Plan(strategy=FSP, preset="megatron", pp=4, vpp=4, dp=2, num_micro=8)
     events = list(trace_events(asked(plan), plan))
     for row in {event["tid"] for event in events}:
         spans = sorted(

@@ -36,7 +36,7 @@ def reference_cases(case: StepCase) -> tuple[Case, ...]:
             kernel="flash",
             dtype="bf16",
         ),
-        MemoryBoundCase(kernel="swiglu_unfused", rows=rows, width=shape.ffn, direction="forward"),
+        MemoryBoundCase(kernel="swiglu_halves_unfused", rows=rows, width=shape.ffn, direction="forward"),
     )
 
 

@@ -82,7 +82,7 @@ def test_attention_is_causal_on_the_heads_that_are_priced() -> None:
 @pytest.mark.parametrize(
     ("operation", "kernel", "calls"),
     [
-        ("silu", "swiglu_unfused", 1.0),  # one a layer
+        ("silu", "swiglu_halves_unfused", 1.0),  # one a layer
         ("neg", "rotary_unfused", 4.0),  # of queries and of keys, forward and backward
         ("rsqrt", "rmsnorm", 2.5),  # two a layer and the last
     ],

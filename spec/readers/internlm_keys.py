@@ -54,8 +54,6 @@ MODEL = frozenset(
         "ffn_uplayer_init_std",
         "ffn_other_init_std",
         "out_head_init_std",
-        "mlp_layer_fusion",
-        "enable_qkv_fusion",
         "norm_head",
         "dropout_selective_checkpoint",
     }

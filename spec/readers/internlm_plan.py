@@ -17,6 +17,8 @@ from spec.section import MAX_LAYERS, Section
 from spec.settings.plan import WrittenPlan
 
 PRICED_DTYPES = ("bf16", "fp16")
+# Key of a model -> which of its matrices are one (internlm/model/modules/mlp.py and mha.py).
+JOINED = {"mlp_layer_fusion": "layers.joined_gate", "enable_qkv_fusion": "layers.joined_qkv"}
 # parallel.pipeline.mode -> a schedule; InternEvo takes them in either case.
 MODES = {"1F1B": "1f1b", "1f1b": "1f1b", "ZBH1": "zb-h1", "zbh1": "zb-h1"}
 
@@ -81,6 +83,9 @@ def read_internlm_plan(parallel: Section, data: Section, model: Section, zero: S
         "data_parallel.overlap_param_gather": zero.flag("overlap_sync_param", False),
         "data_parallel.overlap_weights": weight.flag("overlap", False),
     }
+    for key, choice in JOINED.items():
+        if model.has(key):
+            framework_job[choice] = model.flag(key, False)
     if vpp > 1:
         framework_job["pipeline.overlap_hops"] = overlap_hops
     if zero.has("reduce_bucket_size"):

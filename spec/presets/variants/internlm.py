@@ -15,7 +15,6 @@ INTERNLM = Variant(
         "tensor_parallel.strategies": ("mtp", "msp", "fsp"),
         "tensor_parallel.spreads_experts": False,
         "pipeline.schedules": ("1f1b",),
-        "layers.joined_gate": False,
         "data_parallel.update_copies": True,
         "data_parallel.divides_buckets": True,
         "loss.fused": True,

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from spec.errors import ConfigError
+from spec.presets.internevo import INTERNEVO
 from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
-from tests.spec.readers.training_config import changed, load
+from tests.spec.readers.training_config import TRAINING_CONFIG, changed, load
 
 SHARED = """
 model = dict(
@@ -70,3 +71,16 @@ def test_layers_divide_over_chunks(tmp_path: Path) -> None:
     text = changed("num_chunks=1", "num_chunks=3").replace("pipeline=dict(size=1", "pipeline=dict(size=2")
     with pytest.raises(ConfigError, match="a divisor of num_layers = 32"):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("key", "choice"),
+    [("mlp_layer_fusion", "layers.joined_gate"), ("enable_qkv_fusion", "layers.joined_qkv")],
+)
+def test_which_matrices_are_one_is_read(tmp_path: Path, key: str, choice: str) -> None:
+    """InternEvo's own default is gate and up apart (internlm/model/modules/mlp.py)."""
+    for joined in (True, False):
+        read = load(tmp_path, changed("num_chunks=1", f"num_chunks=1, {key}={joined}"))
+        assert read.framework_job[choice] is joined
+    assert choice not in load(tmp_path, TRAINING_CONFIG).framework_job
+    assert not INTERNEVO.layers.joined_gate

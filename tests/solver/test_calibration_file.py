@@ -18,9 +18,9 @@ PROFILE = ROOT / "prof_data" / "data.pt"
 HEADER = "config,world_size,global_batch,measured_step_s,plan"
 # Made-up steps, each twice what the shipped profile says or so.
 LINES = (
-    f'{CONFIG},128,4194304,6.0,"strategy=fsp,tp=2"',
-    f'{CONFIG},128,4194304,6.9,"strategy=fsp,tp=4"',
-    f'{CONFIG},128,4194304,7.2,"strategy=fsp,tp=4,pp=2"',
+    f'{CONFIG},128,4194304,6.7,"strategy=fsp,tp=2"',
+    f'{CONFIG},128,4194304,7.9,"strategy=fsp,tp=4"',
+    f'{CONFIG},128,4194304,8.3,"strategy=fsp,tp=4,pp=2"',
 )
 
 
@@ -47,7 +47,7 @@ def test_made_factors_are_used_only_when_asked(tmp_path: Path, capsys: pytest.Ca
     # A calibration that lies there changes nothing by itself.
     assert price(tmp_path) == before
     asked = price(tmp_path, "--calibration", str(out))
-    assert asked["step_s"] == pytest.approx(6.9, rel=0.1)
+    assert asked["step_s"] == pytest.approx(7.9, rel=0.1)
     assert asked["interval_low_s"] < asked["step_s"] < asked["interval_high_s"]
     assert before["step_s"] < 0.7 * asked["step_s"]
 
@@ -56,7 +56,7 @@ def test_a_plan_in_columns_is_the_plan_in_words(tmp_path: Path) -> None:
     calibrate(tmp_path, HEADER, *LINES)
     words = (tmp_path / "found.json").read_text("utf-8")
     columns = [
-        f"{CONFIG},128,4194304,{s},fsp,{tp},{pp}" for s, tp, pp in ((6.0, 2, ""), (6.9, 4, ""), (7.2, 4, 2))
+        f"{CONFIG},128,4194304,{s},fsp,{tp},{pp}" for s, tp, pp in ((6.7, 2, ""), (7.9, 4, ""), (8.3, 4, 2))
     ]
     code, out = calibrate(tmp_path, "config,world_size,global_batch,measured_step_s,strategy,tp,pp", *columns)
     assert code == 0
@@ -71,8 +71,8 @@ def test_a_plan_in_columns_is_the_plan_in_words(tmp_path: Path) -> None:
         (("config,world_size,measured_step_s", "a,8,1"), "global_batch"),
         ((HEADER + ",colour", LINES[0] + ",red"), "colour"),
         ((HEADER + ",plan", LINES[0] + ",tp=2"), "given twice"),
-        ((HEADER, LINES[0].replace(",6.0,", ",0,")), "steps.csv:2: measured_step_s"),
-        ((HEADER, LINES[0].replace(",6.0,", ",nan,")), "steps.csv:2: measured_step_s"),
+        ((HEADER, LINES[0].replace(",6.7,", ",0,")), "steps.csv:2: measured_step_s"),
+        ((HEADER, LINES[0].replace(",6.7,", ",nan,")), "steps.csv:2: measured_step_s"),
         ((HEADER, LINES[0].replace(",128,", ",many,")), "steps.csv:2: world_size"),
         ((HEADER, LINES[0].replace(",128,", ",12,")), "world_size = 12"),
         ((HEADER, LINES[0].replace("tp=2", "tq=2")), "steps.csv:2: tq"),

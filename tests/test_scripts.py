@@ -5,6 +5,7 @@ import os
 import shlex
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,8 @@ def test_from_a_profile_to_plans_that_were_trained_and_priced_again(tmp_path: Pa
     """Two gloo processes measure, search, train the three best plans, compare, fit and search again."""
     words = ("--config", str(ROOT / "configs" / "tiny_internlm2.py"), "--global_batch_size", "8192")
     words += ("--nproc", "2", "--device", "cpu", "--profile", str(tmp_path / "p.pt"), "--out", str(tmp_path))
-    done = ran(str(CHECK_PLANS), *words, OMP_NUM_THREADS="1")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = ran(str(CHECK_PLANS), *words, OMP_NUM_THREADS="1", PATH=path)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = (tmp_path / "steps.csv").read_text().splitlines()
     assert len(rows) == 1 + 3

@@ -26,7 +26,7 @@ from benchmarks.accuracy_rows.job import asked_job  # noqa: E402
 from benchmarks.accuracy_rows.measured import measured_step_s  # noqa: E402
 from benchmarks.accuracy_rows.notes import notes_of  # noqa: E402
 from benchmarks.accuracy_rows.row import Row, RowError, read_rows  # noqa: E402
-from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, causes  # noqa: E402
+from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
 from solver.price import STEP_PARTS  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
 from spec.errors import UserError  # noqa: E402
@@ -80,18 +80,19 @@ def shares_of(row: Row, line: Mapping[str, str]) -> list[float]:
             for name, column in (("all_s", "standard_error_s"), ("carried_s", "carried_error_s"))
         }
     )
-    shares = causes(parts, errors, narrow=narrow(row))
+    narrow, attended = kind(row)
+    shares = causes(parts, errors, narrow=narrow, attended=attended)
     missing = {word for word in line["missing"].split("; ") if word and word != Gap.UNEVEN_BATCH.value}
     return [*(float(shares[cause][0]) for cause in WIDTHS), float(np.sqrt(len(missing)))]
 
 
-def narrow(row: Row) -> bool:
-    """Whether its linear layers multiply in fewer bits than the rest."""
+def kind(row: Row) -> tuple[bool, int]:
+    """Whether its linear layers multiply in fewer bits than the rest, and how many tokens attend to each other."""
     try:
-        precision = job_of(asked_job(row, notes_of(row))[0]).precision
+        job = job_of(asked_job(row, notes_of(row))[0])
     except RowError:
-        return False
-    return precision.linear != precision.compute
+        return False, 0
+    return job.precision.linear != job.precision.compute, attended_tokens(job)
 
 
 def bounds(told: Told, chosen: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -22,16 +22,21 @@ EIGHTY_PERCENT = 1.2816
 WIDTHS: dict[str, float] = {
     "curves": 0.5,
     "carried": 1.0,
-    "formulas": 0.035,
-    "network": 0.35,
+    "formulas": 0.045,
+    "network": 0.3,
     "experts": 0.1,
     "narrow": 0.03,
     "host": 0.55,
-    "attention": 0.5,
+    "attention": 0.15,
+    "long_attention": 0.5,
     "waiting": 0.3,
 }
 # Fitted: to the same, log(measured / told) of the middle run of the middle dataset: what nobody prices.
 UNPRICED = 0.045
+
+# Tokens of the longest sequences of which flash kernels' rates were published (profdb.modelled.flash_generations) or, on a
+# serving engine's GPUs, measured: longer ones are told by going on from there.
+LONGEST_MEASURED = 16384
 
 NETWORK = ("tp_comm", "cp_comm", "ep_comm", "wp_comm", "dp_comm", "pp_comm", "offload")
 EXPERTS = ("grouped_gemm", "ep_comm")
@@ -46,10 +51,12 @@ class Errors:
     carried_s: FloatArray
 
 
-def causes(parts: Mapping[str, FloatArray], errors: Errors, *, narrow: bool) -> dict[str, FloatArray]:
-    """Shares of the step by cause, keys of WIDTHS, from its ``parts`` in seconds: what waits for a network, experts and their
-    exchange, products in ``narrow`` formats, the host, attention, waiting in a pipeline; "curves" is the curves' own relative
-    error, "carried" that of constants."""
+def causes(
+    parts: Mapping[str, FloatArray], errors: Errors, *, narrow: bool, attended: int
+) -> dict[str, FloatArray]:
+    """Shares of the step by cause, keys of WIDTHS, from its ``parts`` in seconds: what waits for a network, experts and
+    their exchange, products in ``narrow`` formats, the host, attention to ``attended`` tokens, waiting in a pipeline;
+    "curves" is the curves' own relative error, "carried" that of constants."""
     step_s = sum(parts.values(), start=np.zeros_like(errors.all_s))
     curves_s = np.sqrt(np.maximum(errors.all_s**2 - errors.carried_s**2, 0.0))
 
@@ -65,7 +72,8 @@ def causes(parts: Mapping[str, FloatArray], errors: Errors, *, narrow: bool) -> 
         "experts": share(*EXPERTS),
         "narrow": share(*PRODUCTS) if narrow else np.zeros_like(step_s),
         "host": share("host"),
-        "attention": share("attention"),
+        "attention": share() if attended > LONGEST_MEASURED else share("attention"),
+        "long_attention": share("attention") if attended > LONGEST_MEASURED else share(),
         "waiting": share("bubble"),
     }
 
@@ -74,7 +82,13 @@ def causes_of(job: JobSpec, cost: StepCost) -> dict[str, FloatArray]:
     """The same of priced steps."""
     carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
     errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)
-    return causes(cost.parts, errors, narrow=job.precision.linear != job.precision.compute)
+    narrow = job.precision.linear != job.precision.compute
+    return causes(cost.parts, errors, narrow=narrow, attended=attended_tokens(job))
+
+
+def attended_tokens(job: JobSpec) -> int:
+    """Tokens that attend to each other: a sequence's, or a document's where several are packed into one."""
+    return min(job.seq_len, job.document_tokens or job.seq_len)
 
 
 def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] = WIDTHS) -> FloatArray:

@@ -26,7 +26,7 @@ def test_bounds_are_those_of_the_solver() -> None:
     parts = {name: floats(0.1 if name in ("tp_comm", "host") else 0.0) for name in STEP_PARTS}
     parts["gemm"] = floats(0.8)
     errors = Errors(all_s=floats(0.06), carried_s=floats(0.02))
-    shares = causes(parts, errors, narrow=False)
+    shares = causes(parts, errors, narrow=False, attended=4096)
     told = Told(ratio=np.zeros(1), shares=np.array([[*(float(shares[name][0]) for name in WIDTHS), 0.0]]))
     low, high = bounds(told, np.append(TOLD, UNPRICED))
     own = interval_of(floats(1.0), relative_std(shares))

@@ -1,6 +1,7 @@
 """The 80 % interval: it holds the step, is as wide as the step's causes make it, and covers what it says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profdb.modelled.flash_generations import LENGTHS
 from solver.answer.interval import (
     EXPERTS,
     NETWORK,
     UNPRICED,
     WIDTHS,
     Errors,
+    attended_tokens,
     calibrated_interval,
     causes,
     interval_of,
@@ -21,15 +24,18 @@ from solver.answer.interval import (
 )
 from solver.price import STEP_PARTS
 from spec.arrays import FloatArray, floats
+from tests.ops.layouts import job
 
 
 def parts(**seconds: float) -> dict[str, FloatArray]:
     return {name: floats(seconds.get(name, 0.0)) for name in STEP_PARTS}
 
 
-def std_of(*, error: float = 0.0, carried: float = 0.0, narrow: bool = False, **seconds: float) -> float:
+def std_of(
+    *, error: float = 0.0, carried: float = 0.0, narrow: bool = False, attended: int = 4096, **seconds: float
+) -> float:
     errors = Errors(all_s=floats(error), carried_s=floats(carried))
-    return float(relative_std(causes(parts(**seconds), errors, narrow=narrow))[0])
+    return float(relative_std(causes(parts(**seconds), errors, narrow=narrow, attended=attended))[0])
 
 
 @given(st.floats(1e-6, 1e6), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
@@ -75,6 +81,25 @@ def test_so_does_every_other_cause(part: str, cause: str) -> None:
     assert std_of(memory_bound=1.0, **{part: 1.0}) == pytest.approx(
         np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS[cause])
     )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cause"),
+    [(16384, "attention"), (LENGTHS[-1], "attention"), (16385, "long_attention"), (2**20, "long_attention")],
+)
+def test_sequences_longer_than_any_that_was_measured_are_known_less_well(tokens: int, cause: str) -> None:
+    """Half of the step attends; rates of flash kernels are published up to 16,384 tokens."""
+    assert WIDTHS["long_attention"] > WIDTHS["attention"]
+    assert std_of(gemm=1.0, attention=1.0, attended=tokens) == pytest.approx(
+        np.hypot(WIDTHS["formulas"], 0.5 * WIDTHS[cause])
+    )
+
+
+def test_packed_documents_attend_to_no_more_than_themselves() -> None:
+    asked = replace(job(seq_len=65536), document_tokens=2048)
+    assert attended_tokens(asked) == 2048
+    assert attended_tokens(replace(asked, document_tokens=0)) == 65536
+    assert attended_tokens(replace(asked, document_tokens=131072)) == 65536
 
 
 def test_narrow_formats_widen_products_alone() -> None:

@@ -1,6 +1,6 @@
 """What settings of adapters must have between them and in the model, told before anything is priced."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from ops.adapters.frozen import ADAPTED
 from ops.block import model_ops
@@ -11,15 +11,22 @@ from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
+OF_ADAPTERS = ("adapted", "adapter_dropout", "adapter_dtype", "adapter_code")
+
 
 def check_adapters(model: ModelSpec, job: JobSpec) -> None:
-    """Raise ConfigError for frozen weights without an adapter, and for an adapter that no product of the model
-    gets or that two names give it."""
+    """Raise ConfigError for frozen weights without an adapter, for settings of adapters where there are none, and for an
+    adapter that no product of the model gets or that two names give it."""
     if not job.adapter_rank:
         if job.precision.frozen:
             raise _error(
                 "precision.frozen", job.precision.frozen, "frozen weights need adapters: adapter_rank above 0"
             )
+        for one in fields(JobSpec):
+            said = getattr(job, one.name)
+            if one.name in OF_ADAPTERS and said != one.default:
+                shown = "+".join(sorted(said)) if isinstance(said, frozenset) else str(said)
+                raise _error(one.name, shown, "a setting of adapters: beside adapter_rank above 0 alone")
         return
     if not job.adapted or {"qkv", "q_k_v"} <= job.adapted:
         asked = "+".join(sorted(job.adapted)) or "none"

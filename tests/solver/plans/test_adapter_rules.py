@@ -20,6 +20,22 @@ def test_frozen_weights_need_an_adapter() -> None:
         check_adapters(small_model(), frozen)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"adapted": frozenset({"up"})},
+        {"adapter_dropout": True},
+        {"adapter_dtype": "fp32"},
+        {"adapter_code": "fused"},
+    ],
+)
+def test_what_adapters_do_is_not_said_without_them(change: dict[str, object]) -> None:
+    """Else a job that forgot the rank would be priced as training every weight."""
+    check_adapters(small_model(), job(adapter_rank=8, **change))
+    with pytest.raises(ConfigError, match=f"{next(iter(change))} = .*adapter_rank above 0"):
+        check_adapters(small_model(), job(**change))
+
+
 @pytest.mark.parametrize("names", [(), ("qkv", "q_k_v")])
 def test_an_adapter_is_for_something_and_counted_once(names: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="of qkv and q_k_v one"):

@@ -72,7 +72,7 @@ def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
     forward: list[Op] = [
         *(replace(op, repeat=times) for op in enters),
         gemm(down, Phase.FORWARD, (tokens, inputs, rank), "NT"),
-        *([_summed(context, base, tokens * rank * times)] if base.role in CUT_INPUTS else []),
+        *([_summed(context, base, tokens * rank)] if base.role in CUT_INPUTS else []),
         gemm(up, Phase.FORWARD, (tokens, rank, share), "NT"),
         *moved(Role.RESIDUAL, Phase.FORWARD, "add_adapter", outputs, passes.added),
     ]

@@ -226,6 +226,14 @@ def test_what_ran_beside_a_dropped_gradient_is_waited_for() -> None:
     assert regathered == [Role.QKV]
 
 
+def test_what_ran_beside_anything_else_stays_there() -> None:
+    """The hops of a ring beside the attention core, which is no weight's."""
+    (block,) = ops_of(lora("qkv"), "mtp", Layout.of(2, cp=2)).blocks
+    hops = [op for op in block.backward if op.role is Role.RING_HOP]
+    assert hops
+    assert {op.lane for op in hops} == {Lane.BESIDE}
+
+
 def test_the_result_of_a_cut_is_summed_over_tp() -> None:
     layout = Layout.of(4, tp=4)
     (block,) = ops_of(lora("qkv", "out"), "mtp", layout).blocks

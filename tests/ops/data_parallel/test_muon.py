@@ -8,7 +8,14 @@ import pytest
 from ops.block import model_ops
 from ops.context import LayerContext
 from ops.data_parallel.muon import HeldMatrices, held_matrices, working_bytes
-from ops.data_parallel.step import RankParameters, owned_by_muon, owned_elements, step_ops
+from ops.data_parallel.step import (
+    RankParameters,
+    muon_elements,
+    owned_by_muon,
+    owned_elements,
+    shard_elements,
+    step_ops,
+)
 from ops.layout import Layout
 from ops.op import Axis, BatchedGemm, Comm, MemoryBound, Op, Owner, Update
 from ops.recompute.layers import Recompute
@@ -118,6 +125,25 @@ def test_tensor_parallel_ranks_all_work_on_the_whole() -> None:
     }
     assert gathers == {Axis.TP: 4 * LAYERS * MATRIX_ELEMENTS}
     assert not any(op.size_bytes[0] for op in one if isinstance(op, Comm) and "muon" in op.name)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_a_tensor_parallel_rank_updates_its_slice_of_each_matrix(tp: int) -> None:
+    """And AdamW all else that it holds: half of the table with tp 2, and whole norms."""
+    context, on_rank = held(Layout.of(tp, tp=tp))
+    assert muon_elements(context, on_rank, Owner.DENSE).tolist() == [LAYERS * MATRIX_ELEMENTS // tp]
+    rest = VOCAB * HIDDEN // tp + LAYERS * 2 * HIDDEN
+    assert shard_elements(context, on_rank, Owner.DENSE)[0] == LAYERS * MATRIX_ELEMENTS // tp + rest
+
+
+def test_experts_are_cut_over_their_own_tensor_parallelism() -> None:
+    """64 experts with up and gate of 256 and down of 128 rows of 512, on two ranks of etp, whatever tp cuts."""
+    moe = MoeSpec(num_experts=64, topk=2, expert_ffn_hidden=128)
+    elements = LAYERS * 64 * (256 + 128) * 512
+    for tp, etp in ((2, 2), (2, 1), (4, 2)):
+        context, on_rank = held(Layout.of(4, tp=tp, etp=etp), of=model(mlp=None, moe=moe))
+        assert muon_elements(context, on_rank, Owner.EXPERT).tolist() == [elements // etp]
+        assert shard_elements(context, on_rank, Owner.EXPERT).tolist() == [elements // etp]
 
 
 def test_passes_around_the_products() -> None:

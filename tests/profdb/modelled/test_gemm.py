@@ -80,6 +80,20 @@ def test_a_product_of_few_tiles_by_hand(splits: int, batch: int, monkeypatch: py
     assert seconds(gpu, 128, 2048, 256, batch=batch) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("peak", [0.5e15, 1e15])
+def test_tensor_cores_set_the_pace_where_operands_come_fast_enough(
+    peak: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tile of 128 x 256 is 65,536 FLOP for each of 65,536 elements of k, on one of 132 multiprocessors at 90 % of its share of
+    the peak, and 2,200 cycles to fill and drain it; bytes cost nothing."""
+    monkeypatch.setattr(gemm, "TILES", ((128, 256),))
+    monkeypatch.setattr(gemm, "K_SPLITS", (1,))
+    gpu = replace(H100, architecture=replace(H100.architecture, wide_tiles=()), memory_bandwidth=1e30)
+    gpu = replace(gpu, peak_flops={"bf16": peak}, sustained_flops={"bf16": peak})
+    expected = 1.3e-6 + 4200 / gpu.boost_clock_hz + 65536 * 65536 / (0.9 * peak / 132)
+    assert seconds(gpu, 128, 65536, 256) == pytest.approx(expected, rel=1e-9)
+
+
 def test_one_tile_more_than_a_wave_takes_a_second_wave(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tile size, no split: 132 SMs hold 132 tiles in one wave; the 133rd costs as much again."""
     monkeypatch.setattr(gemm, "TILES", ((128, 256),))

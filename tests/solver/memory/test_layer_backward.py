@@ -5,8 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ops.context import LayerContext
+from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
-from solver.memory.layer_backward import widest_bytes
+from ops.strategies.registry import STRATEGIES
+from ops.strategies.sharding import layer_context
+from solver.layers.layer_bytes import LayerBytes
+from solver.memory.layer_backward import widest_bytes, working_bytes
+from spec.arrays import floats, ints
 from spec.model import ModelSpec
 from tests.ops.layouts import job
 from tests.solver.plans.test_rules import EXPERTS
@@ -21,6 +26,48 @@ def held(model: ModelSpec, narrow: str = "", dispatcher: str = "hybridep", **deg
     if narrow:
         asked = replace(asked, precision=replace(asked.precision, linear="fp8", scale_recipe=narrow))
     return float(widest_bytes(LayerContext(model=model, job=asked, layout=Layout.of(8, **degrees)))[0])
+
+
+def of_layer(elements: int) -> LayerBytes:
+    none = floats(0.0)
+    whole = RankParameters(dense=ints(elements), weight=ints(0), expert=ints(0))
+    frozen = RankParameters(dense=ints(0), weight=ints(0), expert=ints(0))
+    return LayerBytes(
+        saved_bytes=none,
+        transient_bytes=none,
+        cached_bytes=none,
+        copied=none,
+        host_bytes=none,
+        logits=none,
+        shapes=none,
+        parameters=whole,
+        frozen=frozen,
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "degrees", "whole"),
+    [
+        ("mtp", {"zero_stage": 0}, 0),
+        ("mtp", {"zero_stage": 1, "zero_size": 8}, 0),
+        ("mtp", {"zero_stage": 2, "zero_size": 8}, 1),
+        ("mtp", {"zero_stage": 3, "zero_size": 8}, 1),
+        ("isp", {"wp": 1}, 0),
+        ("isp", {"wp": 2}, 2),  # a rank holds half of a layer, and its gradient is whole
+    ],
+)
+def test_the_whole_gradient_of_the_largest_layer_stands_before_it_is_reduced(
+    strategy: str, degrees: dict[str, int], whole: int
+) -> None:
+    """Of two kinds of layers, embedding and head: in fp32, as gradients travel; beside it the layer's output and its gradient, and
+    what is widest."""
+    kinds = [of_layer(elements) for elements in (1000, 3000, 9000, 9000)]
+    sharding = STRATEGIES[strategy]
+    asked = job(seq_len=SEQ)
+    context = layer_context(sharding, small_model(), asked, Layout.of(8, **degrees))
+    found = float(working_bytes(context, sharding, kinds, ints(0))[0])
+    motion = 2 * 2 * SEQ * HIDDEN
+    assert found == motion + float(widest_bytes(context)[0]) + whole * 3000 * 4
 
 
 def wide_experts(width: int) -> ModelSpec:

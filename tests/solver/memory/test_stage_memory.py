@@ -36,13 +36,13 @@ from tests.solver.questions import cluster, question, small_model
 SEQ, HIDDEN, VOCAB = 1024, 512, 4096
 
 
-def memory(preset: FrameworkPreset, **degrees: Any) -> MemoryCost:
+def memory(preset: FrameworkPreset, layers: int = 8, **degrees: Any) -> MemoryCost:
     plan = Plan(strategy="mtp", preset=preset.name, **{"micro_batch": 2, "num_micro": 8} | degrees)
     asked = question(
         world_size=plan.world_size,
         sequences=plan.dp * plan.micro_batch * plan.num_micro,
         preset=preset,
-        model=small_model(),
+        model=small_model(layers=layers),
     )
     return sized(asked.model, asked.job, PlanTable.of(plan), asked.cluster).memory
 
@@ -55,6 +55,20 @@ def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
     assert large.working_bytes[0] == 0
     assert small.logits_bytes[0] == 0
     assert small.working_bytes[0] > 0
+
+
+def test_working_memory_is_one_layers_however_many_there_are() -> None:
+    fused = PRESETS["megatron"].changed({"loss.chunked": True, "loss.fused": True})
+    one, many = (memory(fused, layers=layers, recompute=Recompute.FULL) for layers in (1, 8))
+    assert one.working_bytes[0] == many.working_bytes[0] > 0
+
+
+@pytest.mark.parametrize("offloaded", [1, 3])
+def test_what_waits_on_the_host_is_what_layers_no_longer_keep(offloaded: int) -> None:
+    kept, offloads = memory(PRESETS["megatron"]), memory(PRESETS["megatron"], offloaded_layers=offloaded)
+    layer = kept.activations_bytes[0] - memory(PRESETS["megatron"], layers=7).activations_bytes[0]
+    assert offloads.host_bytes[0] == pytest.approx(offloaded * layer)
+    assert kept.activations_bytes[0] - offloads.activations_bytes[0] == pytest.approx(offloaded * layer)
 
 
 def test_a_pipeline_that_keeps_outputs_holds_one_a_micro_batch_in_flight_and_two_buffers() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ops.recompute.layers import Recompute
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import sized
@@ -130,3 +131,11 @@ def test_buckets_that_stay_are_all_gradients_in_the_parameters_format() -> None:
 
     assert kept_bytes(8, overlaps=True) == 1.0
     assert kept_bytes(1, overlaps=True) == kept_bytes(8, overlaps=False) == 0.0
+
+
+def test_both_copies_that_shards_return_through_stand_at_once() -> None:
+    """Of 16-bit parameters; what they take beyond activations and logits, which are gone by then."""
+    returns = replace(plan(1, 1, 8, 1, 8), recompute=Recompute.FULL)
+    cost = first_stage({}, returns, 8)
+    passes = cost.activations_bytes[0] + cost.logits_bytes[0] + cost.working_bytes[0] + cost.bucket_bytes[0]
+    assert cost.step_bytes[0] == 2 * cost.parameters_bytes[0] - passes > 0

@@ -12,6 +12,7 @@ from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.cases import ExpertExchangeCase
 from profdb.curvebook import CurveBook
+from profdb.lookup.queries import CollectiveQuery
 from profdb.sample import Sample
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.overlap import exposed
@@ -56,6 +57,24 @@ def test_between_domains_a_token_crosses_once() -> None:
     across = 2 * ELEMENTS * places_visited(ints(2), ROUTING)[0] / 2 / INTER_BANDWIDTH
     assert seconds(op, 16, 16) == pytest.approx(across, rel=1e-5)
     assert seconds(op, 16, 16) < seconds(replace(op, routed=None), 16, 16)
+
+
+def test_both_ways_of_an_exchange_are_asked_for_as_they_run() -> None:
+    """All that a rank is sent inside its domain of 8; between two domains a rank's part, beside those of its 7 neighbours."""
+    book, op = FlatBook(), exchange(16)
+    Pricer(book=book, domain_ranks=8).time(op, Layout.of(16, ep=16))
+    columns = [query.columns() for query in book.asked if isinstance(query, CollectiveQuery)]
+    asked = [[int(c[name][0]) for name in ("intra", "inter", "siblings", "size_bytes")] for c in columns]
+    visits = float(places_visited(ints(2), ROUTING)[0])
+    assert asked == [[8, 1, 1, int(op.size_bytes[0])], [1, 2, 8, int(2 * ELEMENTS * visits)]]
+
+
+@pytest.mark.parametrize("ep", [2, 4])
+def test_few_ranks_of_a_domain_exchange_inside_it(ep: int) -> None:
+    visits = places_visited(ints(ep), ROUTING)[0]
+    assert seconds(exchange(ep), ep, ep) == pytest.approx(
+        2 * ELEMENTS * visits * (ep - 1) / ep / INTRA_BANDWIDTH, rel=1e-5
+    )
 
 
 def taken(direction: str, tokens: int, seconds: float, **changed: Any) -> Sample:

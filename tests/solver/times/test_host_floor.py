@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ops.host_work.calls import HOOK_CALLS
+from ops.host_work.sharded_modules import sharding_calls
 from ops.layout import Layout
 from ops.op import MemoryBound, Phase
 from ops.roles import Module, Role
@@ -26,13 +27,21 @@ CALL_S = 10e-6
 class SlowHost(FlatBook):
     """A call takes ten microseconds, a launch nothing."""
 
+    launch_s = 0.0
+
     def host_s(self, kind: str) -> Priced:
-        seconds = floats(CALL_S if kind == "call" else 0.0)
+        seconds = floats(CALL_S if kind == "call" else self.launch_s)
         return Priced(seconds=seconds, relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64))
 
 
-def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False):
-    """``count`` norms of 1.5 calls each that keep the device busy for ``device_s`` in all."""
+class LaunchingHost(SlowHost):
+    """A launch takes five."""
+
+    launch_s = 5e-6
+
+
+def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False, repeat: int = 1):
+    """``count`` norms of 1.5 calls each, ``repeat`` at a time, that keep the device busy for ``device_s`` in all."""
     one = np.ones(1, dtype=np.int64)
     timed, shares = [], []
     for index in range(count + waits):
@@ -43,6 +52,7 @@ def norms(count: int, device_s: float, phase: Phase, *, waits: bool = False):
             role=Role.NORM,
             phase=phase,
             kernel="rmsnorm",
+            repeat=1 if waiting else repeat,
             rows=one,
             width=one,
             synchronises=waiting,
@@ -102,6 +112,57 @@ def test_hooks_before_every_module_take_the_host_in_the_forward_alone() -> None:
     whole, sharded = (late_s(0.1e-6, 0.1e-6, pp=2, zero_stage=stage) for stage in (0, 1))
     assert sharded[0] - whole[0] == pytest.approx(20 * HOOK_CALLS * CALL_S)
     assert sharded[1] == whole[1]
+
+
+def late_of(
+    passes: list, preset: str = "megatron", *, book: SlowHost | None = None, **degrees: int
+) -> list[float]:
+    """What each pass is later than the device, stages waiting for each other."""
+    pricer = Pricer(book=book or SlowHost(), domain_ranks=8)
+    layout = Layout.of(16, pp=2, **degrees)
+    asked = job(world_size=16, preset=PRESETS[preset])
+    return [float(share.seconds[0]) for share in host_shares(pricer, asked, layout, passes)]
+
+
+def test_a_backward_launches_a_kernel_more_and_launches_add_up() -> None:
+    """20 norms of 1.5 calls, in the backward a launch more of 5 us each; the device takes no time to speak of."""
+    passes = [norms(20, 1e-12, phase) for phase in (Phase.FORWARD, Phase.INPUT_GRAD)]
+    assert late_of(passes, book=LaunchingHost()) == pytest.approx([300e-6, 400e-6])
+
+
+def test_hooks_are_run_as_often_as_what_they_belong_to() -> None:
+    """10 norms twice each: as many calls, and as many hooks, as 20 norms."""
+    twice, once = (
+        late_of([norms(20 // repeat, 1e-12, Phase.FORWARD, repeat=repeat)] * 2, zero_stage=1, zero_size=8)
+        for repeat in (2, 1)
+    )
+    assert twice == pytest.approx(once)
+    assert once[0] == pytest.approx(20 * (1.5 + HOOK_CALLS) * CALL_S)
+
+
+def test_a_frameworks_own_hooks_come_on_top() -> None:
+    """DeepSpeed at stage 3, which fetches a norm's weight around its module."""
+    timed, _ = norms(1, 1e-12, Phase.FORWARD)
+    degrees = {"zero_stage": 3, "zero_size": 8}
+    layout, asked = Layout.of(16, pp=2, **degrees), job(world_size=16, preset=PRESETS["deepspeed"])
+    hooks = float(sharding_calls(timed[0].op, asked, layout)[0])
+    assert hooks > 0
+    late, plain = (
+        late_of([norms(20, 1e-12, Phase.FORWARD)] * 2, "deepspeed", **changes)[0] for changes in (degrees, {})
+    )
+    assert late - plain == pytest.approx(20 * hooks * CALL_S)
+
+
+def test_an_operation_of_many_launches_starts_with_its_first() -> None:
+    """After a wait the device waits for one of 20 norms, 15 us, whether they are 20 operations or one."""
+    for count, repeat in ((20, 1), (1, 20)):
+        passes = [
+            norms(count, seconds, phase, waits=True, repeat=repeat)
+            for phase, seconds in ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 800e-6))
+        ]
+        pricer = Pricer(book=SlowHost(), domain_ranks=8)
+        found = [float(share.seconds[0]) for share in host_shares(pricer, job(), Layout.of(1), passes)]
+        assert found == pytest.approx([15e-6, 15e-6])
 
 
 def test_what_does_not_run_is_not_issued() -> None:

@@ -54,6 +54,8 @@ class Precision:
     narrow_parameters: bool = False
     """Weights of narrow products are held in their format alone, beside the optimizer's copy (Transformer Engine's
     primary weights; Megatron-Core, --fp8-param-gather)."""
+    router: Literal["fp32", ""] = ""
+    """Format of the router's scores and of the gradients' products (Megatron-Core, --moe-router-dtype), "" as compute."""
     narrow_head: bool = False
     """The head's products run as the linear layers' do (Megatron-Core, --fp8-output-proj)."""
     frozen: Literal["nf4", "int4", ""] = ""

@@ -208,6 +208,22 @@ def context_parallel_of(row: Row) -> str:
     return "all_gather" if gathers else "ring"
 
 
+# Megatron-Bridge (v0.2.0 to v0.6.0) src/megatron/bridge/models: moe_router_dtype "fp32"; of no other model here.
+FP32_ROUTERS = ("deepseek", "kimi", "glm", "nemotron", "qwen3-next")
+
+
+def scores_in_fp32(model: str) -> bool:
+    """Whether Megatron-Bridge's model of that name routes in fp32."""
+    name = model.lower().replace("_", "-")
+    return any(word in name for word in FP32_ROUTERS)
+
+
+def router_of(row: Row) -> dict[str, object]:
+    """The format of the router's scores, where a framework's own models say it."""
+    bridge = bool(row.whole_or("num_experts", 0)) and "Megatron-Bridge" in row.text("framework")
+    return {"precision.router": "fp32"} if bridge and scores_in_fp32(row.text("model_name")) else {}
+
+
 def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
     """The training job of a row as a user would ask for it, and the physics of it that is not priced."""
     framework, beside = framework_of(row)
@@ -215,7 +231,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
     seq_len = row.whole("seq_len")
     settings = {
         **beside,
-        **recipes.optimizer(row) | recipes.kept_by_recomputation(row),
+        **recipes.optimizer(row) | router_of(row) | recipes.kept_by_recomputation(row),
         **overlaps_of(row, notes),
         **loss_of(row),
         **formats,

@@ -2,6 +2,7 @@
 
 import re
 
+from benchmarks.accuracy_rows.job import scores_in_fp32
 from benchmarks.recipe_rows.model import model_of
 from benchmarks.recipe_rows.recipe import SHEETS, Recipe
 from ops.recompute.modules import MODULES
@@ -51,6 +52,12 @@ def narrower(recipe: Recipe) -> dict[str, object]:
     return {}
 
 
+def routes_in_fp32(recipe: Recipe) -> bool:
+    """As its model does, but for DeepSeek-V3's under FSDP (perf_recipes/deepseek/gb300/deepseek_v3.py: moe_router_dtype "bf16")."""
+    sharded = recipe.text("model") == "deepseek_v3" and recipe.says("fsdp")
+    return bool(recipe.whole("experts", 0)) and scores_in_fp32(recipe.text("model")) and not sharded
+
+
 def settings_of(recipe: Recipe) -> dict[str, object]:
     """What the recipe sets beside its framework's preset. Raises ConfigError for what no setting says."""
     word = recipe.text("precision")
@@ -76,6 +83,7 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         "host.checks_numbers": False,
         # scripts/performance/configs: moe_router_fusion of every tuned recipe of experts
         "moe_router_fusion": bool(recipe.whole("experts", 0)),
+        "precision.router": "fp32" if routes_in_fp32(recipe) else "none",
         "overlap_expert_a2a": recipe.says("moe_a2a_overlap"),
         "delay_wgrad": recipe.says("delay_wgrad"),
         "cuda_graphs": frozenset(scopes),

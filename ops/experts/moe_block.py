@@ -11,6 +11,7 @@ import numpy as np
 from ops.context import LayerContext
 from ops.experts.exchange import exchange, fold
 from ops.experts.mlp import expert_mlp
+from ops.experts.wide_router import wide_gradients
 from ops.linear import Linear, keeps_narrow_inputs, linear, shares_kept_inputs
 from ops.memory_bound import Kernel, kernel, norm, residual
 from ops.mlp_block import OUTPUT_NORM, Rows, feed_forward, keeps_input
@@ -70,6 +71,7 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
     The product stays in 16 bits where fp8 recipes change others (Megatron-LM, moe_utils.py,
     RouterGatingLinearFunction); the norm's output it reads is kept here unless (not ``keeps``) the shared experts or the
     mixer keep it anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion), and keeps the scores.
+    Scores in fp32 take the forward nothing more.
     """
     layer = Linear(
         module=Module.MOE,
@@ -89,7 +91,9 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
         saved_bytes=4.0 * rows * moe.num_experts,
         dtype="fp32",
     )
-    return sequence(linear(context, layer), kernel(context, best))
+    scores = linear(context, layer)
+    wide = context.job.precision.router == "fp32"
+    return sequence(wide_gradients(context, scores) if wide else scores, kernel(context, best))
 
 
 def _shared_gate(context: LayerContext, rows: IntArray) -> Piece:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recipe_recall import main, one_each
-from benchmarks.recipe_rows.question import question_of, recipe_plan
+from benchmarks.recipe_rows.question import question_of, recipe_plan, settings_of
 from benchmarks.recipe_rows.recipe import Recipe, read_recipes
 from ops.recompute.layers import Recompute
 from spec.cluster.reader import read_cluster
@@ -57,6 +57,22 @@ def written(folder: Path, *rows: dict[str, str]) -> Path:
         writer.writeheader()
         writer.writerows(LLAMA | row for row in rows)
     return path
+
+
+@pytest.mark.parametrize(
+    ("model", "experts", "fsdp", "router"),
+    [
+        ("deepseek_v3", "256", "", "fp32"),
+        ("deepseek_v3", "256", "1", "none"),
+        ("qwen3_next_80b", "512", "", "fp32"),
+        ("qwen3_30b", "128", "", "none"),
+        ("nemotron_h", "", "", "none"),
+    ],
+)
+def test_recipes_route_as_their_models_do(model: str, experts: str, fsdp: str, router: str) -> None:
+    """But for DeepSeek-V3 under FSDP."""
+    said = settings_of(recipe(model=model, experts=experts, fsdp=fsdp))
+    assert said["precision.router"] == router
 
 
 def test_a_recipe_is_asked_in_its_own_settings() -> None:

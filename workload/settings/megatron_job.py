@@ -29,7 +29,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
         "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
         "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
-        "precision.parameter precision.narrow_parameters precision.narrow_head precision.parameter_gather precision.gradient precision.reduce precision.master "
+        "precision.parameter precision.narrow_parameters precision.router precision.narrow_head precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
@@ -190,7 +190,7 @@ def _dispatch(job: JobSpec) -> Flags:
     if job.moe_dispatcher == "all_gather":
         flags["--moe-token-dispatcher-type"] = "allgather"
     if job.sends_tokens_once:
-        flags |= {"--moe-token-dispatcher-type": "flex", "--moe-router-dtype": "fp32"}
+        flags["--moe-token-dispatcher-type"] = "flex"
         deepep = job.moe_dispatcher == "deepep"
         flags |= {"--moe-enable-deepep": None} if deepep else {"--moe-flex-dispatcher-backend": "hybridep"}
     refuse_unless(
@@ -198,6 +198,8 @@ def _dispatch(job: JobSpec) -> Flags:
         NAME,
         "experts and shared experts overlapped",
     )
+    if job.sends_tokens_once or job.precision.router:
+        flags["--moe-router-dtype"] = "fp32"
     if job.moe_router_fusion:
         flags["--moe-router-fusion"] = None
     if job.overlap_expert_a2a:

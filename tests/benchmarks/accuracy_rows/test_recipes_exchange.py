@@ -34,6 +34,22 @@ def test_the_dispatcher_is_the_stated_one_or_the_recipes(cells: dict[str, str], 
 
 
 @pytest.mark.parametrize(
+    ("model", "framework", "router"),
+    [
+        ("deepseek-v3", "Megatron-Bridge 26.02", "fp32"),
+        ("qwen3_next_80b_a3b", "Megatron-Bridge 26.02", "fp32"),
+        ("qwen3-30b-a3b", "Megatron-Bridge 26.02", ""),
+        ("deepseek-v3", "Megatron-Core", ""),
+    ],
+)
+def test_models_of_megatron_bridge_say_in_which_format_they_route(
+    model: str, framework: str, router: str
+) -> None:
+    one = row(**EXPERTS | {"framework": framework, "model_name": model})
+    assert job_of_row(one).precision.router == router
+
+
+@pytest.mark.parametrize(
     ("cells", "across", "shared"),
     [
         ({"notes": "moe_a2a_overlap=True dispatcher=deepep"}, True, False),

@@ -1,6 +1,7 @@
 """Every size and word of an operation reaches the question that is asked for it."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,14 @@ import pytest
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Phase, Update
 from ops.roles import Module, Role
 from profdb.lookup.op_queries import own_s
+from profdb.lookup.priced import Priced
 from profdb.lookup.queries import Query
-from spec.arrays import ints
+from spec.arrays import floats, ints
+from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
+from spec.origin import Origin
+
+ROOT = Path(__file__).resolve().parents[3]
 
 NUMBER = {"phase": Phase.INPUT_GRAD, "module": Module.OTHER, "role": Role.PROJECTION}
 PRODUCT = {"m": ints([2]), "k": ints([3]), "n": ints([5]), "layout": "TN", "dtype": "fp8"}
@@ -50,6 +56,32 @@ def test_no_field_is_lost(op: Op, method: str) -> None:
             predicted == wanted if isinstance(wanted, str | bool) else np.array_equal(predicted, ints(wanted))
         )
         assert same, name
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"), [(Origin.MEASURED, Origin.DERIVED), (Origin.MODELLED, Origin.MODELLED)]
+)
+def test_a_product_in_tf32_takes_two_of_16_bits(origin: Origin, said: Origin) -> None:
+    """Half the rate, twice the bytes."""
+    asked = []
+
+    class Book:
+        def linear_s(self, query: Query) -> Priced:
+            asked.append(query)
+            return Priced(seconds=floats(3e-6), relative_std=floats(0.1), origin=ints(int(origin)))
+
+    op = BatchedGemm(**NUMBER | PRODUCT | {"dtype": "tf32"}, batch=ints([7]))
+    found = own_s(Book(), op)  # type: ignore[arg-type]
+    assert found is not None
+    assert [query.dtype for query in asked] == ["bf16"]
+    assert (found.seconds.tolist(), found.relative_std.tolist()) == ([6e-6], [0.1])
+    assert found.origin.tolist() == [int(said)]
+
+
+@pytest.mark.parametrize("sheet", ["a100-sxm-80g", "h100-sxm", "b200", "gb300-nvl72", "mi300x"])
+def test_sheets_have_tf32_at_half_the_rate_of_16_bits(sheet: str) -> None:
+    peaks = read_cluster(sheet, root=ROOT).gpu.peak_flops
+    assert peaks["tf32"] == pytest.approx(peaks["bf16"] / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize(

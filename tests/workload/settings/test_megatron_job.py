@@ -104,6 +104,7 @@ def test_the_loss_and_the_search_for_what_is_no_number() -> None:
         ({}, {"--moe-token-dispatcher-type": "alltoall"}),
         ({"overlap_expert_a2a": True}, {"--overlap-moe-expert-parallel-comm": None}),
         ({"moe_router_fusion": True}, {"--moe-router-fusion": None}),
+        ({"router": "fp32"}, {"--moe-router-dtype": "fp32"}),
         ({"delay_wgrad": True}, {"--delay-wgrad-compute": None}),
         ({"overlap_shared_experts": True}, {"--moe-shared-expert-overlap": None}),
         ({"moe_dispatcher": "all_gather"}, {"--moe-token-dispatcher-type": "allgather"}),

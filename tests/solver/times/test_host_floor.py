@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from ops.host_work.calls import HOOK_CALLS
+from ops.host_work.issuing import host_work
 from ops.host_work.sharded_modules import sharding_calls
 from ops.layout import Layout
-from ops.op import MemoryBound, Phase
+from ops.op import GroupedGemm, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.lookup.priced import Priced
 from solver.plans.plan_table import Plan, PlanTable
@@ -163,6 +164,29 @@ def test_an_operation_of_many_launches_starts_with_its_first() -> None:
         pricer = Pricer(book=SlowHost(), domain_ranks=8)
         found = [float(share.seconds[0]) for share in host_shares(pricer, job(), Layout.of(1), passes)]
         assert found == pytest.approx([15e-6, 15e-6])
+
+
+def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
+    """After a wait the device starts with the first of 16 experts' products, a sixteenth of the host's work."""
+    one = np.ones(1, dtype=np.int64)
+    op = GroupedGemm(
+        module=Module.MOE,
+        role=Role.UP,
+        phase=Phase.FORWARD,
+        groups=16 * one,
+        m=one,
+        k=one,
+        n=one,
+        layout="NT",
+    )
+    host_s = float(host_work(op, job()).calls[0]) * CALL_S
+    rest = {"family": "grouped_gemm", "relative_std": floats(0.1), "origin": one}
+    timed = TimedOp(op=op, part="grouped_gemm", seconds=floats(1.0), **rest)
+    share = Share(part="grouped_gemm", seconds=floats(1.0), **rest)
+    waiting, none = norms(0, 0.0, Phase.FORWARD, waits=True)
+    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    passes = [([timed, *waiting], [share, *none]), norms(20, 1.0, Phase.INPUT_GRAD)]
+    assert host_shares(pricer, job(), Layout.of(1), passes)[0].seconds[0] == pytest.approx(host_s / 16)
 
 
 def test_what_does_not_run_is_not_issued() -> None:

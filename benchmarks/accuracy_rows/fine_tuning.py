@@ -19,6 +19,7 @@ ADAPTED_MODULES = {
 }
 # How a row says that adapters are trained; kv_lora_rank and its like are dimensions of attention.
 ADAPTS = re.compile(r"(?<![a-z])Q?LoRA(?![a-z])|\bLORA\b|\bPEFT\b|[-_]lora\b")
+ATTEND_IN_FP8 = ("B200", "B300", "GB200", "GB300")
 ALL_LINEAR = re.compile(r"\ball[- ]linear\b")
 
 
@@ -26,7 +27,7 @@ def fine_tuning(row: Row) -> dict[str, object]:
     """What a row's script sets beside its framework's preset; nothing for a training from scratch."""
     framework = row.text("framework")
     if adapts_for_mlperf(row):
-        return _mlperf()
+        return _mlperf(row)
     if framework.startswith(("NeMo SFT", "NeMo LoRA")):
         return _nemo(row, lora="LoRA" in framework)
     if framework.startswith("HF Trainer"):
@@ -52,16 +53,20 @@ def adapts_for_mlperf(row: Row) -> bool:
     return row.dataset == "mlperf_lora" or ("mlperf" in said and "lora" in said)
 
 
-def _mlperf() -> dict[str, object]:
+def _mlperf(row: Row) -> dict[str, object]:
     """mlcommons/training_results_v4.1, NVIDIA/benchmarks/llama2_70b_lora/implementations/b200_preview_nemo,
     conf/megatron_gpt_peft_tuning_config.yaml: rank 16 on both projections of attention, adapter_dropout 0.1, cp_comm_type
-    a2a, samples packed without their bounds (packed_sequence_return_cu_seqlen False)."""
-    return {
+    a2a, samples packed without their bounds (packed_sequence_return_cu_seqlen False). Its configurations for Blackwell,
+    and every submitter's of v5.0 and v5.1 (config_common.sh): FP8_DPA=1 and NVTE_FP8_DPA_BWD=1; those of Hopper differ."""
+    said: dict[str, object] = {
         "adapted": "qkv+out",
         "adapter_rank": 16,
         "adapter_dropout": True,
         "context_parallel": "all_to_all",
     }
+    if row.text("precision") != "bf16" and row.text("gpu").startswith(ATTEND_IN_FP8):
+        said["precision.attention"] = "fp8"
+    return said
 
 
 def _nemo(row: Row, *, lora: bool) -> dict[str, object]:

@@ -41,6 +41,10 @@ CHECKED_DATASETS = frozenset({"nanotron_bench"})
 LOOKING_EVERY_S = 0.1
 LOOKING_GPUS, LOOKING_TP = 512, 32
 
+# NeMo's fp8_hybrid, and fp8_recipe "delayed" in conf/custom.yaml of NVIDIA's submissions up to v5.0, where no configuration sets
+# FP8_RECIPE (mlcommons/training_results_v5.0); config_common.sh of v5.1 sets "tensorwise".
+DELAYED = ("NeMo", "MLPerf v4", "MLPerf v5.0")
+
 WIDE = {"bf16": "bf16", "amp-bf16": "bf16", "fp16": "fp16", "16-bit": "fp16", "": "bf16"}
 # Scales of blocks, by the word of a row; Megatron-Bridge writes "fp8_sc" for sub-channels (scripts/performance/utils/precision.py).
 SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8"} | dict.fromkeys(
@@ -112,7 +116,8 @@ def precision_of_row(row: Row, notes: Notes) -> tuple[dict[str, object], tuple[G
 
 def _fp8(row: Row, word: str) -> dict[str, object]:
     """How a framework finds scales and casts: torchtitan through torchao; Composer and NeMo of 2024 by
-    Transformer Engine's delayed scaling (composer/utils/misc.py and NeMo's fp8_hybrid: DelayedScaling);
+    Transformer Engine's delayed scaling (composer/utils/misc.py: DelayedScaling; MLPerf's LoRA in every release,
+    custom_llama.py);
     Megatron-Bridge by the recipe in the row's word ("ds" is delayed scaling), current scaling where it names none."""
     framework = row.text("framework")
     if word in SCALED_BY_BLOCKS:
@@ -130,7 +135,12 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
     if "llm-foundry" in framework:
         # only Megatron says which micro-batch is a step's first
         said["precision.casts_every_forward"] = True
-    if "llm-foundry" in framework or framework.startswith(("NeMo", "MLPerf v4")) or word == "fp8-ds":
+    if (
+        "llm-foundry" in framework
+        or framework.startswith(DELAYED)
+        or word == "fp8-ds"
+        or adapts_for_mlperf(row)
+    ):
         said["precision.scaling"] = "delayed"
     if "MaxText" in framework:
         # layers/quantizations.py, Fp8Quantization: flax' Fp8DirectDotGeneralOp, scales of earlier steps; JAX keeps no casts

@@ -23,6 +23,7 @@ from ops.mixers.mixer_row import MixerRow
 from ops.mixers.projections import core_heads, core_length, into_mixer, out_of_mixer, projected_heads
 from ops.mixers.sinks import with_sinks
 from ops.mixers.unfused_attention import joined_heads, score_kernels, score_saved_bytes, split_projection
+from ops.narrow_attention import casts_around, is_narrow, kept_share
 from ops.op import Attention, Phase, Piece, sequence
 from ops.roles import Module, OpKey, Role
 from ops.strategies.narrow_gather import cast_parts
@@ -228,9 +229,8 @@ def _mla_projections(context: LayerContext, sharding: Sharding, attention: Atten
 def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -> Piece:
     """The attention kernel over this rank's heads and the keys of the whole sequence.
 
-    Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135
-    sec. 3.1); without it table 2 of arXiv 2205.05198: the softmax output, and with dropout its mask and
-    the dropped output.
+    Saved: q, k, v and, with flash attention, one fp32 statistic per row and head (arXiv 2205.14135 sec. 3.1); without
+    it table 2 of arXiv 2205.05198: the softmax output, and with dropout its mask and the dropped output.
     """
     layout, job = context.layout, context.job
     exchanged = context.exchanges_context
@@ -244,9 +244,10 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
     kv_len = layout.constant(job.seq_len)
     # Where an exchange follows, or a product keeps its input narrow, the kernel's own output and that input are two tensors.
     narrow = keeps_narrow_inputs(context) and not (shares_kept_inputs(context) or attention.output_gate)
-    apart = exchanged or (context.exchanges_heads | (narrow and job.flash_attention))
+    kept_narrow = (narrow and job.flash_attention) or is_narrow(context)
+    apart = exchanged or (context.exchanges_heads | kept_narrow)
     own_output = context.activations(rows, heads * attention.v_dim) * apart
-    saved = inputs + own_output + 4.0 * rows * heads
+    saved = (inputs + own_output) * kept_share(context) + 4.0 * rows * heads
     if not job.flash_attention:
         scores = (rows * heads * kv_len).astype(np.float64)
         saved = inputs + own_output + score_saved_bytes(job, attention) * scores
@@ -269,10 +270,10 @@ def _core(context: LayerContext, sharding: Sharding, attention: AttentionSpec) -
         saved_bytes=saved,
         input_bytes=inputs,
     )
-    pieces = [_with_backward(forward)]
+    pieces = [_with_backward(forward), casts_around(context, inputs, own_output)]
     if attention.sinks:
         owned = projected_heads(context, sharding, attention.num_heads)
-        pieces = [with_sinks(context, pieces[0], owned, rows * heads)]
+        pieces[0] = with_sinks(context, pieces[0], owned, rows * heads)
     if not exchanged:
         pieces.append(parts_of_sequence(context, attention, forward))
     if not job.flash_attention:

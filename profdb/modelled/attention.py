@@ -10,7 +10,7 @@ whole score matrix; softmax and dropout are kernels of their own. Heads whose wi
 16 bytes take their products away from the tensor cores.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from profdb.modelled.gemm import (
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
+from spec.cluster.architecture import ArchitectureSpec
 from spec.cluster.cluster import GpuSpec
 from spec.dtypes import dtype_bytes
 
@@ -59,6 +60,7 @@ BLOCK_CYCLES = 8000.0
 # operands and fp32 multiply-adds (*_fp16_sgemm_*) do; their bytes hide behind the arithmetic.
 ALIGNMENT_BYTES = 16
 PLAIN_UNITS = "fp32"
+WIDE = "bf16"  # what fp8 attention is told from
 
 # Seconds backward over forward: 5 products instead of 2 (FlashAttention-2, section 3.1.2) at 63 / 73
 # of the forward's share of the peak (its section 4.1: 73 % forward, 63 % backward on A100).
@@ -101,7 +103,11 @@ class Heads(AttentionCall[IntArray]):
 
 
 def flash_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
-    """Seconds of a flash kernel, forward or backward alone; 0 where there is nothing to do."""
+    """Seconds of a flash kernel, forward or backward alone; 0 where there is nothing to do. In fp8 the published multiple
+    of what 16 bits take, where the architecture has one."""
+    ratio = fp8_ratio(heads.dtype, heads.direction, gpu.architecture)
+    if ratio is not None:
+        return flash_seconds(gpu, replace(heads, dtype=WIDE)) * ratio
     rates = flops_rates(gpu, heads.dtype)
     clock = gpu.boost_clock_hz
     width = sum(np.ceil(size / HEAD_STEP) * HEAD_STEP for size in (heads.qk_dim, heads.v_dim))
@@ -126,6 +132,13 @@ def flash_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
         seconds = np.maximum(compute * BACKWARD_FACTOR, 2.0 * memory) + memory
     seconds = seconds + LAUNCH_S + FILL_CYCLES / clock
     return np.where(heads.moved_bytes == 0.0, 0.0, seconds)
+
+
+def fp8_ratio(dtype: str, direction: str, architecture: ArchitectureSpec) -> float | None:
+    """Time of fp8 attention over that of 16 bits; None for other formats and where nobody measured it."""
+    if dtype != "fp8" or architecture.fp8_attention is None:
+        return None
+    return architecture.fp8_attention[direction]
 
 
 def core_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:

@@ -15,18 +15,23 @@ wait for the longest block (a block of queries, in the backward of keys, walks i
 half such a block, on average, comes on top, in the published calls too.
 """
 
+import contextlib
+from dataclasses import replace
+
 import numpy as np
 
 from ops.calls import AttentionCall, declared
+from profdb.curvebook import Book
 from profdb.fits.attention import BACKWARD_PRODUCTS
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import AttentionQuery
-from profdb.modelled.attention import Heads
+from profdb.modelled.attention import WIDE, Heads, fp8_ratio
 from profdb.modelled.memory_bound import streaming_seconds
 from profdb.modelled.rates import flops_rates
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.architecture import ArchitectureSpec, Flash2Rates
 from spec.cluster.cluster import GpuSpec
+from spec.errors import MissingCurveError
 from spec.origin import Origin
 
 RELATIVE_STD = 0.15  # Assumption: spread of the published rates over versions of the kernel
@@ -139,6 +144,31 @@ def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
         return masked if causal else full
     backward = stated.backward / (BACKWARD_FULL[STATED_WIDTH][-1] * 1e12)
     return backward * (masked / full if causal else 1.0)
+
+
+def attention_price(book: Book, gpu: GpuSpec | None, query: AttentionQuery) -> Priced:
+    """A book's answer; a named generation and fp8 by their own curves where they were measured, row by row, else restated.
+    MissingCurveError as the book raises it."""
+    over = fp8_ratio(query.dtype, query.direction, gpu.architecture) if gpu else None
+    if query.kernel not in OVER_FLASH2 and over is None:
+        return book.attention_s(query)
+    with contextlib.suppress(MissingCurveError):
+        own = book.attention_s(query)
+        known = own.origin <= int(Origin.TRANSFERRED)
+        return own if known.all() else own.where(known, _restated(book, gpu, query, over))
+    return _restated(book, gpu, query, over)
+
+
+def _restated(book: Book, gpu: GpuSpec | None, query: AttentionQuery, over: float | None) -> Priced:
+    """A named generation at its published rates; on a GPU without them, and fp8, the time of the best kernel in 16 bits by
+    the published ratios."""
+    if gpu and published(query.kernel, gpu.architecture):
+        return generation_price(gpu, query)
+    ratio = slowdown(query.kernel, query.direction, gpu.architecture if gpu else None) * (over or 1.0)
+    kernel = BEST if query.kernel in OVER_FLASH2 else query.kernel
+    best = book.attention_s(replace(query, kernel=kernel, dtype=WIDE if over else query.dtype))
+    origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
+    return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
 
 
 def generation_price(gpu: GpuSpec, query: AttentionQuery) -> Priced:

@@ -1,6 +1,5 @@
 """The time of one operation: a question to the book of times, whatever kind of operation it is."""
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +29,7 @@ from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
 from profdb.lookup.priced import NOTHING_CARRIED, Priced
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
-from profdb.modelled.flash_generations import BEST, OVER_FLASH2, generation_price, published, slowdown
+from profdb.modelled.flash_generations import attention_price, published
 from profdb.modelled.offload import host_transfer_s, host_update_s
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
@@ -41,8 +40,7 @@ from solver.times.step_parts import COMM_PART
 from spec.arrays import BoolArray, FloatArray, IntArray, bools, floats, of_rows
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
-from spec.errors import ConfigError, MissingCurveError
-from spec.origin import Origin
+from spec.errors import ConfigError
 from spec.program.remembered import Made, Remembered
 
 INSIDE = bools(np.zeros(1))
@@ -212,7 +210,8 @@ class Pricer:
             case HostTransfer() | HostUpdate():
                 return "offload", "offload", self._offloaded(op, layout)
             case Attention():
-                return "attention", f"attention {op.direction}", self._attention(op)
+                found = attention_price(self.book, self.gpu, attention_query(op))
+                return "attention", f"attention {op.direction}", found
             case BatchedGemm():
                 part, family = "gemm", f"gemm {op.layout}"
             case GroupedGemm():
@@ -252,26 +251,6 @@ class Pricer:
         if isinstance(op, HostTransfer):
             return host_transfer_s(self.host, op.size_bytes, self.gpus_per_node)
         return host_update_s(self.host, op.elements, ranks)
-
-    def _attention(self, op: Attention) -> Priced:
-        """A named flash generation by its own curve where it was measured, row by row, else restated."""
-        if op.kernel not in OVER_FLASH2:
-            return self.book.attention_s(attention_query(op))
-        with contextlib.suppress(MissingCurveError):
-            own = self.book.attention_s(attention_query(op))
-            known = own.origin <= int(Origin.TRANSFERRED)
-            return own if known.all() else own.where(known, self._restated(op))
-        return self._restated(op)
-
-    def _restated(self, op: Attention) -> Priced:
-        """A named flash generation at its published rates; on a GPU without them the best kernel's time restated by the
-        published ratio of the two."""
-        if self.gpu and published(op.kernel, self.gpu.architecture):
-            return generation_price(self.gpu, attention_query(op))
-        ratio = slowdown(op.kernel, op.direction, self.gpu.architecture if self.gpu else None)
-        best = self.book.attention_s(attention_query(replace(op, kernel=BEST)))
-        origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
-        return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
 
     def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, Priced]:
         group = self.groups.of(op.axis, layout, self.domain_ranks)

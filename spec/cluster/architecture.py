@@ -77,7 +77,8 @@ class ArchitectureSpec:
     tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
     matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
     FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any
-    address are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL.
+    address are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL,
+    ``fp8_attention`` (its time over that of 16 bits by direction) nothing measured.
     ``own_elementwise``: PyTorch's elementwise kernels for it are not those written for CUDA.
     """
 
@@ -90,6 +91,7 @@ class ArchitectureSpec:
     unaligned: UnalignedRates | None
     fp8: Fp8Products | None
     flash2: Flash2Rates | None
+    fp8_attention: dict[str, float] | None
     nccl: NcclTuning | None
     own_elementwise: bool
     sources: dict[str, str]

@@ -58,7 +58,8 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
         static_tiles=tensor_cores.flag("static_tiles"),
         wide_tiles=_tiles(tensor_cores, "wide_tiles"),
         unaligned=_unaligned(tensor_cores.section("unaligned")) if tensor_cores.has("unaligned") else None,
-        best_over_flash2=_ratios(flash.section("best_over_flash2")),
+        best_over_flash2=_ratios(flash.section("best_over_flash2"), 1.0, 10.0),
+        fp8_attention=_ratios(flash.section("fp8"), 0.3, 3.0) if flash.has("fp8") else None,
         flash2=_flash2(flash.section("flash2")) if flash.has("flash2") else None,
         fp8=_fp8(top.section("fp8")) if top.has("fp8") else None,
         nccl=_nccl(top.section("nccl")) if top.has("nccl") else None,
@@ -87,9 +88,9 @@ def _is_tile(value: object) -> bool:
     )
 
 
-def _ratios(table: Section) -> dict[str, float]:
-    """Time of FlashAttention-2 over the best kernel's, forward and backward."""
-    found = {direction: table.measure(direction, 1.0, 10.0) for direction in ("forward", "backward")}
+def _ratios(table: Section, minimum: float, maximum: float) -> dict[str, float]:
+    """Time of one kernel over another's, forward and backward."""
+    found = {direction: table.measure(direction, minimum, maximum) for direction in ("forward", "backward")}
     table.close()
     return found
 

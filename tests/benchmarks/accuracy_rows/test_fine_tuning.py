@@ -37,6 +37,25 @@ def test_mlperfs_lora_adapts_both_projections_of_attention_beside_fp8_weights() 
     assert job_of_row(row(**lora)).adapter_rank == 0
 
 
+def test_mlperfs_lora_attends_in_8_bits_on_blackwell_by_scales_of_earlier_steps() -> None:
+    """training_results_v5.0 and v5.1, llama2_70b_lora, config_common.sh: FP8_DPA=1, NVTE_FP8_DPA_BWD=1; custom_llama.py:
+    DelayedScaling. v5.1 pre-trains by config_common.sh, FP8_RECIPE="tensorwise", v5.0 by the default "delayed"."""
+
+    def said(release: str, gpu: str, precision: str, model: str) -> tuple[str, str]:
+        found = job_of_row(
+            row(framework=f"MLPerf {release} NeMo Dell", gpu=gpu, precision=precision, model_name=model)
+        ).precision
+        return found.attention, found.scaling
+
+    for gpu in ("B200-180GB", "B300-288GB", "GB200", "GB300"):
+        assert said("v5.1", gpu, "fp8", "llama2-70b-lora") == ("fp8", "delayed")
+        assert said("v5.1", gpu, "fp4", "llama2-70b-lora")[0] == "fp8"
+    assert said("v5.0", "H200-141GB", "fp8", "llama2-70b-lora") == ("bf16", "delayed")
+    assert said("v5.1", "B200-180GB", "fp8", "llama3.1-8b")[0] == "bf16"
+    assert said("v5.1", "B200-180GB", "fp8", "llama3.1-405b")[1] != "delayed"
+    assert said("v5.0", "H100-80GB", "fp8", "llama3.1-405b") == ("bf16", "delayed")
+
+
 @pytest.mark.parametrize(
     "cells",
     [{"notes": "26.04 NeMo container; LoRA"}, {"model_name": "llama3-70b-LoRA"}, {"notes": "PEFT"}],

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
@@ -89,6 +90,34 @@ def test_the_shipped_files_say_what_their_sources_say(name: str) -> None:
     assert list(astuple(read.nccl)) == pytest.approx(nccl)
     assert (astuple(read.fp8) if read.fp8 else None) == FP8.get(name)
     assert tuple(read.best_over_flash2.values()) == GAINS.get(name, (1.0, 1.0))
+
+
+def test_fp8_attention_takes_what_cudnn_was_measured_to_take() -> None:
+    """cudnn-frontend be6c079, causal, 8,192, 16,384 and 32,768 tokens, ms in fp8 and bf16: B200, then GB300; 50c8aeb: H200."""
+    measured: dict[str, dict[str, tuple[list[float], list[float]]]] = {
+        "blackwell": {
+            "forward": (
+                [1.464, 5.197, 19.751, 1.060, 3.881, 14.961],
+                [1.589, 5.962, 23.228, 1.281, 4.791, 18.68],
+            ),
+            "backward": (
+                [4.382, 14.964, 55.593, 3.632, 12.595, 46.779],
+                [5.526, 19.094, 74.527, 4.778, 17.037, 65.15],
+            ),
+        },
+        "hopper": {
+            "forward": ([1.141, 4.357, 16.884], [1.708, 6.531, 25.566]),
+            "backward": ([6.392, 29.422, 118.729], [5.083, 19.002, 75.688]),
+        },
+    }
+    for name in known_architectures(ROOT):
+        stated = read_architecture(name, root=ROOT).fp8_attention
+        assert (stated is None) is (name not in measured)
+        for direction, (narrow, wide) in measured.get(name, {}).items():
+            assert stated is not None
+            assert stated[direction] == pytest.approx(
+                geometric_mean(narrow) / geometric_mean(wide), abs=0.005
+            )
 
 
 def test_flash_attention_2_runs_as_published_where_it_is() -> None:

@@ -1,6 +1,9 @@
 """From a row's framework, precision and notes to the job that a user would ask for: a preset by name, and settings
 where the source says otherwise."""
 
+import re
+from collections.abc import Mapping
+
 from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.fine_tuning import adapts_for_mlperf, fine_tuning
 from benchmarks.accuracy_rows.frameworks import (
@@ -16,6 +19,7 @@ from benchmarks.accuracy_rows.frameworks import (
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
+from benchmarks.accuracy_rows.whole_iterations import narrowed
 from spec.settings.job import AskedJob
 
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
@@ -234,17 +238,33 @@ def router_of(row: Row) -> dict[str, object]:
     return {"precision.router": "fp32"} if bridge and scores_in_fp32(row.text("model_name")) else {}
 
 
+def whole_iteration_of(row: Row, graphs: frozenset[str]) -> Mapping[str, object]:
+    """What recipes of Megatron-Bridge from 26.06 on narrow in MXFP8 where one graph holds the iteration."""
+    release = re.match(r"Megatron-Bridge (\d\d\.\d\d)", row.text("framework"))
+    word = row.text("precision").lower().replace("_", "-")
+    if (
+        not release
+        or release[1] < "26.06"
+        or "full_iteration" not in graphs
+        or SCALED_BY_BLOCKS.get(word) != "mxfp8"
+    ):
+        return {}
+    return narrowed(row.text("model_name"), row.text("gpu"))
+
+
 def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
     """The training job of a row as a user would ask for it, and the physics of it that is not priced."""
     framework, beside = framework_of(row)
     formats, gaps = precision_of_row(row, notes)
     seq_len = row.whole("seq_len")
+    graphs = recipes.cuda_graphs(row, notes.cuda_graphs)
     settings = {
         **beside,
         **recipes.optimizer(row) | router_of(row) | recipes.kept_by_recomputation(row),
         **overlaps_of(row, notes),
         **loss_of(row),
         **formats,
+        **whole_iteration_of(row, graphs),
         "flash_attention": flash_of(row),
         "dropout": row.dataset in DROPOUT_DATASETS,
         "context_parallel": context_parallel_of(row),
@@ -253,7 +273,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         **recipes.exchange(row, notes),
         "moe_routing": "in_turn" if forces_turns(row) else "uniform",
         "moe_router_fusion": recipes.fuses_router(row),
-        "cuda_graphs": recipes.cuda_graphs(row, notes.cuda_graphs),
+        "cuda_graphs": graphs,
         "wide_norms": "InternEvo" in row.text("framework"),
         "blocking_launches": row.dataset in BLOCKING_DATASETS,
         "checked_collectives": row.dataset in CHECKED_DATASETS and row.whole_or("pp", 1) > 1,

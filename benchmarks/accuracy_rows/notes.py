@@ -119,13 +119,16 @@ def _overlapped_tp(lower: str) -> bool | None:
 
 
 def _graphs(notes: str) -> frozenset[str]:
-    """What CUDA graphs replay: a recipe's scopes (none named: whole layers, Megatron-Core's default), or whole layers."""
+    """What CUDA graphs replay: a recipe's scopes (none named: whole layers, Megatron-Core's default), or whole layers. From
+    Megatron-Bridge v0.5.0 on "full_iteration" is an implementation of its own, without scopes."""
     stated = re.search(r"cuda_graph=(\w+):(\[[^\]]*\]|\w+)", notes)
     if stated is None:
         return WHOLE_LAYERS if re.search(r"(^|; )CUDA graphs(;|$)", notes) else frozenset()
     if stated[1] == "None":
         return frozenset()
     scopes = [name for name in re.findall(r"\w+", stated[2]) if name != "None"]
+    if stated[1] in GRAPHED:
+        scopes.append(stated[1])
     found = [GRAPH_SCOPES.get(name, frozenset()) for name in scopes] or [WHOLE_LAYERS]
     return frozenset[str]().union(*found)
 

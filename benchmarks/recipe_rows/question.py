@@ -1,8 +1,10 @@
 """From a recipe to what a user would ask: the job with its settings, and its plan."""
 
 import re
+from collections.abc import Mapping
 
 from benchmarks.accuracy_rows.job import scores_in_fp32
+from benchmarks.accuracy_rows.whole_iterations import narrowed
 from benchmarks.recipe_rows.model import model_of
 from benchmarks.recipe_rows.recipe import SHEETS, Recipe
 from ops.recompute.modules import MODULES
@@ -32,24 +34,11 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "": "fp32"}
 GRAPHED = {"attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"}
 
 
-# perf_recipes/{deepseek,qwen}/common.py, whole iterations in MXFP8: fp8_output_proj of all DeepSeek-V3's (on sheets there are),
-# fp8_dot_product_attention of DeepSeek-V3's on B300 and GB300 and of all Qwen3's.
-WHOLE_ITERATIONS_MXFP8: tuple[tuple[str, str, dict[str, object]], ...] = (
-    ("deepseek_v3", "gb200", {"precision.narrow_head": True}),
-    ("deepseek_v3", "", {"precision.narrow_head": True, "precision.attention": "fp8"}),
-    ("qwen3", "", {"precision.attention": "fp8"}),
-)
-
-
-def narrower(recipe: Recipe) -> dict[str, object]:
+def narrower(recipe: Recipe) -> Mapping[str, object]:
     """What a recipe of a whole iteration in MXFP8 narrows beside the linear layers."""
     if recipe.text("precision") != "fp8mx" or recipe.text("cuda_graph_impl") != "full_iteration":
         return {}
-    model, gpu = recipe.text("model"), recipe.text("gpu")
-    for start, on, said in WHOLE_ITERATIONS_MXFP8:
-        if model.startswith(start) and gpu.startswith(on):
-            return said
-    return {}
+    return narrowed(recipe.text("model"), recipe.text("gpu"))
 
 
 def routes_in_fp32(recipe: Recipe) -> bool:

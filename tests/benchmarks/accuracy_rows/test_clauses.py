@@ -19,6 +19,7 @@ RECIPE = "recipe@v9.9: recompute_modules={} cpu_offload_layers={} cuda_graph={} 
     [
         ("None:None", frozenset()),
         ("local:full_iteration", frozenset({"full_iteration"})),
+        ("full_iteration:[]", frozenset({"full_iteration"})),
         ("transformer_engine:['attn', 'moe_router']", frozenset({"attn", "moe_router"})),
         ("transformer_engine:full", WHOLE_LAYERS),
         ("local:None", WHOLE_LAYERS),

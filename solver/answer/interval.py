@@ -22,12 +22,12 @@ EIGHTY_PERCENT = 1.2816
 WIDTHS: dict[str, float] = {
     "curves": 0.5,
     "carried": 1.0,
-    "formulas": 0.045,
+    "formulas": 0.04,
     "network": 0.3,
     "experts": 0.1,
     "narrow": 0.03,
     "host": 0.55,
-    "attention": 0.15,
+    "attention": 0.3,
     "long_attention": 0.5,
     "waiting": 0.3,
 }

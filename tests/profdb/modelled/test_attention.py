@@ -52,6 +52,24 @@ def counted(q_len: int, kv_len: int, mask: str, window: int) -> int:
     return sum(min(count, window) if mask == "window" else count for count in seen)
 
 
+@pytest.mark.parametrize("batch", [33, 66])
+def test_the_softmax_sets_the_pace_where_products_cost_nothing(batch: int) -> None:
+    """16 exponentials, and six more operations of 128, a clock and multiprocessor for each pair; 8,000 cycles a block of 128
+    queries. 16 heads of 33 or 66 sequences are 4 or 8 a multiprocessor of H100's 132, each of 1,280 x 1,280 pairs."""
+    fast = {"bf16": 1e30}
+    gpu = replace(H100, peak_flops=fast, sustained_flops=fast, memory_bandwidth=1e30)
+    called = heads(1280, 1280, mask="full", batch=batch)
+    each = batch * 16 / 132
+    cycles = each * (1280 * 1280 * (1 / 16 + 6 / 128) + 10 * 8000) + FILL_CYCLES
+    assert flash_seconds(gpu, called)[0] == pytest.approx(LAUNCH_S + cycles / gpu.boost_clock_hz)
+
+
+@pytest.mark.parametrize(("width", "aligned"), [(128, True), (104, True), (108, False), (100, False)])
+def test_heads_begin_at_multiples_of_16_bytes(width: int, aligned: bool) -> None:
+    """8 elements of 16 bits: 104 is 13 times that."""
+    assert bool(is_aligned(heads(16, 16, width=width))[0]) is aligned
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     kv_len=st.integers(1, 200),

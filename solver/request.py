@@ -232,6 +232,13 @@ def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
                 value=dtype,
                 allowed=f"a format that {cluster.gpu.name} computes in: {', '.join(known)}",
             )
+    if precision.router and "tf32" not in known:
+        raise ConfigError(
+            where="--job",
+            key="precision.router",
+            value=precision.router,
+            allowed=f"none: {cluster.gpu.name} has no TF32, in which its gradients would multiply",
+        )
     fp8 = cluster.gpu.architecture.fp8
     scales = set(fp8.scales if fp8 else ())
     if "mx" in scales:

@@ -47,6 +47,7 @@ def test_the_profiles_cluster_is_known_without_its_samples(monkeypatch: pytest.M
         ({"cluster": "no-such-sheet"}, "no-such-sheet"),
         ({"config": None}, "a model config"),
         ({"job": {"precision.narrow_head": True}}, "only beside narrow products"),
+        ({"job": {"precision.router": "fp32"}, "cluster": "ascend-910b"}, "none: .* has no TF32"),
     ],
 )
 def test_what_does_not_fit_together_is_one_line(changes: dict[str, object], said: str) -> None:

@@ -1,6 +1,7 @@
 """Named flash generations run at the rates their authors published."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,15 @@ from profdb.lookup.op_queries import attention_query
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads
-from profdb.modelled.flash_generations import generation_seconds, published, slowdown
+from profdb.modelled.flash_generations import (
+    BACKWARD_FULL,
+    FORWARD_CAUSAL,
+    FORWARD_FULL,
+    LENGTHS,
+    generation_seconds,
+    published,
+    slowdown,
+)
 from profdb.modelled.gemm import DRAM_EFFICIENCY
 from solver.times.op_times import Pricer
 from spec.arrays import ints
@@ -70,6 +79,28 @@ def test_flash_2_on_h100_runs_as_published(
     """arXiv 2407.08608, figures 5 and 6."""
     found = flops_per_s("h100-sxm", "flash2", direction, length=length, width=width, mask=mask)
     assert found == pytest.approx(tflops * 1e12, rel=0.003)
+
+
+@pytest.mark.parametrize(
+    "table", [FORWARD_FULL, FORWARD_CAUSAL, BACKWARD_FULL], ids=["full", "causal", "backward"]
+)
+def test_published_rates_rise_smoothly_with_the_length(table: dict[int, tuple[int, ...]]) -> None:
+    """By 1.37 at most from one length of the figures to twice that: a slip in one number stands out."""
+    for rates in table.values():
+        steps = [longer / shorter for shorter, longer in pairwise(rates)]
+        assert len(rates) == len(LENGTHS)
+        assert min(steps) >= 1.0
+        assert max(steps) <= 1.37
+
+
+def test_masks_and_backwards_cost_and_each_rate_is_below_the_peak() -> None:
+    """H100: 989 TFLOP/s."""
+    for width, full in FORWARD_FULL.items():
+        assert all(
+            masked < whole < 989 / 2 for masked, whole in zip(FORWARD_CAUSAL[width], full, strict=True)
+        )
+    for width, backward in BACKWARD_FULL.items():
+        assert all(back < ahead for back, ahead in zip(backward, FORWARD_FULL[width], strict=True))
 
 
 def test_flash_2_on_a100_runs_as_published() -> None:

@@ -113,8 +113,10 @@ def flash_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
     width = sum(np.ceil(size / HEAD_STEP) * HEAD_STEP for size in (heads.qk_dim, heads.v_dim))
     tensor_s = 2.0 * width / (rates.peak / gpu.num_sms * MMA_EFFICIENCY)
     other_s = (1.0 / EXPONENTIALS_PER_CLOCK + PLAIN_PER_PAIR / PLAIN_PER_CLOCK) / clock
-    asynchronous = gpu.architecture.asynchronous_products
-    loss = OVERLAP_LOSS_ASYNCHRONOUS if asynchronous else OVERLAP_LOSS_SYNCHRONOUS
+    loss = gpu.architecture.softmax_unhidden
+    if loss is None:
+        asynchronous = gpu.architecture.asynchronous_products
+        loss = OVERLAP_LOSS_ASYNCHRONOUS if asynchronous else OVERLAP_LOSS_SYNCHRONOUS
     pair_s = np.maximum(tensor_s, other_s) + loss * np.minimum(tensor_s, other_s)
     blocks = heads.batch * heads.heads * np.ceil(heads.q_len / QUERY_BLOCK)
     pairs = heads.pairs(KEY_BLOCK)

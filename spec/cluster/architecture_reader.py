@@ -59,6 +59,9 @@ def read_architecture(name: str, *, root: Path) -> ArchitectureSpec:
         wide_tiles=_tiles(tensor_cores, "wide_tiles"),
         unaligned=_unaligned(tensor_cores.section("unaligned")) if tensor_cores.has("unaligned") else None,
         best_over_flash2=_ratios(flash.section("best_over_flash2"), 1.0, 10.0),
+        softmax_unhidden=flash.measure("softmax_unhidden", 0.0, 1.0)
+        if flash.has("softmax_unhidden")
+        else None,
         fp8_attention=_ratios(flash.section("fp8"), 0.3, 3.0) if flash.has("fp8") else None,
         flash2=_flash2(flash.section("flash2")) if flash.has("flash2") else None,
         fp8=_fp8(top.section("fp8")) if top.has("fp8") else None,

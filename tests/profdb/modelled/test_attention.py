@@ -107,6 +107,21 @@ def test_long_causal_attention_runs_at_the_published_rate(gpu: object, published
     assert rate == pytest.approx(published, rel=0.12)
 
 
+@pytest.mark.parametrize(
+    ("length", "forward_ms", "backward_ms"),
+    [(4096, 0.482, 1.650), (8192, 1.589, 5.526), (16384, 5.962, 19.094), (32768, 23.228, 74.527)],
+)
+def test_attention_on_b200_takes_what_cudnn_was_measured_to_take(
+    length: int, forward_ms: float, backward_ms: float
+) -> None:
+    """cudnn-frontend be6c079, sdpa_fp8_benchmark_results_NVIDIA_B200.csv, cuDNN 9.13.1, bf16, 128 heads over 8, causal."""
+    call = replace(heads(length, length, batch=8, kv_heads=1), heads=ints(16))
+    b200 = read_cluster("b200", root=ROOT).gpu
+    assert float(flash_seconds(b200, call)[0]) * 1e3 == pytest.approx(forward_ms, rel=0.2)
+    back = replace(call, direction="backward")
+    assert float(flash_seconds(b200, back)[0]) * 1e3 == pytest.approx(backward_ms, rel=0.1)
+
+
 def test_backward_takes_nearly_three_times_the_forward() -> None:
     """5 products instead of 2 at 63 / 73 of the rate: 2.9 (FlashAttention-2)."""
     forward, backward = (

@@ -28,8 +28,8 @@ from spec.dtypes import dtype_bytes
 
 
 def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) -> tuple[Ops, Ops]:
-    """Kernels before and after the update, for ``on_rank`` gradient elements of a rank and the ``owned``
-    ones whose state it keeps.
+    """Kernels before and after the update, for ``on_rank`` gradient elements that a rank keeps (a shard at stages 2
+    and 3) and the ``owned`` ones whose state it keeps.
 
     ``Assumption:`` the norm is above the limit, as in the first steps of a training, so that every gradient is
     scaled down.
@@ -41,7 +41,8 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     narrow_parameter = bool(precision.master) and precision.parameter != precision.master
     wide = precision.master or precision.gradient
     copies, _ = ranks_and_stride(context.traits.copies.dense, layout)
-    divided = np.where((copies > 1) & (layout.zero_stage < 2), on_rank, 0)
+    whole = np.where(layout.zero_stage < 2, on_rank, 0)
+    divided = np.where(copies > 1, whole, 0)
     before: list[tuple[str, str, IntArray, str]] = [("divide_gradients", "copy", divided, precision.gradient)]
     if context.widens_gradients:
         # DeepSpeed, runtime/zero/stage_1_and_2.py, allreduce_bucket
@@ -51,13 +52,15 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
             ("narrow_gradients", "cast", divided, precision.gradient),
         ]
     if preset.host.checks_numbers:
-        # megatron/core/distributed/param_and_grad_buffer.py, check_grads
-        before.insert(0, ("check_gradients", "norm_reduce", on_rank, precision.gradient))
+        # megatron/core/distributed/param_and_grad_buffer.py, check_grads; Megatron-FSDP takes check_for_nan_in_grad and
+        # never reads it (core 0.15, distributed/fsdp/src/megatron_fsdp)
+        before.insert(0, ("check_gradients", "norm_reduce", whole, precision.gradient))
     if preset.data_parallel.flattened_buckets:
         divides = preset.data_parallel.divides_buckets
         ways = ("flatten", "divide", "unflatten") if divides else ("flatten", "unflatten")
         before = [(f"{way}_gradients", "copy", divided, precision.gradient) for way in ways]
     if preset.data_parallel.contiguous_gradients:
+        # of Megatron-FSDP's shard: param_and_grad_buffer.py, zero_grad (main_grad_buffer.data)
         before.append(("zero_gradients", "fill", on_rank, precision.gradient))
     if narrow_gradient:
         before.append(("master_gradients", "cast", owned, precision.gradient))

@@ -218,7 +218,8 @@ def _update(context: LayerContext, on_rank: RankParameters) -> list[Op]:
     """The passes over gradients and parameters around the optimizer's own (ops.data_parallel.optimizer_passes)."""
     owned = owned_elements(context, on_rank)
     here = owned - offloaded_elements(context, owned)
-    before, after = optimizer_passes(context, on_rank.total, here)
+    kept = np.where(context.layout.zero_stage < 2, on_rank.total, owned)
+    before, after = optimizer_passes(context, kept, here)
     by_adam = here - owned_by_muon(context, on_rank)
     update = Update(module=Module.STEP, role=Role.UPDATE, phase=Phase.STEP, elements=by_adam)
     owners = {one.matrix.owner: None for one in on_rank.matrices}

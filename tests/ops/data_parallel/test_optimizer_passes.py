@@ -78,13 +78,26 @@ def test_gradients_come_first_and_parameters_last() -> None:
     )
 
 
-def test_stages_2_and_3_reduce_in_pieces_and_divide_nothing_at_the_end() -> None:
-    """Read and written (4 + 4) once less than with whole gradients."""
+def test_stages_2_and_3_reduce_in_pieces_and_divide_and_check_nothing_at_the_end() -> None:
+    """Read and written (4 + 4) once less than with whole gradients, and not read to be checked (4)."""
     asked = with_precision("megatron", "fp32", "bf16")
     first, second = (
         moved_per_element(asked, Layout.of(8, zero_size=8, zero_stage=stage)) for stage in (1, 2)
     )
-    assert second == first - 8.0
+    assert second == first - 8.0 - 4.0
+
+
+def test_sharded_gradients_are_zeroed_as_shards() -> None:
+    """4 bytes an element of the whole buffer at stage 1, of an eighth of it at stages 2 and 3."""
+    held = RankParameters(dense=ints(ELEMENTS), weight=ints(0), expert=ints(0))
+    zeroed = []
+    for stage in (1, 2, 3):
+        layout = Layout.of(8, zero_size=8, zero_stage=stage)
+        asked = with_precision("megatron-fsdp", "fp32", "bf16")
+        ops = step_ops(LayerContext(model=small_model(), job=asked, layout=layout), held, ints(0))
+        fills = [op for op in ops if isinstance(op, MemoryBound) and op.name == "step.zero_gradients"]
+        zeroed.append(sum(float(op.bytes_moved[0]) for op in fills))
+    assert zeroed == [4.0 * ELEMENTS, 0.5 * ELEMENTS, 0.5 * ELEMENTS]
 
 
 def test_an_update_in_elementwise_operations_moves_its_tensors_again_and_again() -> None:

@@ -23,8 +23,10 @@ from benchmarks.accuracy_rows.whole_iterations import narrowed
 from spec.settings.job import AskedJob
 
 # Before the asynchronous all-reduce of the input gradient (no --no-async-tensor-model-parallel-allreduce
-# in arguments.py of v2.5 nor in bigscience-workshop/Megatron-DeepSpeed, forked from it).
-SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg", "bigscience"})
+# in arguments.py of v2.5).
+SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg"})
+# Presets whose attention is flash-attn's own or PyTorch's copy of it.
+DAO_FLASH = ("fsdp", "fsdp-compiled", "deepspeed", "deepspeed-bf16")
 UNCOMPILED_LOSS = "_202412_"  # torchtitan compiles its loss since 2025
 # Reduced in fp32 from bf16 gradients: Aleph Alpha, torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
@@ -177,7 +179,9 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
     second = any(word in framework for word in ("XTuner", "nanotron")) or runs_modules_of_hugging_face(row)
-    plain = framework_of(row)[0] in ("fsdp", "fsdp-compiled") and "AutoModel" not in framework
+    # Megatron-DeepSpeed megatron/arguments.py, --use-flash-attn-v2; GPT-NeoX megatron/model/transformer.py,
+    # flash_attn.flash_attn_interface
+    plain = framework_of(row)[0] in DAO_FLASH and "AutoModel" not in framework
     return "flash2" if (second or plain) and not asks_for_cudnn(row) else "flash"
 
 

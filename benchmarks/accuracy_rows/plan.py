@@ -146,8 +146,11 @@ def _laid_out(row: Row, notes: Notes, plan: Plan) -> Plan:
 
 
 def _strategy(row: Row, job: JobSpec, tp: int) -> str:
-    """Sequence parallelism as stated; unstated means with tensor parallelism, as NVIDIA's recipes do."""
-    with_sp = row.text("sp") == "1" if row.known("sp") else True
+    """Sequence parallelism as stated; unstated means with tensor parallelism, as NVIDIA's recipes do, but over
+    DeepSpeed, where scripts leave it out (Megatron-DeepSpeed's --sequence-parallel and GPT-NeoX's sequence_parallel
+    are off by default)."""
+    usual = not job.preset.name.startswith("deepspeed")
+    with_sp = row.text("sp") == "1" if row.known("sp") else usual
     if not with_sp or tp == 1:
         return "mtp"
     layout = Layout.of(tp, tp=tp)

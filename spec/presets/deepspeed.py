@@ -28,7 +28,7 @@ DEEPSPEED = FrameworkPreset(
         overlap_param_gather=False,
         live_elements=1_000_000_000,
     ),
-    tensor_parallel=TensorParallel(strategies=("mtp", "ulysses")),
+    tensor_parallel=TensorParallel(strategies=("mtp", "ulysses"), overlap_backward=False),
     pipeline=Pipeline(
         shards_weights=False, scattered_hops=True, partitioned_tensors=True, keeps_stage_outputs=True
     ),
@@ -43,6 +43,8 @@ DEEPSPEED = FrameworkPreset(
     "runtime/pipe/engine.py: \"ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism\", pipe_buffers['outputs'] until the backward, is_pipe_partitioned and "
     "is_grad_partitioned where there is tensor parallelism, and runtime/utils.py, PartitionedTensor.full; runtime/zero/stage_1_and_2.py, allreduce_bucket: fp32 where "
     "sequence_parallel_size > 1, and seq_parallel_communication_data_type, fp32, at stages 0 and 3; "
-    "Megatron-DeepSpeed megatron/utils.py, throughput_calculator; megatron/model/fused_layer_norm.py and __init__.py: apex's norms "
+    "Megatron-DeepSpeed megatron/utils.py, throughput_calculator; megatron/arguments.py, validate_args (with --deepspeed "
+    "async_tensor_model_parallel_allreduce is False) and GPT-NeoX megatron/mpu/layers.py, ColumnParallelLinear (a blocking "
+    "all-reduce of input gradients); megatron/model/fused_layer_norm.py and __init__.py: apex's norms "
     "(persistent ones for some hidden sizes where apex's contrib is built)",
 )

@@ -64,24 +64,41 @@ PLAIN_TORCH: tuple[tuple[str, Settings, Settings, bool], ...] = (
     ("FMS PyTorch", FMS, FMS, True),
 )
 # Trainers over Hugging Face's modules and accelerate.
-HUGGING_FACE = ("HF Trainer", "TRL", "Axolotl", "LLaMA-Factory", "transformers", "Hugging Face", "accelerate")
-# Megatron's layers over DeepSpeed's engine.
-OVER_DEEPSPEED = ("Megatron-DeepSpeed", "GPT-NeoX")
+HUGGING_FACE = (
+    *("HF Trainer", "TRL", "Axolotl", "LLaMA-Factory", "LLaMA Factory", "LlamaFactory", "transformers"),
+    *("Hugging Face", "HuggingFace", "HF ", "accelerate", "DeepSpeed-Chat"),
+)
+OWN_LOOPS = ("llama-recipes", "llama-cookbook")
+# The same modules in a loop of its own: llama-recipes (meta-llama/llama-cookbook, finetuning.py and policies/
+# activation_checkpointing_functions.py: FSDP1, checkpoints NO_REENTRANT; utils/train_utils.py has no no_sync).
+LLAMA_RECIPES: Settings = {
+    "data_parallel.reduces_once": False,
+    "recomputation.stops_early": True,
+    "recomputation.keeps_frozen_inputs": False,
+}
+# DeepSpeed-Chat's own limits at stage 3 (DeepSpeedExamples, applications/DeepSpeed-Chat/dschat/utils/ds_utils.py:
+# overlap_comm, stage3_max_live_parameters).
+DEEPSPEED_CHAT: Settings = {"data_parallel.live_elements": 30_000_000}
+# Compilers' programs over JAX, of which one has a preset.
+OVER_JAX = ("Pax", "T5X", "Levanter", "EasyLM")
 # BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner (runtime/zero/stage_1_and_2.py,
 # average_tensor).
 REDUCES_TO_OWNERS = frozenset({"bigscience"})
 # (word in the framework column, in any case, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
-    ("llm-foundry", "composer", {}),
-    *((word, "hf-trainer", {}) for word in HUGGING_FACE),
     ("XTuner", "xtuner", {}),
+    *(
+        (word, "composer", {})
+        for word in ("llm-foundry", "LLM Foundry", "llmfoundry", "MosaicML", "Composer")
+    ),
+    *((word, "hf-trainer", {}) for word in HUGGING_FACE),
+    *((word, "hf-trainer", LLAMA_RECIPES) for word in OWN_LOOPS),
     ("nanotron", "nanotron", {}),
     ("HAI-LLM", "hai-llm", {}),
     ("AutoModel", "fsdp-compiled", AUTOMODEL),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
-    *((word, "deepspeed", {}) for word in OVER_DEEPSPEED),
     ("zero-bubble", "megatron-2021", {}),
     ("Megatron-Bridge", "megatron-bridge", {}),
     ("MLPerf", "nemo2", {}),
@@ -101,7 +118,8 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
 # Compute capability 10, on which torchtitan asks for cuDNN first.
 CUDNN_FIRST = ("B200", "B300", "GB200", "GB300")
 FLEX_ATTENTION = ("deepseek", "llama4", "llama-4", "kimi", "moonlight")
-UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
+NONE: Settings = {}
+UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", NONE)
 # Published before Megatron-Core existed.
 OLD_DATASETS = frozenset(
     {"vtrain_multi", "megatron_sc21", "megatron_seqpar", "megatron_tp2020", "mtnlg", "zero_bubble"}
@@ -136,9 +154,14 @@ def framework_of(row: Row) -> tuple[str, Settings]:
             name, beside = ("fsdp-compiled", compiled) if compiles(row, usually) else ("fsdp", eager)
             return name, beside | _of_version(word)
     said = word.lower()
-    name, beside = next(
-        ((name, beside) for part, name, beside in FRAMEWORKS if part.lower() in said), UNKNOWN_FRAMEWORK
-    )
+    if _over_deepspeed(said):
+        name, beside = "deepspeed", NONE
+    else:
+        name, beside = next(
+            ((name, beside) for part, name, beside in FRAMEWORKS if part.lower() in said), _nearest(said)
+        )
+    if beside is LLAMA_RECIPES:
+        return name, {**beside, **_of_version(word)}
     if name == "hf-trainer":
         return _hugging_face(row, word)
     if row.dataset in REDUCES_TO_OWNERS:
@@ -149,9 +172,20 @@ def framework_of(row: Row) -> tuple[str, Settings]:
 def _adds_up_in_fp32(row: Row) -> bool:
     """Whether DeepSpeed's BF16_Optimizer runs: in bf16 below stage 2 (runtime/engine.py, _do_optimizer_sanity_check: stage 1 and
     gradients added up in fp32, as configurations of Megatron's layers ask for; stages 2 and 3 have ZeRO's own)."""
-    said = row.text("framework").lower()
-    over = any(word.lower() in said for word in OVER_DEEPSPEED) and "megatron-lm/" not in said
+    over = _over_deepspeed(row.text("framework").lower())
     return over and row.text("precision").lower() == "bf16" and row.whole_or("zero_stage", 0) <= 1
+
+
+def _over_deepspeed(said: str) -> bool:
+    """Whether Megatron's layers run over DeepSpeed's engine, in whichever order both are named: Megatron-DeepSpeed and
+    GPT-NeoX, not tables of either ("Megatron-LM/Megatron-DeepSpeed")."""
+    both = "megatron" in said and "deepspeed" in said
+    return "neox" in said or (both and "megatron-lm/" not in said)
+
+
+def _nearest(said: str) -> tuple[str, Settings]:
+    """What an unknown framework is priced as, which the report says."""
+    return ("maxtext", NONE) if any(part.lower() in said for part in OVER_JAX) else UNKNOWN_FRAMEWORK
 
 
 def of_2023(row: Row) -> bool:
@@ -162,7 +196,7 @@ def of_2023(row: Row) -> bool:
 def known(word: str) -> bool:
     """Whether a framework's name is one that is read."""
     names = (*(part for part, *_ in PLAIN_TORCH), *(part for part, *_ in FRAMEWORKS))
-    return any(part.lower() in word.lower() for part in names)
+    return _over_deepspeed(word.lower()) or any(part.lower() in word.lower() for part in names)
 
 
 def compiles(row: Row, usually: bool) -> bool:
@@ -195,7 +229,12 @@ def forces_turns(row: Row) -> bool:
 def runs_modules_of_hugging_face(row: Row) -> bool:
     """Whether a row trains Hugging Face's modules as they are."""
     said = row.text("framework").lower()
-    return any(word.lower() in said for word in HUGGING_FACE)
+    return "xtuner" not in said and any(word.lower() in said for word in (*HUGGING_FACE, *OWN_LOOPS))
+
+
+def runs_composer(row: Row) -> bool:
+    """Whether a row ran llm-foundry, by any of its names."""
+    return framework_of(row)[0] == "composer"
 
 
 def fuses_norms(row: Row) -> bool:
@@ -216,5 +255,5 @@ def _hugging_face(row: Row, word: str) -> tuple[str, Settings]:
     maybe_context_parallel), or by DeepSpeed's Ulysses (parallelism_config.py, sp_backend)."""
     said = f"{word} {row.notes}".lower()
     if re.search("deepspeed|ulysses", said):
-        return "xtuner", {}
+        return "xtuner", DEEPSPEED_CHAT if "deepspeed-chat" in said else NONE
     return "hf-trainer", FSDP2 if row.whole_or("cp", 1) > 1 else _of_version(word)

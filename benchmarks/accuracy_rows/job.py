@@ -14,6 +14,7 @@ from benchmarks.accuracy_rows.frameworks import (
     fuses_norms,
     known,
     of_2023,
+    runs_composer,
     runs_modules_of_hugging_face,
 )
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
@@ -138,15 +139,10 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
         tensorwise = {"precision.recipe": "fp8-tensor", "precision.parameter_gather": "fp8"}
         return {"precision.recipe": "fp8-rowwise"} if "row" in word else tensorwise
     said: dict[str, object] = {"precision.recipe": "fp8-current"}
-    if "llm-foundry" in framework:
+    if runs_composer(row):
         # only Megatron says which micro-batch is a step's first
         said["precision.casts_every_forward"] = True
-    if (
-        "llm-foundry" in framework
-        or framework.startswith(DELAYED)
-        or word == "fp8-ds"
-        or adapts_for_mlperf(row)
-    ):
+    if runs_composer(row) or framework.startswith(DELAYED) or word == "fp8-ds" or adapts_for_mlperf(row):
         said["precision.scaling"] = "delayed"
     if "MaxText" in framework:
         # layers/quantizations.py, Fp8Quantization: flax' Fp8DirectDotGeneralOp, scales of earlier steps; JAX keeps no casts
@@ -175,7 +171,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
         return "flash"
     if of_2023(row):
         return "flash1"
-    if "llm-foundry" in framework:
+    if runs_composer(row):
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
     second = any(word in framework for word in ("XTuner", "nanotron")) or runs_modules_of_hugging_face(row)
@@ -188,7 +184,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
 def unpads_of(row: Row, notes: Notes) -> dict[str, object]:
     """llm-foundry 5e85bd62d (January 2024) models/layers/attention.py: flash_attn_fn gathers tokens by index in every
     layer, triton_flash_attn_fn does not."""
-    here = "llm-foundry" in row.text("framework") and attention_kernel_of(row, notes) != "flash_triton"
+    here = runs_composer(row) and attention_kernel_of(row, notes) != "flash_triton"
     return {"layers.unpads_tokens": True} if here else {}
 
 

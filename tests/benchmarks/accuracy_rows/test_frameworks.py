@@ -22,7 +22,14 @@ ALONE = {"tp": "1", "pp": "1", "dp": "8", "zero_stage": "3"}
         ("OLMo FSDP", "fsdp", True, False),
         ("OLMo-core HSDP", "fsdp-compiled", False, True),
         ("litgpt FSDP", "fsdp-compiled", True, True),
-        ("llama-recipes FSDP", "fsdp", True, False),
+        ("llama-recipes FSDP", "hf-trainer", True, True),
+        ("HuggingFace Trainer + DeepSpeed", "xtuner", False, True),
+        ("HF + DeepSpeed ZeRO-3", "xtuner", False, True),
+        ("DeepSpeed-Chat", "xtuner", False, True),
+        ("LLaMA Factory FSDP", "hf-trainer", True, True),
+        ("MosaicML LLM Foundry", "composer", True, False),
+        ("NeoX (DeeperSpeed)", "deepspeed", False, False),
+        ("Megatron-LM + DeepSpeed", "deepspeed", False, False),
         ("PyTorch FSDP2", "fsdp", False, False),
         ("Axolotl FSDP", "hf-trainer", True, True),
         ("TRL (FSDP2)", "hf-trainer", False, True),
@@ -50,13 +57,6 @@ def test_names_of_frameworks_are_those_of_their_code(
     assert Gap.UNKNOWN_FRAMEWORK not in priced.gaps
 
 
-@pytest.mark.parametrize(
-    ("framework", "stage", "preset"),
-    [
-        ("Megatron-DeepSpeed", "1", "deepspeed-bf16"),
-        ("GPT-NeoX", "0", "deepspeed-bf16"),
-        ("Megatron-DeepSpeed", "2", "deepspeed"),
-        ("Megatron-DeepSpeed", "3", "deepspeed"),
 @pytest.mark.parametrize("framework", ["Megatron-DeepSpeed", "GPT-NeoX", "DeepSpeed"])
 def test_over_deepspeed_sequences_lie_whole_and_input_gradients_block(framework: str) -> None:
     """megatron/arguments.py, --sequence-parallel off by default, validate_args (async_tensor_model_parallel_allreduce False
@@ -70,6 +70,36 @@ def test_over_deepspeed_sequences_lie_whole_and_input_gradients_block(framework:
     assert {plan.strategy for plan in plans(**cells | {"framework": "Megatron-LM"}, sp="")} == {"fsp"}
 
 
+def test_deepspeed_chat_gathers_little_ahead() -> None:
+    """dschat/utils/ds_utils.py: stage3_max_live_parameters 3e7."""
+    assert (
+        job_of_row(row(framework="DeepSpeed-Chat", **ALONE)).preset.data_parallel.live_elements == 30_000_000
+    )
+
+
+def test_llama_recipes_reduce_in_every_backward_and_end_recomputation_early() -> None:
+    """finetuning.py: FSDP1 without no_sync; activation_checkpointing_functions.py: NO_REENTRANT."""
+    own = job_of_row(row(framework="llama-recipes FSDP", **ALONE)).preset
+    theirs = job_of_row(row(framework="Axolotl FSDP", **ALONE)).preset
+    assert (own.data_parallel.reduces_once, theirs.data_parallel.reduces_once) == (False, True)
+    assert (own.recomputation.stops_early, theirs.recomputation.stops_early) == (True, False)
+
+
+@pytest.mark.parametrize("framework", ["PaxML", "T5X", "Levanter", "EasyLM"])
+def test_programs_over_jax_are_priced_as_the_one_that_is_known_and_reported(framework: str) -> None:
+    """No preset of their own: the nearest one, and a word in the report."""
+    (priced,) = predict(row(framework=framework, **ALONE))
+    assert Gap.UNKNOWN_FRAMEWORK in priced.gaps
+    assert job_of_row(row(framework=framework, **ALONE)).preset.name == "maxtext"
+
+
+@pytest.mark.parametrize(
+    ("framework", "stage", "preset"),
+    [
+        ("Megatron-DeepSpeed", "1", "deepspeed-bf16"),
+        ("GPT-NeoX", "0", "deepspeed-bf16"),
+        ("Megatron-DeepSpeed", "2", "deepspeed"),
+        ("Megatron-DeepSpeed", "3", "deepspeed"),
         ("DeepSpeed", "1", "deepspeed"),
     ],
 )

@@ -42,6 +42,48 @@ def test_each_pass_of_a_kernel_waits_for_the_longer_of_instructions_and_bytes() 
     assert np.asarray(told) == pytest.approx([1e9 * (3.0 * one_s - 18.0 * byte_s)], rel=1e-3)
 
 
+# Tensors that each strided pass reads and writes, by hand, 16-bit ones and fp32 ones; a mask is half a tensor of 16 bits, and to
+# fp32 half a tensor of 4 bytes is read.
+COMPARED, CHOSEN, READ_AND_WRITTEN, OF_TWO, WRITTEN, WIDENED = 1.5, 2.5, 2.0, 3.0, 1.0, 1.5
+MOVED: dict[tuple[str, str], tuple[list[float], list[float]]] = {
+    ("clamp_glu_unfused", "forward"): ([READ_AND_WRITTEN] * 2, []),
+    ("clamp_glu_unfused", "backward"): ([COMPARED] * 3 + [CHOSEN] * 2, []),
+    ("expert_bias_unfused", "forward"): ([WRITTEN], []),
+    ("expert_bias_unfused", "backward"): ([READ_AND_WRITTEN] * 2, []),
+    ("expert_bias_fp32_unfused", "forward"): ([], [WRITTEN]),
+    ("expert_bias_fp32_unfused", "backward"): ([], [READ_AND_WRITTEN] * 2 + [WIDENED]),
+    ("rmsnorm_unfused", "forward"): ([READ_AND_WRITTEN], [READ_AND_WRITTEN, WIDENED]),
+    ("rmsnorm_unfused", "backward"): ([READ_AND_WRITTEN], [READ_AND_WRITTEN, WRITTEN, WIDENED]),
+    ("rotary_unfused", "forward"): ([READ_AND_WRITTEN] * 2 + [READ_AND_WRITTEN / 2], []),
+    ("rotary_unfused", "backward"): ([READ_AND_WRITTEN] * 3 + [READ_AND_WRITTEN / 2], []),
+    ("swiglu_halves_unfused", "forward"): ([READ_AND_WRITTEN, OF_TWO], []),
+    ("swiglu_halves_unfused", "backward"): ([OF_TWO, OF_TWO], []),
+    ("masked_softmax_unfused", "forward"): ([READ_AND_WRITTEN], [WIDENED]),
+    ("masked_softmax_unfused", "backward"): ([READ_AND_WRITTEN], [WIDENED]),
+    ("cross_entropy_unfused", "forward"): ([], [WIDENED]),
+    ("cross_entropy", "forward"): ([], [READ_AND_WRITTEN] * 2 + [WIDENED]),
+    ("cross_entropy", "backward"): ([], [READ_AND_WRITTEN]),
+    ("bias", "forward"): ([READ_AND_WRITTEN], []),
+    ("spread_unfused", "forward"): ([WRITTEN], []),
+    ("strided_copy", "forward"): ([READ_AND_WRITTEN], []),
+    ("strided_copy", "backward"): ([READ_AND_WRITTEN], []),
+}
+
+
+def test_every_kernel_with_strided_passes_is_counted() -> None:
+    assert set(MOVED) == set(STRIDED)
+
+
+@pytest.mark.parametrize(("kernel", "direction"), MOVED)
+def test_each_strided_pass_moves_what_it_reads_and_writes(kernel: str, direction: str) -> None:
+    """A half of a head, as rotary embeddings negate it, is half a pass."""
+    for dtype, moved in zip(("", "fp32"), MOVED[kernel, direction], strict=True):
+        found = [one for one in STRIDED[kernel, direction] if one.dtype == dtype]
+        halves = 0.5 * (kernel == "rotary_unfused")
+        assert sum(one.passes for one in found) == len(moved) - halves * bool(moved)
+        assert sum(one.tensors for one in found) == sum(moved)
+
+
 def test_only_kernels_written_for_cuda_compute_offsets() -> None:
     elements = floats([2**28])
     for name, dearer in (("h200", True), ("mi300x", True), ("ascend-910b", False)):

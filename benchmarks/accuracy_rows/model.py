@@ -38,6 +38,7 @@ class Family:
     shared_gate: bool = False
     activation: str = "gelu"
     sinks: bool = False
+    parallel: bool = False
     window: int | None = None
     latent: tuple[int, int, int, int, int] | None = None
     groups: tuple[int, int] = (1, 1)
@@ -45,6 +46,12 @@ class Family:
 
 GPT = Family(tied=True, position=PositionKind.LEARNED, qkv_bias=True, out_bias=True)
 LLAMA = Family()
+# BLOOM and its predecessors: ALiBi and a LayerNorm on the embedding (arXiv 2211.05100 sec. 3.2).
+BLOOM = Family(
+    tied=True, position=PositionKind.NONE, embedding_norm=True, qkv_bias=True, out_bias=True, alibi=True
+)
+# GPT-NeoX configs/20B.yml and configs/pythia: gpt_j_residual, rotary positions, no_weight_tying; biases everywhere
+NEOX = Family(qkv_bias=True, out_bias=True, parallel=True)
 # (q_lora_rank, kv_lora_rank, nope, rope, v): DeepSeek-V3, arXiv 2412.19437 sec. 4.2; Kimi K2 keeps them
 # (arXiv 2507.20534 sec. 2.3); DeepSeek-V2 has the same (arXiv 2405.04434 sec. 3.1.2), V2-Lite no query rank.
 LATENT = (1536, 512, 128, 64, 128)
@@ -71,12 +78,17 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     ("kimi", Family(latent=LATENT)),
     # NeMo nemo/collections/llm/gpt/model/nemotron.py, NemotronConfig: squared_relu, rope, no biases, nothing tied, LayerNorm
     ("nemotron", Family(activation="squared_relu")),
+    *((word, NEOX) for word in ("neox", "pythia")),
+    ("bloom", BLOOM),
+    # OPT's config.json: activation_function relu, biases everywhere, learned positions, tied embeddings
+    (
+        "opt-",
+        Family(tied=True, position=PositionKind.LEARNED, qkv_bias=True, out_bias=True, activation="relu"),
+    ),
+    # Falcon's config.json: parallel_attn, no biases, tied embeddings
+    ("falcon", Family(tied=True, parallel=True)),
     ("llama3.2-1b", Family(tied=True)),
     ("llama3.2-3b", Family(tied=True)),
-)
-# BLOOM's predecessors: ALiBi and a LayerNorm on the embedding (arXiv 2211.05100 sec. 3.2).
-BLOOM = Family(
-    tied=True, position=PositionKind.NONE, embedding_norm=True, qkv_bias=True, out_bias=True, alibi=True
 )
 # Megatron-Core's GPT of the scaling table unties embedding and head (the schema's notes).
 UNTIED_GPT = Family(position=PositionKind.LEARNED, qkv_bias=True, out_bias=True)
@@ -173,7 +185,7 @@ def _block(row: Row, notes: Notes, family: Family, norm: NormKind) -> BlockSpec:
     attention = _attention(row, family)
     if row.whole_or("num_experts", 0):
         return BlockSpec(mixer=attention, mlp=None, moe=_experts(row, notes, family), norm=norm)
-    return BlockSpec(mixer=attention, mlp=_mlp(row, family), norm=norm)
+    return BlockSpec(mixer=attention, mlp=_mlp(row, family), norm=norm, parallel_residual=family.parallel)
 
 
 def _mlp(row: Row, family: Family) -> MlpSpec:

@@ -12,7 +12,7 @@ from benchmarks.accuracy_rows.row import RowError
 from ops.recompute.layers import Recompute
 from solver.schedules.registry import Schedule
 from spec.mixers.attention import AttentionKind
-from spec.model import NormKind, PositionKind
+from spec.model import ModelSpec, NormKind, PositionKind
 from tests.benchmarks.made_up_rows import EXPERTS, ROOT, job_of_row, plans, predict, row
 
 
@@ -234,3 +234,25 @@ def test_a_named_fabric_has_its_own_latency_and_the_rows_rate(
     cluster = cluster_of(row(gpu=gpu, inter_node=words), ROOT)
     outer = cluster.domains[-1]
     assert (outer.latency_s, outer.bandwidth, cluster.nics_per_node) == (latency_s, bandwidth, nics)
+
+
+def test_families_outside_nvidias_recipes_are_known_by_name() -> None:
+    """config.json of gpt-neox-20b, bloom, opt and falcon."""
+
+    def read(name: str) -> ModelSpec:
+        one = row(model_name=name, gated_mlp="0")
+        return model_of(one, notes_of(one))[0]
+
+    neox, bloom, opt, falcon = map(read, ("gpt-neox-20b", "bloom-176b", "opt-175b", "falcon-40b"))
+    assert [one.blocks[0].block.parallel_residual for one in (neox, bloom, opt, falcon)] == [1, 0, 0, 1]
+    assert [one.tied_embeddings for one in (neox, bloom, opt, falcon)] == [0, 1, 1, 1]
+    assert (neox.position, opt.position) == (PositionKind.ROTARY, PositionKind.LEARNED)
+    assert bloom.embedding_norm
+    halves = [one.blocks[0].block.mlp for one in (neox, bloom, opt, falcon)]
+    assert [(one.activation, one.bias) for one in halves if one is not None] == [
+        ("gelu", True),
+        ("gelu", True),
+        ("relu", True),
+        ("gelu", False),
+    ]
+    assert read("pythia-12b").blocks == neox.blocks

@@ -13,7 +13,7 @@ from ops.linear import Linear, linear
 from ops.memory_bound import norm
 from ops.mixers.mixer_half import mixer_half
 from ops.mlp_block import mlp_half
-from ops.op import Piece, sequence
+from ops.op import Comm, Op, Piece, sequence
 from ops.recompute.layers import Recompute, recomputed
 from ops.recompute.modules import felt_by, modules_recomputed
 from ops.roles import Module, Role
@@ -158,13 +158,32 @@ def _bare_block(context: LayerContext, sharding: Sharding, block: BlockSpec) -> 
     piece = mixer_half(context, sharding, block)
     if block.feeds_forward:
         second = moe_half if block.moe is not None else mlp_half
-        piece = sequence(piece, second(context, sharding, block))
+        piece = sequence(_reduced_later(context, piece, block), second(context, sharding, block))
     return BareBlock(
         context=context,
         block=block,
         piece=adapted(context, piece),
         around=_around_prediction(context, sharding) if block.mtp else None,
     )
+
+
+def _reduced_later(context: LayerContext, first: Piece, block: BlockSpec) -> Piece:
+    """The first half, whose partial output waits for the second's where a framework reduces the sum of both (GPT-NeoX
+    megatron/model/transformer.py, ParallelTransformerLayer: self.reduce(output) under gpt_j_residual, an all-reduce or,
+    with sequences cut, a reduce-scatter; experts are left as they are). Backward each half reduces its input gradient."""
+    asked = context.job.preset.tensor_parallel.reduces_halves
+    if not (asked and block.parallel_residual and block.moe is None):
+        return first
+    return replace(
+        first,
+        forward=tuple(op for op in first.forward if not _leaves(op)),
+        backward=tuple(op for op in first.backward if not _leaves(op)),
+    )
+
+
+def _leaves(op: Op) -> bool:
+    """A collective behind a half's last product; backward, with sequences cut, the gather of what both halves read."""
+    return op.role is Role.LEAVE and isinstance(op, Comm)
 
 
 def _running_again(

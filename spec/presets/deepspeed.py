@@ -28,7 +28,9 @@ DEEPSPEED = FrameworkPreset(
         overlap_param_gather=False,
         live_elements=1_000_000_000,
     ),
-    tensor_parallel=TensorParallel(strategies=("mtp", "ulysses"), overlap_backward=False),
+    tensor_parallel=TensorParallel(
+        strategies=("mtp", "ulysses"), overlap_backward=False, reduces_halves=True
+    ),
     pipeline=Pipeline(
         shards_weights=False, scattered_hops=True, partitioned_tensors=True, keeps_stage_outputs=True
     ),
@@ -45,6 +47,6 @@ DEEPSPEED = FrameworkPreset(
     "sequence_parallel_size > 1, and seq_parallel_communication_data_type, fp32, at stages 0 and 3; "
     "Megatron-DeepSpeed megatron/utils.py, throughput_calculator; megatron/arguments.py, validate_args (with --deepspeed "
     "async_tensor_model_parallel_allreduce is False) and GPT-NeoX megatron/mpu/layers.py, ColumnParallelLinear (a blocking "
-    "all-reduce of input gradients); megatron/model/fused_layer_norm.py and __init__.py: apex's norms "
+    "all-reduce of input gradients) and megatron/model/transformer.py (gpt_j_residual, which Megatron-DeepSpeed has not: one reduce of the sum); megatron/model/fused_layer_norm.py and __init__.py: apex's norms "
     "(persistent ones for some hidden sizes where apex's contrib is built)",
 )

@@ -71,6 +71,8 @@ class TensorParallel:
     """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
     reduces_sums: bool = False
     """Linears that share an input add up its gradients before these are reduced, once (DTensor); else each reduces its own."""
+    reduces_halves: bool = False
+    """Blocks whose halves stand side by side add up both halves' partial outputs before these are reduced, once (GPT-NeoX)."""
     copies_sequences: bool = False
     """Gathers and reductions over the sequences of a micro-batch that has several copy the whole array, which they join
     along its first dimension (ops.strategies.sequence_copies)."""

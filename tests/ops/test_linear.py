@@ -1,5 +1,6 @@
 """Gradients of an input that several matrices share: what adds them up, and how often they are reduced over tp."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,3 +75,22 @@ def test_asynchronous_tensor_parallelism_fuses_no_sum_into_its_reduction() -> No
     waited = {key for key, lane in lanes.items() if lane is Lane.MAIN}
     assert [(role, kind) for role, _, kind in waited] == [(Role.ENTER, Collective.REDUCE_SCATTER)]
     assert len(lanes) == 4
+
+
+@pytest.mark.parametrize(("preset", "reduced"), [("deepspeed", 1), ("deepspeed-bf16", 1), ("megatron", 2)])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_neox_reduces_halves_side_by_side_once(preset: str, reduced: int, recompute: str) -> None:
+    """GPT-NeoX megatron/model/transformer.py, gpt_j_residual: residual + reduce(attention + mlp), an all-reduce of the
+    hidden states forward and one of each half's input gradient backward."""
+    model, asked = small_model(), job(seq_len=TOKENS, world_size=4, preset=PRESETS[preset])
+    run = model.blocks[0]
+    for parallel, forward in ((False, 2), (True, reduced)):
+        block = replace(run.block, parallel_residual=parallel)
+        told = replace(model, blocks=(replace(run, block=block),))
+        piece = written(told, asked, "mtp", Layout.of(4, tp=4), recompute).blocks[0]
+        sums = [op for op in (*piece.forward, *piece.backward) if isinstance(op, Comm)]
+        assert [op.size_bytes[0] for op in sums] == [2 * TOKENS * model.hidden] * len(sums)
+        assert len([op for op in piece.forward if isinstance(op, Comm)]) == forward
+        assert len(sums) == forward * (1 + (recompute == "full")) + 2
+        cut = written(told, asked, "fsp", Layout.of(4, tp=4)).blocks[0]
+        assert len([op for op in cut.forward if isinstance(op, Comm)]) == 2 + forward

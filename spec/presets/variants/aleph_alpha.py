@@ -23,6 +23,7 @@ ALEPH_ALPHA = Variant(
         "log.repeats": "",
         "tensor_parallel.strategies": ("mtp", "msp"),
         "tensor_parallel.overlap_backward": False,
+        "tensor_parallel.reduces_halves": False,
         "layers.two_pass_norms": False,
         "layers.fused_activation": False,
         "layers.joined_gate": False,

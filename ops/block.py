@@ -155,6 +155,8 @@ def block_ops(
 
 def _bare_block(context: LayerContext, sharding: Sharding, block: BlockSpec) -> BareBlock:
     context = replace(context, norm_place=block.norm_place)
+    if block.wide:
+        context = replace(context, job=replace(context.job, precision=context.job.precision.of_wide_layers))
     piece = mixer_half(context, sharding, block)
     if block.feeds_forward:
         second = moe_half if block.moe is not None else mlp_half

@@ -1,7 +1,7 @@
 """What a user typed, as far as it can be read and checked without a profile: model, framework, cluster, job."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,9 @@ def read_request(request: Request) -> Asked:
     check_adapters(config.model, job)
     check_exchange(job)
     check_head(config.model, job.precision)
+    check_wide_layers(config.model, job.precision)
+    ends = job.precision.wide_first_layers, job.precision.wide_last_layers
+    config = replace(config, model=config.model.with_wide_ends(*ends))
     constraints = constraints_of(merged(config.constraints, request.constraints))
     check_schedules(constraints)
     limit_bytes(sheet, constraints)
@@ -259,6 +262,22 @@ def check_head(model: ModelSpec, precision: Precision) -> None:
     if precision.narrow_head and (model.tied_embeddings or not precision.narrows):
         allowed = "true only beside narrow products, of a model whose head is not its embedding"
         raise ConfigError(where="--job", key="precision.narrow_head", value=True, allowed=allowed)
+
+
+def check_wide_layers(model: ModelSpec, precision: Precision) -> None:
+    """Raise ConfigError for wide layers where nothing is narrow, or more of them than the model has (Megatron-LM d98e8a6
+    ``transformer_config.py``, first_last_layers_bf16, which delayed scaling has not)."""
+    for key in ("wide_first_layers", "wide_last_layers"):
+        asked = getattr(precision, key)
+        if asked and (not precision.narrows or precision.scaling == "delayed"):
+            allowed = "0 unless linear layers multiply in 8 bits or fewer, by scales that are not delayed"
+            raise ConfigError(where="--job", key=f"precision.{key}", value=asked, allowed=allowed)
+    both = precision.wide_first_layers + precision.wide_last_layers
+    if both > model.num_layers:
+        allowed = f"with those at the start at most the model's {model.num_layers} layers"
+        raise ConfigError(
+            where="--job", key="precision.wide_last_layers", value=precision.wide_last_layers, allowed=allowed
+        )
 
 
 def _written_batch(written: WrittenPlan, world_size: int, seq_len: int) -> int | None:

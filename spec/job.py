@@ -8,7 +8,7 @@ from spec.dtypes import dtype_bytes
 from spec.model import MoeSpec
 from spec.presets.preset import FrameworkPreset
 from spec.program.kinds import Number, Whole
-from spec.program.limits import MOST_STEP_TOKENS
+from spec.program.limits import MOST_LAYERS, MOST_STEP_TOKENS
 
 Adapted = Literal["qkv", "q_k_v", "out", "up", "down"]
 MAX_ADAPTER_RANK = 4096  # the hidden size of small models, many times the ranks in use
@@ -58,6 +58,11 @@ class Precision:
     """Format of the router's scores and of the gradients' products (Megatron-Core, --moe-router-dtype), "" as compute."""
     narrow_head: bool = False
     """The head's products run as the linear layers' do (Megatron-Core, --fp8-output-proj)."""
+    wide_first_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
+    """Layers at the start whose products and attention run in the activations' format (Megatron-Core, --first-last-layers-bf16
+    with --num-layers-at-start-in-bf16)."""
+    wide_last_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
+    """The same at the end (--num-layers-at-end-in-bf16)."""
     frozen: Literal["nf4", "int4", ""] = ""
     """Frozen weights as they are held (QLoRA, GPTQ), brought to ``parameter`` for every product; "" as that."""
 
@@ -75,6 +80,21 @@ class Precision:
     def wide_gather(self) -> Literal["bf16", "fp16", "fp32", "fp8", "fp4"]:
         """Format in which all other parameters travel: what 16-bit products, norms and tables read."""
         return self.parameter if self.gathers_narrow else self.parameter_gather
+
+    @property
+    def of_wide_layers(self) -> "Precision":
+        """The formats of a layer that narrows nothing."""
+        wide = self.activation
+        return replace(
+            self,
+            linear=wide,
+            attention=wide if dtype_bytes(self.attention) < dtype_bytes(wide) else self.attention,
+            scale_recipe="",
+            scaling="",
+            casts_every_forward=False,
+            narrow_parameters=False,
+            parameter_gather=self.wide_gather,
+        )
 
     @property
     def casts_once_a_step(self) -> bool:

@@ -4,7 +4,7 @@ Sizes are elements, never bytes. A model that mixes layers (dense first then exp
 full attention, a multi-token-prediction block) is a tuple of runs, not a set of flags.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from spec.mixers.mixer import Mixer
@@ -121,7 +121,8 @@ class BlockSpec:
     both: Mamba's layers only mix, and hybrids such as Nemotron-H count a feed-forward network as a layer of its own.
 
     ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own
-    pass through the shared head (arXiv 2412.19437 sec. 2.2).
+    pass through the shared head (arXiv 2412.19437 sec. 2.2). ``wide``: its products run in the format of activations, whatever
+    narrower one a job asks for.
     """
 
     mixer: Mixer | None
@@ -131,6 +132,7 @@ class BlockSpec:
     norm_place: NormPlace = NormPlace.BEFORE
     parallel_residual: bool = False
     mtp: bool = False
+    wide: bool = False
 
     def __post_init__(self) -> None:
         if self.mlp is not None and self.moe is not None:
@@ -191,6 +193,24 @@ class ModelSpec:
     def num_layers(self) -> int:
         """Decoder layers; multi-token-prediction blocks are not counted."""
         return sum(run.count for run in self.blocks if not run.block.mtp)
+
+    def with_wide_ends(self, first: int, last: int) -> "ModelSpec":
+        """Itself with the ``first`` and ``last`` decoder layers wide; raises ValueError where it has fewer than both."""
+        if not first and not last:
+            return self
+        if min(first, last) < 0 or first + last > self.num_layers:
+            raise ValueError(f"{first} first and {last} last of {self.num_layers} layers")
+        runs: list[BlockRun] = []
+        before = 0
+        for run in self.main_blocks:
+            after = before + run.count
+            head = min(max(first - before, 0), run.count)
+            tail = min(max(after - (self.num_layers - last), 0), run.count)
+            narrow, wide = run.block, replace(run.block, wide=True)
+            parts = ((wide, head), (narrow, run.count - head - tail), (wide, tail))
+            runs += [BlockRun(block=block, count=count) for block, count in parts if count]
+            before = after
+        return replace(self, blocks=(*runs, *(run for run in self.blocks if run.block.mtp)))
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:

@@ -37,6 +37,14 @@ def runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) -> bool:
     return not (sync.overlap_grad_reduce or (copies.has_weight_groups and sync.overlap_weights))
 
 
+def wide_layers_at_ends(draft: Draft) -> BoolArray:
+    """Layers that narrow nothing are no more than one stage's (Megatron-LM d98e8a6 ``transformer_config.py``,
+    num_layers_at_start_in_bf16 and num_layers_at_end_in_bf16: at most num_layers // pipeline_model_parallel_size)."""
+    precision = draft.job.precision
+    most = max(precision.wide_first_layers, precision.wide_last_layers)
+    return bools(most <= draft.model.num_layers // draft["pp"])
+
+
 def dual_pipe(draft: Draft) -> BoolArray:
     """What deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual stages, two
     on each, and twice as many micro-batches or more, which halve where they enter at both ends."""

@@ -24,6 +24,7 @@ from solver.plans.pipeline_rules import (
     dual_pipe,
     equal_instead,
     split_backward_alone,
+    wide_layers_at_ends,
     zero_bubble,
 )
 from solver.plans.shard_rules import (
@@ -290,5 +291,6 @@ RULES: tuple[Rule, ...] = (
         after="micro_batch",
         keep=tokens_between_domains,
     ),
+    Rule(reason="more layers of 16 bits than a stage has", after="pp", keep=wide_layers_at_ends),
     Rule(reason=EQUAL_INSTEAD, after="vpp", keep=equal_instead),
 )

@@ -29,7 +29,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
         "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
         "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
-        "precision.parameter precision.narrow_parameters precision.router precision.narrow_head precision.parameter_gather precision.gradient precision.reduce precision.master "
+        "precision.parameter precision.narrow_parameters precision.router precision.narrow_head precision.wide_first_layers precision.wide_last_layers precision.parameter_gather precision.gradient precision.reduce precision.master "
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
@@ -146,7 +146,19 @@ def _formats(precision: Precision) -> Flags:
             "a narrow head that is not in MXFP8",
         )
         flags["--fp8-output-proj"] = None
-    return flags | _gradients(precision) | _states(precision)
+    return flags | _wide_layers(precision) | _gradients(precision) | _states(precision)
+
+
+def _wide_layers(precision: Precision) -> Flags:
+    """Layers at both ends that narrow nothing; Megatron-LM's numbers are 1 unless told."""
+    first, last = precision.wide_first_layers, precision.wide_last_layers
+    if not first and not last:
+        return {}
+    return {
+        "--first-last-layers-bf16": None,
+        "--num-layers-at-start-in-bf16": str(first),
+        "--num-layers-at-end-in-bf16": str(last),
+    }
 
 
 def scaling_word(precision: Precision) -> str:

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from solver.plans.drafted import drafted
-from solver.plans.pipeline_rules import chunks, dual_pipe, equal_instead, nearly_equal, zero_bubble
+from solver.plans.pipeline_rules import (
+    chunks,
+    dual_pipe,
+    equal_instead,
+    nearly_equal,
+    wide_layers_at_ends,
+    zero_bubble,
+)
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES
 from solver.plans.space import tensor_degrees
@@ -15,8 +22,9 @@ from spec.arrays import ints
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
-ZERO_BUBBLE, DUAL_PIPE, CHUNKS = (
-    next(rule.reason for rule in RULES if rule.keep is keep) for keep in (zero_bubble, dual_pipe, chunks)
+ZERO_BUBBLE, DUAL_PIPE, CHUNKS, WIDE = (
+    next(rule.reason for rule in RULES if rule.keep is keep)
+    for keep in (zero_bubble, dual_pipe, chunks, wide_layers_at_ends)
 )
 
 
@@ -74,3 +82,15 @@ def test_equal_chunks_are_tried_alone_where_there_are_some(layers: int, vpp: int
 def test_tensor_parallel_degrees_are_small_even_ones_and_multiples_of_8() -> None:
     assert tensor_degrees(32) == (1, 2, 4, 6, 8, 16, 24, 32)
     assert tensor_degrees(5) == (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("ends", "pp", "refused"), [((2, 0), 4, False), ((3, 0), 4, True), ((0, 3), 4, True), ((4, 4), 2, False)]
+)
+def test_wide_layers_are_no_more_than_a_stage_s(ends: tuple[int, int], pp: int, refused: bool) -> None:
+    """8 layers: two a stage of four, four of two."""
+    asked = question(model=small_model(), world_size=8, sequences=64)
+    formats = replace(asked.job.precision, wide_first_layers=ends[0], wide_last_layers=ends[1])
+    asked = replace(asked, job=replace(asked.job, precision=formats))
+    plan = plan_of(parse_plan(f"strategy=mtp,pp={pp}"), asked, "--plan")
+    assert (WIDE in broken_rules(asked, plan)) is refused

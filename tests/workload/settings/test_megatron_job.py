@@ -60,6 +60,16 @@ PLAIN = {
             {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8", "--fp8-output-proj": None},
         ),
         (
+            {"linear": "fp8", "scaling": "current", "wide_last_layers": 4},
+            {
+                "--fp8-format": "hybrid",
+                "--fp8-recipe": "tensorwise",
+                "--first-last-layers-bf16": None,
+                "--num-layers-at-start-in-bf16": "0",
+                "--num-layers-at-end-in-bf16": "4",
+            },
+        ),
+        (
             {"linear": "fp8", "parameter_gather": "fp8"},
             {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": None},
         ),

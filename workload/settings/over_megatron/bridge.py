@@ -61,6 +61,7 @@ RECIPES = {
 FORMAT_FLAGS = frozenset(
     str.split(
         "--bf16 --fp16 --fp8-format --fp8-recipe --fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag --grad-reduce-in-bf16 "
+        "--first-last-layers-bf16 --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16 "
         "--accumulate-allreduce-grads-in-fp32"
     )
 )
@@ -156,7 +157,7 @@ def _value(name: str, value: str | int | None) -> object:
 
 
 def _precision(precision: Precision) -> list[str]:
-    """A named recipe, with gradients and gathers as priced; its warm layers of bf16 are not."""
+    """A named recipe, with gradients, gathers and layers of bf16 as priced."""
     recipe, _ = FP8_RECIPES.get(scaling_word(precision), ("", ""))
     name = RECIPES[recipe] if precision.linear == "fp8" else f"{precision.compute}_mixed"
     refuse_unless(
@@ -173,8 +174,12 @@ def _precision(precision: Precision) -> list[str]:
         lines.append(f"    precision.fp8_param_gather = {held}")
         if recipe == "mxfp8":
             lines.append(f"    precision.reuse_grad_buf_for_mxfp8_param_ag = {held}")
-        if recipe == "tensorwise":
-            lines.append("    precision.first_last_layers_bf16 = False")
+        first, last = precision.wide_first_layers, precision.wide_last_layers
+        if recipe == "tensorwise" or first or last:
+            lines.append(f"    precision.first_last_layers_bf16 = {bool(first or last)}")
+        if first or last:
+            lines.append(f"    precision.num_layers_at_start_in_bf16 = {first}")
+            lines.append(f"    precision.num_layers_at_end_in_bf16 = {last}")
         if recipe == "blockwise":
             lines.append("    precision.fp8 = 'e4m3'")
     return [*lines, "    config.mixed_precision = precision"]

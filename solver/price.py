@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from ops.data_parallel.owners import num_owned, sent_by_owners
-from ops.data_parallel.sliced_collectives import num_matrices, num_tensors, sliced_return
+from ops.data_parallel.sliced_collectives import num_tensors, sliced_return
 from ops.op import Ops, Owner, Piece
 from ops.strategies.sharding import layer_context
 from solver.hop_times import hop_seconds
@@ -25,7 +25,7 @@ from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.spans import LOOKS_PER_MESSAGE, Hops, Piped, spans_of
 from solver.pipeline.stages import StageTable, stage_table
 from solver.plans.plan_table import PlanTable
-from solver.times.checked_step import checked_step
+from solver.times.checked_step import Held, checked_step
 from solver.times.layer_times import LayerTimes
 from solver.times.op_times import Pricer
 from solver.times.step_parts import PARTS, SumByPart, added
@@ -158,8 +158,9 @@ def stage_seconds(
     # Nobody asks twice about the operations of a step.
     passes = replace(of_stages.stage_passes(), units=units_of_stages(job, row_layout, stages))
     step = step_times(replace(pricer, known=None), job, row_layout, ops, on_rank, passes)
-    matrices = _counted(table, num_matrices) if job.checked_collectives else np.zeros_like(on_rank.total)
-    checks = checked_step(pricer, job, row_layout, ops, on_rank.total, matrices)
+    checks = checked_step(
+        pricer, job, row_layout, ops, Held(pieces=_held(table), row=table.layers.row[stages.plan])
+    )
     return StageSeconds(
         pieces=times,
         per_micro=of_stages.per_micro(chunk_passes),
@@ -194,10 +195,15 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Sized, rows: IntArray
 
 def _counted(table: Sized, count_of: Callable[[Piece], int]) -> IntArray:
     """What ``count_of`` counts in a piece, of all pieces of every stage row."""
+    counted = [count_of(piece) * count for piece, count in _held(table)]
+    return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
+
+
+def _held(table: Sized) -> list[tuple[Piece, IntArray]]:
+    """Kinds of layers, embedding and head, and how many of each a stage row holds."""
     stages = table.stages
     held = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
-    counted = [count_of(piece) * count for piece, count in zip(table.layers.pieces, held, strict=True)]
-    return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
+    return list(zip(table.layers.pieces, held, strict=True))
 
 
 def timed_pieces(table: Sized, pricer: Pricer) -> list[LayerTimes]:

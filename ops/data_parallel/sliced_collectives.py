@@ -115,7 +115,12 @@ def num_tensors(piece: Piece) -> int:
 
 def num_matrices(piece: Piece) -> int:
     """Weights of products and tables that a piece owns."""
-    return sum(bool(op.parameters.any()) for op in piece.forward if _is_matrix(op))
+    return len(matrices_of(piece))
+
+
+def matrices_of(piece: Piece) -> Ops:
+    """The operations by which a piece owns weights of products and tables, in the order of its forward."""
+    return tuple(op for op in piece.forward if _is_matrix(op) and op.parameters.any())
 
 
 def _returned(context: LayerContext, vectors: int, ranks: IntArray) -> FloatArray:

@@ -64,11 +64,24 @@ def test_the_host_is_late_by_the_calls_of_a_layers_collectives() -> None:
     assert late[1] - late[0] == pytest.approx(5 * (CHECK_CALLS + 7 * CHECK_CALLS_PER_RANK) * CALL_S)
 
 
-@pytest.mark.parametrize(("overlaps", "matrices"), [(True, 8 * 4 + 2), (False, 1)])
-def test_gradients_are_compared_bucket_by_bucket(overlaps: bool, matrices: int) -> None:
-    """Small buckets hold one matrix each: four of each of eight layers, embedding and head; or all leave as one."""
+@pytest.mark.parametrize(
+    ("overlaps", "elements", "buckets"),
+    [
+        (True, 1000, 8 * 4 + 2),
+        (True, 700_000, 8 * 3 + 2),
+        (True, 1_000_000, 8 * 2 + 2),
+        (True, 1_200_000, 8 * 2 + 1),
+        (True, 100_000_000, 1),
+        (False, 1000, 1),
+    ],
+)
+def test_gradients_are_compared_bucket_by_bucket(overlaps: bool, elements: int, buckets: int) -> None:
+    """Of head, eight layers and embedding, in that order: 2,097,152 parameters, then 1,048,576 (down), 2,097,152 (gate and
+    up), 262,144 (attention's output) and 524,288 (q, k, v) a layer, then 2,097,152. The smallest buckets hold a matrix each. Of 700,000 parameters, attention's
+    two share one; of a million, they wait for the next layer's down, the first layer's for the embedding; of 1.2 million,
+    the last layer's down waits for its gate and up too."""
     preset = PRESETS["nanotron"].changed(
-        {"data_parallel.overlap_grad_reduce": overlaps, "data_parallel.bucket_elements": 1000}
+        {"data_parallel.overlap_grad_reduce": overlaps, "data_parallel.bucket_elements": elements}
     )
     plan = Plan(strategy="mtp", preset="nanotron", dp=4, num_micro=1)
     steps = []
@@ -77,4 +90,4 @@ def test_gradients_are_compared_bucket_by_bucket(overlaps: bool, matrices: int) 
         asked = replace(asked, job=replace(asked.job, checked_collectives=checked))
         steps.append(price_plan(asked, PlanTable.of(plan))[0].parts_s["host"])
     check_s = (CHECK_CALLS + 3 * CHECK_CALLS_PER_RANK) * CALL_S
-    assert steps[1] - steps[0] == pytest.approx(matrices * check_s)
+    assert steps[1] - steps[0] == pytest.approx(buckets * check_s)

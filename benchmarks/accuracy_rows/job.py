@@ -75,7 +75,7 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
         # "No comm overlap": tensor-parallel too, by every --disable-tp-comm-* flag, the bulk ones of the backward
         # included (SimuMax, simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh).
         said["tensor_parallel.overlap_backward"] = False
-    if "nanotron" in row.text("framework") and row.whole_or("zero_stage", 0) == 0:
+    if framework_of(row)[0] == "nanotron" and row.whole_or("zero_stage", 0) == 0:
         # trainer.py: DistributedDataParallel, whose hook reduces bucket by bucket, without ZeRO-1 alone
         said["data_parallel.overlap_grad_reduce"] = True
     late = row.whole("num_gpus") >= LOOKING_GPUS or row.whole_or("tp", 1) >= LOOKING_TP
@@ -174,7 +174,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     if runs_composer(row):
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
-    second = any(word in framework for word in ("XTuner", "nanotron")) or runs_modules_of_hugging_face(row)
+    second = "XTuner" in framework or framework_of(row)[0] == "nanotron" or runs_modules_of_hugging_face(row)
     # Megatron-DeepSpeed megatron/arguments.py, --use-flash-attn-v2; GPT-NeoX megatron/model/transformer.py,
     # flash_attn.flash_attn_interface
     plain = framework_of(row)[0] in DAO_FLASH and "AutoModel" not in framework

@@ -118,9 +118,10 @@ def test_deepseek_v3_routes_to_four_of_eight_groups() -> None:
     assert (moe.route_groups, moe.route_chosen_groups) == (8, 4)
 
 
-def test_nanotron_reduces_beside_the_backward_without_zero_alone() -> None:
+@pytest.mark.parametrize("framework", ["nanotron 1F1B", "Nanotron 0.4", "nanotron v0.4 (2024-2025, SmolLM3)"])
+def test_nanotron_reduces_beside_the_backward_without_zero_alone(framework: str) -> None:
     """trainer.py: make_ddp unless gradients accumulate in fp32 under ZeRO-1."""
-    cells = {"framework": "nanotron 1F1B"}
+    cells = {"framework": framework}
     overlaps = {
         stage: job_of_row(row(**cells, zero_stage=stage)).preset.data_parallel.overlap_grad_reduce
         for stage in (0, 1)

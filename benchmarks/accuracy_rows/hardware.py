@@ -25,6 +25,7 @@ SHEET_OF: tuple[tuple[str, str], ...] = (
     (rf"H100{PCIE}", "h100-pcie"),
     (rf"H100{NO_CARD}", "h100-sxm"),
     (rf"H200{NO_CARD}", "h200"),
+    (r"GH200(?!.*14[14] ?GB)", "jupiter-booster"),
     (r"H20\b", "h20"),
     (rf"H800{NO_CARD}", "h800"),
     (r"B200", "b200"),

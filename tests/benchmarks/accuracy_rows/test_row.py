@@ -168,6 +168,7 @@ def test_torchtitan_cuts_a_rank_in_two_stages_under_an_interleaved_schedule(note
         ("A100-80GB-PCIe", "a100-pcie-80g"),
         ("V100-32GB", "dgx2-v100"),
         ("GB300", "gb300-nvl72"),
+        ("GH200 96GB", "jupiter-booster"),
         ("H20-SXM", "h20"),
         ("A100-SXM4-40GB", "a100-sxm-40g"),
         ("A100-PCIe", "a100-pcie-80g"),
@@ -182,7 +183,7 @@ def test_gpus_are_found_by_the_start_of_their_name(gpu: str, sheet: str) -> None
 
 
 @pytest.mark.parametrize(
-    "gpu", ["H100-NVL", "H200 NVL", "V100-PCIe", "A800-PCIe", "GH200", "RTX 4090", "A40"]
+    "gpu", ["H100-NVL", "H200 NVL", "V100-PCIe", "A800-PCIe", "GH200-144GB", "RTX 4090", "A40"]
 )
 def test_a_card_is_not_taken_for_the_module_of_its_name(gpu: str) -> None:
     with pytest.raises(RowError, match="no hardware sheet"):

@@ -87,6 +87,19 @@ def test_gb200_domain_is_wider_than_its_node() -> None:
     assert cluster.nodes_for(72) == 18
 
 
+def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
+    """JSC, JUPITER configuration: 96 GB at 4 TB/s, 300 GB/s both ways between each pair, NDR200 a GPU, 900 GB/s to the host."""
+    cluster = read_cluster("jupiter-booster", root=ROOT)
+    assert (cluster.gpus_per_node, cluster.scale_up_ranks) == (4, 4)
+    assert cluster.gpu.memory_bandwidth == 4e12
+    assert [domain.bandwidth for domain in cluster.domains] == [3 * 150e9, 200e9 / 8]
+    assert cluster.host is not None
+    assert cluster.host.link_bandwidth == 900e9 / 2
+    assert cluster.gpu.training_rate_ratio == pytest.approx(
+        720e12 * (680 / 700) ** 0.716 / 794.5e12, abs=0.005
+    )
+
+
 def test_device_names_point_to_one_sheet_each() -> None:
     named = [
         device for name in known_clusters(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names

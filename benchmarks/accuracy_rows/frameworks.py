@@ -79,6 +79,11 @@ LLAMA_RECIPES: Settings = {
 # DeepSpeed-Chat's own limits at stage 3 (DeepSpeedExamples, applications/DeepSpeed-Chat/dschat/utils/ds_utils.py:
 # overlap_comm, stage3_max_live_parameters).
 DEEPSPEED_CHAT: Settings = {"data_parallel.live_elements": 30_000_000}
+# ColossalAI colossalai/booster/plugin: low_level_zero_plugin.py (reduce_bucket_size_in_m 12, overlap_communication) and, at
+# stage 3, gemini_plugin.py (max_prefetch 0: chunks are gathered when a module asks for them). Chunks themselves, their
+# reuse for gradients and HybridParallelPlugin have no preset.
+LOW_LEVEL_ZERO: Settings = {"data_parallel.bucket_elements": 12 * 2**20}
+GEMINI: Settings = {"data_parallel.overlap_weights": False, "data_parallel.live_elements": 0}
 # Compilers' programs over JAX, of which one has a preset.
 OVER_JAX = ("Pax", "T5X", "Levanter", "EasyLM")
 # BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner (runtime/zero/stage_1_and_2.py,
@@ -158,7 +163,7 @@ def framework_of(row: Row) -> tuple[str, Settings]:
         name, beside = "deepspeed", NONE
     else:
         name, beside = next(
-            ((name, beside) for part, name, beside in FRAMEWORKS if part.lower() in said), _nearest(said)
+            ((name, beside) for part, name, beside in FRAMEWORKS if part.lower() in said), _nearest(row, said)
         )
     if beside is LLAMA_RECIPES:
         return name, {**beside, **_of_version(word)}
@@ -183,8 +188,11 @@ def _over_deepspeed(said: str) -> bool:
     return "neox" in said or (both and "megatron-lm/" not in said)
 
 
-def _nearest(said: str) -> tuple[str, Settings]:
-    """What an unknown framework is priced as, which the report says."""
+def _nearest(row: Row, said: str) -> tuple[str, Settings]:
+    """What an unknown framework is priced as, which the report says. Colossal-AI's plugins of data parallelism alone shard
+    Hugging Face's modules as DeepSpeed does."""
+    if "colossal" in said and row.whole_or("tp", 1) == row.whole_or("pp", 1) == 1:
+        return "xtuner", GEMINI if row.whole_or("zero_stage", 0) == 3 else LOW_LEVEL_ZERO
     return ("maxtext", NONE) if any(part.lower() in said for part in OVER_JAX) else UNKNOWN_FRAMEWORK
 
 
@@ -227,9 +235,11 @@ def forces_turns(row: Row) -> bool:
 
 
 def runs_modules_of_hugging_face(row: Row) -> bool:
-    """Whether a row trains Hugging Face's modules as they are."""
+    """Whether a row trains Hugging Face's modules as they are; Colossal-AI does unless told otherwise
+    (hybrid_parallel_plugin.py, enable_fused_normalization False)."""
     said = row.text("framework").lower()
-    return "xtuner" not in said and any(word.lower() in said for word in (*HUGGING_FACE, *OWN_LOOPS))
+    words = (*HUGGING_FACE, *OWN_LOOPS, "Colossal")
+    return "xtuner" not in said and any(word.lower() in said for word in words)
 
 
 def runs_composer(row: Row) -> bool:

@@ -12,7 +12,7 @@ class Gap(StrEnum):
     LAYER_RECOMPUTE = "recompute of an unstated share of the layers"
     UNEVEN_BATCH = "a smaller last micro-batch (interpolated)"
     FP8_COMM = "fp8 parameter gathers"
-    UNKNOWN_FRAMEWORK = "a framework without a preset (priced as Megatron-Core, over JAX as MaxText)"
+    UNKNOWN_FRAMEWORK = "a framework without a preset (priced as the nearest, mostly Megatron-Core)"
     LATENT_SHAPES = "MLA dimensions not in the notes (published ones used)"
     PARTIAL_WINDOW = "order of windowed and full layers"
 

@@ -85,6 +85,21 @@ def test_llama_recipes_reduce_in_every_backward_and_end_recomputation_early() ->
     assert (own.recomputation.stops_early, theirs.recomputation.stops_early) == (True, False)
 
 
+def test_colossal_ai_is_reported_and_priced_as_what_shards_the_same_modules() -> None:
+    """low_level_zero_plugin.py, reduce_bucket_size_in_m 12; gemini_plugin.py, max_prefetch 0."""
+    cells = ALONE | {"framework": "Colossal-AI"}
+    sharded, gemini = (job_of_row(row(**cells | {"zero_stage": stage})).preset for stage in ("2", "3"))
+    assert {sharded.name, gemini.name} == {"xtuner"}
+    assert sharded.data_parallel.bucket_elements == 12 * 2**20
+    assert (sharded.data_parallel.overlap_weights, gemini.data_parallel.overlap_weights) == (True, False)
+    read = job_of_row(row(**cells))
+    assert (read.unfused, read.attention_kernel) == (NORM_AND_ROTARY, "flash2")
+    hybrid = row(**cells | {"tp": "2", "dp": "4"})
+    assert job_of_row(hybrid).preset.name == "megatron"
+    for one in (row(**cells), hybrid):
+        assert Gap.UNKNOWN_FRAMEWORK in predict(one)[0].gaps
+
+
 @pytest.mark.parametrize("framework", ["PaxML", "T5X", "Levanter", "EasyLM"])
 def test_programs_over_jax_are_priced_as_the_one_that_is_known_and_reported(framework: str) -> None:
     """No preset of their own: the nearest one, and a word in the report."""

@@ -188,6 +188,14 @@ def _over_deepspeed(said: str) -> bool:
     return "neox" in said or (both and "megatron-lm/" not in said)
 
 
+def unfused_over_deepspeed(row: Row) -> frozenset[str]:
+    """What Megatron's layers leave to elementwise PyTorch: rotary embeddings (Megatron-DeepSpeed
+    megatron/model/rotary_pos_embedding.py); of GPT-NeoX those in bf16 alone (positional_embeddings.py:
+    apply_rotary_pos_emb_torch, else scripted)."""
+    scripted = "neox" in row.text("framework").lower() and row.text("precision").lower() == "fp16"
+    return frozenset() if scripted else frozenset({"rotary"})
+
+
 def _nearest(row: Row, said: str) -> tuple[str, Settings]:
     """What an unknown framework is priced as, which the report says. Colossal-AI's plugins of data parallelism alone shard
     Hugging Face's modules as DeepSpeed does."""

@@ -16,6 +16,7 @@ from benchmarks.accuracy_rows.frameworks import (
     of_2023,
     runs_composer,
     runs_modules_of_hugging_face,
+    unfused_over_deepspeed,
 )
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
 from benchmarks.accuracy_rows.notes import Notes
@@ -200,6 +201,8 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     if "XTuner" in framework:
         # Hugging Face's modules; xtuner/model/modules/dispatch: a Triton norm with USE_TRITON_KERNEL alone
         return frozenset({"norm", "rotary"})
+    if framework_of(row)[0] in ("deepspeed", "deepspeed-bf16"):
+        return unfused_over_deepspeed(row)
     if framework_of(row)[0] == "fsdp":
         # torchtitan models/llama/model.py: nn.RMSNorm, and complex products of fp32 copies; torchtune
         # modules/rms_norm.py

@@ -35,7 +35,7 @@ DEEPSPEED = FrameworkPreset(
         shards_weights=False, scattered_hops=True, partitioned_tensors=True, keeps_stage_outputs=True
     ),
     recomputation=Recomputation(partial=False),
-    layers=Layers(two_pass_norms=True),
+    layers=Layers(two_pass_norms=True, fused_activation=False),
     host=Host(hooks_modules=True),
     offload=Offload(optimizer="backward"),
     log=Log(attention="whole", repeats="all"),
@@ -47,6 +47,7 @@ DEEPSPEED = FrameworkPreset(
     "sequence_parallel_size > 1, and seq_parallel_communication_data_type, fp32, at stages 0 and 3; "
     "Megatron-DeepSpeed megatron/utils.py, throughput_calculator; megatron/arguments.py, validate_args (with --deepspeed "
     "async_tensor_model_parallel_allreduce is False) and GPT-NeoX megatron/mpu/layers.py, ColumnParallelLinear (a blocking "
-    "all-reduce of input gradients) and megatron/model/transformer.py (gpt_j_residual, which Megatron-DeepSpeed has not: one reduce of the sum); megatron/model/fused_layer_norm.py and __init__.py: apex's norms "
+    "all-reduce of input gradients) and megatron/model/transformer.py (gpt_j_residual, which Megatron-DeepSpeed has not: one reduce of the sum); megatron/model/transformer.py (ParallelMLP: "
+    "F.silu(x[0]) * x[1] of chunks, as GPT-NeoX's Gated_Activation); megatron/model/fused_layer_norm.py and __init__.py: apex's norms "
     "(persistent ones for some hidden sizes where apex's contrib is built)",
 )

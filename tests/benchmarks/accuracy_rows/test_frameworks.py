@@ -70,6 +70,24 @@ def test_over_deepspeed_sequences_lie_whole_and_input_gradients_block(framework:
     assert {plan.strategy for plan in plans(**cells | {"framework": "Megatron-LM"}, sp="")} == {"fsp"}
 
 
+@pytest.mark.parametrize(
+    ("framework", "precision", "unfused"),
+    [
+        ("Megatron-DeepSpeed", "bf16", {"rotary"}),
+        ("Megatron-DeepSpeed", "fp16", {"rotary"}),
+        ("GPT-NeoX", "bf16", {"rotary"}),
+        ("GPT-NeoX", "fp16", set()),
+    ],
+)
+def test_over_deepspeed_gates_and_rotations_are_elementwise(
+    framework: str, precision: str, unfused: set[str]
+) -> None:
+    """transformer.py: F.silu(x[0]) * x[1]; rotary_pos_embedding.py; GPT-NeoX positional_embeddings.py."""
+    read = job_of_row(row(framework=framework, precision=precision, **ALONE | {"zero_stage": "1"}))
+    assert read.unfused == unfused
+    assert not read.preset.layers.fused_activation
+
+
 def test_deepspeed_chat_gathers_little_ahead() -> None:
     """dschat/utils/ds_utils.py: stage3_max_live_parameters 3e7."""
     assert (

@@ -123,8 +123,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
 # Compute capability 10, on which torchtitan asks for cuDNN first.
 CUDNN_FIRST = ("B200", "B300", "GB200", "GB300")
 FLEX_ATTENTION = ("deepseek", "llama4", "llama-4", "kimi", "moonlight")
-NONE: Settings = {}
-UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", NONE)
+UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
 # Published before Megatron-Core existed.
 OLD_DATASETS = frozenset(
     {"vtrain_multi", "megatron_sc21", "megatron_seqpar", "megatron_tp2020", "mtnlg", "zero_bubble"}
@@ -160,7 +159,7 @@ def framework_of(row: Row) -> tuple[str, Settings]:
             return name, beside | _of_version(word)
     said = word.lower()
     if _over_deepspeed(said):
-        name, beside = "deepspeed", NONE
+        name, beside = "deepspeed", {}
     else:
         name, beside = next(
             ((name, beside) for part, name, beside in FRAMEWORKS if part.lower() in said), _nearest(row, said)
@@ -201,7 +200,7 @@ def _nearest(row: Row, said: str) -> tuple[str, Settings]:
     Hugging Face's modules as DeepSpeed does."""
     if "colossal" in said and row.whole_or("tp", 1) == row.whole_or("pp", 1) == 1:
         return "xtuner", GEMINI if row.whole_or("zero_stage", 0) == 3 else LOW_LEVEL_ZERO
-    return ("maxtext", NONE) if any(part.lower() in said for part in OVER_JAX) else UNKNOWN_FRAMEWORK
+    return ("maxtext", {}) if any(part.lower() in said for part in OVER_JAX) else UNKNOWN_FRAMEWORK
 
 
 def of_2023(row: Row) -> bool:
@@ -273,5 +272,5 @@ def _hugging_face(row: Row, word: str) -> tuple[str, Settings]:
     maybe_context_parallel), or by DeepSpeed's Ulysses (parallelism_config.py, sp_backend)."""
     said = f"{word} {row.notes}".lower()
     if re.search("deepspeed|ulysses", said):
-        return "xtuner", DEEPSPEED_CHAT if "deepspeed-chat" in said else NONE
+        return "xtuner", DEEPSPEED_CHAT if "deepspeed-chat" in said else {}
     return "hf-trainer", FSDP2 if row.whole_or("cp", 1) > 1 else _of_version(word)

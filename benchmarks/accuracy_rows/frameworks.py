@@ -112,8 +112,9 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("NeMo SFT", "nemo2", {}),
     ("NeMo LoRA", "nemo2", {}),
     ("NeMo", "nemo", {}),
-    # Releases 0.9 and 0.10 (which had folding first, CHANGELOG.md) sort chunks of one capacity like others.
-    ("Megatron-Core", "megatron", {"layers.turns_chunks": False}),
+    # Releases 0.9 and 0.10 (which had folding first, CHANGELOG.md) sort chunks of one capacity like others, and multiply by
+    # probabilities where tokens come from (token_dispatcher.py, until 0.13).
+    ("Megatron-Core", "megatron", {"layers.turns_chunks": False, "layers.sends_probabilities": False}),
     ("Mega", "megatron", {}),
     ("DeepSpeed", "deepspeed", {}),
     ("FSDP2", "fsdp", {}),

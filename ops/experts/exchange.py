@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ops.context import LayerContext
+from ops.experts.beside_tokens import counts, probabilities, probability_bytes
 from ops.experts.load import busiest_share
 from ops.experts.routing import Routing, places_visited
 from ops.experts.turned_chunks import turned_chunks
@@ -68,8 +69,10 @@ def exchange(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Exchang
     return Exchange(
         rows=rows,
         dispatch=sequence(
+            counts(context, moe),
             _counted(context, moe, moved_rows(context, Role.PERMUTE, (own_rows, rows), width)),
             _over_ranks(context, Role.DISPATCH, copies, kernel, beside=first),
+            probabilities(context, rows),
         ),
         combine=sequence(
             _over_ranks(context, Role.COMBINE, copies, kernel, beside=second),
@@ -140,18 +143,6 @@ def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
         ),
     )
     return Piece(forward=(gathered, *read.forward))
-
-
-def probability_bytes(dispatcher: str, routing: Routing, *, back: bool = False) -> int:
-    """Bytes of probabilities beside each token of a dispatch; ``back``, of their gradients in its backward.
-
-    HybridEP sends fp32 ones of all experts of the domain a token visits (hybrid_ep_backend.cuh, prob_per_token:
-    NUM_OF_EXPERTS_PER_RANK * NUM_OF_RANKS_PER_NODE; as if there were one domain), DeepEP those of its topk with their 64-bit
-    indices, which do not come back (intranode.cu, channel_topk_idx_buffers and channel_topk_weights_buffers).
-    """
-    if dispatcher == "hybridep":
-        return 4 * routing.num_experts
-    return (4 if back else 12) * routing.topk
 
 
 def _with_probabilities(context: LayerContext, sent: Piece, tokens: FloatArray) -> Piece:

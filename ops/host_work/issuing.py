@@ -70,6 +70,8 @@ def _collective(op: Comm, calls: ModuleCalls) -> Issuing:
     if op.axis is Axis.EP and op.serves is None and calls.exchange:
         counts = calls.token_counts if op.synchronises else 0.0
         return _work(calls.exchange + counts, calls.collective)
+    if op.role is Role.DISPATCH and op.serves is not None and calls.exchange:
+        return _work(0.0, 0.0)  # the weights' calls are among the tokens'
     pieces = 0.0 if op.pieces is None else PIECE_LAUNCHES * (op.pieces.count - 1)
     return _work(calls.collective, pieces)
 

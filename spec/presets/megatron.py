@@ -40,7 +40,9 @@ MEGATRON = FrameworkPreset(
     tensor_parallel=TensorParallel(strategies=("mtp", "fsp"), cuts_sequences=True),
     pipeline=Pipeline(interleaves=True, uneven_chunks="layout"),
     recomputation=Recomputation(modules=MODULES),
-    layers=Layers(splits_joined_qkv=True, shares_kept_inputs=True, turns_chunks=True),
+    layers=Layers(
+        splits_joined_qkv=True, shares_kept_inputs=True, turns_chunks=True, sends_probabilities=True
+    ),
     host=Host(checks_numbers=True),
     offload=Offload(optimizer="step", activations=True),
     log=Log(attention="half"),
@@ -48,5 +50,5 @@ MEGATRON = FrameworkPreset(
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding; core 0.14 core/pipeline_parallel/schedules.py, get_tensor_shapes: "
     "a message is cut by tp with sequence parallelism only; core/transformer/pipeline_parallel_layer_layout.py, "
-    "--pipeline-model-parallel-layout; core 0.17 core/transformer/transformer_config.py, recompute_modules; training/training.py, num_floating_point_operations: seq_length / hidden_size / 2; core 0.15 transformer/attention.py, get_query_key_value_tensors; transformer/moe/token_dispatcher.py (drop_and_pad: transpose, contiguous)",
+    "--pipeline-model-parallel-layout; core 0.17 core/transformer/transformer_config.py, recompute_modules; training/training.py, num_floating_point_operations: seq_length / hidden_size / 2; core 0.15 transformer/attention.py, get_query_key_value_tensors; transformer/moe/token_dispatcher.py (drop_and_pad: transpose, contiguous); core 0.13 token_dispatch",
 )

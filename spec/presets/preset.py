@@ -169,6 +169,8 @@ class Layers:
     """Attention keeps values as a view of the joined product, all of which so stays beside the rotated queries and keys."""
     turns_chunks: bool = False
     """Experts padded to a capacity get their rows by a copy of a transposed view, by PyTorch's kernel for strides."""
+    sends_probabilities: bool = False
+    """Behind the tokens of an all-to-all travel their probabilities, by an all-to-all of their own."""
     unpads_tokens: bool = False
     """A flash kernel reads queries, keys and values gathered by the indices of tokens that are no padding, which the
     host waits for before each, and its output is put back by them (flash_attn/bert_padding.py)."""

@@ -17,6 +17,7 @@ NEMO = Variant(
         "host.checks_numbers": False,
         # before Megatron-Core and Transformer Engine had them
         "layers.shares_kept_inputs": False,
+        "layers.sends_probabilities": False,
         "data_parallel.keeps_stand_ins": False,
     },
 )
@@ -40,6 +41,7 @@ NEMO2 = Variant(
         "host.checks_numbers": False,
         # before Megatron-Core and Transformer Engine had them
         "layers.shares_kept_inputs": False,
+        "layers.sends_probabilities": False,
         "data_parallel.keeps_stand_ins": False,
     },
 )

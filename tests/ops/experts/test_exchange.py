@@ -1,5 +1,7 @@
 """The order of what stands between tokens and their experts."""
 
+from dataclasses import replace
+
 import pytest
 
 from ops.host_work.calls import NCCL_CALLS
@@ -44,6 +46,36 @@ def test_chunks_of_any_length_and_of_releases_that_join_them_are_sorted() -> Non
     preset = job(seq_len=SEQ).preset.changed({"layers.turns_chunks": False})
     for found in (layer(), layer(job(seq_len=SEQ, preset=preset), capacity_factor=1.5)):
         assert {op.kernel for op in named(found, "moe.sort") if isinstance(op, MemoryBound)} == {"permute"}
+
+
+def test_an_all_to_all_sends_counts_before_its_tokens_and_probabilities_behind_them() -> None:
+    """Megatron-Core 0.13 token_dispatcher.py: 8 bytes of every rank and expert gathered, forward alone, and to the host a
+    collective like others; then 2 bytes a copy each way (4 under a router in fp32), whose host is in the tokens' calls."""
+    (counted,) = named(layer(), "moe.dispatch.counts")
+    assert isinstance(counted, Comm)
+    assert (counted.collective, counted.phase) == (Collective.ALL_GATHER, Phase.FORWARD)
+    assert (counted.size_bytes[0], host_work(counted, job()).calls[0]) == (EP * EXPERTS * 8, NCCL_CALLS)
+    sent = named(layer(), "moe.dispatch.probabilities")
+    assert [op.phase for op in sent] == [Phase.FORWARD, Phase.INPUT_GRAD]
+    assert [op.size_bytes[0] for op in sent if isinstance(op, Comm)] == [COPIES * 2, COPIES * 2]
+    assert [host_work(op, job()).calls[0] for op in sent] == [0.0, 0.0]
+    wide = replace(job(seq_len=SEQ), precision=replace(job().precision, router="fp32"))
+    assert [op.size_bytes[0] for op in named(layer(wide), sent[0].name) if isinstance(op, Comm)] == [
+        COPIES * 4
+    ] * 2
+    order = [op.name for op in layer().forward]
+    assert order.index(counted.name) < order.index("moe.dispatch") < order.index(sent[0].name)
+
+
+def test_a_capacity_needs_no_counts_and_releases_before_013_send_no_probabilities() -> None:
+    assert not named(layer(capacity_factor=1.5), "moe.dispatch.counts")
+    before = job(seq_len=SEQ, preset=job().preset.changed({"layers.sends_probabilities": False}))
+    assert not named(layer(before), "moe.dispatch.probabilities")
+    beside = job(seq_len=SEQ, overlap_expert_a2a=True)
+    assert not named(layer(beside), "moe.dispatch.probabilities")
+    for dispatcher in ("deepep", "all_gather"):
+        found = layer(job(seq_len=SEQ, moe_dispatcher=dispatcher))
+        assert not [op for op in found.forward if op.serves is Role.DISPATCH and isinstance(op, Comm)]
 
 
 def test_hybridep_gathers_which_experts_every_token_takes_before_it_sends_them() -> None:

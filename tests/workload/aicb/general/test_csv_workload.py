@@ -136,8 +136,8 @@ def test_experts_communicate_in_both_directions(tmp_path: Path) -> None:
         tmp_path / "w.csv",
     )
     stages = [item.stage.split(".")[0] for item in items if item.comm_type == "all_to_all"]
-    # dispatch and combine of two layers, forward and backward
-    assert stages == ["forward"] * 4 + ["backward"] * 4
+    # dispatch, its probabilities and combine of two layers, forward and backward
+    assert stages == ["forward"] * 6 + ["backward"] * 6
 
 
 def test_iterations_and_phases(tmp_path: Path) -> None:

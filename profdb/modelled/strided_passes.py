@@ -6,7 +6,7 @@ integer divisions. Halves of one array cut along its last dimension, and a row o
 operands. Its time is a number of instructions per element, whatever the width of the element.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -94,6 +94,18 @@ def excess_seconds(
     if not passes or gpu.architecture.own_elementwise:
         return 0.0
     return np.asarray(elements * sum(_excess_s(gpu, one, dtype) for one in passes), dtype=np.float64)
+
+
+def longer_under_load(
+    gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
+) -> FloatArray | float:
+    """Seconds that the same passes take longer at the clock that a GPU holds in a training step (``training_clock_ratio``)."""
+    passes = STRIDED.get((kernel, direction), ())
+    if not passes or gpu.architecture.own_elementwise or gpu.training_clock_ratio == 1.0:
+        return 0.0
+    loaded = replace(gpu, boost_clock_hz=gpu.boost_clock_hz * gpu.training_clock_ratio)
+    longer = sum(_excess_s(loaded, one, dtype) - _excess_s(gpu, one, dtype) for one in passes)
+    return np.asarray(elements * longer, dtype=np.float64)
 
 
 def _excess_s(gpu: GpuSpec, strided: StridedPasses, dtype: str) -> float:

@@ -31,6 +31,7 @@ from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
 from profdb.modelled.flash_generations import attention_price, published
 from profdb.modelled.offload import host_transfer_s, host_update_s
+from profdb.modelled.strided_passes import longer_under_load
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges
@@ -142,7 +143,7 @@ class Pricer:
             op=op,
             part=part,
             family=family,
-            seconds=of_rows(priced.seconds, rows) * op.repeat * slower,
+            seconds=of_rows(priced.seconds, rows) * op.repeat * slower + self._longer(op),
             relative_std=of_rows(priced.relative_std, rows),
             origin=of_rows(priced.origin, rows),
             carried_std=of_rows(priced.carried_std, rows),
@@ -150,6 +151,16 @@ class Pricer:
             losses=self.losses(op, layout),
             twice=self._twice(op),
         )
+
+    def _longer(self, op: Op) -> FloatArray | float:
+        """What passes bound by instructions take longer at the clock of a training step."""
+        if not isinstance(op, MemoryBound) or self.gpu is None:
+            return 0.0
+        direction, elements = (
+            ("backward" if op.backward else "forward"),
+            floats(op.repeat * op.rows * op.width),
+        )
+        return longer_under_load(self.gpu, op.kernel, direction, elements, op.dtype)
 
     def _twice(self, op: Op) -> FloatArray:
         """What products lose as they were measured holds for all alike."""

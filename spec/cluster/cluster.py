@@ -14,6 +14,7 @@ class GpuSpec:
     clocks the power limit allows; a format without a figure there has none stated.
     ``training_rate_ratio`` is the rate compute-bound kernels keep in a training step, where every
     kernel before them has drawn power too, over the rate of a benchmark that runs them alone.
+    ``training_clock_ratio`` is the clock held there over ``boost_clock_hz``, at which kernels run that instructions bound.
     ``device_names`` are the names a driver reports for this GPU (as torch.cuda.get_device_name).
     """
 
@@ -28,6 +29,7 @@ class GpuSpec:
     l2_bytes: float = 0.0
     power_w: float = 0.0
     training_rate_ratio: float = 1.0
+    training_clock_ratio: float = 1.0
     device_names: tuple[str, ...] = ()
 
 

@@ -121,6 +121,9 @@ def _read_gpu(table: Section, root: Path) -> GpuSpec:
         training_rate_ratio=table.measure("training_rate_ratio", 0.1, 1.0)
         if table.has("training_rate_ratio")
         else 1.0,
+        training_clock_ratio=table.measure("training_clock_ratio", 0.1, 1.0)
+        if table.has("training_clock_ratio")
+        else 1.0,
     )
     table.close()
     return gpu

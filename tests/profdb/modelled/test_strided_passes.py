@@ -8,7 +8,7 @@ import pytest
 
 from ops.kernels import bytes_moved_per_element
 from profdb.modelled.memory_bound import memory_bound_seconds, streaming_seconds
-from profdb.modelled.strided_passes import STRIDED, excess_seconds
+from profdb.modelled.strided_passes import STRIDED, excess_seconds, longer_under_load
 from spec.arrays import floats
 from spec.cluster.reader import read_cluster
 
@@ -40,6 +40,26 @@ def test_each_pass_of_a_kernel_waits_for_the_longer_of_instructions_and_bytes() 
     one_s, byte_s = 1.0 / (1.17 * 108 * 1.41e9), 1.0 / (2.039e12 * 0.84)
     told = excess_seconds(gpu, "rmsnorm_unfused", "forward", floats([1e9]), "bf16")
     assert np.asarray(told) == pytest.approx([1e9 * (3.0 * one_s - 18.0 * byte_s)], rel=1e-3)
+
+
+def test_passes_bound_by_instructions_run_at_the_clock_of_a_training_step() -> None:
+    """A bias on H100: one pass of 4 bytes, 1 / (1.17 x 132 x 1.98 GHz) an element, at 0.91 of the clock 1 / 0.91 of that; where memory
+    is the slower at either clock, and on a GPU that keeps its clock, nothing."""
+    h100 = read_cluster("h100-sxm", root=ROOT).gpu
+    one_s = 1.0 / (1.17 * 132 * 1.98e9)
+    longer = longer_under_load(h100, "bias", "forward", floats([1e9]), "bf16")
+    assert np.asarray(longer) == pytest.approx([1e9 * one_s * (1.0 / 0.91 - 1.0)])
+    slow = replace(h100, memory_bandwidth=h100.memory_bandwidth / 4.0)
+    assert np.asarray(longer_under_load(slow, "bias", "forward", floats([1e9]), "bf16")) == pytest.approx(
+        [0.0]
+    )
+    assert (
+        longer_under_load(
+            read_cluster("a100-sxm-80g", root=ROOT).gpu, "bias", "forward", floats([1e9]), "bf16"
+        )
+        == 0.0
+    )
+    assert longer_under_load(h100, "residual", "forward", floats([1e9]), "bf16") == 0.0
 
 
 # Tensors that each strided pass reads and writes, by hand, 16-bit ones and fp32 ones; a mask is half a tensor of 16 bits, and to

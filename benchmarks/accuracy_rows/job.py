@@ -21,6 +21,7 @@ from benchmarks.accuracy_rows.frameworks import (
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.row import Row
+from benchmarks.accuracy_rows.sequences_cut import context_parallel_of
 from benchmarks.accuracy_rows.whole_iterations import narrowed
 from spec.settings.job import AskedJob
 
@@ -211,18 +212,6 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
         return frozenset()
     parts = {"rotary"} if "RMS" in framework else {"rotary", "norm"}
     return frozenset(parts | ({"softmax"} if notes.kernel == "torch" else set()))
-
-
-def context_parallel_of(row: Row) -> str:
-    """How context parallelism exchanges: all-to-all where the source says so (SimuMax's runs, Ulysses),
-    else torchtitan's default (job_config.py, context_parallel_rotate_method: allgather) or Megatron-Core's, the ring."""
-    says = f"{row.dataset} {row.notes}".lower()
-    exchanged = any(word in says for word in ("simumax", "a2a cp", "cp_comm_type=a2a", "ulysses"))
-    if exchanged or row.dataset == "megascale_moe":
-        return "all_to_all"
-    # accelerate/utils/dataclasses.py, TorchContextParallelConfig: cp_comm_strategy "allgather"
-    gathers = "torchtitan" in row.text("framework") or runs_modules_of_hugging_face(row)
-    return "all_gather" if gathers else "ring"
 
 
 # Megatron-Bridge (v0.2.0 to v0.6.0) src/megatron/bridge/models: moe_router_dtype "fp32"; of no other model here.

@@ -25,6 +25,7 @@ APART = {
 }
 # What stands for an entry of a published table and has no other value.
 ENTRIES = {
+    "configs/architectures/blackwell.toml:flash_attention.softmax_unhidden": "nothing by shares of itself: it is 0",
     "profdb/modelled/flash_generations.py:WIDTHS": "the widths that were published",
     "profdb/modelled/flash_generations.py:STATED_WIDTH": "the entry by which architectures are compared",
 }

@@ -1,10 +1,11 @@
-"""What dispatchers send besides tokens: an all-to-all counts of tokens before them and each one's probability behind them, others
-probabilities among them.
+"""What dispatchers send besides tokens: an all-to-all counts of tokens before them and each one's probability
+behind them, others probabilities among them.
 
-Source: Megatron-LM core 0.13, ``megatron/core/transformer/moe/token_dispatcher.py``, MoEAlltoAllTokenDispatcher (``preprocess``:
-gather_from_sequence_parallel_region of num_local_tokens_per_expert; ``token_dispatch``: global_probs); torchtitan exchanges
-counts by an all-to-all (``models/moe/moe.py``). Both are small, so each costs little but a collective's latency over ep.
-Releases before 0.13 and other frameworks multiply by probabilities where tokens come from.
+Source: Megatron-LM core 0.13, ``megatron/core/transformer/moe/token_dispatcher.py``, MoEAlltoAllTokenDispatcher
+(``preprocess``: gather_from_sequence_parallel_region of num_local_tokens_per_expert; ``token_dispatch``:
+global_probs); torchtitan exchanges counts by an all-to-all (``models/moe/moe.py``), told as the gather, which is as
+short. Both are small, so each costs little but a collective's latency over ep. Releases before 0.13 and other
+frameworks multiply by probabilities where tokens come from.
 """
 
 from dataclasses import replace

@@ -38,7 +38,7 @@ PLANS: dict[str, tuple[str, set[str]]] = {
 SIDES = ("only_ran", "only_expected")
 # Collectives that ran beyond those expected, and those expected that did not run. With msp train reduces the norms'
 # gradients over tp apart; with cp it keeps the keys that Transformer Engine gathers again for the backward; experts tell
-# each other first how many rows come.
+# each other first how many rows come, by an all-to-all of counts where a gather of them is told, as Megatron-Core does.
 APART: dict[str, tuple[set[str], set[str]]] = {
     "dp4": (set(), set()),
     "tp2dp2": ({"all_reduce"}, set()),
@@ -46,7 +46,7 @@ APART: dict[str, tuple[set[str], set[str]]] = {
     "tp2pp2": ({"all_reduce"}, set()),
     "cp2dp2": (set(), {"all_gather"}),
     "zero3": (set(), set()),
-    "ep2": ({"all2all"}, set()),
+    "ep2": ({"all2all"}, {"all_gather"}),
 }
 
 

@@ -27,6 +27,8 @@ from benchmarks.gpu_steps.reference import Reference
 from benchmarks.gpu_steps.training import Training
 from profiler.benchmarks.launched import OUT_OF_MEMORY
 from profiler.device import Device
+from profiler.ranks.ending import leaving
+from profiler.ranks.rank_layout import RankLayout, read_rank_layout
 
 SEED = 7
 
@@ -84,16 +86,15 @@ def measured(case: StepCase, device: Device) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Read, run, print."""
+def main(layout: RankLayout) -> int:
+    """Read, run, print; the exit status."""
     kind = sys.argv[1]
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = Device(kind=kind, index=local_rank)
+    device = Device(kind=kind, index=layout.local_rank)
     if kind == "cuda":
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(layout.local_rank)
     else:
         torch.set_num_threads(1)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if layout.size > 1:
         dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
         found = measured(case_of(sys.argv[2]), device)
@@ -102,8 +103,9 @@ def main() -> None:
     if dist.is_initialized():
         found = slowest(found)
         dist.destroy_process_group()
-    if int(os.environ.get("RANK", "0")) == 0:
+    if layout.rank == 0:
         print(json.dumps(found), flush=True)
+    return 0
 
 
 def slowest(found: dict[str, Any]) -> dict[str, Any]:
@@ -123,4 +125,7 @@ def slowest(found: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    of_this_rank = read_rank_layout(os.environ)
+    with leaving(of_this_rank) as leave:
+        status = leave(main(of_this_rank))
+    sys.exit(status)

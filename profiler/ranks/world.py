@@ -1,10 +1,7 @@
 """All processes of a profiling run: the groups they measure and how they agree with each other."""
 
 import os
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -183,28 +180,6 @@ class World:
             if self.watch is not None:
                 self.watch.stop()
             dist.destroy_process_group()
-
-
-@contextmanager
-def leaving_on_failure(layout: RankLayout) -> Iterator[Callable[[int], int]]:
-    """For the body of a script: gives a function that returns an exit status, or, when that is no
-    success and there are other ranks, ends this process at once. After a failure the groups cannot be
-    taken down in order: their ends would wait for ranks that are gone, or abort."""
-
-    def leave(status: int) -> int:
-        if status != 0 and layout.size > 1:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-        return status
-
-    try:
-        yield leave
-    except BaseException:
-        if layout.size > 1:
-            traceback.print_exc()
-            leave(1)
-        raise
 
 
 def open_world(

@@ -15,6 +15,7 @@ from benchmarks.gpu_steps.predicted import MODEL, Asking, predicted
 from benchmarks.gpu_steps.reference import LAUNCHES
 from benchmarks.gpu_steps.training import Training
 from profiler.device import Device
+from profiler.ranks.rank_layout import RankLayout
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 
@@ -91,5 +92,5 @@ def test_out_of_memory_is_found_and_said(
 
     monkeypatch.setattr(one_row, "measured", full)
     monkeypatch.setattr("sys.argv", ["one_row.py", "cpu", StepCase(shape=SHAPE, micro_batch=1).as_text()])
-    one_row.main()
+    one_row.main(RankLayout())
     assert json.loads(capsys.readouterr().out) == {"status": "oom", "reason": "no room for 64 GiB"}

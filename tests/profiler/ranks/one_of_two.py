@@ -14,10 +14,11 @@ from profdb.cases import Case, CollectiveCase, GemmCase
 from profiler.benchmarks.launched import Call, Launched
 from profiler.device import Device
 from profiler.profiling_run import RunOptions, run_profiling
+from profiler.ranks.ending import leaving
 from profiler.ranks.meeting import RankFailedError
 from profiler.ranks.rank_layout import RankLayout, read_rank_layout
 from profiler.ranks.restart import restarts
-from profiler.ranks.world import World, leaving_on_failure
+from profiler.ranks.world import World
 from profiler.torch_launcher import TorchLauncher
 from spec.collectives import Collective
 from spec.errors import UserError
@@ -85,6 +86,6 @@ def run(layout: RankLayout) -> int:
 
 if __name__ == "__main__":
     read = read_rank_layout(os.environ)
-    with leaving_on_failure(read) as leave:
+    with leaving(read) as leave:
         status = leave(run(read))
     sys.exit(status)

@@ -6,11 +6,13 @@ A process of its own, so that what one case does to a device, its allocator or t
 torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall, device idle before
 and after. On a CPU they are the CPU seconds of the thread that does all the work, which other processes do not
 lengthen; only the collective is by the wall, from a barrier on. ``reference_s`` are those of kernels between the steps
-(benchmarks.gpu_steps.reference), by step, kernel and launch.
+(benchmarks.gpu_steps.reference), by step, kernel and launch; ``page_faults`` are pages that all trials of the first rank
+found missing.
 """
 
 import json
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -71,6 +73,7 @@ def measured(case: StepCase, device: Device) -> dict[str, Any]:
     if device.kind == "cuda":
         torch.cuda.reset_peak_memory_stats(device.index)
     reference = Reference(case, device) if device.kind == "cpu" else None
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     trials, beside = [], []
     for _ in range(case.steps):
         if reference is not None:
@@ -79,6 +82,7 @@ def measured(case: StepCase, device: Device) -> dict[str, Any]:
     found: dict[str, Any] = {"status": "ok", "device": device.name, "torch": torch.__version__}
     if reference is not None:
         found["reference_s"] = beside
+        found["page_faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
     found["trials"] = {part: [trial[part] for trial in trials] for part in trials[0]}
     if device.kind == "cuda":
         found["allocated_bytes"] = torch.cuda.max_memory_allocated(device.index)

@@ -1,0 +1,22 @@
+"""A processor's steps find the memory that the step before let go of, as a GPU's find it in the allocator's cache."""
+
+from benchmarks import gpu_step
+from benchmarks.gpu_steps.case import Shape, StepCase
+from benchmarks.gpu_steps.predicted import Asking
+from benchmarks.gpu_steps.rows import row_of
+
+PAGE_BYTES = 4096
+WIDE = Shape(hidden=64, layers=1, heads=4, kv_heads=2, ffn=64, vocab=16384, seq_len=128)
+
+
+def test_pages_are_not_handed_back_between_steps() -> None:
+    row = row_of(
+        StepCase(shape=WIDE, micro_batch=1, steps=8),
+        1,
+        "cpu",
+        Asking(root=gpu_step.ROOT, cluster="cpu"),
+        120.0,
+    )
+    assert row.status == "ok", row.reason
+    logits_pages = WIDE.seq_len * WIDE.vocab * 2 / PAGE_BYTES
+    assert row.found["page_faults"] < 8 * 0.5 * logits_pages

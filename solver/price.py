@@ -156,7 +156,7 @@ def stage_seconds(
     row_layout, on_rank = plans.layout.take(stages.plan), table.bytes.on_rank
     ops = step_operations(model, job, table)
     # Nobody asks twice about the operations of a step.
-    passes = replace(of_stages.stage_passes(), units=units_of_stages(job, row_layout, stages))
+    passes = replace(of_stages.beside_reductions(), units=units_of_stages(job, row_layout, stages))
     step = step_times(replace(pricer, known=None), job, row_layout, ops, on_rank, passes)
     checks = checked_step(
         pricer, job, row_layout, ops, Held(pieces=_held(table), row=table.layers.row[stages.plan])

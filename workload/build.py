@@ -17,11 +17,11 @@ from workload.items import PieceWork, StageWork, WorkItem
 
 
 def stage_works(question: Question, plan: Plan) -> tuple[StageWork, ...]:
-    """One entry per class of equal stages, in stage order. Raises ExportError for a schedule that runs two chunks of
-    a stage at once."""
+    """One entry per class of equal stages, in stage order. Raises ExportError for a schedule whose chunks do not follow
+    each other round and round."""
     if plan.schedule.route.turns:
         raise ExportError(
-            f"a workload runs one chunk of a stage after another, not two at once as {plan.schedule.value}"
+            f"a workload passes the chunks of stages round and round, not there and back as {plan.schedule.value}"
         )
     table = sized(question.model, question.job, PlanTable.of(plan))
     return tuple(_stage(question, table, row) for row in range(len(table.stages.plan)))

@@ -10,6 +10,7 @@ from benchmarks.accuracy_rows.fine_tuning import ADAPTS, fine_tuning, modules_na
 from benchmarks.accuracy_rows.hardware import fabric_of, network_sheet
 from benchmarks.accuracy_rows.model import family_of
 from benchmarks.accuracy_rows.notes import RECIPE_VALUES, REPLICAS, SHARDS, notes_of, recipe_settings
+from benchmarks.accuracy_rows.plan import OF_PYTORCH
 from benchmarks.accuracy_rows.remat import STATED
 from benchmarks.accuracy_rows.row import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, Row
 from solver.schedules.registry import Schedule
@@ -35,7 +36,7 @@ TAKEN = (
     r"(expert TP)?\(?ETP\)?=(\d+|not given \(MCore default = TP\))",
     r"(token drop )?capacity( factor)?[ =]\d+(\.\d+)?( \(drop\+pad\))?",
     r"variant: tokendrop",
-    rf"schedule[=: ]\s?(?i:1F1B[\w-]*|interleaved[ -]?1F1B|{'|'.join(Schedule)})",
+    rf"schedule[=: ]\s?(?i:1F1B[\w-]*|interleaved[ -]?1F1B|{'|'.join((*Schedule, *OF_PYTORCH))})",
     r"zero-bubble schedule \(B/W split\)",
     r"sharding=(FULL_SHARD|SHARD_GRAD_OP|FSDP|HSDP|_?HYBRID_SHARD(_ZERO2)?)",
     r"HSDP|hybrid[ -]sharding|FSDP ?v?[12]|fully_shard",

@@ -29,6 +29,14 @@ MICRO_BATCHES = (1, 2, 4, 8)
 INTERLEAVED = re.compile(r"interleaved[ -]?1f1b")
 # torchtitan/distributed/pipeline_parallel.py: stages_per_rank, 2 under such a schedule and 1 under others.
 TORCHTITAN_CHUNKS = 2
+# Schedules by their names in lower case in torch.distributed.pipelining (schedules.py, get_schedule_class).
+OF_PYTORCH = {
+    "loopedbfs": Schedule.LOOPED_BFS.value,
+    "interleavedzerobubble": Schedule.ZB_INTERLEAVED.value,
+    "zbvzerobubble": Schedule.ZB_V.value,
+    "zbv": Schedule.ZB_V.value,
+    "dualpipev": Schedule.DUALPIPE_V.value,
+}
 # Codes that cut stages with embedding and loss as a layer each: Megatron-Core's account_for_embedding_in_pipeline_split and
 # account_for_loss_in_pipeline_split; Llama 3 (arXiv 2407.21783 sec. 3.3.2) takes a layer from the first and the last stage.
 COUNT_ENDS = ("Megatron-Core", "Megatron-Bridge", "NeMo", "Meta")
@@ -105,6 +113,7 @@ def _schedule(row: Row, notes: Notes) -> Schedule:
     word = notes.schedule.lower()
     if not word or word.startswith("1f1b") or INTERLEAVED.match(word):
         return Schedule.ONE_F_ONE_B
+    word = OF_PYTORCH.get(word, word)
     if word not in [schedule.value for schedule in Schedule]:
         raise row.refuse("notes", f"schedule must be 1F1B or one of {', '.join(Schedule)}")
     return schedule_named(word)
@@ -116,10 +125,12 @@ def _chunks(row: Row, notes: Notes, plan: Plan, job: JobSpec) -> tuple[int, ...]
     layers = row.whole("layers")
     chunks = row.whole_or("vpp", 0)
     if plan.schedule is not Schedule.ONE_F_ONE_B:
-        own = 2 if plan.schedule is Schedule.DUALPIPE_V else 1
-        if chunks not in (0, own):
-            raise row.refuse("vpp", f"must be {own} with schedule {plan.schedule.value}")
-        return (own,)
+        least, most = plan.schedule.habits.chunks
+        chunks = chunks or least
+        if not least <= chunks <= most:
+            allowed = f"{least}" if least == most else f"{least} or more"
+            raise row.refuse("vpp", f"must be {allowed} with schedule {plan.schedule.value}")
+        return (chunks,)
     if row.known("vpp"):
         return (row.whole("vpp"),)
     if "torchtitan" in row.text("framework"):

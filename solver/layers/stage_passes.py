@@ -32,12 +32,20 @@ class TimedLayers:
         """One micro-batch through every stage row."""
         return self._passes(self.stages, self.stages.plan)
 
+    def beside_reductions(self) -> PassTimes:
+        """``stage_passes``, of which no backward is left to run beside reductions where weight gradients come after the others
+        (torch/distributed/pipelining/schedules.py, _add_reduce_grad: behind a chunk's last weight gradient)."""
+        passes, habits = self.stage_passes(), self.plans.schedule.habits
+        if habits.pairs or not habits.splits_backward:
+            return passes
+        return replace(passes, backward_s=np.zeros_like(passes.backward_s))
+
     def chunk_passes(self, contention: Contention) -> PassTimes:
         """One micro-batch through every chunk row, alone and, where the schedule pairs them, beside another's."""
         chunks = self.stages.chunks
         plan = self.stages.plan[chunks.stage]
         passes = self._passes(chunks, plan)
-        if not self.plans.schedule.route.turns:
+        if not self.plans.schedule.habits.pairs:
             return passes
         total = self._row_sums(chunks, plan)
         exchanges = Exchanges(
@@ -74,7 +82,7 @@ class TimedLayers:
         rows = len(self.stages.plan)
         whole = self._stage_sum(lambda time: [time.forward, time.backward])
         route = self.plans.schedule.route
-        if not route.turns:
+        if not self.plans.schedule.habits.pairs:
             return whole
         exchange = self._stage_sum(lambda time: [time.forward_exchange, time.backward_exchange])
         hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)

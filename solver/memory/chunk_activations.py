@@ -22,7 +22,9 @@ def saved_by_chunk(stages: StageTable, kinds: list[LayerBytes], layer_row: IntAr
 def turning_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray) -> FloatArray:
     """Bytes of every stage row at its peak, ``saved`` by chunk row, where a micro-batch turns and passes a stage twice, or two
     copies of the model pass it. With P virtual stages and v before it a chunk
-    holds P - v micro-batches, as the stages of 1F1B do: P + 1 over both chunks (arXiv 2412.19437 table 2)."""
+    holds P - v micro-batches, as the stages of 1F1B do: P + 1 over both chunks (arXiv 2412.19437 table 2). Where no forward
+    runs beside a backward both chunks never hold their most at once: P over both (arXiv 2405.15362 sec. 3), the heavier
+    at its most."""
     route, chunks = plans.schedule.route, stages.chunks
     plan = stages.plan[chunks.stage]
     pp, vpp = plans.layout.pp[plan], plans.vpp[plan]
@@ -30,7 +32,10 @@ def turning_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray) -> Fl
     place = route.place(stages.position[chunks.stage], number, pp, vpp)
     held = np.minimum(pp * vpp - place, plans.num_micro[plan] // route.ways)
     total: FloatArray = np.add.reduceat(saved * held, stages.chunk_starts)
-    return total
+    if plans.schedule.habits.pairs:
+        return total
+    one_more = np.add.reduceat(held, stages.chunk_starts) > (pp * vpp)[stages.chunk_starts]
+    return total - one_more * np.minimum.reduceat(saved, stages.chunk_starts)
 
 
 def looped_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray, pieces: FloatArray) -> FloatArray:

@@ -33,8 +33,10 @@ class Timeline:
     times: ChunkTimes
 
     def rounds_left(self, played: int) -> int:
-        """Rounds of the step that are not played when so many are."""
+        """Rounds of the step that are not played when so many are; none where nothing comes again."""
         pp, _, num_micro = self.shape
+        if not self.schedule.habits.rounds:
+            return 0
         return max((num_micro - played * pp) // pp, 0)
 
     def program(self, played: int) -> Program:
@@ -58,7 +60,7 @@ def spans_s(asked: Sequence[Timeline]) -> list[FloatArray]:
             one, part = asked[index], runs[place][1].take(columns)
             first, last = first_and_last(runs[place][0])
             spans = ends[last]
-            if one.schedule.updates_apart:
+            if one.schedule.habits.updates_apart:
                 spans = spans - (ends[first] - _first_s(runs[place][0], part, first))
             rounds = one.rounds_left(played)
             if rounds:

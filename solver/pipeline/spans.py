@@ -170,13 +170,14 @@ def _rows_of(chosen: IntArray, stages: StageTable) -> IntArray:
 
 def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes:
     """Passes of every chunk (arrays of shape (pp, vpp, N)) as a program takes them; weight gradients apart
-    where the schedule has them so."""
+    where the schedule has them so. Megatron-LM alone waits for messages between chunks, and runs no other schedule of them."""
     split = schedule.splits_backward
+    takes_turns = passes.forward_s.shape[1] > 1 and schedule.habits.rounds and not schedule.route.turns
     return ChunkTimes(
         forward_s=passes.forward_s,
         backward_s=passes.backward_s - (passes.weight_s if split else 0.0),
         weight_s=passes.weight_s if split else np.zeros_like(passes.weight_s),
         hop_s=hops.seconds,
-        waited=hops.waited and passes.forward_s.shape[1] > 1 and not schedule.route.turns,
+        waited=hops.waited and takes_turns,
         pair_s=passes.pair_s,
     )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ops.recompute.layers import Recompute
 from ops.strategies.weight_copies import WeightCopies
 from solver.plans.draft import Draft
 from solver.schedules.registry import Schedule
@@ -15,10 +16,13 @@ UNEQUAL = (2, 4, 8)
 LONGEST_OVER_MEAN = 1.25
 
 
-def zero_bubble(draft: Draft) -> BoolArray:
-    """Zero-bubble schedules are defined for several stages of one chunk (arXiv 2401.10241 sec. 2)."""
-    whole = draft.schedule.route.turns or not draft.schedule.splits_backward
-    return bools(((draft["pp"] > 1) & (draft["vpp"] == 1)) | whole)
+def ordered(draft: Draft) -> BoolArray:
+    """Schedules but 1F1B are for several stages, each of as many chunks as its orders are written for (arXiv 2401.10241
+    sec. 2, zero bubbles of one chunk; solver.schedules.registry)."""
+    least, most = draft.schedule.habits.chunks
+    several = (draft["pp"] > 1) | (draft.schedule is Schedule.ONE_F_ONE_B)
+    # Of schedules that turn, TWO_CHUNKS says it.
+    return bools(draft.schedule.route.turns | (several & (draft["vpp"] >= least) & (draft["vpp"] <= most)))
 
 
 def split_backward_alone(draft: Draft) -> BoolArray:
@@ -30,11 +34,27 @@ def split_backward_alone(draft: Draft) -> BoolArray:
 def runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) -> bool:
     """Whether nothing is reduced or gathered beside a backward whose weight gradients come later, or none does
     (zero-bubble's megatron/core/zbpp_utils.py refuses overlap-grad-reduce; InternEvo's WeightGradStore, in
-    core/scheduler/pipeline_scheduler_zb.py, waits for what it reduces)."""
-    if schedule.route.turns or not schedule.splits_backward:
+    core/scheduler/pipeline_scheduler_zb.py, waits for what it reduces; PyTorch's stages reduce once, behind all)."""
+    if schedule.habits.pairs or not schedule.splits_backward or job.preset.pipeline.keeps_gathered:
         return True
     sync = job.preset.data_parallel
     return not (sync.overlap_grad_reduce or (copies.has_weight_groups and sync.overlap_weights))
+
+
+def split_by_autograd(draft: Draft) -> BoolArray:
+    """``splits_compiled`` of a draft, and no checkpoint in a backward that autograd splits: each product's weight gradient is
+    a graph task of its own, in which a checkpoint runs again (torch/distributed/pipelining/_backward.py,
+    stage_backward_weight; torch/utils/checkpoint.py, is_recomputed by task)."""
+    pipeline = draft.job.preset.pipeline
+    split = draft.schedule.splits_backward and pipeline.keeps_gathered
+    again = split and draft.recompute is not Recompute.NONE
+    return bools(np.full(len(draft["pp"]), splits_compiled(draft.job, draft.schedule) and not again))
+
+
+def splits_compiled(job: JobSpec, schedule: Schedule) -> bool:
+    """Whether no compiled backward would have to be split (torch/distributed/pipelining/schedules.py,
+    _check_torch_compile_compatibility), or none is."""
+    return schedule.habits.pairs or not schedule.splits_backward or job.preset.host.code != "compiled"
 
 
 def wide_layers_at_ends(draft: Draft) -> BoolArray:
@@ -45,17 +65,18 @@ def wide_layers_at_ends(draft: Draft) -> BoolArray:
     return bools(most <= draft.model.num_layers // draft["pp"])
 
 
-def dual_pipe(draft: Draft) -> BoolArray:
+def turning(draft: Draft) -> BoolArray:
     """What deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual stages, two
-    on each, and twice as many micro-batches or more, which halve where they enter at both ends."""
+    on each, and twice as many micro-batches or more, which halve where they enter at both ends. Of ZB-V the two alone."""
     route = draft.schedule.route
     if not route.turns:
         return bools(np.full(len(draft["pp"]), True))
     num_micro = draft.sequences_per_rank // draft["micro_batch"]
     stages = draft["pp"] * draft["vpp"]
+    least = draft.schedule.habits.micros_per_stage
     two = (draft["pp"] > 1) & (route.chunks(1) * draft["vpp"] == 2) & (stages % 2 == 0)
     laid = stages <= draft.model.num_layers + 2
-    return bools(two & laid & (num_micro >= 2 * draft["pp"]) & (num_micro % route.ways == 0))
+    return bools(two & laid & (num_micro >= least * draft["pp"]) & (num_micro % route.ways == 0))
 
 
 def _even(draft: Draft, chunks: IntArray) -> BoolArray:

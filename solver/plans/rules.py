@@ -21,11 +21,12 @@ from solver.plans.graph_rules import beside_graphs
 from solver.plans.memory_rules import activations_on_host, modules_again, optimizer_on_host, recomputes
 from solver.plans.pipeline_rules import (
     chunks,
-    dual_pipe,
     equal_instead,
+    ordered,
     split_backward_alone,
+    split_by_autograd,
+    turning,
     wide_layers_at_ends,
-    zero_bubble,
 )
 from solver.plans.shard_rules import (
     experts_beside_shards,
@@ -125,9 +126,10 @@ UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
 UNEVEN_CHUNKS = (
     "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
 )
-ONE_CHUNK = "zero-bubble schedules want several stages of one chunk"
-TWO_CHUNKS = "DualPipe wants an even number of virtual stages, two each, and twice as many micro-batches"
-WITHOUT_ORDER = frozenset({ONE_CHUNK, TWO_CHUNKS})
+WHOLE_BACKWARDS = "PyTorch splits no backward that is compiled or has checkpoints"
+CHUNKS_OF_ORDER = "schedules but 1f1b want several stages, looped-bfs and zb-interleaved of several chunks and others of one"
+TWO_CHUNKS = "zb-v and DualPipe want an even number of virtual stages, two each, and DualPipe twice as many micro-batches"
+WITHOUT_ORDER = frozenset({CHUNKS_OF_ORDER, TWO_CHUNKS})
 """Rules without which a schedule has no order of work, and so no time."""
 
 EQUAL_INSTEAD = "these stages have equal chunks, which are tried instead"
@@ -173,6 +175,7 @@ RULES: tuple[Rule, ...] = (
         after="pp",
         keep=split_backward_alone,
     ),
+    Rule(reason=WHOLE_BACKWARDS, after="pp", keep=split_by_autograd),
     Rule(
         reason="more pipeline stages than layers",
         after="pp",
@@ -220,7 +223,7 @@ RULES: tuple[Rule, ...] = (
         after="ep",
         keep=deepep_ranks,
     ),
-    Rule(reason=ONE_CHUNK, after="vpp", keep=zero_bubble),
+    Rule(reason=CHUNKS_OF_ORDER, after="vpp", keep=ordered),
     Rule(
         reason="zero_size does not divide the data-parallel ranks",
         after="zero_size",
@@ -279,7 +282,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         reason=TWO_CHUNKS,
         after="vpp",
-        keep=dual_pipe,
+        keep=turning,
     ),
     Rule(
         reason="beside another micro-batch the experts' exchange wants virtual chunks, and no experts or layers run again",

@@ -11,7 +11,7 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.plans.constraints import constraint_rules, fixed_degrees, fixed_modules
 from solver.plans.draft import Draft
-from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal, runs_alone
+from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal, runs_alone, splits_compiled
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
 from solver.schedules.registry import Schedule, schedule_named
@@ -109,8 +109,12 @@ def full_space(model: ModelSpec, job: JobSpec, constraints: Constraints = NO_CON
 def _schedules(job: JobSpec) -> tuple[Schedule, ...]:
     """The framework's, without those that no strategy runs in this job."""
     copies = [STRATEGIES[name].traits.copies for name in job.preset.tensor_parallel.strategies]
-    named = (schedule_named(name) for name in job.preset.pipeline.schedules)
-    return tuple(one for one in named if any(runs_alone(job, one, of) for of in copies))
+    pipeline = job.preset.pipeline
+    named = (schedule_named(name) for name in pipeline.schedules)
+    split = (
+        one for one in named if splits_compiled(job, one) and (pipeline.stages or one is Schedule.ONE_F_ONE_B)
+    )
+    return tuple(one for one in split if any(runs_alone(job, one, of) for of in copies))
 
 
 def _context_degrees(job: JobSpec) -> tuple[int, ...]:
@@ -123,7 +127,9 @@ def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
     """Numbers of chunks that some depth deals equally, with or without the ends of the model counted as layers;
     and, where a depth has none and stages can be written out, powers of two."""
     pipeline = job.preset.pipeline
-    turning = {2} if Schedule.DUALPIPE_V.value in pipeline.schedules else set()
+    turning = (
+        {2} if any(schedule_named(name).habits.chunks == (2, 2) for name in pipeline.schedules) else set()
+    )
     if not pipeline.interleaves:
         return tuple(sorted({1} | turning))
     counted = [model.num_layers + ends for ends in range(3 if pipeline.uneven_chunks else 1)]

@@ -39,13 +39,18 @@ FSDP = FrameworkPreset(
         bulk_dgrad=False,
         bulk_wgrad=False,
     ),
-    pipeline=Pipeline(keeps_gathered=True),
+    pipeline=Pipeline(
+        keeps_gathered=True,
+        interleaves=True,
+        uneven_chunks="layout",
+        schedules=("1f1b", "gpipe", "looped-bfs", "zb-interleaved", "zb-v"),
+    ),
     recomputation=Recomputation(selective="every_second_product", stops_early=True),
     host=Host(code="torch"),
     log=Log(attention="whole"),
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer; "
     "torchtitan parallelize_llama.py, apply_fsdp: with pipeline parallelism reshard_after_forward is False; torch/distributed/"
-    "fsdp/_fully_shard/_fsdp_param.py, unsharded_accumulated_grad; "
+    "fsdp/_fully_shard/_fsdp_param.py, unsharded_accumulated_grad; torch/distributed/pipelining/schedules.py (get_schedule_class); "
     "torch/_inductor/fx_passes/micro_pipeline_tp.py (tensor_parallel.overlap) fuses gathers into products, and products into reduce-scatters: those whose "
     "input a product makes (_find_producer_matmul), so no sum of the gradients of several; torch/distributed/tensor/parallel/style.py "
     "(PrepareModuleInput, use_local_output=False: gradients stay partial sums until all are added); "

@@ -261,7 +261,7 @@ def test_layers_schedule_and_expert_ranks_can_be_typed() -> None:
         "",
         " ",
         ",",
-        "schedule=gpipe",
+        "schedule=chimera",
         "recompute=block",
         "recompute=none,recompute_layers=2",
         "recompute_layers=0",

@@ -36,14 +36,16 @@ MEGATRON = {
 SAID: dict[str, dict[str, tuple[str, ...]]] = {
     "megatron": {**MEGATRON, "host": ("cpu-offloading-num-layers 3",)},
     "swift": MEGATRON,
+    # Modules by name: 14 layers on the first stage, 7 on its first chunk.
+    "torchtitan": {"layout": ("'layers.13'], ['layers.14'",), "chunks": ("'layers.6'], ['layers.7'",)},
     # A share of all layers: 8 of 32.
     "internevo": {"alone": ("'checkpoint': 0.25,",)},
 }
 NAMES = {
-    "layout": "layout",
-    "chunks": "layout|vpp|virtual",
+    "layout": "layout|setting for pp",
+    "chunks": "layout|vpp|virtual|setting for pp",
     "modules": "parts of layers|recompute.modules|layout",
-    "layers": "recomput|layout",
+    "layers": "recomput|layout|setting for pp",
     "alone": "recomput|activation",
     "host": "host|offload",
 }

@@ -108,6 +108,25 @@ def test_a_schedule_says_how_many_chunks_its_stages_have(schedule: str, chunks: 
         plans(notes=f"schedule={schedule}", vpp=3 - chunks)
 
 
+@pytest.mark.parametrize(
+    ("words", "schedule", "chunks"),
+    [
+        ("schedule GPipe", "gpipe", 1),
+        ("schedule=LoopedBFS", "looped-bfs", 2),
+        ("schedule InterleavedZeroBubble", "zb-interleaved", 2),
+        ("schedule ZBVZeroBubble", "zb-v", 2),
+        ("schedule=ZBV", "zb-v", 2),
+        ("schedule: DualPipeV", "dualpipe-v", 2),
+    ],
+)
+def test_schedules_by_pytorchs_names(words: str, schedule: str, chunks: int) -> None:
+    (plan,) = plans(notes=words, vpp="")
+    assert (plan.schedule.value, plan.vpp) == (schedule, chunks)
+    if schedule in ("looped-bfs", "zb-interleaved"):
+        assert plans(notes=words, vpp=4)[0].vpp == 4
+    assert {reading for reading, _ in readings(row(notes=words))} == {Reading.TAKEN}
+
+
 def test_clauses_end_at_semicolons_outside_brackets() -> None:
     assert clauses_of("one (two; three); four;; ") == ["one (two; three)", "four"]
 

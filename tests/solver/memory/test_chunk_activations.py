@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from solver.plans.plan_table import Plan, PlanTable
 from solver.price import Sized, sized
 from solver.schedules.one_f_one_b import one_f_one_b
+from solver.schedules.registry import Schedule
 from solver.schedules.work import Kind
 from spec.pipeline.layout import layout_text
 from spec.presets.registry import PRESETS
@@ -80,3 +81,22 @@ def test_a_heavy_first_chunk_is_held_twice_as_often_as_the_others() -> None:
     layer, embedding = one_layer_and_embedding()
     held = of_stages(laid_out((16, 2, 64), layers), 16)
     assert [held[0], held[15]] == pytest.approx([126 * layer + 32 * embedding, 34 * layer])
+
+
+@pytest.mark.parametrize("num_micro", [7, 8, 20])
+@pytest.mark.parametrize("layers", [[1] * 8, [1, 2, 1, 1, 3, 1, 1, 1]])
+def test_a_v_holds_what_its_order_of_work_leaves_in_flight(layers: list[int], num_micro: int) -> None:
+    """Stage s holds virtual stages s and 7 - s until their weight gradients are there."""
+    asked = question(
+        model=small_model(layers=sum(layers)), world_size=4, sequences=num_micro, preset=PRESETS["fsdp"]
+    )
+    plan = Plan(strategy="mtp", preset="fsdp", pp=4, vpp=2, num_micro=num_micro, schedule=Schedule.ZB_V)
+    plan = replace(plan, stage_layout=layout_text(layers))
+    found = of_stages(sized(asked.model, asked.job, PlanTable.of(plan), asked.cluster), 4)
+    in_order = []
+    for stage, order in enumerate(Schedule.ZB_V.orders((4, 2, num_micro))):
+        sizes = (layers[stage], layers[7 - stage])
+        signs = {Kind.FORWARD: 1, Kind.BACKWARD: 0, Kind.WEIGHT: -1}
+        in_order.append(max(accumulate(signs[work.kind] * sizes[work.chunk] for work in order)))
+    # Beside the embedding of the first stage, all else is in proportion.
+    assert np.array(found[1:]) / found[1] == pytest.approx(np.array(in_order[1:]) / in_order[1], rel=1e-9)

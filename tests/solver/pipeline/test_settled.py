@@ -19,7 +19,12 @@ SHAPES = [
     (Schedule.ZB_H2, (4, 1, 53)),
     (Schedule.DUALPIPE, (4, 1, 60)),
     (Schedule.DUALPIPE_V, (2, 2, 50)),
+    (Schedule.ZB_INTERLEAVED, (4, 2, 48)),
+    (Schedule.ZB_V, (4, 2, 53)),
 ]
+
+# Nothing comes again in them: all is played.
+AT_ONCE = [(Schedule.GPIPE, (4, 1, 50)), (Schedule.LOOPED_BFS, (4, 2, 48))]
 
 # Rounds as few as are played first, and fewer.
 SHORT = [
@@ -57,16 +62,16 @@ def chunk_times(
 
 
 @pytest.mark.parametrize("unlike", [0.0, 0.02, 0.4])
-@pytest.mark.parametrize(("schedule", "shape"), SHAPES)
+@pytest.mark.parametrize(("schedule", "shape"), [*SHAPES, *AT_ONCE])
 def test_steps_are_those_of_all_rounds_played(
     schedule: Schedule, shape: tuple[int, int, int], unlike: float
 ) -> None:
-    for waited in {False, shape[1] > 1 and not schedule.route.turns}:
+    for waited in {False, shape[1] > 1 and schedule.habits.rounds and not schedule.route.turns}:
         times = chunk_times(schedule, shape, unlike=unlike, waited=waited)
         found = spans_s([Timeline(schedule=schedule, shape=shape, times=times)])[0]
         for plan in range(3):
             began, ended = plain_replay(schedule, shape, times.take(slice(plan, plan + 1)))
-            whole = ended - began if schedule.updates_apart else ended
+            whole = ended - began if schedule.habits.updates_apart else ended
             assert found[:, plan] == pytest.approx(whole, rel=1e-9)
 
 
@@ -77,7 +82,7 @@ def test_pipelines_of_many_shapes_are_played_as_each_alone() -> None:
             shape=shape,
             times=chunk_times(schedule, shape, unlike=0.3, waited=False, plans=plans),
         )
-        for (schedule, shape), plans in zip(SHAPES, (1, 70, 2, 33, 5, 1, 4, 9), strict=True)
+        for (schedule, shape), plans in zip(SHAPES, (1, 70, 2, 33, 5, 1, 4, 9, 3, 2), strict=True)
     ]
     for one, together in zip(asked, spans_s(asked), strict=True):
         assert np.array_equal(spans_s([one])[0], together)

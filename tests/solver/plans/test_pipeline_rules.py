@@ -7,24 +7,25 @@ import pytest
 from solver.plans.drafted import drafted
 from solver.plans.pipeline_rules import (
     chunks,
-    dual_pipe,
     equal_instead,
     nearly_equal,
+    ordered,
+    split_by_autograd,
+    turning,
     wide_layers_at_ends,
-    zero_bubble,
 )
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES
-from solver.plans.space import tensor_degrees
+from solver.plans.space import full_space, tensor_degrees
 from solver.schedules.registry import Schedule
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import ints
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
 
-ZERO_BUBBLE, DUAL_PIPE, CHUNKS, WIDE = (
+ORDERED, TURNING, COMPILED, CHUNKS, WIDE = (
     next(rule.reason for rule in RULES if rule.keep is keep)
-    for keep in (zero_bubble, dual_pipe, chunks, wide_layers_at_ends)
+    for keep in (ordered, turning, split_by_autograd, chunks, wide_layers_at_ends)
 )
 
 
@@ -36,14 +37,57 @@ def broken(preset: str, text: str, schedule: Schedule, layers: int = 8) -> set[s
 
 @pytest.mark.parametrize(("text", "refused"), [("pp=1", True), ("pp=2", False), ("pp=2,vpp=2", True)])
 def test_zero_bubble_schedules_want_several_stages_of_one_chunk(text: str, refused: bool) -> None:
-    assert (ZERO_BUBBLE in broken("zero-bubble", text, Schedule.ZB_H1)) is refused
+    assert (ORDERED in broken("zero-bubble", text, Schedule.ZB_H1)) is refused
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fitting"),
+    [
+        (Schedule.ONE_F_ONE_B, {"pp=1", "pp=2", "pp=2,vpp=2", "pp=2,vpp=3"}),
+        (Schedule.GPIPE, {"pp=2"}),
+        (Schedule.LOOPED_BFS, {"pp=2,vpp=2", "pp=2,vpp=3"}),
+        (Schedule.ZB_INTERLEAVED, {"pp=2,vpp=2", "pp=2,vpp=3"}),
+        (Schedule.ZB_V, {"pp=2,vpp=2"}),
+    ],
+)
+def test_schedules_of_pytorch_want_their_number_of_chunks(schedule: Schedule, fitting: set[str]) -> None:
+    """torchtitan distributed/pipeline_parallel.py, _get_pipeline_metadata: one for GPipe, at least two where a schedule is
+    of several; schedules.py, ScheduleZBVZeroBubble: exactly two."""
+    texts = ("pp=1", "pp=2", "pp=2,vpp=2", "pp=2,vpp=3")
+    told = {
+        text for text in texts if not {ORDERED, TURNING, CHUNKS} & broken("fsdp", text, schedule, layers=12)
+    }
+    assert told == fitting
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ZB_V, Schedule.ZB_INTERLEAVED])
+def test_compiled_backwards_are_not_split(schedule: Schedule) -> None:
+    assert COMPILED in broken("torchtitan", "pp=2,vpp=2", schedule)
+    assert COMPILED not in broken("fsdp", "pp=2,vpp=2", schedule)
+    assert COMPILED not in broken("torchtitan", "pp=2,vpp=2", Schedule.LOOPED_BFS)
+    assert COMPILED in broken("fsdp", "pp=2,vpp=2,recompute=full", schedule)
+    assert COMPILED not in broken("fsdp", "pp=2,vpp=2,recompute=full", Schedule.LOOPED_BFS)
+
+
+@pytest.mark.parametrize(
+    ("preset", "schedules"),
+    [
+        ("fsdp", {"1f1b", "gpipe", "looped-bfs", "zb-interleaved", "zb-v"}),
+        ("torchtitan", {"1f1b", "gpipe", "looped-bfs"}),
+        ("hf-trainer", {"1f1b"}),
+        ("maxtext", {"1f1b"}),
+    ],
+)
+def test_schedules_that_are_searched(preset: str, schedules: set[str]) -> None:
+    asked = question(model=small_model(), world_size=8, preset=PRESETS[preset])
+    assert set(full_space(asked.model, asked.job).schedules) == schedules
 
 
 @pytest.mark.parametrize(("layers", "refused"), [(1, True), (2, False), (3, False)])
 def test_dual_pipe_lays_a_layer_or_an_end_on_each_virtual_stage(layers: int, refused: bool) -> None:
     """Four virtual stages: two layers, embedding and head."""
     told = broken("hai-llm", "pp=4", Schedule.DUALPIPE, layers)
-    assert (DUAL_PIPE in told) is refused
+    assert (TURNING in told) is refused
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from ops.recompute.layers import Recompute
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
 from solver.question import Question
+from solver.schedules.registry import Schedule
 from spec.job import JobSpec, Precision
 from spec.model import ModelSpec
 from spec.pipeline.layout import parse_pipeline_layout
@@ -43,6 +44,7 @@ SAYS = frozenset(
         "num_micro",
         "recompute",
         "layout",
+        "schedule",
     }
 )
 SAYS_OF_JOB = frozenset(
@@ -53,6 +55,14 @@ SAYS_OF_JOB = frozenset(
         "document_tokens expandable_segments"
     )
 )
+SCHEDULES = {
+    (Schedule.ONE_F_ONE_B, False): "1F1B",
+    (Schedule.ONE_F_ONE_B, True): "Interleaved1F1B",
+    (Schedule.GPIPE, False): "GPipe",
+    (Schedule.LOOPED_BFS, True): "LoopedBFS",
+    (Schedule.ZB_INTERLEAVED, True): "InterleavedZeroBubble",
+    (Schedule.ZB_V, True): "ZBVZeroBubble",
+}
 # components/quantization: what narrows linears, and what it leaves alone
 CONVERTERS = {
     "row": ("Float8LinearConverter", "filter_fqns=['lm_head']"),
@@ -163,10 +173,17 @@ def _pipeline(model: ModelSpec, plan: Plan) -> Values:
     named[-1] += ["norm", "lm_head"]
     return {
         "pipeline_parallel_degree": plan.pp,
-        "pipeline_parallel_schedule": "Interleaved1F1B" if plan.vpp > 1 else "1F1B",
+        "pipeline_parallel_schedule": _schedule(plan),
         "module_fqns_per_model_part": named,
         "num_pp_microbatches": plan.num_micro,
     }
+
+
+def _schedule(plan: Plan) -> str:
+    """By its name in torch.distributed.pipelining (schedules.py, get_schedule_class)."""
+    name = SCHEDULES.get((plan.schedule, plan.vpp > 1))
+    refuse_unless(name is not None, NAME, f"schedule {plan.schedule.value} of {plan.vpp} chunks a stage")
+    return str(name)
 
 
 def _precision(precision: Precision, *, routed: bool) -> Values:

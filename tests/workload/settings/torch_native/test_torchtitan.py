@@ -8,6 +8,7 @@ import pytest
 
 from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
+from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.model import ModelSpec
 from spec.readers.read_config import read_config
@@ -143,6 +144,10 @@ def test_stages_hold_modules_by_name() -> None:
     chunks = replace(PLAN, pp=2, vpp=2)
     values = parallelism(asked(chunks, model=LLAMA), chunks)
     assert values["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    in_a_v = replace(chunks, schedule=Schedule.ZB_V)
+    assert parallelism(asked(in_a_v, model=LLAMA), in_a_v)["pipeline_parallel_schedule"] == "ZBVZeroBubble"
+    with pytest.raises(ExportError, match="schedule gpipe of 2 chunks"):
+        parallelism(asked(chunks, model=LLAMA), replace(chunks, schedule=Schedule.GPIPE))
     laid = replace(PLAN, pp=2, stage_layout="Et*20|t*12L")
     parts = parallelism(asked(laid, model=LLAMA), laid)["module_fqns_per_model_part"]
     assert isinstance(parts, list)

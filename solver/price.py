@@ -168,6 +168,7 @@ def stage_seconds(
         hops=Hops(
             seconds=hop_seconds(model, job, plans, pricer),
             waited=not job.preset.pipeline.overlap_hops,
+            updates_apart=job.preset.pipeline.post_validation,
             looks_s=LOOKS_PER_MESSAGE * job.preset.pipeline.looks_every_s,
         ),
         step=replace(step, reduction=added([step.reduction, checks], len(row_layout))),

@@ -61,7 +61,7 @@ def timeline_of(question: Question, plan: Plan) -> Timeline:
     began, ended = np.full(plan.pp, np.inf), np.zeros(plan.pp)
     np.minimum.at(began, played.stage, starts)
     np.maximum.at(ended, played.stage, ends)
-    if not plan.schedule.habits.updates_apart:
+    if not times.updates_apart:
         began[:] = 0.0
     return Timeline(
         stages=plan.pp,

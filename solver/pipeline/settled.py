@@ -60,7 +60,7 @@ def spans_s(asked: Sequence[Timeline]) -> list[FloatArray]:
             one, part = asked[index], runs[place][1].take(columns)
             first, last = first_and_last(runs[place][0])
             spans = ends[last]
-            if one.schedule.habits.updates_apart:
+            if one.times.updates_apart:
                 spans = spans - (ends[first] - _first_s(runs[place][0], part, first))
             rounds = one.rounds_left(played)
             if rounds:

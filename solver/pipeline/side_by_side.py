@@ -21,7 +21,8 @@ class ChunkTimes:
     """Seconds of one micro-batch through one chunk, arrays of shape (pp, chunks, N); ``hop_s`` of shape (N,).
 
     ``weight_s`` is 0 where the schedule does not split the backward, ``pair_s`` what a forward of the chunk takes
-    beside a backward of the stage's other one. ``waited``: a stage computes nothing while it exchanges messages.
+    beside a backward of the stage's other one. ``waited``: a stage computes nothing while it exchanges messages;
+    ``updates_apart``: it begins its next step as soon as it is done, and not when all are.
     """
 
     forward_s: FloatArray
@@ -29,6 +30,7 @@ class ChunkTimes:
     weight_s: FloatArray
     hop_s: FloatArray
     waited: bool = False
+    updates_apart: bool = False
     pair_s: FloatArray | None = None
 
     def by_kind(self) -> FloatArray:
@@ -45,6 +47,7 @@ class ChunkTimes:
             weight_s=self.weight_s[:, :, columns],
             hop_s=self.hop_s[columns],
             waited=self.waited,
+            updates_apart=self.updates_apart,
             pair_s=None if self.pair_s is None else self.pair_s[:, :, columns],
         )
 

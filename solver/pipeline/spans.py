@@ -26,12 +26,14 @@ LOOKS_PER_MESSAGE = (4 + 2) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
-    """Seconds of one message to the next stage for every plan, whether interleaved stages wait for
-    their messages (``waited``) or compute beside them, and the seconds by which a message holds up both its stages at once
+    """What a stage waits for beside its passes: the seconds of one message to the next stage for every plan, whether
+    interleaved stages wait for their messages (``waited``) or compute beside them, whether a stage whose backwards are split begins its
+    next step as soon as it is done (``updates_apart``) or when all are, and the seconds by which a message holds up both its stages at once
     (``looks_s``, in the mean of both directions)."""
 
     seconds: FloatArray
     waited: bool = False
+    updates_apart: bool = False
     looks_s: float = 0.0
 
     def hold_up(self, passes: "PassTimes") -> tuple["PassTimes", FloatArray]:
@@ -80,8 +82,8 @@ def spans_of(asked: Sequence[Piped]) -> list[FloatArray]:
     """For every table, seconds from the start of the step to the end of each stage row's last work; 0 for plans not
     asked for.
 
-    For zero-bubble schedules, from the row's own first work: the next step begins on a stage as soon as
-    it is done (post-validation, arXiv 2401.10241 sec. 4).
+    Where a stage begins its next step as soon as it is done, from the row's own first work (post-validation, arXiv
+    2401.10241 sec. 4).
     """
     plans_played = [_played(one) for one in asked]
     first = [
@@ -179,5 +181,6 @@ def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes
         weight_s=passes.weight_s if split else np.zeros_like(passes.weight_s),
         hop_s=hops.seconds,
         waited=hops.waited and takes_turns,
+        updates_apart=hops.updates_apart and split,
         pair_s=passes.pair_s,
     )

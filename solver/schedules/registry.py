@@ -19,14 +19,12 @@ ANY_NUMBER = 10**6
 class Habits:
     """What a schedule's orders have in common.
 
-    ``splits_backward``: weight gradients are scheduled apart; ``updates_apart``: a stage begins its next step as soon as
-    it is done (post-validation, arXiv 2401.10241 sec. 4); ``pairs``: forwards run beside backwards; ``rounds``: what a
-    stage runs comes again round after round; ``chunks``: the fewest and the most of a stage, ``micros_per_stage``: the
-    fewest micro-batches for each stage.
+    ``splits_backward``: weight gradients are scheduled apart; ``pairs``: forwards run beside backwards; ``rounds``: what
+    a stage runs comes again round after round; ``chunks``: the fewest and the most of a stage, ``micros_per_stage``:
+    the fewest micro-batches for each stage.
     """
 
     splits_backward: bool = False
-    updates_apart: bool = False
     pairs: bool = False
     rounds: bool = True
     chunks: tuple[int, int] = (1, 1)
@@ -37,7 +35,7 @@ PLAIN = Habits()
 OF_CHUNKS = Habits(chunks=(1, ANY_NUMBER))
 AT_ONCE = Habits(rounds=False)
 CHUNKS_AT_ONCE = Habits(rounds=False, chunks=(2, ANY_NUMBER))
-APART = Habits(splits_backward=True, updates_apart=True)
+APART = Habits(splits_backward=True)
 CHUNKS_APART = Habits(splits_backward=True, chunks=(2, ANY_NUMBER))
 IN_A_V = Habits(splits_backward=True, chunks=(2, 2))
 PAIRED = Habits(splits_backward=True, pairs=True, micros_per_stage=2)

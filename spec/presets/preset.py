@@ -118,6 +118,8 @@ class Pipeline:
     looks_every_s: Annotated[float, Number(least=0, most=60)] = 0.0
     """Seconds between a host's looks whether the shape of a message has come or gone, which holds both stages up; 0: the host
     waits for it (nanotron's branch bench2, parallel/pipeline_parallel/p2p.py)."""
+    post_validation: bool = False
+    """A stage whose backwards are split updates, and begins its next step, before all are done (arXiv 2401.10241 sec. 4)."""
     keeps_stage_outputs: bool = False
     """A stage's output stays from its forward to its backward, the last one's logits until the next take their place."""
 

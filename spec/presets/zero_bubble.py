@@ -17,6 +17,8 @@ ZERO_BUBBLE = replace(
         "pipeline.uneven_chunks": "",
         "recomputation.modules": (),
         "pipeline.schedules": ("1f1b", "zb-h1", "zb-h2"),
+        # --enable-optimizer-post-validation
+        "pipeline.post_validation": True,
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
         # before Megatron-Core and Transformer Engine had them

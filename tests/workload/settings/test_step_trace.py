@@ -54,7 +54,7 @@ def test_the_trace_lasts_as_long_as_the_step(plan: Plan) -> None:
             if event["ph"] == "X" and event["tid"] == row
         )
         assert all(before[1] <= after[0] + 1e-3 for before, after in pairwise(own))
-        first = own[0][0] if plan.schedule.habits.updates_apart else 0.0
+        first = own[0][0] if plan.preset == "zero-bubble" else 0.0
         spans.append(own[-1][1] - first)
     step_s = price_plan(case, PlanTable.of(plan))[0].step_s
     assert max(spans) * 1e-6 == pytest.approx(step_s, rel=1e-9)

@@ -89,6 +89,8 @@ OVER_JAX = ("Pax", "T5X", "Levanter", "EasyLM")
 # BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner (runtime/zero/stage_1_and_2.py,
 # average_tensor).
 REDUCES_TO_OWNERS = frozenset({"bigscience"})
+# arXiv 2401.10241 sec. 4: its measurements update stage by stage.
+POST_VALIDATION: Settings = {"pipeline.post_validation": True}
 # (word in the framework column, in any case, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
@@ -104,7 +106,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("AutoModel", "fsdp-compiled", AUTOMODEL),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
-    ("zero-bubble", "megatron-2021", {}),
+    ("zero-bubble", "megatron-2021", POST_VALIDATION),
     ("Megatron-Bridge", "megatron-bridge", {}),
     ("MLPerf", "nemo2", {}),
     ("MaxText", "maxtext", {}),
@@ -146,7 +148,9 @@ def framework_of(row: Row) -> tuple[str, Settings]:
     """The preset of the row's framework, with what it sets beside it; Megatron-Core's for an unknown one."""
     if row.dataset in OLD_DATASETS:
         norms = PERSISTENT_NORMS if row.dataset in PERSISTENT_NORM_DATASETS else {}
-        return ("deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"), norms
+        apart = POST_VALIDATION if "zero-bubble" in row.text("framework") else {}
+        old = "deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"
+        return old, {**norms, **apart}
     word = row.text("framework")
     if of_2023(row):
         return "megatron-2021", MEGATRON_2023

@@ -260,3 +260,11 @@ def test_torchtitan_forces_balance_by_turns_and_megatron_by_chance() -> None:
     }
     assert by == {"torchtitan": "in_turn", "Megatron-Bridge 25.11": "uniform"}
     assert job_of_row(row(framework="torchtitan", **(cells | {"notes": ""}))).moe_routing == "uniform"
+
+
+@pytest.mark.parametrize("dataset", ["zero_bubble", "made_up"])
+def test_the_zero_bubble_fork_updates_stage_by_stage(dataset: str) -> None:
+    """arXiv 2401.10241 sec. 4; Megatron-LM without it waits for all."""
+    for framework, apart in (("Megatron-LM zero-bubble fork ZB-2p", True), ("Megatron-LM", False)):
+        read = job_of_row(row(dataset=dataset, framework=framework))
+        assert read.preset.pipeline.post_validation is apart

@@ -212,7 +212,11 @@ def _answered(question: Question, contest: Contest, found: Found) -> SearchResul
     answers = _answers(question, contest, [*leaders, *best.values(), *front])
     return SearchResult(
         best=tuple(
-            replace(answers[number], also_zero_sizes=tuple(group.zero_sizes))
+            replace(
+                answers[number],
+                also_zero_sizes=tuple(one.zero_size for one in group.others),
+                also_zero_stages=tuple(one.zero_stage for one in group.others),
+            )
             for number, group in zip(leaders, groups, strict=True)
         ),
         best_of_mode={mode: answers[number] for mode, number in best.items()},

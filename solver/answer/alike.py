@@ -11,12 +11,12 @@ ABOUT_AS_FAST = 1.01
 
 @dataclass(slots=True, kw_only=True)
 class Alike:
-    """The fastest plan, its place in the ranking, and the zero_size of each that it stands for."""
+    """The fastest plan, its place in the ranking, and the others that it stands for."""
 
     place: int
     plan: Plan
     step_s: float
-    zero_sizes: list[int] = field(default_factory=list)
+    others: list[Plan] = field(default_factory=list)
 
 
 def grouped(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[Alike]:
@@ -28,7 +28,7 @@ def grouped(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[Alike]
             break
         leader = next((newest[key] for key in _keys(plan) if key in newest), None)
         if leader is not None and step_s <= ABOUT_AS_FAST * leader.step_s:
-            leader.zero_sizes.append(plan.zero_size)
+            leader.others.append(plan)
         elif len(groups) < most:
             groups.append(Alike(place=place, plan=plan, step_s=step_s))
             newest.update(dict.fromkeys(_keys(plan), groups[-1]))

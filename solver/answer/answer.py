@@ -18,8 +18,8 @@ class Answer:
     step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
     ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
     tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
-    curves brings in, which two plans share. ``parts_s`` are of the ``slowest`` stage. ``also_zero_sizes``: plans of
-    these that differ in nothing else take at most 1 % longer.
+    curves brings in, which two plans share. ``parts_s`` are of the ``slowest`` stage. ``also_zero_sizes`` and, one
+    of each, ``also_zero_stages``: plans of these that differ in nothing else take at most 1 % longer.
     """
 
     plan: Plan
@@ -40,11 +40,19 @@ class Answer:
     interval_low_s: float = 0.0
     interval_high_s: float = 0.0
     also_zero_sizes: tuple[int, ...] = ()
+    also_zero_stages: tuple[int, ...] = ()
 
     def label(self) -> str:
         """The plan's words, and those of the plans it stands for."""
-        also = ", ".join(f"zero{size}" if size > 1 else "no zero" for size in sorted(self.also_zero_sizes))
+        shards = sorted(zip(self.also_zero_stages, self.also_zero_sizes, strict=True))
+        also = ", ".join(self._sharded(stage, size) for stage, size in shards)
         return f"{self.plan.label()} (or {also})" if also else self.plan.label()
+
+    def _sharded(self, stage: int, size: int) -> str:
+        """The words of a plan that differs in these, its stage where that differs too."""
+        if size == 1:
+            return "no zero"
+        return f"zero{size}" if stage == self.plan.zero_stage else f"zero{stage}/{size}"
 
 
 def answer_of(

@@ -5,7 +5,9 @@ from dataclasses import replace
 from solver.answer.alike import grouped
 from solver.plans.plan_table import Plan
 from solver.plans.space import full_space
+from solver.schedules.registry import Schedule
 from solver.search import search
+from spec.presets.registry import PRESETS
 from tests.solver.questions import question
 
 ONE = Plan(strategy="mtp", preset="internevo", dp=16)
@@ -18,7 +20,7 @@ def sharded(size: int, **changes: int) -> Plan:
 def shown(*ranked: tuple[float, Plan], most: int = 10) -> list[tuple[float, list[int]]]:
     """Seconds of each group's leader, and the sizes that it stands for."""
     groups = grouped(((place, step_s, plan) for place, (step_s, plan) in enumerate(ranked)), most)
-    return [(group.step_s, group.zero_sizes) for group in groups]
+    return [(group.step_s, [one.zero_size for one in group.others]) for group in groups]
 
 
 def test_within_a_hundredth_one_stands_for_all() -> None:
@@ -49,3 +51,19 @@ def test_a_search_shows_no_two_plans_that_are_alike() -> None:
         for other in range(place):
             if kinds[other] == kinds[place] and best[other].plan.zero_stage == answer.plan.zero_stage:
                 assert answer.step_s > 1.01 * best[other].step_s
+
+
+def test_a_plan_of_another_stage_is_told_by_it() -> None:
+    """Under a pipeline PyTorch's stages 2 and 3 run alike."""
+    asked = question(world_size=16, sequences=64, preset=PRESETS["fsdp"])
+    space = replace(full_space(asked.model, asked.job), schedules=(Schedule.ONE_F_ONE_B,))
+    best = search(asked, space, top_k=50).best
+    others = [one for one in best if len(set(one.also_zero_stages) - {one.plan.zero_stage}) > 0]
+    assert any(one.plan.pp > 1 for one in others)
+    for one in best:
+        words = one.label().partition(" (or ")[2].rstrip(")")
+        told = words.split(", ") if words else []
+        assert len(set(told)) == len(told) == len(one.also_zero_sizes)
+        for stage, size in zip(one.also_zero_stages, one.also_zero_sizes, strict=True):
+            word = f"zero{size}" if stage == one.plan.zero_stage else f"zero{stage}/{size}"
+            assert (word if size > 1 else "no zero") in told

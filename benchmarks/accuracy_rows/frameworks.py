@@ -23,6 +23,8 @@ APART: Settings = {
     **dict.fromkeys(("layers.joined_gate", "layers.joined_qkv", "layers.fused_activation"), False),
     "layers.repeats_keys": True,
 }
+# torchtitan v0.1.0, distributed/pipeline_parallel.py, generate_split_points: input_weight and output_weight 1.
+ENDS: Settings = {"pipeline.deals": "ends"}
 # torchtune recipes/full_finetune_distributed.py with dtype bf16 (parameters, gradients and optimizer in it; no mixed
 # precision), modules/loss/cross_entropy_loss.py, LinearCrossEntropyLoss, in every recipe of 2025.
 TORCHTUNE: Settings = {"precision.master": "none", "precision.moments": "bf16", "loss.chunked": True}
@@ -50,7 +52,7 @@ AUTOMODEL: Settings = {
 # nobody says); the first that occurs wins. torchtitan config_manager.py and torchtune's recipes: compile False;
 # OLMo-core scripts/train: True.
 PLAIN_TORCH: tuple[tuple[str, Settings, Settings, bool], ...] = (
-    ("torchtitan", APART, {}, False),
+    ("torchtitan", APART | ENDS, ENDS, False),
     ("torchtune", APART | TORCHTUNE, TORCHTUNE, False),
     ("OLMo-core", APART | OLMO_CORE, OLMO_CORE, True),
     (

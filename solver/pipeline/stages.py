@@ -14,6 +14,9 @@ from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.model import ModelSpec
 from spec.pipeline.layout import PipelineLayout, dealt_layout
 
+COUNTED_BEHIND = {"modules": 2, "ends": 1}
+"""Modules after the last layer that count as one each, by spec.presets.preset.Pipeline.deals."""
+
 Deal = Callable[[ModelSpec, int], PipelineLayout]
 """(model, stages) -> what each stage holds."""
 
@@ -103,15 +106,17 @@ def layers_per_stage(num_layers: int, pp: int, *, predicts: bool = False) -> Int
     return layers
 
 
-def modules_per_stage(num_layers: int, pp: int) -> IntArray:
-    """Decoder layers of each stage where embedding, final norm and head are dealt like layers, each as one.
+def modules_per_stage(num_layers: int, pp: int, *, behind: int = 2) -> IntArray:
+    """Decoder layers of each stage where the embedding and ``behind`` modules after the last layer are dealt like layers.
 
-    When the L + 3 modules do not divide, the first stages get one more (Aleph-Alpha/scaling,
-    ``pipe_partition_uniform`` in core/nn/parallel_module/pipeline_partitioning.py).
+    When the modules do not divide, the first stages get one more. Two behind are final norm and head (Aleph-Alpha/scaling,
+    ``pipe_partition_uniform`` in core/nn/parallel_module/pipeline_partitioning.py), one is both together (torchtitan,
+    distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part: pipeline_parallel_first_stage_less_layers and
+    last_stage_less_layers, 1 each).
     """
-    least, more = divmod(num_layers + 3, pp)
+    least, more = divmod(num_layers + 1 + behind, pp)
     ends = np.cumsum([least + (stage < more) for stage in range(pp)])
-    # The embedding is the first module, norm and head are the last two.
+    # The embedding is the first module.
     layers_before = np.clip(np.concatenate([[0], ends]) - 1, 0, num_layers)
     return ints(np.diff(layers_before))
 
@@ -192,8 +197,14 @@ def _rule(model: ModelSpec, deals: str) -> Deal:
     """``deals`` as in spec.presets.preset.Pipeline."""
     if deals == "costs":
         return stages_by_cost
-    predicts = any(run.block.mtp for run in model.blocks)
-    return _by_rule(modules_per_stage if deals == "modules" else partial(layers_per_stage, predicts=predicts))
+    if deals in COUNTED_BEHIND:
+        return _by_rule(partial(modules_per_stage, behind=COUNTED_BEHIND[deals]))
+    return _by_rule(partial(layers_per_stage, predicts=any(run.block.mtp for run in model.blocks)))
+
+
+def dealt_by_rule(model: ModelSpec, stages: int, deals: str) -> tuple[int, ...]:
+    """Layers of each of so many virtual stages."""
+    return _rule(model, deals)(model, stages).layers
 
 
 def stage_table(model: ModelSpec, plans: PlanTable, *, deals: str = "layers") -> StageTable:

@@ -99,8 +99,9 @@ class Pipeline:
     """Gradients and parameters of stages may be sharded (ZeRO stages 2 and 3)."""
     uneven_layers: bool = True
     """Layers need not divide pp."""
-    deals: Literal["layers", "modules", "costs"] = "layers"
-    """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer each)
+    deals: Literal["layers", "modules", "ends", "costs"] = "layers"
+    """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer each), "ends" (the
+    embedding, and norm and head together)
     or "costs" (solver.pipeline.block_costs: the head counts by its size)."""
     uneven_chunks: Literal["", "ends", "layout"] = ""
     """How layers are dealt that do not divide over virtual chunks: not at all (""), embedding and loss counted as

@@ -33,6 +33,7 @@ TORCHTITAN = Variant(
         "loss.chunked": True,
         "data_parallel.wide_reduction": True,
         "data_parallel.separate_ends": True,
+        "pipeline.deals": "ends",
         "recomputation.stops_early": False,
     },
 )

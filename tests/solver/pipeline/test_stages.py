@@ -40,6 +40,14 @@ def test_modules_dealt_evenly_take_layers_from_the_stages_with_edges() -> None:
     assert modules_per_stage(40, 2).tolist() == [21, 19]
 
 
+def test_ends_count_as_a_layer_each() -> None:
+    """torchtitan: 126 layers on 16 stages are 128 modules; of 82 on four two are over, which the first stages take."""
+    assert modules_per_stage(126, 16, behind=1).tolist() == [7, *[8] * 14, 7]
+    assert modules_per_stage(80, 4, behind=1).tolist() == [20, 21, 20, 19]
+    table = stage_table(small_model(layers=8), PlanTable.of(plan(4)), deals="ends")
+    assert np.repeat(table.layers[0], table.count).tolist() == [2, 3, 2, 1]
+
+
 @given(num_layers=st.integers(1, 200), pp=st.integers(1, 64))
 def test_every_dealt_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
     layers = modules_per_stage(num_layers, min(pp, num_layers))

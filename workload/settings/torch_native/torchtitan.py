@@ -9,7 +9,7 @@ tokenizer, optimizer and checkpoints are those of the recipe it starts from, and
 from collections.abc import Mapping
 
 from ops.recompute.layers import Recompute
-from solver.pipeline.stages import layers_per_stage
+from solver.pipeline.stages import dealt_by_rule
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.registry import Schedule
@@ -128,7 +128,9 @@ def parallelism(question: Question, plan: Plan) -> Values:
         sparse = shards * plan.tp
         refuse_unless(sparse % plan.ep == 0, NAME, f"ep {plan.ep} over {sparse} sharding ranks")
         values["expert_parallel_degree"] = plan.ep
-    return values | (_pipeline(question.model, plan) if plan.pp > 1 else {})
+    return values | (
+        _pipeline(question.model, plan, question.job.preset.pipeline.deals) if plan.pp > 1 else {}
+    )
 
 
 def training(question: Question, plan: Plan) -> Values:
@@ -156,14 +158,14 @@ def _flavor(model: ModelSpec) -> Flavor:
     return flavor
 
 
-def _pipeline(model: ModelSpec, plan: Plan) -> Values:
+def _pipeline(model: ModelSpec, plan: Plan, deals: str) -> Values:
     """Every module of every stage by its name, in the order a token passes them."""
     refuse_unless(not model.tied_embeddings, NAME, "tied embeddings beside pipeline stages")
     stages = plan.pp * plan.vpp
     counts = (
         parse_pipeline_layout(plan.stage_layout).layers
         if plan.stage_layout
-        else tuple(layers_per_stage(model.num_layers, stages).tolist())
+        else dealt_by_rule(model, stages, deals)
     )
     named, first = [], 0
     for count in counts:

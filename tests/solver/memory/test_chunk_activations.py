@@ -83,7 +83,7 @@ def test_a_heavy_first_chunk_is_held_twice_as_often_as_the_others() -> None:
     assert [held[0], held[15]] == pytest.approx([126 * layer + 32 * embedding, 34 * layer])
 
 
-@pytest.mark.parametrize("num_micro", [7, 8, 20])
+@pytest.mark.parametrize("num_micro", [2, 4, 7, 8, 20])
 @pytest.mark.parametrize("layers", [[1] * 8, [1, 2, 1, 1, 3, 1, 1, 1]])
 def test_a_v_holds_what_its_order_of_work_leaves_in_flight(layers: list[int], num_micro: int) -> None:
     """Stage s holds virtual stages s and 7 - s until their weight gradients are there."""

@@ -35,6 +35,7 @@ SHEET_OF: tuple[tuple[str, str], ...] = (
     (rf"V100{NO_CARD}", "dgx2-v100"),
     (r"L40S", "l40s"),
     (r"MI300X", "mi300x"),
+    (r"MI325X", "mi325x"),
     (r"MI355X", "mi355x"),
 )
 VENDOR = r"((NVIDIA|Tesla|AMD|Instinct) )*"
@@ -44,7 +45,7 @@ VENDOR = r"((NVIDIA|Tesla|AMD|Instinct) )*"
 NETWORKS: tuple[tuple[str, str, str], ...] = (
     ("A100", "EFA", "aws-p4d"),
     ("H200", "EFA", "aws-p5en"),
-    ("B200", "EFA", "aws-p5en"),
+    ("B200", "EFA", "aws-p6-b200"),
     ("B300", "EFA", "aws-p5en"),
     ("", "EFA", "aws-p5"),
     ("", "RoCE", "gcp-a4"),

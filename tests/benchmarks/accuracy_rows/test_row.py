@@ -176,6 +176,7 @@ def test_torchtitan_cuts_a_rank_in_two_stages_under_an_interleaved_schedule(note
         ("H100 PCIe", "h100-pcie"),
         ("NVIDIA L40S", "l40s"),
         ("AMD Instinct MI300X", "mi300x"),
+        ("AMD MI325X", "mi325x"),
     ],
 )
 def test_gpus_are_found_by_the_start_of_their_name(gpu: str, sheet: str) -> None:
@@ -225,6 +226,7 @@ def test_interleaved_stages_take_micro_batches_in_turns_of_pp() -> None:
     [
         ("H100-80GB", "EFA (bandwidth not stated)", 20e-6, 50e9, 32),
         ("A100-40GB", "EFA", 75e-6, 6.25e9, 4),
+        ("B200", "EFA", 18e-6, 50e9, 8),
         ("A100-80GB", "4x100 Gb/s RoCE per node", 2.7e-6, 6.25e9, 4),
         ("B300-SXM", "ConnectX IB, not stated", 2.7e-6, 100e9, 8),
     ],

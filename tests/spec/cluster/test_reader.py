@@ -100,6 +100,30 @@ def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sheet", "gpu", "gpus", "nics", "gigabits", "latency_s"),
+    [
+        # Figures of the providers' pages: Gb/s of a node's NICs together; aws-ofi-nccl's latencies
+        ("aws-p4de", "A100-SXM-80GB", 8, 4, 400, 75e-6),
+        ("aws-p5e", "H200-SXM-141GB", 8, 32, 3200, 20e-6),
+        ("aws-p6-b200", "B200-SXM-180GB", 8, 8, 3200, 18e-6),
+        ("azure-nd-h200-v5", "H200-SXM-141GB", 8, 8, 3200, 2.7e-6),
+        ("gcp-a3-high", "H100-SXM-80GB", 8, 4, 800, 65e-6),
+        ("gcp-a3-ultra", "H200-SXM-141GB", 8, 8, 3200, 2.7e-6),
+        ("gcp-a4x", "GB200-186GB", 4, 4, 1600, 2.7e-6),
+        ("oci-h100", "H100-SXM-80GB", 8, 8, 3200, 2.7e-6),
+        ("alps", "GH200-96GB", 4, 4, 800, 2.7e-6),
+    ],
+)
+def test_machines_of_the_clouds(
+    sheet: str, gpu: str, gpus: int, nics: int, gigabits: int, latency_s: float
+) -> None:
+    cluster = read_cluster(sheet, root=ROOT)
+    outer = cluster.domains[-1]
+    assert (cluster.gpu.name, cluster.gpus_per_node, cluster.nics_per_node) == (gpu, gpus, nics)
+    assert (outer.bandwidth * gpus, outer.latency_s) == (gigabits * 1e9 / 8, latency_s)
+
+
 def test_device_names_point_to_one_sheet_each() -> None:
     named = [
         device for name in known_clusters(ROOT) for device in read_cluster(name, root=ROOT).gpu.device_names
@@ -225,7 +249,8 @@ def test_a_sheet_may_say_nothing_of_the_host_but_not_without_a_source(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("sheet", "flop_a_clock"), [("mi300x", 4 * 256 * 2), ("mi355x", 4 * 512 * 2), ("ascend-910b", 16**3 * 2)]
+    ("sheet", "flop_a_clock"),
+    [("mi300x", 4 * 256 * 2), ("mi325x", 4 * 256 * 2), ("mi355x", 4 * 512 * 2), ("ascend-910b", 16**3 * 2)],
 )
 def test_other_makers_peaks_are_units_times_clock(sheet: str, flop_a_clock: int) -> None:
     """Matrix units alone: 4 cores of 256 or 512 multiply-adds a compute unit (AMD), one of 16 x 16 x 16 a core (Huawei)."""

@@ -175,6 +175,13 @@ def test_torchtitan_cuts_a_rank_in_two_stages_under_an_interleaved_schedule(note
         ("NVIDIA A100-PCIE-40GB", "a100-pcie-40g"),
         ("H100 PCIe", "h100-pcie"),
         ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L4", "l4"),
+        ("A10G-24GB", "aws-g5"),
+        ("NVIDIA A40", "a40"),
+        ("RTX A6000", "rtx-a6000"),
+        ("A6000-48GB", "rtx-a6000"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("RTX4090", "rtx-4090"),
         ("AMD Instinct MI300X", "mi300x"),
         ("AMD MI325X", "mi325x"),
     ],
@@ -184,7 +191,20 @@ def test_gpus_are_found_by_the_start_of_their_name(gpu: str, sheet: str) -> None
 
 
 @pytest.mark.parametrize(
-    "gpu", ["H100-NVL", "H200 NVL", "V100-PCIe", "A800-PCIe", "GH200-144GB", "RTX 4090", "A40"]
+    "gpu",
+    [
+        "H100-NVL",
+        "H200 NVL",
+        "V100-PCIe",
+        "A800-PCIe",
+        "GH200-144GB",
+        "RTX 4090 D",
+        "A4000",
+        "RTX 6000 Ada",
+        "A6000 Ada",
+        "L40",
+        "A10",
+    ],
 )
 def test_a_card_is_not_taken_for_the_module_of_its_name(gpu: str) -> None:
     with pytest.raises(RowError, match="no hardware sheet"):

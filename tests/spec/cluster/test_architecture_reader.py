@@ -39,6 +39,7 @@ def project(tmp_path: Path, hopper: str) -> Path:
 SAID = {
     "volta": (OperandReads.WARP, False, 39.0e9, 20.0 / 25, 0.0, 1.9, False),
     "ampere": (OperandReads.WARP, False, 87.7e9, 20.0 / 25, 0.0, 1.4, False),
+    "ga102": (OperandReads.WARP, False, 87.7e9, 20.0 / 25, 0.0, 1.4, False),
     "ada": (OperandReads.WARP, False, 87.7e9, 20.0 / 25, 0.0, 1.4, False),
     "hopper": (OperandReads.WARP_GROUP, True, 141.0e9, 20.6 / 25, 0.85, 1.4, False),
     "blackwell": (OperandReads.ONCE, True, 282.0e9, 40.1 / 50, 0.74, 1.4, True),

@@ -101,6 +101,24 @@ def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sheet", "flop_a_clock"),
+    [("a40", 1024), ("rtx-a6000", 1024), ("l4", 1024), ("l40s", 1024), ("rtx-4090", 512), ("aws-g5", 512)],
+)
+def test_cards_of_gddr_accumulate_in_fp32_at_the_rate_of_their_die_or_half(
+    sheet: str, flop_a_clock: int
+) -> None:
+    """Four tensor cores of 128 multiply-adds a clock (GA102 and Ada whitepapers); GeForce and A10G accumulate in fp32 at half that.
+
+    Beside them 128 fp32 cores an SM, and none sustains more than its peak.
+    """
+    gpu = read_cluster(sheet, root=ROOT).gpu
+    assert gpu.peak_flops["bf16"] == pytest.approx(gpu.num_sms * flop_a_clock * gpu.boost_clock_hz, rel=0.02)
+    assert gpu.peak_flops["fp32"] == pytest.approx(gpu.num_sms * 256 * gpu.boost_clock_hz, rel=0.02)
+    assert gpu.sustained_flops["bf16"] <= gpu.peak_flops["bf16"]
+    assert gpu.sustained_flops["fp16"] <= gpu.peak_flops["fp16"]
+
+
+@pytest.mark.parametrize(
     ("sheet", "gpu", "gpus", "nics", "gigabits", "latency_s"),
     [
         # Figures of the providers' pages: Gb/s of a node's NICs together; aws-ofi-nccl's latencies
@@ -113,6 +131,8 @@ def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
         ("gcp-a4x", "GB200-186GB", 4, 4, 1600, 2.7e-6),
         ("oci-h100", "H100-SXM-80GB", 8, 8, 3200, 2.7e-6),
         ("alps", "GH200-96GB", 4, 4, 800, 2.7e-6),
+        ("aws-g5", "A10G-24GB", 8, 1, 100, 75e-6),
+        ("l4", "L4-24GB", 8, 1, 100, 75e-6),
     ],
 )
 def test_machines_of_the_clouds(
@@ -122,6 +142,13 @@ def test_machines_of_the_clouds(
     outer = cluster.domains[-1]
     assert (cluster.gpu.name, cluster.gpus_per_node, cluster.nics_per_node) == (gpu, gpus, nics)
     assert (outer.bandwidth * gpus, outer.latency_s) == (gigabits * 1e9 / 8, latency_s)
+
+
+def test_cards_that_reach_each_other_through_the_host_say_so() -> None:
+    assert {
+        name: read_cluster(name, root=ROOT).domains[0].peer_access
+        for name in ("rtx-4090", "l4", "aws-g5", "a40", "l40s")
+    } == {"rtx-4090": False, "l4": False, "aws-g5": False, "a40": True, "l40s": True}
 
 
 def test_device_names_point_to_one_sheet_each() -> None:

@@ -9,10 +9,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.context import LayerContext
-from ops.op import Axis, Comm, Phase, Piece
-from ops.roles import Module, Role
+from ops.memory_bound import memory_pass
+from ops.op import Axis, Comm, MemoryBound, Op, Phase, Piece
+from ops.roles import Module, OpKey, Role
 from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
+
+# Copies of the whole array beside an all-to-all, by tensor_parallel.exchange_copies: where it hands on heads for
+# tokens, and where tokens for heads. One sequence; several a micro-batch cost some of them a copy more.
+COPIES = {
+    # Transformer Engine, context_parallel.py, flash_attn_a2a_communicate: heads brought to the front; the blocks of the
+    # front and the back of the sequence brought into order; the same backwards.
+    "reordered": (2, 2),
+    # InternEvo, modules/multi_head_attention.py, and XTuner, parallel/sequence/comm.py, _all_to_all: parts of the heads
+    # made contiguous (those of the tokens are), received parts joined.
+    "lists": (2, 1),
+    # DeepSpeed, sequence/layer.py, single_all_to_all: permuted before the one, after the other.
+    "permuted": (1, 1),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +83,40 @@ def exchanged(context: LayerContext, tensors: HeadTensors, over: Exchange) -> tu
     """Before and after: all-to-alls whose array is ``tokens`` x the heads of a rank's part x ``dim``, as large
     before as after. Gradients take the same ways backward, last first."""
 
-    def exchange(tensor: HeadTensor) -> Comm:
+    scatters, gathers = COPIES[context.job.preset.tensor_parallel.exchange_copies]
+
+    def exchange(tensor: HeadTensor, phase: Phase, copies: int) -> tuple[Op, ...]:
         least = over.ranks if over.repeats or tensor.repeats else 1
         heads = np.maximum(ceil_div(context.layout.constant(tensor.heads), over.cut), least)
         elements = over.tokens * heads * tensor.dim
-        return Comm(
+        name = f"{tensors.module}.{tensor.name}_{over.label}"
+        message = Comm(
             module=tensors.module,
             role=Role.HEAD_EXCHANGE,
-            name=f"{tensors.module}.{tensor.name}_{over.label}",
-            phase=Phase.FORWARD,
+            name=name,
+            phase=phase,
             collective=Collective.ALL_TO_ALL,
             axis=over.axis,
             size_bytes=(elements * context.activation_bytes).astype(np.int64),
             dtype=context.job.precision.activation,
         )
+        return message, _copied(context, message, np.where(over.ranks > 1, elements, 0), copies)
 
-    def mirrored(side: tuple[HeadTensor, ...]) -> Piece:
-        forward = tuple(exchange(tensor) for tensor in side)
-        backward = tuple(replace(op, phase=Phase.INPUT_GRAD) for op in reversed(forward))
-        return Piece(forward=forward, backward=backward)
+    def way(side: tuple[HeadTensor, ...], phase: Phase, copies: int) -> tuple[Op, ...]:
+        return tuple(op for tensor in side for op in exchange(tensor, phase, copies))
 
-    return mirrored(tensors.into), mirrored(tensors.out)
+    def mirrored(side: tuple[HeadTensor, ...], forward: int, backward: int) -> Piece:
+        return Piece(
+            forward=way(side, Phase.FORWARD, forward),
+            backward=way(tuple(reversed(side)), Phase.INPUT_GRAD, backward),
+        )
+
+    return mirrored(tensors.into, scatters, gathers), mirrored(tensors.out, gathers, scatters)
+
+
+def _copied(context: LayerContext, message: Comm, elements: IntArray, copies: int) -> MemoryBound:
+    """What a ``message`` sends or has brought, copied so many times."""
+    key = OpKey(message.module, Role.HEAD_EXCHANGE)
+    what = key.served_by(Role.COPY, f"{message.name}_in_order")
+    done = memory_pass(what, message.phase, "copy", elements, context.job.precision.activation)
+    return replace(done, repeat=copies)

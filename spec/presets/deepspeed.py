@@ -29,7 +29,10 @@ DEEPSPEED = FrameworkPreset(
         live_elements=1_000_000_000,
     ),
     tensor_parallel=TensorParallel(
-        strategies=("mtp", "ulysses"), overlap_backward=False, reduces_halves=True
+        strategies=("mtp", "ulysses"),
+        exchange_copies="permuted",
+        overlap_backward=False,
+        reduces_halves=True,
     ),
     pipeline=Pipeline(
         shards_weights=False, scattered_hops=True, partitioned_tensors=True, keeps_stage_outputs=True

@@ -26,7 +26,9 @@ INTERNEVO = FrameworkPreset(
         flattened_buckets=True,
         accumulation="accumulate",
     ),
-    tensor_parallel=TensorParallel(strategies=("mtp", "msp", "fsp", "isp"), vocab_pad_multiple=1),
+    tensor_parallel=TensorParallel(
+        strategies=("mtp", "msp", "fsp", "isp"), exchange_copies="lists", vocab_pad_multiple=1
+    ),
     pipeline=Pipeline(
         schedules=("1f1b", "zb-h1"), fills_pipeline=True, interleaves=True, scattered_hops=True
     ),

@@ -48,6 +48,9 @@ class TensorParallel:
     partial_attention: Literal["fused", "torch"] = "fused"
     """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused kernels, or PyTorch's
     context_parallel in fp32, one elementwise kernel after another (ops.mixers.partial_attention)."""
+    exchange_copies: Literal["reordered", "lists", "permuted"] = "reordered"
+    """What all-to-alls that exchange tokens for heads copy beside: Transformer Engine's packing and order of blocks, lists
+    of tensors (InternEvo, XTuner), or one permutation (DeepSpeed; ops.head_exchange)."""
     kv_replication: bool = False
     """Key and value heads fewer than tp are replicated instead of refused."""
     vocab_pad_multiple: Annotated[int, Whole(most=MAX_PADDING)] = 128

@@ -13,6 +13,7 @@ XTUNER = Variant(
     choices={
         "data_parallel.overlap_grad_reduce": True,
         "tensor_parallel.cuts_layers": False,
+        "tensor_parallel.exchange_copies": "lists",
         "tensor_parallel.spreads_experts": False,
         "pipeline.stages": False,
         "log.attention": "half",

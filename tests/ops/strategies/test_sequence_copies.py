@@ -1,4 +1,4 @@
-"""Copies around collectives over the sequence where a micro-batch has several."""
+"""Copies around collectives over the sequence: where a micro-batch has several, and where tokens are exchanged for heads."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.layout import Layout
-from ops.op import MemoryBound
+from ops.op import MemoryBound, Op
 from ops.roles import Role
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
@@ -65,3 +65,32 @@ def test_a_copy_stands_behind_a_gather_and_before_a_reduction() -> None:
         "mlp.down.leave_in_order",
         "mlp.down.leave",
     ]
+
+
+CP = 4
+
+
+def exchanged(copies: str) -> tuple[list[MemoryBound], list[MemoryBound]]:
+    """Copies around attention, forward and backward: of a row with whole sequences, and of one with a rank's TOKENS."""
+    preset = PRESETS["megatron"].changed({"tensor_parallel.exchange_copies": copies})
+    asked = job(world_size=CP, seq_len=TOKENS * CP, preset=preset, context_parallel="all_to_all")
+    layout = Layout.of(CP, cp=np.array([1, CP]))
+    (block,) = written(small_model(), asked, "mtp", layout).blocks
+
+    def found(ops: tuple[Op, ...]) -> list[MemoryBound]:
+        return [op for op in ops if isinstance(op, MemoryBound) and op.name.endswith("_context_in_order")]
+
+    return found(block.forward), found(block.backward)
+
+
+@pytest.mark.parametrize(
+    ("copies", "into", "out"), [("reordered", 2, 2), ("lists", 2, 1), ("permuted", 1, 1)]
+)
+def test_each_copy_of_an_exchange_reads_and_writes_its_whole_array(copies: str, into: int, out: int) -> None:
+    """q, k and v go in and the output comes out; gradients go the other way round, and copy so."""
+    forward, backward = exchanged(copies)
+    assert [op.repeat for op in forward] == [into, into, into, out]
+    assert [op.repeat for op in backward] == [into, out, out, out]
+    for op in (forward[0], forward[-1], backward[0], backward[-1]):
+        assert isinstance(op.repeat, int)
+        assert op.bytes_moved.tolist() == [0.0, 2.0 * op.repeat * 2 * TOKENS * small_model().hidden]

@@ -42,13 +42,14 @@ def runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) -> bool:
 
 
 def split_by_autograd(draft: Draft) -> BoolArray:
-    """``splits_compiled`` of a draft, and no checkpoint in a backward that autograd splits: each product's weight gradient is
-    a graph task of its own, in which a checkpoint runs again (torch/distributed/pipelining/_backward.py,
-    stage_backward_weight; torch/utils/checkpoint.py, is_recomputed by task)."""
-    pipeline = draft.job.preset.pipeline
-    split = draft.schedule.splits_backward and pipeline.keeps_gathered
-    again = split and draft.recompute is not Recompute.NONE
-    return bools(np.full(len(draft["pp"]), splits_compiled(draft.job, draft.schedule) and not again))
+    """``splits_compiled`` of a draft, and neither checkpoints nor shards where autograd splits the backward: each product's
+    weight gradient is a graph task of its own, in which a checkpoint runs again (torch/distributed/pipelining/_backward.py,
+    stage_backward_weight; torch/utils/checkpoint.py, is_recomputed by task), and FSDP2 is left without some gradients
+    (PyTorch 2.13, tried on two stages of two shards)."""
+    if not (draft.schedule.splits_backward and draft.job.preset.pipeline.keeps_gathered):
+        return bools(np.full(len(draft["pp"]), splits_compiled(draft.job, draft.schedule)))
+    runs = splits_compiled(draft.job, draft.schedule) and draft.recompute is Recompute.NONE
+    return bools(runs & (draft["zero_stage"] < 2))
 
 
 def splits_compiled(job: JobSpec, schedule: Schedule) -> bool:

@@ -126,7 +126,7 @@ UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
 UNEVEN_CHUNKS = (
     "virtual chunks need a framework that has them, whole layers each, and rounds of pp micro-batches"
 )
-WHOLE_BACKWARDS = "PyTorch splits no backward that is compiled or has checkpoints"
+WHOLE_BACKWARDS = "PyTorch splits no backward that is compiled, has checkpoints or gathers its weights"
 CHUNKS_OF_ORDER = "schedules but 1f1b want several stages, looped-bfs and zb-interleaved of several chunks and others of one"
 TWO_CHUNKS = "zb-v and DualPipe want an even number of virtual stages, two each, and DualPipe twice as many micro-batches"
 WITHOUT_ORDER = frozenset({CHUNKS_OF_ORDER, TWO_CHUNKS})
@@ -175,7 +175,7 @@ RULES: tuple[Rule, ...] = (
         after="pp",
         keep=split_backward_alone,
     ),
-    Rule(reason=WHOLE_BACKWARDS, after="pp", keep=split_by_autograd),
+    Rule(reason=WHOLE_BACKWARDS, after="zero_stage", keep=split_by_autograd),
     Rule(
         reason="more pipeline stages than layers",
         after="pp",

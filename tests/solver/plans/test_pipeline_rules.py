@@ -64,6 +64,7 @@ def test_schedules_of_pytorch_want_their_number_of_chunks(schedule: Schedule, fi
 def test_compiled_backwards_are_not_split(schedule: Schedule) -> None:
     assert COMPILED in broken("torchtitan", "pp=2,vpp=2", schedule)
     assert COMPILED not in broken("fsdp", "pp=2,vpp=2", schedule)
+    assert COMPILED in broken("fsdp", "pp=2,vpp=2,zero_stage=2", schedule)
     assert COMPILED not in broken("torchtitan", "pp=2,vpp=2", Schedule.LOOPED_BFS)
     assert COMPILED in broken("fsdp", "pp=2,vpp=2,recompute=full", schedule)
     assert COMPILED not in broken("fsdp", "pp=2,vpp=2,recompute=full", Schedule.LOOPED_BFS)

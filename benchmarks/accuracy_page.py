@@ -5,8 +5,9 @@
     python benchmarks/interval_widths.py ... --predictions PRED.csv > widths.txt
     python benchmarks/accuracy_page.py --curves curves.txt --shipped shipped.txt --widths widths.txt --page docs/accuracy.md
 
-A table of the page is known by how its head begins; its rows are written anew from what was printed, in that order. Cells that
-no run prints (what is aimed at, what others publish) stay with their row. The text around the tables is left alone.
+A table of the page is known by how its head begins; its rows are written anew from what was printed, in that
+order. Cells that no run prints (what is aimed at, what others publish) stay with their row. The text around
+the tables is left alone.
 """
 
 import argparse
@@ -38,7 +39,9 @@ class Printed:
     cells: int
 
     def read(self, lines: Sequence[str]) -> Rows:
-        """Its rows by name; a macro mean has a cell less, for the rows it does not count. Empty where it was not printed."""
+        """Its rows by name; a macro mean has a cell less, for the rows it does not count. Empty where it was
+        not printed.
+        """
         found: Rows = {}
         starts = [place for place, line in enumerate(lines) if re.match(self.head, line)]
         for line in lines[starts[0] + 1 :] if starts else ():
@@ -163,8 +166,8 @@ TABLES: dict[str, Callable[[Runs, Rows], list[list[str]]]] = {
 
 
 def brought_up(page: str, runs: Runs) -> str:
-    """``page`` with the rows of its tables written anew. Raises ConfigError for a table that the page lacks or of which nothing
-    was printed."""
+    """``page`` with the rows of its tables written anew. Raises ConfigError for a table that the page lacks
+    or of which nothing was printed."""
     lines = page.splitlines()
     for head, rows_of in TABLES.items():
         starts = [place for place, line in enumerate(lines) if line.startswith(head)]

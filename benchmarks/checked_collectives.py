@@ -2,10 +2,11 @@
 
     python benchmarks/checked_collectives.py [--ranks 2 3 4]
 
-Runs all-reduces of a few numbers over Gloo on this machine with and without TORCH_DISTRIBUTED_DEBUG=DETAIL and prints what
-one rank's process spends on one, in microseconds and in forwards of ``torch.nn.Linear``. On the critical path stand
-one rank's messages after another's, so with more ranks than cores the time of day says nothing and processor time does. Other work on
-the machine inflates both; where the system allows it, ranks run ahead of it while they are timed.
+Runs all-reduces of a few numbers over Gloo on this machine with and without TORCH_DISTRIBUTED_DEBUG=DETAIL
+and prints what one rank's process spends on one, in microseconds and in forwards of ``torch.nn.Linear``. On
+the critical path stand one rank's messages after another's, so with more ranks than cores the time of day
+says nothing and processor time does. Other work on the machine inflates both; where the system allows it,
+ranks run ahead of it while they are timed.
 """
 
 import argparse

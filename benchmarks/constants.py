@@ -37,7 +37,9 @@ QUARTER = 0.25
 
 
 def sampled(rows: Sequence[Row], each: int) -> list[Row]:
-    """``each`` rows of every dataset that have a measured step, at even places of its file, from its middle outwards."""
+    """``each`` rows of every dataset that have a measured step, at even places of its file, from its middle
+    outwards.
+    """
     by_dataset: dict[str, list[Row]] = {}
     for row in rows:
         if measured_step_s(row):

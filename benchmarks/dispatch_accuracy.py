@@ -2,11 +2,12 @@
 
     python benchmarks/dispatch_accuracy.py --runs FILE
 
-FILE is a CSV file with a row for each run: gpu, ranks, type, op, hidden, tokens, topk, dtype, bandwidth_GBps, bottleneck,
-quality. Good runs of DeepEP's normal kernels on a GPU that has a sheet count. Their bandwidth is the bytes of a
-rank's tokens, once for each rank (NVLink) or each node of 8 (RDMA) that has one of their experts, its own included, over the time
-(DeepEP, README, "logical bandwidth"; tests/test_internode.py, num_rdma_token_sent). Prints told and published GB/s
-and mean |log(told / published)|; exits with 1 when that misses 0.2.
+FILE is a CSV file with a row for each run: gpu, ranks, type, op, hidden, tokens, topk, dtype, bandwidth_GBps,
+bottleneck, quality. Good runs of DeepEP's normal kernels on a GPU that has a sheet count. Their bandwidth is
+the bytes of a rank's tokens, once for each rank (NVLink) or each node of 8 (RDMA) that has one of their
+experts, its own included, over the time (DeepEP, README, "logical bandwidth"; tests/test_internode.py,
+num_rdma_token_sent). Prints told and published GB/s and mean |log(told / published)|; exits with 1 when that
+misses 0.2.
 """
 
 import argparse

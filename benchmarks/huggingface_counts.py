@@ -2,11 +2,12 @@
 
     python benchmarks/huggingface_counts.py [--table FILE] [--write] [--only WORDS]
 
-FILE (tests/spec/readers/huggingface/counts.json unless said) lists models: ``says``, a config with the fewest keys that the
-reader needs, so that what it leaves out is the class's default; ``parameters`` of the model that transformers makes of it on
-the meta device; and ``buffers``, the elements of those that are counted as parameters: published totals have routers'
-corrections of scores. Each config is read as it stands and as transformers writes it out, which must come to one model,
-whose count must be the sum. --write counts anew and writes the file. Needs transformers, which nothing else here does:
+FILE (tests/spec/readers/huggingface/counts.json unless said) lists models: ``says``, a config with the fewest
+keys that the reader needs, so that what it leaves out is the class's default; ``parameters`` of the model
+that transformers makes of it on the meta device; and ``buffers``, the elements of those that are counted as
+parameters: published totals have routers' corrections of scores. Each config is read as it stands and as
+transformers writes it out, which must come to one model, whose count must be the sum. --write counts anew and
+writes the file. Needs transformers, which nothing else here does:
 
     python -m venv --system-site-packages .venv-transformers && .venv-transformers/bin/pip install transformers
 
@@ -36,8 +37,9 @@ SAME_CLASS = {"kimi_k2": "deepseek_v3"}
 """Types whose class lies beside their weights and has the structure of one of transformers' own."""
 COUNTED_BUFFERS = ("e_score_correction_bias",)
 NOT_SHAPES = ("blocks", "source", "rope", "max_positions", "assumptions")
-"""Fields of ModelSpec that need not agree between the two ways of writing one config: learned positions are counted, and
-blocks that predict further tokens are those that a file lists, which transformers' models leave out."""
+"""Fields of ModelSpec that need not agree between the two ways of writing one config: learned positions are
+counted, and blocks that predict further tokens are those that a file lists, which transformers' models leave
+out."""
 
 
 def counted(says: dict[str, Any]) -> tuple[int, dict[str, int], dict[str, Any]]:

@@ -2,9 +2,9 @@
 
     python benchmarks/interval_widths.py --measurements PATH [PATH ...] --predictions PRED.csv
 
-PATH as for benchmarks/accuracy.py, PRED.csv what that wrote. Prints the share of each dataset's steps inside and above the
-interval and its half-width with the widths of solver.answer.interval, with those that all datasets choose, and with those that
-the other datasets choose; then the widths. Takes three minutes.
+PATH as for benchmarks/accuracy.py, PRED.csv what that wrote. Prints the share of each dataset's steps inside
+and above the interval and its half-width with the widths of solver.answer.interval, with those that all
+datasets choose, and with those that the other datasets choose; then the widths. Takes three minutes.
 """
 
 import argparse
@@ -104,8 +104,8 @@ def bounds(told: Told, chosen: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def chosen_by(datasets: Sequence[Told]) -> FloatArray:
-    """The widths that make the shares inside as AIMED and, of those, the mean interval score (Gneiting and Raftery 2007,
-    eq. 43) least, datasets alike; what is not priced is the median of their medians."""
+    """The widths that make the shares inside as AIMED and, of those, the mean interval score (Gneiting and
+    Raftery 2007, eq. 43) least, datasets alike; what is not priced is the median of their medians."""
     unpriced = float(np.median([np.median(told.ratio) for told in datasets]))
 
     def cost(widths: FloatArray) -> float:

@@ -2,10 +2,10 @@
 
     python benchmarks/recipe_recall.py --recipes FILE [--precision bf16] [--one_each] [--accepted_only] [--json FILE]
 
-FILE is a CSV file with a recipe a row: model, GPU, job settings and plan (no times). Each recipe that is tuned for
-pre-training on a GPU with a sheet is asked of the solver in its own settings: can it be said (expressed), does it fit
-and break no rule (accepted), which rank has it among the TOP searched plans, and by how much is it slower than the fastest.
-Without FILE nothing is measured: it says so and exits with 0.
+FILE is a CSV file with a recipe a row: model, GPU, job settings and plan (no times). Each recipe that is
+tuned for pre-training on a GPU with a sheet is asked of the solver in its own settings: can it be said
+(expressed), does it fit and break no rule (accepted), which rank has it among the TOP searched plans, and by
+how much is it slower than the fastest. Without FILE nothing is measured: it says so and exits with 0.
 """
 
 import argparse
@@ -118,8 +118,8 @@ def lines(found: Sequence[Recall]) -> list[str]:
 
 
 def one_each(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """Of each model, GPU and precision one, of the fewest GPUs and no variant where there is one; those that ask for more than
-    layers, attention and experts left out."""
+    """Of each model, GPU and precision one, of the fewest GPUs and no variant where there is one; those that
+    ask for more than layers, attention and experts left out."""
     found: dict[tuple[str, ...], Recipe] = {}
     plain = [one for one in recipes if not one.text("needs")]
     for one in sorted(plain, key=lambda one: (bool(one.text("variant")), one.whole("num_gpus"))):

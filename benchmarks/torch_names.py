@@ -115,8 +115,8 @@ def facts() -> dict[str, str]:
 
 
 def table(held: Sequence[dict[str, str]]) -> str:
-    """One row a function of Python's or what releases differ in: the first release's facts, and what others have instead;
-    below it what all have alike."""
+    """One row a function of Python's or what releases differ in: the first release's facts, and what others
+    have instead; below it what all have alike."""
     names = sorted({name for one in held for name in one} - {"torch", "python"})
     labels = [f"{one['torch']} (Python {one['python']})" for one in held]
     lines = ["| name | " + " | ".join(labels) + " |", "|---|" + "---|" * len(held)]

@@ -50,7 +50,9 @@ def model_ops(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareBlock:
-    """A block of which nothing runs again: its operations, and around a prediction block what comes before and behind."""
+    """A block of which nothing runs again: its operations, and around a prediction block what comes before
+    and behind.
+    """
 
     context: LayerContext
     block: BlockSpec
@@ -60,8 +62,8 @@ class BareBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareOps:
-    """What a rank runs for N layouts under one strategy, as if nothing ran again: every different block, embedding, head
-    and loss. What runs again is put on top, in as many ways as are asked for."""
+    """What a rank runs for N layouts under one strategy, as if nothing ran again: every different block,
+    embedding, head and loss. What runs again is put on top, in as many ways as are asked for."""
 
     context: LayerContext
     sharding: Sharding
@@ -72,8 +74,8 @@ class BareOps:
     )
 
     def running_again(self, recompute: Recompute, modules: tuple[str, ...] = ()) -> ModelOps:
-        """Under a recompute mode, with ``modules`` of layers run again beside that. What of it is the same under several
-        is the very same piece."""
+        """Under a recompute mode, with ``modules`` of layers run again beside that. What of it is the same
+        under several is the very same piece."""
         context, model = self.context, self.context.model
         kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
         # Runs of equal blocks, of which hybrids have many, share one piece.
@@ -170,9 +172,10 @@ def _bare_block(context: LayerContext, sharding: Sharding, block: BlockSpec) -> 
 
 
 def _reduced_later(context: LayerContext, first: Piece, block: BlockSpec) -> Piece:
-    """The first half, whose partial output waits for the second's where a framework reduces the sum of both (GPT-NeoX
-    megatron/model/transformer.py, ParallelTransformerLayer: self.reduce(output) under gpt_j_residual, an all-reduce or,
-    with sequences cut, a reduce-scatter; experts are left as they are). Backward each half reduces its input gradient."""
+    """The first half, whose partial output waits for the second's where a framework reduces the sum of both
+    (GPT-NeoX megatron/model/transformer.py, ParallelTransformerLayer: self.reduce(output) under
+    gpt_j_residual, an all-reduce or, with sequences cut, a reduce-scatter; experts are left as they are).
+    Backward each half reduces its input gradient."""
     asked = context.job.preset.tensor_parallel.reduces_halves
     if not (asked and block.parallel_residual and block.moe is None):
         return first

@@ -88,8 +88,9 @@ class LayerContext:
 
 
 def keeps_gathered(job: JobSpec, layout: Layout) -> BoolArray:
-    """Rows whose stages gather sharded parameters in the first forward of a step and keep them, add up whole gradients and
-    reduce them in the last backward (FSDP on stages: torch/distributed/pipelining/stage.py, backward_maybe_with_nosync)."""
+    """Rows whose stages gather sharded parameters in the first forward of a step and keep them, add up whole
+    gradients and reduce them in the last backward (FSDP on stages: torch/distributed/pipelining/stage.py,
+    backward_maybe_with_nosync)."""
     return bools((layout.pp > 1) & (layout.zero_stage >= 2) & job.preset.pipeline.keeps_gathered)
 
 

@@ -62,10 +62,11 @@ ADDED_APART = {"accumulate_fp32": "accumulate_wide", "accumulate_16bit": "accumu
 
 
 def _table_gradient(context: LayerContext, sharding: Sharding) -> Piece:
-    """A lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda:
-    at::zeros, whose write is not counted), added to that of earlier micro-batches by a kernel of its own, since no
-    product makes it (Megatron-Core core/distributed/distributed_data_parallel.py, main_grad.add_(grad)). Tied on one
-    stage autograd adds it to the head's gradient instead, unless that product has added up its own."""
+    """A lookup's gradient, as large as a rank's table (PyTorch aten/src/ATen/native/cuda/Embedding.cu,
+    embedding_dense_backward_cuda: at::zeros, whose write is not counted), added to that of earlier
+    micro-batches by a kernel of its own, since no product makes it (Megatron-Core
+    core/distributed/distributed_data_parallel.py, main_grad.add_(grad)). Tied on one stage autograd adds it
+    to the head's gradient instead, unless that product has added up its own."""
     layout, hidden = context.layout, context.layout.constant(context.model.hidden)
     accumulation, dtype = context.job.preset.data_parallel.accumulation, context.job.precision.activation
     rows = ceil_div(embedding_elements(context, sharding), hidden)
@@ -127,8 +128,9 @@ def head(context: LayerContext, sharding: Sharding) -> Piece:
             ceil_div(context.tokens, sharding.saved_input_shards(layout)), model.hidden
         ),
         bias=model.head_bias,
-        # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns) unless they are told not to
-        # (Megatron-LM d98e8a6 extensions/transformer_engine.py, TELMHeadColumnParallelLinear).
+        # 8-bit recipes leave the head alone (Megatron-LM's output layer, torchtitan's filter_fqns) unless
+        # they are told not to (Megatron-LM d98e8a6 extensions/transformer_engine.py,
+        # TELMHeadColumnParallelLinear).
         dtype="" if context.job.precision.narrow_head else context.job.precision.compute,
     )
     return sequence(
@@ -259,14 +261,15 @@ def _upcast(context: LayerContext, rows: IntArray, width: IntArray) -> Piece:
 def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     """Kernel, and the bytes a logit keeps until the backward and takes beyond them at the loss's peak.
 
-    Logits that the framework keeps are those of this micro-batch and, at the peak, of the one before.
-    Fused: the logits, whose place their gradient takes, or an fp32 copy of them and one of it that the labels are
+    Logits that the framework keeps are those of this micro-batch and, at the peak, of the one before. Fused:
+    the logits, whose place their gradient takes, or an fp32 copy of them and one of it that the labels are
     shifted against (transformers 4.4x, LlamaForCausalLM.forward: logits.float(), shift_logits.contiguous());
-    chunked, a chunk of them for a moment, whose gradient is spent at once (Liger, ops/fused_linear_cross_entropy.py). Megatron-LM's: the logits and the softmax in fp32,
-    whose place its gradient takes (core/tensor_parallel/cross_entropy.py). Held: fp32 logits beside it till the loss is
-    done. PyTorch's: the logits and the
-    log-softmax in fp32; in the backward the gradients of the loss and of the log-softmax are two more fp32
-    tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each into a new one).
+    chunked, a chunk of them for a moment, whose gradient is spent at once (Liger,
+    ops/fused_linear_cross_entropy.py). Megatron-LM's: the logits and the softmax in fp32, whose place its
+    gradient takes (core/tensor_parallel/cross_entropy.py). Held: fp32 logits beside it till the loss is done.
+    PyTorch's: the logits and the log-softmax in fp32; in the backward the gradients of the loss and of the
+    log-softmax are two more fp32 tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each
+    into a new one).
     """
     preset, logit_bytes = context.job.preset, context.activation_bytes
     kept_bytes = logit_bytes if preset.pipeline.keeps_stage_outputs else 0.0

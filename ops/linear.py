@@ -69,9 +69,10 @@ def keeps_narrow_inputs(context: LayerContext) -> bool:
 
 
 def shares_kept_inputs(context: LayerContext) -> bool:
-    """Whether a narrow product keeps an input that another operation keeps whole as that one does (Megatron-LM d98e8a6
-    ``attention.py``, ``multi_latent_attention.py`` and ``shared_experts.py``: "the output of the fused core_attn is saved by itself, and
-    linear_proj also saves the quantized tensor of this output", so save_original_input, but not under delayed scaling)."""
+    """Whether a narrow product keeps an input that another operation keeps whole as that one does
+    (Megatron-LM d98e8a6 ``attention.py``, ``multi_latent_attention.py`` and ``shared_experts.py``: "the
+    output of the fused core_attn is saved by itself, and linear_proj also saves the quantized tensor of this
+    output", so save_original_input, but not under delayed scaling)."""
     shares = context.job.preset.layers.shares_kept_inputs
     return keeps_narrow_inputs(context) and shares and context.job.precision.scaling != "delayed"
 
@@ -190,9 +191,10 @@ def grouped_linear(context: LayerContext, layer: Linear, groups: IntArray) -> Pi
 
 
 def rows_on_device(context: LayerContext) -> bool:
-    """Whether only the device knows each expert's rows: a graph of the whole iteration, which no host interrupts, of experts that
-    drop no tokens. Megatron-LM d98e8a6 ``transformer_config.py``: moe_expert_rank_capacity_factor "requires
-    use_transformer_engine_op_fuser=True or moe_use_grouped_tensor=True", one product of Transformer Engine 2.x (d0067d0)
+    """Whether only the device knows each expert's rows: a graph of the whole iteration, which no host
+    interrupts, of experts that drop no tokens. Megatron-LM d98e8a6 ``transformer_config.py``:
+    moe_expert_rank_capacity_factor "requires use_transformer_engine_op_fuser=True or
+    moe_use_grouped_tensor=True", one product of Transformer Engine 2.x (d0067d0)
     ``pytorch/ops/fused/grouped_mlp.py`` for all experts, or general_grouped_gemm_for_grouped_tensor."""
     routed = [run.block.moe for run in context.model.blocks if run.block.moe is not None]
     drops = any(context.job.capacity_factor(moe) is not None for moe in routed)
@@ -200,8 +202,8 @@ def rows_on_device(context: LayerContext) -> bool:
 
 
 def summed_gradients(context: LayerContext, layer: Linear) -> Piece:
-    """The input gradient of one more linear with the same input: added to the others' by a kernel of its own, or read beside
-    theirs by the kernel that follows."""
+    """The input gradient of one more linear with the same input: added to the others' by a kernel of its own,
+    or read beside theirs by the kernel that follows."""
     what = Identity(
         module=layer.module, role=Role.ACCUMULATE, serves=layer.role, name=f"{layer.name}.add_gradients"
     )

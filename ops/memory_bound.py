@@ -115,8 +115,9 @@ def norm(context: LayerContext, module: Module, rows: IntArray, name: str = "") 
 
 
 def soft_capped(context: LayerContext, what: Identity, rows: IntArray, width: IntArray) -> Piece:
-    """cap * tanh(x / cap) over rows x width, as plain PyTorch writes it (transformers models/gemma2/modeling_gemma2.py):
-    a division, tanh, which keeps its output, and a product; priced as kernels that move as many bytes."""
+    """cap * tanh(x / cap) over rows x width, as plain PyTorch writes it (transformers
+    models/gemma2/modeling_gemma2.py): a division, tanh, which keeps its output, and a product; priced as
+    kernels that move as many bytes."""
 
     def step(word: str, moves: str, saved_bytes: FloatArray) -> Piece:
         named = Kernel(
@@ -136,15 +137,18 @@ def soft_capped(context: LayerContext, what: Identity, rows: IntArray, width: In
     )
 
 
-# apex/csrc/layer_norm_cuda_kernel.cu: cuApplyLayerNorm reads a row for its moments and again to norm it; backward
-# cuComputeGradInput reads input and gradient for two sums and again for the result, cuComputePartGradGammaBeta both once
-# more. At the modelled rate that is 80 and 184 us where apex pull request 1037 measured 75 and 176 (A100-40GB,
-# 16,384 rows of 1,024 in fp16), so rows are not found in a cache.
+# apex/csrc/layer_norm_cuda_kernel.cu: cuApplyLayerNorm reads a row for its moments and again to norm it;
+# backward cuComputeGradInput reads input and gradient for two sums and again for the result,
+# cuComputePartGradGammaBeta both once more. At the modelled rate that is 80 and 184 us where apex pull
+# request 1037 measured 75 and 176 (A100-40GB, 16,384 rows of 1,024 in fp16), so rows are not found in a
+# cache.
 APEX_READS = {"forward": 2.0, "backward": 6.0}
 
 
 def _read_again(context: LayerContext, normed: Piece, name: str) -> Piece:
-    """What a norm in two passes reads beyond the ``normed`` one in one pass: whole tensors, of which nothing is written."""
+    """What a norm in two passes reads beyond the ``normed`` one in one pass: whole tensors, of which nothing
+    is written.
+    """
     one_pass = normed.forward[0]
     if not isinstance(one_pass, MemoryBound):
         raise TypeError("a norm is a memory-bound kernel")

@@ -99,8 +99,8 @@ def feed_forward(
 
 def _entering(context: LayerContext, sharding: Sharding, layer: Linear, *, first: bool) -> Piece:
     """An entering linear. A second one finds its input gathered and adds its input gradient to the first
-    one's: after both reduced theirs, or, where the gathered input is a tensor that both keep (msp) or the framework says
-    so, before the sum is reduced once."""
+    one's: after both reduced theirs, or, where the gathered input is a tensor that both keep (msp) or the
+    framework says so, before the sum is reduced once."""
     enter = sharding.enter(context, layer.key, context.model.hidden)
     if first:
         entered = enter
@@ -154,8 +154,8 @@ def _waits_narrow(context: LayerContext, module: Module) -> bool:
 
 
 def _narrow_copy(context: LayerContext, rows: IntArray, width: IntArray, module: Module) -> Piece:
-    """The fp8 copy that waits, written by a pass and read back by another (Megatron-LM core/fusions/fused_bias_swiglu.py,
-    fp8_input_store); priced as copies that move as many bytes."""
+    """The fp8 copy that waits, written by a pass and read back by another (Megatron-LM
+    core/fusions/fused_bias_swiglu.py, fp8_input_store); priced as copies that move as many bytes."""
     wide, narrow = context.activation_bytes, dtype_bytes("fp8")
     moved = np.ceil(rows * (wide + narrow) / (2.0 * wide)).astype(np.int64)
     copy = Kernel(

@@ -88,9 +88,10 @@ class Owner(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """``count`` pieces of a collective and of a product. The first of the product needs none of the collective, or the last
-    of the product's none of a reduction; with ``last_waits`` the last one of the reduction is waited for. The collective
-    occupies ``thread_blocks`` multiprocessors, none where copy engines carry it.
+    """``count`` pieces of a collective and of a product. The first of the product needs none of the
+    collective, or the last of the product's none of a reduction; with ``last_waits`` the last one of the
+    reduction is waited for. The collective occupies ``thread_blocks`` multiprocessors, none where copy
+    engines carry it.
     """
 
     count: IntArray
@@ -102,10 +103,12 @@ class Pieces:
 class Op(Identity):
     """What every operation says.
 
-    ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the
-    layer runs; ``cached_bytes`` are copies of weights that stay from step to step; ``parameters`` are trained elements held by this rank because of this operation
-    (before ZeRO), counted on the forward operation alone, ``frozen`` those that it holds and does not train, as so many of the parameters' format; ``repeat`` identical launches, fewer than one each where ranks share them out; ``synchronises``: the host waits
-    for the device before it can issue it.
+    ``saved_bytes`` stay on the rank from forward to backward, ``transient_bytes`` only while the layer runs;
+    ``cached_bytes`` are copies of weights that stay from step to step; ``parameters`` are trained elements
+    held by this rank because of this operation (before ZeRO), counted on the forward operation alone,
+    ``frozen`` those that it holds and does not train, as so many of the parameters' format; ``repeat``
+    identical launches, fewer than one each where ranks share them out; ``synchronises``: the host waits for
+    the device before it can issue it.
     """
 
     phase: Phase
@@ -177,8 +180,8 @@ class KernelCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound(Op, KernelCall[IntArray]):
-    """A memory-bound kernel. ``stands_for`` calls of others in its width and format, which move as many bytes: they tell
-    its time where they were measured."""
+    """A memory-bound kernel. ``stands_for`` calls of others in its width and format, which move as many
+    bytes: they tell its time where they were measured."""
 
     stands_for: tuple[KernelCalls, ...] = ()
 
@@ -238,9 +241,10 @@ class HostUpdate(Op):
 class Comm(Op):
     """A collective over ``axis``; ``size_bytes`` is the whole array on one rank (spec.collectives).
 
-    ``routed`` marks an all-to-all that sends less between domains than its ranks receive in all; ``thread_blocks``
-    that it runs in, 0: as many as a collective of NCCL. ``kernel`` that takes tokens to their experts in parts as unequal as
-    their routing makes them (profdb.cases.ExpertExchangeCase); "": equal parts.
+    ``routed`` marks an all-to-all that sends less between domains than its ranks receive in all;
+    ``thread_blocks`` that it runs in, 0: as many as a collective of NCCL. ``kernel`` that takes tokens to
+    their experts in parts as unequal as their routing makes them (profdb.cases.ExpertExchangeCase); "": equal
+    parts.
     """
 
     collective: Collective

@@ -9,9 +9,10 @@ from typing import NamedTuple
 class Module(StrEnum):
     """The part of a model, or of its step, that an operation belongs to.
 
-    MIXER: what mixes tokens in another way than attention. MLP: a dense feed-forward network, and the norm and the residual add around any second half of a block. LAYER: a
-    whole layer (its sharded parameters, what it offloads). MTP: what a multi-token-prediction block has beyond
-    a block and a head. OTHER: of none, such as a message between stages or a custom model's own operation.
+    MIXER: what mixes tokens in another way than attention. MLP: a dense feed-forward network, and the norm
+    and the residual add around any second half of a block. LAYER: a whole layer (its sharded parameters, what
+    it offloads). MTP: what a multi-token-prediction block has beyond a block and a head. OTHER: of none, such
+    as a message between stages or a custom model's own operation.
     """
 
     EMBEDDING = "embedding"

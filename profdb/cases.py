@@ -140,9 +140,9 @@ class HostCopyCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertExchangeCase:
-    """Each of ``tokens`` tokens of a rank to ``topk`` of ``experts`` (drawn evenly at random), which lie spread over the
-    ranks of a group; ``direction`` dispatch, or combine for the way back. Groups as in CollectiveCase. ``kernel``:
-    all2all (one exchange of unequal parts, rows being sorted already), deepep."""
+    """Each of ``tokens`` tokens of a rank to ``topk`` of ``experts`` (drawn evenly at random), which lie
+    spread over the ranks of a group; ``direction`` dispatch, or combine for the way back. Groups as in
+    CollectiveCase. ``kernel``: all2all (one exchange of unequal parts, rows being sorted already), deepep."""
 
     direction: str
     tokens: int

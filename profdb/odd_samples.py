@@ -1,4 +1,6 @@
-"""Samples far above what the others of their curve tell of them: taken while something else ran, or a kernel's bad shape."""
+"""Samples far above what the others of their curve tell of them: taken while something else ran, or a
+kernel's bad shape.
+"""
 
 from dataclasses import dataclass
 
@@ -30,7 +32,9 @@ class OddSample:
 
 
 def far_above(profile: ProfileDatabase, taken: str) -> list[OddSample]:
-    """Samples ``taken`` at this date that took FAR_ABOVE what their curve tells without its worst points; worst first."""
+    """Samples ``taken`` at this date that took FAR_ABOVE what their curve tells without its worst points;
+    worst first.
+    """
     suspected = [
         (max(point.error for point in curve.worst), curve)
         for family in profile.tables

@@ -98,8 +98,8 @@ class Device:
             torch.cuda.empty_cache()
 
     def leave_room(self) -> None:
-        """Give cached memory back where it is more than MOST_CACHED: NCCL, cuDNN and the driver, which loads kernels when
-        they are first called, take theirs outside of torch's cache and cannot empty that."""
+        """Give cached memory back where it is more than MOST_CACHED: NCCL, cuDNN and the driver, which loads
+        kernels when they are first called, take theirs outside of torch's cache and cannot empty that."""
         if self.kind == "cuda":
             cached = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
             if cached > MOST_CACHED * self.memory_bytes:

@@ -32,8 +32,9 @@ CASE_S = 0.03
 gloo ranks of a processor take 0.02 to 0.05."""
 
 COMPILE_S = 3.0
-"""Assumption: seconds of torch.compile for one graph that its cache on disk does not hold. Eleven of these graphs took 1.7 to
-7.2 CPU seconds, 3.0 in the mean, on one core with the compiler's C++ output (torch 2.13); Triton's is taken to cost as much."""
+"""Assumption: seconds of torch.compile for one graph that its cache on disk does not hold. Eleven of these
+graphs took 1.7 to 7.2 CPU seconds, 3.0 in the mean, on one core with the compiler's C++ output (torch 2.13);
+Triton's is taken to cost as much."""
 
 STEP_PARTS = (OverlapCase, LayerCase, HostCopyCase, ExpertExchangeCase, WarmKernelCase)
 
@@ -73,9 +74,9 @@ def expected_s(cases: Sequence[Case], cluster: ClusterSpec | None, plan: TrialPl
 
 
 def first_compiled(cases: Sequence[Case]) -> set[int]:
-    """Rows of the cases that make the compiler work: the first of each kernel that only it fuses, direction and format
-    (profiler.benchmarks.memory_bound.fused_forward keeps what it compiled). The few graphs more that odd shapes take are
-    not foreseen."""
+    """Rows of the cases that make the compiler work: the first of each kernel that only it fuses, direction
+    and format (profiler.benchmarks.memory_bound.fused_forward keeps what it compiled). The few graphs more
+    that odd shapes take are not foreseen."""
     fused = only_compiled()
     first: dict[Hashable, int] = {}
     for row, case in enumerate(cases):

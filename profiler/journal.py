@@ -15,13 +15,16 @@ from profdb.store.sole_writer import hold
 from spec.errors import ProfileError
 
 SYNC_S = 1.0
-"""About what a machine that stops may lose. A disk takes milliseconds for each call, and a sweep has ten thousand cases."""
+"""About what a machine that stops may lose. A disk takes milliseconds for each call, and a sweep has ten
+thousand cases.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Journal:
-    """An open journal. Each line is the system's before the next case starts, so that no end of this process loses it;
-    all so far go through to the disk where SYNC_S have passed since they last did, and at the end. It is this run's alone until it is closed."""
+    """An open journal. Each line is the system's before the next case starts, so that no end of this process
+    loses it; all so far go through to the disk where SYNC_S have passed since they last did, and at the end.
+    It is this run's alone until it is closed."""
 
     handle: IO[bytes]
     now: Callable[[], float] = time.monotonic

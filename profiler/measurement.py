@@ -70,8 +70,8 @@ class Reading:
 
 
 def measure(case: Case, bench: Bench, taken: str) -> Sample:
-    """The sample of one case; every rank calls this with the same case. Where the clocks fell by more than MOST_DROP, it
-    is taken again at once, on a GPU that has got warm, and the steadier of the two is kept.
+    """The sample of one case; every rank calls this with the same case. Where the clocks fell by more than
+    MOST_DROP, it is taken again at once, on a GPU that has got warm, and the steadier of the two is kept.
 
     Raises RankFailedError when another rank could not go on, DeviceLostError, with the sample to keep, when the
     device answers no more.

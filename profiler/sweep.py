@@ -17,8 +17,9 @@ from spec.program.progress import progress
 STOP = -1
 
 AFTER_S, AFTER_SAMPLE_S = 8.0, 5e-3
-"""Seconds of fitting, saving and drawing after a sweep, and of each sample more: 9,910 samples of a GPU's sweep that scatter by 5 %
-take 37 to 55 s of one core to fit, nine tenths of it for boosted trees, and 8 to draw."""
+"""Seconds of fitting, saving and drawing after a sweep, and of each sample more: 9,910 samples of a GPU's
+sweep that scatter by 5 % take 37 to 55 s of one core to fit, nine tenths of it for boosted trees, and 8 to
+draw."""
 
 MOST_RESERVED = 0.5
 """Of a short budget, the share that may be kept for that."""

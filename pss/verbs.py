@@ -1,5 +1,5 @@
-"""The verbs of ``pss``: what each does, the parser of its options and what runs it. Each is the program that a script of a
-checkout runs, imported when it is asked for."""
+"""The verbs of ``pss``: what each does, the parser of its options and what runs it. Each is the program that
+a script of a checkout runs, imported when it is asked for."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ OF_WORKLOAD = ("run", "train", "compare")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """``parser`` and ``run`` take what the words are typed after (``pss search``), ``run`` the words before it, and gives
-    the exit status; ``plans``: whether plans are typed before the options."""
+    """``parser`` and ``run`` take what the words are typed after (``pss search``), ``run`` the words before
+    it, and gives the exit status; ``plans``: whether plans are typed before the options."""
 
     what: str
     parser: Callable[[str], argparse.ArgumentParser]

@@ -1,5 +1,5 @@
-"""What mkdocs is told of docs/ beyond its pages (mkdocs.yml): their order is that of the tables in README.md, and what lies outside docs/ is
-text, not a link."""
+"""What mkdocs is told of docs/ beyond its pages (mkdocs.yml): their order is that of the tables in README.md,
+and what lies outside docs/ is text, not a link."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,9 @@ def on_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: dict[str, Any], files: Any) -> str:
-    """Files of the project that are no pages are named, as the site does not hold them; pages of the other language are."""
+    """Files of the project that are no pages are named, as the site does not hold them; pages of the other
+    language are.
+    """
     docs = Path(config["docs_dir"]).resolve()
     here = (docs / page.file.src_uri).parent
 

@@ -1,7 +1,7 @@
 """Choosing a plan: price every one from the curves, keep what fits, rank and explain. CPU only.
 
-From Python (docs/api.md): ``ask`` and ``sweep``, and ``to_frame`` of what they find. They are imported when they are first
-used, as a file of this package must not wait for all others.
+From Python (docs/api.md): ``ask`` and ``sweep``, and ``to_frame`` of what they find. They are imported when
+they are first used, as a file of this package must not wait for all others.
 """
 
 from importlib import import_module

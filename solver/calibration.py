@@ -164,7 +164,9 @@ def calibrated_parts(terms: Terms, factors: Calibration) -> dict[str, FloatArray
 
 
 def cause_shares(terms: Terms) -> FloatArray:
-    """(R, C) share of a step that each factor of CAUSES acts on; what is waited for in the bubble goes with its causes."""
+    """(R, C) share of a step that each factor of CAUSES acts on; what is waited for in the bubble goes with
+    its causes.
+    """
     crossing = {name: np.where(crosses, terms.parts[name], 0.0) for name, crosses in terms.crosses.items()}
     inside = {name: terms.parts[name] - value for name, value in crossing.items()}
     acted = {factor: {name: terms.parts[name] for name in names} for factor, names in CAUSES.items()}

@@ -91,8 +91,8 @@ def play(asked: Sequence[tuple[Entrants, BoolArray]]) -> None:
 
 
 def costs(asked: Sequence[tuple[Entrants, IntArray]]) -> list[StepCost]:
-    """The costs of all plans of each table, exact in those of its ``rows`` that are given, which were played: there what
-    hops cost is told apart."""
+    """The costs of all plans of each table, exact in those of its ``rows`` that are given, which were played:
+    there what hops cost is told apart."""
     shown = [(one, np.bincount(rows, minlength=len(one.played)) > 0) for one, rows in asked]
     replayed = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, Pipeline)]
     free = spans_of([pipelines(one.table, of.timed, free=True, which=which) for one, of, which in replayed])

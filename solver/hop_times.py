@@ -16,8 +16,8 @@ from spec.dtypes import dtype_bytes
 from spec.job import JobSpec
 from spec.model import ModelSpec
 
-# DeepSpeed runtime/pipe/engine.py: _exec_forward_pass gathers what came; _exec_backward_pass the stage's own outputs and the
-# gradient that came. A message is as often an activation as a gradient.
+# DeepSpeed runtime/pipe/engine.py: _exec_forward_pass gathers what came; _exec_backward_pass the stage's own
+# outputs and the gradient that came. A message is as often an activation as a gradient.
 PARTITIONED_GATHERS = (1 + 2) / 2
 
 
@@ -47,9 +47,10 @@ def hop_seconds(model: ModelSpec, job: JobSpec, plans: PlanTable, pricer: Pricer
 
 
 def gathered_slices(size_bytes: IntArray, job: JobSpec) -> tuple[Op, ...]:
-    """What brings slices of ``size_bytes`` in all together: an all-gather into a list, which PyTorch makes in a buffer of its own and
-    copies out (ProcessGroupNCCL.cpp, allgather; Megatron-LM v2.5 megatron/mpu/random.py, gather_split_1d_tensor). DeepSpeed's list are
-    pieces of zeros, which are copied once more (runtime/utils.py, PartitionedTensor.full)."""
+    """What brings slices of ``size_bytes`` in all together: an all-gather into a list, which PyTorch makes in
+    a buffer of its own and copies out (ProcessGroupNCCL.cpp, allgather; Megatron-LM v2.5
+    megatron/mpu/random.py, gather_split_1d_tensor). DeepSpeed's list are pieces of zeros, which are copied
+    once more (runtime/utils.py, PartitionedTensor.full)."""
     gather = Comm(
         module=Module.OTHER,
         role=Role.GATHER,

@@ -274,7 +274,8 @@ def cost_of(table: Sized, timed: StageSeconds, ends_s: tuple[FloatArray, FloatAr
     parts |= {"pp_comm": hops, "bubble": idle - hops}
     origins = dict(whole.origins)
     origins[Origin.DERIVED] = origins.get(Origin.DERIVED, zero) + waiting
-    # The slowest stage sets the pace of the others, and what it waits for is made of the same times: it errs as they do.
+    # The slowest stage sets the pace of the others, and what it waits for is made of the same times: it errs
+    # as they do.
     longer = 1.0 + np.divide(idle, shown.seconds, out=np.zeros_like(idle), where=shown.seconds > 0)
     std_s: dict[str, FloatArray] = {family: value * longer for family, value in shown.std_s.items()}
     return StepCost(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage)

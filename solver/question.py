@@ -12,8 +12,9 @@ from spec.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Which model, under which job, on which cluster, priced by which book; ``calibration`` holds the
-    factors of the user's cluster where they are asked for, ``layers`` what other questions of the process know of the same."""
+    """Which model, under which job, on which cluster, priced by which book; ``calibration`` holds the factors
+    of the user's cluster where they are asked for, ``layers`` what other questions of the process know of the
+    same."""
 
     model: ModelSpec
     job: JobSpec

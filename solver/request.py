@@ -35,10 +35,12 @@ DEFAULT_PROFILE = Path("prof_data") / "data.pt"
 class Request:
     """What was asked for, as typed: paths, sizes and names. None means not given.
 
-    ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat it as
-    it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project folder, where
-    configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of solver.calibrate.fit;
-    ``assume`` is what a config.json of an unknown type is read as; ``transfer`` restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without ``profile`` it is the default one (profile_path), if that is there.
+    ``precision`` is a name of spec.settings.precision, ``job`` values of spec.settings.job by key, which beat
+    it as it beats what a config says, and that the ``framework`` preset's choices; ``root`` is the project
+    folder, where configs/ lies; ``missing`` is "error" or "modelled"; ``calibration`` is a file of
+    solver.calibrate.fit; ``assume`` is what a config.json of an unknown type is read as; ``transfer``
+    restates a measured profile of another GPU; ``constraints`` as in spec.settings.constraints. Without
+    ``profile`` it is the default one (profile_path), if that is there.
     """
 
     root: Path
@@ -256,17 +258,17 @@ def check_formats(precision: Precision, cluster: ClusterSpec) -> None:
 
 
 def check_head(model: ModelSpec, precision: Precision) -> None:
-    """Raise ConfigError for a narrow head without narrow products, or one that has no weights of its own (Megatron-LM d98e8a6
-    ``transformer_config.py``, fp8_output_proj; ``extensions/transformer_engine.py``: "does not support
-    skip_weight_param_allocation")."""
+    """Raise ConfigError for a narrow head without narrow products, or one that has no weights of its own
+    (Megatron-LM d98e8a6 ``transformer_config.py``, fp8_output_proj; ``extensions/transformer_engine.py``:
+    "does not support skip_weight_param_allocation")."""
     if precision.narrow_head and (model.tied_embeddings or not precision.narrows):
         allowed = "true only beside narrow products, of a model whose head is not its embedding"
         raise ConfigError(where="--job", key="precision.narrow_head", value=True, allowed=allowed)
 
 
 def check_wide_layers(model: ModelSpec, precision: Precision) -> None:
-    """Raise ConfigError for wide layers where nothing is narrow, or more of them than the model has (Megatron-LM d98e8a6
-    ``transformer_config.py``, first_last_layers_bf16, which delayed scaling has not)."""
+    """Raise ConfigError for wide layers where nothing is narrow, or more of them than the model has
+    (Megatron-LM d98e8a6 ``transformer_config.py``, first_last_layers_bf16, which delayed scaling has not)."""
     for key in ("wide_first_layers", "wide_last_layers"):
         asked = getattr(precision, key)
         if asked and (not precision.narrows or precision.scaling == "delayed"):

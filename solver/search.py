@@ -39,10 +39,10 @@ Found = tuple[int, dict[str, int], str, float]
 class SearchResult:
     """The answer to a search.
 
-    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.answer.alike); ``best_of_mode`` the fastest of each strategy; ``pareto`` the
-    plans no other beats in both step time and memory; ``num_seen`` plans looked at, ``num_priced`` of
-    them priced; ``rejected`` maps a reason to a number of plans; ``nearest_miss`` the plan that came
-    closest to fitting, in words; ``seconds`` of search.
+    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.answer.alike);
+    ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans no other beats in both step time and
+    memory; ``num_seen`` plans looked at, ``num_priced`` of them priced; ``rejected`` maps a reason to a
+    number of plans; ``nearest_miss`` the plan that came closest to fitting, in words; ``seconds`` of search.
     """
 
     best: tuple[Answer, ...]
@@ -139,7 +139,9 @@ class _Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Split:
-    """The plans of a block that fit, the rows of those that do not, how many those are by reason, and the closest of them."""
+    """The plans of a block that fit, the rows of those that do not, how many those are by reason, and the
+    closest of them.
+    """
 
     fitting: Sized | None
     short: IntArray

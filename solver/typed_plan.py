@@ -148,8 +148,9 @@ def _expert_ranks(written: WrittenPlan, question: "Question", stage_ranks: int, 
 
 
 def _sharding(written: WrittenPlan, whole: int, where: str) -> tuple[int, int]:
-    """ZeRO stage and size as written. Size 0 is the ``whole`` group that holds the same weights of linears; a stage alone shards over all of it, a size alone is stage 1. Where the
-    whole group is one rank there is nothing to shard.
+    """ZeRO stage and size as written. Size 0 is the ``whole`` group that holds the same weights of linears; a
+    stage alone shards over all of it, a size alone is stage 1. Where the whole group is one rank there is
+    nothing to shard.
 
     Raises ConfigError for more ranks than hold the same weights: there is no such group to price.
     """

@@ -24,8 +24,8 @@ class Precision:
     parameter: Wide = "bf16"
     """Parameters that layers compute with."""
     parameter_gather: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = "bf16"
-    """Format in which sharded parameters travel; one of fewer bits than theirs is that of the weights of narrow products
-    alone, all others travel as they are."""
+    """Format in which sharded parameters travel; one of fewer bits than theirs is that of the weights of
+    narrow products alone, all others travel as they are."""
     gradient: Wide = "bf16"
     """Format in which gradients accumulate."""
     reduce: Wide = "bf16"
@@ -45,8 +45,8 @@ class Precision:
     scale_recipe: Literal["tensor", "row", "block", "mx", ""] = ""
     """What shares a scale in narrow products (GemmCase.scale_recipe)."""
     scaling: Literal["delayed", "current", "block", "dynamic", "row", ""] = ""
-    """How a framework finds the scales and casts (ops.quantize.RECIPES); "" by the scales. Of scales of blocks "dynamic" finds
-    none beforehand, but casts again in the backward."""
+    """How a framework finds the scales and casts (ops.quantize.RECIPES); "" by the scales. Of scales of
+    blocks "dynamic" finds none beforehand, but casts again in the backward."""
     transposed_copies: bool = True
     """Products want both operands along k, so tensors are cast in both orders (JobSpec.on)."""
     casts_every_forward: bool = False
@@ -55,12 +55,14 @@ class Precision:
     """Weights of narrow products are held in their format alone, beside the optimizer's copy (Transformer Engine's
     primary weights; Megatron-Core, --fp8-param-gather)."""
     router: Literal["fp32", ""] = ""
-    """Format of the router's scores and of the gradients' products (Megatron-Core, --moe-router-dtype), "" as compute."""
+    """Format of the router's scores and of the gradients' products (Megatron-Core, --moe-router-dtype), "" as
+    compute.
+    """
     narrow_head: bool = False
     """The head's products run as the linear layers' do (Megatron-Core, --fp8-output-proj)."""
     wide_first_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
-    """Layers at the start whose products and attention run in the activations' format (Megatron-Core, --first-last-layers-bf16
-    with --num-layers-at-start-in-bf16)."""
+    """Layers at the start whose products and attention run in the activations' format (Megatron-Core,
+    --first-last-layers-bf16 with --num-layers-at-start-in-bf16)."""
     wide_last_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS)] = 0
     """The same at the end (--num-layers-at-end-in-bf16)."""
     frozen: Literal["nf4", "int4", ""] = ""
@@ -149,13 +151,13 @@ class JobSpec:
     """The experts' exchange of one micro-batch runs beside another's compute (Megatron-LM,
     --overlap-moe-expert-parallel-comm)."""
     delay_wgrad: bool = False
-    """Beside that exchange weight gradients are put off: experts' behind their input gradients, all others to the layer's end
-    (Megatron-LM, --delay-wgrad-compute)."""
+    """Beside that exchange weight gradients are put off: experts' behind their input gradients, all others to
+    the layer's end (Megatron-LM, --delay-wgrad-compute)."""
     overlap_shared_experts: bool = False
     """The experts' exchange runs beside the shared experts' products (--moe-shared-expert-overlap)."""
     fp8_activation_inputs: Literal["", "experts", "all"] = ""
-    """Whose gated activations keep their inputs in fp8: nobody's, the experts' (DeepSeek-V3, arXiv 2412.19437 sec. 3.3.3)
-    or all (Megatron-Core, activation_func_fp8_input_store)."""
+    """Whose gated activations keep their inputs in fp8: nobody's, the experts' (DeepSeek-V3, arXiv 2412.19437
+    sec. 3.3.3) or all (Megatron-Core, activation_func_fp8_input_store)."""
     cuda_graphs: frozenset[
         Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
     ] = frozenset()
@@ -180,10 +182,12 @@ class JobSpec:
     adapter_dropout: bool = False
     """Adapters drop inputs: each keeps what is left of its own and the mask (peft's lora_dropout)."""
     adapter_dtype: Literal["fp32", ""] = ""
-    """Format to which adapters bring their inputs, "" for the activations' (peft's autocast_adapter_dtype makes it fp32)."""
+    """Format to which adapters bring their inputs, "" for the activations' (peft's autocast_adapter_dtype
+    makes it fp32).
+    """
     adapter_code: Literal["autocast", "fused", ""] = ""
-    """How adapters run: "" as written, in their own format; under torch.autocast, products in the format of all others; or
-    fused, as Unsloth's functions (ops.adapters.passes)."""
+    """How adapters run: "" as written, in their own format; under torch.autocast, products in the format of
+    all others; or fused, as Unsloth's functions (ops.adapters.passes)."""
     adapted: frozenset[Adapted] = frozenset({"qkv", "out"})
     """Products with an adapter: of queries, keys and values together or one each, of the attention's output, into
     and out of the feed-forward layer."""

@@ -67,8 +67,8 @@ class PositionKind(StrEnum):
 class MlpSpec:
     """A dense feed-forward layer: three matrices when gated, else two.
 
-    ``activation``, here and of experts, is "silu", "gelu", "gelu_tanh", "relu", "squared_relu" or another name as its config
-    writes it; all cost the same.
+    ``activation``, here and of experts, is "silu", "gelu", "gelu_tanh", "relu", "squared_relu" or another
+    name as its config writes it; all cost the same.
     """
 
     ffn_hidden: int
@@ -120,9 +120,9 @@ class BlockSpec:
     """One block: what mixes its tokens, followed by a dense MLP or by experts. Either half may be missing, not
     both: Mamba's layers only mix, and hybrids such as Nemotron-H count a feed-forward network as a layer of its own.
 
-    ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own
-    pass through the shared head (arXiv 2412.19437 sec. 2.2). ``wide``: its products run in the format of activations, whatever
-    narrower one a job asks for.
+    ``mtp`` marks a multi-token-prediction block: two more norms, a 2h -> h projection, and its own pass
+    through the shared head (arXiv 2412.19437 sec. 2.2). ``wide``: its products run in the format of
+    activations, whatever narrower one a job asks for.
     """
 
     mixer: Mixer | None
@@ -195,7 +195,9 @@ class ModelSpec:
         return sum(run.count for run in self.blocks if not run.block.mtp)
 
     def with_wide_ends(self, first: int, last: int) -> "ModelSpec":
-        """Itself with the ``first`` and ``last`` decoder layers wide; raises ValueError where it has fewer than both."""
+        """Itself with the ``first`` and ``last`` decoder layers wide; raises ValueError where it has fewer
+        than both.
+        """
         if not first and not last:
             return self
         if min(first, last) < 0 or first + last > self.num_layers:

@@ -29,7 +29,9 @@ FLAGS = (
 
 @dataclass(slots=True, kw_only=True)
 class Browser:
-    """One tab. ``complaints`` is what the console said, and what could not be loaded; ``asked`` addresses of requests."""
+    """One tab. ``complaints`` is what the console said, and what could not be loaded; ``asked`` addresses of
+    requests.
+    """
 
     send: int
     receive: int

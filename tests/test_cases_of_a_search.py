@@ -150,8 +150,9 @@ def test_once_its_look_ups_are_measured_a_plan_is(config: str, plan: str) -> Non
 
 @pytest.fixture
 def by_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Curves without boosted trees, of which the sweep's take minutes. They are taken where they miss less, so that a measured
-    curve is surer of itself with them, never less: what is measured here is so with them too."""
+    """Curves without boosted trees, of which the sweep's take minutes. They are taken where they miss less,
+    so that a measured curve is surer of itself with them, never less: what is measured here is so with them
+    too."""
     monkeypatch.setattr(surface, "TREES_FROM_SCORE", float("inf"))
 
 

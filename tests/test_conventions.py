@@ -1,4 +1,6 @@
-"""What a project's visitors and tools look for first says the same as the code: contribution, citation, container, site, links."""
+"""What a project's visitors and tools look for first says the same as the code: contribution, citation,
+container, site, links.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""The project as it is installed: files that come with it, names that nothing else has, and the command in an empty folder."""
+"""The project as it is installed: files that come with it, names that nothing else has, and the command in an
+empty folder.
+"""
 
 import os
 import subprocess

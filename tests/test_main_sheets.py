@@ -14,7 +14,9 @@ from tests.test_main_command import changed
 def test_other_makers_accelerators_are_answered(
     sheet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A search whose answer names itself modelled, at a believable share of the peak, in the memory that the sheet has."""
+    """A search whose answer names itself modelled, at a believable share of the peak, in the memory that the
+    sheet has.
+    """
     words = f"--cluster {sheet} --config configs/7B_llama2.py --world_size 16 --global_batch_size 1048576"
     words += f" --run_all_solu --fix micro_batch=1,tp=2 --json {tmp_path / 'a.json'}"
     assert command.main(words.split()) == 0

@@ -1,5 +1,5 @@
-"""docs/published.md: its questions are answered as shown, numbers to within 2 %, since they move with the physics; and each
-is feasible that the page does not call otherwise."""
+"""docs/published.md: its questions are answered as shown, numbers to within 2 %, since they move with the
+physics; and each is feasible that the page does not call otherwise."""
 
 import re
 import shlex

@@ -1,7 +1,7 @@
 """NVIDIA's own recipes that fit with their settings alone, gradients in bf16 above all, asked through the door.
 
-Megatron-Bridge, perf_recipes (commit 067f987d): llama/h100/llama31.py and qwen/b300/qwen3_moe.py; a recipe shipped for a
-GPU fits there. Qwen3-30B-A3B: huggingface.co/Qwen/Qwen3-30B-A3B config.json.
+Megatron-Bridge, perf_recipes (commit 067f987d): llama/h100/llama31.py and qwen/b300/qwen3_moe.py; a recipe
+shipped for a GPU fits there. Qwen3-30B-A3B: huggingface.co/Qwen/Qwen3-30B-A3B config.json.
 """
 
 import json

@@ -12,8 +12,9 @@ pytestmark = pytest.mark.nightly
 
 
 def test_126_layers_on_16_stages_have_virtual_ones(tmp_path: Path) -> None:
-    """Llama 3 405B, arXiv 2407.21783 sec. 3.3.2: 16 stages, interleaved, a layer less on the first and the last. That run kept
-    all activations of 8k tokens as it frees each stage's inputs and outputs early; Megatron-LM's memory has to run some again."""
+    """Llama 3 405B, arXiv 2407.21783 sec. 3.3.2: 16 stages, interleaved, a layer less on the first and the
+    last. That run kept all activations of 8k tokens as it frees each stage's inputs and outputs early;
+    Megatron-LM's memory has to run some again."""
     asked = solver.ask(
         model="405B_llama3",
         cluster="h100-sxm",

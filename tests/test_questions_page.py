@@ -1,5 +1,5 @@
-"""docs/questions.md: every command answers, in the lines that the page shows. Times and the plans that win move with the
-physics: --update-golden writes what is printed now into the page."""
+"""docs/questions.md: every command answers, in the lines that the page shows. Times and the plans that win
+move with the physics: --update-golden writes what is printed now into the page."""
 
 import re
 import shlex
@@ -23,8 +23,8 @@ def printed(command: str) -> str:
 
 
 def heads(text: str) -> set[str]:
-    """The first word of every line, but for those with figures (plans, degrees, numbers of GPUs) and rules, as long as figures
-    make a table wide."""
+    """The first word of every line, but for those with figures (plans, degrees, numbers of GPUs) and rules,
+    as long as figures make a table wide."""
     words = {line.split()[0] for line in text.splitlines() if line.strip("- ")}
     return {word for word in words if not re.search(r"\d", word)} - {"mtp", "fsp", "msp", "isp", "ulysses"}
 

@@ -201,7 +201,9 @@ def test_a_reader_that_stops_reading() -> None:
 def test_a_replay_lays_experts_on_the_segment_of_an_nvlink_domain(
     segment: str, intra: int, folder: Path
 ) -> None:
-    """128 GPUs of two GB200 racks: 64 ranks exchange inside one of them, or over two segments of 32 or sixteen nodes of 4."""
+    """128 GPUs of two GB200 racks: 64 ranks exchange inside one of them, or over two segments of 32 or
+    sixteen nodes of 4.
+    """
     machine = MachineFacts(gpu="GB200-186GB", cluster="gb200-nvl72")
     save_profile(folder / "p.pt", ProfileDatabase(machine=machine, samples=()))
     header = LONG.replace("ep: 2", "ep: 64").replace("all_gpus: 32", "all_gpus: 128")

@@ -1,7 +1,7 @@
 """Commands that README.md, docs/ and the other pages show: their flags exist, and what names all that it needs runs.
 
-docs/workloads.md, docs/adding.md, docs/published.md, docs/questions.md, docs/tutorial.md and the skill have tests of their own, which look at
-what is printed as well; what AGENTS.md shows changes files.
+docs/workloads.md, docs/adding.md, docs/published.md, docs/questions.md, docs/tutorial.md and the skill have
+tests of their own, which look at what is printed as well; what AGENTS.md shows changes files.
 """
 
 import importlib
@@ -143,8 +143,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def can_run(command: str) -> bool:
-    """Whether every word is meant as it stands, and no GPU is needed; of what torchrun starts, steps trained on processors, whose
-    results later commands read."""
+    """Whether every word is meant as it stands, and no GPU is needed; of what torchrun starts, steps trained
+    on processors, whose results later commands read."""
     words = command.split()
     trains = words[0] == "torchrun" and {"train", "cpu", "--json"} <= set(words)
     starts = words[0] == "python" or trains

@@ -1,5 +1,6 @@
-"""The Chinese pages are in step with the English ones: headings, blocks of commands and what they print, rows of tables,
-links that resolve. --update-golden copies the blocks of the English pages; their commands are run where English pages are.
+"""The Chinese pages are in step with the English ones: headings, blocks of commands and what they print, rows
+of tables, links that resolve. --update-golden copies the blocks of the English pages; their commands are run
+where English pages are.
 """
 
 import re

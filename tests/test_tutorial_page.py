@@ -1,5 +1,6 @@
-"""docs/tutorial.md and docs/troubleshooting.md: the tutorial's commands run one after another in a fresh copy of the project and print
-what it shows (--update-golden writes what they print now); refusals are quoted as they are printed."""
+"""docs/tutorial.md and docs/troubleshooting.md: the tutorial's commands run one after another in a fresh copy
+of the project and print what it shows (--update-golden writes what they print now); refusals are quoted as
+they are printed."""
 
 import os
 import re

@@ -57,7 +57,9 @@ PROGRAM = "run_workload.py"
 def parser(
     more: Mapping[str, tuple[str, AddFlags]] | None = None, program: str = PROGRAM
 ) -> argparse.ArgumentParser:
-    """Every verb and its options, typed after ``program``; ``more`` verbs have what they do and who adds their options."""
+    """Every verb and its options, typed after ``program``; ``more`` verbs have what they do and who adds
+    their options.
+    """
     parser = OneLineParser(
         prog=program,
         description="Generate, check, replay, lay out and run what a training step runs.",

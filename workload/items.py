@@ -13,10 +13,10 @@ class WorkItem(Identity):
     """One operation of one rank in plain numbers.
 
     Compute items have ``collective`` None and take ``seconds``; a collective moves ``size_bytes`` (whole
-    array on one rank) over ``axis``, in groups of ``ranks``, and takes ``seconds`` when nothing hides
-    it. ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``. ``shape``
-    of a matrix product is (batch, m, k, n), otherwise empty; ``attention`` is the call of one. ``host_bytes`` of each launch travel between the rank
-    and its host; other items have none.
+    array on one rank) over ``axis``, in groups of ``ranks``, and takes ``seconds`` when nothing hides it.
+    ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``. ``shape`` of a
+    matrix product is (batch, m, k, n), otherwise empty; ``attention`` is the call of one. ``host_bytes`` of
+    each launch travel between the rank and its host; other items have none.
     """
 
     phase: Phase

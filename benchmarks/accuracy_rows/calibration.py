@@ -1,5 +1,6 @@
-"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate.fit), and scored on the rest, beside the
-least error that factors fitted to all rows leave on these same rows: what no calibration by such factors can be better than."""
+"""A few rows of each dataset or cluster given to the user's calibration (solver.calibrate.fit), and scored on
+the rest, beside the least error that factors fitted to all rows leave on these same rows: what no calibration
+by such factors can be better than."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,8 +81,9 @@ def steps_by(rows: Sequence[PricedRow], key: Callable[[Row], str]) -> dict[str, 
 
 
 def least_error(steps: Steps, *, by_cause: bool) -> float:
-    """The least mean absolute error, a fraction, of ``steps`` under one factor for all seconds, or one for each cause, within the bounds
-    of efficiencies. A calibrated step is linear in what its causes take, so this is a linear programme."""
+    """The least mean absolute error, a fraction, of ``steps`` under one factor for all seconds, or one for
+    each cause, within the bounds of efficiencies. A calibrated step is linear in what its causes take, so
+    this is a linear programme."""
     longer = cause_shares(steps.terms) * (steps.priced_s / steps.measured_s)[:, None]
     told = longer if by_cause else longer.sum(axis=1, keepdims=True)
     count, factors = told.shape

@@ -55,9 +55,10 @@ def adapts_for_mlperf(row: Row) -> bool:
 
 def _mlperf(row: Row) -> dict[str, object]:
     """mlcommons/training_results_v4.1, NVIDIA/benchmarks/llama2_70b_lora/implementations/b200_preview_nemo,
-    conf/megatron_gpt_peft_tuning_config.yaml: rank 16 on both projections of attention, adapter_dropout 0.1, cp_comm_type
-    a2a, samples packed without their bounds (packed_sequence_return_cu_seqlen False). Its configurations for Blackwell,
-    and every submitter's of v5.0 and v5.1 (config_common.sh): FP8_DPA=1 and NVTE_FP8_DPA_BWD=1; those of Hopper differ."""
+    conf/megatron_gpt_peft_tuning_config.yaml: rank 16 on both projections of attention, adapter_dropout 0.1,
+    cp_comm_type a2a, samples packed without their bounds (packed_sequence_return_cu_seqlen False). Its
+    configurations for Blackwell, and every submitter's of v5.0 and v5.1 (config_common.sh): FP8_DPA=1 and
+    NVTE_FP8_DPA_BWD=1; those of Hopper differ."""
     said: dict[str, object] = {
         "adapted": "qkv+out",
         "adapter_rank": 16,
@@ -137,10 +138,11 @@ def _adapters(row: Row, *, autocast: bool) -> dict[str, object]:
 
 
 def _hf_trainer(row: Row, framework: str) -> dict[str, object]:
-    """foundation-model-stack/fms-acceleration, scripts/benchmarks: adapters on q, k, v and o, with lora_dropout 0.1; fast kernels for norm,
-    rotary embedding and loss ("foak", plugins/fused-ops-and-kernels). Trained parameters and AdamW are in 16 bits
-    (accelerate.yaml: mixed_precision "no") where the scenario does not say bf16: scenarios.yaml says so of bnb
-    alone, scenarios-liger.yaml of all, and accelerate then holds them in fp32 (accelerator.py, prepare_model)."""
+    """foundation-model-stack/fms-acceleration, scripts/benchmarks: adapters on q, k, v and o, with
+    lora_dropout 0.1; fast kernels for norm, rotary embedding and loss ("foak",
+    plugins/fused-ops-and-kernels). Trained parameters and AdamW are in 16 bits (accelerate.yaml:
+    mixed_precision "no") where the scenario does not say bf16: scenarios.yaml says so of bnb alone,
+    scenarios-liger.yaml of all, and accelerate then holds them in fp32 (accelerator.py, prepare_model)."""
     said: dict[str, object] = {"attention_kernel": "flash2"}
     if row.text("source").endswith("a100_80gb.csv") and "bnb" not in framework:
         dtype = "fp16" if row.text("precision") == "fp16" else "bf16"
@@ -152,9 +154,10 @@ def _hf_trainer(row: Row, framework: str) -> dict[str, object]:
     rank = re.search(r"r=(\d+)", row.notes)
     if rank:
         said |= {"adapted": "q_k_v+out", "adapter_rank": int(rank[1]), "adapter_dropout": True}
-        # peft makes adapters fp32 (autocast_adapter_dtype) and brings inputs to that, but beside frozen weights of few bits, under
-        # autocast, nothing (tuners/lora/bnb.py, gptq.py: requires_conversion); fused adapters are Unsloth's, of those
-        # weights alone (framework_plugin_fast_kernels.py: fused_lora is left out where has_quant is None)
+        # peft makes adapters fp32 (autocast_adapter_dtype) and brings inputs to that, but beside frozen
+        # weights of few bits, under autocast, nothing (tuners/lora/bnb.py, gptq.py: requires_conversion);
+        # fused adapters are Unsloth's, of those weights alone (framework_plugin_fast_kernels.py: fused_lora
+        # is left out where has_quant is None)
         quantized = "QLoRA" in framework
         said["adapter_dtype"] = "none" if quantized else "fp32"
         if quantized and "foak" in framework:

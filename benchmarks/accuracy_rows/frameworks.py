@@ -81,15 +81,15 @@ LLAMA_RECIPES: Settings = {
 # DeepSpeed-Chat's own limits at stage 3 (DeepSpeedExamples, applications/DeepSpeed-Chat/dschat/utils/ds_utils.py:
 # overlap_comm, stage3_max_live_parameters).
 DEEPSPEED_CHAT: Settings = {"data_parallel.live_elements": 30_000_000}
-# ColossalAI colossalai/booster/plugin: low_level_zero_plugin.py (reduce_bucket_size_in_m 12, overlap_communication) and, at
-# stage 3, gemini_plugin.py (max_prefetch 0: chunks are gathered when a module asks for them). Chunks themselves, their
-# reuse for gradients and HybridParallelPlugin have no preset.
+# ColossalAI colossalai/booster/plugin: low_level_zero_plugin.py (reduce_bucket_size_in_m 12,
+# overlap_communication) and, at stage 3, gemini_plugin.py (max_prefetch 0: chunks are gathered when a module
+# asks for them). Chunks themselves, their reuse for gradients and HybridParallelPlugin have no preset.
 LOW_LEVEL_ZERO: Settings = {"data_parallel.bucket_elements": 12 * 2**20}
 GEMINI: Settings = {"data_parallel.overlap_weights": False, "data_parallel.live_elements": 0}
 # Compilers' programs over JAX, of which one has a preset.
 OVER_JAX = ("Pax", "T5X", "Levanter", "EasyLM")
-# BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner (runtime/zero/stage_1_and_2.py,
-# average_tensor).
+# BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner
+# (runtime/zero/stage_1_and_2.py, average_tensor).
 REDUCES_TO_OWNERS = frozenset({"bigscience"})
 # arXiv 2401.10241 sec. 4: its measurements update stage by stage.
 POST_VALIDATION: Settings = {"pipeline.post_validation": True}
@@ -116,8 +116,8 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("NeMo SFT", "nemo2", {}),
     ("NeMo LoRA", "nemo2", {}),
     ("NeMo", "nemo", {}),
-    # Releases 0.9 and 0.10 (which had folding first, CHANGELOG.md) sort chunks of one capacity like others, and multiply by
-    # probabilities where tokens come from (token_dispatcher.py, until 0.13).
+    # Releases 0.9 and 0.10 (which had folding first, CHANGELOG.md) sort chunks of one capacity like others,
+    # and multiply by probabilities where tokens come from (token_dispatcher.py, until 0.13).
     ("Megatron-Core", "megatron", {"layers.turns_chunks": False, "layers.sends_probabilities": False}),
     ("Mega", "megatron", {}),
     ("DeepSpeed", "deepspeed", {}),
@@ -136,9 +136,10 @@ OLD_DATASETS = frozenset(
 # Of Megatron-LM from v2.6 (August 2021) on, whose norms are persistent (megatron/model/fused_layer_norm.py).
 PERSISTENT_NORMS: Settings = {"layers.two_pass_norms": False}
 PERSISTENT_NORM_DATASETS = frozenset({"megatron_seqpar", "zero_bubble"})
-# What MegaScale is compared with (arXiv 2402.15627, sec. 6: Megatron-LM 285068c8, January 2023): Megatron-LM before it
-# overlapped reductions, gathers or messages (schedules.py, p2p_communication.py), with its first distributed optimizer
-# (distrib_optimizer.py: one reduce-scatter of the whole buffer, fp32 under bf16) and flash-attn 1 (flash_attn_unpadded_func).
+# What MegaScale is compared with (arXiv 2402.15627, sec. 6: Megatron-LM 285068c8, January 2023): Megatron-LM
+# before it overlapped reductions, gathers or messages (schedules.py, p2p_communication.py), with its first
+# distributed optimizer (distrib_optimizer.py: one reduce-scatter of the whole buffer, fp32 under bf16) and
+# flash-attn 1 (flash_attn_unpadded_func).
 MEGATRON_2023: Settings = {
     **PERSISTENT_NORMS,
     "data_parallel.fp32_gradients": True,
@@ -181,8 +182,9 @@ def framework_of(row: Row) -> tuple[str, Settings]:
 
 
 def _adds_up_in_fp32(row: Row) -> bool:
-    """Whether DeepSpeed's BF16_Optimizer runs: in bf16 below stage 2 (runtime/engine.py, _do_optimizer_sanity_check: stage 1 and
-    gradients added up in fp32, as configurations of Megatron's layers ask for; stages 2 and 3 have ZeRO's own)."""
+    """Whether DeepSpeed's BF16_Optimizer runs: in bf16 below stage 2 (runtime/engine.py,
+    _do_optimizer_sanity_check: stage 1 and gradients added up in fp32, as configurations of Megatron's layers
+    ask for; stages 2 and 3 have ZeRO's own)."""
     over = _over_deepspeed(row.text("framework").lower())
     return over and row.text("precision").lower() == "bf16" and row.whole_or("zero_stage", 0) <= 1
 
@@ -203,8 +205,8 @@ def unfused_over_deepspeed(row: Row) -> frozenset[str]:
 
 
 def _nearest(row: Row, said: str) -> tuple[str, Settings]:
-    """What an unknown framework is priced as, which the report says. Colossal-AI's plugins of data parallelism alone shard
-    Hugging Face's modules as DeepSpeed does."""
+    """What an unknown framework is priced as, which the report says. Colossal-AI's plugins of data
+    parallelism alone shard Hugging Face's modules as DeepSpeed does."""
     if "colossal" in said and row.whole_or("tp", 1) == row.whole_or("pp", 1) == 1:
         return "xtuner", GEMINI if row.whole_or("zero_stage", 0) == 3 else LOW_LEVEL_ZERO
     return ("maxtext", {}) if any(part.lower() in said for part in OVER_JAX) else UNKNOWN_FRAMEWORK
@@ -232,8 +234,9 @@ def compiles(row: Row, usually: bool) -> bool:
 
 
 def asks_for_cudnn(row: Row) -> bool:
-    """Whether attention of a model of torchtitan is cuDNN's: the first that it asks PyTorch for on Blackwell (models/attention.py of v0.1.0,
-    has_cuda_capability(10, 0)) and from v0.2 on everywhere, but for models that run FlexAttention (v0.2.0, use_flex_attn)."""
+    """Whether attention of a model of torchtitan is cuDNN's: the first that it asks PyTorch for on Blackwell
+    (models/attention.py of v0.1.0, has_cuda_capability(10, 0)) and from v0.2 on everywhere, but for models
+    that run FlexAttention (v0.2.0, use_flex_attn)."""
     framework, model = row.text("framework").lower(), row.text("model_name").lower()
     if "torchtitan" not in framework or model.startswith(FLEX_ATTENTION):
         return False
@@ -242,8 +245,8 @@ def asks_for_cudnn(row: Row) -> bool:
 
 
 def forces_turns(row: Row) -> bool:
-    """Whether a benchmark gave tokens the experts one after the other: torchtitan models/moe/moe.py, _debug_force_load_balance_routing.
-    Megatron-Core draws its scores at random."""
+    """Whether a benchmark gave tokens the experts one after the other: torchtitan models/moe/moe.py,
+    _debug_force_load_balance_routing. Megatron-Core draws its scores at random."""
     balanced = re.search("force.*balance", row.notes.lower()) is not None
     return "torchtitan" in row.text("framework").lower() and balanced
 
@@ -262,8 +265,8 @@ def runs_composer(row: Row) -> bool:
 
 
 def fuses_norms(row: Row) -> bool:
-    """Whether norms of plain PyTorch are one kernel: torchtitan's page of April 2024 (docs/performance.md of 1ea476e9f),
-    whose train_configs set norm_type fused_rmsnorm in all models but those of 70B."""
+    """Whether norms of plain PyTorch are one kernel: torchtitan's page of April 2024 (docs/performance.md of
+    1ea476e9f), whose train_configs set norm_type fused_rmsnorm in all models but those of 70B."""
     here = "torchtitan" in row.text("framework") and row.text("source").endswith("docs/performance.md")
     return here and "70b" not in row.text("model_name").lower()
 

@@ -17,11 +17,13 @@ class Gap(StrEnum):
     PARTIAL_WINDOW = "order of windowed and full layers"
 
 
-# Frameworks whose code says in which format parameters of fp8 runs are held and gathered. Narrow, as their presets say: Megatron-Bridge;
-# NeMo 2, and NeMo 1 in dgxc-benchmarking (fp8_params: configure.sh of llama3.1, grok1 and nemotron, v25.01 to v25.04; NeMo v2.0.0
-# core/optim/distributed_adam.py, param_sync_dtype torch.uint8); NVIDIA's MLPerf (config_common.sh of training_results_v5.0 and v5.1,
-# FP8_PARAM_GATHER=True); MaxText. By the row's word: torchtitan. In 16 bits: NeMo 24.07 (the launcher's examples/training/gpt and llama set no
-# fp8_params; megatron_base_model.py, param_sync_dtype); Composer (v0.14.0 trainer/mosaic_fsdp.py: bfloat16 for amp_fp8).
+# Frameworks whose code says in which format parameters of fp8 runs are held and gathered. Narrow, as their
+# presets say: Megatron-Bridge; NeMo 2, and NeMo 1 in dgxc-benchmarking (fp8_params: configure.sh of llama3.1,
+# grok1 and nemotron, v25.01 to v25.04; NeMo v2.0.0 core/optim/distributed_adam.py, param_sync_dtype
+# torch.uint8); NVIDIA's MLPerf (config_common.sh of training_results_v5.0 and v5.1, FP8_PARAM_GATHER=True);
+# MaxText. By the row's word: torchtitan. In 16 bits: NeMo 24.07 (the launcher's examples/training/gpt and
+# llama set no fp8_params; megatron_base_model.py, param_sync_dtype); Composer (v0.14.0
+# trainer/mosaic_fsdp.py: bfloat16 for amp_fp8).
 STATED_GATHERS = ("Megatron-Bridge", "NeMo ", "NeMo/", "MLPerf", "MaxText", "torchtitan", "llm-foundry")
 
 

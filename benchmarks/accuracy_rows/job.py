@@ -41,21 +41,24 @@ DROPOUT_DATASETS = OLD_DATASETS | {"bigscience"}
 # The same script exports CUDA_LAUNCH_BLOCKING=1, without which runs on these nodes hung.
 BLOCKING_DATASETS = frozenset({"bigscience"})
 
-# nanotron's launcher exports TORCH_DISTRIBUTED_DEBUG=DETAIL where it is next committed after the benchmark (run_multinode.sh of
-# 77f54c1, March 2025; not in 67c5ebb). Assumption: runs with stages, whose messages were being mended (67c5ebb "pp"), had it.
+# nanotron's launcher exports TORCH_DISTRIBUTED_DEBUG=DETAIL where it is next committed after the benchmark
+# (run_multinode.sh of 77f54c1, March 2025; not in 67c5ebb). Assumption: runs with stages, whose messages were
+# being mended (67c5ebb "pp"), had it.
 CHECKED_DATASETS = frozenset({"nanotron_bench"})
 
-# The commit that the rows name (67c5ebb, p2p.py) sleeps 0.1 s between looks whether a message's shape has arrived. Runs
-# that pass a micro-batch on in less cannot be of it. Assumption, from which rows those are: the largest runs and the widest tp are.
+# The commit that the rows name (67c5ebb, p2p.py) sleeps 0.1 s between looks whether a message's shape has
+# arrived. Runs that pass a micro-batch on in less cannot be of it. Assumption, from which rows those are: the
+# largest runs and the widest tp are.
 LOOKING_EVERY_S = 0.1
 LOOKING_GPUS, LOOKING_TP = 512, 32
 
-# NeMo's fp8_hybrid, and fp8_recipe "delayed" in conf/custom.yaml of NVIDIA's submissions up to v5.0, where no configuration sets
-# FP8_RECIPE (mlcommons/training_results_v5.0); config_common.sh of v5.1 sets "tensorwise".
+# NeMo's fp8_hybrid, and fp8_recipe "delayed" in conf/custom.yaml of NVIDIA's submissions up to v5.0, where no
+# configuration sets FP8_RECIPE (mlcommons/training_results_v5.0); config_common.sh of v5.1 sets "tensorwise".
 DELAYED = ("NeMo", "MLPerf v4", "MLPerf v5.0")
 
 WIDE = {"bf16": "bf16", "amp-bf16": "bf16", "fp16": "fp16", "16-bit": "fp16", "": "bf16"}
-# Scales of blocks, by the word of a row; Megatron-Bridge writes "fp8_sc" for sub-channels (scripts/performance/utils/precision.py).
+# Scales of blocks, by the word of a row; Megatron-Bridge writes "fp8_sc" for sub-channels
+# (scripts/performance/utils/precision.py).
 SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8"} | dict.fromkeys(
     ("fp8-subchannel", "fp8-sc", "fp8-ss"), "fp8-blockwise"
 )
@@ -136,8 +139,9 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
         held = held and not recipes.trains_with_muon(row)
         return {"precision.recipe": SCALED_BY_BLOCKS[word], "precision.narrow_parameters": held}
     if "torchtitan" in framework:
-        # docs/float8.md of the commits that the sources name: --float8.enable_fsdp_float8_all_gather in the command for scales of
-        # whole tensors, refused beside rowwise ones (components/quantization/float8.py); so too train_configs/llama3_405b.toml
+        # docs/float8.md of the commits that the sources name: --float8.enable_fsdp_float8_all_gather in the
+        # command for scales of whole tensors, refused beside rowwise ones
+        # (components/quantization/float8.py); so too train_configs/llama3_405b.toml
         tensorwise = {"precision.recipe": "fp8-tensor", "precision.parameter_gather": "fp8"}
         return {"precision.recipe": "fp8-rowwise"} if "row" in word else tensorwise
     said: dict[str, object] = {"precision.recipe": "fp8-current"}
@@ -147,7 +151,8 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
     if runs_composer(row) or framework.startswith(DELAYED) or word == "fp8-ds" or adapts_for_mlperf(row):
         said["precision.scaling"] = "delayed"
     if "MaxText" in framework:
-        # layers/quantizations.py, Fp8Quantization: flax' Fp8DirectDotGeneralOp, scales of earlier steps; JAX keeps no casts
+        # layers/quantizations.py, Fp8Quantization: flax' Fp8DirectDotGeneralOp, scales of earlier steps; JAX
+        # keeps no casts
         said |= {"precision.scaling": "delayed", "precision.casts_every_forward": True}
     return said
 
@@ -163,8 +168,8 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     llm-foundry: the kernel written in Triton until its scripts of 2024 (scripts/train/benchmarking:
     submit_benchmarks.py of 2023, --attn_impl triton; flash-attn 2 became possible in October 2023), and in
     the sweep over 128 H100 and more (sweep.py) still for 13b and 30b. Models of plain PyTorch call PyTorch's,
-    which is FlashAttention-2, XTuner flash-attn 2 itself, Hugging Face's modules under TRL one of the two. XTuner V1 calls
-    FlashAttention-3 where it is there (ops/flash_attn/gpu.py), as its Dockerfile has it.
+    which is FlashAttention-2, XTuner flash-attn 2 itself, Hugging Face's modules under TRL one of the two.
+    XTuner V1 calls FlashAttention-3 where it is there (ops/flash_attn/gpu.py), as its Dockerfile has it.
     """
     framework, model = row.text("framework"), row.text("model_name")
     if notes.kernel.startswith("flash_attention"):

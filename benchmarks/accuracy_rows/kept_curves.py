@@ -1,4 +1,5 @@
-"""Measured curves as read and as fitted, kept in the cache folder: reading them takes ten seconds, fitting them half a minute.
+"""Measured curves as read and as fitted, kept in the cache folder: reading them takes ten seconds, fitting
+them half a minute.
 
 A kept file lies under a hash of what it was made of, the source of what reads and fits included; one that is damaged or
 cannot be written is passed over.

@@ -23,8 +23,9 @@ DENSE_FIRST = {"first1dense": 1, "first3dense": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What one family of models has beyond the columns; ``window`` keys of every second layer,
-    ``groups`` of experts and how many of them a token's experts lie in; ``activation`` of feed-forward layers without a gate."""
+    """What one family of models has beyond the columns; ``window`` keys of every second layer, ``groups`` of
+    experts and how many of them a token's experts lie in; ``activation`` of feed-forward layers without a
+    gate."""
 
     tied: bool = False
     position: PositionKind = PositionKind.ROTARY
@@ -76,7 +77,8 @@ FAMILIES: tuple[tuple[str, Family], ...] = (
     ("deepseekv3", Family(latent=LATENT, groups=(8, 4))),
     ("deepseek", Family(latent=LATENT)),
     ("kimi", Family(latent=LATENT)),
-    # NeMo nemo/collections/llm/gpt/model/nemotron.py, NemotronConfig: squared_relu, rope, no biases, nothing tied, LayerNorm
+    # NeMo nemo/collections/llm/gpt/model/nemotron.py, NemotronConfig: squared_relu, rope, no biases, nothing
+    # tied, LayerNorm
     ("nemotron", Family(activation="squared_relu")),
     *((word, NEOX) for word in ("neox", "pythia")),
     ("bloom", BLOOM),

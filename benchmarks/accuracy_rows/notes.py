@@ -119,8 +119,9 @@ def _overlapped_tp(lower: str) -> bool | None:
 
 
 def _graphs(notes: str) -> frozenset[str]:
-    """What CUDA graphs replay: a recipe's scopes (none named: whole layers, Megatron-Core's default), or whole layers. From
-    Megatron-Bridge v0.5.0 on "full_iteration" is an implementation of its own, without scopes."""
+    """What CUDA graphs replay: a recipe's scopes (none named: whole layers, Megatron-Core's default), or
+    whole layers. From Megatron-Bridge v0.5.0 on "full_iteration" is an implementation of its own, without
+    scopes."""
     stated = re.search(r"cuda_graph=(\w+):(\[[^\]]*\]|\w+)", notes)
     if stated is None:
         return WHOLE_LAYERS if re.search(r"(^|; )CUDA graphs(;|$)", notes) else frozenset()

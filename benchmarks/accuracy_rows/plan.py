@@ -37,8 +37,9 @@ OF_PYTORCH = {
     "zbv": Schedule.ZB_V.value,
     "dualpipev": Schedule.DUALPIPE_V.value,
 }
-# Codes that cut stages with embedding and loss as a layer each: Megatron-Core's account_for_embedding_in_pipeline_split and
-# account_for_loss_in_pipeline_split; Llama 3 (arXiv 2407.21783 sec. 3.3.2) takes a layer from the first and the last stage.
+# Codes that cut stages with embedding and loss as a layer each: Megatron-Core's
+# account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split; Llama 3 (arXiv 2407.21783
+# sec. 3.3.2) takes a layer from the first and the last stage.
 COUNT_ENDS = ("Megatron-Core", "Megatron-Bridge", "NeMo", "Meta")
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
@@ -120,8 +121,8 @@ def _schedule(row: Row, notes: Notes) -> Schedule:
 
 
 def _chunks(row: Row, notes: Notes, plan: Plan, job: JobSpec) -> tuple[int, ...]:
-    """Chunks a stage's layers are cut into: stated, torchtitan's default, or every number that Megatron-LM accepts (it divides
-    the stage's layers, and pp divides the micro-batches)."""
+    """Chunks a stage's layers are cut into: stated, torchtitan's default, or every number that Megatron-LM
+    accepts (it divides the stage's layers, and pp divides the micro-batches)."""
     layers = row.whole("layers")
     chunks = row.whole_or("vpp", 0)
     if plan.schedule is not Schedule.ONE_F_ONE_B:

@@ -4,7 +4,8 @@ import re
 
 from benchmarks.accuracy_rows.row import Row
 
-# MaxText e591f30 layers/decoders.py, get_remat_policy, as recomputation.keeps says it; what mlpwo makes no backward reads.
+# MaxText e591f30 layers/decoders.py, get_remat_policy, as recomputation.keeps says it; what mlpwo makes no
+# backward reads.
 POLICIES: dict[str, str] = {
     "full": "",
     "save_qkv_proj": "qkv",
@@ -19,8 +20,8 @@ POLICIES: dict[str, str] = {
 STATED = re.compile(
     rf"remat(?:_| )?(?:policy)?[=: ]\s?({'|'.join(sorted(POLICIES, key=len, reverse=True))})\b"
 )
-# configs/gpu/models/*.yml, by starts of models' names; base.yml has "full". That of Mixtral is left out: what it would keep of the
-# file's 12 sequences is more than an H100 has.
+# configs/gpu/models/*.yml, by starts of models' names; base.yml has "full". That of Mixtral is left out: what
+# it would keep of the file's 12 sequences is more than an H100 has.
 OF_MODELS: tuple[tuple[str, str], ...] = (
     ("llama2-7b", "minimal_with_context"),
     ("mixtral", ""),
@@ -29,8 +30,8 @@ OF_MODELS: tuple[tuple[str, str], ...] = (
 
 
 def policy(row: Row) -> str:
-    """The policy that a row of MaxText names, in its notes or as its recomputation; its model's own where it says nothing, "" where it says
-    something else or is another framework's."""
+    """The policy that a row of MaxText names, in its notes or as its recomputation; its model's own where it
+    says nothing, "" where it says something else or is another framework's."""
     if "MaxText" not in row.text("framework"):
         return ""
     word, stated = row.text("recompute"), STATED.search(row.notes)

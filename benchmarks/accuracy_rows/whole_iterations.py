@@ -1,7 +1,8 @@
 """What Megatron-Bridge's recipes of experts narrow beside the linear layers where one graph holds a whole iteration.
 
-Release 26.06 (v0.5.0): scripts/performance/configs/*/*_workload_base_configs.py, cuda_graph_impl "full_iteration" of MXFP8 with
-fp8_dot_product_attention, and fp8_output_proj in *_llm_pretrain.py; 26.08 (v0.6.0): perf_recipes/{deepseek,qwen,gpt_oss}/common.py.
+Release 26.06 (v0.5.0): scripts/performance/configs/*/*_workload_base_configs.py, cuda_graph_impl
+"full_iteration" of MXFP8 with fp8_dot_product_attention, and fp8_output_proj in *_llm_pretrain.py; 26.08
+(v0.6.0): perf_recipes/{deepseek,qwen,gpt_oss}/common.py.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,9 @@ BY_MODEL: tuple[tuple[str, str, Mapping[str, object]], ...] = (
 
 
 def narrowed(model: str, gpu: str) -> Mapping[str, object]:
-    """Settings of MXFP8 by names in any case, with hyphens or underscores; nothing for a model without such a recipe."""
+    """Settings of MXFP8 by names in any case, with hyphens or underscores; nothing for a model without such a
+    recipe.
+    """
     model, gpu = (name.lower().replace("-", "_") for name in (model, gpu))
     for start, on, said in BY_MODEL:
         if model.startswith(start) and gpu.startswith(on):

@@ -1,7 +1,8 @@
 """Every constant that a comment, a docstring or a sheet's source calls ``Fitted`` or an ``Assumption``.
 
-In Python: names in capitals, assigned numbers at the top of a module, with the word in the comment beside or above them or
-in the string below them, or in the docstring of the module. In configs: numbers whose entry under [sources] has the word.
+In Python: names in capitals, assigned numbers at the top of a module, with the word in the comment beside or
+above them or in the string below them, or in the docstring of the module. In configs: numbers whose entry
+under [sources] has the word.
 """
 
 import ast

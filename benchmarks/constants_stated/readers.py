@@ -1,4 +1,6 @@
-"""Which rows may read a constant: those whose pricing calls a function that names it, or whose hardware is on its sheet."""
+"""Which rows may read a constant: those whose pricing calls a function that names it, or whose hardware is on
+its sheet.
+"""
 
 import sys
 from collections.abc import Collection, Sequence

@@ -15,8 +15,8 @@ from spec.arrays import FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Of each row its dataset and, as arrays, the absolute error of its step (a fraction), seconds, GiB and the half-width
-    of the interval as a share of the step."""
+    """Of each row its dataset and, as arrays, the absolute error of its step (a fraction), seconds, GiB and
+    the half-width of the interval as a share of the step."""
 
     datasets: tuple[str, ...]
     errors: FloatArray

@@ -38,7 +38,9 @@ def scaled(value: Any, factor: float) -> Any:
 
 @contextmanager
 def varied(root: Path, constant: Constant, factor: float, copy: Path) -> Iterator[Path]:
-    """The project's root while the constant is ``factor`` times itself; for a sheet, ``copy`` with another one in it."""
+    """The project's root while the constant is ``factor`` times itself; for a sheet, ``copy`` with another
+    one in it.
+    """
     if constant.path.endswith(".toml"):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(root / "configs", copy / "configs")

@@ -2,12 +2,12 @@
 
     python benchmarks/gpu_steps/one_row.py cuda CASE       # its JSON (benchmarks.gpu_steps.case)
 
-A process of its own, so that what one case does to a device, its allocator or the compiler stays there. Started by
-torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall, device idle before
-and after. On a CPU they are the CPU seconds of the thread that does all the work, which other processes do not
-lengthen; only the collective is by the wall, from a barrier on. ``reference_s`` are those of kernels between the steps
-(benchmarks.gpu_steps.reference), by step, kernel and launch; ``page_faults`` are pages that all trials of the first rank
-found missing.
+A process of its own, so that what one case does to a device, its allocator or the compiler stays there.
+Started by torchrun, several ranks are copies that average their gradients. On a GPU seconds are of the wall,
+device idle before and after. On a CPU they are the CPU seconds of the thread that does all the work, which
+other processes do not lengthen; only the collective is by the wall, from a barrier on. ``reference_s`` are
+those of kernels between the steps (benchmarks.gpu_steps.reference), by step, kernel and launch;
+``page_faults`` are pages that all trials of the first rank found missing.
 """
 
 import json

@@ -43,7 +43,9 @@ SEVERAL_MICRO_BATCHES: dict[str, object] = {"data_parallel.accumulation": "accum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Where the times come from: a ``profile``, or with ``cluster`` that sheet's, ``missing`` ones modelled if it says so."""
+    """Where the times come from: a ``profile``, or with ``cluster`` that sheet's, ``missing`` ones modelled
+    if it says so.
+    """
 
     root: Path
     profile: Path | None = None

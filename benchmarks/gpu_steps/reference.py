@@ -1,7 +1,7 @@
 """A processor's speed while steps run: kernels of the step itself, launched between steps as a profile launches them.
 
-Clocks, and caches that others use, change by the minute and lengthen CPU seconds too. A profile taken before knows nothing of
-that; what its own kernels take now says by how much.
+Clocks, and caches that others use, change by the minute and lengthen CPU seconds too. A profile taken before
+knows nothing of that; what its own kernels take now says by how much.
 """
 
 from benchmarks.gpu_steps.case import StepCase
@@ -17,8 +17,8 @@ LAUNCHES = 5
 
 
 def reference_cases(case: StepCase) -> tuple[Case, ...]:
-    """One product, one attention call and one kernel that moves bytes, all of the forward; a profile that was measured by
-    the step's look-ups holds them."""
+    """One product, one attention call and one kernel that moves bytes, all of the forward; a profile that was
+    measured by the step's look-ups holds them."""
     shape, rows = case.shape, case.micro_batch * case.shape.seq_len
     width = shape.hidden // shape.heads
     return (

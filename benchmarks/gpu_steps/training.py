@@ -51,8 +51,8 @@ class Training:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Gradients to fp32, clipped; the masters stepped, and their values handed to the model. Those in 16 bits are kept
-        until then, as by frameworks whose optimizer is given copies of its own."""
+        """Gradients to fp32, clipped; the masters stepped, and their values handed to the model. Those in 16
+        bits are kept until then, as by frameworks whose optimizer is given copies of its own."""
         for master, weight in zip(self.masters, self.weights, strict=True):
             master.grad = weight.grad.float()
         torch.nn.utils.clip_grad_norm_(self.masters, MOST_NORM, foreach=True)

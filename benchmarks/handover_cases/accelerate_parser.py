@@ -2,9 +2,10 @@
 
     python accelerate_parser.py CHECKOUT < cases.json
 
-Reads a list of exports, prints a list of {name, refused}: the configuration loaded (ClusterConfig), merged into the
-arguments and checked (commands/launch.py, _validate_launch_command), the degrees multiplied out (ParallelismConfig), and
-the plugin made of the environment that the launcher would set (FullyShardedDataParallelPlugin).
+Reads a list of exports, prints a list of {name, refused}: the configuration loaded (ClusterConfig), merged
+into the arguments and checked (commands/launch.py, _validate_launch_command), the degrees multiplied out
+(ParallelismConfig), and the plugin made of the environment that the launcher would set
+(FullyShardedDataParallelPlugin).
 """
 
 import os

@@ -1,4 +1,6 @@
-"""What the parsers of Python configurations share: every export of standard input, tried on the framework's own code."""
+"""What the parsers of Python configurations share: every export of standard input, tried on the framework's
+own code.
+"""
 
 import json
 import sys
@@ -19,7 +21,9 @@ REFUSED = (
 
 
 def answer(check: Callable[[str, int], None]) -> None:
-    """Print a list of {name, refused}: the first line of what ``check`` raises of an export's text and world, or None."""
+    """Print a list of {name, refused}: the first line of what ``check`` raises of an export's text and world,
+    or None.
+    """
     warnings.simplefilter("ignore")
     cases = json.load(sys.stdin)
     print(

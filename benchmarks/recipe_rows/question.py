@@ -42,7 +42,9 @@ def narrower(recipe: Recipe) -> Mapping[str, object]:
 
 
 def routes_in_fp32(recipe: Recipe) -> bool:
-    """As its model does, but for DeepSeek-V3's under FSDP (perf_recipes/deepseek/gb300/deepseek_v3.py: moe_router_dtype "bf16")."""
+    """As its model does, but for DeepSeek-V3's under FSDP (perf_recipes/deepseek/gb300/deepseek_v3.py:
+    moe_router_dtype "bf16").
+    """
     sharded = recipe.text("model") == "deepseek_v3" and recipe.says("fsdp")
     return bool(recipe.whole("experts", 0)) and scores_in_fp32(recipe.text("model")) and not sharded
 

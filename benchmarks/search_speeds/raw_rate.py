@@ -22,16 +22,20 @@ ASKED: dict[bool, Timed] = {
     False: Timed(config="70B_llama2.py", world_size=4096, global_batch_tokens=1 << 24),
     True: Timed(config="175B_gpt.toml", world_size=4096, global_batch_tokens=1 << 24, framework="megatron"),
 }
-"""Questions of which many plans fit, with every number of recomputed layers: without interleaving 258,952, with it 26,758."""
+"""Questions of which many plans fit, with every number of recomputed layers: without interleaving 258,952,
+with it 26,758.
+"""
 
 ROWS_AT_ONCE = 20_000
-"""Plans priced at once: what they take then stays in a core's cache and the memory of any table small; it moves no price."""
+"""Plans priced at once: what they take then stays in a core's cache and the memory of any table small; it
+moves no price.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A table of ``plans``, of which ``distinct`` are different, priced in ``cpu_s``; the fastest step and the most bytes
-    that one needs."""
+    """A table of ``plans``, of which ``distinct`` are different, priced in ``cpu_s``; the fastest step and
+    the most bytes that one needs."""
 
     interleaved: bool
     plans: int
@@ -43,9 +47,9 @@ class Rate:
 
 
 def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
-    """Price a table of so many feasible plans: the memory of their worst stage, every pipeline replayed, all parts of
-    the step with their origins and errors. Opening the question and making the table is not counted; nothing is known from
-    before."""
+    """Price a table of so many feasible plans: the memory of their worst stage, every pipeline replayed, all
+    parts of the step with their origins and errors. Opening the question and making the table is not counted;
+    nothing is known from before."""
     question = open_question(asked).question
     tables = feasible(question, interleaved=interleaved)
     distinct = sum(len(one) for one in tables)

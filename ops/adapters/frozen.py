@@ -1,10 +1,11 @@
 """Low-rank adapters beside frozen weights: LoRA (arXiv 2106.09685 sec. 4.1), and QLoRA (arXiv 2305.14314 sec. 3).
 
-A frozen weight W has an input gradient and no gradient of its own, so its product keeps no input and nothing of it
-is reduced or updated. Beside an adapted one run h = B A x, with A of ``adapter_rank`` x inputs and B of outputs x
-``adapter_rank``, and their gradients; x is kept for A's, or, dropped out or in another format, a copy of it for each A (peft,
-tuners/lora/layer.py, Linear.forward: lora_A(dropout(x)) of x in lora_A's format). Weights held in 4 bits are brought to 16 before each
-product that reads them (QLoRA sec. 3, eq. 5; bitsandbytes, autograd/_functions.py, MatMul4Bit).
+A frozen weight W has an input gradient and no gradient of its own, so its product keeps no input and nothing
+of it is reduced or updated. Beside an adapted one run h = B A x, with A of ``adapter_rank`` x inputs and B of
+outputs x ``adapter_rank``, and their gradients; x is kept for A's, or, dropped out or in another format, a
+copy of it for each A (peft, tuners/lora/layer.py, Linear.forward: lora_A(dropout(x)) of x in lora_A's
+format). Weights held in 4 bits are brought to 16 before each product that reads them (QLoRA sec. 3, eq. 5;
+bitsandbytes, autograd/_functions.py, MatMul4Bit).
 """
 
 from collections.abc import Sequence

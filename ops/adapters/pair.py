@@ -18,8 +18,8 @@ CUT_INPUTS = frozenset({Role.OUT, Role.DOWN})
 
 
 def adapter_pair(context: LayerContext, base: BatchedGemm, times: int) -> Piece:
-    """A, B and the sum with the frozen product's result, with the elementwise kernels between them; ``times`` pairs that
-    share its input, and its outputs between them (q, k and v apart)."""
+    """A, B and the sum with the frozen product's result, with the elementwise kernels between them; ``times``
+    pairs that share its input, and its outputs between them (q, k and v apart)."""
     job = context.job
     tokens, inputs, outputs = base.m, base.k, base.n
     rank = context.layout.constant(job.adapter_rank)
@@ -114,7 +114,9 @@ def _summed(context: LayerContext, base: BatchedGemm, elements: IntArray) -> Com
 
 
 def _own_inputs(context: LayerContext, elements: FloatArray) -> FloatArray:
-    """What an adapter keeps of its ``elements`` of input: a copy of its own in its product's format, and a byte of mask."""
+    """What an adapter keeps of its ``elements`` of input: a copy of its own in its product's format, and a
+    byte of mask.
+    """
     dropout, dtype = context.job.adapter_dropout, context.job.adapter_dtype
     own = dtype_bytes(product_dtype(context.job)) if dropout or dtype else 0.0
     return (own + float(dropout)) * elements

@@ -1,15 +1,17 @@
 """The elementwise kernels around an adapter's two products, as bytes an element moved by each.
 
-peft (tuners/lora/layer.py, Linear.forward): ``result + lora_B(lora_A(dropout(x.to(dtype of A)))) * scaling``, back in the
-result's format; every step is a kernel and has one in the backward. On frozen weights of 4 bits ``result`` is cloned first and the
-adapter's added in place (tuners/lora/bnb.py, Linear4bit). Under torch.autocast what enters a product is brought back to the
-products' format, dropped out in A's. FSDP1 shows A, not gathered yet when its format is asked, in the optimizer's.
+peft (tuners/lora/layer.py, Linear.forward): ``result + lora_B(lora_A(dropout(x.to(dtype of A)))) * scaling``,
+back in the result's format; every step is a kernel and has one in the backward. On frozen weights of 4 bits
+``result`` is cloned first and the adapter's added in place (tuners/lora/bnb.py, Linear4bit). Under
+torch.autocast what enters a product is brought back to the products' format, dropped out in A's. FSDP1 shows
+A, not gathered yet when its format is asked, in the optimizer's.
 
-Fused (Unsloth's LoRA_QKV and LoRA_W; fms-acceleration, fused_ops/unsloth_lora): B is scaled instead, its product added in
-place; the backward has no mask but compares what was dropped out with 0, multiplies, and adds.
+Fused (Unsloth's LoRA_QKV and LoRA_W; fms-acceleration, fused_ops/unsloth_lora): B is scaled instead, its
+product added in place; the backward has no mask but compares what was dropped out with 0, multiplies, and
+adds.
 
-Megatron's adapters (NeMo, parallel_adapters.py, ParallelLinearAdapter.forward; collections/llm/peft/lora.py) scale and add by a
-kernel each too.
+Megatron's adapters (NeMo, parallel_adapters.py, ParallelLinearAdapter.forward; collections/llm/peft/lora.py)
+scale and add by a kernel each too.
 """
 
 from dataclasses import dataclass
@@ -22,9 +24,9 @@ MASK_BYTES = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterPasses:
-    """Bytes an element of each kernel: ``into`` A of an element of its input, ``added`` of an element of B's result,
-    ``scaled_back`` of that element's gradient, and ``back`` of an element of the input's gradient up to its sum with those of the
-    frozen product and of other adapters."""
+    """Bytes an element of each kernel: ``into`` A of an element of its input, ``added`` of an element of B's
+    result, ``scaled_back`` of that element's gradient, and ``back`` of an element of the input's gradient up
+    to its sum with those of the frozen product and of other adapters."""
 
     into: tuple[float, ...]
     added: tuple[float, ...]

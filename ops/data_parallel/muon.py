@@ -1,11 +1,12 @@
 """Muon (arXiv 2502.16982 sec. 2): the momentum of every matrix of a layer, orthogonalised, is its update.
 
-Source: Megatron-LM ``core/optimizer/layer_wise_optimizer.py`` (whole matrices are dealt to data-parallel ranks, to the one with the
-least work by ``_ns_compute_cost``; gradients and parameters travel as with AdamW) and ``emerging_optimizers.py`` (matrices of
-layers alone: embedding, head, norms and biases keep AdamW; queries, keys and values apart; tp_mode "duplicated": every
-tensor-parallel rank gathers the momentum and works on all of it); Emerging-Optimizers ``muon_utils.py``, newton_schulz (five steps of
-three products in bf16), and ``orthogonalized_optimizer.py``, step (the passes around them).
-``Assumption:`` all matrices of layers are cut over tensor-parallel ranks (a router is not), and the busiest rank has the mean work, or the
+Source: Megatron-LM ``core/optimizer/layer_wise_optimizer.py`` (whole matrices are dealt to data-parallel
+ranks, to the one with the least work by ``_ns_compute_cost``; gradients and parameters travel as with AdamW)
+and ``emerging_optimizers.py`` (matrices of layers alone: embedding, head, norms and biases keep AdamW;
+queries, keys and values apart; tp_mode "duplicated": every tensor-parallel rank gathers the momentum and
+works on all of it); Emerging-Optimizers ``muon_utils.py``, newton_schulz (five steps of three products in
+bf16), and ``orthogonalized_optimizer.py``, step (the passes around them). ``Assumption:`` all matrices of
+layers are cut over tensor-parallel ranks (a router is not), and the busiest rank has the mean work, or the
 largest matrix.
 """
 
@@ -167,7 +168,9 @@ def update_ops(context: LayerContext, dealt_out: Dealt, owner: Owner) -> list[Op
 
 
 def _newton_schulz(held: HeldMatrices, dealt_out: Dealt) -> list[Op]:
-    """muon_utils.py, newton_schulz_step: A = X X^T, B = b A + c A A, X = a X + B X, for the rank's share of the matrices."""
+    """muon_utils.py, newton_schulz_step: A = X X^T, B = b A + c A A, X = a X + B X, for the rank's share of
+    the matrices.
+    """
     small, large = (np.full(len(held.count), side) for side in (held.matrix.small, held.matrix.large))
     share = STEPS * held.count / dealt_out.shards * dealt_out.load
     shapes = {
@@ -194,8 +197,8 @@ def _newton_schulz(held: HeldMatrices, dealt_out: Dealt) -> list[Op]:
 
 
 def working_bytes(context: LayerContext, held: tuple[HeldMatrices, ...]) -> FloatArray:
-    """What the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32 under tensor
-    parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
+    """What the largest matrix takes while it is orthogonalised: the gathered slices and their whole in fp32
+    under tensor parallelism, its normed fp32 copy, two in bf16, and two squares of its smaller side."""
     gathered = 2.0 * FP32_BYTES * (context.layout.tp > 1)
     needed = [
         (one.count > 0)

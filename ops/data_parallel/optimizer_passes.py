@@ -70,21 +70,22 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
     before.append(("clip_gradients", "copy", owned, wide))
     after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
     if precision.narrow_parameters and precision.gathers_narrow and finds_scale_first(precision):
-        # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the master's shards first
+        # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the
+        # master's shards first
         after.insert(0, ("parameter_maxima", "norm_reduce", owned, wide))
     gradients = tuple(_pass(Role.GRADIENT_PASS, *one) for one in before)
     return gradients, tuple(_pass(Role.PARAMETER_PASS, *one) for one in after)
 
 
-# torch/optim/adamw.py, _multi_tensor_adamw of PyTorch 2.1: the operations mul_, lerp_, mul_, addcmul_, sqrt, div_, add_ and
-# addcdiv_ read 12 tensors and write 8 (_single_tensor_adamw of 1.13 one more each); a fused update reads parameters,
-# gradients and both moments and writes all but gradients.
+# torch/optim/adamw.py, _multi_tensor_adamw of PyTorch 2.1: the operations mul_, lerp_, mul_, addcmul_, sqrt,
+# div_, add_ and addcdiv_ read 12 tensors and write 8 (_single_tensor_adamw of 1.13 one more each); a fused
+# update reads parameters, gradients and both moments and writes all but gradients.
 FURTHER_READS, FURTHER_WRITES = 12 - 4, 8 - 3
 
 
 def update_passes(context: LayerContext, elements: IntArray) -> Ops:
-    """What an update in elementwise operations, one after another, moves of ``elements`` beyond one in one kernel; nothing
-    where it is fused."""
+    """What an update in elementwise operations, one after another, moves of ``elements`` beyond one in one
+    kernel; nothing where it is fused."""
     if not context.job.preset.data_parallel.update_copies:
         return ()
     dtype = context.job.precision.moments

@@ -1,7 +1,8 @@
 """Updated parameters sent by who owns whole ones.
 
-Source: InternEvo, internlm/solver/optimizer/hybrid_zero_optim.py: ``_partition_param_list`` gives every parameter whole to the
-rank that has fewest elements so far, and ``_broadcast_params`` leaves out ranks that got none.
+Source: InternEvo, internlm/solver/optimizer/hybrid_zero_optim.py: ``_partition_param_list`` gives every
+parameter whole to the rank that has fewest elements so far, and ``_broadcast_params`` leaves out ranks that
+got none.
 """
 
 from collections.abc import Mapping
@@ -22,8 +23,9 @@ def num_owned(piece: Piece, owner: Owner) -> int:
 
 
 def sent_by_owners(ops: Ops, tensors: Mapping[Owner, IntArray]) -> Ops:
-    """``ops`` of a step with no more broadcasts of an owner's parameters than it has ``tensors`` on the rank, and all of
-    their bytes. Owners that ``tensors`` leaves out have more of them than ranks (experts, a tensor each and product)."""
+    """``ops`` of a step with no more broadcasts of an owner's parameters than it has ``tensors`` on the rank,
+    and all of their bytes. Owners that ``tensors`` leaves out have more of them than ranks (experts, a tensor
+    each and product)."""
 
     def sent(op: Op) -> Op:
         if not isinstance(op, Comm) or op.collective is not Collective.BROADCAST:

@@ -87,10 +87,11 @@ def sliced(
 
 
 def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) -> Ops:
-    """Once a step, after the update: ``tensors`` parameters of ``elements`` back from their shards as lists of slices
-    (preset.data_parallel.lists_of_slices; nanotron optim/zero.py, _all_gather_params; distributed.py,
-    all_gather_coalesced). The host takes every rank's slice of every parameter and copies it back, once the flat
-    buffers of all ranks have been filled, gathered into and copied apart: three passes of the device over all of them."""
+    """Once a step, after the update: ``tensors`` parameters of ``elements`` back from their shards as lists
+    of slices (preset.data_parallel.lists_of_slices; nanotron optim/zero.py, _all_gather_params;
+    distributed.py, all_gather_coalesced). The host takes every rank's slice of every parameter and copies it
+    back, once the flat buffers of all ranks have been filled, gathered into and copied apart: three passes of
+    the device over all of them."""
     layout = context.layout
     if not context.job.preset.data_parallel.lists_of_slices:
         return ()

@@ -98,7 +98,9 @@ def _elements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """Elements that ``ranks`` of an axis hold parts of: those that travel in the format of narrow products, and others."""
+    """Elements that ``ranks`` of an axis hold parts of: those that travel in the format of narrow products,
+    and others.
+    """
 
     axis: Axis
     ranks: IntArray
@@ -117,9 +119,10 @@ def _travels_narrow(context: LayerContext) -> Callable[[Op], IntArray]:
 
 
 def _cast_shard(context: LayerContext, what: Identity, weights: Gathered, phase: Phase) -> list[Op]:
-    """Where weights are held wide and travel narrow, every rank casts its shard before the gather, as the job's recipe casts
-    weights: torchao (``float8/fsdp_utils.py``, WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather), XLA
-    (collective_quantizer.cc: what is cast behind a gather is cast before it)."""
+    """Where weights are held wide and travel narrow, every rank casts its shard before the gather, as the
+    job's recipe casts weights: torchao (``float8/fsdp_utils.py``,
+    WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather), XLA (collective_quantizer.cc: what is cast behind
+    a gather is cast before it)."""
     recipe, precision = recipe_of(context), context.job.precision
     if recipe is None or precision.narrow_parameters or not weights.narrow.any():
         return []
@@ -184,9 +187,10 @@ def _pass(
 
 
 def _reduced(context: LayerContext, what: Identity, owner: Owner, elements: IntArray) -> list[Op]:
-    """Reduced over the shards, then for hybrid sharding an all-reduce over the replicas. At stage 2 as the preset reduces gradients
-    of a sharded optimizer, all-reduced or not, beside the backward or in its way (DeepSpeed runtime/zero/stage_1_and_2.py,
-    average_tensor: overlap_comm, use_multi_rank_bucket_allreduce)."""
+    """Reduced over the shards, then for hybrid sharding an all-reduce over the replicas. At stage 2 as the
+    preset reduces gradients of a sharded optimizer, all-reduced or not, beside the backward or in its way
+    (DeepSpeed runtime/zero/stage_1_and_2.py, average_tensor: overlap_comm,
+    use_multi_rank_bucket_allreduce)."""
     layout = context.layout
     dtype = context.reduce_dtype
     axis = context.traits.copies.shard_axis(owner)

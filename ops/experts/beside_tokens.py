@@ -25,8 +25,8 @@ COUNT_BYTES = 8  # routing_map.sum(dim=0).long()
 
 
 def counts(context: LayerContext, moe: MoeSpec) -> Piece:
-    """Every rank's tokens for each expert, gathered over ep (``Assumption:`` not over the experts' tp) to size what follows; forward
-    alone, and nothing where a capacity sizes it."""
+    """Every rank's tokens for each expert, gathered over ep (``Assumption:`` not over the experts' tp) to
+    size what follows; forward alone, and nothing where a capacity sizes it."""
     if context.job.capacity_factor(moe) is not None:
         return Piece()
     gathered = Comm(
@@ -67,9 +67,10 @@ def probabilities(context: LayerContext, rows: IntArray) -> Piece:
 def probability_bytes(dispatcher: str, routing: Routing, *, back: bool = False) -> int:
     """Bytes of probabilities beside each token of a dispatch; ``back``, of their gradients in its backward.
 
-    HybridEP sends fp32 ones of all experts of the domain a token visits (hybrid_ep_backend.cuh, prob_per_token:
-    NUM_OF_EXPERTS_PER_RANK * NUM_OF_RANKS_PER_NODE; as if there were one domain), DeepEP those of its topk with their 64-bit
-    indices, which do not come back (intranode.cu, channel_topk_idx_buffers and channel_topk_weights_buffers).
+    HybridEP sends fp32 ones of all experts of the domain a token visits (hybrid_ep_backend.cuh,
+    prob_per_token: NUM_OF_EXPERTS_PER_RANK * NUM_OF_RANKS_PER_NODE; as if there were one domain), DeepEP
+    those of its topk with their 64-bit indices, which do not come back (intranode.cu,
+    channel_topk_idx_buffers and channel_topk_weights_buffers).
     """
     if dispatcher == "hybridep":
         return 4 * routing.num_experts

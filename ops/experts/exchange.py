@@ -114,8 +114,9 @@ def _deduplicated(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Ex
 
 
 def _routes(context: LayerContext, moe: MoeSpec, own_rows: IntArray) -> Piece:
-    """Which experts each token of every rank takes, a byte each, gathered and then read for the places they are sent to;
-    forward alone, kept for the way back (HybridEP, ``executor.cu``: allgather_routing_map, metadata_preprocess_core)."""
+    """Which experts each token of every rank takes, a byte each, gathered and then read for the places they
+    are sent to; forward alone, kept for the way back (HybridEP, ``executor.cu``: allgather_routing_map,
+    metadata_preprocess_core)."""
     size_bytes = own_rows * context.layout.ep * moe.num_experts
     gathered = Comm(
         module=Module.MOE,
@@ -286,6 +287,6 @@ def gather_or_scatter(
     )
 
 
-# Multiprocessors that the kernels of a dispatcher take: Megatron-LM core 0.16 transformer_config.py, moe_deepep_num_sms and
-# moe_hybridep_num_sms.
+# Multiprocessors that the kernels of a dispatcher take: Megatron-LM core 0.16 transformer_config.py,
+# moe_deepep_num_sms and moe_hybridep_num_sms.
 THREAD_BLOCKS = {"deepep": 20, "hybridep": 16}

@@ -52,9 +52,10 @@ def moe_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Pie
 
 
 def _added(context: LayerContext, moe: MoeSpec, rows: IntArray) -> Piece:
-    """The second residual add. Where exchanges run beside another micro-batch the shared experts' output, which it reads, was cut
-    from its graph and stays until their backward (Megatron-LM d98e8a6 ``models/common/utils.py``, detach: before_detached;
-    ``fine_grained_callables.py``, submodule_pre_dispatch_forward)."""
+    """The second residual add. Where exchanges run beside another micro-batch the shared experts' output,
+    which it reads, was cut from its graph and stays until their backward (Megatron-LM d98e8a6
+    ``models/common/utils.py``, detach: before_detached; ``fine_grained_callables.py``,
+    submodule_pre_dispatch_forward)."""
     piece = residual(context, Module.MLP, rows)
     if not (context.job.overlap_expert_a2a and moe.shared_ffn_hidden):
         return piece
@@ -69,9 +70,9 @@ def _router(context: LayerContext, moe: MoeSpec, rows: IntArray, *, keeps: bool)
     """Scores of every expert for every token and their normalised best.
 
     The product stays in 16 bits where fp8 recipes change others (Megatron-LM, moe_utils.py,
-    RouterGatingLinearFunction); the norm's output it reads is kept here unless (not ``keeps``) the shared experts or the
-    mixer keep it anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion), and keeps the scores.
-    Scores in fp32 take the forward nothing more.
+    RouterGatingLinearFunction); the norm's output it reads is kept here unless (not ``keeps``) the shared
+    experts or the mixer keep it anyway. One fused kernel picks and normalises in fp32 (--moe-router-fusion),
+    and keeps the scores. Scores in fp32 take the forward nothing more.
     """
     layer = Linear(
         module=Module.MOE,

@@ -9,8 +9,8 @@ three small kernels more (``csrc/quantizer.cpp``, Float8CurrentScalingQuantizer:
 all-to-all dispatcher's rows are also copied with each expert's rows padded to the format's multiple, and
 back (``fp8_padding.py``); HybridEP and DeepEP hand them over padded.
 
-torchao (``prototype/moe_training/mxfp8_grouped_mm.py``, _MXFP8GroupedMM) casts all experts' rows by one kernel, and in the
-backward the inputs and all weights again.
+torchao (``prototype/moe_training/mxfp8_grouped_mm.py``, _MXFP8GroupedMM) casts all experts' rows by one
+kernel, and in the backward the inputs and all weights again.
 """
 
 from dataclasses import dataclass, replace
@@ -56,8 +56,8 @@ def cast_input(context: LayerContext, product: Role, entering: ExpertRows) -> Pi
 
 
 def cast_weights(context: LayerContext, product: Role, weights: ExpertRows) -> Piece:
-    """The passes over all of a rank's weights in every forward, and again in the backward, of recipes that keep no narrow copy;
-    ``weights`` has the rows of one after the other. Others' once a step are left out."""
+    """The passes over all of a rank's weights in every forward, and again in the backward, of recipes that
+    keep no narrow copy; ``weights`` has the rows of one after the other. Others' once a step are left out."""
     recipe = recipe_of(context)
     if recipe is None or recipe.keeps_narrow:
         return Piece()
@@ -75,7 +75,9 @@ SCALE_KERNELS = 3
 
 
 def _cast(context: LayerContext, product: Role, shared: ExpertRows, passes: Passes) -> Piece:
-    """For each expert (torchao: for all) a copy of as many rows as move the same bytes, and the kernels that find its scale."""
+    """For each expert (torchao: for all) a copy of as many rows as move the same bytes, and the kernels that
+    find its scale.
+    """
     precision, recipe = context.job.precision, recipe_of(context)
     together = precision.scaling == "delayed" or (recipe is not None and not recipe.keeps_narrow)
     moved = passes.bytes_per_element(dtype_bytes(precision.activation), dtype_bytes(precision.linear))

@@ -37,9 +37,10 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
     """How many of ``places`` (ranks, or domains of ranks), among which the experts are spread evenly and in
     order, hold at least one of a token's experts; float64 of the length of ``places``.
 
-    The expectation over uniformly drawn groups and, in them, uniformly drawn distinct experts: ``p``
-    times the hypergeometric chance of meeting a place. Assumption: routing is uniform (benchmarks force it).
-    In turn, runs of ``topk`` experts begin at every multiple of gcd(topk, num_experts), which comes round equally often.
+    The expectation over uniformly drawn groups and, in them, uniformly drawn distinct experts: ``p`` times
+    the hypergeometric chance of meeting a place. Assumption: routing is uniform (benchmarks force it). In
+    turn, runs of ``topk`` experts begin at every multiple of gcd(topk, num_experts), which comes round
+    equally often.
     """
     count = np.asarray(places, dtype=np.float64)
     if routing.in_turn:
@@ -56,7 +57,9 @@ def places_visited(places: IntArray, routing: Routing) -> FloatArray:
 
 
 def _spanned_in_turn(count: FloatArray, routing: Routing) -> FloatArray:
-    """Mean number of places that a run of topk experts lies in, places holding num_experts / count experts one after the other."""
+    """Mean number of places that a run of topk experts lies in, places holding num_experts / count experts
+    one after the other.
+    """
     here = routing.num_experts / np.maximum(count, 1.0)
     starts = np.arange(0, routing.num_experts, math.gcd(routing.topk, routing.num_experts))
     last = starts + routing.topk - 1

@@ -1,8 +1,9 @@
 """The gradients of a router whose scores are fp32 (Megatron-Core, --moe-router-dtype fp32).
 
-``megatron/core/transformer/moe/moe_utils.py`` (core 0.13 and later), RouterGatingLinearFunction: forward one product of 16-bit
-operands with an fp32 result; backward weight and input are copied to fp32, both products run on fp32 operands alone, that is in
-TF32 (Transformer Engine ``common/gemm/cublaslt_gemm.cu``: CUBLAS_COMPUTE_32F_FAST_TF32), and both results are copied back.
+``megatron/core/transformer/moe/moe_utils.py`` (core 0.13 and later), RouterGatingLinearFunction: forward one
+product of 16-bit operands with an fp32 result; backward weight and input are copied to fp32, both products
+run on fp32 operands alone, that is in TF32 (Transformer Engine ``common/gemm/cublaslt_gemm.cu``:
+CUBLAS_COMPUTE_32F_FAST_TF32), and both results are copied back.
 """
 
 from dataclasses import replace

@@ -7,10 +7,11 @@ table and how it was reduced). Transformer Engine's linear takes 2.7 of them (Tr
 runs' backwards took 1.0 to 1.1 times as long. Assumption: "torch", modules without Megatron's layers of Python
 around them.
 
-"nanotron": its LlamaDecoderLayer (67c5ebb, models/llama.py) in the same way, forward and backward on a CPU with a process
-group that moves nothing and flash-attn's kernels left out (torch 2.1): 124 calls at tp 1 and 158 to 168 with
-the ten collectives of tp, which split products too: four each, to which NCCL_CALLS come; dealt to its modules by what each takes of a forward in a second
-run, whose total swung from 74 to 154 on a busy machine. Not run by a script of this project.
+"nanotron": its LlamaDecoderLayer (67c5ebb, models/llama.py) in the same way, forward and backward on a CPU
+with a process group that moves nothing and flash-attn's kernels left out (torch 2.1): 124 calls at tp 1 and
+158 to 168 with the ten collectives of tp, which split products too: four each, to which NCCL_CALLS come;
+dealt to its modules by what each takes of a forward in a second run, whose total swung from 74 to 154 on a
+busy machine. Not run by a script of this project.
 """
 
 from dataclasses import dataclass, field
@@ -23,9 +24,10 @@ NCCL_CALLS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCalls:
-    """Calls of a linear, of an attention kernel, of an exchange over ep, of reading back from the device how many tokens each
-    expert gets (or how far positions reach: Assumption, alike), and of what else is a module, by its role; no other kernel is one. ``first_launch`` is 1 where no call
-    holds an operation's first launch. ``collective``: what its Python takes, and NCCL_CALLS."""
+    """Calls of a linear, of an attention kernel, of an exchange over ep, of reading back from the device how
+    many tokens each expert gets (or how far positions reach: Assumption, alike), and of what else is a
+    module, by its role; no other kernel is one. ``first_launch`` is 1 where no call holds an operation's
+    first launch. ``collective``: what its Python takes, and NCCL_CALLS."""
 
     linear: float = 0.0
     attention: float = 0.0
@@ -41,7 +43,8 @@ class ModuleCalls:
 TRITON_2_CALLS = 62.0 / 13.48
 
 # By how the framework is written: "modules" (Megatron-Core and Transformer Engine), "torch" (plain PyTorch
-# modules), "nanotron" (norms and rotary embeddings of queries and of keys are Triton kernels). In compiled code a kernel is a launch and no call.
+# modules), "nanotron" (norms and rotary embeddings of queries and of keys are Triton kernels). In compiled
+# code a kernel is a launch and no call.
 CALLS: dict[str, ModuleCalls] = {
     "modules": ModuleCalls(
         linear=3.0,
@@ -91,8 +94,9 @@ CALLS: dict[str, ModuleCalls] = {
     "compiled": ModuleCalls(first_launch=1.0),
 }
 
-# Of each piece beyond the first of a collective and a product (ops.strategies.pipelined): product, copy, its signal and the
-# wait for the other's (split_overlap_ag), from C++. Assumption: half a launch each, without dispatch and autograd.
+# Of each piece beyond the first of a collective and a product (ops.strategies.pipelined): product, copy, its
+# signal and the wait for the other's (split_overlap_ag), from C++. Assumption: half a launch each, without
+# dispatch and autograd.
 PIECE_LAUNCHES = 2.0
 # Assumption: launching a Triton kernel (finding its compiled form by its arguments, in Python) takes one call.
 TRITON_CALLS = 1.0
@@ -105,18 +109,21 @@ EXTENSION_LAUNCHES = 0.5
 # Assumption: half a call for it, and one more in the backward for the gradient's own tensor and hook.
 EXPERT_CALLS = 0.5
 EXPERT_GRADIENT_CALLS = 1.0
-# Fitted: in fp8 each expert's quantizers, cached weight and narrow rows take more (grouped_linear.py: set_usage and get_weight_workspace
-# run expert by expert): 10.8 us of a call's 8.7 with Transformer Engine 2.13's Python on a CPU, of which allocations that its C++
-# makes are some. Rows with a scale for every block are allocated for all experts at once and are no tensors of their own for
-# Python (cast.cpp, split_quantize: use_fused_bulk_alloc; internal quantizers): 4.4 us.
+# Fitted: in fp8 each expert's quantizers, cached weight and narrow rows take more (grouped_linear.py:
+# set_usage and get_weight_workspace run expert by expert): 10.8 us of a call's 8.7 with Transformer Engine
+# 2.13's Python on a CPU, of which allocations that its C++ makes are some. Rows with a scale for every block
+# are allocated for all experts at once and are no tensors of their own for Python (cast.cpp, split_quantize:
+# use_fused_bulk_alloc; internal quantizers): 4.4 us.
 EXPERT_CAST_CALLS = 1.0
 EXPERT_BULK_CAST_CALLS = 4.4 / 8.7
-# Fitted: a weight held in fp8 is a subclass of PyTorch's tensor whose attributes Python looks up (__torch_function__): its gradient's
-# stand-in and hook, and its autograd node, take 7.5 us more of a call's 8.7 (Transformer Engine 2.9 and 2.13, GroupedLinear of 16
-# experts with Megatron-Core 0.15's hook, run as in docs/formulas.md: backwards of 408 to 497 us where 283 to 369 were).
+# Fitted: a weight held in fp8 is a subclass of PyTorch's tensor whose attributes Python looks up
+# (__torch_function__): its gradient's stand-in and hook, and its autograd node, take 7.5 us more of a call's
+# 8.7 (Transformer Engine 2.9 and 2.13, GroupedLinear of 16 experts with Megatron-Core 0.15's hook, run as in
+# docs/formulas.md: backwards of 408 to 497 us where 283 to 369 were).
 NARROW_GRADIENT_CALLS = 7.5 / 8.7
-# Fitted: what Megatron-Core hangs before every module's forward to wait for gathered parameters (distributed_data_parallel.py of core 0.15,
-# _make_forward_pre_hook), on the same CPU: 2.3 us of 8.7 a module, 0.7 for each of its parameters and 2.4 for each held in fp8.
+# Fitted: what Megatron-Core hangs before every module's forward to wait for gathered parameters
+# (distributed_data_parallel.py of core 0.15, _make_forward_pre_hook), on the same CPU: 2.3 us of 8.7 a
+# module, 0.7 for each of its parameters and 2.4 for each held in fp8.
 HOOK_CALLS = 2.3 / 8.7
 HOOKED_PARAMETER_CALLS = 0.7 / 8.7
 NARROW_HOOKED_PARAMETER_CALLS = 2.4 / 8.7

@@ -1,8 +1,9 @@
 """What the ranks of a collective do before it where PyTorch compares them (TORCH_DISTRIBUTED_DEBUG=DETAIL).
 
-``torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp``, runCollectiveChecks: before every collective a monitored barrier,
-in which the first rank hears from and answers one rank after another, and two all-gathers of what each is about to run, each a ring, all over Gloo between the
-processors. The host waits for them, so they cost it time in proportion to the group. Messages between two ranks are not compared.
+``torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp``, runCollectiveChecks: before every collective a
+monitored barrier, in which the first rank hears from and answers one rank after another, and two all-gathers
+of what each is about to run, each a ring, all over Gloo between the processors. The host waits for them, so
+they cost it time in proportion to the group. Messages between two ranks are not compared.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """What Megatron-Core runs before every module's forward where parameters are gathered beside it.
 
-``megatron/core/distributed/distributed_data_parallel.py`` (core 0.15), enable_forward_pre_hook: one hook on every module, the
-smallest too, in every forward of every micro-batch; _make_forward_pre_hook looks up each of the module's own parameters and asks
-its bucket whether its gather is through (--overlap-param-gather, of a sharded optimizer).
+``megatron/core/distributed/distributed_data_parallel.py`` (core 0.15), enable_forward_pre_hook: one hook on
+every module, the smallest too, in every forward of every micro-batch; _make_forward_pre_hook looks up each of
+the module's own parameters and asks its bucket whether its gather is through (--overlap-param-gather, of a
+sharded optimizer).
 """
 
 from ops.host_work.calls import HOOK_CALLS, HOOKED_PARAMETER_CALLS, NARROW_HOOKED_PARAMETER_CALLS
@@ -13,15 +14,17 @@ from ops.roles import Role
 from spec.arrays import FloatArray, floats
 from spec.job import JobSpec
 
-# Modules whose forwards an operation stands for (core 0.15 transformer_layer.py, attention.py, moe_layer.py with Transformer
-# Engine's layers): the attention and its kernel; the layer, the block in it and the two identities of a cross attention, over two
-# residual adds; the router and what holds the experts. A linear is one by its kind.
+# Modules whose forwards an operation stands for (core 0.15 transformer_layer.py, attention.py, moe_layer.py
+# with Transformer Engine's layers): the attention and its kernel; the layer, the block in it and the two
+# identities of a cross attention, over two residual adds; the router and what holds the experts. A linear is
+# one by its kind.
 MODULES: dict[Role, float] = {Role.NORM: 1.0, Role.CORE: 2.0, Role.RESIDUAL: 2.5, Role.ROUTER: 2.0}
 
 
 def hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
-    """Calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and repeat; nothing in code that
-    has none, in backwards, where a CUDA graph replays it and where the optimizer is whole."""
+    """Calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and repeat;
+    nothing in code that has none, in backwards, where a CUDA graph replays it and where the optimizer is
+    whole."""
     preset = job.preset
     hooked = preset.host.code == "modules" and preset.data_parallel.overlap_param_gather
     forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)

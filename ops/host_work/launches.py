@@ -9,10 +9,10 @@ OF_ROLE: dict[Role, tuple[float, float]] = {
     Role.PERMUTE: (12.0, 4.0),
     Role.UNPERMUTE: (12.0, 4.0),
 }
-# Of a router, fewer where choosing experts, their scores and the loss that balances them are a kernel each, forward and
-# backward (--moe-router-fusion): 8 + 6 + 4 kernels are 3, and 4 + 3 are 3, as PyTorch's dispatcher counts them of Megatron-Core
-# 0.15.3 (moe_utils.py: topk_routing_with_score_function, compute_routing_scores_for_aux_loss,
-# switch_load_balancing_loss_func; Transformer Engine 2.9 router.py).
+# Of a router, fewer where choosing experts, their scores and the loss that balances them are a kernel each,
+# forward and backward (--moe-router-fusion): 8 + 6 + 4 kernels are 3, and 4 + 3 are 3, as PyTorch's
+# dispatcher counts them of Megatron-Core 0.15.3 (moe_utils.py: topk_routing_with_score_function,
+# compute_routing_scores_for_aux_loss, switch_load_balancing_loss_func; Transformer Engine 2.9 router.py).
 FUSED_ROUTER = (15.0, 4.0)
 OF_KERNEL: dict[str, tuple[float, float]] = {
     "rmsnorm": (0.0, 1.0),

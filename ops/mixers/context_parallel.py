@@ -5,10 +5,10 @@ another while the next one is on its way. Causal work is balanced by giving each
 front and one from the back of the sequence (Llama 3, arXiv 2407.21783 sec. 3.3.2; Megatron-LM and PyTorch do the
 same), so that after the first, causal, step every step is half a block of full attention.
 
-Gathered (ibid.; Megatron-LM --cp-comm-type all_gather, torchtitan's context_parallel_rotate_method "allgather"): PyTorch
-gathers beside the first step, then takes the same steps, and hands on gradients in fp32 as in a ring. Transformer
-Engine waits for the gather, attends from each of its two blocks to all keys before it in one call, and
-reduce-scatters their gradients.
+Gathered (ibid.; Megatron-LM --cp-comm-type all_gather, torchtitan's context_parallel_rotate_method
+"allgather"): PyTorch gathers beside the first step, then takes the same steps, and hands on gradients in fp32
+as in a ring. Transformer Engine waits for the gather, attends from each of its two blocks to all keys before
+it in one call, and reduce-scatters their gradients.
 """
 
 from dataclasses import replace

@@ -15,14 +15,16 @@ from spec.mixers.attention import AttentionSpec
 def copied_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, widths: tuple[IntArray, IntArray]
 ) -> Piece:
-    """The product's result permuted and copied, its keys and values (the second of ``widths``) joined, then permuted and
-    copied once more; backward the same for their gradients (nanotron models/llama.py, CausalSelfAttention.forward).
+    """The product's result permuted and copied, its keys and values (the second of ``widths``) joined, then
+    permuted and copied once more; backward the same for their gradients (nanotron models/llama.py,
+    CausalSelfAttention.forward).
 
-    Copies of permuted arrays are PyTorch's kernel for strides. Backward the joined gradients of keys and values, then those of
-    all three are written by concatenations, and as many heads of each are copied once more, into the product's order.
-    Queries are turned in place (flash_attn/layers/rotary.py), so that where queries, keys and values are one copy the
-    first keys and values stay with them. A batch of several sequences is transposed behind the kernel, and so is its gradient: a
-    plain product reads, and keeps, a copy of its output, one whose collectives run beside it makes that copy again backward
+    Copies of permuted arrays are PyTorch's kernel for strides. Backward the joined gradients of keys and
+    values, then those of all three are written by concatenations, and as many heads of each are copied once
+    more, into the product's order. Queries are turned in place (flash_attn/layers/rotary.py), so that where
+    queries, keys and values are one copy the first keys and values stay with them. A batch of several
+    sequences is transposed behind the kernel, and so is its gradient: a plain product reads, and keeps, a
+    copy of its output, one whose collectives run beside it makes that copy again backward
     (parallel/tensor_parallel/functional.py, _RowLinearAsyncCommunication: tensor.contiguous()).
     """
     queries, keys_values = widths
@@ -138,9 +140,10 @@ def repeats_keys(context: LayerContext, attention: AttentionSpec) -> bool:
 def repeated_heads(
     context: LayerContext, attention: AttentionSpec, rows: IntArray, heads: tuple[IntArray, IntArray]
 ) -> Piece:
-    """Keys and values of a rank's key-value heads (the second of ``heads``) copied to all heads, and the gradients of the copies
-    added up (torchtitan up to v0.2.1, models/llama3/model/model.py, repeat_kv; foundation-model-stack
-    fms/modules/attention.py: expand and flatten). Compiled, the copy moves its bytes; else it is PyTorch's kernel for strides."""
+    """Keys and values of a rank's key-value heads (the second of ``heads``) copied to all heads, and the
+    gradients of the copies added up (torchtitan up to v0.2.1, models/llama3/model/model.py, repeat_kv;
+    foundation-model-stack fms/modules/attention.py: expand and flatten). Compiled, the copy moves its bytes;
+    else it is PyTorch's kernel for strides."""
     queries, keys = heads
     channels = attention.qk_dim + attention.v_dim
     copies = np.where(queries > keys, queries, 0) * channels
@@ -174,11 +177,11 @@ def split_heads(
     """What views of the joined product cost where queries and keys are rotated: copies forward, and backward one of all
     gradients into one tensor; ``heads`` and key-value heads of a rank.
 
-    Queries of several groups cannot be viewed as heads and are copied (Megatron-LM core 0.15 transformer/attention.py,
-    get_query_key_value_tensors: reshape of sq, b, ng, np/ng * hn). Rotated keys are a tensor of their own, values still a view
-    of other strides, so Transformer Engine makes values contiguous (dot_product_attention/utils.py, get_qkv_layout). The gradients
-    are three tensors, which ``SplitAlongDim`` concatenates (pytorch/utils.py, backward). The copies take the place of
-    what the attention keeps.
+    Queries of several groups cannot be viewed as heads and are copied (Megatron-LM core 0.15
+    transformer/attention.py, get_query_key_value_tensors: reshape of sq, b, ng, np/ng * hn). Rotated keys are
+    a tensor of their own, values still a view of other strides, so Transformer Engine makes values contiguous
+    (dot_product_attention/utils.py, get_qkv_layout). The gradients are three tensors, which ``SplitAlongDim``
+    concatenates (pytorch/utils.py, backward). The copies take the place of what the attention keeps.
     """
     queries, keys = heads
     shares = (queries > keys) & (keys > 1)

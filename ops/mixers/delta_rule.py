@@ -1,12 +1,13 @@
 """The gated delta rule over chunks as products, kernel by kernel of flash-linear-attention.
 
-Source: fla/ops/gated_delta_rule/chunk.py (chunk_gated_delta_rule_fwd, _bwd, save_for_backward), chunk_fwd.py, wy_fast.py,
-fla/ops/common/chunk_delta_h.py and chunk_o.py: every ``tl.dot`` is counted, with chunks of 64 tokens (gdn.py). A head of
-a chunk is one problem; its operands are C x K queries and keys, C x V values, K x V states, C x C scores.
+Source: fla/ops/gated_delta_rule/chunk.py (chunk_gated_delta_rule_fwd, _bwd, save_for_backward), chunk_fwd.py,
+wy_fast.py, fla/ops/common/chunk_delta_h.py and chunk_o.py: every ``tl.dot`` is counted, with chunks of 64
+tokens (gdn.py). A head of a chunk is one problem; its operands are C x K queries and keys, C x V values, K x
+V states, C x C scores.
 
-``Assumption:`` products of one kernel that share a dimension run as one batched product of their FLOPs, masked halves cost
-as much as the rest, and the recurrence, one block of threads a head that takes chunk after chunk, runs as a product
-whose inner dimension is the sequence.
+``Assumption:`` products of one kernel that share a dimension run as one batched product of their FLOPs,
+masked halves cost as much as the rest, and the recurrence, one block of threads a head that takes chunk after
+chunk, runs as a product whose inner dimension is the sequence.
 """
 
 from dataclasses import dataclass, replace

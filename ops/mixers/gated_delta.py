@@ -1,9 +1,9 @@
-"""Gated DeltaNet as Megatron-LM runs it: projection, convolution, norms of queries and keys, the delta rule, gated norm,
-projection.
+"""Gated DeltaNet as Megatron-LM runs it: projection, convolution, norms of queries and keys, the delta rule,
+gated norm, projection.
 
-Source: arXiv 2412.06464; Megatron-LM core/ssm/gated_delta_net/gdn.py and common.py for the order of things, what is copied
-(queries and keys are repeated for the heads that share them) and the exchanges of context parallelism. The rule itself
-is ops.mixers.delta_rule.
+Source: arXiv 2412.06464; Megatron-LM core/ssm/gated_delta_net/gdn.py and common.py for the order of things,
+what is copied (queries and keys are repeated for the heads that share them) and the exchanges of context
+parallelism. The rule itself is ops.mixers.delta_rule.
 """
 
 from dataclasses import dataclass
@@ -109,9 +109,10 @@ def _convolution(context: LayerContext, rows: IntArray, widths: Widths, paramete
 
 
 def _prepared(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Piece:
-    """common.py, _prepare_input_for_gated_delta_rule: queries and keys in one piece, normed head by head (flash-linear-attention
-    modules/l2norm.py keeps what it gives), repeated for the value heads that share them; values and gates in one
-    piece each. The rule keeps its queries, keys and values, the gated norm its gates."""
+    """common.py, _prepare_input_for_gated_delta_rule: queries and keys in one piece, normed head by head
+    (flash-linear-attention modules/l2norm.py keeps what it gives), repeated for the value heads that share
+    them; values and gates in one piece each. The rule keeps its queries, keys and values, the gated norm its
+    gates."""
     shared = spec.num_value_heads // spec.num_key_heads
     both = 2 * widths.keys
     normed = Kernel(
@@ -156,8 +157,8 @@ def _decays(context: LayerContext, rows: IntArray, widths: Widths, own: Widths) 
 
 
 def _gated_norm(context: LayerContext, rows: IntArray, widths: Widths, spec: GatedDeltaSpec) -> Piece:
-    """common.py, _apply_gated_norm: each head's output normed, times SiLU of its gate; both keep what they read, and the
-    gate stands already in one piece."""
+    """common.py, _apply_gated_norm: each head's output normed, times SiLU of its gate; both keep what they
+    read, and the gate stands already in one piece."""
     normed = Kernel(
         module=Module.GATED_DELTA,
         role=Role.NORM,

@@ -13,7 +13,9 @@ from spec.model import BlockSpec
 
 
 def mixer_half(context: LayerContext, sharding: Sharding, block: BlockSpec) -> Piece:
-    """Everything from the first norm, wherever it stands, to the first residual add; nothing where a block does not mix tokens."""
+    """Everything from the first norm, wherever it stands, to the first residual add; nothing where a block
+    does not mix tokens.
+    """
     mixer = block.mixer
     if mixer is None:
         return Piece()

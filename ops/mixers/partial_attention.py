@@ -28,8 +28,8 @@ WIDE = 4.0  # bytes of fp32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Sizes of one call: elements of the ``output``, of the ``queries`` and of its own ``keys`` and values; ``later`` parts
-    follow the first."""
+    """Sizes of one call: elements of the ``output``, of the ``queries`` and of its own ``keys`` and values;
+    ``later`` parts follow the first."""
 
     output: FloatArray
     queries: FloatArray

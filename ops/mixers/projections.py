@@ -41,9 +41,11 @@ def into_mixer(
     bias: bool = False,
     matrices: int = 1,
 ) -> Piece:
-    """The linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its ``outputs`` on one rank.
+    """The linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its
+    ``outputs`` on one rank.
 
-    Its gradients are those of so many ``matrices``, one after another. Assumption: their products take what one of all takes.
+    Its gradients are those of so many ``matrices``, one after another. Assumption: their products take what
+    one of all takes.
     """
     layout, hidden = context.layout, context.model.hidden
     saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))

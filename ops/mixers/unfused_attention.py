@@ -37,8 +37,8 @@ def score_kernels(context: LayerContext, attention: AttentionSpec, rows: IntArra
     dropout; sinks are put beside the scores by a copy, and backward what belongs to keys is copied back.
 
     Biases of keys are spread over the queries into the array that the first product then reads and writes to
-    (torch.baddbmm: baddbmm_out_cuda_impl of PyTorch's cuda/Blas.cpp copies what is added into the result, cuBLAS adds to
-    it), forward alone.
+    (torch.baddbmm: baddbmm_out_cuda_impl of PyTorch's cuda/Blas.cpp copies what is added into the result,
+    cuBLAS adds to it), forward alone.
     """
     softmax = "masked_softmax_unfused" if _unfused_softmax(context.job, attention) else "masked_softmax"
     pieces = []

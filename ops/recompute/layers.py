@@ -71,9 +71,11 @@ MAKERS: dict[str, frozenset[OpKey]] = {
 
 
 def _keeping(block: Piece, again: Piece, kept: Collection[str], input_bytes: FloatArray) -> Piece:
-    """Queries, keys and values stay as attention reads them, its own result, its output product's (as large as a layer's input) or those of
-    gate and up, and what makes them does not run again (MaxText ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind
-    the rotary embedding, the kernel and each product). Casts do, of inputs for the weight gradients. ``Assumption:`` of weights too, which nobody needs and which take little."""
+    """Queries, keys and values stay as attention reads them, its own result, its output product's (as large
+    as a layer's input) or those of gate and up, and what makes them does not run again (MaxText
+    ``layers/attentions.py``, ``linears.py`` and ``moe.py``: checkpoint_name behind the rotary embedding, the
+    kernel and each product). Casts do, of inputs for the weight gradients. ``Assumption:`` of weights too,
+    which nobody needs and which take little."""
     makers = frozenset[OpKey]().union(*(MAKERS[name] for name in kept))
 
     def makes(op: Op) -> bool:

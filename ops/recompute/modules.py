@@ -1,8 +1,9 @@
 """Parts of a layer that run again in the backward by name, as Megatron-LM's --recompute-modules.
 
-Source where no other is named: Megatron-LM ``core/transformer/moe/README.md``, "Checkpointing", and ``transformer_config.py``,
-recompute_modules. What a part hands on is dropped and made again; its own input stays. Norms before linears
-that Transformer Engine fuses them into are not modules of their own and stay as they are.
+Source where no other is named: Megatron-LM ``core/transformer/moe/README.md``, "Checkpointing", and
+``transformer_config.py``, recompute_modules. What a part hands on is dropped and made again; its own input
+stays. Norms before linears that Transformer Engine fuses them into are not modules of their own and stay as
+they are.
 """
 
 from collections.abc import Iterable

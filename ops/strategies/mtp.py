@@ -77,8 +77,8 @@ class MegatronTensor:
         return Piece()
 
     def launch(self, framework: str, tp: int) -> Launch | None:
-        """Megatron-LM's, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py), InternEvo's mode, accelerate's and torchtitan's
-        degrees (parallelism_config.py; config/configs.py)."""
+        """Megatron-LM's, DeepSpeed's AutoTP (runtime/tensor_parallel/config.py), InternEvo's mode,
+        accelerate's and torchtitan's degrees (parallelism_config.py; config/configs.py)."""
         settings: dict[str, dict[str, Any]] = {
             "megatron": {"--tensor-model-parallel-size": tp},
             "deepspeed": {"tensor_parallel": {"autotp_size": tp}} if tp > 1 else {},

@@ -1,8 +1,9 @@
 """Tokens gathered over tp in the few bits that products multiply them in.
 
-Source: Transformer Engine, ``pytorch/module/layernorm_linear.py`` and ``linear.py`` (an input is cast before its gather; in the
-backward the saved narrow input is gathered again), ``module/base.py`` grad_output_preprocess (an output gradient is
-cast before its gather) and ``pytorch/distributed.py`` gather_along_first_dim, by recipe:
+Source: Transformer Engine, ``pytorch/module/layernorm_linear.py`` and ``linear.py`` (an input is cast before
+its gather; in the backward the saved narrow input is gathered again), ``module/base.py``
+grad_output_preprocess (an output gradient is cast before its gather) and ``pytorch/distributed.py``
+gather_along_first_dim, by recipe:
 
 - whole-tensor scales (``delayed``, ``current``; _all_gather_fp8): the copy along rows, also where columns are wanted,
   which are turned after the gather. Ranks must agree on the scale: ``current`` scaling reduces the maximum over tp first
@@ -10,9 +11,9 @@ cast before its gather) and ``pytorch/distributed.py`` gather_along_first_dim, b
 - scales of blocks (1 x 128, 1 x 32 MXFP8, 1 x 16 NVFP4): the copy that is wanted with its scales, of an output
   gradient both; those along columns of 1 x 128 and NVFP4 arrive part by part and are put in order (swap_first_dims).
 
-What is reduced travels in the activations' format, and so do torchao's gathers, which cast behind them. Shared experts that
-run beside the exchange of tokens are gathered before they are cast (Megatron-LM ``moe/shared_experts.py``,
-pre_forward_comm).
+What is reduced travels in the activations' format, and so do torchao's gathers, which cast behind them.
+Shared experts that run beside the exchange of tokens are gathered before they are cast (Megatron-LM
+``moe/shared_experts.py``, pre_forward_comm).
 """
 
 from dataclasses import replace
@@ -68,9 +69,9 @@ def narrowed(context: LayerContext, gather: Comm, linear: OpKey) -> Comm:
 
 
 def other_order(context: LayerContext, gather: Comm, linear: OpKey) -> Ops:
-    """The gather of an output gradient's copy along columns, where that has scales of its own: waited for with the other,
-    or, where that one travels in pieces, whole beside the input gradient, by copy engines (linear.py,
-    bulk_overlap_ag_with_external_gemm)."""
+    """The gather of an output gradient's copy along columns, where that has scales of its own: waited for
+    with the other, or, where that one travels in pieces, whole beside the input gradient, by copy engines
+    (linear.py, bulk_overlap_ag_with_external_gemm)."""
     if not travels_narrow(context, linear) or context.job.precision.scale_recipe not in BLOCKS:
         return ()
     name = f"{gather.name}_columns"

@@ -1,9 +1,9 @@
 """Copies around collectives that join along the first dimension of an array whose sequences are another.
 
-PyTorch's functional collectives (torch/distributed/_functional_collectives.py: all_gather_single, reduce_scatter_single; DTensor's
-Shard(1)) gather along dimension 0 and bring parts into order by chunk and cat, before a reduction likewise. With one sequence
-parts lie in order. Products that send pieces themselves (ops.strategies.pipelined; torch/distributed/_symmetric_memory) read and
-write them where they belong.
+PyTorch's functional collectives (torch/distributed/_functional_collectives.py: all_gather_single,
+reduce_scatter_single; DTensor's Shard(1)) gather along dimension 0 and bring parts into order by chunk and
+cat, before a reduction likewise. With one sequence parts lie in order. Products that send pieces themselves
+(ops.strategies.pipelined; torch/distributed/_symmetric_memory) read and write them where they belong.
 """
 
 import numpy as np

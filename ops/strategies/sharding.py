@@ -74,7 +74,9 @@ class Sharding(Protocol):
         ...
 
     def launch(self, framework: str, tp: int) -> Launch | None:
-        """What ``framework`` (a preset's name, or a launcher's: accelerate, torchtitan) is told to run it over ``tp`` ranks; None where it cannot."""
+        """What ``framework`` (a preset's name, or a launcher's: accelerate, torchtitan) is told to run it
+        over ``tp`` ranks; None where it cannot.
+        """
         ...
 
 

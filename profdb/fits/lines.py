@@ -38,9 +38,9 @@ class Blend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """``value`` of the target, ``distance`` to the nearest sample and how much of it lies ``beyond`` the long end of that
-    sample's line (log2 units), and whether the lines read lie on both sides of the query in every coordinate
-    (``inside``); all of length Q."""
+    """``value`` of the target, ``distance`` to the nearest sample and how much of it lies ``beyond`` the long
+    end of that sample's line (log2 units), and whether the lines read lie on both sides of the query in every
+    coordinate (``inside``); all of length Q."""
 
     value: FloatArray
     distance: FloatArray

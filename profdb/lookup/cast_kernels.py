@@ -13,7 +13,9 @@ KERNELS = frozenset({"quantize", "quantize_transpose"})
 
 
 def casts_measured(book: Book) -> bool:
-    """Whether the book's profile holds both kernels: one alone would tell some plans of a table otherwise than others."""
+    """Whether the book's profile holds both kernels: one alone would tell some plans of a table otherwise
+    than others.
+    """
     if not isinstance(book, CurveBook):
         return False
     curves = book.curves(Family.MEMORY_BOUND)

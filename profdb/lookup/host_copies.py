@@ -1,7 +1,7 @@
 """Copies between a device and its host as they were measured, with as many devices of a node at work.
 
-Between sizes the time is interpolated, both on logarithms; below the smallest it stays (the time of any copy), above the largest the
-rate does.
+Between sizes the time is interpolated, both on logarithms; below the smallest it stays (the time of any
+copy), above the largest the rate does.
 """
 
 from collections import defaultdict

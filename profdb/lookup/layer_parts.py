@@ -72,7 +72,9 @@ def parts_of_layer(book: Book, case: LayerCase) -> list[Priced]:
 
 
 def parts_of_layers(book: Book, cases: Sequence[LayerCase]) -> list[Priced]:
-    """The times of each kernel over ``cases`` (N), which share their words: a kernel's prices come from one question."""
+    """The times of each kernel over ``cases`` (N), which share their words: a kernel's prices come from one
+    question.
+    """
     return [
         *(book.linear_s(one) for one in _together(layer_products, cases)),
         *(book.attention_s(one) for one in _together(layer_attention, cases)),

@@ -42,8 +42,9 @@ def own_s(book: Book, op: Op) -> Priced | None:
 
 
 def _of_two(one: Priced) -> Priced:
-    """A product in TF32 from ``one`` of 16 bits: half the rate (docs/clusters.md; the sheets' peaks, A100 156 of 312 TFLOP/s,
-    H100 494.7 of 989.4, B200 1,125 of 2,250) and twice the bytes. No profile has such products."""
+    """A product in TF32 from ``one`` of 16 bits: half the rate (docs/clusters.md; the sheets' peaks, A100 156
+    of 312 TFLOP/s, H100 494.7 of 989.4, B200 1,125 of 2,250) and twice the bytes. No profile has such
+    products."""
     origin = np.where(one.origin < int(Origin.MODELLED), int(Origin.DERIVED), one.origin)
     return replace(one, seconds=2.0 * one.seconds, origin=origin)
 

@@ -11,9 +11,9 @@ NOTHING_CARRIED: FloatArray = np.zeros(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """``seconds``, ``relative_std`` (standard error / seconds) and ``origin`` (spec.origin.Origin
-    values), each a 1-D array of the length asked for. ``carried_std``: what a constant that was measured on another GPU or
-    shape adds to the error; all that rest on it err together."""
+    """``seconds``, ``relative_std`` (standard error / seconds) and ``origin`` (spec.origin.Origin values),
+    each a 1-D array of the length asked for. ``carried_std``: what a constant that was measured on another
+    GPU or shape adds to the error; all that rest on it err together."""
 
     seconds: FloatArray
     relative_std: FloatArray

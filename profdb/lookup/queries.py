@@ -1,8 +1,9 @@
 """The questions a book of times answers: one frozen query per family, vectorised over numbers.
 
-What an operation asks for is declared in ops.calls; these are its array views, open to plain numbers. Numeric fields take a number or a 1-D array; after construction each is a 1-D int64 array of the
-common length N (``columns()`` gives them typed so). Words (layout, dtype, kernel, ...) are one per
-query: they choose the curve, the numbers choose the point on it.
+What an operation asks for is declared in ops.calls; these are its array views, open to plain numbers. Numeric
+fields take a number or a 1-D array; after construction each is a 1-D int64 array of the common length N
+(``columns()`` gives them typed so). Words (layout, dtype, kernel, ...) are one per query: they choose the
+curve, the numbers choose the point on it.
 """
 
 from dataclasses import dataclass, fields

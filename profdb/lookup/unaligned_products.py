@@ -1,10 +1,12 @@
 """Products whose rows do not begin at multiples of 16 bytes: libraries have no fast kernel for them.
 
-Tensor cores are fed in pieces of 16 bytes, and so are TMA, cp.async and wgmma (NVIDIA, "Matrix Multiplication Background
-User's Guide", "Requirements to use Tensor Cores"; CUTLASS, which names its kernels ``align8``, ``align2``, ``align1`` after the
-elements of a load). Where an operand's or the result's contiguous extent is another number of bytes, cuBLAS falls back to kernels
-of Turing and Ampere that load through registers, a few bytes at a time: their rate is so many FLOPs a clock and
-multiprocessor, whatever the tensor cores could do (``tensor_cores.unaligned`` of the architecture; measured on two). A vocabulary of 50,257 makes all three products of a head such ones.
+Tensor cores are fed in pieces of 16 bytes, and so are TMA, cp.async and wgmma (NVIDIA, "Matrix Multiplication
+Background User's Guide", "Requirements to use Tensor Cores"; CUTLASS, which names its kernels ``align8``,
+``align2``, ``align1`` after the elements of a load). Where an operand's or the result's contiguous extent is
+another number of bytes, cuBLAS falls back to kernels of Turing and Ampere that load through registers, a few
+bytes at a time: their rate is so many FLOPs a clock and multiprocessor, whatever the tensor cores could do
+(``tensor_cores.unaligned`` of the architecture; measured on two). A vocabulary of 50,257 makes all three
+products of a head such ones.
 """
 
 from dataclasses import dataclass
@@ -25,12 +27,16 @@ from spec.origin import Origin
 ALIGNMENT_BYTES = 16
 
 RELATIVE_STD = 0.25
-"""Assumption: what one measured kernel of one GPU tells of other shapes and GPUs. Carried: all such products err by it together."""
+"""Assumption: what one measured kernel of one GPU tells of other shapes and GPUs. Carried: all such products
+err by it together.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredExtents:
-    """Contiguous extents of measured products that are no multiples of 16 bytes, by layout: their times hold what that costs."""
+    """Contiguous extents of measured products that are no multiples of 16 bytes, by layout: their times hold
+    what that costs.
+    """
 
     pairs: dict[str, IntArray]
 
@@ -75,9 +81,9 @@ def is_aligned(extents: tuple[IntArray, IntArray], width: float) -> BoolArray:
 
 
 def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: Priced, measured: MeasuredExtents) -> Priced:
-    """Seconds of a product: ``aligned`` (what the book tells of its sizes), and where its rows are not aligned and nobody measured
-    such ones at least what the kernels for them take. A mixer's core has kernels of its own, products of other
-    formats than 16 bits others; both are left alone."""
+    """Seconds of a product: ``aligned`` (what the book tells of its sizes), and where its rows are not
+    aligned and nobody measured such ones at least what the kernels for them take. A mixer's core has kernels
+    of its own, products of other formats than 16 bits others; both are left alone."""
     rates = gpu.architecture.unaligned
     if rates is None or op.role is Role.CORE or dtype_bytes(op.dtype) != 2.0:
         return aligned

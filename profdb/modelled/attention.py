@@ -75,9 +75,10 @@ class Heads(AttentionCall[IntArray]):
     def pairs(self, block: int = 1) -> FloatArray:
         """Pairs of query and key that a head computes, with queries and keys in blocks.
 
-        Queries are the last of the keys, so query i sees kv_len - q_len + i + 1 of them (causal,
-        varlen, window), at most ``window`` when that is not 0. A block of queries walks the blocks of keys from the one its
-        first query's window begins in (flash-attn ``csrc/flash_attn/src/flash_fwd_kernel.h``, n_block_min).
+        Queries are the last of the keys, so query i sees kv_len - q_len + i + 1 of them (causal, varlen,
+        window), at most ``window`` when that is not 0. A block of queries walks the blocks of keys from the
+        one its first query's window begins in (flash-attn ``csrc/flash_attn/src/flash_fwd_kernel.h``,
+        n_block_min).
         """
         queries = np.ceil(self.q_len / block) * block
         keys = np.ceil(self.kv_len / block) * block
@@ -103,8 +104,8 @@ class Heads(AttentionCall[IntArray]):
 
 
 def flash_seconds(gpu: GpuSpec, heads: Heads) -> FloatArray:
-    """Seconds of a flash kernel, forward or backward alone; 0 where there is nothing to do. In fp8 the published multiple
-    of what 16 bits take, where the architecture has one."""
+    """Seconds of a flash kernel, forward or backward alone; 0 where there is nothing to do. In fp8 the
+    published multiple of what 16 bits take, where the architecture has one."""
     ratio = fp8_ratio(heads.dtype, heads.direction, gpu.architecture)
     if ratio is not None:
         return flash_seconds(gpu, replace(heads, dtype=WIDE)) * ratio

@@ -147,8 +147,8 @@ def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
 
 
 def attention_price(book: Book, gpu: GpuSpec | None, query: AttentionQuery) -> Priced:
-    """A book's answer; a named generation and fp8 by their own curves where they were measured, row by row, else restated.
-    MissingCurveError as the book raises it."""
+    """A book's answer; a named generation and fp8 by their own curves where they were measured, row by row,
+    else restated. MissingCurveError as the book raises it."""
     over = fp8_ratio(query.dtype, query.direction, gpu.architecture) if gpu else None
     if query.kernel not in OVER_FLASH2 and over is None:
         return book.attention_s(query)
@@ -160,8 +160,8 @@ def attention_price(book: Book, gpu: GpuSpec | None, query: AttentionQuery) -> P
 
 
 def _restated(book: Book, gpu: GpuSpec | None, query: AttentionQuery, over: float | None) -> Priced:
-    """A named generation at its published rates; on a GPU without them, and fp8, the time of the best kernel in 16 bits by
-    the published ratios."""
+    """A named generation at its published rates; on a GPU without them, and fp8, the time of the best kernel
+    in 16 bits by the published ratios."""
     if gpu and published(query.kernel, gpu.architecture):
         return generation_price(gpu, query)
     ratio = slowdown(query.kernel, query.direction, gpu.architecture if gpu else None) * (over or 1.0)

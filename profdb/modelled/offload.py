@@ -11,10 +11,10 @@ from spec.origin import Origin
 # in 128b/130b are 63.0 GB/s. Assumption: the same share on other generations and NVLink-C2C.
 LINK_SHARE = 55.63 / 63.0
 
-# Parameters a second for each byte a second of the memory. arXiv 2101.06840, table 4: CPU-Adam takes 1.03 s for 4 and
-# 2.57 s for 10 billion parameters on a DGX-2 (two Xeon Platinum 8168, six channels of DDR4-2666 each: 256 GB/s), 43 % of
-# its rate at 28 bytes each (fp32: parameter and both moments read and written, the gradient read). Assumption: as much
-# of other memories.
+# Parameters a second for each byte a second of the memory. arXiv 2101.06840, table 4: CPU-Adam takes 1.03 s
+# for 4 and 2.57 s for 10 billion parameters on a DGX-2 (two Xeon Platinum 8168, six channels of DDR4-2666
+# each: 256 GB/s), 43 % of its rate at 28 bytes each (fp32: parameter and both moments read and written, the
+# gradient read). Assumption: as much of other memories.
 ADAM_PER_BYTE = 10.0e9 / 2.57 / 256e9
 
 RELATIVE_STD = 0.25  # Assumption: placement of memory among the processors is not told

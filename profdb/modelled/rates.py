@@ -10,8 +10,8 @@ from spec.errors import ConfigError
 # Achievable Matmul FLOPS comparison table": 0.869, 0.811, 0.803, 0.776, 0.786, 0.729.
 SUSTAINED_SHARE = 0.795
 
-# Time of a product with a scale for every 32 numbers over that of one with a scale an operand: the twelve products of a layer
-# of 4,096 channels on B300 take 7.161 ms in MXFP8 and 6.812 in fp8, quantized before
+# Time of a product with a scale for every 32 numbers over that of one with a scale an operand: the twelve
+# products of a layer of 4,096 channels on B300 take 7.161 ms in MXFP8 and 6.812 in fp8, quantized before
 # (NVIDIA/TransformerEngine, docs/examples/gemm_profiling/gemm_profiling.rst).
 MX_OVER_ONE_SCALE = 7.161 / 6.812
 

@@ -35,10 +35,11 @@ class StridedPasses:
     dtype: str = ""
 
 
-# 16 bits to fp32: operands of two formats take the kernel that is not vectorised, too (CUDALoops.cuh, gpu_kernel_impl:
-# needs_dynamic_casting), whose casts branch by format. Published are 362 us for 67,108,864 elements of bf16 on an A100 (pytorch
-# pull request 195542), 1.22 elements a clock, and before it was vectorised on compute capability 9.0 (PyTorch 2.6) the way back
-# took 2.22 ms for 536,870,912 of fp16 on an H100 PCIe (pull request 137053), 1.21. Not counted: that way back.
+# 16 bits to fp32: operands of two formats take the kernel that is not vectorised, too (CUDALoops.cuh,
+# gpu_kernel_impl: needs_dynamic_casting), whose casts branch by format. Published are 362 us for 67,108,864
+# elements of bf16 on an A100 (pytorch pull request 195542), 1.22 elements a clock, and before it was
+# vectorised on compute capability 9.0 (PyTorch 2.6) the way back took 2.22 ms for 536,870,912 of fp16 on an
+# H100 PCIe (pull request 137053), 1.21. Not counted: that way back.
 WIDENED = StridedPasses(passes=1, tensors=1.5, dtype="fp32")
 
 STRIDED: dict[tuple[str, str], tuple[StridedPasses, ...]] = {
@@ -99,7 +100,9 @@ def excess_seconds(
 def longer_under_load(
     gpu: GpuSpec, kernel: str, direction: str, elements: FloatArray, dtype: str
 ) -> FloatArray | float:
-    """Seconds that the same passes take longer at the clock that a GPU holds in a training step (``training_clock_ratio``)."""
+    """Seconds that the same passes take longer at the clock that a GPU holds in a training step
+    (``training_clock_ratio``).
+    """
     passes = STRIDED.get((kernel, direction), ())
     if not passes or gpu.architecture.own_elementwise or gpu.training_clock_ratio == 1.0:
         return 0.0

@@ -1,7 +1,7 @@
 """Profiles as files: ``data.pt``, a torch.save of plain dicts, strings and tensors.
 
-docs/data_format.md describes every key. Files are read as plain data alone (profdb.store.plain_tensors) and written to a
-temporary name first: a killed run leaves the old file or the new one.
+docs/data_format.md describes every key. Files are read as plain data alone (profdb.store.plain_tensors) and
+written to a temporary name first: a killed run leaves the old file or the new one.
 """
 
 import io

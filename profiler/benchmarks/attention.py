@@ -126,10 +126,11 @@ def attention_bytes(case: AttentionCase) -> float:
 
 
 def attention_call(case: AttentionCase, function: AttentionFunction, where: torch.device) -> Call:
-    """One attention on its own operands, forward or backward alone; each ran once, as a training step runs it: some
-    kernels take a shape only where nobody asks for its gradient. On a GPU the forward is one of training as well: without
-    a gradient to come cuDNN's and the memory-efficient kernel leave out the sums of the softmax that it needs (PyTorch,
-    aten/src/ATen/native/transformers/attention.cpp, should_compute_logsumexp)."""
+    """One attention on its own operands, forward or backward alone; each ran once, as a training step runs
+    it: some kernels take a shape only where nobody asks for its gradient. On a GPU the forward is one of
+    training as well: without a gradient to come cuDNN's and the memory-efficient kernel leave out the sums of
+    the softmax that it needs (PyTorch, aten/src/ATen/native/transformers/attention.cpp,
+    should_compute_logsumexp)."""
     forward, tensors = function.forward, attention_operands(case, function.order, where)
     for tensor in tensors:
         tensor.requires_grad_(True)

@@ -87,9 +87,9 @@ DEEP_GEMM_ROWS = 128
 def deep_gemm_call(
     case: GroupedGemmCase, rows: tuple[int, ...], package: ModuleType, where: torch.device
 ) -> Call:
-    """All groups in one launch; each row names its group. Scales of the rows lie with the rows contiguous, as the kernel
-    reads them: in any other order DeepGEMM transposes them in a launch of its own (csrc/jit_kernels/impls/smxx_layout.hpp,
-    get_mn_major_tma_aligned_tensor)."""
+    """All groups in one launch; each row names its group. Scales of the rows lie with the rows contiguous, as
+    the kernel reads them: in any other order DeepGEMM transposes them in a launch of its own
+    (csrc/jit_kernels/impls/smxx_layout.hpp, get_mn_major_tma_aligned_tensor)."""
     left = random_operand((case.m, case.k), "fp8", where)
     right = random_operand((case.groups, case.n, case.k), "fp8", where)
     scale_a = torch.ones((case.k // 128, case.m), device=where).t()

@@ -1,7 +1,8 @@
 """Benchmark: what the host pays to issue work, measured with operands too small to matter.
 
-``launch``: one kernel launch. ``call``: the forward of one linear module, recorded for its backward. ``layer``: forward and backward of one decoder layer run operation by
-operation. ``micro_batch``: embedding, head, loss and their backward, around no layers at all.
+``launch``: one kernel launch. ``call``: the forward of one linear module, recorded for its backward.
+``layer``: forward and backward of one decoder layer run operation by operation. ``micro_batch``: embedding,
+head, loss and their backward, around no layers at all.
 """
 
 import time

@@ -100,10 +100,10 @@ MOST_GRAPHS = 64
 def fused_forward(kernel: str) -> Callable[..., torch.Tensor]:
     """A kernel's forward through torch.compile, for any shape; compiled once.
 
-    A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process
-    says otherwise for as long as it runs. Formats, gradients, equal sizes and arrays of 2^31 elements each take a graph of their
-    own: beyond torch's limit of 8 a function runs as several kernels again without a word, unless it has to be whole
-    (torch/_dynamo/convert_frame.py, RUN_ONLY), when it refuses.
+    A compiled backward reuses the buffers of its forward, and refuses to run again, unless this process says
+    otherwise for as long as it runs. Formats, gradients, equal sizes and arrays of 2^31 elements each take a
+    graph of their own: beyond torch's limit of 8 a function runs as several kernels again without a word,
+    unless it has to be whole (torch/_dynamo/convert_frame.py, RUN_ONLY), when it refuses.
     """
     from torch._dynamo import config as graphs
     from torch._functorch import config

@@ -33,8 +33,8 @@ def launch_optimizer(case: OptimizerCase, device: Device) -> Launched:
 
 
 def fused_adamw(parameters: list[torch.nn.Parameter], device: Device) -> tuple[torch.optim.Optimizer, str]:
-    """The fastest AdamW there is here, and its name. apex keeps fp32 moments whatever the parameters are, and refuses where
-    it was installed without its CUDA extensions (apex/optimizers/fused_adam.py)."""
+    """The fastest AdamW there is here, and its name. apex keeps fp32 moments whatever the parameters are, and
+    refuses where it was installed without its CUDA extensions (apex/optimizers/fused_adam.py)."""
     whole = parameters[0].dtype is torch.float32
     apex = apex_optimizers() if device.kind == "cuda" and whole else None
     if apex is not None:

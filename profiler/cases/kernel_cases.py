@@ -29,8 +29,8 @@ MORE_WIDTHS: dict[Width, tuple[int, ...]] = {
     Width.KEYS: (),
     Width.ELEMENT: (),
 }
-"""The narrowest that tensor parallelism or low ranks leave (a rotated head pair, DeepSeek-V3's 512 and 1536, an eighth of
-Llama-2's words) and the widest of published models (Llama-3.1-405B, Qwen2-72B)."""
+"""The narrowest that tensor parallelism or low ranks leave (a rotated head pair, DeepSeek-V3's 512 and 1536,
+an eighth of Llama-2's words) and the widest of published models (Llama-3.1-405B, Qwen2-72B)."""
 
 LONGEST_ROWS = (65536, 131072)
 """Tokens of a micro-batch of 32 sequences of 4096."""

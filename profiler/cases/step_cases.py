@@ -119,7 +119,9 @@ def host_copy_cases(devices: int) -> list[Planned]:
 
 
 def exchange_cases(domain_ranks: int, domains: int) -> list[Planned]:
-    """Tokens of Mixtral and DeepSeek-V3 to their experts and back, by torch and by DeepEP, over a domain and the world."""
+    """Tokens of Mixtral and DeepSeek-V3 to their experts and back, by torch and by DeepEP, over a domain and
+    the world.
+    """
     plans: list[Planned] = []
     for tiling in overlap_tilings(domain_ranks, domains):
         ranks = tiling.intra * tiling.inter

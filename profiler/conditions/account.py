@@ -23,7 +23,9 @@ class Account:
 
 
 def account_of(measured: Sequence[Sample], kept: Sequence[Sample], profile: ProfileDatabase) -> Account:
-    """Of the samples ``measured`` by a run and those ``kept`` of them, in the ``profile`` that they have become part of."""
+    """Of the samples ``measured`` by a run and those ``kept`` of them, in the ``profile`` that they have
+    become part of.
+    """
     again = taken_again(measured)
     dates = {sample.taken for sample in measured}
     return Account(

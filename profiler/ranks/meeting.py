@@ -40,8 +40,9 @@ def meet(layout: RankLayout, timeout_s: float) -> dist.Store:
 
 
 def told(store: dist.Store, layout: RankLayout, about: str, word: str, timeout_s: float) -> list[str] | None:
-    """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this exchange. None
-    where a rank says nothing within ``timeout_s``. Rank 0, which may keep the store, stays until all have read."""
+    """Every rank's ``word``, by rank, over the store alone: before there is any group. ``about`` names this
+    exchange. None where a rank says nothing within ``timeout_s``. Rank 0, which may keep the store, stays
+    until all have read."""
     deadline = time.monotonic() + timeout_s
     store.set(f"{about}/{layout.rank}", word)
     if not all(_is_there(store, f"{about}/{rank}", deadline) for rank in range(layout.size)):

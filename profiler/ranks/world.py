@@ -192,8 +192,8 @@ def open_world(
 ) -> World:
     """Join the other processes of the run: NCCL on GPUs, else gloo; one process joins nobody.
 
-    ``first``: what the ranks look at together when they have met and before any group is made, so that what cannot be run
-    costs none; its errors are those of all ranks.
+    ``first``: what the ranks look at together when they have met and before any group is made, so that what
+    cannot be run costs none; its errors are those of all ranks.
 
     ``domain_ranks`` 0 means a node. ``timeout_s``: longest that a rank waits for another before the run
     ends with an error. Raises ConfigError when domains do not tile the world.

@@ -26,8 +26,8 @@ from spec.dtypes import dtype_bytes
 
 
 def step_parts_s(cases: Sequence[Case], book: ModelledBook) -> list[float | None]:
-    """Seconds of a launch of each of ``cases``, which are of one kind; None for those without what a sheet would have to
-    say.
+    """Seconds of a launch of each of ``cases``, which are of one kind; None for those without what a sheet
+    would have to say.
 
     Raises ConfigError or MissingCurveError where the sheet models no such part.
     """

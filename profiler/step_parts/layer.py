@@ -1,7 +1,8 @@
 """Benchmark: forward and backward of one whole decoder layer, eager or as one CUDA graph.
 
-Set beside the sum of its kernels' own times (profdb.lookup.layer_parts) it says what they cost together: caches, clocks,
-and (eager) the host. So its attention is the kernel that ``flash`` stands for there, which torch does not choose by itself.
+Set beside the sum of its kernels' own times (profdb.lookup.layer_parts) it says what they cost together:
+caches, clocks, and (eager) the host. So its attention is the kernel that ``flash`` stands for there, which
+torch does not choose by itself.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""The benchmark cases behind each submodule of a model: those that the solver asks for, read from the same list of operations."""
+"""The benchmark cases behind each submodule of a model: those that the solver asks for, read from the same
+list of operations.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +26,8 @@ SectionCases = Mapping[str, tuple[Case, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRun:
-    """What to time: a model, the ranks that share each layer and those that share the experts, sequences per micro-batch
-    and their length."""
+    """What to time: a model, the ranks that share each layer and those that share the experts, sequences per
+    micro-batch and their length."""
 
     model: ModelSpec
     tp: int = 1

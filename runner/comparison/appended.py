@@ -34,7 +34,8 @@ class Ran:
 def append_row(path: Path, ran: Ran, step_s: float) -> None:
     """Add the row to the file, which is made where it is missing; columns that it lacks are added.
 
-    The file is whole before or after. Raises ConfigError for a file of other columns, and for a job that a row cannot say.
+    The file is whole before or after. Raises ConfigError for a file of other columns, and for a job that a
+    row cannot say.
     """
     request, question, answer = ran.request, ran.question, ran.answer
     columns, rows = _rows(path) if path.exists() else (COLUMNS, [])

@@ -1,4 +1,6 @@
-"""Operation by operation: what a step of a rank was expected to launch beside what it launched, and what gaps suggest."""
+"""Operation by operation: what a step of a rank was expected to launch beside what it launched, and what gaps
+suggest.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +23,9 @@ SMALL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """``expected`` of one step and ``ran`` of all; ``idle_s`` of a step without a kernel, None where that is unknown."""
+    """``expected`` of one step and ``ran`` of all; ``idle_s`` of a step without a kernel, None where that is
+    unknown.
+    """
 
     source: str
     num_steps: int

@@ -25,10 +25,10 @@ LATE = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD, Phase.RECOMPUTE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """An operation with the seconds of one launch, nothing hidden, ``count`` of them in a row; ``label`` says phase
-    and name, ``axis`` the ranks of a collective, ``place`` how many come before it in the step, ``pairs`` those of queries
-    and keys that an attention looks at, of all heads. ``routed``: the router decides how large it is; ``weight`` are then
-    the sides of one expert's matrix, in a product."""
+    """An operation with the seconds of one launch, nothing hidden, ``count`` of them in a row; ``label`` says
+    phase and name, ``axis`` the ranks of a collective, ``place`` how many come before it in the step,
+    ``pairs`` those of queries and keys that an attention looks at, of all heads. ``routed``: the router
+    decides how large it is; ``weight`` are then the sides of one expert's matrix, in a product."""
 
     key: Key
     label: str

@@ -13,9 +13,10 @@ REPLAY = "run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """Seconds of each step counted (of a line of a log: the mean of the steps it covers), after ``warmup`` steps or
-    lines left out, and the most bytes of a rank that torch's allocator gave out and kept, where they are said.
-    ``source`` is the file and ``form`` what wrote it. ``steps_cpu_s`` on a processor: CPU seconds of the busiest rank."""
+    """Seconds of each step counted (of a line of a log: the mean of the steps it covers), after ``warmup``
+    steps or lines left out, and the most bytes of a rank that torch's allocator gave out and kept, where they
+    are said. ``source`` is the file and ``form`` what wrote it. ``steps_cpu_s`` on a processor: CPU seconds
+    of the busiest rank."""
 
     source: str
     form: str

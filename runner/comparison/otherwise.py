@@ -76,9 +76,9 @@ def _adds_up(key: Key, parts: Sequence[Key]) -> bool:
 def without_key(
     left: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
-    """By order, launches whose source says no shape or size, where there are as many as operations; collectives of one kind
-    and group that are cut otherwise but move as many bytes; and attentions of one direction that look at as many pairs of
-    queries and keys."""
+    """By order, launches whose source says no shape or size, where there are as many as operations;
+    collectives of one kind and group that are cut otherwise but move as many bytes; and attentions of one
+    direction that look at as many pairs of queries and keys."""
     pairs: list[Pair] = []
     rest: list[Expected] = []
     kinds: dict[tuple[Part, str, str | None, int | None], list[Expected]] = {}

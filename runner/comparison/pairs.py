@@ -13,7 +13,8 @@ from runner.traces.ran import Key, Ran
 class Pair:
     """Operations of one label beside the launches that are they, of a step: counts, and seconds of all of them.
 
-    ``fastest_s`` is the shortest launch, of all of the key where none is this label's own. ``how`` is empty where key and count agree; else what was matched otherwise.
+    ``fastest_s`` is the shortest launch, of all of the key where none is this label's own. ``how`` is empty
+    where key and count agree; else what was matched otherwise.
     """
 
     key: Key

@@ -1,5 +1,5 @@
-"""What experts run depends on how the router deals the tokens: exchanges of other sizes, and products of other rows, than
-those priced, which have as many rows on every rank."""
+"""What experts run depends on how the router deals the tokens: exchanges of other sizes, and products of
+other rows, than those priced, which have as many rows on every rank."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +18,8 @@ MOST_ROWS = 16
 def exchanged(
     expected: Sequence[Expected], pools: Mapping[Key, Pool], num_steps: int
 ) -> tuple[list[Pair], list[Expected]]:
-    """Exchanges of rows with the experts, by order, where there are as many launches of their kind. A rank's own rows are
-    as many as were priced on one side; on the other lie up to all of the group's."""
+    """Exchanges of rows with the experts, by order, where there are as many launches of their kind. A rank's
+    own rows are as many as were priced on one side; on the other lie up to all of the group's."""
     pairs: list[Pair] = []
     rest: list[Expected] = []
     kinds: dict[tuple[object, ...], list[Expected]] = {}

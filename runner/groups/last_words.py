@@ -52,8 +52,8 @@ def failed(world: World, error: BaseException) -> None:
 
 
 def on_termination(action: Callable[[], None]) -> None:
-    """Run ``action`` in a thread when SIGTERM comes: the main thread may be in a collective, where Python's own handlers
-    wait for its end."""
+    """Run ``action`` in a thread when SIGTERM comes: the main thread may be in a collective, where Python's
+    own handlers wait for its end."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.signal(signal.SIGTERM, _left_to_the_thread)

@@ -11,7 +11,9 @@ SHOWN_DECIMALS = 2
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """busbw / algbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n, barrier and computation 0, all else 1."""
+    """busbw / algbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n, barrier and computation 0,
+    all else 1.
+    """
     if kind in ("barrier", COMPUTATION):
         return 0.0
     if kind == "all_reduce":

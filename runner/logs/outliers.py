@@ -33,8 +33,8 @@ class Outlier:
 
 
 def slow_operations(log: Log) -> list[Outlier]:
-    """Those of the iterations that profiler.timing calls outliers among all of their kind, group, size, shapes and stage,
-    and that are above the median; the longest delay first."""
+    """Those of the iterations that profiler.timing calls outliers among all of their kind, group, size,
+    shapes and stage, and that are above the median; the longest delay first."""
     like: dict[object, list[tuple[int, int, GeneralItem]]] = {}
     for iteration, epoch in enumerate(log.comm_log_each_epoch[1:], start=1):
         for place, item in enumerate(epoch, start=1):

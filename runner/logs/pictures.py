@@ -18,8 +18,8 @@ LEGEND_INCHES = 2.2
 
 
 def write_page(log: Log, folder: Path, name: str, lines: Sequence[str]) -> list[Path]:
-    """``folder``/NAME_iterations.png, _operations.png, _bandwidth.png and NAME.html, which holds them and ``lines``; the
-    files written. Raises ExportError where they cannot be."""
+    """``folder``/NAME_iterations.png, _operations.png, _bandwidth.png and NAME.html, which holds them and
+    ``lines``; the files written. Raises ExportError where they cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -24,14 +24,14 @@ class Core(Protocol):
         ...
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-        """The heads' outputs, [batch, heads, tokens, v_dim], for this rank's tokens; each sees the last ``window`` tokens up
-        to itself (None: all)."""
+        """The heads' outputs, [batch, heads, tokens, v_dim], for this rank's tokens; each sees the last
+        ``window`` tokens up to itself (None: all)."""
         ...
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-    """torch's fused kernel, causal, over queries that are the last of the keys' tokens; within a window its kernel that takes
-    a mask."""
+    """torch's fused kernel, causal, over queries that are the last of the keys' tokens; within a window its
+    kernel that takes a mask."""
     tokens, keys = query.shape[2], key.shape[2]
     if window is None or window >= keys:
         mask = None if tokens == keys else causal_lower_right(tokens, keys)
@@ -77,8 +77,8 @@ class Rotation:
 
 
 class SelfAttention(nn.Module):
-    """Projections around a core, norms of each query's and key's channels between them (Qwen3). Where tensor parallelism cuts the projections by heads, this rank's heads follow
-    from their widths."""
+    """Projections around a core, norms of each query's and key's channels between them (Qwen3). Where tensor
+    parallelism cuts the projections by heads, this rank's heads follow from their widths."""
 
     def __init__(
         self, hidden: int, spec: AttentionSpec, core: Core, rotation: Rotation | None, epsilon: float

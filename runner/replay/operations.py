@@ -171,8 +171,8 @@ def sleep_s(launch: Launch) -> float:
 
 
 def whole(buffer: torch.Tensor, size_bytes: int, ranks: int) -> torch.Tensor:
-    """The first ``size_bytes`` of a buffer, rounded up to an equal part for every rank: bf16, or bytes where the size is
-    odd."""
+    """The first ``size_bytes`` of a buffer, rounded up to an equal part for every rank: bf16, or bytes where
+    the size is odd."""
     if size_bytes % HALF_BYTES:
         return buffer.view(torch.uint8)[: -(-size_bytes // ranks) * ranks]
     elements = max(size_bytes // HALF_BYTES, 1)

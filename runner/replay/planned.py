@@ -20,8 +20,8 @@ from workload.build import stage_works
 
 
 def planned_work(request: Request, typed: str, world: int) -> Work:
-    """The plan ``typed`` (tp=2,dp=2,...) of a request on ``world`` ranks, one iteration a stage, with the times that the
-    request's profile or cluster gives its computation.
+    """The plan ``typed`` (tp=2,dp=2,...) of a request on ``world`` ranks, one iteration a stage, with the
+    times that the request's profile or cluster gives its computation.
 
     Raises ConfigError for a plan that does not divide the ranks or that the framework cannot run; otherwise as
     open_question.

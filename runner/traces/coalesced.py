@@ -26,8 +26,9 @@ def runtime_calls(events: Sequence[Event]) -> dict[object, Event]:
 def grouped_calls(
     kernels: Sequence[Event], events: Sequence[Event], launched: Mapping[object, Event]
 ) -> dict[int, list[Event]]:
-    """By place among ``kernels`` of NCCL, the calls of the group that a kernel ended; empty for one that is linked to its
-    own. A group's calls are those of its thread since the last kernel of their kind that no kernel is linked to."""
+    """By place among ``kernels`` of NCCL, the calls of the group that a kernel ended; empty for one that is
+    linked to its own. A group's calls are those of its thread since the last kernel of their kind that no
+    kernel is linked to."""
     recorded = [one for one in events if one.name == RECORDED and COLLECTIVE in one.args]
     by_id = {one.args.get(EXTERNAL): one for one in recorded}
     linked = {one.args.get(EXTERNAL) for one in kernels}

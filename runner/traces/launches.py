@@ -1,5 +1,5 @@
-"""Every launch of a trace's steps: kernels of a device by the operation that launched them, or, where a processor is the
-device, its operations themselves."""
+"""Every launch of a trace's steps: kernels of a device by the operation that launched them, or, where a
+processor is the device, its operations themselves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

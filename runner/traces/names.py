@@ -39,8 +39,8 @@ CAUSAL_INPUT: dict[str, tuple[int, int | None]] = {
     "aten::_cudnn_attention_forward": (10, 3),
     "aten::_cudnn_attention_backward": (14, 8),
 }
-# FlashAttnBwdSm90 (FlashAttention-3), cudnn_generated_fort_native_sdpa_sm90_flash_bprop, fmha_cutlassB; FlashAttention's and
-# cuDNN's kernels before and after: dot_do_o, convert_dq.
+# FlashAttnBwdSm90 (FlashAttention-3), cudnn_generated_fort_native_sdpa_sm90_flash_bprop, fmha_cutlassB;
+# FlashAttention's and cuDNN's kernels before and after: dot_do_o, convert_dq.
 BACKWARD_NAME = re.compile(r"(?i:backward|bwd|bprop|dot_do_o|convert_dq)|cutlassB")
 
 # What an operation of torch's optimizers, or of the norm and clipping before, is called; the rest by the annotation

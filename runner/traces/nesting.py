@@ -11,16 +11,16 @@ BACKWARD_NODE = "autograd::engine::evaluate_function"
 COLLECTIVE_CALL = "c10d::"
 GLOO = "gloo:"
 WORKS = (f"{GLOO}send", f"{GLOO}recv", "nccl:")
-"""Annotations of works that go on beside what their thread does next (torch/csrc/distributed/c10d/Work.cpp marks them as
-asynchronous): gloo's messages until they are through, other works of gloo on its own threads; NCCL's as long as the call,
-but that of a group of calls ("nccl:coalesced") in older ones for ever."""
+"""Annotations of works that go on beside what their thread does next (torch/csrc/distributed/c10d/Work.cpp
+marks them as asynchronous): gloo's messages until they are through, other works of gloo on its own threads;
+NCCL's as long as the call, but that of a group of calls ("nccl:coalesced") in older ones for ever."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """An operation of the host inside ``parent``. ``self_s`` are its seconds outside of what it calls; ``wraps``:
-    it calls an operation of its own name (a DTensor's, on what this rank holds). ``work`` is the annotation of a work that
-    began within."""
+    """An operation of the host inside ``parent``. ``self_s`` are its seconds outside of what it calls;
+    ``wraps``: it calls an operation of its own name (a DTensor's, on what this rank holds). ``work`` is the
+    annotation of a work that began within."""
 
     event: Event
     parent: "Call | None"

@@ -37,8 +37,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A launch: seconds on the device, when it began, and the name that its source gives it. ``pairs`` of queries and keys
-    that an attention looks at, of all heads; None where that is unknown."""
+    """A launch: seconds on the device, when it began, and the name that its source gives it. ``pairs`` of
+    queries and keys that an attention looks at, of all heads; None where that is unknown."""
 
     key: Key
     name: str

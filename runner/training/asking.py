@@ -46,7 +46,9 @@ class Typed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is trained, the question to which its step time is an answer, and the settings of the job that were typed."""
+    """What is trained, the question to which its step time is an answer, and the settings of the job that
+    were typed.
+    """
 
     training: Training
     question: Question

@@ -33,8 +33,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A run: seconds of each timed step (of the slowest rank), CPU seconds of each (of the busiest), the loss of each, and
-    the most memory of any rank."""
+    """A run: seconds of each timed step (of the slowest rank), CPU seconds of each (of the busiest), the loss
+    of each, and the most memory of any rank."""
 
     asked: Asked
     device: str

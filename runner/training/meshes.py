@@ -15,9 +15,10 @@ Group = dist.ProcessGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
-    """Where this rank stands. ``whole`` has the axes pp, replicate, shard and tp; ``replicate`` x ``shard`` are the
-    data ranks, dp x cp of them, and ``shard`` those that share one copy of what ZeRO cuts. A group is None where it would hold
-    one rank; ``experts_data`` are the ranks with the same experts (a mesh of its own, of one axis).
+    """Where this rank stands. ``whole`` has the axes pp, replicate, shard and tp; ``replicate`` x ``shard``
+    are the data ranks, dp x cp of them, and ``shard`` those that share one copy of what ZeRO cuts. A group is
+    None where it would hold one rank; ``experts_data`` are the ranks with the same experts (a mesh of its
+    own, of one axis).
     """
 
     whole: DeviceMesh | None

@@ -1,5 +1,6 @@
-"""Which stage holds what, and the order of work: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec. 2.2), its zero
-bubble, which with one chunk a rank is ZB-H1 (arXiv 2401.10241 sec. 2.1), or one micro-batch after another where there is one stage."""
+"""Which stage holds what, and the order of work: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec.
+2.2), its zero bubble, which with one chunk a rank is ZB-H1 (arXiv 2401.10241 sec. 2.1), or one micro-batch
+after another where there is one stage."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -84,7 +85,8 @@ class Pipelined:
         self.losses = []
         given = (tokens,) if self.first else ()
         with ExitStack() as waiting:
-            # The stage asks for the reduction itself, at its last backward; a forward that only looks for shapes must not.
+            # The stage asks for the reduction itself, at its last backward; a forward that only looks for
+            # shapes must not.
             for module in self.modules:
                 if isinstance(module, DistributedDataParallel):
                     waiting.enter_context(module.no_sync())

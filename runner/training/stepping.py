@@ -9,8 +9,8 @@ from runner.training.trainer import Trainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Seconds of a step by the clock on the wall, and CPU seconds of this process meanwhile, which neither waiting nor other
-    processes lengthen."""
+    """Seconds of a step by the clock on the wall, and CPU seconds of this process meanwhile, which neither
+    waiting nor other processes lengthen."""
 
     wall_s: float
     cpu_s: float

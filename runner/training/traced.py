@@ -16,8 +16,8 @@ WARMUP = 1
 """Steps that the profiler sees and does not keep: its own first calls are slow."""
 ENDING = ".trace.json.gz"
 QUIET = "6"
-"""KINETO_LOG_LEVEL above USDT, the highest of Kineto's severities (libkineto/include/ILoggerObserver.h): on a processor the
-marks of start and stop are all that it has to say. On a GPU its errors are worth them."""
+"""KINETO_LOG_LEVEL above USDT, the highest of Kineto's severities (libkineto/include/ILoggerObserver.h): on a
+processor the marks of start and stop are all that it has to say. On a GPU its errors are worth them."""
 
 
 def trace_path(folder: Path, name: str, rank: int) -> Path:

@@ -10,8 +10,8 @@ TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "
 
 
 def answer_values(answer: Answer) -> dict[str, Any]:
-    """Column -> value: the plan's keys as written and dp, seconds of the step and its parts, bytes by term and in all, tokens per
-    GPU and second, MFU."""
+    """Column -> value: the plan's keys as written and dp, seconds of the step and its parts, bytes by term
+    and in all, tokens per GPU and second, MFU."""
     return {
         **asdict(answer.plan.written),
         "dp": answer.plan.dp,

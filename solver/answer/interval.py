@@ -1,7 +1,8 @@
 """The 80 % interval of a predicted step, as wide as what the step is made of makes it.
 
-Every cause of error has a share of the step and a width: the standard deviation, of log(measured / told), of a step that were
-made of it alone. Causes are independent. What no formula holds only adds time, so the interval lies above the step.
+Every cause of error has a share of the step and a width: the standard deviation, of log(measured / told), of
+a step that were made of it alone. Causes are independent. What no formula holds only adds time, so the
+interval lies above the step.
 """
 
 from collections.abc import Mapping
@@ -16,9 +17,10 @@ from spec.job import JobSpec
 
 # Half of an 80 % interval of a normal distribution, in standard deviations.
 EIGHTY_PERCENT = 1.2816
-# Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also chooses them without each
-# dataset and scores it). curves: of the standard error that the curves tell; formulas: of every step. carried is not chosen:
-# a constant's stated error (profdb.lookup.unaligned_products) is that of all that rests on it.
+# Fitted: to the steps of published runs, all datasets alike (benchmarks/interval_widths.py, which also
+# chooses them without each dataset and scores it). curves: of the standard error that the curves tell;
+# formulas: of every step. carried is not chosen: a constant's stated error (profdb.lookup.unaligned_products)
+# is that of all that rests on it.
 WIDTHS: dict[str, float] = {
     "curves": 0.5,
     "carried": 1.0,
@@ -34,8 +36,9 @@ WIDTHS: dict[str, float] = {
 # Fitted: to the same, log(measured / told) of the middle run of the middle dataset: what nobody prices.
 UNPRICED = 0.045
 
-# Tokens of the longest sequences of which flash kernels' rates were published (profdb.modelled.flash_generations) or, on a
-# serving engine's GPUs, measured: longer ones are told by going on from there.
+# Tokens of the longest sequences of which flash kernels' rates were published
+# (profdb.modelled.flash_generations) or, on a serving engine's GPUs, measured: longer ones are told by going
+# on from there.
 LONGEST_MEASURED = 16384
 
 NETWORK = ("tp_comm", "cp_comm", "ep_comm", "wp_comm", "dp_comm", "pp_comm", "offload")
@@ -45,7 +48,9 @@ PRODUCTS = ("gemm", "grouped_gemm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Standard error of each step in seconds: all of it, and of that what constants carried from another GPU or shape bring in."""
+    """Standard error of each step in seconds: all of it, and of that what constants carried from another GPU
+    or shape bring in.
+    """
 
     all_s: FloatArray
     carried_s: FloatArray
@@ -101,8 +106,8 @@ def relative_std(shares: Mapping[str, FloatArray], widths: Mapping[str, float] =
 def interval_of(
     step_s: FloatArray, std: FloatArray, unpriced: float = UNPRICED
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds below and above which one step in ten lies each, arrays of the steps' length; ``std`` of log(measured / told),
-    of which the middle is ``unpriced``. The step itself lies inside."""
+    """Seconds below and above which one step in ten lies each, arrays of the steps' length; ``std`` of
+    log(measured / told), of which the middle is ``unpriced``. The step itself lies inside."""
     reach = EIGHTY_PERCENT * std
     return step_s * np.exp(np.minimum(unpriced - reach, 0.0)), step_s * np.exp(unpriced + reach)
 

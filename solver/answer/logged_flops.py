@@ -1,8 +1,8 @@
 """The FLOPs that a framework's own log counts, which differ by convention: what its TFLOP/s are to be compared with.
 
-Three times the forward's products, as solver.answer.mfu, with the whole of a causal attention matrix or half of it, and with
-what recomputation runs again or without (FrameworkPreset.log, each preset with its source). Padding of the vocabulary, which
-some count, is left out.
+Three times the forward's products, as solver.answer.mfu, with the whole of a causal attention matrix or half
+of it, and with what recomputation runs again or without (FrameworkPreset.log, each preset with its source).
+Padding of the vocabulary, which some count, is left out.
 """
 
 from ops.op import Attention
@@ -17,7 +17,9 @@ REPEATING = (Recompute.FULL, Recompute.BLOCK)
 
 
 def logged_flops_per_sequence(model: ModelSpec, job: JobSpec, recompute: Recompute) -> float | None:
-    """FLOPs of one training sequence as the framework's log counts them under ``recompute``; None where no source says."""
+    """FLOPs of one training sequence as the framework's log counts them under ``recompute``; None where no
+    source says.
+    """
     if not job.preset.log.attention:
         return None
     half = 0.5 if job.preset.log.attention == "half" else 1.0

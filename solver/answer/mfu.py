@@ -1,10 +1,10 @@
 """How well the GPUs are used: tokens per GPU per second, and model-FLOP utilisation.
 
-Model FLOPs are three times the forward of the model without any recomputation (PaLM, arXiv
-2204.02311 App. B): matrix products and the whole attention matrix, causal or not; the embedding
-look-up counts nothing, the head counts. Of long sequences, whose attention would be more than a third of that, what a
-causal mask leaves of the matrix counts instead: kernels pass over the rest, and counting it would put good kernels above
-100 %. Products in a narrower format than the job computes in count against the peak of theirs.
+Model FLOPs are three times the forward of the model without any recomputation (PaLM, arXiv 2204.02311 App.
+B): matrix products and the whole attention matrix, causal or not; the embedding look-up counts nothing, the
+head counts. Of long sequences, whose attention would be more than a third of that, what a causal mask leaves
+of the matrix counts instead: kernels pass over the rest, and counting it would put good kernels above 100 %.
+Products in a narrower format than the job computes in count against the peak of theirs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -2,8 +2,8 @@
 
     python -m solver.calibrate --steps STEPS.csv [--pre_profiling_data_path FILE] [--out FILE]
 
-Fitted: by solver.calibrate.posterior, which moves a factor as far as the steps tell it, from "as priced" and as wide as the
-prediction's own interval (solver.answer.interval) states each cause to be.
+Fitted: by solver.calibrate.posterior, which moves a factor as far as the steps tell it, from "as priced" and
+as wide as the prediction's own interval (solver.answer.interval) states each cause to be.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,13 @@
 """Which factors a few steps tell: Bayesian linear regression of what was measured over priced on shares of the step.
 
 With s_c the share of a cause c in a step and e_c the log of what it takes longer, log(measured / priced) is
-sum_c s_c e_c to first order. Prior: e_c = common + own_c around 0, as wide as the prediction's own interval states its causes to
-be; the common part is Student's t, so that a cluster far outside what was stated is believed where its steps agree. Noise is
-Student's t as well, by iteratively reweighted least squares (Lange, Little and Taylor 1989, JASA 84(408)), each step's in units of its
-own stated error, so that a step that stuttered, or that rests on little, says little. How much of what is stated the steps of a
-cluster share, and by how much of it each scatters, is not known: a grid is averaged by the evidence of each (MacKay 1992,
-Neural Computation 4(3)). Nothing shared is "as priced".
+sum_c s_c e_c to first order. Prior: e_c = common + own_c around 0, as wide as the prediction's own interval
+states its causes to be; the common part is Student's t, so that a cluster far outside what was stated is
+believed where its steps agree. Noise is Student's t as well, by iteratively reweighted least squares (Lange,
+Little and Taylor 1989, JASA 84(408)), each step's in units of its own stated error, so that a step that
+stuttered, or that rests on little, says little. How much of what is stated the steps of a cluster share, and
+by how much of it each scatters, is not known: a grid is averaged by the evidence of each (MacKay 1992, Neural
+Computation 4(3)). Nothing shared is "as priced".
 """
 
 import itertools
@@ -16,8 +17,8 @@ import numpy as np
 
 from spec.arrays import FloatArray
 
-# Assumption: of a step's stated error, what it scatters by, twice as much half as likely: steps of one cluster repeat better than
-# clusters agree; of the stated widths, what the steps of one cluster share.
+# Assumption: of a step's stated error, what it scatters by, twice as much half as likely: steps of one
+# cluster repeat better than clusters agree; of the stated widths, what the steps of one cluster share.
 NOISES = (0.25, 0.5, 1.0, 2.0, 4.0)
 SHARED = (0.0, 0.5, 1.0)
 # Assumption: degrees of freedom of the noise and of what is common, few as for any robust fit (Lange et al. sec. 1).
@@ -29,8 +30,8 @@ TURNS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is stated before anything is measured, of logs: each step's standard error (R), the spread that all causes share,
-    and each cause's own (C)."""
+    """What is stated before anything is measured, of logs: each step's standard error (R), the spread that
+    all causes share, and each cause's own (C)."""
 
     std: FloatArray
     common: float
@@ -71,8 +72,8 @@ def _noise_evidence(weights: FloatArray, kept: FloatArray, noise: FloatArray) ->
 
 
 def _spreads(prior: Prior) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(G) scatters in units of the stated errors, (G, C, C + 1) roots of the prior's covariance, and (G) how likely each is
-    before anything is measured, up to a factor."""
+    """(G) scatters in units of the stated errors, (G, C, C + 1) roots of the prior's covariance, and (G) how
+    likely each is before anything is measured, up to a factor."""
     grid = list(itertools.product(NOISES, SHARED, WIDER))
     ones = np.ones((len(prior.own), 1))
     roots = [

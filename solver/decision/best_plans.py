@@ -1,4 +1,6 @@
-"""The best plans under constraints: a search, and where nothing is left the cheapest change that would leave something."""
+"""The best plans under constraints: a search, and where nothing is left the cheapest change that would leave
+something.
+"""
 
 from collections.abc import Callable
 

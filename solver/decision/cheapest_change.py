@@ -1,4 +1,6 @@
-"""Where no plan is left: the plan that fits and gives up least of what was asked for, else what more would be needed."""
+"""Where no plan is left: the plan that fits and gives up least of what was asked for, else what more would be
+needed.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

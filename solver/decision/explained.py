@@ -24,9 +24,10 @@ PASSES = ("forward", "backward", "weight gradients")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRow:
-    """One operation: where it runs (``piece``, ``phase``), its name and shape, bytes (that a collective carries, or a
-    kernel moves), what it keeps until the backward, its group, seconds it takes (``own_s``) and seconds the rank waits for it
-    (None where operations of a step hide together), origin and relative standard error."""
+    """One operation: where it runs (``piece``, ``phase``), its name and shape, bytes (that a collective
+    carries, or a kernel moves), what it keeps until the backward, its group, seconds it takes (``own_s``) and
+    seconds the rank waits for it (None where operations of a step hide together), origin and relative
+    standard error."""
 
     piece: str
     phase: str

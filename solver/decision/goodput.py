@@ -19,20 +19,22 @@ PUBLISHED_MTBF_HOURS = 24.0 * PUBLISHED_DAYS * PUBLISHED_GPUS / PUBLISHED_INTERR
 """Hours of one GPU between two of them: 50,700, all causes counted on GPUs."""
 
 PUBLISHED_STORAGE_BANDWIDTH = 2e12
-"""Bytes/s that the same run's storage of 7,500 servers sustains, peaks of 7 TB/s aside (arXiv 2407.21783 sec. 3.3.1). Assumption: each
-GPU of another run has the same share of such a storage."""
+"""Bytes/s that the same run's storage of 7,500 servers sustains, peaks of 7 TB/s aside (arXiv 2407.21783 sec.
+3.3.1). Assumption: each GPU of another run has the same share of such a storage."""
 
 PUBLISHED_RESTART_MINUTES = 10.0
-"""Assumption: from a fault to training again, what MegaScale (arXiv 2402.15627 sec. 6.3) says that detecting and diagnosing one takes it at
-most on average, on more than 10,000 GPUs; loading a checkpoint and starting again come on top, and hang on the framework."""
+"""Assumption: from a fault to training again, what MegaScale (arXiv 2402.15627 sec. 6.3) says that detecting
+and diagnosing one takes it at most on average, on more than 10,000 GPUs; loading a checkpoint and starting
+again come on top, and hang on the framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """How often GPUs fail and what it costs: ``mtbf_hours`` of one GPU; ``restart_s`` from an interruption until the job
-    trains again from its checkpoint; ``checkpoint_s`` that training waits for each checkpoint, None: its bytes at
-    ``storage_bandwidth`` bytes/s, None: the published bandwidth for as many GPUs. With ``spare_nodes`` None a spare is always at hand;
-    else so many are, and a node comes back ``repair_hours`` after it failed."""
+    """How often GPUs fail and what it costs: ``mtbf_hours`` of one GPU; ``restart_s`` from an interruption
+    until the job trains again from its checkpoint; ``checkpoint_s`` that training waits for each checkpoint,
+    None: its bytes at ``storage_bandwidth`` bytes/s, None: the published bandwidth for as many GPUs. With
+    ``spare_nodes`` None a spare is always at hand; else so many are, and a node comes back ``repair_hours``
+    after it failed."""
 
     mtbf_hours: float = PUBLISHED_MTBF_HOURS
     restart_s: float = 60.0 * PUBLISHED_RESTART_MINUTES
@@ -44,9 +46,9 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """``mtbf_s`` of the job, bytes of a checkpoint and seconds it takes, the best ``interval_s`` of training between two,
-    seconds from an interruption to training (``restart_s``, of which ``spare_wait_s`` for a node), and
-    the share of all time that is ``effective``."""
+    """``mtbf_s`` of the job, bytes of a checkpoint and seconds it takes, the best ``interval_s`` of training
+    between two, seconds from an interruption to training (``restart_s``, of which ``spare_wait_s`` for a
+    node), and the share of all time that is ``effective``."""
 
     mtbf_s: float
     checkpoint_bytes: float
@@ -78,8 +80,8 @@ def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def effective_share(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Training over all time, where failures come at random also while a checkpoint is written or read (Daly 2006, eq. 20:
-    M exp(R / M) (exp((tau + delta) / M) - 1) seconds for each tau of training)."""
+    """Training over all time, where failures come at random also while a checkpoint is written or read (Daly
+    2006, eq. 20: M exp(R / M) (exp((tau + delta) / M) - 1) seconds for each tau of training)."""
     if (interval_s + checkpoint_s) / mtbf_s > MOST_EXPONENT or restart_s / mtbf_s > MOST_EXPONENT:
         return 0.0
     spent = exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
@@ -92,8 +94,9 @@ MOST_EXPONENT = 300.0
 
 
 def spare_wait_s(spares: int, failing_per_s: float, repair_s: float) -> float:
-    """Seconds that an interruption waits for a node on average: nodes in repair are Poisson distributed (M/G/infinity, each
-    interruption takes one out for ``repair_s``), and where all spares are among them the first of them to come back is waited for."""
+    """Seconds that an interruption waits for a node on average: nodes in repair are Poisson distributed
+    (M/G/infinity, each interruption takes one out for ``repair_s``), and where all spares are among them the
+    first of them to come back is waited for."""
     load = failing_per_s * repair_s
     if load > MOST_EXPONENT:
         return repair_s / (spares + 1)
@@ -102,7 +105,9 @@ def spare_wait_s(spares: int, failing_per_s: float, repair_s: float) -> float:
 
 
 def goodput_of(model: ModelSpec, job: JobSpec, reliability: Reliability) -> Goodput:
-    """The goodput of a job, whose steps take no part in it: every plan of one world trains the same share of its time."""
+    """The goodput of a job, whose steps take no part in it: every plan of one world trains the same share of
+    its time.
+    """
     mtbf_s = HOUR_S * reliability.mtbf_hours / job.world_size
     size = checkpoint_bytes(model, job)
     share = job.world_size / PUBLISHED_GPUS

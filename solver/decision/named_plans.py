@@ -19,8 +19,9 @@ from spec.settings.setting import typed_values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """``rank`` of the plans shown, from 1, or what is ``written``, by the keys ``said``; ``option`` asked for it. ``answer`` is
-    that of a written plan once it is priced, the best of ``modes`` where no strategy is written."""
+    """``rank`` of the plans shown, from 1, or what is ``written``, by the keys ``said``; ``option`` asked for
+    it. ``answer`` is that of a written plan once it is priced, the best of ``modes`` where no strategy is
+    written."""
 
     option: str
     rank: int = 0
@@ -55,7 +56,8 @@ def priced_if_written(named: NamedPlan, question: Question) -> NamedPlan:
 
 
 def priced_in_any_mode(named: NamedPlan, question: Question, constraints: Constraints) -> NamedPlan:
-    """As priced_if_written, and a plan written without a strategy as the best of the framework's: the one with fewest obstacles, of those the fastest.
+    """As priced_if_written, and a plan written without a strategy as the best of the framework's: the one
+    with fewest obstacles, of those the fastest.
 
     Raises what the first strategy does where none has an order of work, a world and times for it.
     """
@@ -76,8 +78,8 @@ def priced_in_any_mode(named: NamedPlan, question: Question, constraints: Constr
 
 
 def answer_written(written: WrittenPlan, question: Question, where: str) -> Answer:
-    """The answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where there is no order of
-    work or no world for it."""
+    """The answer of a plan, whatever it breaks; raises ConfigError, naming ``where`` it is written, where
+    there is no order of work or no world for it."""
     plan = plan_of(written, question, where)
     check_order(plan, question, where)
     return price_plan(question, PlanTable.of(plan))[0]

@@ -50,8 +50,8 @@ def shape_words(op: Op, row: int = 0) -> str:
 
 
 def moved_bytes(op: Op, row: int = 0) -> float:
-    """Bytes that a collective or a copy carries (the whole array on one rank), or that a kernel moves through memory; 0 of
-    what computes."""
+    """Bytes that a collective or a copy carries (the whole array on one rank), or that a kernel moves through
+    memory; 0 of what computes."""
     if isinstance(op, Comm | HostTransfer):
         return number_at(op.size_bytes, row) * number_at(op.repeat, row)
     return number_at(op.bytes_moved, row) if isinstance(op, MemoryBound) else 0.0

@@ -18,8 +18,8 @@ def are_searched(said: Mapping[str, Any]) -> bool:
 
 
 def best_with(said: Mapping[str, Any], question: Question, constraints: Constraints) -> Answer | None:
-    """The fastest plan that fits, has the keys as ``said``, and keeps the ``constraints`` on others; None where there is none. The keys
-    are_searched."""
+    """The fastest plan that fits, has the keys as ``said``, and keeps the ``constraints`` on others; None
+    where there is none. The keys are_searched."""
     others = tuple(bound for bound in constraints.bounds if bound.key not in said)
     both = replace(constraints, bounds=(*others, *constraints_of({"fix": said}).bounds))
     try:

@@ -12,8 +12,8 @@ RANKED_BY = ("step", "goodput", "cost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A row of a sweep with its goodput where a reliability was stated, and what a run takes where tokens were; ``held_gpus``
-    train or are spare."""
+    """A row of a sweep with its goodput where a reliability was stated, and what a run takes where tokens
+    were; ``held_gpus`` train or are spare."""
 
     row: SweepRow
     goodput: Goodput | None
@@ -34,8 +34,8 @@ def judged(row: SweepRow, reliability: Reliability | None, terms: Terms | None) 
 
 
 def ranked(rows: list[Judged], by: str) -> list[Judged]:
-    """Rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall clock) or ``cost`` (money, or
-    GPU-hours where no price was given, per token); those without a plan last."""
+    """Rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall clock) or
+    ``cost`` (money, or GPU-hours where no price was given, per token); those without a plan last."""
     return sorted(rows, key=lambda one: _order(one, by))
 
 

@@ -10,8 +10,9 @@ from spec.units import DAY_S, HOUR_S, KWH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """Of ``tokens``: seconds of wall clock (with what interruptions take where goodput is asked for), hours of all GPUs held, spare ones included,
-    their price where one was given, and the energy of the GPUs at their sheet's watts (0 where the sheet has none)."""
+    """Of ``tokens``: seconds of wall clock (with what interruptions take where goodput is asked for), hours
+    of all GPUs held, spare ones included, their price where one was given, and the energy of the GPUs at
+    their sheet's watts (0 where the sheet has none)."""
 
     tokens: float
     seconds: float

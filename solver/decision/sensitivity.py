@@ -25,8 +25,8 @@ MORE_MEMORY_BYTES = 40e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """A change in words; the best plan with it, and what it is held against (None: the plan of today's question); in words why
-    there is none."""
+    """A change in words; the best plan with it, and what it is held against (None: the plan of today's
+    question); in words why there is none."""
 
     words: str
     answer: Answer | None

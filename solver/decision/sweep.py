@@ -1,7 +1,7 @@
 """The best plan for each of many questions: worlds, batches, sequences, clusters, frameworks, micro-batches.
 
-One process answers all: a profile is loaded once, and questions about one cluster ask one book, which remembers the shapes
-that it priced.
+One process answers all: a profile is loaded once, and questions about one cluster ask one book, which
+remembers the shapes that it priced.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -125,8 +125,9 @@ def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:
 
 
 def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
-    """For each row, series after series, the row of its series to run with as many GPUs: of the most tokens per second with that many or
-    fewer, as a world that a model or a batch does not divide by is worse than a smaller one. None where none fits."""
+    """For each row, series after series, the row of its series to run with as many GPUs: of the most tokens
+    per second with that many or fewer, as a world that a model or a batch does not divide by is worse than a
+    smaller one. None where none fits."""
     found: list[tuple[SweepRow, SweepRow | None]] = []
     for series in series_of(rows).values():
         best: SweepRow | None = None

@@ -75,7 +75,9 @@ def distinct_layers(
 
 
 def rows_among(job: JobSpec, held: Layout, asked: Layout) -> IntArray | None:
-    """Which row of ``held``, all distinct, has the layers of each row asked for, -1 where none has; None for another world."""
+    """Which row of ``held``, all distinct, has the layers of each row asked for, -1 where none has; None for
+    another world.
+    """
     if held.world_size != asked.world_size:
         return None
     both = zip(layer_keys(job, held), layer_keys(job, asked), strict=True)
@@ -88,8 +90,8 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     """What layers of equal layouts have in common.
 
     Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
-    change what a layer runs and where; a tied head owns weights only where pp > 1. Of weights that are cast once a step a
-    micro-batch has a share that depends on dp (ops.quantize)."""
+    change what a layer runs and where; a tied head owns weights only where pp > 1. Of weights that are cast
+    once a step a micro-batch has a share that depends on dp (ops.quantize)."""
     several = (layout.pp > 1).astype(np.int64)
     deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
     groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)

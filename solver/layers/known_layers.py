@@ -1,4 +1,6 @@
-"""Layers that the questions of a process share: many have the same, whatever batch they ask about and whichever plans fit."""
+"""Layers that the questions of a process share: many have the same, whatever batch they ask about and
+whichever plans fit.
+"""
 
 from collections import OrderedDict
 from dataclasses import replace
@@ -14,7 +16,9 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 
 MOST_ROWS = 512
-"""Distinct layouts held of a model, job and strategy: about here all of them take as long as what each operation takes anew."""
+"""Distinct layouts held of a model, job and strategy: about here all of them take as long as what each
+operation takes anew.
+"""
 
 MOST_KINDS = 64
 """Models, jobs and strategies held, the last ones asked about."""

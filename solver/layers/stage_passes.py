@@ -33,8 +33,9 @@ class TimedLayers:
         return self._passes(self.stages, self.stages.plan)
 
     def beside_reductions(self) -> PassTimes:
-        """``stage_passes``, of which no backward is left to run beside reductions where weight gradients come after the others
-        (torch/distributed/pipelining/schedules.py, _add_reduce_grad: behind a chunk's last weight gradient)."""
+        """``stage_passes``, of which no backward is left to run beside reductions where weight gradients come
+        after the others (torch/distributed/pipelining/schedules.py, _add_reduce_grad: behind a chunk's last
+        weight gradient)."""
         passes, habits = self.stage_passes(), self.plans.schedule.habits
         if habits.pairs or not habits.splits_backward:
             return passes
@@ -128,8 +129,8 @@ class TimedLayers:
         return added(scaled, len(row))
 
     def _weighed(self, rows: StageTable | ChunkTable) -> list[tuple[int, IntArray]]:
-        """Pieces that run, by place, and how often on each stage or chunk row; those with the very same times are one, as
-        a first layer is that nothing comes ahead of."""
+        """Pieces that run, by place, and how often on each stage or chunk row; those with the very same times
+        are one, as a first layer is that nothing comes ahead of."""
         weights: dict[int, tuple[int, IntArray]] = {}
         for place, (time, weight) in enumerate(zip(self.times, piece_weights(rows), strict=True)):
             first, known = weights.get(id(time), (place, np.zeros_like(weight)))
@@ -138,8 +139,8 @@ class TimedLayers:
 
 
 def piece_weights(rows: StageTable | ChunkTable) -> tuple[IntArray, ...]:
-    """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every kind, ends.
-    Each chunk of a stage has a first layer: what came before it ran for another micro-batch."""
+    """How often each piece runs on each stage or chunk row: other layers of every kind, first layers of every
+    kind, ends. Each chunk of a stage has a first layer: what came before it ran for another micro-batch."""
     if isinstance(rows, StageTable):
         return tuple(np.add.reduceat(weight, rows.chunk_starts) for weight in piece_weights(rows.chunks))
     firsts = first_layers(rows.layers)

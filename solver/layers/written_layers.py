@@ -27,9 +27,10 @@ Again = tuple[Recompute, tuple[str, ...]]
 
 
 class WrittenLayers:
-    """The layers of N ``layout`` rows of a model under a job and strategy. What was asked once is known: the operations and bytes of
-    each way to run again, and their times by each pricer; where it ``remembers``, those of
-    single operations, too, of which several ways to run again share most. With ``parts`` its rows are theirs, one part after another."""
+    """The layers of N ``layout`` rows of a model under a job and strategy. What was asked once is known: the
+    operations and bytes of each way to run again, and their times by each pricer; where it ``remembers``,
+    those of single operations, too, of which several ways to run again share most. With ``parts`` its rows
+    are theirs, one part after another."""
 
     def __init__(
         self,
@@ -73,7 +74,9 @@ class WrittenLayers:
         return self._bare
 
     def ops(self, again: Again) -> ModelOps:
-        """Operations when so much runs again; of layers of which some do, the pieces of those that do and of the others."""
+        """Operations when so much runs again; of layers of which some do, the pieces of those that do and of
+        the others.
+        """
         mode, modules = again
         if again not in self._ops and mode is Recompute.BLOCK:
             whole, plain = self.ops((Recompute.FULL, modules)), self.ops((Recompute.NONE, modules))
@@ -116,8 +119,8 @@ class WrittenLayers:
     def times(
         self, pricer: Pricer, again: Again, *, split: bool = False, rows: IntArray | None = None
     ) -> list[LayerTimes]:
-        """Of every ``placed`` piece; ``split`` where the schedule puts weight gradients off. Parts that have none of the ``rows``
-        asked for (None: all are) are not timed: their times are no numbers."""
+        """Of every ``placed`` piece; ``split`` where the schedule puts weight gradients off. Parts that have
+        none of the ``rows`` asked for (None: all are) are not timed: their times are no numbers."""
         if self.parts:
             return self._stacked(
                 [

@@ -1,5 +1,5 @@
-"""Activations that a stage of several chunks holds: each chunk its own layers, for the micro-batches that are between its forward and
-its backward."""
+"""Activations that a stage of several chunks holds: each chunk its own layers, for the micro-batches that are
+between its forward and its backward."""
 
 import numpy as np
 
@@ -20,11 +20,11 @@ def saved_by_chunk(stages: StageTable, kinds: list[LayerBytes], layer_row: IntAr
 
 
 def turning_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray) -> FloatArray:
-    """Bytes of every stage row at its peak, ``saved`` by chunk row, where a micro-batch turns and passes a stage twice, or two
-    copies of the model pass it. With P virtual stages and v before it a chunk
-    holds P - v micro-batches, as the stages of 1F1B do: P + 1 over both chunks (arXiv 2412.19437 table 2). Where no forward
-    runs beside a backward both chunks never hold their most at once: P over both (arXiv 2405.15362 sec. 3), the heavier
-    at its most."""
+    """Bytes of every stage row at its peak, ``saved`` by chunk row, where a micro-batch turns and passes a
+    stage twice, or two copies of the model pass it. With P virtual stages and v before it a chunk holds P - v
+    micro-batches, as the stages of 1F1B do: P + 1 over both chunks (arXiv 2412.19437 table 2). Where no
+    forward runs beside a backward both chunks never hold their most at once: P over both (arXiv 2405.15362
+    sec. 3), the heavier at its most."""
     route, chunks = plans.schedule.route, stages.chunks
     plan = stages.plan[chunks.stage]
     pp, vpp = plans.layout.pp[plan], plans.vpp[plan]
@@ -39,8 +39,9 @@ def turning_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray) -> Fl
 
 
 def looped_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray, pieces: FloatArray) -> FloatArray:
-    """Bytes of every stage row at its peak, ``saved`` by chunk row, where chunks take turns every pp micro-batches and ``pieces`` of
-    work are in flight (solver.schedules.one_f_one_b): where a stage's chunks are alike it does not matter of which."""
+    """Bytes of every stage row at its peak, ``saved`` by chunk row, where chunks take turns every pp
+    micro-batches and ``pieces`` of work are in flight (solver.schedules.one_f_one_b): where a stage's chunks
+    are alike it does not matter of which."""
     starts = stages.chunk_starts
     uneven = np.maximum.reduceat(saved, starts) > np.minimum.reduceat(saved, starts)
     flying = in_flight_by_chunk(plans, stages, saved, pieces, of=np.flatnonzero(uneven))
@@ -51,11 +52,13 @@ def looped_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray, pieces
 def in_flight_by_chunk(
     plans: PlanTable, stages: StageTable, saved: FloatArray, pieces: FloatArray, *, of: IntArray
 ) -> FloatArray:
-    """Micro-batches that every chunk row holds when its stage holds most, of the stage rows ``of``; of others as many of each chunk.
+    """Micro-batches that every chunk row holds when its stage holds most, of the stage rows ``of``; of others
+    as many of each chunk.
 
-    After ``i`` backwards ``pieces + i`` forwards have begun, in the order of the chunks, and the backwards took them in the
-    opposite order. What is held changes in a straight line until either comes to its next chunk, and is the same again after
-    a round of pp micro-batches: it is largest where one of them comes to a chunk.
+    After ``i`` backwards ``pieces + i`` forwards have begun, in the order of the chunks, and the backwards
+    took them in the opposite order. What is held changes in a straight line until either comes to its next
+    chunk, and is the same again after a round of pp micro-batches: it is largest where one of them comes to a
+    chunk.
     """
     starts, number = stages.chunk_starts, plans.vpp[stages.plan]
     flying: FloatArray = (pieces / number)[stages.chunks.stage]

@@ -1,10 +1,11 @@
 """What DeepEP and HybridEP hold of device memory for the experts' exchange, beside the tensors that go in and come out.
 
-Source: DeepEP, branch hybrid-ep (94a9f8f), ``csrc/hybrid_ep/buffer/intranode.cu`` and ``internode_nixl.cu``, allocate_dispatch_buffers
-and allocate_combine_buffers: room for every token of the group on one rank, which a dispatch and a combine share (use_shared_buffer), in 16 bits
-(Megatron-LM ``fused_a2a.py``: fp8_dispatch False), with a scale for 128 channels and fp32 probabilities of all experts of a
-domain. DeepEP (dd758ca) ``csrc/legacy/config.hpp``, get_nvl_buffer_size_hint and get_rdma_buffer_size_hint, of the
-chunks that ``deep_ep/buffers/legacy.py`` recommends.
+Source: DeepEP, branch hybrid-ep (94a9f8f), ``csrc/hybrid_ep/buffer/intranode.cu`` and ``internode_nixl.cu``,
+allocate_dispatch_buffers and allocate_combine_buffers: room for every token of the group on one rank, which a
+dispatch and a combine share (use_shared_buffer), in 16 bits (Megatron-LM ``fused_a2a.py``: fp8_dispatch
+False), with a scale for 128 channels and fp32 probabilities of all experts of a domain. DeepEP (dd758ca)
+``csrc/legacy/config.hpp``, get_nvl_buffer_size_hint and get_rdma_buffer_size_hint, of the chunks that
+``deep_ep/buffers/legacy.py`` recommends.
 """
 
 import numpy as np
@@ -20,8 +21,8 @@ from spec.model import ModelSpec, MoeSpec
 FP32_BYTES, HALF_BYTES = 4.0, 2.0
 CHANNELS_A_SCALE = 128
 
-# DeepEP: half its 20 multiprocessors (Megatron-LM moe_deepep_num_sms) are channels; a place holds a token's source, scales, and indices and
-# weights of at most 128 experts.
+# DeepEP: half its 20 multiprocessors (Megatron-LM moe_deepep_num_sms) are channels; a place holds a token's
+# source, scales, and indices and weights of at most 128 experts.
 DEEPEP_CHANNELS = 10
 DEEPEP_SOURCE_BYTES, DEEPEP_BESIDE_BYTES = 8.0, 128 * (8.0 + 4.0 + 4.0)
 DEEPEP_LINE_BYTES = 16.0
@@ -57,7 +58,9 @@ def dispatcher_bytes(
 
 
 def _hybridep(moe: MoeSpec, width: int, tokens: IntArray, ranks: IntArray, domains: IntArray) -> FloatArray:
-    """``ranks`` of each of ``domains`` send ``tokens`` each: what arrives inside, and between domains what leaves, arrives and is summed."""
+    """``ranks`` of each of ``domains`` send ``tokens`` each: what arrives inside, and between domains what
+    leaves, arrives and is summed.
+    """
     probabilities = FP32_BYTES * ceil_div(np.full_like(domains, moe.num_experts), domains)
     scales = FP32_BYTES * (width // CHANNELS_A_SCALE)
     token = HALF_BYTES * width

@@ -11,13 +11,14 @@ from spec.dtypes import dtype_bytes
 def gathered_weights_bytes(
     context: LayerContext, kinds: list[LayerBytes], row: IntArray, weights: tuple[IntArray, ...]
 ) -> FloatArray:
-    """Gathered weights: two layers, one in use and one coming (one alone where none is fetched ahead), or the head where that is more; isp
-    (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec. 3.3.2). FSDP's outermost unit,
-    embedding and head, stays gathered from the forward to the end of the backward (fully_shard:
-    reshard_after_forward is False for the root); where both are units of their own the embedding is let go of before the
-    head is gathered. With pipeline stages all of a stage's stay. DeepSpeed fetches ahead at every module until
-    live_elements are there (runtime/zero/partitioned_param_coordinator.py, fetch_sub_module: max_live_parameters), and
-    its head in any case."""
+    """Gathered weights: two layers, one in use and one coming (one alone where none is fetched ahead), or the
+    head where that is more; isp (arXiv 2401.09149 sec. 3.3) and sharded parameters (arXiv 2304.11277 sec.
+    3.3.2). FSDP's outermost unit, embedding and head, stays gathered from the forward to the end of the
+    backward (fully_shard: reshard_after_forward is False for the root); where both are units of their own the
+    embedding is let go of before the head is gathered. With pipeline stages all of a stage's stay. DeepSpeed
+    fetches ahead at every module until live_elements are there
+    (runtime/zero/partitioned_param_coordinator.py, fetch_sub_module: max_live_parameters), and its head in
+    any case."""
     layout, data_parallel = context.layout, context.job.preset.data_parallel
     precision = context.job.precision
     # Assumption: weights that are held narrow are gathered in both orders, which take what 16 bits do.

@@ -22,8 +22,9 @@ ROUTED = frozenset({"moe_router", "moe_preprocess"})
 def pool_bytes(
     context: LayerContext, sharding: Sharding, passing: FloatArray, ended: FloatArray
 ) -> FloatArray:
-    """Reserved on one rank beyond the peak of one pool for all, for every row: ``passing`` is what loss or layer hold for
-    a moment, ``ended`` the part of the buffers of the step's end that finds room where the passes' tensors were."""
+    """Reserved on one rank beyond the peak of one pool for all, for every row: ``passing`` is what loss or
+    layer hold for a moment, ``ended`` the part of the buffers of the step's end that finds room where the
+    passes' tensors were."""
     scopes = context.job.cuda_graphs
     if "full_iteration" in scopes:
         return ended

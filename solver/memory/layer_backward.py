@@ -35,11 +35,12 @@ def widest_bytes(context: LayerContext) -> FloatArray:
 
 
 def frozen_input_gradients(inputs: FloatArray, layers: tuple[IntArray, ...]) -> FloatArray:
-    """Gradients of the ``inputs`` of a stage's layers that hooks hold until its backward ends, but those of the last two
-    layers worked on, which count with the work. FSDP1 hangs a hook on the inputs of a unit whose parameters are all
-    frozen (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook), which holds their
-    nodes of the graph (torch/autograd/graph.py, register_multi_grad_hook: grad_fns); a recomputed layer's input is a
-    leaf (torch/utils/checkpoint.py, detach_variable), whose node holds it and its gradient."""
+    """Gradients of the ``inputs`` of a stage's layers that hooks hold until its backward ends, but those of
+    the last two layers worked on, which count with the work. FSDP1 hangs a hook on the inputs of a unit whose
+    parameters are all frozen (torch/distributed/fsdp/_runtime_utils.py,
+    _register_post_backward_reshard_only_hook), which holds their nodes of the graph (torch/autograd/graph.py,
+    register_multi_grad_hook: grad_fns); a recomputed layer's input is a leaf (torch/utils/checkpoint.py,
+    detach_variable), whose node holds it and its gradient."""
     count = np.sum(layers, axis=0)
     return np.asarray(inputs * np.maximum(count - 2, 0) / np.maximum(count, 1), dtype=np.float64)
 

@@ -18,9 +18,10 @@ class MemoryCost:
     that lived at other times, ``nccl_bytes`` those of communicators, of the experts' dispatcher and of Transformer
     Engine's overlap, ``host_bytes`` what is kept in the host's memory instead (ops.data_parallel.offload).
 
-    ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes`` with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes``
-    only the larger is live at the peak, the other shows as 0; ``step_bytes`` is what the end of the step
-    takes beyond the peak of the passes.
+    ``narrow_weights_bytes`` are copies of parameters in the format of the products; ``activations_bytes``
+    with what stages keep of their outputs; of ``logits_bytes`` and ``working_bytes`` only the larger is live
+    at the peak, the other shows as 0; ``step_bytes`` is what the end of the step takes beyond the peak of the
+    passes.
     """
 
     parameters_bytes: FloatArray

@@ -46,8 +46,8 @@ def held_narrow_bytes(context: LayerContext, copied: FloatArray) -> FloatArray:
 
 
 def narrow_copies_bytes(context: LayerContext, copies: FloatArray) -> FloatArray:
-    """``copies`` of weights in the format of the products, from step to step; sharded weights that are held narrow or travel so
-    are gathered so, and go with what was gathered."""
+    """``copies`` of weights in the format of the products, from step to step; sharded weights that are held
+    narrow or travel so are gathered so, and go with what was gathered."""
     precision = context.job.precision
     gone = (precision.narrow_parameters or precision.gathers_narrow) & (context.layout.zero_stage >= 3)
     return np.asarray(np.where(gone, 0.0, copies))
@@ -56,8 +56,9 @@ def narrow_copies_bytes(context: LayerContext, copies: FloatArray) -> FloatArray
 def model_state(
     context: LayerContext, trained: RankParameters, frozen: RankParameters, zero_stage: IntArray
 ) -> dict[str, FloatArray]:
-    """Parameters (cut by stage 3), gradients (by stage 2 and up) and optimizer state (by stage 1 and up) of the
-    ``trained`` and ``frozen`` elements of a rank, without what is on the host; Muon keeps one moment of its matrices."""
+    """Parameters (cut by stage 3), gradients (by stage 2 and up) and optimizer state (by stage 1 and up) of
+    the ``trained`` and ``frozen`` elements of a rank, without what is on the host; Muon keeps one moment of
+    its matrices."""
     precision = context.job.precision
     shards_master = context.job.preset.data_parallel.shards_master and precision.master
     owned = owned_elements(context, trained)

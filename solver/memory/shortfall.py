@@ -29,9 +29,10 @@ def nearly_all_words(needed_bytes: float, limit_bytes: float) -> str:
 
 
 class Verdict(StrEnum):
-    """Whether a plan runs in a device's memory. RETRIES: it does, but what the allocator would keep where memory is plenty
-    does not fit, so that it hands cached segments back and makes them anew, waiting for the device each time (PyTorch
-    c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and a second cudaMalloc)."""
+    """Whether a plan runs in a device's memory. RETRIES: it does, but what the allocator would keep where
+    memory is plenty does not fit, so that it hands cached segments back and makes them anew, waiting for the
+    device each time (PyTorch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks and a second
+    cudaMalloc)."""
 
     FITS = "fits"
     RETRIES = "fits with retries"

@@ -65,9 +65,10 @@ class StageBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """What memory is counted of: plans, the bytes of every piece of a layer (``kinds``: block kinds, embedding, head) by
-    distinct layers, the ``row`` in them of every plan, stages, the cluster whose communicators count (None: nobody
-    asks for device totals), and the micro-batches that every chunk row holds (None: those of its stage's peak)."""
+    """What memory is counted of: plans, the bytes of every piece of a layer (``kinds``: block kinds,
+    embedding, head) by distinct layers, the ``row`` in them of every plan, stages, the cluster whose
+    communicators count (None: nobody asks for device totals), and the micro-batches that every chunk row
+    holds (None: those of its stage's peak)."""
 
     plans: PlanTable
     kinds: list[LayerBytes]
@@ -165,7 +166,9 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
 
 
 def _held(tables: Tables, pieces: FloatArray) -> FloatArray:
-    """What layers and embedding of every stage row keep of all micro-batches, of which ``pieces`` of work are in flight."""
+    """What layers and embedding of every stage row keep of all micro-batches, of which ``pieces`` of work are
+    in flight.
+    """
     saved = saved_by_chunk(tables.stages, tables.kinds, tables.row)
     if tables.plans.schedule.route.turns:
         return turning_bytes(tables.plans, tables.stages, saved)

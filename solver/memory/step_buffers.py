@@ -12,8 +12,8 @@ from spec.dtypes import dtype_bytes
 
 def bucket_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
     """One gradient bucket on its way, where gradients do not already lie in one buffer; a bucket in another
-    format than the gradients' has a flat copy in theirs beside it. Where they stay (keeps_buckets), all of them, from the
-    first step to the last (PyTorch reducer.cpp, initialize_buckets)."""
+    format than the gradients' has a flat copy in theirs beside it. Where they stay (keeps_buckets), all of
+    them, from the first step to the last (PyTorch reducer.cpp, initialize_buckets)."""
     preset, precision = context.job.preset, context.job.precision
     if preset.data_parallel.keeps_buckets:
         copies = (context.layout.dp * context.layout.cp > 1) & reduces_in_backward(context)
@@ -54,8 +54,9 @@ def step_buffers(
 
 
 def returned_bytes(context: LayerContext, on_rank: RankParameters) -> FloatArray:
-    """A flat copy of the parameters, of which updated shards return through two where they are lists of slices: a buffer for
-    each rank's (nanotron distributed.py, all_gather_coalesced), and one for all (ProcessGroupNCCL, allgather of lists)."""
+    """A flat copy of the parameters, of which updated shards return through two where they are lists of
+    slices: a buffer for each rank's (nanotron distributed.py, all_gather_coalesced), and one for all
+    (ProcessGroupNCCL, allgather of lists)."""
     width = dtype_bytes(context.job.precision.parameter_gather)
     lists = context.job.preset.data_parallel.lists_of_slices
     travels = lists & (context.layout.zero_stage == 1) & (context.layout.zero_size > 1)
@@ -72,7 +73,7 @@ def segment_bytes(buffers: tuple[FloatArray, ...], largest: FloatArray) -> Float
 def returned_segments(
     returned: FloatArray, shards: IntArray, largest: FloatArray, widest: FloatArray
 ) -> FloatArray:
-    """The same for both copies that ``shards`` return through (returned_bytes): one in one piece, one in a piece for each rank,
-    which also finds room where the ``widest`` activations of the layers were."""
+    """The same for both copies that ``shards`` return through (returned_bytes): one in one piece, one in a
+    piece for each rank, which also finds room where the ``widest`` activations of the layers were."""
     whole = np.where(returned > largest, returned, 0.0)
     return whole + np.where(returned / shards > np.maximum(largest, widest), returned, 0.0)

@@ -18,7 +18,8 @@ from spec.units import MIB
 
 # qkv_fprop, fc1_fprop, proj_dgrad, fc2_dgrad, and beside weight gradients proj_wgrad, fc2_wgrad (since 2025-08)
 GATHERING = 6
-# bulk: qkv_dgrad, fc1_dgrad gather; qkv_wgrad, fc1_wgrad reduce, and stay (not in fp8) where input gradients are reduced instead
+# bulk: qkv_dgrad, fc1_dgrad gather; qkv_wgrad, fc1_wgrad reduce, and stay (not in fp8) where input gradients
+# are reduced instead
 BULK = 2
 # proj_fprop, fc2_fprop
 REDUCING = 2
@@ -32,8 +33,8 @@ OVERLAPPED_STREAMS = 3
 
 
 def user_buffer_bytes(context: LayerContext, sharding: Sharding) -> FloatArray:
-    """Bytes on one rank, for every row, of what tensor-parallel overlap works in; nothing where PyTorch overlaps, or tokens
-    are not cut between linears."""
+    """Bytes on one rank, for every row, of what tensor-parallel overlap works in; nothing where PyTorch
+    overlaps, or tokens are not cut between linears."""
     choices, layout = context.job.preset.tensor_parallel, context.layout
     if not choices.overlap or context.job.preset.host.code != "modules":
         return np.zeros(len(layout))

@@ -24,7 +24,9 @@ def report_plans(
     what_if: Sequence[WhatIf] = (),
     reasons: Answered = NOTHING_ASKED,
 ) -> None:
-    """Write the page of a search or of a priced plan; ``question`` as printed, ``what_if`` and ``reasons`` where they were asked for."""
+    """Write the page of a search or of a priced plan; ``question`` as printed, ``what_if`` and ``reasons``
+    where they were asked for.
+    """
     best = shown.answers[0]
     goodput, cost = judged_run(run_asked(options), opened, best)
     lines = (goodput and goodput_line(goodput), cost and cost_line(cost))

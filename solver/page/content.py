@@ -25,8 +25,8 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
-    """A table with its caption; a reader sorts it by any column. ``folded``: shown when asked for. ``words``: columns that
-    are text, of which the first names the row."""
+    """A table with its caption; a reader sorts it by any column. ``folded``: shown when asked for. ``words``:
+    columns that are text, of which the first names the row."""
 
     caption: str
     header: Sequence[str]

@@ -18,8 +18,8 @@ from spec.settings.setting import typed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a page repeats of how it was asked: the ``command`` ("" for a question from Python), the ``question`` as printed, and ``notes`` (a run's length,
-    its goodput, why a plan cannot run)."""
+    """What a page repeats of how it was asked: the ``command`` ("" for a question from Python), the
+    ``question`` as printed, and ``notes`` (a run's length, its goodput, why a plan cannot run)."""
 
     question: str
     command: str = ""
@@ -41,8 +41,8 @@ def plans_page(ranked: Ranked, told: Told) -> Page:
 
 
 def sweep_page(rows: Sequence[Judged], tables: Sequence[tuple[str, Swept]], told: Told) -> Page:
-    """The page of a sweep: ``tables`` with their captions, the scaling curve, where every row's time goes, and the best row's
-    plan taken apart. Rows without any plan make a page of tables alone."""
+    """The page of a sweep: ``tables`` with their captions, the scaling curve, where every row's time goes,
+    and the best row's plan taken apart. Rows without any plan make a page of tables alone."""
     model = rows[0].row.opened.question.model.name
     shown = scaling_picture(rows)
     sources = dict.fromkeys(one.row.opened.source for one in rows)

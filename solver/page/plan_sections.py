@@ -35,8 +35,8 @@ MOST_OF_FRONT = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """Plans of one question, best first, the search that found them, None where one was typed, and what else was asked: what
-    changes would bring, and reasons."""
+    """Plans of one question, best first, the search that found them, None where one was typed, and what else
+    was asked: what changes would bring, and reasons."""
 
     opened: Opened
     answers: tuple[Answer, ...]

@@ -10,8 +10,9 @@ from solver.report.reasons import LOSS_HEADER, compared_cells, letters, loss_cel
 
 
 def reason_sections(answered: Answered, best: Answer, *, calibrated: bool) -> list[Section]:
-    """A section for each plan held against the ``best``, one for plans side by side, and one for each that is taken apart
-    beside the best, which every page takes apart. ``calibrated``: whether steps are after a calibration."""
+    """A section for each plan held against the ``best``, one for plans side by side, and one for each that is
+    taken apart beside the best, which every page takes apart. ``calibrated``: whether steps are after a
+    calibration."""
     apart = [found for answer, found in answered.explain if answer.plan != best.plan]
     return [
         *(_why_not(place, held, best) for place, held in enumerate(answered.why_not, start=1)),

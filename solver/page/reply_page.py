@@ -25,10 +25,11 @@ def write_report(
     why_not: Sequence[Typed] = (),
     compare: Sequence[Typed] = (),
 ) -> Path:
-    """Write the page of ``--report`` as ``folder``/index.html and return its path: of a search, or of one ``plan``, with plans
-    held against its best (``why_not``) and side by side (``compare``).
+    """Write the page of ``--report`` as ``folder``/index.html and return its path: of a search, or of one
+    ``plan``, with plans held against its best (``why_not``) and side by side (``compare``).
 
-    Raises as Reply.search and Reply.price, ConfigError where jinja2 is not installed, ExportError where it cannot be written.
+    Raises as Reply.search and Reply.price, ConfigError where jinja2 is not installed, ExportError where it
+    cannot be written.
     """
     check_page_can_be_made(Path(folder))
     opened = asked.opened

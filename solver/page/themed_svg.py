@@ -1,7 +1,7 @@
 """Pictures that take their colours from the page they stand in: matplotlib's SVG, with variables for colours.
 
-A picture is drawn with stand-in colours, one for each of ROLES, which become ``var(--role)``: the page's style sheet says
-what each is, in the light and in the dark.
+A picture is drawn with stand-in colours, one for each of ROLES, which become ``var(--role)``: the page's
+style sheet says what each is, in the light and in the dark.
 """
 
 import io
@@ -62,8 +62,8 @@ def colour(role: str) -> str:
 def picture(
     name: str, draw: Callable[[Figure], None], *, heights: tuple[int, int], told: tuple[str, str]
 ) -> Picture:
-    """``draw`` on a wide and on a narrow figure, ``heights`` pixels high; ``told`` are alternative text and caption. A figure
-    knows by its width which it is."""
+    """``draw`` on a wide and on a narrow figure, ``heights`` pixels high; ``told`` are alternative text and
+    caption. A figure knows by its width which it is."""
     alt, caption = told
     wide, narrow = (
         _svg(f"{name}-{kind}", draw, (width, height), alt)

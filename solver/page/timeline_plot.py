@@ -46,7 +46,9 @@ EVEN, ODD = 1.0, 0.66
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A piece of work: which stage, of which kind, from when to when (ms), for which micro-batch and chunk (-1: none)."""
+    """A piece of work: which stage, of which kind, from when to when (ms), for which micro-batch and chunk
+    (-1: none).
+    """
 
     stage: int
     kind: str
@@ -116,8 +118,8 @@ def boxes_of(timeline: Timeline) -> Iterator[Box]:
 
 
 def _window_ms(boxes: Sequence[Box], plan: Plan) -> float:
-    """Milliseconds of a panel: until the first stage's first backward has ended and a little longer, or as many passes as
-    there is room for where that is longer or much shorter."""
+    """Milliseconds of a panel: until the first stage's first backward has ended and a little longer, or as
+    many passes as there is room for where that is longer or much shorter."""
     passes = [one for one in boxes if one.stage == 0 and one.micro >= 0]
     each_ms = sum(one.end_ms - one.start_ms for one in passes) / len(passes)
     turned_ms = min(one.end_ms for one in passes if one.kind != Kind.FORWARD)

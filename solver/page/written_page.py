@@ -24,7 +24,9 @@ def check_page_can_be_made(folder: Path | None) -> None:
 
 
 def write_page(page: Page, folder: Path) -> Path:
-    """The page as ``folder``/index.html, whole or not at all; the folder is made. Raises ExportError where it cannot be."""
+    """The page as ``folder``/index.html, whole or not at all; the folder is made. Raises ExportError where it
+    cannot be.
+    """
     text = page_text(page)
     try:
         folder.mkdir(parents=True, exist_ok=True)

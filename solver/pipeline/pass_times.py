@@ -7,11 +7,11 @@ from spec.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
-    """One micro-batch through each stage row, or each chunk row; ``weight_s`` is the part of
-    ``backward_s`` that only makes weight gradients, ``pair_s`` what a chunk's forward takes beside the backward of
-    the stage's other chunk (solver.pipeline.pairs), None where none does; ``products`` the share of both passes that
-    matrix products take, None for none; ``units`` how many parts of a stage row are gathered and reduced one after another once a
-    step, None for one."""
+    """One micro-batch through each stage row, or each chunk row; ``weight_s`` is the part of ``backward_s``
+    that only makes weight gradients, ``pair_s`` what a chunk's forward takes beside the backward of the
+    stage's other chunk (solver.pipeline.pairs), None where none does; ``products`` the share of both passes
+    that matrix products take, None for none; ``units`` how many parts of a stage row are gathered and reduced
+    one after another once a step, None for one."""
 
     forward_s: FloatArray
     backward_s: FloatArray

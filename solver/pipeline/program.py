@@ -33,10 +33,11 @@ class Program:
     """All work of a pipeline of ``shape`` (pp, chunks, num_micro); columns of one length, in an order in which what
     each piece needs comes before it.
 
-    ``kind`` is a place in KINDS; ``before`` the row of the stage's earlier work, NONE for none; ``needs`` two columns of
-    rows of other stages whose message it waits for; ``exchanges`` whether the stage sends and receives when it is done:
-    after the forwards of the warm-up and after every backward (Megatron-LM, forward_backward_pipelining_with_interleaving).
-    ``level`` is the length of the longest chain of work before it: what is of one level waits for none of it.
+    ``kind`` is a place in KINDS; ``before`` the row of the stage's earlier work, NONE for none; ``needs`` two
+    columns of rows of other stages whose message it waits for; ``exchanges`` whether the stage sends and
+    receives when it is done: after the forwards of the warm-up and after every backward (Megatron-LM,
+    forward_backward_pipelining_with_interleaving). ``level`` is the length of the longest chain of work
+    before it: what is of one level waits for none of it.
     """
 
     shape: tuple[int, int, int]
@@ -68,8 +69,8 @@ class Program:
 
 
 def program(schedule: Schedule, shape: tuple[int, int, int], *, waited: bool = False) -> Program:
-    """The program of a pipeline of ``shape`` (pp, vpp, num_micro). ``waited``, of interleaved
-    stages alone: a message leaves when its stage exchanges, which for a forward directly before a backward is after that.
+    """The program of a pipeline of ``shape`` (pp, vpp, num_micro). ``waited``, of interleaved stages alone: a
+    message leaves when its stage exchanges, which for a forward directly before a backward is after that.
 
     Raises ValueError when the schedule waits for itself.
     """

@@ -46,7 +46,9 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """Of a pipeline that has settled: seconds for a micro-batch, and after how many it is again where it was; shape (N,)."""
+    """Of a pipeline that has settled: seconds for a micro-batch, and after how many it is again where it was;
+    shape (N,).
+    """
 
     seconds: FloatArray
     micro_batches: IntArray
@@ -74,11 +76,12 @@ def period_of(times: StageTimes) -> Period:
 def replay_1f1b_s(times: StageTimes, num_micro: IntArray) -> FloatArray:
     """When each stage ends its last backward, shape (pp, N), in seconds after the step began.
 
-    ``num_micro`` has length N and each entry is at least 1. Stage s of p warms up with w = p - s
-    forwards, then runs one backward and one forward in turn: in round k every stage runs forward k
-    and then backward k - w + 1. What a stage does next depends on when all stages ended their last work alone, so a pipeline
-    whose ends are whole periods later than those periods before repeats that until its forwards run out: whole
-    periods are left out and added. Beyond ``LONGEST_REPLAY`` micro-batches the rest is added at the settled period.
+    ``num_micro`` has length N and each entry is at least 1. Stage s of p warms up with w = p - s forwards,
+    then runs one backward and one forward in turn: in round k every stage runs forward k and then backward k
+    - w + 1. What a stage does next depends on when all stages ended their last work alone, so a pipeline
+    whose ends are whole periods later than those periods before repeats that until its forwards run out:
+    whole periods are left out and added. Beyond ``LONGEST_REPLAY`` micro-batches the rest is added at the
+    settled period.
     """
     depth, plans = times.forward_s.shape
     longest = np.minimum(num_micro, np.maximum(LONGEST_REPLAY, SETTLED_ROUNDS * depth))
@@ -115,7 +118,9 @@ def replay_1f1b_s(times: StageTimes, num_micro: IntArray) -> FloatArray:
 
 
 def _repeats(ends: FloatArray, period: Period) -> BoolArray:
-    """Pipelines whose ``ends`` of this turn, the last of all (turns, pp, N), are a whole period later than a period ago."""
+    """Pipelines whose ``ends`` of this turn, the last of all (turns, pp, N), are a whole period later than a
+    period ago.
+    """
     columns = np.arange(ends.shape[2])
     ago = ends[len(ends) - 1 - period.micro_batches, :, columns].T
     off = np.abs(ends[-1] - ago - period.seconds * period.micro_batches)

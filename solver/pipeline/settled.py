@@ -1,9 +1,10 @@
 """Pipelines under any schedule: played until they have settled, then continued by what a round adds.
 
-A program is a system of max-plus equations: work begins when the last of what it needs is there. Where all work of the
-levels in which it looks back ends by one and the same time later than its like a round earlier, so does all that follows
-(adding a constant to all inputs of a maximum of sums adds it to the outputs), until the order of work changes: every
-further round adds that time, exactly. What has not settled is played for more rounds, in the end for all.
+A program is a system of max-plus equations: work begins when the last of what it needs is there. Where all
+work of the levels in which it looks back ends by one and the same time later than its like a round earlier,
+so does all that follows (adding a constant to all inputs of a maximum of sums adds it to the outputs), until
+the order of work changes: every further round adds that time, exactly. What has not settled is played for
+more rounds, in the end for all.
 """
 
 from collections.abc import Sequence

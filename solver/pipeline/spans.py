@@ -26,10 +26,11 @@ LOOKS_PER_MESSAGE = (4 + 2) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
-    """What a stage waits for beside its passes: the seconds of one message to the next stage for every plan, whether
-    interleaved stages wait for their messages (``waited``) or compute beside them, whether a stage whose backwards are split begins its
-    next step as soon as it is done (``updates_apart``) or when all are, and the seconds by which a message holds up both its stages at once
-    (``looks_s``, in the mean of both directions)."""
+    """What a stage waits for beside its passes: the seconds of one message to the next stage for every plan,
+    whether interleaved stages wait for their messages (``waited``) or compute beside them, whether a stage
+    whose backwards are split begins its next step as soon as it is done (``updates_apart``) or when all are,
+    and the seconds by which a message holds up both its stages at once (``looks_s``, in the mean of both
+    directions)."""
 
     seconds: FloatArray
     waited: bool = False
@@ -172,7 +173,8 @@ def _rows_of(chosen: IntArray, stages: StageTable) -> IntArray:
 
 def chunk_times(schedule: Schedule, passes: PassTimes, hops: Hops) -> ChunkTimes:
     """Passes of every chunk (arrays of shape (pp, vpp, N)) as a program takes them; weight gradients apart
-    where the schedule has them so. Megatron-LM alone waits for messages between chunks, and runs no other schedule of them."""
+    where the schedule has them so. Megatron-LM alone waits for messages between chunks, and runs no other
+    schedule of them."""
     split = schedule.splits_backward
     takes_turns = passes.forward_s.shape[1] > 1 and schedule.habits.rounds and not schedule.route.turns
     return ChunkTimes(

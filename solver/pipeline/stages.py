@@ -107,12 +107,13 @@ def layers_per_stage(num_layers: int, pp: int, *, predicts: bool = False) -> Int
 
 
 def modules_per_stage(num_layers: int, pp: int, *, behind: int = 2) -> IntArray:
-    """Decoder layers of each stage where the embedding and ``behind`` modules after the last layer are dealt like layers.
+    """Decoder layers of each stage where the embedding and ``behind`` modules after the last layer are dealt
+    like layers.
 
-    When the modules do not divide, the first stages get one more. Two behind are final norm and head (Aleph-Alpha/scaling,
-    ``pipe_partition_uniform`` in core/nn/parallel_module/pipeline_partitioning.py), one is both together (torchtitan,
-    distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part: pipeline_parallel_first_stage_less_layers and
-    last_stage_less_layers, 1 each).
+    When the modules do not divide, the first stages get one more. Two behind are final norm and head
+    (Aleph-Alpha/scaling, ``pipe_partition_uniform`` in core/nn/parallel_module/pipeline_partitioning.py), one
+    is both together (torchtitan, distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part:
+    pipeline_parallel_first_stage_less_layers and last_stage_less_layers, 1 each).
     """
     least, more = divmod(num_layers + 1 + behind, pp)
     ends = np.cumsum([least + (stage < more) for stage in range(pp)])

@@ -15,8 +15,8 @@ OF_ADAPTERS = ("adapted", "adapter_dropout", "adapter_dtype", "adapter_code")
 
 
 def check_adapters(model: ModelSpec, job: JobSpec) -> None:
-    """Raise ConfigError for frozen weights without an adapter, for settings of adapters where there are none, and for an
-    adapter that no product of the model gets or that two names give it."""
+    """Raise ConfigError for frozen weights without an adapter, for settings of adapters where there are none,
+    and for an adapter that no product of the model gets or that two names give it."""
     if not job.adapter_rank:
         if job.precision.frozen:
             raise _error(

@@ -14,14 +14,15 @@ from spec.job import JobSpec
 # csrc/hybrid_ep/config.cuh, hybrid_ep_token_capacity_is_valid).
 MOST_TOKENS_BETWEEN_DOMAINS = (65536 - 1 - 1) // 3
 
-# DeepEP's groups: deep_ep/buffers/legacy.py (dd758ca), get_dispatch_config and get_combine_config, "Unsupported number of EP ranks",
-# which Megatron-LM's fused_a2a.py, get_buffer, asks.
+# DeepEP's groups: deep_ep/buffers/legacy.py (dd758ca), get_dispatch_config and get_combine_config,
+# "Unsupported number of EP ranks", which Megatron-LM's fused_a2a.py, get_buffer, asks.
 DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 
 
 def beside_another_micro_batch(draft: Draft) -> BoolArray:
-    """Where the exchange runs beside another micro-batch: virtual chunks if there are stages, no layer run again whole, nor
-    its experts (Megatron-LM d98e8a6 ``transformer_config.py``, __post_init__, overlap_moe_expert_parallel_comm)."""
+    """Where the exchange runs beside another micro-batch: virtual chunks if there are stages, no layer run
+    again whole, nor its experts (Megatron-LM d98e8a6 ``transformer_config.py``, __post_init__,
+    overlap_moe_expert_parallel_comm)."""
     whole = draft.recompute in (Recompute.FULL, Recompute.BLOCK)
     again = whole or "moe" in draft.recompute_modules
     runs = ((draft["pp"] == 1) | (draft["vpp"] > 1)) & (not again)

@@ -1,8 +1,8 @@
 """What a plan may not have beside CUDA graphs of parts of layers.
 
-Source: Megatron-LM (d98e8a6) ``core/transformer/transformer_config.py``, __post_init__, where cuda_graph_impl: "CUDA graphs not
-supported with CPU offloading", "full recompute is only supported with full iteration CUDA graph", "moe recompute is not
-supported with moe_router CUDA graph".
+Source: Megatron-LM (d98e8a6) ``core/transformer/transformer_config.py``, __post_init__, where
+cuda_graph_impl: "CUDA graphs not supported with CPU offloading", "full recompute is only supported with full
+iteration CUDA graph", "moe recompute is not supported with moe_router CUDA graph".
 """
 
 from ops.recompute.layers import Recompute

@@ -38,9 +38,10 @@ def recomputes(draft: Draft) -> BoolArray:
 
 
 def modules_again(draft: Draft) -> BoolArray:
-    """Parts by name run again beside no whole layer (Megatron-Core, transformer_config.py: granularity "selective" or
-    "full"), norms and activations not where scales come from earlier steps ("Delayed scaling does not support moe_act and
-    layernorm recompute"), shared experts not where the exchange runs beside them (moe_shared_expert_overlap)."""
+    """Parts by name run again beside no whole layer (Megatron-Core, transformer_config.py: granularity
+    "selective" or "full"), norms and activations not where scales come from earlier steps ("Delayed scaling
+    does not support moe_act and layernorm recompute"), shared experts not where the exchange runs beside them
+    (moe_shared_expert_overlap)."""
     named = set(draft.recompute_modules)
     whole = draft.recompute in (Recompute.FULL, Recompute.BLOCK)
     refused = {"moe_act", "layernorm"} if draft.job.precision.scaling == "delayed" else set()

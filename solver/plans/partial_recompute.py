@@ -1,4 +1,6 @@
-"""Plans that recompute or offload as few layers as memory asks for, made from those that fit only recomputed in full."""
+"""Plans that recompute or offload as few layers as memory asks for, made from those that fit only recomputed
+in full.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +15,8 @@ Fits = Callable[[PlanTable], BoolArray]
 
 
 def least_recomputed(plain: PlanTable, num_layers: int, fits: Fits) -> PlanTable | None:
-    """``plain`` plans, which do not fit, with the fewest recomputed layers a chunk that do; those that fit only with all
-    are left out.
+    """``plain`` plans, which do not fit, with the fewest recomputed layers a chunk that do; those that fit
+    only with all are left out.
 
     ``fits`` says which rows of a table fit.
     """
@@ -26,8 +28,8 @@ def least_recomputed(plain: PlanTable, num_layers: int, fits: Fits) -> PlanTable
 
 
 def least_offloaded(plain: PlanTable, num_layers: int, fits: Fits) -> PlanTable | None:
-    """``plain`` plans, which do not fit, with the saved activations of the fewest layers on the host that do; at least one
-    layer stays."""
+    """``plain`` plans, which do not fit, with the saved activations of the fewest layers on the host that do;
+    at least one layer stays."""
     most = np.full(len(plain), num_layers, dtype=np.int64)
 
     def offloading(layers: IntArray) -> PlanTable:
@@ -39,8 +41,8 @@ def least_offloaded(plain: PlanTable, num_layers: int, fits: Fits) -> PlanTable 
 
 
 def fewest_layers(most: IntArray, enough: Callable[[IntArray], BoolArray]) -> IntArray:
-    """The fewest layers that are ``enough``, of 1 to ``most``, which is where fewer are not; the range is halved until it
-    is one layer wide, as more layers never need more memory."""
+    """The fewest layers that are ``enough``, of 1 to ``most``, which is where fewer are not; the range is
+    halved until it is one layer wide, as more layers never need more memory."""
     low, high = np.zeros_like(most), most
     while np.any(high - low > 1):
         middle: IntArray = (low + high) // 2

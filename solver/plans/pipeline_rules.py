@@ -42,10 +42,11 @@ def runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) -> bool:
 
 
 def split_by_autograd(draft: Draft) -> BoolArray:
-    """``splits_compiled`` of a draft, and neither checkpoints nor shards where autograd splits the backward: each product's
-    weight gradient is a graph task of its own, in which a checkpoint runs again (torch/distributed/pipelining/_backward.py,
-    stage_backward_weight; torch/utils/checkpoint.py, is_recomputed by task), and FSDP2 is left without some gradients
-    (PyTorch 2.13, tried on two stages of two shards)."""
+    """``splits_compiled`` of a draft, and neither checkpoints nor shards where autograd splits the backward:
+    each product's weight gradient is a graph task of its own, in which a checkpoint runs again
+    (torch/distributed/pipelining/_backward.py, stage_backward_weight; torch/utils/checkpoint.py,
+    is_recomputed by task), and FSDP2 is left without some gradients (PyTorch 2.13, tried on two stages of two
+    shards)."""
     if not (draft.schedule.splits_backward and draft.job.preset.pipeline.keeps_gathered):
         return bools(np.full(len(draft["pp"]), splits_compiled(draft.job, draft.schedule)))
     runs = splits_compiled(draft.job, draft.schedule) and draft.recompute is Recompute.NONE
@@ -67,8 +68,9 @@ def wide_layers_at_ends(draft: Draft) -> BoolArray:
 
 
 def turning(draft: Draft) -> BoolArray:
-    """What deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual stages, two
-    on each, and twice as many micro-batches or more, which halve where they enter at both ends. Of ZB-V the two alone."""
+    """What deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual
+    stages, two on each, and twice as many micro-batches or more, which halve where they enter at both ends.
+    Of ZB-V the two alone."""
     route = draft.schedule.route
     if not route.turns:
         return bools(np.full(len(draft["pp"]), True))

@@ -136,8 +136,8 @@ class PlanTable:
         return degrees | {name: getattr(self, name) for name in OWN_COLUMNS}
 
     def dealt_as(self, other: "PlanTable") -> bool:
-        """Whether the stages of these plans hold what those of the other table's do, plan by plan: nothing else decides it
-        but how many layers are recomputed where only some are."""
+        """Whether the stages of these plans hold what those of the other table's do, plan by plan: nothing
+        else decides it but how many layers are recomputed where only some are."""
         words = [
             (one.schedule, one.preset, one.stage_layout, one.recompute is Recompute.BLOCK)
             for one in (self, other)

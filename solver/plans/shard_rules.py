@@ -22,8 +22,9 @@ def experts_beside_shards(draft: Draft) -> BoolArray:
 
 
 def hybrid(draft: Draft) -> BoolArray:
-    """Muon's matrices are dealt over all ranks that hold them (Megatron-LM layer_wise_optimizer.py, dp_cp_params_list), and
-    parts of them are the distributed optimizer's alone (distributed_data_parallel.py: "Partial DistOpt cannot be used without DistOpt")."""
+    """Muon's matrices are dealt over all ranks that hold them (Megatron-LM layer_wise_optimizer.py,
+    dp_cp_params_list), and parts of them are the distributed optimizer's alone (distributed_data_parallel.py:
+    "Partial DistOpt cannot be used without DistOpt")."""
     whole = draft["zero_size"] == draft.copies(Owner.DENSE)
     partly = draft.job.preset.data_parallel.hybrid_zero and draft.job.optimizer != "muon"
     return bools(whole | (draft["zero_size"] == 1) | partly)
@@ -40,7 +41,9 @@ def stage_accepted(draft: Draft) -> BoolArray:
 
 
 def parameters_shardable(draft: Draft) -> BoolArray:
-    """Gradients and parameters are cut where wp does not already, and in pipeline stages only by frameworks that can."""
+    """Gradients and parameters are cut where wp does not already, and in pipeline stages only by frameworks
+    that can.
+    """
     cut_already = draft.sharding.traits.copies.has_weight_groups
     staged = (draft["pp"] == 1) | draft.job.preset.pipeline.shards_weights
     return bools((draft["zero_stage"] < 2) | (staged & (not cut_already)))

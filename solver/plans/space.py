@@ -40,7 +40,9 @@ NO_CONSTRAINTS = Constraints()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What to try: the degrees by column, the choices that change the formulas' shape, and what is demanded of plans."""
+    """What to try: the degrees by column, the choices that change the formulas' shape, and what is demanded
+    of plans.
+    """
 
     degrees: dict[str, tuple[float, ...]]
     strategies: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""Which plans are worth other layers on their stages: cells of plans alike, with a bound of what any deal of layers leaves."""
+"""Which plans are worth other layers on their stages: cells of plans alike, with a bound of what any deal of
+layers leaves.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,9 +20,10 @@ from spec.arrays import IntArray, ints
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cell:
-    """Plans of a table that differ in what ZeRO shards alone, in order of their bounds; what the first of them takes a
-    micro-batch at least, hops apart (infinite where it does not fit as it is), and a bound below its step however its layers
-    are dealt; ``beside_s`` is what a step takes beside the spans of its micro-batches."""
+    """Plans of a table that differ in what ZeRO shards alone, in order of their bounds; what the first of
+    them takes a micro-batch at least, hops apart (infinite where it does not fit as it is), and a bound below
+    its step however its layers are dealt; ``beside_s`` is what a step takes beside the spans of its
+    micro-batches."""
 
     owner: Entrants
     rows: IntArray

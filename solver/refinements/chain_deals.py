@@ -1,8 +1,10 @@
-"""What no deal of layers over a chain of stages is below, without an integer program: deals that cannot win are known by it.
+"""What no deal of layers over a chain of stages is below, without an integer program: deals that cannot win
+are known by it.
 
-Where every stage is one chunk, layers are a row that stages cut: what a stage works, what those before it work and what it
-needs follow from where it begins and ends. So the least of the largest span is found stage by stage over those two (a row cut
-into intervals: Bellman, Dynamic Programming, 1957, ch. I), in the square of the layers a stage.
+Where every stage is one chunk, layers are a row that stages cut: what a stage works, what those before it
+work and what it needs follow from where it begins and ends. So the least of the largest span is found stage
+by stage over those two (a row cut into intervals: Bellman, Dynamic Programming, 1957, ch. I), in the square
+of the layers a stage.
 """
 
 import numpy as np
@@ -12,9 +14,10 @@ from spec.arrays import BoolArray, FloatArray, IntArray
 
 
 def least_chain_span_s(dealing: Dealing, *, spare: float = 0.0) -> float:
-    """What the span (Dealing.span_s) of no deal is below that keeps the bounds, of stages of one chunk each; infinite where
-    there is no deal. Where layers run again those before a stage count as if they did not, which makes it a bound; else it is
-    the very least. ``spare``: by how many layers of its largest kind each room is taken to be larger than it is told."""
+    """What the span (Dealing.span_s) of no deal is below that keeps the bounds, of stages of one chunk each;
+    infinite where there is no deal. Where layers run again those before a stage count as if they did not,
+    which makes it a bound; else it is the very least. ``spare``: by how many layers of its largest kind each
+    room is taken to be larger than it is told."""
     assert dealing.vpp == 1, "stages of several chunks are no row of layers"
     held = _between(dealing)
     work_s = held @ np.asarray(dealing.work_s)

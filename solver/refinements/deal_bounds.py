@@ -54,7 +54,9 @@ class DealBounds:
         )
 
     def bound_s(self, question: Question, rooms: StageRooms, plans: PlanTable) -> FloatArray:
-        """A bound below the step of every one of ``plans`` however layers of its longest run are dealt within ``rooms``."""
+        """A bound below the step of every one of ``plans`` however layers of its longest run are dealt within
+        ``rooms``.
+        """
         runs = question.model.blocks
         dealt = [run.count for run in runs if not run.block.mtp]
         most = int(np.argmax(dealt))

@@ -1,11 +1,13 @@
-"""The deal of layers over virtual stages that lets a step end soonest, as its bound tells: a small integer program, solved exactly.
+"""The deal of layers over virtual stages that lets a step end soonest, as its bound tells: a small integer
+program, solved exactly.
 
-Variables: layers of every kind on every virtual stage, and for every stage and run of equal layers whether the run has ended
-there, without which no layer of the next run may stand there. Where layers of each chunk run again in the backward, first ones
-first, such layers are kinds of their own. First the largest of what every stage works and waits for those before it
-(solver.pipeline.least_spans) is made as small as can be, then the longest row of layers in a chunk, so that stages are even but
-for the ends, and of what is left the early stages get as little as may be: they hold most micro-batches in flight.
-What every stage has memory for are rows of the program (solver.refinements.stage_room).
+Variables: layers of every kind on every virtual stage, and for every stage and run of equal layers whether
+the run has ended there, without which no layer of the next run may stand there. Where layers of each chunk
+run again in the backward, first ones first, such layers are kinds of their own. First the largest of what
+every stage works and waits for those before it (solver.pipeline.least_spans) is made as small as can be, then
+the longest row of layers in a chunk, so that stages are even but for the ends, and of what is left the early
+stages get as little as may be: they hold most micro-batches in flight. What every stage has memory for are
+rows of the program (solver.refinements.stage_room).
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,9 +34,10 @@ LAST_WORD = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealing:
-    """Layers to deal: ``counts`` of each run in order; ``ends_s`` is what every virtual stage has to do besides; ``pp``
-    stages of ``vpp`` chunks, whose first ``again`` layers run again, pass ``num_micro`` micro-batches. ``work_s`` are the seconds of a layer by kind: where
-    some run again, each run so and then each as it is. ``predicting`` is the virtual stage of prediction blocks, which are not dealt; those
+    """Layers to deal: ``counts`` of each run in order; ``ends_s`` is what every virtual stage has to do
+    besides; ``pp`` stages of ``vpp`` chunks, whose first ``again`` layers run again, pass ``num_micro``
+    micro-batches. ``work_s`` are the seconds of a layer by kind: where some run again, each run so and then
+    each as it is. ``predicting`` is the virtual stage of prediction blocks, which are not dealt; those
     ``without`` have no layers; ``rooms`` bound stages."""
 
     counts: tuple[int, ...]
@@ -63,8 +66,9 @@ class Dealing:
         return range(run, self.kinds, len(self.counts))
 
     def span_s(self, layers: IntArray) -> float:
-        """Seconds of a step a micro-batch that no schedule is below where its virtual stages have ``layers``, of shape (virtual
-        stages, kinds): every stage works, and before and behind that the first chunks of those before it pass one micro-batch."""
+        """Seconds of a step a micro-batch that no schedule is below where its virtual stages have ``layers``,
+        of shape (virtual stages, kinds): every stage works, and before and behind that the first chunks of
+        those before it pass one micro-batch."""
         chunks = (layers @ np.asarray(self.work_s) + self.ends_s).reshape(self.vpp, self.pp)
         before = np.cumsum(chunks[0]) - chunks[0]
         return float((chunks.sum(axis=0) + before / self.num_micro).max())
@@ -129,8 +133,9 @@ def least_deal(dealing: Dealing) -> IntArray | None:
 
 
 def _written(dealing: Dealing) -> _Rows:
-    """What every deal keeps. Variables: layers by virtual stage and kind, ends of all runs but the last by virtual stage,
-    whether as many as run again do by virtual stage and run, the span (Dealing.span_s), the largest work of a chunk's layers."""
+    """What every deal keeps. Variables: layers by virtual stage and kind, ends of all runs but the last by
+    virtual stage, whether as many as run again do by virtual stage and run, the span (Dealing.span_s), the
+    largest work of a chunk's layers."""
     stages, runs, kinds, pp = dealing.stages, len(dealing.counts), dealing.kinds, dealing.pp
     rows = _Rows(stages * (kinds + (runs - 1) + (runs if dealing.again else 0)) + 2)
     span_s, chunk_s = rows.variables - 2, rows.variables - 1

@@ -1,10 +1,10 @@
 """Plans whose stages hold other numbers of layers than the rule deals: as many as let a step end soonest.
 
-Embedding, head and prediction blocks weigh on single stages, layers rarely divide, and early stages hold most micro-batches.
-Where the framework takes a layout (Megatron-LM's --pipeline-model-parallel-layout) layers are dealt anew
-(solver.refinements.deal_program) within the memory of each stage, of plans that would win by it: of those that fit, and of those
-that fit so alone, with each way in which less of their layers runs again. So what runs again and where layers stand are
-chosen together.
+Embedding, head and prediction blocks weigh on single stages, layers rarely divide, and early stages hold most
+micro-batches. Where the framework takes a layout (Megatron-LM's --pipeline-model-parallel-layout) layers are
+dealt anew (solver.refinements.deal_program) within the memory of each stage, of plans that would win by it:
+of those that fit, and of those that fit so alone, with each way in which less of their layers runs again. So
+what runs again and where layers stand are chosen together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,8 @@ MOST_ASKED = 16
 MOST_PRICED = 12
 # Programs for one plan, each with tangents where the last one's deal needs more than fits.
 MOST_CUTS = 12
-# In layers: by less than this a room may be mistaken, a hundred times a program's own tolerance. What is closer is solved.
+# In layers: by less than this a room may be mistaken, a hundred times a program's own tolerance. What is
+# closer is solved.
 CLOSE = 1e-4
 # Relative, by how much two sums of the same seconds may differ.
 ROUNDING = 1e-9
@@ -76,8 +77,8 @@ def dealt_anew(
 
 
 def _dealt(question: Question, cell: Cell, limit: float, best_s: float) -> Iterator[Sized]:
-    """The plans of a cell with their layers dealt anew, those that fit and could be faster than ``best_s``: with the prediction blocks beside the head and, where
-    there are any, on the stage before it."""
+    """The plans of a cell with their layers dealt anew, those that fit and could be faster than ``best_s``:
+    with the prediction blocks beside the head and, where there are any, on the stage before it."""
     table = cell.owner.table.take(cell.rows)
     plans = table.plans
     last = int(plans.vpp[0] * plans.layout.pp[0]) - 1
@@ -109,8 +110,8 @@ def _dealt(question: Question, cell: Cell, limit: float, best_s: float) -> Itera
 def fitting_layout(
     question: Question, plan: Sized, dealing: Dealing, limit: tuple[float, float]
 ) -> str | None:
-    """The layout of the best deal of one plan that fits, "" where none does and None where none has a shorter span; ``limit``
-    is of that, and of bytes."""
+    """The layout of the best deal of one plan that fits, "" where none does and None where none has a shorter
+    span; ``limit`` is of that, and of bytes."""
     span_s, limit_bytes = limit
     below_s = span_s * (1.0 - SAME)
     for _ in range(MOST_CUTS):

@@ -1,8 +1,8 @@
 """Plans that fit only with every layer run again, with as little given up as memory asks for instead.
 
-Three ways, each where the framework has it: parts of all layers run again, no more than fit (solver.refinements.module_sets);
-whole layers of every chunk, as few as fit (solver.plans.partial_recompute); the saved activations of as few layers as fit
-wait on the host.
+Three ways, each where the framework has it: parts of all layers run again, no more than fit
+(solver.refinements.module_sets); whole layers of every chunk, as few as fit (solver.plans.partial_recompute);
+the saved activations of as few layers as fit wait on the host.
 """
 
 from collections.abc import Callable, Iterator

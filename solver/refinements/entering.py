@@ -25,8 +25,8 @@ def laid_out(question: Question, plans: PlanTable, like: Sized | None = None) ->
 
 
 def chosen(question: Question, table: Sized, rows: IntArray) -> Sized:
-    """These plans of the table; where its layers are many and shared with no question, with no layouts but theirs: what is
-    priced next is priced for each layout."""
+    """These plans of the table; where its layers are many and shared with no question, with no layouts but
+    theirs: what is priced next is priced for each layout."""
     taken = table.take(rows)
     if table.layers.written.remembers:
         return taken

@@ -1,5 +1,5 @@
-"""Which parts of layers are worth running again: sets of a framework's modules that differ in what they do to this model,
-and of those that fit the ones from which no part can be left out.
+"""Which parts of layers are worth running again: sets of a framework's modules that differ in what they do to
+this model, and of those that fit the ones from which no part can be left out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ Done = tuple[int, int, bool]
 
 
 def sets_of(question: Question, blocks: Sequence[Piece]) -> tuple[tuple[str, ...], ...]:
-    """The sets that the question's framework runs again, with the attention core where it is worth it and has no name among
-    them; the core alone is a recompute mode of every search, and is left out."""
+    """The sets that the question's framework runs again, with the attention core where it is worth it and has
+    no name among them; the core alone is a recompute mode of every search, and is left out."""
     recomputation, flash = question.job.preset.recomputation, question.job.flash_attention
     sets = module_sets(blocks, recomputation.modules)
     if recomputation.selective != CORE_ATTENTION or flash:
@@ -28,8 +28,8 @@ def sets_of(question: Question, blocks: Sequence[Piece]) -> tuple[tuple[str, ...
 
 
 def module_sets(blocks: Sequence[Piece], names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Sets of ``names``, small ones first, no two of which run the same operations of ``blocks`` again and drop what the
-    same ones saved; each of their members drops something. The empty set is left out."""
+    """Sets of ``names``, small ones first, no two of which run the same operations of ``blocks`` again and
+    drop what the same ones saved; each of their members drops something. The empty set is left out."""
     # Parts do together what each of them does.
     each = {name: _done(blocks, name) for name in names}
     useful = [name for name in names if any(drops for *_, drops in each[name])]
@@ -67,11 +67,11 @@ def _of_block(block: Piece, name: str) -> tuple[tuple[bool, list[int]], tuple[bo
 def least_sets(
     sets: Sequence[tuple[str, ...]], plans: int, fits: Callable[[tuple[str, ...], IntArray], BoolArray]
 ) -> Iterator[tuple[tuple[str, ...], IntArray]]:
-    """Every set with the plans, of so many, that fit with it and with no set within it; ``fits`` says which of some plans
-    fit with a set.
+    """Every set with the plans, of so many, that fit with it and with no set within it; ``fits`` says which
+    of some plans fit with a set.
 
-    More modules run again never take less time and never need more memory: a plan's fastest set is among these, and sets
-    around one that fits are not asked about.
+    More modules run again never take less time and never need more memory: a plan's fastest set is among
+    these, and sets around one that fits are not asked about.
     """
     fitting: dict[tuple[str, ...], BoolArray] = {}
     for chosen in sorted(sets, key=len):

@@ -1,8 +1,9 @@
 """How many layers of each kind every stage has memory for, as rows of a linear program.
 
-What a stage needs grows with its layers: parameters and their state by the layer, saved activations by the layer and the
-micro-batches in flight there. Where something else peaks it grows more slowly, so that it is convex in the layers and a
-tangent never forbids what fits (Kelley's cutting planes, SIAM J. 8, 1960); what a tangent lets through is cut off by the one where it stands.
+What a stage needs grows with its layers: parameters and their state by the layer, saved activations by the
+layer and the micro-batches in flight there. Where something else peaks it grows more slowly, so that it is
+convex in the layers and a tangent never forbids what fits (Kelley's cutting planes, SIAM J. 8, 1960); what a
+tangent lets through is cut off by the one where it stands.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,9 @@ WHOLE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """A stage ``place`` holds what satisfies ``sum(bytes_of * layers) <= room_bytes``; ``bytes_of`` is by chunk of the stage and
-    kind of layer, as the layers of a StageTable without prediction blocks, which are not dealt."""
+    """A stage ``place`` holds what satisfies ``sum(bytes_of * layers) <= room_bytes``; ``bytes_of`` is by
+    chunk of the stage and kind of layer, as the layers of a StageTable without prediction blocks, which are
+    not dealt."""
 
     place: int
     bytes_of: tuple[tuple[float, ...], ...]
@@ -40,9 +42,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRooms:
-    """Every stage of every plan of a table, each a row: what a layer more of each kind needs there in each chunk (shape (chunks,
-    kinds, R); infinite where a stage has fewer), the bytes that all of its layers may need together, and
-    whether those of the table need more (``short``)."""
+    """Every stage of every plan of a table, each a row: what a layer more of each kind needs there in each
+    chunk (shape (chunks, kinds, R); infinite where a stage has fewer), the bytes that all of its layers may
+    need together, and whether those of the table need more (``short``)."""
 
     stages: StageTable
     vpp: IntArray
@@ -69,15 +71,15 @@ class StageRooms:
         )
 
     def most_layers(self, run: int, again: IntArray) -> FloatArray:
-        """How many whole layers of a run every stage has memory for, with nothing else on it; ``again`` layers of every stage
-        of a plan may be of the kinds that run again, where there are such."""
+        """How many whole layers of a run every stage has memory for, with nothing else on it; ``again``
+        layers of every stage of a plan may be of the kinds that run again, where there are such."""
         least: FloatArray = self.bytes_of.min(axis=0)
         runs = len(least) // 2 if again.any() else len(least)
         return _most(self.room_bytes, again[self.stages.plan], least[run], least[run - runs])
 
     def may_hold(self, counts: Sequence[int]) -> BoolArray:
-        """Of every plan of layers alike, whether all stages have memory for so many whole layers of each run, were those of one
-        run all there are."""
+        """Of every plan of layers alike, whether all stages have memory for so many whole layers of each run,
+        were those of one run all there are."""
         none = np.zeros(len(self.stages.starts), dtype=np.int64)
         run = int(np.argmax(counts))
         most = np.add.reduceat(self.most_layers(run, none), self.stages.starts)
@@ -85,10 +87,10 @@ class StageRooms:
         return np.asarray((most >= counts[run]) & ~short, dtype=np.bool_)
 
     def least_span_s(self, run: int, count: int, again: IntArray, seconds: FloatArray) -> FloatArray:
-        """Seconds of a micro-batch that the busiest stage of every plan works at least where ``count`` layers of a run stand
-        whole where memory has room, infinite where it has not; ``seconds`` are of a layer that runs again and of one as it
-        is, of the embedding, of the head, and of prediction blocks on one of the last two stages, whose memory then is not asked
-        about, by plan."""
+        """Seconds of a micro-batch that the busiest stage of every plan works at least where ``count`` layers
+        of a run stand whole where memory has room, infinite where it has not; ``seconds`` are of a layer that
+        runs again and of one as it is, of the embedding, of the head, and of prediction blocks on one of the
+        last two stages, whose memory then is not asked about, by plan."""
         plan, starts = self.stages.plan, self.stages.starts
         of_again_s, plain_s, first_s, last_s, predicted_s = seconds
         ends_s = first_s[plan] * self.stages.embedding + last_s[plan] * self.stages.head
@@ -171,8 +173,8 @@ def rooms_of(question: Question, tables: Tables, limit: float) -> StageRooms:
 
 
 def _flying(tables: Tables, stages: StageTable) -> FloatArray:
-    """Micro-batches that every chunk of ``stages`` holds at its stage's peak: with these what the stage needs grows evenly with its
-    layers, and no less with any others."""
+    """Micro-batches that every chunk of ``stages`` holds at its stage's peak: with these what the stage needs
+    grows evenly with its layers, and no less with any others."""
     plans, layout = tables.plans, tables.plans.layout
     vpp, num_micro = plans.vpp[stages.plan], plans.num_micro[stages.plan]
     pieces = plans.schedule.in_flight(stages.position, layout.pp[stages.plan], vpp, num_micro) * vpp
@@ -193,7 +195,9 @@ def _needed(
 
 
 def _chunks_of(stages: StageTable, rows: IntArray) -> tuple[IntArray, IntArray]:
-    """The chunks of rows of a stage table, in no order of plans: which of ``rows`` each belongs to, and where it stands."""
+    """The chunks of rows of a stage table, in no order of plans: which of ``rows`` each belongs to, and where
+    it stands.
+    """
     width = np.diff(stages.chunk_starts, append=len(stages.chunks.stage))[rows]
     stage = np.repeat(np.arange(len(rows)), width)
     first = np.cumsum(width) - width

@@ -1,4 +1,6 @@
-"""Plans that do not fit as they are, and may once something of them runs again, waits on the host or stands elsewhere."""
+"""Plans that do not fit as they are, and may once something of them runs again, waits on the host or stands
+elsewhere.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,8 +37,8 @@ class Tight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallen:
-    """What a search knows when its blocks are priced: the plans that fit, and the rows of those without recomputation that
-    do not, in their tables."""
+    """What a search knows when its blocks are priced: the plans that fit, and the rows of those without
+    recomputation that do not, in their tables."""
 
     fitting: Sequence[Entrants]
     short: Sequence[tuple[Sized, IntArray]]
@@ -44,9 +46,9 @@ class Fallen:
 
 
 def tight_plans(question: Question, fallen: Fallen, best_s: float) -> Iterator[Tight]:
-    """Of every block those that could be faster than ``best_s``: where plans fit that run all layers again, these without,
-    as no plan gains more than its recomputation takes; else, as where no layer may run again whole, those that parts run again,
-    layers on the host or on other stages could make fit."""
+    """Of every block those that could be faster than ``best_s``: where plans fit that run all layers again,
+    these without, as no plan gains more than its recomputation takes; else, as where no layer may run again
+    whole, those that parts run again, layers on the host or on other stages could make fit."""
     for one in fallen.fitting:
         if one.table.plans.recompute is Recompute.FULL:
             tight = _of_recomputed(question, one, best_s, fallen.limit_bytes)
@@ -67,7 +69,9 @@ def tight_plans(question: Question, fallen: Fallen, best_s: float) -> Iterator[T
 
 
 def _of_recomputed(question: Question, whole: Entrants, best_s: float, limit: float) -> Tight | None:
-    """Of fully recomputed plans those that do not fit without recomputation, but would then be faster than ``best_s``."""
+    """Of fully recomputed plans those that do not fit without recomputation, but would then be faster than
+    ``best_s``.
+    """
     order = np.argsort(whole.step_s, kind="stable")[:MOST_EASED]
     rows = order[whole.step_s[order] * LEAST_SHARE < best_s].astype(np.int64)
     if not rows.size:
@@ -87,8 +91,9 @@ def _fastest(question: Question, table: Sized, best_s: float) -> Iterator[Tight]
 
 
 def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
-    """The plans that could fit with every part run again that may, with all layers but one on the host, or with other layers
-    on their stages, run again or not (what of that is asked for is left to those who do it)."""
+    """The plans that could fit with every part run again that may, with all layers but one on the host, or
+    with other layers on their stages, run again or not (what of that is asked for is left to those who do
+    it)."""
     plans = table.plans
     fits = np.zeros(len(plans), dtype=np.bool_)
     layers, preset = question.model.num_layers, question.job.preset

@@ -1,4 +1,6 @@
-"""Plans that fit with other layers on their stages alone: as they are, or with less than all of their layers run again."""
+"""Plans that fit with other layers on their stages alone: as they are, or with less than all of their layers
+run again.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,8 +34,8 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortOfRoom:
-    """Plans that do not fit as they are, with their bounds, and what is asked of them with layers dealt otherwise: rules to
-    keep, and bytes and seconds below which to stay."""
+    """Plans that do not fit as they are, with their bounds, and what is asked of them with layers dealt
+    otherwise: rules to keep, and bytes and seconds below which to stay."""
 
     plain: Sized
     bounds: DealBounds
@@ -41,8 +43,8 @@ class ShortOfRoom:
     limit: tuple[float, float]
 
     def bound_s(self, question: Question, tables: Tables, of: IntArray) -> FloatArray:
-        """A bound below the steps of ``tables``, each the plan ``of`` those that do not fit, however their layers are dealt.
-        What runs again only takes longer: layers as they are give a bound."""
+        """A bound below the steps of ``tables``, each the plan ``of`` those that do not fit, however their
+        layers are dealt. What runs again only takes longer: layers as they are give a bound."""
         rooms = rooms_of(question, tables, self.limit[0])
         return self.bounds.take(of).bound_s(question, rooms, tables.plans)
 
@@ -63,8 +65,9 @@ class ShortOfRoom:
 def tight_drafts(
     question: Question, constraints: Constraints, tight: Tight, limit: tuple[float, float]
 ) -> Iterator[Drafts]:
-    """Of plans that do not fit those that would with other layers on their stages and could be faster: as they are, with
-    parts of all layers run again, with some layers of every chunk run again. ``limit`` is of bytes, and of seconds."""
+    """Of plans that do not fit those that would with other layers on their stages and could be faster: as
+    they are, with parts of all layers run again, with some layers of every chunk run again. ``limit`` is of
+    bytes, and of seconds."""
     limit_bytes, best_s = limit
     one = tight.owner
     if not isinstance(one.pipeline, Pipeline) or not may_be_dealt(question, one.table.plans):
@@ -104,8 +107,9 @@ def _under_sets(question: Question, short: ShortOfRoom) -> Iterator[Drafts]:
 
 
 def bounds_under_sets(question: Question, short: ShortOfRoom, tried: UnderSets) -> FloatArray:
-    """Bounds of plans under each set, of shape (sets, plans); infinite where they fit, break a rule, or some set around this
-    one leaves no deal that could be faster: more parts run again never need more memory (solver.refinements.module_sets)."""
+    """Bounds of plans under each set, of shape (sets, plans); infinite where they fit, break a rule, or some
+    set around this one leaves no deal that could be faster: more parts run again never need more memory
+    (solver.refinements.module_sets)."""
     limit_bytes, best_s = short.limit
     kept = np.stack(
         [keeps(question, running_again(short.plain.plans, one), short.rules) for one in tried.sets]

@@ -1,7 +1,7 @@
 """Plans with parts of their layers run again, under many sets of parts at once.
 
-Sets differ in what layers save, hold and run again, and in nothing else of a plan: layers are written down once for all sets,
-and one table holds the memory of every plan under every set.
+Sets differ in what layers save, hold and run again, and in nothing else of a plan: layers are written down
+once for all sets, and one table holds the memory of every plan under every set.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""The lists, run lengths and failures of a command line: what is varied, what is stated, and the tables printed of it."""
+"""The lists, run lengths and failures of a command line: what is varied, what is stated, and the tables
+printed of it.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -135,7 +137,9 @@ def terms_asked(options: argparse.Namespace) -> Terms | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepShown:
-    """The rows printed, in the order of the questions (``rows``) and as they are ranked, and all of it as plain values."""
+    """The rows printed, in the order of the questions (``rows``) and as they are ranked, and all of it as
+    plain values.
+    """
 
     rows: tuple[SweepRow, ...]
     judged: list[Judged]

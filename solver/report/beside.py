@@ -1,4 +1,6 @@
-"""What is printed beside a winner: ties, a plan with room in memory, step against memory, and what a change would bring."""
+"""What is printed beside a winner: ties, a plan with room in memory, step against memory, and what a change
+would bring.
+"""
 
 from collections.abc import Sequence
 
@@ -21,7 +23,9 @@ def ties(best: Sequence[Answer]) -> list[int]:
 
 
 def beside_lines(result: SearchResult, usable_bytes: float) -> list[str]:
-    """Ties within the interval, the fastest plan with room in memory, and the plans no other beats in step and memory."""
+    """Ties within the interval, the fastest plan with room in memory, and the plans no other beats in step
+    and memory.
+    """
     winner = result.best[0]
     alike = ties(result.best)
     places = f"place{'s' * (len(alike) > 1)} {', '.join(map(str, alike))}"

@@ -27,8 +27,9 @@ Found = Reply | SearchResult | Explained | Sequence[Answer] | Sequence[SweepRow]
 
 
 def to_frame(found: Found) -> "DataFrame":
-    """A table of what was found: of a Reply every plan that fits, of a search or of answers a row a plan, of a sweep a row a question, of a plan taken
-    apart a row an operation. Seconds, bytes and tokens, with the unit in the column's name.
+    """A table of what was found: of a Reply every plan that fits, of a search or of answers a row a plan, of
+    a sweep a row a question, of a plan taken apart a row an operation. Seconds, bytes and tokens, with the
+    unit in the column's name.
 
     Raises NoFeasiblePlanError for a Reply without plans.
     """
@@ -47,7 +48,9 @@ def to_frame(found: Found) -> "DataFrame":
 
 
 def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> "DataFrame":
-    """Columns of a plan in types that hold what is not said: whole numbers as Int64, several words as they are typed."""
+    """Columns of a plan in types that hold what is not said: whole numbers as Int64, several words as they
+    are typed.
+    """
     import pandas as pd
 
     kinds = {key: setting.kind for key, setting in plan_settings().items()}

@@ -79,8 +79,9 @@ def _memory(stages: Sequence[StageMemory]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What is told beside a plan that a few keys name: the ``modes`` that it is the best of where no strategy was named, and the best
-    plan of these keys with all ``others_searched``, None where they were not, or where ``none_runs``."""
+    """What is told beside a plan that a few keys name: the ``modes`` that it is the best of where no strategy
+    was named, and the best plan of these keys with all ``others_searched``, None where they were not, or
+    where ``none_runs``."""
 
     modes: tuple[str, ...] = ()
     others_searched: Answer | None = None

@@ -59,8 +59,8 @@ def search_record(
 
 
 def write_json(path: Path, record: dict[str, object]) -> None:
-    """Write a record, whole or not at all; what is no finite number (days of a run that never ends) is null, as JSON has
-    no word for it."""
+    """Write a record, whole or not at all; what is no finite number (days of a run that never ends) is null,
+    as JSON has no word for it."""
     with replaced_file(path) as handle:
         json.dump(_finite(record), handle, indent=2, allow_nan=False)
         handle.write("\n")
@@ -80,8 +80,8 @@ def write_csv(path: Path, answers: Sequence[Answer]) -> None:
 
 
 def write_sweep_csv(path: Path, rows: Sequence[Judged]) -> None:
-    """One line a question: what is varied, the best plan as in write_csv, parallel efficiency, goodput and run where they are asked for, and
-    why there is no plan where there is none."""
+    """One line a question: what is varied, the best plan as in write_csv, parallel efficiency, goodput and
+    run where they are asked for, and why there is no plan where there is none."""
     first = next((answer_columns(one.row.answer) for one in rows if one.row.answer is not None), {})
     lines = []
     for one, efficiency in zip(rows, efficiencies(judged.row for judged in rows), strict=True):

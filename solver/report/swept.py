@@ -24,7 +24,9 @@ class Swept:
 
 
 def swept_table(rows: Sequence[Judged]) -> Swept:
-    """The best plan of every question; where worlds are varied, with parallel efficiency against the fewest GPUs of its series."""
+    """The best plan of every question; where worlds are varied, with parallel efficiency against the fewest
+    GPUs of its series.
+    """
     axes = list(rows[0].row.values)
     scaled = "world_size" in axes
     goodput = any(one.goodput for one in rows)

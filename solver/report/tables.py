@@ -155,7 +155,9 @@ def question_lines(
     assumed_framework: bool = False,
     constraints: Constraints = NO_CONSTRAINTS,
 ) -> str:
-    """What is asked and demanded, which framework is meant or assumed, which settings differ from its own, and which data answers."""
+    """What is asked and demanded, which framework is meant or assumed, which settings differ from its own,
+    and which data answers.
+    """
     model, job, cluster = question.model, question.job, question.cluster
     count = num_parameters(model)
     nodes = cluster.nodes_for(job.world_size)

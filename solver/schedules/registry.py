@@ -19,9 +19,9 @@ ANY_NUMBER = 10**6
 class Habits:
     """What a schedule's orders have in common.
 
-    ``splits_backward``: weight gradients are scheduled apart; ``pairs``: forwards run beside backwards; ``rounds``: what
-    a stage runs comes again round after round; ``chunks``: the fewest and the most of a stage, ``micros_per_stage``:
-    the fewest micro-batches for each stage.
+    ``splits_backward``: weight gradients are scheduled apart; ``pairs``: forwards run beside backwards;
+    ``rounds``: what a stage runs comes again round after round; ``chunks``: the fewest and the most of a
+    stage, ``micros_per_stage``: the fewest micro-batches for each stage.
     """
 
     splits_backward: bool = False

@@ -1,9 +1,9 @@
 """Zero-bubble schedules of several chunks a stage, as torch.distributed.pipelining runs them.
 
-Source: Qi et al. 2023 (arXiv 2401.10241) and 2024 (arXiv 2405.15362 sec. 3, V-shaped building blocks), in the orders of
-PyTorch 2.11, schedules.py: ScheduleInterleavedZeroBubble and ScheduleZBVZeroBubble, ``_calculate_single_rank_operations``.
-A backward of the input's gradient keeps its graph (_backward.py, stage_backward_input: retain_graph), so what a
-forward saved stays until the weights' gradient is there.
+Source: Qi et al. 2023 (arXiv 2401.10241) and 2024 (arXiv 2405.15362 sec. 3, V-shaped building blocks), in the
+orders of PyTorch 2.11, schedules.py: ScheduleInterleavedZeroBubble and ScheduleZBVZeroBubble,
+``_calculate_single_rank_operations``. A backward of the input's gradient keeps its graph (_backward.py,
+stage_backward_input: retain_graph), so what a forward saved stays until the weights' gradient is there.
 """
 
 import numpy as np
@@ -41,8 +41,9 @@ def _interleaved_order(shape: tuple[int, int, int], stage: int) -> list[Work]:
 
 
 def zero_bubble_v(shape: tuple[int, int, int]) -> list[list[Work]]:
-    """ZB-V: stage s holds virtual stages s and 2 pp - 1 - s, so the last forward of a micro-batch and its first backward
-    are on the first stage. Without a bubble where forward and both halves of the backward take equally long."""
+    """ZB-V: stage s holds virtual stages s and 2 pp - 1 - s, so the last forward of a micro-batch and its
+    first backward are on the first stage. Without a bubble where forward and both halves of the backward take
+    equally long."""
     pp, _, num_micro = shape
     # Orders of fewer micro-batches than fill the pipeline are those of as many, without what is not there.
     orders = (_v_order(pp, stage, max(2 * pp - 1, num_micro)) for stage in range(pp))
@@ -82,6 +83,7 @@ def _v_order(pp: int, stage: int, num_micro: int) -> list[Work]:
 
 
 def in_flight_chunks(position: IntArray, pp: IntArray, vpp: IntArray, num_micro: IntArray) -> FloatArray:
-    """pp micro-batches on every stage: (vpp - 1) pp + pp - 1 - s forwards before the first backward and the one between,
-    and s whose weight gradients are put off; of a V 2 pp - s of the first chunk and s of the second."""
+    """pp micro-batches on every stage: (vpp - 1) pp + pp - 1 - s forwards before the first backward and the
+    one between, and s whose weight gradients are put off; of a V 2 pp - s of the first chunk and s of the
+    second."""
     return np.asarray(np.minimum(pp, num_micro) + 0.0 * position, dtype=np.float64)

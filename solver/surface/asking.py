@@ -19,10 +19,11 @@ SIZES = ("world_size", "global_batch_tokens", "seq_len", "framework", "precision
 class Asking(TypedDict, total=False):
     """What is asked.
 
-    ``model``: the path of a config, or the name of a shipped one. ``job``: world_size (GPUs), global_batch_tokens, seq_len (tokens), framework,
-    precision, and any setting of a job by its key. ``cluster``: the name or path of a sheet; without it the machine of the profile. ``constraints``
-    as a config holds them: {"fix": {"tp": 8}, "max": {...}, "modes": [...], "headroom": 0.1}. ``profile``: a file, by default
-    prof_data/data.pt. ``missing``, ``transfer`` and ``calibration`` as on the command line.
+    ``model``: the path of a config, or the name of a shipped one. ``job``: world_size (GPUs),
+    global_batch_tokens, seq_len (tokens), framework, precision, and any setting of a job by its key.
+    ``cluster``: the name or path of a sheet; without it the machine of the profile. ``constraints`` as a
+    config holds them: {"fix": {"tp": 8}, "max": {...}, "modes": [...], "headroom": 0.1}. ``profile``: a file,
+    by default prof_data/data.pt. ``missing``, ``transfer`` and ``calibration`` as on the command line.
     """
 
     model: Required[str | Path]
@@ -36,7 +37,8 @@ class Asking(TypedDict, total=False):
 
 
 def ask(**asking: Unpack[Asking]) -> Reply:
-    """Read and check the question, and open the times that answer it: ``ask(model=..., job=...)``, with the words of Asking.
+    """Read and check the question, and open the times that answer it: ``ask(model=..., job=...)``, with the
+    words of Asking.
 
     Raises ConfigError or ProfileError, in one line, for whatever does not fit together.
     """
@@ -44,8 +46,9 @@ def ask(**asking: Unpack[Asking]) -> Reply:
 
 
 def sweep(over: Mapping[str, Sequence[object]], **asking: Unpack[Asking]) -> tuple[SweepRow, ...]:
-    """The best plan for every combination of the lists ``over`` (cluster, framework, seq_len, global_batch_tokens, micro_batch, world_size),
-    which take the places of what is asked otherwise. A question without a feasible plan is a row that says so.
+    """The best plan for every combination of the lists ``over`` (cluster, framework, seq_len,
+    global_batch_tokens, micro_batch, world_size), which take the places of what is asked otherwise. A
+    question without a feasible plan is a row that says so.
 
     Raises ConfigError or ProfileError, before anything is priced, for a question that cannot be asked.
     """

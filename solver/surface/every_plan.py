@@ -21,8 +21,9 @@ TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes")
 def every_plan(
     question: Question, constraints: Constraints, tick: Callable[[], object] = lambda: None
 ) -> dict[str, list[Any]]:
-    """Column -> values, fastest plan first: the plan's keys as written and dp, seconds of the step and its parts, bytes by term, tokens per
-    GPU and second, MFU; as solver.answer.columns has them of one answer. ``tick`` as in solver.search.
+    """Column -> values, fastest plan first: the plan's keys as written and dp, seconds of the step and its
+    parts, bytes by term, tokens per GPU and second, MFU; as solver.answer.columns has them of one answer.
+    ``tick`` as in solver.search.
 
     Raises NoFeasiblePlanError where no plan is left.
     """

@@ -35,15 +35,16 @@ class Reply:
     def search(self, *, top_k: int = 10, tick: Callable[[], object] = lambda: None) -> SearchResult:
         """Every plan that keeps the constraints, the ``top_k`` fastest shown; ``tick`` is called now and then.
 
-        Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change; ProfileError for times that no machine could take.
+        Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change; ProfileError
+        for times that no machine could take.
         """
         result = best_plans(self.opened.question, self.opened.constraints, top_k=top_k, tick=tick)
         self._check(*result.best, *result.best_of_mode.values(), *result.pareto)
         return result
 
     def price(self, plan: Typed, *, where: str = "plan") -> Answer:
-        """What a plan takes, whatever it breaks (``obstacles`` says what). Raises ConfigError for what is no plan of this
-        world, naming ``where`` it is written."""
+        """What a plan takes, whatever it breaks (``obstacles`` says what). Raises ConfigError for what is no
+        plan of this world, naming ``where`` it is written."""
         if isinstance(plan, Answer):
             return plan
         answer = answer_written(written_plan(plan, where), self.opened.question, where)
@@ -72,7 +73,9 @@ def written_plan(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> Wri
 
 
 def said_keys(plan: str | Mapping[str, Any] | WrittenPlan, where: str) -> dict[str, Any]:
-    """The keys that a plan says, with their values, of a WrittenPlan those that are not as where nothing is written; ConfigError as written_plan."""
+    """The keys that a plan says, with their values, of a WrittenPlan those that are not as where nothing is
+    written; ConfigError as written_plan.
+    """
     known = typed_plan_settings()
     if isinstance(plan, WrittenPlan):
         nothing = WrittenPlan()

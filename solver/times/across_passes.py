@@ -1,7 +1,8 @@
-"""The experts' exchange of a forward and of a backward beside the compute of the other one: two micro-batches, layer by layer.
+"""The experts' exchange of a forward and of a backward beside the compute of the other one: two
+micro-batches, layer by layer.
 
-Source: Megatron-LM ``core/models/common/model_chunk_schedule_plan.py``, TransformerLayerSchedulePlan.run. One stream exchanges, one
-computes, in the order
+Source: Megatron-LM ``core/models/common/model_chunk_schedule_plan.py``, TransformerLayerSchedulePlan.run. One
+stream exchanges, one computes, in the order
 
     exchange:  combine back     | dispatch, dispatch back                 | combine
     compute:   attention        | experts back, their weights', experts   | attention back
@@ -51,8 +52,8 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halves:
-    """A pass of a layer: what it computes ``around`` the experts and ``inside``, the weight gradients of both apart, and where
-    its exchanges stand, the one before the experts first."""
+    """A pass of a layer: what it computes ``around`` the experts and ``inside``, the weight gradients of both
+    apart, and where its exchanges stand, the one before the experts first."""
 
     around: Computed
     inside: Computed
@@ -128,8 +129,8 @@ def _halves(timed_pass: TimedPass, phase: Phase) -> Halves | None:
 
 
 def _put_off(one: TimedOp, timed: Sequence[TimedOp]) -> bool:
-    """Whether it makes a weight gradient that nothing has to run beside (Transformer Engine ``module/_common.py``, WeightGradStore:
-    none that a bulk collective hides under)."""
+    """Whether it makes a weight gradient that nothing has to run beside (Transformer Engine
+    ``module/_common.py``, WeightGradStore: none that a bulk collective hides under)."""
     if one.op.phase is not Phase.WEIGHT_GRAD or one.op.lane is not Lane.MAIN:
         return False
     hosts = (other.op for other in timed if other.op.lane is Lane.BESIDE)

@@ -26,8 +26,9 @@ class Issued:
 
 
 def between_waits_s(operations: Sequence[Issued]) -> FloatArray:
-    """Seconds from one wait to the next for layers one after another, of N rows; the first operation that waits
-    begins the round, at every further one the host waits until the device is through. Raises ValueError where none waits.
+    """Seconds from one wait to the next for layers one after another, of N rows; the first operation that
+    waits begins the round, at every further one the host waits until the device is through. Raises ValueError
+    where none waits.
 
     A launch runs when it is issued and the one before has ended: of n equal launches the last ends no earlier than
     the device's time after what ran before, than the first one's issue and the device's time, and than the last

@@ -19,7 +19,9 @@ from spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What stage rows hold: kinds of layers, embedding and head, how many of each, and the ``row`` of their operations' arrays."""
+    """What stage rows hold: kinds of layers, embedding and head, how many of each, and the ``row`` of their
+    operations' arrays.
+    """
 
     pieces: Sequence[tuple[Piece, IntArray]]
     row: IntArray
@@ -28,7 +30,8 @@ class Held:
 def checked_step(pricer: Pricer, job: JobSpec, layout: Layout, ops: Ops, held: Held) -> SumByPart:
     """Host seconds of the step's collectives for stage rows.
 
-    Gradients that leave bucket by bucket are compared bucket by bucket. Assumption: a backward is too short to hide any of it.
+    Gradients that leave bucket by bucket are compared bucket by bucket. Assumption: a backward is too short
+    to hide any of it.
     """
     if not job.checked_collectives:
         return SumByPart(length=len(layout))
@@ -44,8 +47,9 @@ def checked_step(pricer: Pricer, job: JobSpec, layout: Layout, ops: Ops, held: H
 
 
 def _buckets(job: JobSpec, layout: Layout, held: Held) -> FloatArray:
-    """Buckets that a stage row's gradients leave in. Whole matrices fill one, those of the head first and of the embedding last,
-    until it holds what a bucket is to hold (PyTorch ``reducer.cpp``, compute_bucket_assignment_by_size): none is cut."""
+    """Buckets that a stage row's gradients leave in. Whole matrices fill one, those of the head first and of
+    the embedding last, until it holds what a bucket is to hold (PyTorch ``reducer.cpp``,
+    compute_bucket_assignment_by_size): none is cut."""
     choices = job.preset.data_parallel
     bucket = np.maximum(choices.bucket_elements, choices.bucket_elements_per_rank * layout.dp * layout.cp)
     if not choices.overlap_grad_reduce:

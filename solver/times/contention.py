@@ -1,10 +1,11 @@
 """What computation loses while a collective runs beside it.
 
-NCCL runs one thread block a channel (NCCL documentation, NCCL_MAX_CTAS), each on a multiprocessor that it shares with no
-other kernel (NVIDIA/nccl issue 689). What computes meanwhile has the others. Kernels with a thread block a tile lose
-that share. Persistent ones that deal their tiles to as many thread blocks as there are multiprocessors before they start
-run their last blocks after the first ones: a second wave (PyTorch pull request 144974; NVIDIA CUTLASS, Blackwell Cluster
-Launch Control, "static scheduler"), which by count doubles those of many tiles (``slowed``) and was seen to cost less (SECOND_WAVE).
+NCCL runs one thread block a channel (NCCL documentation, NCCL_MAX_CTAS), each on a multiprocessor that it
+shares with no other kernel (NVIDIA/nccl issue 689). What computes meanwhile has the others. Kernels with a
+thread block a tile lose that share. Persistent ones that deal their tiles to as many thread blocks as there
+are multiprocessors before they start run their last blocks after the first ones: a second wave (PyTorch pull
+request 144974; NVIDIA CUTLASS, Blackwell Cluster Launch Control, "static scheduler"), which by count doubles
+those of many tiles (``slowed``) and was seen to cost less (SECOND_WAVE).
 
 Where what products and a collective lose to each other was measured (profdb.lookup.overlap_losses), that is taken for
 both; without such samples a collective loses nothing.
@@ -28,10 +29,11 @@ COLLECTIVE_BLOCKS = 20
 
 # Assumption: at most half of a GPU with few multiprocessors.
 MOST_SHARE = 0.5
-# Blocks that found no multiprocessor run after those that did: by count products of many tiles take twice as long. What they
-# were seen to take on H100 while a collective ran, over their time alone, the mean of three sources: 2.0 (PyTorch issue
-# 143988, FSDP), 80 / 47 (NVIDIA developer forum 337991: share of peak of a product of 132 blocks, without and beside an
-# all-gather of 24), 1.35 (PyTorch pull request 179937: 30 to 40 % slower).
+# Blocks that found no multiprocessor run after those that did: by count products of many tiles take twice as
+# long. What they were seen to take on H100 while a collective ran, over their time alone, the mean of three
+# sources: 2.0 (PyTorch issue 143988, FSDP), 80 / 47 (NVIDIA developer forum 337991: share of peak of a
+# product of 132 blocks, without and beside an all-gather of 24), 1.35 (PyTorch pull request 179937: 30 to 40
+# % slower).
 SECOND_WAVE = (2.0 + 80 / 47 + 1.35) / 3
 # Assumption: rows and columns of the tile of a thread block, the largest that CUTLASS and cuBLAS ship for Hopper's 16-
 # and 8-bit products (CUTLASS, "Efficient GEMM in CUDA": two warp groups of 64 x 256); either way round.
@@ -53,8 +55,9 @@ class Contention:
         return Contention(sm_share=share, static_tiles=gpu.architecture.static_tiles, num_sms=gpu.num_sms)
 
     def twice(self, op: BatchedGemm | GroupedGemm) -> FloatArray:
-        """The share of a product's seconds that a second wave doubles by count, for every row; the rest loses no more than its
-        multiprocessors. 1 where products are not dealt out before they start, or the multiprocessors are not known."""
+        """The share of a product's seconds that a second wave doubles by count, for every row; the rest loses
+        no more than its multiprocessors. 1 where products are not dealt out before they start, or the
+        multiprocessors are not known."""
         if not self.static_tiles or not self.num_sms:
             return np.ones(1)
         thinner = 1.0 / (1.0 - self.sm_share)
@@ -69,10 +72,11 @@ class Contention:
         blocks: FloatArray | float = COLLECTIVE_BLOCKS,
         measured: Losses | None = None,
     ) -> FloatArray:
-        """Of the time that a collective of so many thread ``blocks`` and computation run together, the share lost to
-        the computation, which takes ``compute_s`` alone, of which ``products_s`` matrix products (where a second wave is
-        counted, what it doubles of them; that takes SECOND_WAVE of its time). What products lose is ``measured``, where it was; other kernels were not, and
-        lose their multiprocessors."""
+        """Of the time that a collective of so many thread ``blocks`` and computation run together, the share
+        lost to the computation, which takes ``compute_s`` alone, of which ``products_s`` matrix products
+        (where a second wave is counted, what it doubles of them; that takes SECOND_WAVE of its time). What
+        products lose is ``measured``, where it was; other kernels were not, and lose their
+        multiprocessors."""
         products = products_share(compute_s, products_s)
         taken = np.minimum(self.sm_share * blocks / COLLECTIVE_BLOCKS, MOST_SHARE)
         thinner = 1.0 / (1.0 - taken)
@@ -101,9 +105,10 @@ def slowed(dealt: IntArray, sms: int, taken: int) -> FloatArray:
     """Seconds of products of so many tiles ``dealt`` to ``sms`` multiprocessors of which ``taken``, 1 to half of them,
     are another kernel's, over their seconds alone: between 1 and 2; 1 where there is no tile.
 
-    Of ``T = q S + r`` tiles over ``S`` multiprocessors ``r`` blocks have ``q + 1`` tiles, the others ``q``. Only ``S - D``
-    blocks start beside ``D`` of another kernel, the others where one has ended: with few tiles the last wave leaves them
-    room, with many they take as long again (NVIDIA, "Matrix Multiplication Background User's Guide", wave quantisation).
+    Of ``T = q S + r`` tiles over ``S`` multiprocessors ``r`` blocks have ``q + 1`` tiles, the others ``q``.
+    Only ``S - D`` blocks start beside ``D`` of another kernel, the others where one has ended: with few tiles
+    the last wave leaves them room, with many they take as long again (NVIDIA, "Matrix Multiplication
+    Background User's Guide", wave quantisation).
     """
     free = sms - taken
     rounds, over = np.divmod(dealt, sms)

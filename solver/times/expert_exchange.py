@@ -4,11 +4,13 @@ Source: DeepSeek-V3 (arXiv 2412.19437 sec. 3.2.2) and DeepEP: a token crosses th
 domain, to the rank of the same number there, which passes it on over the scale-up links to each rank that
 wants it; both run at the same time, in one kernel.
 
-Where a profile holds exchanges (family ``expert_exchange``), their seconds over what the curves of collectives tell of as
-many bytes are a factor by size for each kernel, direction, format and group: at a measured size the exchange takes what was
-measured, between two the factor is interpolated over the logarithm of the bytes, beyond them it stays.
+Where a profile holds exchanges (family ``expert_exchange``), their seconds over what the curves of
+collectives tell of as many bytes are a factor by size for each kernel, direction, format and group: at a
+measured size the exchange takes what was measured, between two the factor is interpolated over the logarithm
+of the bytes, beyond them it stays.
 
-``Assumption:`` a backward's exchange takes what the forward's of its direction does, though DeepEP's then knows its counts.
+``Assumption:`` a backward's exchange takes what the forward's of its direction does, though DeepEP's then
+knows its counts.
 """
 
 from collections import defaultdict

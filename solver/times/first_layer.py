@@ -1,10 +1,11 @@
 """The gather that a pass begins with and the reduction that it ends with: nothing runs beside them.
 
 Weights are gathered ahead of the layer that needs them and gradients reduced behind the one that made them
-(solver.times.overlap), but the first layer of a stage's chunk has no layer before it: its forward waits for its weights, and the
-step for its gradients. Weights that travel one by one (isp) make it wait for the first of them alone. FSDP's
-outermost unit, embedding and head, is gathered before anything else and reduced last (PyTorch
-torch/distributed/fsdp/_runtime_utils.py, _root_pre_forward and _post_backward_final_callback; fully_shard alike).
+(solver.times.overlap), but the first layer of a stage's chunk has no layer before it: its forward waits for
+its weights, and the step for its gradients. Weights that travel one by one (isp) make it wait for the first
+of them alone. FSDP's outermost unit, embedding and head, is gathered before anything else and reduced last
+(PyTorch torch/distributed/fsdp/_runtime_utils.py, _root_pre_forward and _post_backward_final_callback;
+fully_shard alike).
 """
 
 from collections.abc import Sequence

@@ -21,9 +21,9 @@ from spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """One micro-batch through one layer: waiting times forward and backward, the part of the
-    backward that only makes weight gradients, which zero-bubble schedules put off (0 where none does), what of
-    both passes waits for the experts' exchange, in all its parts, and what that and products beside it lose to each other
+    """One micro-batch through one layer: waiting times forward and backward, the part of the backward that
+    only makes weight gradients, which zero-bubble schedules put off (0 where none does), what of both passes
+    waits for the experts' exchange, in all its parts, and what that and products beside it lose to each other
     (None where nobody measured it). ``products_s``: matrix products of both passes, as TimedOp's."""
 
     forward: SumByPart

@@ -76,11 +76,13 @@ class TimedOp:
 class Pricer:
     """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
-    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile measured) and
-    ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of the world
-    (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what collectives and
-    products were measured to lose to each other; ``copies``: what copies to the host and back were measured to take; ``layers``: how much longer than its kernels a layer was measured to take; ``exchanges`` of tokens as they were measured; ``casts``: their own kernels were;
-    ``unaligned``: products with rows at odd addresses that were measured.
+    ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile
+    measured) and ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of
+    the world (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what
+    collectives and products were measured to lose to each other; ``copies``: what copies to the host and back
+    were measured to take; ``layers``: how much longer than its kernels a layer was measured to take;
+    ``exchanges`` of tokens as they were measured; ``casts``: their own kernels were; ``unaligned``: products
+    with rows at odd addresses that were measured.
     """
 
     book: Book
@@ -123,8 +125,8 @@ class Pricer:
         )
 
     def remembering(self) -> "Pricer":
-        """One that knows what it has timed, as long as it lives: an operation of a layout is known by itself, not by its
-        numbers."""
+        """One that knows what it has timed, as long as it lives: an operation of a layout is known by itself,
+        not by its numbers."""
         return replace(self, known=Remembered())
 
     def time(self, op: Op, layout: Layout) -> TimedOp:

@@ -23,15 +23,17 @@ def beside(
     comm_loss: FloatArray | float = 0.0,
 ) -> FloatArray:
     """A collective beside one GEMM or attention call (arXiv 2205.05198 sec. 4.2.2): what outlasts it, and the
-    ``loss`` of the compute meanwhile, a share of the time that both run, in which the collective loses ``comm_loss``."""
+    ``loss`` of the compute meanwhile, a share of the time that both run, in which the collective loses
+    ``comm_loss``."""
     together = np.minimum(comm_s / (1.0 - comm_loss), compute_s / (1.0 - loss))
     left = np.maximum(comm_s - together * (1.0 - comm_loss), 0.0)
     return np.asarray(left + loss * together, dtype=np.float64)
 
 
 def _beside_one(timed: TimedOp, partner: TimedOp, contention: Contention) -> FloatArray:
-    """A collective beside the product or attention call that it names, whole or in pieces. Who cuts them into pieces keeps the
-    product off the multiprocessors that the collective takes (Transformer Engine, set_sm_margin)."""
+    """A collective beside the product or attention call that it names, whole or in pieces. Who cuts them into
+    pieces keeps the product off the multiprocessors that the collective takes (Transformer Engine,
+    set_sm_margin)."""
     pieces = timed.op.pieces
     if pieces is None:
         return beside(

@@ -119,7 +119,9 @@ class SumByPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Seconds of one part, from one curve family, with the origin of each row; ``carried_std`` beside the family's own error."""
+    """Seconds of one part, from one curve family, with the origin of each row; ``carried_std`` beside the
+    family's own error.
+    """
 
     part: str
     family: str

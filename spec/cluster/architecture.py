@@ -28,8 +28,8 @@ class Fp8Products:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnalignedRates:
-    """FLOPs a clock and multiprocessor of 16-bit products whose rows do not begin at multiples of 16 bytes, in kernels that
-    load one (``by_one``) or two elements (``by_two``) at a time."""
+    """FLOPs a clock and multiprocessor of 16-bit products whose rows do not begin at multiples of 16 bytes,
+    in kernels that load one (``by_one``) or two elements (``by_two``) at a time."""
 
     by_one: float
     by_two: float
@@ -73,14 +73,15 @@ class NcclTuning:
 class ArchitectureSpec:
     """One architecture, as configs/architectures/<name>.toml says with its sources.
 
-    ``asynchronous_products``: tensor cores run beside the other units of a warp; ``static_tiles``: products deal their
-    tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
+    ``asynchronous_products``: tensor cores run beside the other units of a warp; ``static_tiles``: products
+    deal their tiles to one thread block a multiprocessor before they start; ``wide_tiles`` are tiles of
     matrix products (rows, columns) beyond those that every GPU has; ``best_over_flash2`` is the time of
-    FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any
-    address are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL,
-    ``fp8_attention`` (its time over that of 16 bits by direction) nothing measured. ``softmax_unhidden`` is the part of the shorter
-    of products and softmax that a flash kernel does not hide, None: as products that run so elsewhere.
-    ``own_elementwise``: PyTorch's elementwise kernels for it are not those written for CUDA.
+    FlashAttention-2 over that of the best flash kernel by direction. None: ``unaligned`` rows at any address
+    are as good, or nobody knows, ``fp8`` no such products, ``flash2`` no published rates, ``nccl`` no NCCL,
+    ``fp8_attention`` (its time over that of 16 bits by direction) nothing measured. ``softmax_unhidden`` is
+    the part of the shorter of products and softmax that a flash kernel does not hide, None: as products that
+    run so elsewhere. ``own_elementwise``: PyTorch's elementwise kernels for it are not those written for
+    CUDA.
     """
 
     name: str

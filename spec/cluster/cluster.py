@@ -9,13 +9,13 @@ from spec.cluster.architecture import ArchitectureSpec
 class GpuSpec:
     """One accelerator as its vendor's sheet describes it.
 
-    ``peak_flops`` and ``sustained_flops`` are dense FLOP/s by number format (``bf16``, ``fp16``,
-    ``fp8``, ``fp32``, ...). ``sustained_flops`` is what large matrix products really reach at the
-    clocks the power limit allows; a format without a figure there has none stated.
-    ``training_rate_ratio`` is the rate compute-bound kernels keep in a training step, where every
-    kernel before them has drawn power too, over the rate of a benchmark that runs them alone.
-    ``training_clock_ratio`` is the clock held there over ``boost_clock_hz``, at which kernels run that instructions bound.
-    ``device_names`` are the names a driver reports for this GPU (as torch.cuda.get_device_name).
+    ``peak_flops`` and ``sustained_flops`` are dense FLOP/s by number format (``bf16``, ``fp16``, ``fp8``,
+    ``fp32``, ...). ``sustained_flops`` is what large matrix products really reach at the clocks the power
+    limit allows; a format without a figure there has none stated. ``training_rate_ratio`` is the rate
+    compute-bound kernels keep in a training step, where every kernel before them has drawn power too, over
+    the rate of a benchmark that runs them alone. ``training_clock_ratio`` is the clock held there over
+    ``boost_clock_hz``, at which kernels run that instructions bound. ``device_names`` are the names a driver
+    reports for this GPU (as torch.cuda.get_device_name).
     """
 
     name: str
@@ -37,13 +37,14 @@ class GpuSpec:
 class NetworkDomain:
     """A set of ranks that reach each other at one rate.
 
-    ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one
-    way; ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink (or another
-    that a switch joins), mesh (one link between every two GPUs, ``bandwidth`` all of a GPU's together), pcie, socket (between the processors of one server), network or memory ("" when nobody said).
-    ``links`` lead from each inner domain into this one and are shared by all that cross, ``bandwidth``
-    being an equal part of them; 0: the NICs in the outermost domain, one per GPU elsewhere.
-    ``payload_share`` of a network's bandwidth carries data (0: what InfiniBand's headers leave), and of a mesh's (0: all).
-    Without ``peer_access`` GPUs below one processor reach each other through its memory (pcie alone).
+    ``ranks`` GPUs per domain (0 on the outermost: unlimited); ``bandwidth`` bytes/s per GPU, one way;
+    ``latency_s`` of one hop; ``in_network_reduction`` for NVLS or SHARP; ``link`` is nvlink (or another that
+    a switch joins), mesh (one link between every two GPUs, ``bandwidth`` all of a GPU's together), pcie,
+    socket (between the processors of one server), network or memory ("" when nobody said). ``links`` lead
+    from each inner domain into this one and are shared by all that cross, ``bandwidth`` being an equal part
+    of them; 0: the NICs in the outermost domain, one per GPU elsewhere. ``payload_share`` of a network's
+    bandwidth carries data (0: what InfiniBand's headers leave), and of a mesh's (0: all). Without
+    ``peer_access`` GPUs below one processor reach each other through its memory (pcie alone).
     """
 
     name: str
@@ -84,9 +85,10 @@ class ClusterSpec:
     """A homogeneous cluster. ``domains`` run from inside out; the first is the scale-up domain
     (NVLink, or the PCIe below one processor), the last reaches every node; at most three.
 
-    ``host_slowdown`` is how much longer the host takes for Python and PyTorch's dispatch than a DGX H100's Xeon
-    8480C, ``driver_slowdown`` for the driver's part of a launch. ``gpus_per_node`` is the number of GPUs under one operating system; GB200 NVL72 has nodes of 4
-    and an NVLink domain of 72. ``host`` None: no sheet said how GPUs reach it. ``sources`` maps a TOML key path to where its figure comes from.
+    ``host_slowdown`` is how much longer the host takes for Python and PyTorch's dispatch than a DGX H100's
+    Xeon 8480C, ``driver_slowdown`` for the driver's part of a launch. ``gpus_per_node`` is the number of GPUs
+    under one operating system; GB200 NVL72 has nodes of 4 and an NVLink domain of 72. ``host`` None: no sheet
+    said how GPUs reach it. ``sources`` maps a TOML key path to where its figure comes from.
     """
 
     name: str

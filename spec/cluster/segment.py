@@ -15,9 +15,10 @@ def segmented(
 ) -> ClusterSpec:
     """The cluster with its innermost domain cut to the GPUs of it that a job of ``world_size`` gets.
 
-    ``segment`` GPUs; 0: all where the world lies in one domain, else the largest power of two where that divides the
-    world (degrees are powers of two: of 72, 64), else the most that do. A domain of one node or less is never cut.
-    Raises ConfigError, naming ``where`` it was said, for a segment that is not whole nodes of a domain or does not divide the world.
+    ``segment`` GPUs; 0: all where the world lies in one domain, else the largest power of two where that
+    divides the world (degrees are powers of two: of 72, 64), else the most that do. A domain of one node or
+    less is never cut. Raises ConfigError, naming ``where`` it was said, for a segment that is not whole nodes
+    of a domain or does not divide the world.
     """
     domain = cluster.domains[0]
     possible = segments(cluster, world_size)

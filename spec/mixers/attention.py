@@ -32,11 +32,12 @@ class AttentionKind(StrEnum):
 class AttentionSpec:
     """One attention layer.
 
-    ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1)
-    ``qk_dim`` = nope + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means
-    that queries are projected directly. ``output_gate``: the query projection also gives a gate for each channel of
-    the heads' outputs, which their sigmoid multiplies (Qwen3-Next). ``softcap``: scores are cap * tanh(scores / cap)
-    (Gemma 2). ``alibi``: a slope times the distance is added to the scores (arXiv 2108.12409). ``chunk``: tokens attend within chunks of so many, as if these were documents (Llama 4).
+    ``qk_dim`` and ``v_dim`` are per head. For MLA (DeepSeek-V2, arXiv 2405.04434 sec. 2.1) ``qk_dim`` = nope
+    + rope, ``rope_dim`` is the part shared by all heads, ``q_lora_rank`` 0 means that queries are projected
+    directly. ``output_gate``: the query projection also gives a gate for each channel of the heads' outputs,
+    which their sigmoid multiplies (Qwen3-Next). ``softcap``: scores are cap * tanh(scores / cap) (Gemma 2).
+    ``alibi``: a slope times the distance is added to the scores (arXiv 2108.12409). ``chunk``: tokens attend
+    within chunks of so many, as if these were documents (Llama 4).
     """
 
     name: ClassVar[str] = "attention"

@@ -50,8 +50,8 @@ def parse_pipeline_layout(text: str, *, where: str = "--plan") -> PipelineLayout
 
 
 def dealt_layout(text: str, *, layers: int, stages: int, where: str = "--plan") -> PipelineLayout:
-    """The stages of a layout of so many decoder ``layers`` on so many (virtual) ``stages``. Raises ConfigError for others, and as
-    parse_pipeline_layout."""
+    """The stages of a layout of so many decoder ``layers`` on so many (virtual) ``stages``. Raises
+    ConfigError for others, and as parse_pipeline_layout."""
     layout = parse_pipeline_layout(text, where=where)
     said = sum(layout.layers)
     if len(layout.layers) != stages or said != layers:
@@ -68,8 +68,8 @@ def layout_text(layers: Sequence[int], predicted: int = 0) -> str:
 
 
 def short_layout(layers: Sequence[int], predicted: int, predicting_stage: int) -> str:
-    """The layout of so many decoder layers a stage and ``predicted`` blocks on one of them; equal stages that follow each
-    other are told once."""
+    """The layout of so many decoder layers a stage and ``predicted`` blocks on one of them; equal stages that
+    follow each other are told once."""
 
     def letters(letter: str, count: int) -> str:
         return {0: "", 1: letter}.get(count, f"{letter}*{count}")

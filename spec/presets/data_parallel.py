@@ -53,7 +53,9 @@ class DataParallel:
     divides_buckets: bool = False
     """Flattened buckets are divided by the number of ranks in a pass of their own before they travel."""
     sliced_collectives: bool = False
-    """Sharded parameters and gradients travel one by one, as lists of slices that the host copies (sliced_collectives)."""
+    """Sharded parameters and gradients travel one by one, as lists of slices that the host copies
+    (sliced_collectives).
+    """
     lists_of_slices: bool = False
     """Updated shards return as one all-gather of lists, a slice of every parameter from every rank: into a flat
     buffer, out of it into one a rank, and from there into the parameters."""
@@ -69,20 +71,26 @@ class DataParallel:
     """Buckets that leave in the backward are flat copies of all gradients in the parameters' format and stay (torch's
     DistributedDataParallel without gradient_as_bucket_view)."""
     keeps_stand_ins: bool = False
-    """Products that add up weight gradients themselves hand an empty one to autograd, of which one of each shape stays (Transformer
-    Engine 2.3 and later, ``module/base.py``, get_dummy_wgrad)."""
+    """Products that add up weight gradients themselves hand an empty one to autograd, of which one of each
+    shape stays (Transformer Engine 2.3 and later, ``module/base.py``, get_dummy_wgrad)."""
     fresh_gradients: bool = False
     """Gradients are let go of after the update and made anew in the next backward (torch's zero_grad)."""
     gathered_layers: Annotated[int, Whole(least=1, most=8)] = 2
     """Layers whose gathered weights live at once: those in use and those coming."""
     live_elements: Annotated[int, Whole(least=0)] = 0
-    """Elements that are gathered ahead at stage 3 until so many are whole at once, 0 where layers are counted instead."""
+    """Elements that are gathered ahead at stage 3 until so many are whole at once, 0 where layers are counted
+    instead.
+    """
     held_narrow: frozenset[Literal["tensor", "mx"]] = frozenset()
-    """Scales of formats whose weights are held narrow alone, and with a scale of the whole tensor gathered so (fp8_param_gather)."""
+    """Scales of formats whose weights are held narrow alone, and with a scale of the whole tensor gathered so
+    (fp8_param_gather).
+    """
     casts_shards: bool = False
     """Weights that products with a scale of the whole tensor read are cast before they are gathered (XLA)."""
     update_copies: bool = False
-    """The update runs in elementwise operations, which make square roots of the second moments beside them (torch's AdamW, not fused)."""
+    """The update runs in elementwise operations, which make square roots of the second moments beside them
+    (torch's AdamW, not fused).
+    """
     accumulation: Literal["accumulate_fp32", "accumulate_16bit", "accumulate_wide", "accumulate", ""] = (
         "accumulate_fp32"
     )

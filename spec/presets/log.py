@@ -11,5 +11,5 @@ class Log:
     attention: Literal["whole", "half", ""] = ""
     """Of a causal attention matrix its log counts the "whole" or "half"; "": no source says."""
     repeats: Literal["layers", "all", ""] = ""
-    """Of a recomputed forward its log counts the "layers", "all" (the head too, and selectively recomputed attention) or
-    nothing ("")."""
+    """Of a recomputed forward its log counts the "layers", "all" (the head too, and selectively recomputed
+    attention) or nothing ("")."""

@@ -46,11 +46,12 @@ class TensorParallel:
     spreads_experts: bool = True
     """Experts may lie on several ranks, over ep."""
     partial_attention: Literal["fused", "torch"] = "fused"
-    """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused kernels, or PyTorch's
-    context_parallel in fp32, one elementwise kernel after another (ops.mixers.partial_attention)."""
+    """Where sequences are cut over cp, what merges attention to their parts: Transformer Engine's fused
+    kernels, or PyTorch's context_parallel in fp32, one elementwise kernel after another
+    (ops.mixers.partial_attention)."""
     exchange_copies: Literal["reordered", "lists", "permuted"] = "reordered"
-    """What all-to-alls that exchange tokens for heads copy beside: Transformer Engine's packing and order of blocks, lists
-    of tensors (InternEvo, XTuner), or one permutation (DeepSpeed; ops.head_exchange)."""
+    """What all-to-alls that exchange tokens for heads copy beside: Transformer Engine's packing and order of
+    blocks, lists of tensors (InternEvo, XTuner), or one permutation (DeepSpeed; ops.head_exchange)."""
     kv_replication: bool = False
     """Key and value heads fewer than tp are replicated instead of refused."""
     vocab_pad_multiple: Annotated[int, Whole(most=MAX_PADDING)] = 128
@@ -67,23 +68,31 @@ class TensorParallel:
     overlap_rs_dgrad: bool = False
     """The same of input gradients (tp_comm_overlap_rs_dgrad)."""
     overlap_rs_method: Literal["pipeline", "ring_exchange"] = "pipeline"
-    """In which pieces: four reduced on multiprocessors, or one a rank sent by copy engines (Transformer Engine's ub_cfgs)."""
+    """In which pieces: four reduced on multiprocessors, or one a rank sent by copy engines (Transformer
+    Engine's ub_cfgs).
+    """
     bulk_dgrad: bool = True
     """The input gathered again, whole, beside the GEMM of its gradient (tp_comm_bulk_dgrad)."""
     bulk_wgrad: bool = True
     """The input gradient reduced, whole, beside the weight gradient's GEMM (tp_comm_bulk_wgrad)."""
     reduces_sums: bool = False
-    """Linears that share an input add up its gradients before these are reduced, once (DTensor); else each reduces its own."""
+    """Linears that share an input add up its gradients before these are reduced, once (DTensor); else each
+    reduces its own.
+    """
     reduces_halves: bool = False
-    """Blocks whose halves stand side by side add up both halves' partial outputs before these are reduced, once (GPT-NeoX)."""
+    """Blocks whose halves stand side by side add up both halves' partial outputs before these are reduced,
+    once (GPT-NeoX).
+    """
     copies_sequences: bool = False
     """Gathers and reductions over the sequences of a micro-batch that has several copy the whole array, which they join
     along its first dimension (ops.strategies.sequence_copies)."""
     recorded_layers: Annotated[int, Whole(least=0, most=1000)] = 0
-    """Layers that the device may be behind while what their reduce-scatters read stays reserved (torch's record_stream); 0: nothing
-    does (solver.memory.recorded_inputs)."""
+    """Layers that the device may be behind while what their reduce-scatters read stays reserved (torch's
+    record_stream); 0: nothing does (solver.memory.recorded_inputs)."""
     overlap_backward: bool = True
-    """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198 sec. 4.2.2)."""
+    """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198
+    sec. 4.2.2).
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +112,9 @@ class Pipeline:
     uneven_layers: bool = True
     """Layers need not divide pp."""
     deals: Literal["layers", "modules", "ends", "costs"] = "layers"
-    """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer each), "ends" (the
-    embedding, and norm and head together)
-    or "costs" (solver.pipeline.block_costs: the head counts by its size)."""
+    """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer
+    each), "ends" (the embedding, and norm and head together) or "costs" (solver.pipeline.block_costs: the
+    head counts by its size)."""
     uneven_chunks: Literal["", "ends", "layout"] = ""
     """How layers are dealt that do not divide over virtual chunks: not at all (""), embedding and loss counted as
     a layer each ("ends"), or stage by stage as written ("layout")."""
@@ -120,12 +129,16 @@ class Pipeline:
     overlap_hops: bool = True
     """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, its default where they exist)."""
     looks_every_s: Annotated[float, Number(least=0, most=60)] = 0.0
-    """Seconds between a host's looks whether the shape of a message has come or gone, which holds both stages up; 0: the host
-    waits for it (nanotron's branch bench2, parallel/pipeline_parallel/p2p.py)."""
+    """Seconds between a host's looks whether the shape of a message has come or gone, which holds both stages
+    up; 0: the host waits for it (nanotron's branch bench2, parallel/pipeline_parallel/p2p.py)."""
     post_validation: bool = False
-    """A stage whose backwards are split updates, and begins its next step, before all are done (arXiv 2401.10241 sec. 4)."""
+    """A stage whose backwards are split updates, and begins its next step, before all are done (arXiv
+    2401.10241 sec. 4).
+    """
     keeps_stage_outputs: bool = False
-    """A stage's output stays from its forward to its backward, the last one's logits until the next take their place."""
+    """A stage's output stays from its forward to its backward, the last one's logits until the next take
+    their place.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +146,9 @@ class Recomputation:
     """Which forwards can run again in the backward."""
 
     selective: Literal["core_attn", "every_second_product", ""] = "core_attn"
-    """What selective recomputation repeats: the attention core, every second product (ops.recompute) or "" (nothing)."""
+    """What selective recomputation repeats: the attention core, every second product (ops.recompute) or ""
+    (nothing).
+    """
     partial: bool = True
     """Some layers of a stage may be recomputed and others not."""
     modules: tuple[RecomputedPart, ...] = ()
@@ -146,8 +161,8 @@ class Recomputation:
     """Full recomputation ends once everything the backward needs is back, before the layer's last product
     (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant)."""
     keeps: frozenset[Literal["qkv", "context", "out", "up"]] = frozenset()
-    """What attention reads or makes, its output product, or gate and up: kept by full recomputation and not made again (MaxText,
-    remat_policy)."""
+    """What attention reads or makes, its output product, or gate and up: kept by full recomputation and not
+    made again (MaxText, remat_policy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,14 +180,18 @@ class Layers:
     fused_casts: bool = False
     """Casts by scales of earlier steps run inside the kernel that makes what they read (XLA)."""
     casts_again: bool = False
-    """Products with MXFP8's scales keep what they read in 16 bits and cast it again in the backward, weights too in every forward
-    (torchao)."""
+    """Products with MXFP8's scales keep what they read in 16 bits and cast it again in the backward, weights
+    too in every forward (torchao)."""
     fused_sums: bool = False
-    """Input gradients of several matrices are added up by the kernel that follows instead of one after another (compiled)."""
+    """Input gradients of several matrices are added up by the kernel that follows instead of one after
+    another (compiled).
+    """
     grouped_kernel: bool = False
     """A product of all experts of a rank is one kernel, which reads their rows on the device (torch._grouped_mm)."""
     keeps_joined_qkv: bool = False
-    """Attention keeps values as a view of the joined product, all of which so stays beside the rotated queries and keys."""
+    """Attention keeps values as a view of the joined product, all of which so stays beside the rotated
+    queries and keys.
+    """
     turns_chunks: bool = False
     """Experts padded to a capacity get their rows by a copy of a transposed view, by PyTorch's kernel for strides."""
     sends_probabilities: bool = False
@@ -181,17 +200,21 @@ class Layers:
     """A flash kernel reads queries, keys and values gathered by the indices of tokens that are no padding, which the
     host waits for before each, and its output is put back by them (flash_attn/bert_padding.py)."""
     copies_heads: bool = False
-    """Queries, keys and values are copied out of their product, keys and values twice more into one tensor, gradients back."""
+    """Queries, keys and values are copied out of their product, keys and values twice more into one tensor,
+    gradients back.
+    """
     splits_joined_qkv: bool = False
     """With rotary embeddings and a flash kernel, views of the joined product of queries, keys and values become
     tensors of their own (values, queries that share keys), and their gradients are put together by a copy."""
     repeats_keys: bool = False
-    """Keys and values are copied to as many heads as queries have before a flash kernel (PyTorch's models before enable_gqa)."""
+    """Keys and values are copied to as many heads as queries have before a flash kernel (PyTorch's models
+    before enable_gqa).
+    """
     two_pass_norms: bool = False
     """Fused norms are apex's: they read a row twice, and three times backward, where persistent kernels keep it."""
     shares_kept_inputs: bool = False
-    """Narrow products keep no copy of an input that attention or the router keep whole, unless scales come from earlier steps
-    (Transformer Engine's save_original_input)."""
+    """Narrow products keep no copy of an input that attention or the router keep whole, unless scales come
+    from earlier steps (Transformer Engine's save_original_input)."""
     kept_attention: Literal["", "e5m6"] = ""
     """Format of what attention and the narrow product after it keep once; "" as activations."""
 
@@ -204,7 +227,9 @@ class Host:
     """How its layers are written, a key of ops.host_work.calls.CALLS: "modules" of many Python layers
     (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's own, or "compiled" code."""
     checks_numbers: bool = False
-    """The host reads each loss before its backward, gradients are read again before they are reduced: to find what is no number."""
+    """The host reads each loss before its backward, gradients are read again before they are reduced: to find
+    what is no number.
+    """
     hooks_modules: bool = False
     """Stages 2 and 3 hook every gradient, stage 3 also every module, from Python (DeepSpeed)."""
     reads_positions: bool = False

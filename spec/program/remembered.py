@@ -7,8 +7,8 @@ Made = TypeVar("Made")
 
 
 class Remembered:
-    """Things made once of the objects they are made of, which are known by themselves and not by their values. Those are
-    held, so that no others can have their identity."""
+    """Things made once of the objects they are made of, which are known by themselves and not by their
+    values. Those are held, so that no others can have their identity."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, ...], tuple[tuple[object, ...], Any]] = {}

@@ -19,8 +19,9 @@ def shipped_folder() -> Path:
 
 
 def shipped_config(path: Path) -> Path:
-    """``path`` where it is there; else, for a relative one, the shipped file of that path (configs/70B_llama3.py) or, without a
-    folder, the shipped model of that name (70B_llama3); ``path`` itself where nothing is."""
+    """``path`` where it is there; else, for a relative one, the shipped file of that path
+    (configs/70B_llama3.py) or, without a folder, the shipped model of that name (70B_llama3); ``path`` itself
+    where nothing is."""
     if path.is_absolute() or os.path.exists(path):
         return path
     if len(path.parts) > 1:

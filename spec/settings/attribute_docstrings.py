@@ -9,7 +9,9 @@ from textwrap import dedent
 
 @cache
 def attribute_docstrings(of: type) -> dict[str, str]:
-    """For each field of the class the string literal directly under it, on one line; fields without one are left out."""
+    """For each field of the class the string literal directly under it, on one line; fields without one are
+    left out.
+    """
     tree = ast.parse(dedent(inspect.getsource(of)))
     assert isinstance(tree.body[0], ast.ClassDef)
     body = tree.body[0].body

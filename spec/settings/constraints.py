@@ -1,4 +1,6 @@
-"""What a user demands of the plans of a search, as written: values and bounds by key of a plan, and memory left free."""
+"""What a user demands of the plans of a search, as written: values and bounds by key of a plan, and memory
+left free.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

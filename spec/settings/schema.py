@@ -63,7 +63,9 @@ def table_schema(properties: Mapping[str, Schema], required: tuple[str, ...] = (
 
 
 def record_schema(of: type, instead: Mapping[str, Schema] | None = None) -> Schema:
-    """A dataclass as ``dataclasses.asdict`` and JSON write it: every field, with those of ``instead`` in their places."""
+    """A dataclass as ``dataclasses.asdict`` and JSON write it: every field, with those of ``instead`` in
+    their places.
+    """
     hints = get_type_hints(of)
     names = [one.name for one in fields(of)]
     properties = {name: (instead or {}).get(name) or type_schema(hints[name]) for name in names}

@@ -1,4 +1,6 @@
-"""The names of torch that the sources use: found as imported, there in this torch, and on the page of checked versions."""
+"""The names of torch that the sources use: found as imported, there in this torch, and on the page of checked
+versions.
+"""
 
 from pathlib import Path
 

@@ -119,7 +119,9 @@ APEX = PRESETS["megatron"].changed({"layers.two_pass_norms": True})
 
 @pytest.mark.parametrize("norm", [NormKind.RMS, NormKind.LAYER])
 def test_apex_norms_move_three_tensors_forward_and_seven_backward(norm: NormKind) -> None:
-    """layer_norm_cuda_kernel.cu: a row read twice and written, then input and gradient read three times, one written."""
+    """layer_norm_cuda_kernel.cu: a row read twice and written, then input and gradient read three times, one
+    written.
+    """
     layer = written(replace(LLAMA, norm=norm), job(preset=APEX), "mtp", Layout.of(8)).blocks[0]
 
     def moved(ops: tuple[Op, ...]) -> float:

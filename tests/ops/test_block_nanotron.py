@@ -49,9 +49,9 @@ def copies(ops: tuple[Op, ...], module: Module, kernel: str = "copy") -> list[in
 def test_heads_are_copied_out_of_their_product_and_keys_and_values_twice_more(
     kv_heads: int, strided: tuple[int, int], plain: tuple[int, int]
 ) -> None:
-    """permute(...).contiguous() of all and contiguous() of keys and values once joined, by the kernel for strides; the cat
-    that joins them. Backward cat of keys and values, stack of all three, and one copy into the product's order, which
-    several query heads to a key need not (split's cat has written it)."""
+    """permute(...).contiguous() of all and contiguous() of keys and values once joined, by the kernel for
+    strides; the cat that joins them. Backward cat of keys and values, stack of all three, and one copy into
+    the product's order, which several query heads to a key need not (split's cat has written it)."""
     piece = layer(nanotron(), kv_heads=kv_heads)
     for ops, permuted, joined in zip((piece.forward, piece.backward), strided, plain, strict=True):
         assert copies(ops, Module.ATTENTION, "strided_copy") == [TOKENS * permuted]
@@ -64,8 +64,8 @@ def test_heads_are_copied_out_of_their_product_and_keys_and_values_twice_more(
 
 @pytest.mark.parametrize(("beside", "backward"), [(True, 2), (False, 1)])
 def test_several_sequences_are_transposed_behind_the_kernel(beside: bool, backward: int) -> None:
-    """F.linear reads a copy of its transposed input, whose gradient is transposed back; beside collectives that input is
-    made contiguous again for the weight's gradient."""
+    """F.linear reads a copy of its transposed input, whose gradient is transposed back; beside collectives
+    that input is made contiguous again for the weight's gradient."""
     asked = nanotron(**{"tensor_parallel.overlap_backward": beside})
     one, two = (layer(asked, layout=Layout.of(8, micro_batch=batch)) for batch in (1, 2))
 
@@ -127,8 +127,8 @@ def test_a_gradient_is_read_in_16_bits_and_added_to_an_fp32_sum() -> None:
 
 
 def test_a_layer_takes_as_many_calls_as_were_traced() -> None:
-    """124 on one rank, and four for each of ten collectives with tp, beside eight launches of Triton's and two calls a collective of
-    what the trace's process group, which moved nothing, left out."""
+    """124 on one rank, and four for each of ten collectives with tp, beside eight launches of Triton's and
+    two calls a collective of what the trace's process group, which moved nothing, left out."""
 
     def calls(tp: int) -> float:
         piece = layer(nanotron(), tp)

@@ -85,8 +85,8 @@ def test_a_norm_stands_where_it_is_said_to() -> None:
 
 
 def test_each_norm_and_each_product_keeps_its_input_once() -> None:
-    """A norm behind a half keeps that half's result, as one before it keeps its input; halves that share a norm keep its
-    result once: two tensors of the hidden size less than with a norm each."""
+    """A norm behind a half keeps that half's result, as one before it keeps its input; halves that share a
+    norm keep its result once: two tensors of the hidden size less than with a norm each."""
 
     def kept(place: NormPlace) -> float:
         return float(sum(op.saved_bytes[0] for op in block_of(place).forward))

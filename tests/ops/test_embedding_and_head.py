@@ -31,8 +31,8 @@ def loss_bytes(predicted: ModelOps) -> tuple[float, float]:
 
 
 def test_each_loss_holds_its_own_tensors() -> None:
-    """16-bit logits and an fp32 softmax; PyTorch's with two fp32 gradients; fused the logits alone, or two fp32 copies; kept
-    outputs add this and the last micro-batch's logits."""
+    """16-bit logits and an fp32 softmax; PyTorch's with two fp32 gradients; fused the logits alone, or two
+    fp32 copies; kept outputs add this and the last micro-batch's logits."""
     assert loss_bytes(ops_of()) == (2 + 4, 0)
     assert loss_bytes(ops_of(choices={"loss.plain": True})) == (4, 8)
     assert loss_bytes(ops_of(choices={"loss.holds_logits": True})) == (4, 4)
@@ -57,8 +57,9 @@ def test_the_first_internevo_reads_16_bit_logits_and_writes_gradients_in_their_p
 
 
 def test_a_narrow_head_multiplies_and_casts_as_the_linears_do() -> None:
-    """MXFP8: three products of the head in 8 bits, its input and the logits' gradient written both ways by 1 byte an element,
-    its input kept so and two narrow copies of its weight beside it; a wide one has neither."""
+    """MXFP8: three products of the head in 8 bits, its input and the logits' gradient written both ways by 1
+    byte an element, its input kept so and two narrow copies of its weight beside it; a wide one has
+    neither."""
     layout, elements = Layout.of(1), VOCAB * HIDDEN
     narrow = {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"}
 
@@ -135,7 +136,9 @@ def test_full_recomputation_of_the_edges_repeats_the_head_but_not_the_loss() -> 
 def test_a_lookups_gradient_is_added_up_whole(
     framework: str, tied: bool, pp: int, told: list[tuple[str, int]]
 ) -> None:
-    """Bytes an element of the table: 2 read and 4 + 4 of an fp32 sum, or three times 2; tied on one stage it joins the head's."""
+    """Bytes an element of the table: 2 read and 4 + 4 of an fp32 sum, or three times 2; tied on one stage it
+    joins the head's.
+    """
     model, asked = replace(small_model(), tied_embeddings=tied), job(seq_len=SEQ, preset=PRESETS[framework])
     first = written(model, asked, "mtp", Layout.of(8, tp=2, pp=pp), "none").embedding
     added = [op for op in first.backward if isinstance(op, MemoryBound) and op.role is Role.ACCUMULATE]

@@ -49,8 +49,8 @@ def kept(piece: Piece, name: str) -> float:
 def test_what_attention_and_the_router_keep_is_kept_once_where_formats_agree(
     preset: dict[str, object], scaling: str, out: float, core: int, router: int, shared: int
 ) -> None:
-    """Bytes an element: the kernel's output and the product's input, the router's and the shared experts'. torchao's row-wise
-    products keep their inputs whole."""
+    """Bytes an element: the kernel's output and the product's input, the router's and the shared experts'.
+    torchao's row-wise products keep their inputs whole."""
     piece = experts(preset, scaling)
     queries = (192 + 192 + 128) * 2 + 4  # q, k and v in 16 bits and a statistic, of each head
     assert kept(piece, "attention.out") == out * SEQ * HEADS * V_DIM
@@ -67,7 +67,9 @@ def test_products_into_both_latents_each_keep_a_narrow_input() -> None:
 
 @pytest.mark.parametrize("scaling", ["", "current"])
 def test_norms_that_run_again_leave_nothing_with_what_reads_them(scaling: str) -> None:
-    """moe_layer.py, set_for_recompute_pre_mlp_layernorm; multi_latent_attention.py, set_for_recompute_input_layernorm."""
+    """moe_layer.py, set_for_recompute_pre_mlp_layernorm; multi_latent_attention.py,
+    set_for_recompute_input_layernorm.
+    """
     piece = experts({}, scaling, ("layernorm",))
     assert [
         kept(piece, name) for name in ("moe.router", "shared.up", "attention.q_down", "attention.kv_down")

@@ -42,7 +42,9 @@ def test_attention_in_16_bits_casts_nothing() -> None:
 
 
 def test_a_known_scale_is_cast_to_once_and_what_the_kernel_makes_is_brought_back() -> None:
-    """2 + 1 bytes of q, k and v in, 1 + 2 of the output out; backward the gradient of the output in, of q, k and v out."""
+    """2 + 1 bytes of q, k and v in, 1 + 2 of the output out; backward the gradient of the output in, of q, k
+    and v out.
+    """
     casts, _ = layer(attention="fp8", linear="fp8", scaling="delayed")
     assert moved(casts, Phase.FORWARD) == pytest.approx(3 * READ + 3 * MADE, rel=1e-3)
     assert moved(casts, Phase.INPUT_GRAD) == pytest.approx(3 * MADE + 3 * READ, rel=1e-3)

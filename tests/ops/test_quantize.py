@@ -110,8 +110,9 @@ def test_scales_of_the_tensor_at_hand_are_looked_for_before_any_kernel_casts() -
 
 
 def test_nvfp4_looks_for_a_maximum_and_turns_columns_in_a_kernel_of_their_own() -> None:
-    """Three 16-bit reads and two half bytes of inputs and gradients; a weight's two orders are one kernel's. On B300 that is
-    2.69 ms (Transformer Engine, gemm_profiling.rst: 6.453 less 3.764) at 5.7 of 7.7 TB/s: 1.495e9 and 0.987e9 elements."""
+    """Three 16-bit reads and two half bytes of inputs and gradients; a weight's two orders are one kernel's.
+    On B300 that is 2.69 ms (Transformer Engine, gemm_profiling.rst: 6.453 less 3.764) at 5.7 of 7.7 TB/s:
+    1.495e9 and 0.987e9 elements."""
     piece = layer(asked(linear="fp4", scale_recipe="block", scaling="block", casts_every_forward=True))
     found = per_element(piece, "attention.out")
     assert found == pytest.approx({"input": 7, "gradient": 7, "weight": 5}, rel=1e-2)
@@ -196,8 +197,9 @@ def test_an_input_that_two_products_share_is_cast_once() -> None:
     ("name", "scaled"), [("attention.out", {"input": 4.0, "weight": 4.0}), ("mlp.down", {"weight": 4.0})]
 )
 def test_products_of_the_backward_are_scaled_after_them_by_rows(name: str, scaled: dict[str, float]) -> None:
-    """torchao pull request 1325: without fast accumulation cuBLAS's product of whole-tensor scales, then one pass over its
-    16-bit result, read and written; mlp.down's input gradient is scaled where the activation's backward reads it."""
+    """torchao pull request 1325: without fast accumulation cuBLAS's product of whole-tensor scales, then one
+    pass over its 16-bit result, read and written; mlp.down's input gradient is scaled where the activation's
+    backward reads it."""
 
     def found(scaling: str) -> dict[str, float]:
         piece = layer(asked(scaling=scaling))
@@ -216,7 +218,9 @@ def test_products_of_the_backward_are_scaled_after_them_by_rows(name: str, scale
 
 @pytest.mark.parametrize("scaling", ["delayed", "current", "block", "dynamic", "row"])
 def test_the_kernels_that_a_copy_stands_for_move_its_bytes(scaling: str) -> None:
-    """Of a rank alone, of experts, and of a part that is gathered afterwards; what only turns or scales casts nothing."""
+    """Of a rank alone, of experts, and of a part that is gathered afterwards; what only turns or scales casts
+    nothing.
+    """
     question = asked(scaling=scaling, casts_every_forward=True)
     dense = small_model()
     run = dense.blocks[0]

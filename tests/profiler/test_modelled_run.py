@@ -1,4 +1,6 @@
-"""A profile made of a sheet: it names the sheet as the sheet names itself, tells how far it is, and displaces nothing."""
+"""A profile made of a sheet: it names the sheet as the sheet names itself, tells how far it is, and displaces
+nothing.
+"""
 
 from pathlib import Path
 

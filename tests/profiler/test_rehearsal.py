@@ -72,8 +72,8 @@ KINDS: dict[type, tuple[str, ...]] = {
     HostCopyCase: ("direction",),
     HostCase: ("kind",),
 }
-"""What chooses the code that runs. Beside these: products alone or in batches, heads that share keys, and which side of an
-overlap is at work."""
+"""What chooses the code that runs. Beside these: products alone or in batches, heads that share keys, and
+which side of an overlap is at work."""
 
 
 def code_run(case: Case) -> Hashable:

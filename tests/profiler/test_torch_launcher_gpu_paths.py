@@ -159,7 +159,9 @@ def test_a_fused_backward_can_be_timed_again_and_again(monkeypatch: pytest.Monke
 
 
 def test_a_kernel_that_can_no_longer_be_fused_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch runs a function beyond its limit of graphs as several kernels, whose time would stand under the fused name."""
+    """torch runs a function beyond its limit of graphs as several kernels, whose time would stand under the
+    fused name.
+    """
     whole = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *a, **words: whole(*a, backend="aot_eager", **words))
     monkeypatch.setattr(memory_bound, "MOST_GRAPHS", 2)

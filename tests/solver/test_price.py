@@ -103,8 +103,9 @@ def test_a_step_by_hand() -> None:
 
 
 def test_tensor_communication_by_hand() -> None:
-    """mtp on 2 ranks: all-reduces of 2 t h bytes; 2 forward a layer and 3 backward, where gate and up
-    each add up the gradient of what both read, not hidden; one for the embedding and three of 4 t bytes for the loss."""
+    """mtp on 2 ranks: all-reduces of 2 t h bytes; 2 forward a layer and 3 backward, where gate and up each
+    add up the gradient of what both read, not hidden; one for the embedding and three of 4 t bytes for the
+    loss."""
     preset = PRESETS["internevo"].changed({"tensor_parallel.overlap_backward": False})
     plan = Plan(strategy="mtp", preset="internevo", tp=2, num_micro=1)
     one = answer(plan, model=small_model(layers=2), preset=preset)

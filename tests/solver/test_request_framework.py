@@ -21,8 +21,8 @@ from spec.settings.job import job_of
 from tests.solver.questions import ROOT, question
 
 SHIPPED = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
-# A config of each kind of model: Llama's with and without groups of heads, Qwen2's biases, experts, experts with biases.
-# Of the others only sizes differ.
+# A config of each kind of model: Llama's with and without groups of heads, Qwen2's biases, experts, experts
+# with biases. Of the others only sizes differ.
 OF_EACH_KIND = ("7B_llama2.py", "8B_llama3.py", "72B_qwen2.py", "8x7B_mixtral.py", "7B_MoE4_sft.py")
 CLUSTER = read_cluster("h100-sxm", root=ROOT)
 

@@ -100,8 +100,9 @@ def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
     assert text(overlapped) != text({**overlapped, key: other_value(key, "megatron")})
 
 
-# Adapters are refused before there is an exporter (workload.launch_files.check_exports), scales and parameters held narrow act with narrow products,
-# kinds of overlap where there is any, and of two settings of a bucket's size the larger.
+# Adapters are refused before there is an exporter (workload.launch_files.check_exports), scales and
+# parameters held narrow act with narrow products, kinds of overlap where there is any, and of two settings of
+# a bucket's size the larger.
 CARRIED = frozenset(OVERLAPS) | frozenset(
     str.split(
         "adapter_rank adapted adapter_dropout adapter_dtype adapter_code precision.scale_recipe precision.scaling "

@@ -1,5 +1,5 @@
-"""What a search finds beyond degrees (layers dealt anew, parts or layers run again, layers on the host) in every framework's
-settings: said, or refused in a line that names it; never left out."""
+"""What a search finds beyond degrees (layers dealt anew, parts or layers run again, layers on the host) in
+every framework's settings: said, or refused in a line that names it; never left out."""
 
 from pathlib import Path
 from typing import Any

@@ -79,8 +79,8 @@ def megatron_flags(question: Question, plan: Plan) -> Flags:
 
 
 def launch_flags(question: Question, plan: Plan) -> Flags:
-    """The flags of the plan and the job, which every framework on Megatron-Core is told in words of its own; those of the
-    model aside. Raises ExportError for what Megatron-LM cannot run."""
+    """The flags of the plan and the job, which every framework on Megatron-Core is told in words of its own;
+    those of the model aside. Raises ExportError for what Megatron-LM cannot run."""
     refuse_unsaid(plan, SAYS, NAME)
     refuse_unless(plan.zero_stage < 2, NAME, f"ZeRO stage {plan.zero_stage}")
     return {

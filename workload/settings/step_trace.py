@@ -2,9 +2,10 @@
 
 Format: Trace Event Format (Google, "Trace Event Format", sections "Complete Events", "Async Events" and
 "Metadata Events"), times in microseconds. Passes are complete events: on a stage they follow each other.
-Messages between stages overlap, and viewers drop complete events that overlap without nesting, so a hop is
-an async event, a begin and an end under one id. The pipeline is the solver's replay of the schedule, so the last event ends with the solver's step; with a zero-bubble schedule,
-whose stages begin the next step as they become free, the stage that began first does.
+Messages between stages overlap, and viewers drop complete events that overlap without nesting, so a hop is an
+async event, a begin and an end under one id. The pipeline is the solver's replay of the schedule, so the last
+event ends with the solver's step; with a zero-bubble schedule, whose stages begin the next step as they
+become free, the stage that began first does.
 """
 
 import json

@@ -61,9 +61,10 @@ LL_MAX_RATE_NODES = (39.0e9, 20.4e9)
 
 # Payload rate over raw rate of a link: PCI_BW = 12 GB/s of a gen3 x16 slot's 16.
 PCIE_EFFICIENCY = 12.0 / 16.0
-# The same through the processor's memory (NCCL's SHM), every GPU sending and receiving: 10.2 GB/s each way of A40 (NVIDIA/nccl-tests
-# issue 74, bidirectional copies with P2P disabled: 19.1 to 21.2 both ways) and 15 of RTX 4090 (NVIDIA/nccl issue 814: 30), both of
-# gen4 x16's 32. Assumption: NCCL's kernels reach what these copies do, and hops take as long as between peers.
+# The same through the processor's memory (NCCL's SHM), every GPU sending and receiving: 10.2 GB/s each way of
+# A40 (NVIDIA/nccl-tests issue 74, bidirectional copies with P2P disabled: 19.1 to 21.2 both ways) and 15 of
+# RTX 4090 (NVIDIA/nccl issue 814: 30), both of gen4 x16's 32. Assumption: NCCL's kernels reach what these
+# copies do, and hops take as long as between peers.
 HOST_MEMORY_EFFICIENCY = (10.2 + 15.0) / 2.0 / 32.0
 
 # Share of the rate that carries data: LL half; LL128 120 of 128 bytes, which ring.cc takes as 0.92.
@@ -75,8 +76,8 @@ TREE_LL128_SHARE = (7.0 / 9.0, 120.0 / 128.0)
 
 NVLS_MAX_RANKS = 32
 
-# Between nodes LL128 needs GPUs and NICs below one PCIe switch (tuning.cc, ``typeInter``); published runs between nodes follow
-# Simple from 2 MiB on.
+# Between nodes LL128 needs GPUs and NICs below one PCIe switch (tuning.cc, ``typeInter``); published runs
+# between nodes follow Simple from 2 MiB on.
 LL128_MAX_BYTES = 2 * 2**20
 
 # "Plateau effect of ring": its condition in bytes per channel and rank; 16 channels (Assumption: what

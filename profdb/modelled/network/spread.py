@@ -13,8 +13,8 @@ from spec.units import MIB
 BETWEEN_NODES = 0.25
 SHORT_BETWEEN_NODES = 0.30
 SHORT_BYTES = MIB
-# Fitted: what every doubling of nodes beyond eight adds (in squares), the same runs: 0.20 on 3 to 8 nodes, 0.26 on 17 to 64,
-# 0.34 on more, where adaptive routing and other jobs decide.
+# Fitted: what every doubling of nodes beyond eight adds (in squares), the same runs: 0.20 on 3 to 8 nodes,
+# 0.26 on 17 to 64, 0.34 on more, where adaptive routing and other jobs decide.
 PER_DOUBLING = 0.06
 FEW_NODES = 8
 

@@ -1,5 +1,5 @@
-"""DeepSeek-V2 and V3, and Kimi K2 of V3's structure, as Hugging Face describes them: latent attention, shared experts, dense first
-layers, multi-token prediction.
+"""DeepSeek-V2 and V3, and Kimi K2 of V3's structure, as Hugging Face describes them: latent attention, shared
+experts, dense first layers, multi-token prediction.
 
 Source: ``configuration_deepseek.py`` and ``modeling_deepseek.py`` beside the weights; DeepSeek-V2
 (arXiv 2405.04434), DeepSeek-V3 (arXiv 2412.19437).

@@ -1,9 +1,9 @@
 """What a ``config.json`` means by leaving a key out: defaults of each transformers configuration class.
 
-Source: transformers 5.23, ``models/<type>/configuration_<type>.py``; Kimi K2: ``configuration_deepseek.py`` beside its
-weights. Held against the classes by benchmarks/huggingface_counts.py. Only keys that the readers take and that configs of the
-type leave out: ``hidden_size`` and its like stand in every file, except in those of Gemma 3 and Llama 4, whose text
-models are described inside of others.
+Source: transformers 5.23, ``models/<type>/configuration_<type>.py``; Kimi K2: ``configuration_deepseek.py``
+beside its weights. Held against the classes by benchmarks/huggingface_counts.py. Only keys that the readers
+take and that configs of the type leave out: ``hidden_size`` and its like stand in every file, except in those
+of Gemma 3 and Llama 4, whose text models are described inside of others.
 """
 
 from collections.abc import Mapping

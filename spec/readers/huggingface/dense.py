@@ -21,8 +21,8 @@ from spec.section import Section
 
 
 def llama(top: Section, name: str) -> ModelSpec:
-    """Llama 1, 2 and 3, Granite, SmolLM3: ``attention_bias`` and ``mlp_bias`` default to False. What Granite multiplies by
-    and where SmolLM3 rotates nothing costs nothing."""
+    """Llama 1, 2 and 3, Granite, SmolLM3: ``attention_bias`` and ``mlp_bias`` default to False. What Granite
+    multiplies by and where SmolLM3 rotates nothing costs nothing."""
     bias = top.flag("attention_bias", False)
     attention = read_attention(top, qkv_bias=bias, out_bias=bias)
     return _gated(top, name, attention, mlp_bias=top.flag("mlp_bias", False))

@@ -113,8 +113,8 @@ def norm_epsilon(top: Section) -> float:
 
 
 def rope(top: Section) -> RopeSpec:
-    """Base, rotated share and scaling; ``rope_parameters`` holds all three, for kinds of layers apart where they differ, or
-    keys of their own do."""
+    """Base, rotated share and scaling; ``rope_parameters`` holds all three, for kinds of layers apart where
+    they differ, or keys of their own do."""
     usual = _usual(top)
     inside = top.section("rope_parameters")
     if inside.has(GLOBAL):

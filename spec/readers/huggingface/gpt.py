@@ -1,4 +1,5 @@
-"""Dense model types with LayerNorm, most of them without gates: GPT-2 and its kin, with ALiBi, learned or rotary positions.
+"""Dense model types with LayerNorm, most of them without gates: GPT-2 and its kin, with ALiBi, learned or
+rotary positions.
 
 Source: transformers ``models/<type>/configuration_<type>.py`` (defaults) and ``modeling_<type>.py``
 (which layers have biases and norms).

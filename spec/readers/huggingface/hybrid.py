@@ -2,9 +2,10 @@
 experts; Qwen3-Next, where three layers of the gated delta rule stand beside one of gated attention.
 
 Source: transformers ``models/nemotron_h/configuration_nemotron_h.py`` (defaults, letters of a pattern) and
-``modular_nemotron_h.py`` (a norm, one of the four, a residual add; attention without positions; one shared expert of its
-own width; a latent around routed experts); ``models/qwen3_next/configuration_qwen3_next.py`` and
-``modular_qwen3_next.py``. What predicts further tokens: Megatron-Bridge, ``nemotron_h_bridge.py``, ``qwen3_next_bridge.py``.
+``modular_nemotron_h.py`` (a norm, one of the four, a residual add; attention without positions; one shared
+expert of its own width; a latent around routed experts); ``models/qwen3_next/configuration_qwen3_next.py``
+and ``modular_qwen3_next.py``. What predicts further tokens: Megatron-Bridge, ``nemotron_h_bridge.py``,
+``qwen3_next_bridge.py``.
 """
 
 from collections.abc import Callable
@@ -136,7 +137,9 @@ READERS: dict[str, Callable[[Section], BlockSpec]] = {
 
 
 def qwen3_next(top: Section, name: str) -> ModelSpec:
-    """Qwen3-Next: layer i is of attention where ``layer_types`` says so, or else where ``full_attention_interval`` divides i + 1."""
+    """Qwen3-Next: layer i is of attention where ``layer_types`` says so, or else where
+    ``full_attention_interval`` divides i + 1.
+    """
     layers = top.integer("num_hidden_layers", maximum=MAX_LAYERS)
     every = top.integer_or("full_attention_interval", 4)
     types = top.texts("layer_types") or tuple(

@@ -57,8 +57,9 @@ def bamba(top: Section, name: str) -> ModelSpec:
 
 
 def granitemoehybrid(top: Section, name: str) -> ModelSpec:
-    """Granite 4: a mixer of ``layer_types`` (Mamba-2 where the config lists none), then experts beside a shared one, or that
-    one alone where there are no experts; positions rotate with ``position_embedding_type`` "rope"."""
+    """Granite 4: a mixer of ``layer_types`` (Mamba-2 where the config lists none), then experts beside a
+    shared one, or that one alone where there are no experts; positions rotate with
+    ``position_embedding_type`` "rope"."""
     bias, layers = top.flag("attention_bias", False), read_layers(top)
     attention = read_attention(top, qkv_bias=bias, out_bias=bias)
     types = top.texts("layer_types") or ("mamba",) * layers

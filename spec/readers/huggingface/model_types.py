@@ -110,8 +110,9 @@ TEXT_TYPES = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mis
 
 MAMBA_1 = "Mamba-1's scan runs on the vector units, an exponential for each state of each channel and token: no operation prices it"
 UNREAD = dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), MAMBA_1)
-"""Types that no reader is right for, whatever is assumed, and why: their layers would be priced as others. Source of the
-scan: arXiv 2312.00752 sec. 3.3.2; state-spaces/mamba csrc/selective_scan/selective_scan_fwd_kernel.cuh."""
+"""Types that no reader is right for, whatever is assumed, and why: their layers would be priced as others.
+Source of the scan: arXiv 2312.00752 sec. 3.3.2; state-spaces/mamba
+csrc/selective_scan/selective_scan_fwd_kernel.cuh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

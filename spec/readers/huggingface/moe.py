@@ -147,9 +147,10 @@ def ernie4_5_moe(top: Section, name: str) -> ModelSpec:
 
 
 def llama4(top: Section, name: str) -> ModelSpec:
-    """Llama 4's text model: experts in every ``interleave_moe_layer_step``-th layer with a shared one of their width, dense
-    layers of ``intermediate_size_mlp`` between; attention within chunks where positions rotate; norms of queries
-    and keys without weights where ``use_qk_norm`` says so, in layers that rotate (all are counted)."""
+    """Llama 4's text model: experts in every ``interleave_moe_layer_step``-th layer with a shared one of
+    their width, dense layers of ``intermediate_size_mlp`` between; attention within chunks where positions
+    rotate; norms of queries and keys without weights where ``use_qk_norm`` says so, in layers that rotate
+    (all are counted)."""
     layers, bias = read_layers(top), top.flag("attention_bias", False)
     attention = replace(
         read_attention(top, qkv_bias=bias, out_bias=bias),

@@ -1,10 +1,11 @@
 """Hugging Face ``config.json`` files: what each model type says about the model.
 
-The keys read are those that fix the shapes of the layers, with the defaults of the transformers
-configuration class of that type (spec.readers.huggingface.defaults), and what a launch needs besides
-(spec.readers.huggingface.facts). Everything else (initialisation, token ids, generation, quantisation of the stored weights,
-versions) cannot change the cost of training and is passed over. Of a model that also sees or hears the text model is
-read. Model types not in the table are refused, or read as one of ASSUMABLE where that is asked for.
+The keys read are those that fix the shapes of the layers, with the defaults of the transformers configuration
+class of that type (spec.readers.huggingface.defaults), and what a launch needs besides
+(spec.readers.huggingface.facts). Everything else (initialisation, token ids, generation, quantisation of the
+stored weights, versions) cannot change the cost of training and is passed over. Of a model that also sees or
+hears the text model is read. Model types not in the table are refused, or read as one of ASSUMABLE where that
+is asked for.
 """
 
 import json

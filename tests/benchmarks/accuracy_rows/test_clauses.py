@@ -1,4 +1,6 @@
-"""Settings stated in notes: taken where there is a switch, named where there is none, an error where nobody reads them."""
+"""Settings stated in notes: taken where there is a switch, named where there is none, an error where nobody
+reads them.
+"""
 
 import pytest
 

@@ -24,7 +24,9 @@ def test_nemo_adapts_the_joint_projection_alone_and_attends_within_documents() -
 
 
 def test_mlperfs_lora_adapts_both_projections_of_attention_beside_fp8_weights() -> None:
-    """NVIDIA's megatron_gpt_peft_tuning_config.yaml: adapter_dim 16, target_modules attention, fp8_params, cp_comm_type a2a."""
+    """NVIDIA's megatron_gpt_peft_tuning_config.yaml: adapter_dim 16, target_modules attention, fp8_params,
+    cp_comm_type a2a.
+    """
     lora = {"framework": "MLPerf v5.0 NeMo NVIDIA", "gpu": "H100-80GB", "precision": "fp8"}
     for cells in ({"dataset": "mlperf_lora"}, {"model_name": "llama2-70b-LoRA"}):
         job = job_of_row(row(**lora | cells))
@@ -38,8 +40,9 @@ def test_mlperfs_lora_adapts_both_projections_of_attention_beside_fp8_weights() 
 
 
 def test_mlperfs_lora_attends_in_8_bits_on_blackwell_by_scales_of_earlier_steps() -> None:
-    """training_results_v5.0 and v5.1, llama2_70b_lora, config_common.sh: FP8_DPA=1, NVTE_FP8_DPA_BWD=1; custom_llama.py:
-    DelayedScaling. v5.1 pre-trains by config_common.sh, FP8_RECIPE="tensorwise", v5.0 by the default "delayed"."""
+    """training_results_v5.0 and v5.1, llama2_70b_lora, config_common.sh: FP8_DPA=1, NVTE_FP8_DPA_BWD=1;
+    custom_llama.py: DelayedScaling. v5.1 pre-trains by config_common.sh, FP8_RECIPE="tensorwise", v5.0 by the
+    default "delayed"."""
 
     def said(release: str, gpu: str, precision: str, model: str) -> tuple[str, str]:
         found = job_of_row(
@@ -87,8 +90,8 @@ def test_megatron_bridge_adapts_the_joint_projection_alone(cells: dict[str, str]
 def test_peft_adapts_the_modules_that_a_row_names(
     notes: str, rank: int, adapted: set[str], frozen: str
 ) -> None:
-    """peft tuners/lora: lora_dropout 0 (0.05 in trl/trainer/model_config.py) and, beside unquantized weights, adapters in fp32
-    (autocast_adapter_dtype)."""
+    """peft tuners/lora: lora_dropout 0 (0.05 in trl/trainer/model_config.py) and, beside unquantized weights,
+    adapters in fp32 (autocast_adapter_dtype)."""
     for framework in ("TRL SFT", "Axolotl", "LLaMA-Factory"):
         job = job_of_row(row(**HF | {"framework": framework, "notes": notes}))
         assert (job.adapter_rank, job.adapted, job.precision.frozen) == (rank, adapted, frozen)

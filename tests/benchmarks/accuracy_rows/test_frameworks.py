@@ -59,8 +59,9 @@ def test_names_of_frameworks_are_those_of_their_code(
 
 @pytest.mark.parametrize("framework", ["Megatron-DeepSpeed", "GPT-NeoX", "DeepSpeed"])
 def test_over_deepspeed_sequences_lie_whole_and_input_gradients_block(framework: str) -> None:
-    """megatron/arguments.py, --sequence-parallel off by default, validate_args (async_tensor_model_parallel_allreduce False
-    with --deepspeed); GPT-NeoX neox_args.py, sequence_parallel False."""
+    """megatron/arguments.py, --sequence-parallel off by default, validate_args
+    (async_tensor_model_parallel_allreduce False with --deepspeed); GPT-NeoX neox_args.py, sequence_parallel
+    False."""
     cells = {"framework": framework, "tp": "4", "pp": "1", "dp": "2"}
     assert {plan.strategy for plan in plans(**cells, sp="")} == {"mtp"}
     assert {plan.strategy for plan in plans(**cells, sp="1")} == {"fsp"}

@@ -129,8 +129,9 @@ def test_memory_is_what_the_dataset_measured() -> None:
 
 @pytest.mark.parametrize("dataset", ["bigscience", "nanotron_bench"])
 def test_no_device_shows_more_than_it_has(dataset: str) -> None:
-    """Beyond what there is the allocator hands its segments back: what is needed is left, here on one GPU of which 1 % less
-    than what it would show is there; the first of one stage has all, without context and communicators."""
+    """Beyond what there is the allocator hands its segments back: what is needed is left, here on one GPU of
+    which 1 % less than what it would show is there; the first of one stage has all, without context and
+    communicators."""
     (one,) = predict(row(dataset=dataset, notes="", num_gpus=1, tp=1, pp=1, dp=1))
     assert one.question is not None
     assert one.answer is not None

@@ -211,7 +211,9 @@ def test_torchtitan_without_compile_runs_norms_rotary_and_gates_one_operation_af
     ],
 )
 def test_bridge_names_its_recipes_by_two_letters(word: str, recipe: tuple[str, str, str]) -> None:
-    """scripts/performance/utils/precision.py: cs, ds, sc and mx; parameters are gathered in fp8 under tensor scales alone."""
+    """scripts/performance/utils/precision.py: cs, ds, sc and mx; parameters are gathered in fp8 under tensor
+    scales alone.
+    """
     found = job_of_row(row(framework="Megatron-Bridge 26.04", precision=word, gpu="B200-SXM")).precision
     assert (found.scale_recipe, found.scaling or "current", found.parameter_gather) == recipe
     assert found.linear == ("fp4" if "4" in word else "fp8")
@@ -229,7 +231,9 @@ def test_bridge_gathers_fp4_parameters_from_the_release_that_says_so() -> None:
 
 
 def test_kimi_is_trained_with_muon_in_bridge_and_holds_no_mxfp8_parameters() -> None:
-    """recipes/kimi/kimi_k2.py and scripts/performance/configs/kimi: dist_muon, no gather beside the forward, 16-bit parameters."""
+    """recipes/kimi/kimi_k2.py and scripts/performance/configs/kimi: dist_muon, no gather beside the forward,
+    16-bit parameters.
+    """
     cells = EXPERTS | {
         "framework": "Megatron-Bridge 26.04",
         "precision": "FP8-MX",

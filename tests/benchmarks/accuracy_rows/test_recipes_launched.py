@@ -35,7 +35,9 @@ def test_only_gpt3_has_dropout_and_its_largest_no_overlap_in_products() -> None:
 
 
 def test_shared_experts_run_beside_the_exchange_where_the_model_s_file_says_so() -> None:
-    """Megatron-MoE-ModelZoo, model_configs/benchmarking: Qwen2-57B-A14B.yaml has the switch, Mixtral's have no shared experts."""
+    """Megatron-MoE-ModelZoo, model_configs/benchmarking: Qwen2-57B-A14B.yaml has the switch, Mixtral's have
+    no shared experts.
+    """
     told = {
         (framework, name): job_of_row(row(model_name=name, framework=framework)).overlap_shared_experts
         for framework in ("Megatron-Core", "Megatron-Bridge 26.02")
@@ -64,7 +66,9 @@ def test_dgx_cloud_runs_no_layer_again_but_the_attention_of_nemotron_340b() -> N
 
 @pytest.mark.parametrize(("precision", "early"), [("amp_bf16", True), ("amp_fp8", True), ("bf16", False)])
 def test_composer_ends_recomputation_early_since_torch_2_1(precision: str, early: bool) -> None:
-    """llm-foundry scripts/train/benchmarking/sweep.sh: torch 1.13.1 (300cc5c58), 2.1.0 with 'amp_' + precision (b2a43a147)."""
+    """llm-foundry scripts/train/benchmarking/sweep.sh: torch 1.13.1 (300cc5c58), 2.1.0 with 'amp_' +
+    precision (b2a43a147).
+    """
     job = job_of_row(row(framework="llm-foundry/Composer FSDP1", precision=precision))
     assert job.preset.recomputation.stops_early is early
 

@@ -212,7 +212,9 @@ def test_a_card_is_not_taken_for_the_module_of_its_name(gpu: str) -> None:
 
 
 def test_a_row_of_maxtext_is_compiled_code_that_casts_weights_anew() -> None:
-    """MaxText e591f30: layers/quantizations.py, Fp8DirectDotGeneralOp; jax keeps no casts from one product to the next."""
+    """MaxText e591f30: layers/quantizations.py, Fp8DirectDotGeneralOp; jax keeps no casts from one product to
+    the next.
+    """
     job = job_of_row(row(framework="MaxText (DGX Cloud recipe v25.04.02)", precision="fp8", zero_stage="3"))
     assert (job.preset.name, job.preset.host.code) == ("maxtext", "compiled")
     assert (job.precision.scaling, job.precision.casts_every_forward) == ("delayed", True)

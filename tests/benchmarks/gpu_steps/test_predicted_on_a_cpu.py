@@ -1,10 +1,11 @@
 """A profile of this machine's processor, made by two processes over gloo, tells the steps that two processes train.
 
-Compute is held on both sides in CPU seconds of the thread that does it, so that other work on the machine does not
-lengthen it (profiler.timing.ColdStopwatch, benchmarks/gpu_steps/one_row.py). What others do to clocks and caches between profile
-and steps does: the profile's seconds count as its own kernels take them between the steps (benchmarks/gpu_steps/reference.py), of
-which backward, update, host and whatever else the step holds are no part. The collective waits for the other process:
-it is by the clock on the wall on both sides, and only its quietest time is held, roughly.
+Compute is held on both sides in CPU seconds of the thread that does it, so that other work on the machine
+does not lengthen it (profiler.timing.ColdStopwatch, benchmarks/gpu_steps/one_row.py). What others do to
+clocks and caches between profile and steps does: the profile's seconds count as its own kernels take them
+between the steps (benchmarks/gpu_steps/reference.py), of which backward, update, host and whatever else the
+step holds are no part. The collective waits for the other process: it is by the clock on the wall on both
+sides, and only its quietest time is held, roughly.
 """
 
 import json
@@ -42,8 +43,8 @@ def run(*words: str) -> None:
 
 
 def slowdown(profile: str, row: dict[str, Any]) -> float:
-    """Seconds of the reference kernels between the steps over those in the profile: of both the median of launches, each as
-    the slower rank took it."""
+    """Seconds of the reference kernels between the steps over those in the profile: of both the median of
+    launches, each as the slower rank took it."""
     samples = {one.case: one.median_s for one in load_profile(Path(profile)).samples if one.status == "ok"}
     profiled_s = sum(samples[case] for case in reference_cases(case_of(json.dumps(row["case"]))))
     launched_s = np.median(row["measured"]["reference_s"], axis=(0, 2))

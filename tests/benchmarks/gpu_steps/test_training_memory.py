@@ -1,7 +1,7 @@
 """What a step holds at its peak is what is predicted of it.
 
-The step runs operation by operation as on a GPU; RMSNorm and attention, which a processor takes apart, stand as what their
-kernels on a GPU keep: inputs, a sum a row or the output and a sum a head.
+The step runs operation by operation as on a GPU; RMSNorm and attention, which a processor takes apart, stand
+as what their kernels on a GPU keep: inputs, a sum a row or the output and a sum a head.
 """
 
 import weakref

@@ -110,8 +110,9 @@ def test_adapters_that_drop_inputs_keep_one_each_and_its_mask(dtype: str, each: 
     assert saved(block, Module.ATTENTION) == 3 * rows * (each * HIDDEN + 2 * RANK) + flash
 
 
-# Bytes an element of x, forward and backward, and of B's result, forward and backward, by hand from the operations that torch's
-# dispatcher counts of peft 0.13's Linear (fp32 weights; with and without FSDP1 and autocast), its Linear4bit and Unsloth's LoRA_W.
+# Bytes an element of x, forward and backward, and of B's result, forward and backward, by hand from the
+# operations that torch's dispatcher counts of peft 0.13's Linear (fp32 weights; with and without FSDP1 and
+# autocast), its Linear4bit and Unsloth's LoRA_W.
 KERNELS_OF_ONE_ADAPTER = [
     # scaled, added; x's gradient added to that of the frozen product
     ({}, "", (0, 6, 4 + 6, 4)),

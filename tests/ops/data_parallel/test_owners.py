@@ -1,4 +1,6 @@
-"""InternEvo sends updated parameters by their owners: no more broadcasts than there are parameters, and all their bytes."""
+"""InternEvo sends updated parameters by their owners: no more broadcasts than there are parameters, and all
+their bytes.
+"""
 
 from dataclasses import replace
 

@@ -91,8 +91,8 @@ def test_vectors_return_once_a_step_however_many_micro_batches_it_has() -> None:
 
 
 def test_parameters_come_back_as_slices_where_a_stage_1_optimizer_is_sharded() -> None:
-    """nanotron optim/zero.py: 10 tensors of all ranks, and three passes of the device over 1,000 elements; nothing where
-    one rank keeps all, nor at stages without a sharded optimizer alone."""
+    """nanotron optim/zero.py: 10 tensors of all ranks, and three passes of the device over 1,000 elements;
+    nothing where one rank keeps all, nor at stages without a sharded optimizer alone."""
     sliced = PRESETS["nanotron"].changed({"data_parallel.lists_of_slices": True})
     degrees = {"zero_size": np.array([8, 2, 1, 8]), "zero_stage": np.array([1, 1, 1, 0])}
     layout = Layout.of(np.array([8] * 4), **degrees)
@@ -106,6 +106,8 @@ def test_parameters_come_back_as_slices_where_a_stage_1_optimizer_is_sharded() -
 
 
 def test_a_slice_is_a_launch_and_two_or_three_views() -> None:
-    """5 us a launch, 2 us a view: its part of the list and of the flat buffer, and of the gradient or parameter itself."""
+    """5 us a launch, 2 us a view: its part of the list and of the flat buffer, and of the gradient or
+    parameter itself.
+    """
     launched = np.array([GATHERED_SLICE, REDUCED_SLICE, RETURNED_SLICE]) * 5.0
     assert launched == pytest.approx([5.0 + 2 * 2.0, 5.0 + 3 * 2.0, 5.0 + 3 * 2.0])

@@ -84,8 +84,8 @@ def test_model_flops_are_three_forwards() -> None:
 def test_parameters_return_after_the_update_unless_forwards_gather_them(
     preset: str, returned: list[bool]
 ) -> None:
-    """ZeRO 1 and 2 return them once a step (arXiv 1910.02054 sec. 5); FSDP that keeps parameters whole between the passes
-    (stage 2) gathers them in each forward instead."""
+    """ZeRO 1 and 2 return them once a step (arXiv 1910.02054 sec. 5); FSDP that keeps parameters whole
+    between the passes (stage 2) gathers them in each forward instead."""
     layout = Layout.of(8, zero_size=8, zero_stage=np.array([0, 1, 2, 3]))
     held = RankParameters(dense=ints([800] * 4), weight=ints([0] * 4), expert=ints([0] * 4))
     context = LayerContext(model=small_model(), job=job(world_size=8, preset=PRESETS[preset]), layout=layout)
@@ -99,8 +99,8 @@ def test_parameters_return_after_the_update_unless_forwards_gather_them(
 
 
 def test_experts_shard_over_their_own_data_parallel_ranks() -> None:
-    """ep 4 of 8 leaves two copies of an expert: of eight shards of dense parameters two of experts'; isp's weights, cut by
-    wp 2, leave four of eight."""
+    """ep 4 of 8 leaves two copies of an expert: of eight shards of dense parameters two of experts'; isp's
+    weights, cut by wp 2, leave four of eight."""
     layout = Layout.of(8, ep=4, zero_size=8, zero_stage=1)
     context = LayerContext(model=small_model(), job=job(world_size=8), layout=layout)
     assert [shards(context, owner).tolist() for owner in (Owner.DENSE, Owner.EXPERT)] == [[8], [2]]

@@ -1,4 +1,6 @@
-"""Weights that travel in the format in which products read them: bytes gathered, cast and copied, by what products of a layer read."""
+"""Weights that travel in the format in which products read them: bytes gathered, cast and copied, by what
+products of a layer read.
+"""
 
 from dataclasses import replace
 
@@ -64,7 +66,9 @@ def test_only_what_narrow_products_read_travels_narrow() -> None:
 
 
 def test_frozen_weights_travel_narrow_too() -> None:
-    """Beside adapters in 16 bits: every weight of qkv, out and the two products of the MLP is frozen, one of the norms is not narrow."""
+    """Beside adapters in 16 bits: every weight of qkv, out and the two products of the MLP is frozen, one of
+    the norms is not narrow.
+    """
     adapted = replace(asked(**TORCHAO), adapter_rank=16, adapted=frozenset({"q_k_v", "out"}))
     piece = layer(adapted)
     frozen = sum(int(op.frozen[0]) for op in piece.forward if multiplies_narrow(op))
@@ -76,7 +80,8 @@ def test_frozen_weights_travel_narrow_too() -> None:
 @pytest.mark.parametrize(
     ("precision", "shards", "whole"),
     [
-        # read for the maximum and to cast (2 + 2), written (1), of a shard in each gather; turned (1 + 1) in the backward
+        # read for the maximum and to cast (2 + 2), written (1), of a shard in each gather; turned (1 + 1) in
+        # the backward
         (TORCHAO, 5 / RANKS, {Phase.INPUT_GRAD: 2}),
         # one read, one write; turned for the forward's product
         (XLA, 3 / RANKS, {Phase.FORWARD: 2}),
@@ -114,7 +119,9 @@ def step(question: JobSpec, on_rank: RankParameters) -> tuple[Op, ...]:
 
 
 def test_updated_shards_return_narrow_where_narrow_products_read_them() -> None:
-    """Megatron-LM param_and_grad_buffer.py keeps a buffer a format: 3,000 of 4,000 weights take a byte, the embedding two."""
+    """Megatron-LM param_and_grad_buffer.py keeps a buffer a format: 3,000 of 4,000 weights take a byte, the
+    embedding two.
+    """
     nothing = ints(0)
     held = RankParameters(
         dense=ints(4000),

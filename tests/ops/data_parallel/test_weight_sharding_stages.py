@@ -30,8 +30,8 @@ def reductions(preset: str, stage: int) -> dict[tuple[Collective, Lane], int]:
 @pytest.mark.parametrize(
     ("preset", "stage", "collective", "lane"),
     [
-        # DeepSpeed runtime/zero/config.py: overlap_comm true at stage 3 alone, use_multi_rank_bucket_allreduce; XTuner's
-        # and accelerate's configurations overlap at stage 2 too
+        # DeepSpeed runtime/zero/config.py: overlap_comm true at stage 3 alone,
+        # use_multi_rank_bucket_allreduce; XTuner's and accelerate's configurations overlap at stage 2 too
         ("deepspeed", 2, ALL_REDUCED, IN_ITS_WAY),
         ("deepspeed", 3, SCATTERED, BESIDE),
         ("xtuner", 2, ALL_REDUCED, BESIDE),

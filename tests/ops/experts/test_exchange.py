@@ -17,7 +17,8 @@ from tests.ops.layouts import job, written
 @pytest.mark.parametrize("ep", [4, 1])
 def test_rows_are_sorted_after_they_were_gathered_over_etp(ep: int) -> None:
     """Megatron-LM core 0.12 token_dispatcher.py, token_permutation: all_to_all, gather over tp, then
-    sort_chunks_by_idxs over all rows; token_unpermutation the other way round. So ``R etp`` rows are moved, whatever ep is."""
+    sort_chunks_by_idxs over all rows; token_unpermutation the other way round. So ``R etp`` rows are moved,
+    whatever ep is."""
     layout = Layout.of(8, tp=2, ep=ep, etp=2)
     found = written(model(), job(seq_len=SEQ), "fsp", layout).blocks[0]
     assert moved(found, "moe.sort") == moved(found, "moe.unsort") == 2 * 2 * COPIES * HIDDEN * 2
@@ -28,8 +29,9 @@ def test_rows_are_sorted_after_they_were_gathered_over_etp(ep: int) -> None:
 
 @pytest.mark.parametrize(("tp", "ep"), [(1, 8), (2, 4)])
 def test_chunks_of_one_capacity_are_turned_by_the_kernel_for_strides(tp: int, ep: int) -> None:
-    """Megatron-LM core 0.14 token_dispatcher.py, drop_and_pad: view, transpose(0, 1), contiguous on arrival and before the way
-    back, each gradient by another copy; every row once in and once out, nothing kept. Chunks of any length are sorted."""
+    """Megatron-LM core 0.14 token_dispatcher.py, drop_and_pad: view, transpose(0, 1), contiguous on arrival
+    and before the way back, each gradient by another copy; every row once in and once out, nothing kept.
+    Chunks of any length are sorted."""
     padded, asked, layout = model(capacity_factor=1.5), job(seq_len=SEQ), Layout.of(8, tp=tp, ep=ep, etp=tp)
     found = written(padded, asked, "fsp" if tp > 1 else "mtp", layout).blocks[0]
     for name in ("moe.sort", "moe.unsort"):
@@ -49,8 +51,9 @@ def test_chunks_of_any_length_and_of_releases_that_join_them_are_sorted() -> Non
 
 
 def test_an_all_to_all_sends_counts_before_its_tokens_and_probabilities_behind_them() -> None:
-    """Megatron-Core 0.13 token_dispatcher.py: 8 bytes of every rank and expert gathered, forward alone, and to the host a
-    collective like others; then 2 bytes a copy each way (4 under a router in fp32), whose host is in the tokens' calls."""
+    """Megatron-Core 0.13 token_dispatcher.py: 8 bytes of every rank and expert gathered, forward alone, and
+    to the host a collective like others; then 2 bytes a copy each way (4 under a router in fp32), whose host
+    is in the tokens' calls."""
     (counted,) = named(layer(), "moe.dispatch.counts")
     assert isinstance(counted, Comm)
     assert (counted.collective, counted.phase) == (Collective.ALL_GATHER, Phase.FORWARD)
@@ -99,7 +102,9 @@ def test_rows_of_several_experts_are_sorted_on_arrival(experts: int, sorted_rows
 
 
 def test_benchmarks_that_send_tokens_in_turn_reach_fewer_ranks() -> None:
-    """Four of 32 experts, four a rank: every token goes to one rank instead of to 3.0; copies of all-to-all are as many as before."""
+    """Four of 32 experts, four a rank: every token goes to one rank instead of to 3.0; copies of all-to-all
+    are as many as before.
+    """
 
     def sent(dispatcher: str, routing: str) -> float:
         found = layer(job(seq_len=SEQ, moe_dispatcher=dispatcher, moe_routing=routing))

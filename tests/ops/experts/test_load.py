@@ -22,8 +22,9 @@ def share(ep: list[int], spread: float, imbalance: float = 1.0) -> list[float]:
 
 
 def test_of_two_ranks_the_busier_is_as_far_up_as_the_other_is_down() -> None:
-    """Half the experts each: sums of 16 of 32 drawn without replacement, of variance s^2 / 16 x 16 / 31; the mean of what a
-    normal number is off by, sqrt(2 / pi) of its deviation (Blom's approximation of the largest of two: 4.5 % above)."""
+    """Half the experts each: sums of 16 of 32 drawn without replacement, of variance s^2 / 16 x 16 / 31; the
+    mean of what a normal number is off by, sqrt(2 / pi) of its deviation (Blom's approximation of the largest
+    of two: 4.5 % above)."""
     expected = 0.4 * np.sqrt(1 / 31) * np.sqrt(2 / np.pi)
     assert share([2], 0.4)[0] - 1.0 == pytest.approx(1.045 * expected, rel=0.002)
 

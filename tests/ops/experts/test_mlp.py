@@ -40,8 +40,8 @@ def test_compiled_limits_are_part_of_the_activations_kernel() -> None:
 
 
 def test_limited_experts_wait_for_the_offset_of_their_activation() -> None:
-    """Megatron-Core weighted_bias_quick_geglu_impl makes the offset on the device in every call, also where it runs again; experts
-    without limits have none, and plain PyTorch modules are not written so."""
+    """Megatron-Core weighted_bias_quick_geglu_impl makes the offset on the device in every call, also where
+    it runs again; experts without limits have none, and plain PyTorch modules are not written so."""
 
     def waiting(asked: JobSpec, **changes: bool) -> list[str]:
         found = layer(asked, **changes)
@@ -56,8 +56,9 @@ def test_limited_experts_wait_for_the_offset_of_their_activation() -> None:
 
 
 def test_torchao_casts_all_experts_at_once_and_again_in_the_backward() -> None:
-    """_MXFP8GroupedMM: rows and weights along one order forward and along the other backward, one kernel for all experts, where
-    Transformer Engine casts each expert's rows by one of its own and no weight outside a step's first micro-batch."""
+    """_MXFP8GroupedMM: rows and weights along one order forward and along the other backward, one kernel for
+    all experts, where Transformer Engine casts each expert's rows by one of its own and no weight outside a
+    step's first micro-batch."""
     plain = job(seq_len=SEQ, preset=PRESETS["torchtitan"])
     ours = layer(replace(plain, precision=named_precision("mxfp8", plain.preset)))
     casts = [op for op in named(ours, "moe.down.cast") if isinstance(op, MemoryBound)]

@@ -56,8 +56,8 @@ def test_so_are_plain_pytorchs() -> None:
 
 
 def test_nanotrons_modules_add_up_to_the_124_calls_of_its_layer() -> None:
-    """On one rank, forward and backward alike: four linears, two norms and residual adds, a rotary embedding, an attention and an
-    activation; its Triton kernels, which no CPU ran, are not in it."""
+    """On one rank, forward and backward alike: four linears, two norms and residual adds, a rotary embedding,
+    an attention and an activation; its Triton kernels, which no CPU ran, are not in it."""
     code = CALLS["nanotron"]
     of = code.by_role
     norms, rotary = of[Role.NORM] - TRITON_2_CALLS, of[Role.ROTARY] - 2 * TRITON_2_CALLS

@@ -165,8 +165,9 @@ def test_graphs_replay_what_they_hold_and_nothing_else() -> None:
 
 
 def test_a_fused_router_launches_a_kernel_where_elementwise_ones_were() -> None:
-    """Megatron-Core 0.15.3, moe_utils.py, counted by PyTorch's dispatcher: the best experts 8 kernels and 4 backward, their
-    scores 6 and the balancing loss 4, 3 backward together; fused three and three. Python is as long."""
+    """Megatron-Core 0.15.3, moe_utils.py, counted by PyTorch's dispatcher: the best experts 8 kernels and 4
+    backward, their scores 6 and the balancing loss 4, 3 backward together; fused three and three. Python is
+    as long."""
     fused = replace(job(), moe_router_fusion=True)
     for phase, fewer in ((Phase.FORWARD, 8 + 6 + 4 - 3), (Phase.INPUT_GRAD, 4 + 3 - 3)):
         router = replace(gemm(OpKey(Module.MOE, Role.ROUTER)), phase=phase)

@@ -79,8 +79,8 @@ def test_soft_capped_scores_cost_where_they_are_written_out() -> None:
 def test_biases_of_keys_are_spread_over_the_queries_where_scores_are_written_out(
     tp: int, recompute: str
 ) -> None:
-    """torch.baddbmm adds to an array as large as the scores; the forward alone, and again with the core (BLOOM's fork of
-    Megatron-DeepSpeed, transformer.py). A flash kernel adds a slope in passing."""
+    """torch.baddbmm adds to an array as large as the scores; the forward alone, and again with the core
+    (BLOOM's fork of Megatron-DeepSpeed, transformer.py). A flash kernel adds a slope in passing."""
     model = small_model()
     biased = replace(model.blocks[0].block, mixer=replace(model.blocks[0].block.mixer, alibi=True))
     told = replace(model, blocks=(BlockRun(block=biased, count=4),))
@@ -114,7 +114,9 @@ def test_unfused_scores_are_whole() -> None:
 
 @pytest.mark.parametrize("exchange", ["ring", "all_to_all"])
 def test_scores_stand_beside_what_flash_keeps_but_its_statistics(exchange: str) -> None:
-    """Per head and row 2 bytes of each of SEQ scores, against 4; queries, keys, values and, where they are exchanged, the output alike."""
+    """Per head and row 2 bytes of each of SEQ scores, against 4; queries, keys, values and, where they are
+    exchanged, the output alike.
+    """
     layout = Layout.of(2, cp=2)
     flash, written_out = (
         sum(op.saved_bytes[0] for op in cores(layout, context_parallel=exchange, flash_attention=kernel))
@@ -171,7 +173,9 @@ def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
 
 
 def test_tokens_gathered_by_index_are_read_and_written_once_each_way_and_waited_for() -> None:
-    """flash_attn/bert_padding.py: three gathers and one put into zeros; backward a gather and three scatters into zeros."""
+    """flash_attn/bert_padding.py: three gathers and one put into zeros; backward a gather and three scatters
+    into zeros.
+    """
     plain, unpads = (PRESETS["composer"].changed({"layers.unpads_tokens": one}) for one in (False, True))
 
     def passes(preset: FrameworkPreset) -> list[MemoryBound]:

@@ -38,8 +38,8 @@ def test_latent_attention_of_deepseek_v3(tp: int) -> None:
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_norms_and_rotations_take_queries_and_keys_alone(tp: int) -> None:
-    """Qwen3-8B (its config.json): 32 heads of 128, 8 of keys and of values; read and written in 2 bytes. Of DeepSeek-V3 64 channels
-    of each head and of the one key that all share are rotated."""
+    """Qwen3-8B (its config.json): 32 heads of 128, 8 of keys and of values; read and written in 2 bytes. Of
+    DeepSeek-V3 64 channels of each head and of the one key that all share are rotated."""
     found = {
         op.name: float(op.bytes_moved[0])
         for op in layer("8B_qwen3.json", tp).forward

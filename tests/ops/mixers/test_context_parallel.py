@@ -1,4 +1,6 @@
-"""Sequences cut over ranks: what travels, what is computed, and the bytes around it, as each framework's code counts."""
+"""Sequences cut over ranks: what travels, what is computed, and the bytes around it, as each framework's code
+counts.
+"""
 
 import numpy as np
 import pytest

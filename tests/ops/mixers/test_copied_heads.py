@@ -58,7 +58,9 @@ def test_views_stay_views_without_rotation_and_in_other_frameworks() -> None:
 def repeated(
     framework: str, kv_heads: int, tp: int = 1, **settings: object
 ) -> tuple[list[tuple[str, float]], float]:
-    """Kernels of the repeated heads with the bytes a token that they move, and bytes a token that the attention keeps."""
+    """Kernels of the repeated heads with the bytes a token that they move, and bytes a token that the
+    attention keeps.
+    """
     kind = AttentionKind.MHA if kv_heads == HEADS else AttentionKind.GQA
     attention = AttentionSpec(kind=kind, num_heads=HEADS, num_kv_heads=kv_heads, qk_dim=DIM, v_dim=DIM)
     run = BlockRun(block=BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=1024, gated=True)), count=1)

@@ -83,8 +83,8 @@ def test_what_is_kept(key_heads: int, repeated: int) -> None:
 
 
 def test_what_is_held_for_a_moment() -> None:
-    """The convolution's queries, keys and values; w, u and the corrected values of each token, and a state of each chunk, until
-    the output is made of them (chunk.py, chunk_gated_delta_rule_fwd: w, u, h and v_new)."""
+    """The convolution's queries, keys and values; w, u and the corrected values of each token, and a state of
+    each chunk, until the output is made of them (chunk.py, chunk_gated_delta_rule_fwd: w, u, h and v_new)."""
     held = {op.name: float(op.transient_bytes[0]) for op in layer().forward}
     a_token = K + V + V
     assert held["gated_delta.recurrence"] == 2 * TOKENS * HEADS * (a_token + K * V / C)

@@ -109,8 +109,8 @@ def test_what_is_kept() -> None:
 
 
 def test_what_is_held_for_a_moment() -> None:
-    """The convolution's x, B and C; each chunk's states in fp32 and, passed on, in 16 bits; C B^T of every group and chunk in
-    fp32 (ssd_combined.py, _mamba_chunk_scan_combined_fwd: states, out_states and CB)."""
+    """The convolution's x, B and C; each chunk's states in fp32 and, passed on, in 16 bits; C B^T of every
+    group and chunk in fp32 (ssd_combined.py, _mamba_chunk_scan_combined_fwd: states, out_states and CB)."""
     held = {op.name: float(op.transient_bytes[0]) for op in layer().forward if op.role is Role.CORE}
     chunks = TOKENS // CHUNK
     assert held["mamba2.states"] == 4 * chunks * STATE * INNER

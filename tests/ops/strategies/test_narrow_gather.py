@@ -1,4 +1,6 @@
-"""What travels over tp where products run in few bits: bytes by recipe, scales included, as Transformer Engine gathers."""
+"""What travels over tp where products run in few bits: bytes by recipe, scales included, as Transformer
+Engine gathers.
+"""
 
 from dataclasses import replace
 

@@ -76,8 +76,9 @@ def test_each_switch_takes_its_own_overlap_away(choice: str, key: tuple[str, Pha
     ("choice", "whole"), [("bulk_dgrad", Role.REGATHER), ("bulk_wgrad", Role.ENTER), ("overlap_ag", None)]
 )
 def test_each_bulk_overlap_has_its_own_switch(choice: str, whole: Role | None) -> None:
-    """Beside the input gradient (bulk_dgrad) runs the input gathered again, beside the weight gradient (bulk_wgrad) the input
-    gradient's reduction; without the switch it runs there as any collective does, through NCCL."""
+    """Beside the input gradient (bulk_dgrad) runs the input gathered again, beside the weight gradient
+    (bulk_wgrad) the input gradient's reduction; without the switch it runs there as any collective does,
+    through NCCL."""
     layer = _layer({"tensor_parallel.overlap": True, f"tensor_parallel.{choice}": False})
     through_buffers = {op.role: op.pieces is not None for op in layer.backward if op.lane is Lane.BESIDE}
     assert through_buffers == {role: role is not whole for role in (Role.REGATHER, Role.ENTER)}

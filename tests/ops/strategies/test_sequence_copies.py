@@ -1,4 +1,6 @@
-"""Copies around collectives over the sequence: where a micro-batch has several, and where tokens are exchanged for heads."""
+"""Copies around collectives over the sequence: where a micro-batch has several, and where tokens are
+exchanged for heads.
+"""
 
 from typing import Any
 

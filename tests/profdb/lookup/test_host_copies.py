@@ -29,7 +29,8 @@ def test_between_sizes_below_and_above() -> None:
     assert copies is not None
     priced = copies.of(TO_HOST, np.array([0.0, MIB / 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB]), 8)
     assert priced is not None
-    # 1e-4 to 4e-4 s over four doublings: half of the way in logarithms is 2e-4; four times the largest takes four times as long
+    # 1e-4 to 4e-4 s over four doublings: half of the way in logarithms is 2e-4; four times the largest takes
+    # four times as long
     assert priced.seconds == pytest.approx([0.0, 1e-4, 1e-4, 2e-4, 4e-4, 16e-4])
     measured, beyond = int(Origin.MEASURED), int(Origin.EXTRAPOLATED)
     assert priced.origin.tolist() == [beyond, beyond, measured, measured, measured, beyond]

@@ -1,4 +1,6 @@
-"""Products of rows at odd addresses run at the rate of the kernels that are left for them; measured ones are left alone."""
+"""Products of rows at odd addresses run at the rate of the kernels that are left for them; measured ones are
+left alone.
+"""
 
 from pathlib import Path
 

@@ -54,8 +54,9 @@ def counted(q_len: int, kv_len: int, mask: str, window: int) -> int:
 
 @pytest.mark.parametrize("batch", [33, 66])
 def test_the_softmax_sets_the_pace_where_products_cost_nothing(batch: int) -> None:
-    """16 exponentials, and six more operations of 128, a clock and multiprocessor for each pair; 8,000 cycles a block of 128
-    queries. 16 heads of 33 or 66 sequences are 4 or 8 a multiprocessor of H100's 132, each of 1,280 x 1,280 pairs."""
+    """16 exponentials, and six more operations of 128, a clock and multiprocessor for each pair; 8,000 cycles
+    a block of 128 queries. 16 heads of 33 or 66 sequences are 4 or 8 a multiprocessor of H100's 132, each of
+    1,280 x 1,280 pairs."""
     fast = {"bf16": 1e30}
     gpu = replace(H100, peak_flops=fast, sustained_flops=fast, memory_bandwidth=1e30)
     called = heads(1280, 1280, mask="full", batch=batch)
@@ -114,7 +115,9 @@ def test_long_causal_attention_runs_at_the_published_rate(gpu: object, published
 def test_attention_on_b200_takes_what_cudnn_was_measured_to_take(
     length: int, forward_ms: float, backward_ms: float
 ) -> None:
-    """cudnn-frontend be6c079, sdpa_fp8_benchmark_results_NVIDIA_B200.csv, cuDNN 9.13.1, bf16, 128 heads over 8, causal."""
+    """cudnn-frontend be6c079, sdpa_fp8_benchmark_results_NVIDIA_B200.csv, cuDNN 9.13.1, bf16, 128 heads over
+    8, causal.
+    """
     call = replace(heads(length, length, batch=8, kv_heads=1), heads=ints(16))
     b200 = read_cluster("b200", root=ROOT).gpu
     assert float(flash_seconds(b200, call)[0]) * 1e3 == pytest.approx(forward_ms, rel=0.2)
@@ -243,8 +246,8 @@ def test_a_fused_update_is_cut_into_launches_of_20_971_520_elements() -> None:
 
 
 def test_a_lone_causal_head_takes_as_long_as_its_last_block_of_queries() -> None:
-    """No block is shared: the last one walks all keys, as the only one of a full call of 128 queries does. The same head
-    once for every multiprocessor takes no longer."""
+    """No block is shared: the last one walks all keys, as the only one of a full call of 128 queries does.
+    The same head once for every multiprocessor takes no longer."""
 
     def seconds(q_len: int, mask: str, count: int = 1, keys: int = 8192) -> float:
         call = replace(heads(q_len, keys, mask=mask, kv_heads=1), heads=ints(count))

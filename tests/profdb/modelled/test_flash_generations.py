@@ -285,7 +285,9 @@ def test_heads_of_two_widths_take_what_the_wider_does() -> None:
 
 
 def test_the_backward_of_a_call_without_arithmetic_moves_twice_the_bytes() -> None:
-    """One token a head: q, k, v and the output once forward, their gradients beside them backward; nothing of nothing."""
+    """One token a head: q, k, v and the output once forward, their gradients beside them backward; nothing of
+    nothing.
+    """
     gpu = cluster("a100-sxm-80g").gpu
     ahead, back = (
         generation_seconds(gpu, call(direction, length=1, widths=(8, 8), count=1 << 26))[0]

@@ -45,7 +45,9 @@ def test_a_large_square_runs_at_the_sustained_rate(gpu: GpuSpec) -> None:
     ],
 )
 def test_pcie_cards_run_at_the_clock_that_their_power_sustains(sheet: str, side: int, rate: float) -> None:
-    """FLOP/s of torch.mm (zzc0721/torch-performance-test-data issues 95, 108 and 43, of L40S the fastest of five sizes)."""
+    """FLOP/s of torch.mm (zzc0721/torch-performance-test-data issues 95, 108 and 43, of L40S the fastest of
+    five sizes).
+    """
     told = 2.0 * side**3 / seconds(read_cluster(sheet, root=ROOT).gpu, side, side, side)
     assert told == pytest.approx(rate, rel=0.065)
 
@@ -63,8 +65,9 @@ def test_a_tiny_product_costs_a_launch() -> None:
 
 @pytest.mark.parametrize(("splits", "batch"), [(1, 1), (2, 1), (1, 20), (1, 39), (1, 40), (1, 132)])
 def test_a_product_of_few_tiles_by_hand(splits: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One tile a product, 2,048 long: 1.3 us and 2,000 cycles to start and end, 1.8 us for the sums of a split (two fp32 numbers
-    written and read), and bytes at 84 % of the HBM rate, all of it only where 30 % of the 132 multiprocessors load."""
+    """One tile a product, 2,048 long: 1.3 us and 2,000 cycles to start and end, 1.8 us for the sums of a
+    split (two fp32 numbers written and read), and bytes at 84 % of the HBM rate, all of it only where 30 % of
+    the 132 multiprocessors load."""
     monkeypatch.setattr(gemm, "TILES", ((128, 256),))
     monkeypatch.setattr(gemm, "K_SPLITS", (splits,))
     gpu = replace(H100, architecture=replace(H100.architecture, wide_tiles=()))
@@ -84,8 +87,8 @@ def test_a_product_of_few_tiles_by_hand(splits: int, batch: int, monkeypatch: py
 def test_tensor_cores_set_the_pace_where_operands_come_fast_enough(
     peak: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tile of 128 x 256 is 65,536 FLOP for each of 65,536 elements of k, on one of 132 multiprocessors at 90 % of its share of
-    the peak, and 2,200 cycles to fill and drain it; bytes cost nothing."""
+    """A tile of 128 x 256 is 65,536 FLOP for each of 65,536 elements of k, on one of 132 multiprocessors at
+    90 % of its share of the peak, and 2,200 cycles to fill and drain it; bytes cost nothing."""
     monkeypatch.setattr(gemm, "TILES", ((128, 256),))
     monkeypatch.setattr(gemm, "K_SPLITS", (1,))
     gpu = replace(H100, architecture=replace(H100.architecture, wide_tiles=()), memory_bandwidth=1e30)

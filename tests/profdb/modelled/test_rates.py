@@ -44,7 +44,9 @@ def test_blackwells_rate_under_load_grows_with_a_power_of_its_watts(sheet: str, 
 
 
 def test_b300_keeps_the_rate_of_its_published_products() -> None:
-    """2 x 3 x 15872 x 4096 x (3 + 1 + 4 + 4) x 4096 FLOPs in 12.758 to 13.102 ms (Transformer Engine, gemm_profiling.rst)."""
+    """2 x 3 x 15872 x 4096 x (3 + 1 + 4 + 4) x 4096 FLOPs in 12.758 to 13.102 ms (Transformer Engine,
+    gemm_profiling.rst).
+    """
     work = 6.0 * 15872 * 12 * 4096**2
     assert work / 13.102e-3 < under_load("b300") < work / 12.758e-3
 

@@ -35,7 +35,9 @@ def test_widening_logits_takes_what_was_measured() -> None:
 
 
 def test_each_pass_of_a_kernel_waits_for_the_longer_of_instructions_and_bytes() -> None:
-    """A norm forward on an A100: 16 bits times a row (4 bytes), fp32 times a column (8), 16 bits to fp32 (6), each 1 / (1.17 x 108 x 1.41 GHz)."""
+    """A norm forward on an A100: 16 bits times a row (4 bytes), fp32 times a column (8), 16 bits to fp32 (6),
+    each 1 / (1.17 x 108 x 1.41 GHz).
+    """
     gpu = read_cluster("a100-sxm-80g", root=ROOT).gpu
     one_s, byte_s = 1.0 / (1.17 * 108 * 1.41e9), 1.0 / (2.039e12 * 0.84)
     told = excess_seconds(gpu, "rmsnorm_unfused", "forward", floats([1e9]), "bf16")
@@ -43,8 +45,8 @@ def test_each_pass_of_a_kernel_waits_for_the_longer_of_instructions_and_bytes() 
 
 
 def test_passes_bound_by_instructions_run_at_the_clock_of_a_training_step() -> None:
-    """A bias on H100: one pass of 4 bytes, 1 / (1.17 x 132 x 1.98 GHz) an element, at 0.91 of the clock 1 / 0.91 of that; where memory
-    is the slower at either clock, and on a GPU that keeps its clock, nothing."""
+    """A bias on H100: one pass of 4 bytes, 1 / (1.17 x 132 x 1.98 GHz) an element, at 0.91 of the clock 1 /
+    0.91 of that; where memory is the slower at either clock, and on a GPU that keeps its clock, nothing."""
     h100 = read_cluster("h100-sxm", root=ROOT).gpu
     one_s = 1.0 / (1.17 * 132 * 1.98e9)
     longer = longer_under_load(h100, "bias", "forward", floats([1e9]), "bf16")
@@ -62,8 +64,8 @@ def test_passes_bound_by_instructions_run_at_the_clock_of_a_training_step() -> N
     assert longer_under_load(h100, "residual", "forward", floats([1e9]), "bf16") == 0.0
 
 
-# Tensors that each strided pass reads and writes, by hand, 16-bit ones and fp32 ones; a mask is half a tensor of 16 bits, and to
-# fp32 half a tensor of 4 bytes is read.
+# Tensors that each strided pass reads and writes, by hand, 16-bit ones and fp32 ones; a mask is half a tensor
+# of 16 bits, and to fp32 half a tensor of 4 bytes is read.
 COMPARED, CHOSEN, READ_AND_WRITTEN, OF_TWO, WRITTEN, WIDENED = 1.5, 2.5, 2.0, 3.0, 1.0, 1.5
 MOVED: dict[tuple[str, str], tuple[list[float], list[float]]] = {
     ("clamp_glu_unfused", "forward"): ([READ_AND_WRITTEN] * 2, []),

@@ -62,7 +62,9 @@ def test_one_launch_is_told_where_each_experts_rows_end(monkeypatch: pytest.Monk
 def test_torchs_grouped_product_is_asked_where_it_is_one_kernel(
     capability: tuple[int, int], kernel: bool
 ) -> None:
-    """PyTorch, GroupedBlas.cpp, _grouped_mm_cuda: on other GPUs a loop that waits for the device, under the same name."""
+    """PyTorch, GroupedBlas.cpp, _grouped_mm_cuda: on other GPUs a loop that waits for the device, under the
+    same name.
+    """
     gpu = type("Other", (Gpu,), {"capability": capability})(kind="cuda")
     launched = launch_grouped_gemm(case(), gpu)
     named = "torch.nn.functional.grouped_mm" if kernel else "torch.mm for each group"

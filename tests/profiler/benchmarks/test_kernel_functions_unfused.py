@@ -134,7 +134,8 @@ def test_autograd_keeps_what_the_layers_count(kernel: str, kept: float) -> None:
 
 
 def test_a_table_is_as_large_as_the_vocabularies_measured_beside_it() -> None:
-    # its backward fills a gradient of that size: 1,024 words of the tiny model on a processor, 32,000 of Llama 2 on a GPU
+    # its backward fills a gradient of that size: 1,024 words of the tiny model on a processor, 32,000 of
+    # Llama 2 on a GPU
     case = MemoryBoundCase(kernel="embedding", direction="backward", rows=8, width=4, dtype="bf16")
     for kind, words in (("cpu", 1024), ("meta", 32000)):
         table, _ = FUNCTIONS["embedding"].operands(case, torch.device(kind))

@@ -1,4 +1,6 @@
-"""The groups of a run, made by a torch.distributed that only notes what it is asked: how many calls, when, how long each waits."""
+"""The groups of a run, made by a torch.distributed that only notes what it is asked: how many calls, when,
+how long each waits.
+"""
 
 import inspect
 from collections.abc import Sequence

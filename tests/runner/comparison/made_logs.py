@@ -1,5 +1,5 @@
-"""Logs made by the formats of the frameworks' sources (runner.comparison.log_forms names them); their numbers are made up:
-4 GPUs, 8 sequences of 256 tokens a step."""
+"""Logs made by the formats of the frameworks' sources (runner.comparison.log_forms names them); their numbers
+are made up: 4 GPUs, 8 sequences of 256 tokens a step."""
 
 
 def _megatron(step: int, ms: float) -> str:

@@ -78,8 +78,8 @@ def test_the_last_stage_has_the_head(asked: tuple[Question, Plan]) -> None:
 
 
 def test_the_expected_step_is_the_priced_one(asked: tuple[Question, Plan]) -> None:
-    """Six products of a stage's two layers and 8 micro-batches and their gradients: 6 N T, with N the weights of products
-    on a rank and T the step's tokens of it (arXiv 2001.08361 sec. 2.1)."""
+    """Six products of a stage's two layers and 8 micro-batches and their gradients: 6 N T, with N the weights
+    of products on a rank and T the step's tokens of it (arXiv 2001.08361 sec. 2.1)."""
     flops = 0.0
     for one in expected_step(*asked, 0):
         if one.key.shape is not None and one.key.part is Part.PRODUCT:

@@ -1,4 +1,6 @@
-"""Seven plans on four gloo processes: each trains, writes its record and its traces, and stands beside its prediction."""
+"""Seven plans on four gloo processes: each trains, writes its record and its traces, and stands beside its
+prediction.
+"""
 
 import json
 import subprocess
@@ -36,9 +38,10 @@ PLANS: dict[str, tuple[str, set[str]]] = {
 }
 
 SIDES = ("only_ran", "only_expected")
-# Collectives that ran beyond those expected, and those expected that did not run. With msp train reduces the norms'
-# gradients over tp apart; with cp it keeps the keys that Transformer Engine gathers again for the backward; experts tell
-# each other first how many rows come, by an all-to-all of counts where a gather of them is told, as Megatron-Core does.
+# Collectives that ran beyond those expected, and those expected that did not run. With msp train reduces the
+# norms' gradients over tp apart; with cp it keeps the keys that Transformer Engine gathers again for the
+# backward; experts tell each other first how many rows come, by an all-to-all of counts where a gather of
+# them is told, as Megatron-Core does.
 APART: dict[str, tuple[set[str], set[str]]] = {
     "dp4": (set(), set()),
     "tp2dp2": ({"all_reduce"}, set()),

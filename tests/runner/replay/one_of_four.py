@@ -1,7 +1,7 @@
 """One rank of a run of four, tp 2 x pp 2, in which rank 3 may go wrong: one_of_four.py WORKLOAD RESULTS WAY.
 
-WAY: well, dies, stops, hangs, fills (its memory) - in the 12th operation of its first iteration -, differs (in its file),
-or small (a workload of other degrees).
+WAY: well, dies, stops, hangs, fills (its memory) - in the 12th operation of its first iteration -, differs
+(in its file), or small (a workload of other degrees).
 """
 
 import os

@@ -1,5 +1,6 @@
-"""A GPU's trace of two steps, row by row as Kineto and torch write it (libkineto/src/output_json.cpp, CuptiActivity.cpp;
-torch/csrc/profiler/util.cpp, saveNcclMeta; torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp); its times are made up."""
+"""A GPU's trace of two steps, row by row as Kineto and torch write it (libkineto/src/output_json.cpp,
+CuptiActivity.cpp; torch/csrc/profiler/util.cpp, saveNcclMeta;
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp); its times are made up."""
 
 from itertools import count
 from typing import Any

@@ -1,5 +1,5 @@
-"""A trace of a GPU as Kineto writes it (libkineto/src/output_json.cpp, handleActivity and appendCollectiveArgs), made of
-what a plan is expected to launch, so that every time in it is known."""
+"""A trace of a GPU as Kineto writes it (libkineto/src/output_json.cpp, handleActivity and
+appendCollectiveArgs), made of what a plan is expected to launch, so that every time in it is known."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -70,7 +70,9 @@ def _complete(name: str, category: str, thread: tuple[int, int], ts: float, took
 
 
 def _launch(one: Expected, clock: _Clock, took_us: float, *, shapes: bool) -> Iterator[Row]:
-    """The call on the host, inside a node of autograd where it is of the backward, the runtime's launch and the kernel."""
+    """The call on the host, inside a node of autograd where it is of the backward, the runtime's launch and
+    the kernel.
+    """
     name, args, kernel, beside = _words(one, shapes=shapes)
     clock.last_id += 1
     link = {"External id": clock.last_id}

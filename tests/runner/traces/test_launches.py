@@ -43,8 +43,8 @@ def found(*events: Event, warmup: int = 0) -> Launches:
 
 
 def test_a_real_step_on_two_processes() -> None:
-    """The model has 4 layers of 256 channels, 8 heads of 32, 4 of keys and values, 896 in the feed-forward layer and 1024
-    words; each of two ranks has half of each, and a step 64 tokens."""
+    """The model has 4 layers of 256 channels, 8 heads of 32, 4 of keys and values, 896 in the feed-forward
+    layer and 1024 words; each of two ranks has half of each, and a step 64 tokens."""
     ran = launches(read_trace(REAL)).ran
     counts = Counter(one.key for one in ran)
     # fp32 activations of 64 tokens; Korthikanti 2022 sec. 4.2.2: four each a layer, and the ends' two

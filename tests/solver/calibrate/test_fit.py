@@ -120,7 +120,9 @@ def test_factors_stay_within_bounds_whatever_was_measured(ratios: list[float]) -
 
 
 def made_up(share: np.ndarray, slower: np.ndarray) -> Steps:
-    """Steps of one second as priced, of products, of experts (``share``) and of a host (a tenth), which took exp(slower)."""
+    """Steps of one second as priced, of products, of experts (``share``) and of a host (a tenth), which took
+    exp(slower).
+    """
     zero = np.zeros_like(share)
     parts = dict.fromkeys((*COMM_AXES, "attention", "memory_bound", "optimizer", "bubble"), zero)
     parts |= {"grouped_gemm": share, "host": zero + 0.1, "gemm": 0.9 - share}
@@ -151,8 +153,8 @@ def test_a_slow_cause_is_told_apart_where_steps_differ_in_it() -> None:
 
 
 def test_where_steps_differ_in_nothing_the_less_certain_cause_takes_more() -> None:
-    """Products are stated to 0.03 (half of the curves' 0.06), experts to 0.1, the host to 0.55: what each takes beyond the
-    common part goes as its share times its variance."""
+    """Products are stated to 0.03 (half of the curves' 0.06), experts to 0.1, the host to 0.55: what each
+    takes beyond the common part goes as its share times its variance."""
     same = made_up(np.full(6, 0.45), np.full(6, 0.1))
     logs = {name: -np.log(getattr(fit(same).factors, name)) for name in EFFICIENCIES}
     common = logs["inter_comm_efficiency"]  # which no step has
@@ -172,7 +174,9 @@ def test_steps_that_agree_are_believed_however_far_they_lie(slower: float) -> No
 
 
 def test_three_that_agree_within_a_few_points_are_mostly_believed() -> None:
-    """Priced at 0.07: that they lie 1.45 times as far is either the cluster's or, four times less likely than 0.07, scatter."""
+    """Priced at 0.07: that they lie 1.45 times as far is either the cluster's or, four times less likely than
+    0.07, scatter.
+    """
     wobble = np.array([0.03, -0.03, 0.0])
     found = fit(made_up(np.zeros(3), np.log(1.45) + wobble))
     assert made_up(np.zeros(3), wobble).predicted_s(found.factors).mean() > 1.0 + 0.6 * 0.45

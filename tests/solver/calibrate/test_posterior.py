@@ -32,10 +32,10 @@ def test_a_cause_never_seen_takes_what_all_share(slower: float, own: float) -> N
 @pytest.mark.parametrize("scatter", [0.25, 0.5, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("slower", [0.1, 0.3])
 def test_steps_that_scatter_say_how_far_one_is_to_be_trusted(scatter: float, slower: float) -> None:
-    """400 steps without the cause scatter as Student's t of three degrees with one of the grid's noises times their stated error
-    of 0.1, so the last step is read under that noise alone, times its own of 0.06: per spread v its log is
-    ``slower`` v / (v + noise^2 / w), its weight w as Lange, Little and Taylor's, averaged by N(slower; 0, v + noise^2 / w) times
-    the weight's own density."""
+    """400 steps without the cause scatter as Student's t of three degrees with one of the grid's noises times
+    their stated error of 0.1, so the last step is read under that noise alone, times its own of 0.06: per
+    spread v its log is ``slower`` v / (v + noise^2 / w), its weight w as Lange, Little and Taylor's, averaged
+    by N(slower; 0, v + noise^2 / w) times the weight's own density."""
     others = 0.1 * scatter * t(3).ppf((np.arange(1, 401) * 2 - 1) / 800)
     shares = np.append(np.zeros(400), 1.0)[:, None]
     prior = Prior(std=np.append(np.full(400, 0.1), 0.06), common=0.05, own=np.array([0.1]))

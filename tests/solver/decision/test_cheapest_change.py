@@ -53,7 +53,8 @@ def test_one_constraint_far_off_is_given_up_before_two_that_are_near() -> None:
 
 
 def test_of_one_strategy_too_fewer_constraints_come_before_nearer_values() -> None:
-    # Two kv heads stop tp at 2, which with half of the optimizer is two doublings of two keys; all ranks' shares are three of one.
+    # Two kv heads stop tp at 2, which with half of the optimizer is two doublings of two keys; all ranks'
+    # shares are three of one.
     model = small_model(layers=1, hidden=8192, kv_heads=2)
     asked = question(
         model=model,

@@ -42,7 +42,9 @@ def test_interruptions_are_as_frequent_as_published() -> None:
 
 
 def test_llama_3_405b_keeps_its_published_effective_training_time() -> None:
-    """ "Higher than 90 % effective training time" (arXiv 2407.21783 sec. 3.3.4), where it takes ten minutes to train again."""
+    """ "Higher than 90 % effective training time" (arXiv 2407.21783 sec. 3.3.4), where it takes ten minutes to
+    train again.
+    """
     found = goodput_of(MODEL, job(16_384), Reliability(restart_s=600.0))
     assert 0.90 < found.effective < 0.95
     # Restarts alone: 419 x 10 min of 54 days.
@@ -108,7 +110,9 @@ def test_spares_are_waited_for_as_erlang_says() -> None:
 
 
 def test_effective_time_is_that_of_a_played_run() -> None:
-    """Segments of training and their checkpoint, tried until no failure comes; a failure also during a restart starts that again."""
+    """Segments of training and their checkpoint, tried until no failure comes; a failure also during a
+    restart starts that again.
+    """
     draw = Random(0)
     interval_s, checkpoint_s, restart_s, mtbf_s = 900.0, 120.0, 2000.0, 4000.0
     segments, spent_s = 20_000, 0.0

@@ -1,4 +1,6 @@
-"""A step as it runs ends when its price says; the order within it is tested with its trace (workload.settings.step_trace)."""
+"""A step as it runs ends when its price says; the order within it is tested with its trace
+(workload.settings.step_trace).
+"""
 
 import numpy as np
 import pytest

@@ -43,8 +43,8 @@ def test_chunks_add_up_to_their_stage(preset: str) -> None:
     ],
 )
 def test_reductions_wait_for_the_last_weight_gradient(schedule: Schedule, *, beside: bool) -> None:
-    """PyTorch reduces a chunk's gradients behind its last weight gradient: all of it is waited for, where layers of whole
-    backwards are reduced beside those before them."""
+    """PyTorch reduces a chunk's gradients behind its last weight gradient: all of it is waited for, where
+    layers of whole backwards are reduced beside those before them."""
     asked = question(world_size=8, sequences=32, model=small_model(layers=8), preset=PRESETS["fsdp"])
     plan = Plan(strategy="mtp", preset="fsdp", pp=4, vpp=2, dp=2, zero_stage=2, zero_size=2, num_micro=16)
     told = {}

@@ -20,8 +20,8 @@ from tests.solver.questions import question, small_model
 
 
 def held_at_most(shape: tuple[int, int, int], layers: Sequence[float]) -> list[float]:
-    """Layers whose activations each stage holds at its peak, ``layers`` by virtual stage: a forward brings a chunk's, its
-    backward takes them away."""
+    """Layers whose activations each stage holds at its peak, ``layers`` by virtual stage: a forward brings a
+    chunk's, its backward takes them away."""
     found = []
     for stage, order in enumerate(one_f_one_b(shape)):
         sizes = [layers[work.chunk * shape[0] + stage] for work in order]
@@ -73,9 +73,9 @@ def test_a_stage_holds_what_its_order_of_work_leaves_in_flight(data: st.DataObje
 
 
 def test_a_heavy_first_chunk_is_held_twice_as_often_as_the_others() -> None:
-    """16 stages of two chunks, E ttt | (tt |) ... L (Megatron-LM's layouts of DeepSeek-V3): stage 1 holds ``2 p`` of its three layers
-    and ``p - 1`` of two, the last one ``p + 1`` of its two and none of the head's chunk: 126 and 34 layers, where all chunks taken
-    alike would be 117.5 and 17."""
+    """16 stages of two chunks, E ttt | (tt |) ... L (Megatron-LM's layouts of DeepSeek-V3): stage 1 holds ``2
+    p`` of its three layers and ``p - 1`` of two, the last one ``p + 1`` of its two and none of the head's
+    chunk: 126 and 34 layers, where all chunks taken alike would be 117.5 and 17."""
     layers = [3, *[2] * 30, 0]
     assert [held_at_most((16, 2, 64), layers)[stage] for stage in (0, 15)] == [126, 34]
     layer, embedding = one_layer_and_embedding()

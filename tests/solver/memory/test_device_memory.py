@@ -44,8 +44,8 @@ def test_a_rank_has_a_communicator_for_every_group_of_its_own(degrees: dict[str,
 
 
 def test_between_nodes_two_of_a_nodes_ranks_talk_to_the_network() -> None:
-    """16 ranks on two nodes: 16 channels, of whose 8 ranks in a node two use the network: 20 MiB (LL, LL128 and Simple on
-    both ends) instead of 12."""
+    """16 ranks on two nodes: 16 channels, of whose 8 ranks in a node two use the network: 20 MiB (LL, LL128
+    and Simple on both ends) instead of 12."""
     each = 2 / 8 * NETWORK_CONNECTION_BYTES + 6 / 8 * LOCAL_CONNECTION_BYTES
     assert communicator_bytes(Layout.of(16), cluster()).tolist() == [3 * 16 * each]
     assert (NETWORK_CONNECTION_BYTES, LOCAL_CONNECTION_BYTES) == (20 * MIB, 12 * MIB)

@@ -29,7 +29,9 @@ def held(
 
 
 def test_hybridep_has_room_for_every_token_of_the_group() -> None:
-    """intranode.cu: max_num_of_tokens x (hidden x 2 + experts x 4 + hidden / 128 x 4), shared by dispatch and combine."""
+    """intranode.cu: max_num_of_tokens x (hidden x 2 + experts x 4 + hidden / 128 x 4), shared by dispatch and
+    combine.
+    """
     a_token = 2 * HIDDEN + PROBABILITIES + SCALES
     assert held("hybridep") == 8 * TOKENS * a_token
     assert held("hybridep", ep=4) == 4 * TOKENS * a_token
@@ -51,7 +53,9 @@ def test_hybridep_holds_more_between_domains() -> None:
     [(8, 256, 0), (16, 288, 140), (32, 288, 128), (96, 480, 132), (128, 560, 132), (144, 720, 132)],
 )
 def test_deepep_holds_queues(ep: int, chunk: int, queue: int) -> None:
-    """config.hpp: channels x peers x chunk x (token + source + 128 x (8 + 4 + 4)); between nodes twice, with 16 bytes more."""
+    """config.hpp: channels x peers x chunk x (token + source + 128 x (8 + 4 + 4)); between nodes twice, with
+    16 bytes more.
+    """
     asked = replace(job(seq_len=TOKENS), moe_dispatcher="deepep")
     place = 2 * HIDDEN + 8 + 128 * 16
     told = dispatcher_bytes(EXPERTS, asked, STRATEGIES["mtp"], Layout.of(ep, ep=ep), 8)[0]

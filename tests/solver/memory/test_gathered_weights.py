@@ -35,7 +35,9 @@ def piece(parameters: RankParameters, frozen: RankParameters) -> LayerBytes:
 def gathered(
     zero_stage: int = 3, layers: int = 4, head: int = 500, live: int = 0, **precision: object
 ) -> float:
-    """Layers of 1,000 trained elements, 800 of them read by narrow products, and 200 frozen, 100 of them; an embedding of 300."""
+    """Layers of 1,000 trained elements, 800 of them read by narrow products, and 200 frozen, 100 of them; an
+    embedding of 300.
+    """
     asked = job(world_size=RANKS, preset=PRESETS["deepspeed"].changed({"data_parallel.live_elements": live}))
     asked = replace(asked, precision=replace(asked.precision, **precision))
     layout = Layout.of(RANKS, zero_stage=zero_stage, zero_size=RANKS)
@@ -53,7 +55,9 @@ def test_two_layers_are_gathered_or_the_head_where_that_is_more() -> None:
 
 
 def test_of_ends_that_are_units_of_their_own_one_is_gathered_beside_the_layers() -> None:
-    """An embedding of 300 and a head of 500, beside two layers of 1,200; weights that both share stay in the outermost unit."""
+    """An embedding of 300 and a head of 500, beside two layers of 1,200; weights that both share stay in the
+    outermost unit.
+    """
     for separate, tied, ends in ((False, False, 800), (True, False, 500), (True, True, 800)):
         preset = PRESETS["fsdp"].changed({"data_parallel.separate_ends": separate})
         model = replace(small_model(), tied_embeddings=tied)

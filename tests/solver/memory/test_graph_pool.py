@@ -33,7 +33,9 @@ def pool(*scopes: str, model: ModelSpec = EXPERTS, passing: np.ndarray = MUCH, t
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_graphs_of_parts_hold_their_gradients_apart(tp: int) -> None:
-    """Transformer Engine's static gradients of output and input; queries, keys, values and the kernel's output; the router's."""
+    """Transformer Engine's static gradients of output and input; queries, keys, values and the kernel's
+    output; the router's.
+    """
     assert pool("attn", tp=tp, model=small_model()) == (2 * A + ATTENTION) / tp
     assert pool("moe_router", "moe_preprocess", tp=tp) == 3 * A / tp
     assert pool("attn", "moe_router", tp=tp) == pool("attn", tp=tp) + A / tp

@@ -59,8 +59,8 @@ def of_layer(elements: int) -> LayerBytes:
 def test_the_whole_gradient_of_the_largest_layer_stands_before_it_is_reduced(
     strategy: str, degrees: dict[str, int], whole: int
 ) -> None:
-    """Of two kinds of layers, embedding and head: in fp32, as gradients travel; beside it the layer's output and its gradient, and
-    what is widest."""
+    """Of two kinds of layers, embedding and head: in fp32, as gradients travel; beside it the layer's output
+    and its gradient, and what is widest."""
     kinds = [of_layer(elements) for elements in (1000, 3000, 9000, 9000)]
     sharding = STRATEGIES[strategy]
     asked = job(seq_len=SEQ)

@@ -47,8 +47,8 @@ def test_the_bf16_optimizer_keeps_16_bit_gradients_and_unsharded_fp32_ones() -> 
 
 
 def test_fsdp_under_a_pipeline_keeps_parameters_gathered_and_adds_up_whole_gradients() -> None:
-    """torchtitan: reshard_after_forward False with stages, so 2 a parameter; unsharded_accumulated_grad another 2 in the
-    reduction's format; 12 + 4 of state are sharded."""
+    """torchtitan: reshard_after_forward False with stages, so 2 a parameter; unsharded_accumulated_grad
+    another 2 in the reduction's format; 12 + 4 of state are sharded."""
     gradients, parameters, optimizer = bytes_a_parameter("fsdp", zero_stage=3, pp=2)
     assert (parameters, optimizer) == pytest.approx((2, 12 / DP), rel=1e-3)
     assert gradients == pytest.approx(2 + 4 / DP, rel=1e-3)
@@ -154,8 +154,8 @@ def test_weights_that_travel_narrow_are_gathered_as_one_copy() -> None:
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_products_that_add_up_gradients_hand_on_an_empty_one_of_each_shape(tp: int) -> None:
-    """Transformer Engine get_dummy_wgrad and Megatron-LM's head: 2 bytes an element of one qkv, out, up, down and head, cut by
-    tp, however many layers there are."""
+    """Transformer Engine get_dummy_wgrad and Megatron-LM's head: 2 bytes an element of one qkv, out, up, down
+    and head, cut by tp, however many layers there are."""
 
     def gradients(layers: int, *, kept: bool) -> float:
         preset = PRESETS["megatron"].changed({"data_parallel.keeps_stand_ins": kept})

@@ -70,9 +70,10 @@ def test_a_first_stage_holds_what_the_allocator_counted(
 def test_shards_return_through_two_flat_copies_of_the_parameters(
     pp: int, dp: int, micro_batch: int, copies: int
 ) -> None:
-    """distributed.py, all_gather_coalesced: a buffer a rank; ProcessGroupNCCL, allgather of a list: one for all. Of 1.17 billion
-    parameters in one stage each of 8 ranks' pieces (277 MiB) lies where logits in fp32 (785 MiB) were; of the first of
-    two stages those of 2 ranks (500 MiB) are larger than gate and up together (64 MiB), those of 32 (31 MiB) are not."""
+    """distributed.py, all_gather_coalesced: a buffer a rank; ProcessGroupNCCL, allgather of a list: one for
+    all. Of 1.17 billion parameters in one stage each of 8 ranks' pieces (277 MiB) lies where logits in fp32
+    (785 MiB) were; of the first of two stages those of 2 ranks (500 MiB) are larger than gate and up together
+    (64 MiB), those of 32 (31 MiB) are not."""
     one = plan(1, pp, dp, micro_batch, 4)
     lists, whole = (
         first_stage({"data_parallel.lists_of_slices": is_list}, one, 4) for is_list in (True, False)
@@ -102,8 +103,8 @@ def test_alone_nothing_returns() -> None:
 def test_what_two_reduce_scatters_a_layer_read_stays_reserved(
     pp: int, num_micro: int, settings: dict[str, object], layers: int
 ) -> None:
-    """Of 24 layers, 7 of them on the first of four stages, two times 8 sequences of 4,096 x 2,048 numbers of 16 bits each, as far as the
-    host is ahead of the device; no part of it is needed, nor allocated."""
+    """Of 24 layers, 7 of them on the first of four stages, two times 8 sequences of 4,096 x 2,048 numbers of
+    16 bits each, as far as the host is ahead of the device; no part of it is needed, nor allocated."""
     one = replace(plan(2, pp, 1, 8, num_micro), strategy="fsp")
     held, free = (
         first_stage({**settings, "tensor_parallel.recorded_layers": 0} if off else settings, one, num_micro)
@@ -121,8 +122,8 @@ def test_nothing_is_reduced_without_tensor_parallelism() -> None:
 
 
 def test_buckets_that_stay_are_all_gradients_in_the_parameters_format() -> None:
-    """torch's reducer.cpp, initialize_buckets: two bytes a parameter beside the fp32 sum; none on one replica, nor where all
-    gradients leave as one buffer."""
+    """torch's reducer.cpp, initialize_buckets: two bytes a parameter beside the fp32 sum; none on one
+    replica, nor where all gradients leave as one buffer."""
 
     def kept_bytes(dp: int, *, overlaps: bool) -> float:
         replicas = replace(plan(1, 1, dp, 1, 4), zero_stage=0, zero_size=1)

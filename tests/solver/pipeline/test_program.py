@@ -20,7 +20,9 @@ def test_plain_1f1b_takes_turns_whatever_the_micro_batches(num_micro: int) -> No
 
 
 def test_interleaved_stages_with_as_many_micro_batches_run_all_forwards_first() -> None:
-    """Megatron-LM v2.5, schedules.py, all_warmup_microbatches; with messages beside compute, and with more micro-batches, not."""
+    """Megatron-LM v2.5, schedules.py, all_warmup_microbatches; with messages beside compute, and with more
+    micro-batches, not.
+    """
     assert kinds_of_last_stage((4, 2, 4), waited=True) == "F" * 8 + "B" * 8
     assert kinds_of_last_stage((4, 2, 4), waited=False) != "F" * 8 + "B" * 8
     assert kinds_of_last_stage((4, 2, 8), waited=True) != "F" * 16 + "B" * 16

@@ -90,7 +90,9 @@ def test_pipelines_of_many_shapes_are_played_as_each_alone() -> None:
 
 
 def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
-    """Of two stages in two chunks each the first takes 1 % longer: for 16 rounds and more it still lives on its lead."""
+    """Of two stages in two chunks each the first takes 1 % longer: for 16 rounds and more it still lives on
+    its lead.
+    """
     shape = (2, 2, 8)
     unequal = np.ones((2, 2, 2))
     unequal[0, :, 1] = 1.01
@@ -120,8 +122,8 @@ Name = tuple[int, int, int, int]
 
 
 def waits(one: Program, micros_later: int = 0) -> dict[Name, tuple[object, ...]]:
-    """For each piece of work (kind, stage, chunk, micro-batch) what it waits for, and whether its stage exchanges before it;
-    all as if it came so many micro-batches later."""
+    """For each piece of work (kind, stage, chunk, micro-batch) what it waits for, and whether its stage
+    exchanges before it; all as if it came so many micro-batches later."""
     names = list(zip(one.kind, one.stage, one.chunk, one.micro + micros_later, strict=True))
     needed = zip(one.before, *one.needs, strict=True)
     return {
@@ -167,9 +169,9 @@ def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
 
 
 def chain(micros: int, later: dict[int, int] | None = None, *, quiet: int = NONE) -> Program:
-    """Forwards of stage 0 one behind another, and of stage 1, each behind the one of stage 0 or of another micro-batch as
-    ``later`` says (NONE: of none); behind the forward ``quiet`` of stage 0 nothing is exchanged. Last, at the very
-    beginning, stands work that nobody waits for."""
+    """Forwards of stage 0 one behind another, and of stage 1, each behind the one of stage 0 or of another
+    micro-batch as ``later`` says (NONE: of none); behind the forward ``quiet`` of stage 0 nothing is
+    exchanged. Last, at the very beginning, stands work that nobody waits for."""
     waits_for = [(later or {}).get(micro, micro) for micro in range(micros)]
     own = np.arange(micros)
     level = [0] * micros

@@ -48,8 +48,9 @@ def test_one_stage_sends_nothing_and_no_looks_cost_nothing() -> None:
 
 @pytest.mark.parametrize(("pp", "num_micro"), [(2, 4), (4, 8), (4, 16)])
 def test_a_split_backward_leaves_a_third_of_the_bubble(pp: int, num_micro: int) -> None:
-    """ZB-H1 of equal forwards, input and weight gradients (arXiv 2401.10241, table 2): (p - 1) (f + b - w) beside the work, where
-    1F1B waits (p - 1) (f + b + w); a stage works what its passes say, whatever is split."""
+    """ZB-H1 of equal forwards, input and weight gradients (arXiv 2401.10241, table 2): (p - 1) (f + b - w)
+    beside the work, where 1F1B waits (p - 1) (f + b + w); a stage works what its passes say, whatever is
+    split."""
     told = {}
     for schedule in (Schedule.ONE_F_ONE_B, Schedule.ZB_H1):
         plans = PlanTable.of(
@@ -69,7 +70,9 @@ def test_a_split_backward_leaves_a_third_of_the_bubble(pp: int, num_micro: int) 
 
 @pytest.mark.parametrize(("preset", "begins_apart"), [("zero-bubble", True), ("internevo", False)])
 def test_stages_wait_for_the_last_where_the_norm_is_all_of_theirs(preset: str, *, begins_apart: bool) -> None:
-    """InternEvo reduces the norm over all stages before it updates (solver/optimizer/utils.py, ParallelMode.PIPELINE)."""
+    """InternEvo reduces the norm over all stages before it updates (solver/optimizer/utils.py,
+    ParallelMode.PIPELINE).
+    """
     asked = question(model=small_model(layers=4), world_size=4, sequences=16, preset=PRESETS[preset])
     plan = Plan(strategy="mtp", preset=preset, pp=4, num_micro=16, schedule=Schedule.ZB_H1)
     played = timeline_of(asked, plan)
@@ -91,8 +94,8 @@ def test_stages_wait_for_the_last_where_the_norm_is_all_of_theirs(preset: str, *
 def test_waiting_for_all_stages_costs_the_fill_that_nothing_hides(
     schedule: Schedule, own: int, of_all: int, pp: int
 ) -> None:
-    """(p - 1) forwards where a stage's own work has no bubble; H1's bubble on the first stage is as long (arXiv 2401.10241
-    sec. 4, figure 4)."""
+    """(p - 1) forwards where a stage's own work has no bubble; H1's bubble on the first stage is as long
+    (arXiv 2401.10241 sec. 4, figure 4)."""
     vpp = schedule.habits.chunks[0]
     plan = Plan(strategy="mtp", preset="zero-bubble", pp=pp, vpp=vpp, num_micro=4 * pp, schedule=schedule)
     plans = PlanTable.of(plan)

@@ -22,7 +22,9 @@ def test_llama3_405b_on_16_stages_is_lighter_at_both_ends() -> None:
 
 @pytest.mark.parametrize(("layers", "dealt"), [(7, [2, 2, 2, 1]), (6, [1, 2, 2, 1]), (5, [1, 1, 2, 1])])
 def test_the_stage_of_the_head_gives_up_a_layer_first(layers: int, dealt: list[int]) -> None:
-    """One layer short is Megatron-LM's --account-for-loss-in-pipeline-split; then that of the embedding, then those behind it."""
+    """One layer short is Megatron-LM's --account-for-loss-in-pipeline-split; then that of the embedding, then
+    those behind it.
+    """
     assert layers_per_stage(layers, 4).tolist() == dealt
 
 

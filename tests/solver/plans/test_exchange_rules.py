@@ -47,7 +47,9 @@ def test_weight_gradients_are_put_off_beside_another_micro_batch_alone() -> None
 def test_an_exchange_beside_another_micro_batch_wants_one(
     plan: str, changes: dict[str, object], refused: bool
 ) -> None:
-    """transformer_config.py, overlap_moe_expert_parallel_comm: virtual stages where there are stages, nothing whole again."""
+    """transformer_config.py, overlap_moe_expert_parallel_comm: virtual stages where there are stages, nothing
+    whole again.
+    """
     asked = question(model=EXPERTS, world_size=16, preset=PRESETS["megatron"])
     told = plan_of(parse_plan(f"strategy=mtp,{plan}"), asked, "--plan")
     told = replace(told, **changes)

@@ -57,7 +57,9 @@ def test_graphs_of_parts_hold_layers_where_they_are(
     ],
 )
 def test_parts_that_cannot_be_made_again(module: str, changes: dict[str, object], refused: bool) -> None:
-    """transformer_config.py: no norm or activation under delayed scaling, no shared experts beside which the exchange runs."""
+    """transformer_config.py: no norm or activation under delayed scaling, no shared experts beside which the
+    exchange runs.
+    """
     asked = question(model=small_model(), world_size=8, preset=PRESETS["megatron"])
     of_precision = {key: value for key, value in changes.items() if key == "scaling"}
     of_job = {key: value for key, value in changes.items() if key != "scaling"}

@@ -51,8 +51,8 @@ def test_zero_bubble_schedules_want_several_stages_of_one_chunk(text: str, refus
     ],
 )
 def test_schedules_of_pytorch_want_their_number_of_chunks(schedule: Schedule, fitting: set[str]) -> None:
-    """torchtitan distributed/pipeline_parallel.py, _get_pipeline_metadata: one for GPipe, at least two where a schedule is
-    of several; schedules.py, ScheduleZBVZeroBubble: exactly two."""
+    """torchtitan distributed/pipeline_parallel.py, _get_pipeline_metadata: one for GPipe, at least two where
+    a schedule is of several; schedules.py, ScheduleZBVZeroBubble: exactly two."""
     texts = ("pp=1", "pp=2", "pp=2,vpp=2", "pp=2,vpp=3")
     told = {
         text for text in texts if not {ORDERED, TURNING, CHUNKS} & broken("fsdp", text, schedule, layers=12)
@@ -116,8 +116,8 @@ def test_chunks_are_nearly_equal_up_to_a_quarter_beyond_the_mean(
     [(16, 2, False), (16, 3, False), (16, 5, True), (13, 7, False), (13, 4, True)],
 )
 def test_equal_chunks_are_tried_alone_where_there_are_some(layers: int, vpp: int, refused: bool) -> None:
-    """Megatron-LM counts layers, with the loss or with both ends: 16 over 4 and 18 over 6 chunks, 14 over 14; 13 to 15 make no
-    8, nearly equal as they are."""
+    """Megatron-LM counts layers, with the loss or with both ends: 16 over 4 and 18 over 6 chunks, 14 over 14;
+    13 to 15 make no 8, nearly equal as they are."""
     asked = question(model=small_model(layers=layers), world_size=8, sequences=64, preset=PRESETS["megatron"])
     plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, vpp=vpp, dp=4, num_micro=16))
     draft = drafted(asked.model, asked.job, asked.cluster, plans)

@@ -102,7 +102,9 @@ def test_bounds_that_leave_no_deal_have_none() -> None:
 
 
 def test_a_deal_says_nothing_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    """HiGHS prints a line of its own where a bound leaves no room for its tolerance (DeepSeek-V3's layers on 4 stages)."""
+    """HiGHS prints a line of its own where a bound leaves no room for its tolerance (DeepSeek-V3's layers on
+    4 stages).
+    """
     ends_s = np.zeros(16)
     ends_s[[0, 14, 15]] = 4.62906667e-05, 4.15828537e-02, 1.99773530e-02
     for work_s in ((0.01406590328384651, 0.01970178878696399), (0.016295179706372277, 0.01964057015839256)):

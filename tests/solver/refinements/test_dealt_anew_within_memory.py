@@ -1,5 +1,5 @@
-"""Layers dealt anew where memory is short, together with what runs again: held against every layout with every way to run less
-than all of the layers again."""
+"""Layers dealt anew where memory is short, together with what runs again: held against every layout with
+every way to run less than all of the layers again."""
 
 from collections.abc import Iterable
 from dataclasses import replace

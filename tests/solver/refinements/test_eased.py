@@ -107,7 +107,9 @@ def test_the_fastest_of_all_ways_is_found(
     ("memory_gib", "eased_by"), [(2.925, "recompute-moe_act+mla_up_proj"), (3.0, "recompute-mla_up_proj")]
 )
 def test_parts_run_again_where_no_whole_layer_may(memory_gib: float, eased_by: str) -> None:
-    """Beside graphs of the router neither whole layers nor all of the experts run again; there is no host to wait on."""
+    """Beside graphs of the router neither whole layers nor all of the experts run again; there is no host to
+    wait on.
+    """
     asked = short_of_memory(memory_gib, {})
     asked = replace(
         asked,

@@ -50,7 +50,9 @@ def test_interleaving_leaves_a_chunk_of_every_earlier_stage(pp: int, vpp: int) -
 
 
 def most_held(order: list[Work], weighs: tuple[float, ...]) -> float:
-    """The most that an order holds, a micro-batch of each chunk ``weighs`` so much, until its weight gradient is there."""
+    """The most that an order holds, a micro-batch of each chunk ``weighs`` so much, until its weight gradient
+    is there.
+    """
     signs = {Kind.FORWARD: 1.0, Kind.BACKWARD: 0.0, Kind.WEIGHT: -1.0}
     return float(np.cumsum([signs[work.kind] * weighs[work.chunk] for work in order]).max())
 

@@ -16,8 +16,8 @@ KINDS = {
 
 
 def orders_of(name: str, shape: tuple[int, int, int], *, turns: bool = False) -> list[list[Work]]:
-    """What every stage of a pipeline of ``shape`` (pp, vpp, num_micro) runs under torch's schedule ``name``; with ``turns``
-    its chunks are stages s and 2 pp - 1 - s."""
+    """What every stage of a pipeline of ``shape`` (pp, vpp, num_micro) runs under torch's schedule ``name``;
+    with ``turns`` its chunks are stages s and 2 pp - 1 - s."""
     pp, vpp, num_micro = shape
     kind: Any = getattr(schedules, name)
     rounds = max(1, num_micro // pp)

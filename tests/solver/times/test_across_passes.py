@@ -76,8 +76,8 @@ def _told(
 
 
 def _replayed(compute: list[float], exchange: list[float], *, delayed: bool) -> float:
-    """Seconds a layer of a long stack: TransformerLayerSchedulePlan.run, call after call, each when its stream is free and its
-    input there."""
+    """Seconds a layer of a long stack: TransformerLayerSchedulePlan.run, call after call, each when its
+    stream is free and its input there."""
     around, inside, around_back, around_weights, inside_back, inside_weights = compute
     dispatch, combine, combine_back, dispatch_back = exchange
     computing = sending = forward_input = gradient = 0.0
@@ -115,8 +115,8 @@ def test_a_pair_of_layers_takes_what_a_replay_of_two_streams_does(
 
 
 def test_weight_gradients_put_off_hide_the_next_exchange() -> None:
-    """Each exchange of two seconds, each stretch of compute of one: the backward's exchanges lie beside a forward of one second, or
-    beside that and the weight gradients of one."""
+    """Each exchange of two seconds, each stretch of compute of one: the backward's exchanges lie beside a
+    forward of one second, or beside that and the weight gradients of one."""
     compute, exchange = [1.0] * 6, [2.0] * 4
     assert _told(compute, exchange, delayed=False) == pytest.approx(6.0 + 2 * 1.0)
     assert _told(compute, exchange, delayed=True) == pytest.approx(8.0)
@@ -152,8 +152,8 @@ def test_a_gradient_that_hides_a_bulk_reduction_is_not_put_off() -> None:
 
 
 def test_what_was_measured_to_be_lost_beats_the_multiprocessors() -> None:
-    """Products alone, of which exchanges take a quarter of the rate and lose half of theirs: one second alone takes two, in
-    which half a second of products is lost. Beside other kernels the multiprocessors count."""
+    """Products alone, of which exchanges take a quarter of the rate and lose half of theirs: one second alone
+    takes two, in which half a second of products is lost. Beside other kernels the multiprocessors count."""
     compute, exchange = [10.0] * 6, [1.0] * 4
     lost = Losses(compute=np.array([0.25]), comm=np.array([0.5]))
 

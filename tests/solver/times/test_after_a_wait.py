@@ -39,8 +39,8 @@ def test_equal_launches_run_as_they_are_issued() -> None:
 
 
 def test_at_a_second_wait_the_host_has_issued_nothing_ahead() -> None:
-    """The long kernel runs from 1 to 11; a host that waits for it issues the next at 13, one that does not has issued it at 3
-    and the last at 5."""
+    """The long kernel runs from 1 to 11; a host that waits for it issues the next at 13, one that does not
+    has issued it at 3 and the last at 5."""
     last = issued(2.0, 1.0)
     assert round_s(issued(1.0, 10.0, waits=True), issued(2.0, 1.0, waits=True), last) == pytest.approx(16.0)
     assert round_s(issued(1.0, 10.0, waits=True), issued(2.0, 1.0), last) == pytest.approx(13.0)

@@ -76,10 +76,11 @@ def test_the_host_is_late_by_the_calls_of_a_layers_collectives() -> None:
     ],
 )
 def test_gradients_are_compared_bucket_by_bucket(overlaps: bool, elements: int, buckets: int) -> None:
-    """Of head, eight layers and embedding, in that order: 2,097,152 parameters, then 1,048,576 (down), 2,097,152 (gate and
-    up), 262,144 (attention's output) and 524,288 (q, k, v) a layer, then 2,097,152. The smallest buckets hold a matrix each. Of 700,000 parameters, attention's
-    two share one; of a million, they wait for the next layer's down, the first layer's for the embedding; of 1.2 million,
-    the last layer's down waits for its gate and up too."""
+    """Of head, eight layers and embedding, in that order: 2,097,152 parameters, then 1,048,576 (down),
+    2,097,152 (gate and up), 262,144 (attention's output) and 524,288 (q, k, v) a layer, then 2,097,152. The
+    smallest buckets hold a matrix each. Of 700,000 parameters, attention's two share one; of a million, they
+    wait for the next layer's down, the first layer's for the embedding; of 1.2 million, the last layer's down
+    waits for its gate and up too."""
     preset = PRESETS["nanotron"].changed(
         {"data_parallel.overlap_grad_reduce": overlaps, "data_parallel.bucket_elements": elements}
     )

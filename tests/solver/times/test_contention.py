@@ -32,8 +32,9 @@ def _replayed(comm_s: float, products: int, blocks: int, free: int) -> float:
 
 
 def test_products_of_fixed_blocks_take_two_waves_while_a_collective_lasts() -> None:
-    """By count twice as long, as PyTorch issue 143988 saw: ten products beside a collective of eight seconds lose four. Two other
-    sources saw 80 / 47 and 1.35 times, and the mean of the three is taken: what eight seconds hold of longer products."""
+    """By count twice as long, as PyTorch issue 143988 saw: ten products beside a collective of eight seconds
+    lose four. Two other sources saw 80 / 47 and 1.35 times, and the mean of the three is taken: what eight
+    seconds hold of longer products."""
     hopper = Contention(sm_share=20 / 132, static_tiles=True)
     compute = _floats(10.0)
     lost = beside(_floats(8.0), compute, hopper.loss(compute, compute))

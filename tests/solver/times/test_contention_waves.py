@@ -37,8 +37,9 @@ def test_blocks_that_find_no_multiprocessor_start_where_one_has_ended(
 
 
 def test_few_tiles_leave_room_and_many_take_twice_as_long() -> None:
-    """H100's 132 multiprocessors, 20 of them NCCL's: 112 blocks fit beside it, 113 do not; 185 tiles are 1.4 waves, whose
-    second has room; 300 are 2.3; PyTorch issue 143988 saw products of many tiles take twice as long."""
+    """H100's 132 multiprocessors, 20 of them NCCL's: 112 blocks fit beside it, 113 do not; 185 tiles are 1.4
+    waves, whose second has room; 300 are 2.3; PyTorch issue 143988 saw products of many tiles take twice as
+    long."""
     found = slowed(ints([0, 112, 113, 132, 185, 300, 132_000]), 132, 20)
     assert found == pytest.approx([1.0, 1.0, 2.0, 2.0, 1.0, 4 / 3, 2.0])
 
@@ -48,8 +49,8 @@ def _product(m: int, n: int) -> BatchedGemm:
 
 
 def test_tiles_are_those_of_the_result_the_better_way_round() -> None:
-    """4096 x 1344 is 32 x 6 lying tiles or 16 x 11 standing ones; 16 experts of 4,096 rows have 256 rows each, and their
-    weight gradients of k x n are 8 x 3."""
+    """4096 x 1344 is 32 x 6 lying tiles or 16 x 11 standing ones; 16 experts of 4,096 rows have 256 rows
+    each, and their weight gradients of k x n are 8 x 3."""
     assert tiles(_product(4096, 1344))[0] == 176
     expert = GroupedGemm(
         module=Module.MOE,
@@ -75,9 +76,9 @@ def test_tiles_are_those_of_the_result_the_better_way_round() -> None:
 
 
 def test_what_a_second_wave_doubles_is_what_the_waves_say() -> None:
-    """``w`` of the loss lies as far from the multiprocessors' share to what was seen of second waves as the ratio of the waves
-    from it to 2; where tiles come as blocks, or nobody says how many multiprocessors there are, the share is whole and
-    changes nothing."""
+    """``w`` of the loss lies as far from the multiprocessors' share to what was seen of second waves as the
+    ratio of the waves from it to 2; where tiles come as blocks, or nobody says how many multiprocessors there
+    are, the share is whole and changes nothing."""
     hopper = Contention(sm_share=20 / 132, static_tiles=True, num_sms=132)
     for columns, ratio in ((2816, 4 / 3), (1344, 132 / 112), (28672, 2 * 27 / 28)):
         product = _product(4096, columns)

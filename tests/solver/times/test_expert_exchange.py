@@ -60,7 +60,9 @@ def test_between_domains_a_token_crosses_once() -> None:
 
 
 def test_both_ways_of_an_exchange_are_asked_for_as_they_run() -> None:
-    """All that a rank is sent inside its domain of 8; between two domains a rank's part, beside those of its 7 neighbours."""
+    """All that a rank is sent inside its domain of 8; between two domains a rank's part, beside those of its
+    7 neighbours.
+    """
     book, op = FlatBook(), exchange(16)
     Pricer(book=book, domain_ranks=8).time(op, Layout.of(16, ep=16))
     columns = [query.columns() for query in book.asked if isinstance(query, CollectiveQuery)]
@@ -99,7 +101,9 @@ def told(op: Comm, samples: list[Sample], ep: int = 8) -> TimedOp:
 
 @pytest.mark.parametrize("kernel", ["all2all", "deepep"])
 def test_an_exchange_takes_what_was_measured_of_it(kernel: str) -> None:
-    """Where it was; a backward's goes the other way, and beyond the measured sizes their factor over the curves stays."""
+    """Where it was; a backward's goes the other way, and beyond the measured sizes their factor over the
+    curves stays.
+    """
     samples = [
         taken(way, tokens, seconds * tokens, kernel=kernel)
         for way, seconds in (("dispatch", 2e-6), ("combine", 5e-6))

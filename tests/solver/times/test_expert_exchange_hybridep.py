@@ -33,10 +33,10 @@ TOKENS, HIDDEN, TOPK, LOCAL_EXPERTS = 4096, 7168, 8, 8
 def test_an_exchange_takes_its_kernel_and_less_than_the_call_that_copies_once_more(
     sheet: str, ranks: int, of_call: tuple[float, float], of_kernel: tuple[float, float]
 ) -> None:
-    """GB/s of dispatch and combine in bf16, of the call from PyTorch and of its kernel (DeepEP, branch hybrid-ep,
-    docs/README_Hybrid-EP.md: 16 multiprocessors on B200, 32 on GB200; tests/test_hybrid_ep.py counts the tokens that a rank
-    receives, its own included, and sends their probabilities both ways). The call copies them to another buffer
-    beside what it launches; here that is the permutation's."""
+    """GB/s of dispatch and combine in bf16, of the call from PyTorch and of its kernel (DeepEP, branch
+    hybrid-ep, docs/README_Hybrid-EP.md: 16 multiprocessors on B200, 32 on GB200; tests/test_hybrid_ep.py
+    counts the tokens that a rank receives, its own included, and sends their probabilities both ways). The
+    call copies them to another buffer beside what it launches; here that is the permutation's."""
     routing = Routing(num_experts=LOCAL_EXPERTS * ranks, topk=TOPK)
     visits = float(places_visited(ints(ranks), routing)[0])
     received = 2 * TOKENS * HIDDEN * visits

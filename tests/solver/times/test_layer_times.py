@@ -32,7 +32,9 @@ def test_exchanges_are_what_is_waited_for_on_the_way_to_experts_and_back(split: 
 
 
 def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off() -> None:
-    """Megatron-LM's bulk overlap: the input gradient's reduction; the input gathered again stays beside the input gradient."""
+    """Megatron-LM's bulk overlap: the input gradient's reduction; the input gathered again stays beside the
+    input gradient.
+    """
     preset = PRESETS["megatron"].changed({"tensor_parallel.overlap": True})
     asked, layout = job(world_size=4, preset=preset), Layout.of(4, tp=4)
     piece = written(small_model(), asked, "fsp", layout).blocks[0]

@@ -1,4 +1,6 @@
-"""Compute-bound operations take what the profile measured of settled clocks, in their own format; else the sheet's share."""
+"""Compute-bound operations take what the profile measured of settled clocks, in their own format; else the
+sheet's share.
+"""
 
 from dataclasses import replace
 from pathlib import Path

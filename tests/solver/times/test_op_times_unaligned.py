@@ -1,4 +1,6 @@
-"""The head of an odd vocabulary: its framework says how far that is padded, and what stays odd on a rank is slow on a GPU."""
+"""The head of an odd vocabulary: its framework says how far that is padded, and what stays odd on a rank is
+slow on a GPU.
+"""
 
 from dataclasses import replace
 
@@ -42,7 +44,9 @@ def test_a_vocabulary_padded_to_tp_alone_makes_the_head_slow(preset: str, words:
 
 
 def test_a_step_errs_by_the_carried_rate_as_far_as_its_slowest_stage_rests_on_it() -> None:
-    """The stage with the head sets the pace of four: 25 % of what its three slow products take, and of what waits for them."""
+    """The stage with the head sets the pace of four: 25 % of what its three slow products take, and of what
+    waits for them.
+    """
     plan = Plan(strategy="mtp", preset="nanotron", recompute=Recompute.NONE, pp=4, num_micro=64)
     asked = question(
         model=replace(small_model(), vocab=50257),

@@ -150,8 +150,8 @@ def test_a_group_that_crosses_domains_is_waited_for_whole() -> None:
 def test_user_buffers_take_the_multiprocessors_that_their_kernels_are_given(
     lane: Lane, last_waits: bool, blocks: int, wait: float
 ) -> None:
-    """A second of a collective beside ten of a product (Transformer Engine, initialize_ub: num_sm 16, set_sm_margin), which has no
-    second wave there."""
+    """A second of a collective beside ten of a product (Transformer Engine, initialize_ub: num_sm 16,
+    set_sm_margin), which has no second wave there."""
     key = OpKey(Module.MLP, Role.DOWN)
     product = BatchedGemm(
         module=key.module, role=key.role, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1)
@@ -193,8 +193,9 @@ def test_where_both_lose_each_goes_on_at_its_own_pace(
 
 
 def test_what_was_measured_takes_the_place_of_the_model_on_both_sides() -> None:
-    """A second of a gather beside ten of products that lose 30 % of their rate, while it loses half of its: it takes two
-    seconds, in which 0.6 of the products' are lost. A pass over memory loses the multiprocessors, as ever."""
+    """A second of a gather beside ten of products that lose 30 % of their rate, while it loses half of its:
+    it takes two seconds, in which 0.6 of the products' are lost. A pass over memory loses the
+    multiprocessors, as ever."""
     product = BatchedGemm(
         module=Module.MLP, role=Role.GATE, phase=Phase.FORWARD, m=ints(1), k=ints(1), n=ints(1)
     )

@@ -54,8 +54,8 @@ FP8 = {
 GAINS = {"hopper": (1.75, 1.625), "blackwell": (1.75, 1.625)}
 
 
-# Of other makers (AMD's MFMA reads registers; Huawei's cube unit its own buffers, HPCA 2021): PyTorch, ScaledBlas.cpp, for gfx942
-# and gfx950; a 910B has no fp8.
+# Of other makers (AMD's MFMA reads registers; Huawei's cube unit its own buffers, HPCA 2021): PyTorch,
+# ScaledBlas.cpp, for gfx942 and gfx950; a 910B has no fp8.
 OTHERS = {
     "cdna3": (OperandReads.WARP, (("tensor", "row"), (), True)),
     "cdna4": (OperandReads.WARP_GROUP, (("tensor", "row", "mx"), (), True)),
@@ -94,7 +94,9 @@ def test_the_shipped_files_say_what_their_sources_say(name: str) -> None:
 
 
 def test_fp8_attention_takes_what_cudnn_was_measured_to_take() -> None:
-    """cudnn-frontend be6c079, causal, 8,192, 16,384 and 32,768 tokens, ms in fp8 and bf16: B200, then GB300; 50c8aeb: H200."""
+    """cudnn-frontend be6c079, causal, 8,192, 16,384 and 32,768 tokens, ms in fp8 and bf16: B200, then GB300;
+    50c8aeb: H200.
+    """
     measured: dict[str, dict[str, tuple[list[float], list[float]]]] = {
         "blackwell": {
             "forward": (

@@ -88,7 +88,9 @@ def test_gb200_domain_is_wider_than_its_node() -> None:
 
 
 def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
-    """JSC, JUPITER configuration: 96 GB at 4 TB/s, 300 GB/s both ways between each pair, NDR200 a GPU, 900 GB/s to the host."""
+    """JSC, JUPITER configuration: 96 GB at 4 TB/s, 300 GB/s both ways between each pair, NDR200 a GPU, 900
+    GB/s to the host.
+    """
     cluster = read_cluster("jupiter-booster", root=ROOT)
     assert (cluster.gpus_per_node, cluster.scale_up_ranks) == (4, 4)
     assert cluster.gpu.memory_bandwidth == 4e12
@@ -107,7 +109,8 @@ def test_four_grace_hoppers_of_jupiter_are_joined_by_pairs_of_links() -> None:
 def test_cards_of_gddr_accumulate_in_fp32_at_the_rate_of_their_die_or_half(
     sheet: str, flop_a_clock: int
 ) -> None:
-    """Four tensor cores of 128 multiply-adds a clock (GA102 and Ada whitepapers); GeForce and A10G accumulate in fp32 at half that.
+    """Four tensor cores of 128 multiply-adds a clock (GA102 and Ada whitepapers); GeForce and A10G accumulate
+    in fp32 at half that.
 
     Beside them 128 fp32 cores an SM, and none sustains more than its peak.
     """
@@ -280,6 +283,8 @@ def test_a_sheet_may_say_nothing_of_the_host_but_not_without_a_source(tmp_path: 
     [("mi300x", 4 * 256 * 2), ("mi325x", 4 * 256 * 2), ("mi355x", 4 * 512 * 2), ("ascend-910b", 16**3 * 2)],
 )
 def test_other_makers_peaks_are_units_times_clock(sheet: str, flop_a_clock: int) -> None:
-    """Matrix units alone: 4 cores of 256 or 512 multiply-adds a compute unit (AMD), one of 16 x 16 x 16 a core (Huawei)."""
+    """Matrix units alone: 4 cores of 256 or 512 multiply-adds a compute unit (AMD), one of 16 x 16 x 16 a
+    core (Huawei).
+    """
     gpu = read_cluster(sheet, root=ROOT).gpu
     assert gpu.peak_flops["bf16"] == pytest.approx(gpu.num_sms * flop_a_clock * gpu.boost_clock_hz, rel=1e-4)

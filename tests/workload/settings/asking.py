@@ -19,8 +19,8 @@ def asked(
     preset: Mapping[str, Any] | None = None,
     job: Mapping[str, Any] | None = None,
 ) -> Question:
-    """The plan's world and batch under its own preset; ``preset`` changes choices of the preset, ``job`` fields of the job, of
-    which those of Precision by their names."""
+    """The plan's world and batch under its own preset; ``preset`` changes choices of the preset, ``job``
+    fields of the job, of which those of Precision by their names."""
     base = question(
         model=model or small_model(layers=8),
         world_size=plan.world_size,

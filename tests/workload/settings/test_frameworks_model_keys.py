@@ -1,5 +1,5 @@
-"""Every exporter against every key of a model: it writes the key, refuses it in one line, or leaves the model to the framework's own
-definition of it (the training script's, or a model that the framework has by name).
+"""Every exporter against every key of a model: it writes the key, refuses it in one line, or leaves the model
+to the framework's own definition of it (the training script's, or a model that the framework has by name).
 
 A model of Llama 3 8B's shapes, with one thing changed, through the exporter's own door."""
 
@@ -115,7 +115,8 @@ WRITTEN: dict[str, dict[str, str]] = {
     "internevo": {"window": "'sliding_window': 1024,", "qkv_bias": "'qkv_bias': True,"},
 }
 HUB = frozenset(("window", "qk_norm of each head", "output_gate", "sinks", "qkv_bias", "tied_embeddings"))
-# Keys of which the file says nothing, for the model is another's: the training script's, or the Hub's as far as Megatron-Core has it.
+# Keys of which the file says nothing, for the model is another's: the training script's, or the Hub's as far
+# as Megatron-Core has it.
 ANOTHERS: dict[str, frozenset[str]] = {
     "deepspeed": frozenset(KEYS),
     "accelerate": frozenset(KEYS),

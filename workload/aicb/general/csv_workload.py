@@ -1,7 +1,8 @@
 """The general workload: one row an operation of one rank, in AICB's CSV columns.
 
 Sizes are bytes of the whole array, as spec.collectives counts them. A matrix product's ``msg_size`` is its
-two shapes, an attention's those of its queries and values with four sides each, other computation's its nanoseconds. Runtime columns are empty until a run fills them; ``_elapsed_time`` is in milliseconds.
+two shapes, an attention's those of its queries and values with four sides each, other computation's its
+nanoseconds. Runtime columns are empty until a run fills them; ``_elapsed_time`` is in milliseconds.
 """
 
 import csv

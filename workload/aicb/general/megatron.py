@@ -201,8 +201,9 @@ def _rows(item: WorkItem, stage: str, options: GeneralOptions) -> Iterator[Gener
 
 
 def _beyond_aicb(item: WorkItem, stage: str) -> GeneralItem:
-    """An attention as the shapes (batch, heads, tokens, dim) of its queries and of its keys and values, with mask,
-    direction, kernel and window beside them; other work as its nanoseconds alone, a number as in AICB's files with AIOB."""
+    """An attention as the shapes (batch, heads, tokens, dim) of its queries and of its keys and values, with
+    mask, direction, kernel and window beside them; other work as its nanoseconds alone, a number as in AICB's
+    files with AIOB."""
     call = item.attention
     timed = GeneralItem(comm_type=COMPUTATION, stage=stage, elapsed_ms=item.seconds * 1e3, count=item.count)
     if call is None:

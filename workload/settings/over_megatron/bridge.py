@@ -1,4 +1,5 @@
-"""A plan as a Megatron-Bridge recipe: a Python module whose ``recipe(hf_model)`` returns the ConfigContainer to pretrain with.
+"""A plan as a Megatron-Bridge recipe: a Python module whose ``recipe(hf_model)`` returns the ConfigContainer
+to pretrain with.
 
 Names: Megatron-Bridge 067f987 (August 2026), recipes/common.py (``_pretrain_common``), training/config.py
 (``ConfigContainer``), training/mixed_precision.py (its registry), training/comm_overlap.py (``CommOverlapConfig``), and
@@ -103,8 +104,8 @@ def check_bridge(model: ModelSpec, job: JobSpec) -> None:
 
 
 def bridge_fields(question: Question, plan: Plan) -> dict[str, object]:
-    """Fields of the ConfigContainer by their path, the mixed precision aside. Raises ExportError for what Megatron-Bridge
-    cannot run."""
+    """Fields of the ConfigContainer by their path, the mixed precision aside. Raises ExportError for what
+    Megatron-Bridge cannot run."""
     same_framework("megatron-bridge", plan)
     check_bridge(question.model, question.job)
     of_model = model_flags(question.model, question.job)

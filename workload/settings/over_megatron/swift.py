@@ -1,8 +1,10 @@
-"""A plan as the arguments of MS-Swift's Megatron: ``megatron pt --model NAME $(grep -v '^#' FILE)``, or ``megatron sft``.
+"""A plan as the arguments of MS-Swift's Megatron: ``megatron pt --model NAME $(grep -v '^#' FILE)``, or
+``megatron sft``.
 
 Names, defaults and refusals: ms-swift 3602360 (August 2026), swift/megatron/arguments/megatron_args.py
-(``MegatronArguments``; ``_init_vpp_size``; bf16 sums and reduces gradients in fp32), swift/megatron/arguments/sft_args.py. The model is the Hub's; data,
-learning rate and checkpoints are the user's.
+(``MegatronArguments``; ``_init_vpp_size``; bf16 sums and reduces gradients in fp32),
+swift/megatron/arguments/sft_args.py. The model is the Hub's; data, learning rate and checkpoints are the
+user's.
 """
 
 from solver.plans.plan_table import Plan

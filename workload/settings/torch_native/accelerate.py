@@ -1,5 +1,5 @@
-"""A plan as accelerate's configuration file: ``accelerate launch --config_file FILE train.py``; what Hugging Face's Trainer,
-LLaMA-Factory and Axolotl are started with.
+"""A plan as accelerate's configuration file: ``accelerate launch --config_file FILE train.py``; what Hugging
+Face's Trainer, LLaMA-Factory and Axolotl are started with.
 
 Keys and refusals: accelerate 1.15, commands/config/config_args.py (``ClusterConfig``), commands/launch.py
 (``_validate_launch_command``), utils/launch.py, parallelism_config.py (``ParallelismConfig``), utils/dataclasses.py

@@ -1,4 +1,5 @@
-"""A plan as torchtitan's Python configuration: ``MODULE=FILE CONFIG=plan ./run_train.sh``, with FILE on the Python path.
+"""A plan as torchtitan's Python configuration: ``MODULE=FILE CONFIG=plan ./run_train.sh``, with FILE on the
+Python path.
 
 Names and refusals: torchtitan b5bcd76 (August 2026), config/configs.py (``TrainingConfig``, ``ParallelismConfig``,
 ``CompileConfig``), trainer.py (``Trainer.Config``), distributed/parallel_dims.py, distributed/pipeline_parallel.py,

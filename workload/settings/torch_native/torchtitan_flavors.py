@@ -1,8 +1,9 @@
 """The models that torchtitan has, by what tells them apart.
 
-Source: torchtitan b5bcd76 (August 2026), models/*/__init__.py (the configs behind ``model_registry``); parameters counted
-there on the meta device. Corrections of a sigmoid router's scores are buffers and not among them; the biases of gpt_oss's router
-are. Layers: models/common/decoder.py, models/gpt_oss (windows in every other layer).
+Source: torchtitan b5bcd76 (August 2026), models/*/__init__.py (the configs behind ``model_registry``);
+parameters counted there on the meta device. Corrections of a sigmoid router's scores are buffers and not
+among them; the biases of gpt_oss's router are. Layers: models/common/decoder.py, models/gpt_oss (windows in
+every other layer).
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from spec.parameters import num_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """``module`` of torchtitan.models, the ``name`` that its model_registry takes, and the ``recipe`` of its config_registry
-    whose data, tokenizer, optimizer and checkpoints a run starts from."""
+    """``module`` of torchtitan.models, the ``name`` that its model_registry takes, and the ``recipe`` of its
+    config_registry whose data, tokenizer, optimizer and checkpoints a run starts from."""
 
     module: str
     name: str

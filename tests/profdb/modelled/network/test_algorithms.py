@@ -56,7 +56,9 @@ def test_two_nodes_add_network_hops() -> None:
 
 
 def test_a_deep_tree_beats_the_ring_for_short_all_reduces() -> None:
-    """2,048 nodes: LL tree, 6.8 us + 2 (7 x 0.6 + 11 x 5.0) us after the start; the ring's all_gather has 2,048 hops."""
+    """2,048 nodes: LL tree, 6.8 us + 2 (7 x 0.6 + 11 x 5.0) us after the start; the ring's all_gather has
+    2,048 hops.
+    """
     short = seconds(H100, Collective.ALL_REDUCE, 1024, shape(8, 2048))
     assert short == pytest.approx(NETWORK_START_S + 125.2e-6, rel=5e-3)
     assert seconds(H100, Collective.ALL_GATHER, 1 << 20, shape(8, 2048)) > 5e-3

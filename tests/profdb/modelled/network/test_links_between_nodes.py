@@ -86,7 +86,9 @@ def test_a_ring_over_efa_takes_as_much_more_a_node_as_published() -> None:
 
 @pytest.mark.parametrize(("latency_s", "hop_s"), [(2.7e-6, 20.9e-6), (22.7e-6, 60.9e-6)])
 def test_nvls_tree_takes_the_sheets_latency(latency_s: float, hop_s: float) -> None:
-    """Four nodes: up and down two levels, 25 us + 4 hops (hwLatencies NET, NVLSTree: 20.9 us, and the own latency twice)."""
+    """Four nodes: up and down two levels, 25 us + 4 hops (hwLatencies NET, NVLSTree: 20.9 us, and the own
+    latency twice).
+    """
     cluster = with_latency(H100, latency_s)
     predicted = nvls_seconds(cluster, Collective.ALL_REDUCE, floats(64.0), shape(8, 4))[0]
     assert predicted == pytest.approx(25e-6 + NVLS_TREE_START_S + 4.0 * hop_s, rel=1e-3)

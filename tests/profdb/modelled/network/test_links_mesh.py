@@ -16,7 +16,8 @@ from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[4]
 MESHED = ("mi300x", "mi355x", "ascend-910b")
-# Bytes/s of one link, one way (vendors' data sheets: 128, 153.6 and 392 / 7 GB/s both ways), and what of it carries data
+# Bytes/s of one link, one way (vendors' data sheets: 128, 153.6 and 392 / 7 GB/s both ways), and what of it
+# carries data
 LINK = {"mi300x": (64e9, 0.75), "mi355x": (76.8e9, 0.625), "ascend-910b": (28e9, 0.75)}
 
 

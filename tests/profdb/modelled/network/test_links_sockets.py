@@ -111,7 +111,9 @@ def through_host(cluster: ClusterSpec) -> ClusterSpec:
 
 
 def test_without_peer_access_gpus_below_one_processor_reach_each_other_through_its_memory() -> None:
-    """12.6 of 32 GB/s each way (the mean of 10.2 and 15) where peers have 24: four GPUs gather at that, whoever else does."""
+    """12.6 of 32 GB/s each way (the mean of 10.2 and 15) where peers have 24: four GPUs gather at that,
+    whoever else does.
+    """
     copy_s = 2.0 * LONG / PCIE.gpu.memory_bandwidth
     alone = seconds(Axis.TP, Layout.of(8, tp=4), through_host(PCIE))
     assert alone == pytest.approx(LONG * 3 / 4 / (12.6e9 * LONG_SHARE) + copy_s / 4, rel=1e-3)

@@ -23,7 +23,8 @@ from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 
 ROOT = Path(__file__).resolve().parents[4]
-# NVIDIA/nccl, src/graph/tuning.cc (2.27), ncclTunerConstantsDefaults, in us: LL, LL128, Simple of the tree, then of the ring.
+# NVIDIA/nccl, src/graph/tuning.cc (2.27), ncclTunerConstantsDefaults, in us: LL, LL128, Simple of the tree,
+# then of the ring.
 BASE = (6.8, 14.0, 8.4, 6.6, 14.0, 8.4)
 HARDWARE = {
     "nvlink": (0.6, 1.25, 4.0, 0.6, 1.9, 3.4),
@@ -56,8 +57,8 @@ def test_switches_take_nccls_latency() -> None:
 
 
 def test_shares_and_caps_are_nccls() -> None:
-    """llMaxBws beside an Intel host on two nodes and on four; LL128 of a tree inside a node and between; plateau of a ring, 64 bytes
-    of each of 16 channels."""
+    """llMaxBws beside an Intel host on two nodes and on four; LL128 of a tree inside a node and between;
+    plateau of a ring, 64 bytes of each of 16 channels."""
     assert LL_MAX_RATE_NODES == (39.0e9, 20.4e9)
     assert (RING_LL128_SHARE, *TREE_LL128_SHARE) == (0.92, 7 / 9, 120 / 128)
     assert PLATEAU_BYTES / 16 == 64

@@ -39,7 +39,9 @@ def test_collectives_between_nodes_are_known_less_well(size: int, inter: int, st
 
 @pytest.mark.parametrize(("nodes", "seen"), [(32, 0.26), (128, 0.34)])
 def test_what_is_told_is_what_published_runs_miss_by(nodes: int, seen: float) -> None:
-    """Root mean square of log(told / measured), all runs of 17 to 64 nodes and of more (benchmarks/multinode_accuracy.py)."""
+    """Root mean square of log(told / measured), all runs of 17 to 64 nodes and of more
+    (benchmarks/multinode_accuracy.py).
+    """
     assert between_nodes_std(np.array([64.0 * MIB]), ints(nodes))[0] == pytest.approx(seen, rel=0.1)
 
 

@@ -1,5 +1,5 @@
-"""Parameters of models by type, as transformers' own models have them: counts.json, which benchmarks/huggingface_counts.py
-writes and says how."""
+"""Parameters of models by type, as transformers' own models have them: counts.json, which
+benchmarks/huggingface_counts.py writes and says how."""
 
 import json
 from pathlib import Path

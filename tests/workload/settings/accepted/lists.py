@@ -72,7 +72,9 @@ def check_internevo(config: Mapping[str, object]) -> None:
 
 
 def check_fields(name: str, values: Mapping[str, object]) -> None:
-    """Raise RefusedError for a field that a list of Python fields lacks, or whose value is of a kind it does not name."""
+    """Raise RefusedError for a field that a list of Python fields lacks, or whose value is of a kind it does
+    not name.
+    """
     kinds = {path: set(names) for path, *names in _lines(name)}
     for path, value in values.items():
         kind = "None" if value is None else type(value).__name__

@@ -1,4 +1,6 @@
-"""A plan as torchtitan's configuration: the model found by its shapes, degrees, tokens, stages by name, and refusals."""
+"""A plan as torchtitan's configuration: the model found by its shapes, degrees, tokens, stages by name, and
+refusals.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -5,6 +5,7 @@ A sheet is data with a source behind each figure. docs/clusters.md shows the for
 
 import os
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from spec.errors import ConfigError
 from spec.section import Section
 from spec.text_file import read_toml
 
+MOST_NAMED = 8
 CLUSTER_FOLDER = Path("configs") / "clusters"
 
 LINKS = ("nvlink", "mesh", "pcie", "socket", "network", "memory")
@@ -45,7 +47,7 @@ def read_cluster(name_or_path: str, *, root: Path) -> ClusterSpec:
     """The cluster of a sheet, by name (stem under ``root``/configs/clusters) or by path; its architecture
     is a file under ``root``/configs/architectures.
 
-    Raises ConfigError for an unknown name (listing the known ones), an unreadable file, a missing or
+    Raises ConfigError for an unknown name (listing those like it), an unreadable file, a missing or
     unknown key, a wrong type, a negative or non-finite number, an unknown GPU, or a figure without a
     source.
     """
@@ -86,8 +88,16 @@ def _sheet_path(name_or_path: str, root: Path) -> Path:
         where="cluster",
         key="name or path",
         value=name_or_path,
-        allowed=f"a .toml file or one of {', '.join(known_clusters(root)) or '(no sheets found)'}",
+        allowed=f"a .toml file or one of {_names_like(path.stem, root)}",
     )
+
+
+def _names_like(name: str, root: Path) -> str:
+    """The sheets whose names are nearest, and how many there are."""
+    known = known_clusters(root)
+    near = get_close_matches(name, known, n=MOST_NAMED, cutoff=0.0)
+    more = f" and {len(known) - len(near)} more in {CLUSTER_FOLDER}" if len(known) > len(near) else ""
+    return f"{', '.join(near)}{more}" if near else "(no sheets found)"
 
 
 def _gpu(top: Section, root: Path) -> tuple[GpuSpec, dict[str, str]]:

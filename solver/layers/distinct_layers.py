@@ -58,7 +58,7 @@ class DistinctLayers:
 
     def running_again(self, recompute: Recompute, modules: tuple[str, ...] = ()) -> "DistinctLayers":
         """Under another recompute mode, or with other ``modules`` run again."""
-        return replace(self, again=(recompute, modules))
+        return replace(self, again=self.again._replace(mode=recompute, modules=modules))
 
 
 def distinct_layers(
@@ -68,10 +68,15 @@ def distinct_layers(
     if like is not None and like.written.sharding is plans.sharding:
         row = rows_among(job, like.layout, plans.layout)
         if row is not None and (row >= 0).all():
-            return replace(like, row=row).running_again(plans.recompute, plans.recompute_modules)
+            return replace(like, row=row, again=again_of(plans))
     first, row = unique_rows(layer_keys(job, plans.layout))
     written = WrittenLayers(model, job, plans.layout.take(first), plans.strategy)
-    return DistinctLayers(written=written, row=row, again=(plans.recompute, plans.recompute_modules))
+    return DistinctLayers(written=written, row=row, again=again_of(plans))
+
+
+def again_of(plans: PlanTable) -> Again:
+    """What the plans run again."""
+    return Again(plans.recompute, plans.recompute_modules)
 
 
 def rows_among(job: JobSpec, held: Layout, asked: Layout) -> IntArray | None:

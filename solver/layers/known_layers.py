@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ops.layout import Layout, unique_rows
-from solver.layers.distinct_layers import DistinctLayers, layer_keys, rows_among
+from solver.layers.distinct_layers import DistinctLayers, again_of, layer_keys, rows_among
 from solver.layers.written_layers import WrittenLayers
 from solver.plans.plan_table import PlanTable
 from spec.arrays import IntArray, ints
@@ -54,7 +54,7 @@ class KnownLayers:
         self._kinds.move_to_end(kind)
         if len(self._kinds) > MOST_KINDS:
             self._kinds.popitem(last=False)
-        return DistinctLayers(written=held, row=row, again=(plans.recompute, plans.recompute_modules))
+        return DistinctLayers(written=held, row=row, again=again_of(plans))
 
 
 def _lacking(row: IntArray) -> IntArray:

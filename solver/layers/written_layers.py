@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +23,14 @@ from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.program.remembered import Remembered
 
-Again = tuple[Recompute, tuple[str, ...]]
-"""The recompute mode, and the modules of layers that run again beside it."""
+
+class Again(NamedTuple):
+    """What the backward does not find on the device: the recompute ``mode``, and the ``modules`` of layers that run
+    again beside it.
+    """
+
+    mode: Recompute
+    modules: tuple[str, ...] = ()
 
 
 class WrittenLayers:
@@ -77,9 +84,9 @@ class WrittenLayers:
         """Operations when so much runs again; of layers of which some do, the pieces of those that do and of
         the others.
         """
-        mode, modules = again
-        if again not in self._ops and mode is Recompute.BLOCK:
-            whole, plain = self.ops((Recompute.FULL, modules)), self.ops((Recompute.NONE, modules))
+        if again not in self._ops and again.mode is Recompute.BLOCK:
+            kinds = (Recompute.FULL, Recompute.NONE)
+            whole, plain = (self.ops(again._replace(mode=kind)) for kind in kinds)
             self._ops[again] = replace(plain, blocks=(*whole.blocks, *plain.blocks))
         elif again not in self._ops:
             self._ops[again] = self.bare.running_again(*again)

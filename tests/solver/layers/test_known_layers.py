@@ -9,6 +9,7 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.layers.distinct_layers import distinct_layers
 from solver.layers.known_layers import MOST_KINDS, MOST_ROWS, KnownLayers
+from solver.layers.written_layers import Again
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
 from solver.price import price, sized
@@ -191,6 +192,6 @@ def test_of_layers_of_which_some_run_again_the_pieces_are_those_of_all_and_of_no
     written = distinct_layers(asked.model, asked.job, plans_of(asked)).written
     for modules in ((), ("mlp",)):
         own = written.bare.running_again(Recompute.BLOCK, modules)
-        found = written.ops((Recompute.BLOCK, modules))
+        found = written.ops(Again(Recompute.BLOCK, modules))
         assert len(found.blocks) == 2
         assert repr(found) == repr(own)

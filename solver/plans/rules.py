@@ -17,6 +17,7 @@ from solver.plans.exchange_rules import (
     deepep_ranks,
     tokens_between_domains,
 )
+from solver.plans.expert_rules import experts_cut, experts_folded, experts_placed, moe_tokens
 from solver.plans.graph_rules import beside_graphs
 from solver.plans.memory_rules import activations_on_host, modules_again, optimizer_on_host, recomputes
 from solver.plans.pipeline_rules import (
@@ -98,28 +99,6 @@ def _ffn(draft: Draft) -> BoolArray:
 
 def _distinct(draft: Draft) -> BoolArray:
     return bools((draft["tp"] > 1) | (draft["wp"] > 1) | draft.sharding.traits.uncut)
-
-
-def _experts_cut(draft: Draft) -> BoolArray:
-    if not draft.experts:
-        return bools(draft["ep"] == 1)
-    return bools(draft.experts % draft["ep"] == 0)
-
-
-def _experts_placed(draft: Draft) -> BoolArray:
-    return bools((draft["tp"] * draft["cp"] * draft.dp) % draft["ep"] == 0)
-
-
-def _moe_tokens(draft: Draft) -> BoolArray:
-    cut = draft.sharding.norm_shards(draft.layout) == draft["tp"]
-    return bools(cut | (draft.experts == 0))
-
-
-def _experts_folded(draft: Draft) -> BoolArray:
-    etp = draft["etp"]
-    ranks = draft["tp"] * draft["cp"] * draft.dp
-    cut = draft.experts > 0 and draft.sharding.traits.cuts_experts
-    return bools((ranks % (draft["ep"] * etp) == 0) & ((etp == 1) | cut))
 
 
 UNEVEN_LAYERS = "the framework wants layers to divide over the stages"
@@ -204,19 +183,19 @@ RULES: tuple[Rule, ...] = (
         after="tp",
         keep=_sequence,
     ),
-    Rule(reason="experts with tp need sequence parallelism", after="tp", keep=_moe_tokens),
+    Rule(reason="experts with tp need sequence parallelism", after="tp", keep=moe_tokens),
     Rule(
         reason="weight groups do not divide the stage's ranks",
         after="wp",
         keep=lambda d: (d.job.world_size // d["pp"]) % d["wp"] == 0,
     ),
     Rule(reason=UNCUT, after="wp", keep=_distinct),
-    Rule(reason="experts do not divide by ep", after="ep", keep=_experts_cut),
-    Rule(reason="ep does not divide the stage's ranks", after="ep", keep=_experts_placed),
+    Rule(reason="experts do not divide by ep", after="ep", keep=experts_cut),
+    Rule(reason="ep does not divide the stage's ranks", after="ep", keep=experts_placed),
     Rule(
         reason="ep x etp does not divide the stage's ranks, or nothing to cut",
         after="ep",
-        keep=_experts_folded,
+        keep=experts_folded,
     ),
     Rule(
         reason="DeepEP has no settings for so many ranks of experts",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from ops.adapters.frozen import adapted, frozen_ends
 from ops.context import LayerContext
 from ops.data_parallel.offload import activations_offloaded, offloaded_shares
+from ops.data_parallel.offloaded_modules import modules_offloaded
 from ops.data_parallel.weight_sharding import sharded_over_data
 from ops.embedding_and_head import embedding, head, loss
 from ops.experts.moe_block import moe_half
@@ -69,36 +70,45 @@ class BareOps:
     sharding: Sharding
     blocks: dict[BlockSpec, BareBlock]
     ends: tuple[Piece, Piece, Piece]
-    known: dict[tuple[Recompute, BlockSpec | None, tuple[str, ...]], tuple[Piece, ...]] = field(
-        default_factory=dict, compare=False, repr=False
+    known: dict[tuple[Recompute, BlockSpec | None, tuple[str, ...], tuple[str, ...]], tuple[Piece, ...]] = (
+        field(default_factory=dict, compare=False, repr=False)
     )
 
-    def running_again(self, recompute: Recompute, modules: tuple[str, ...] = ()) -> ModelOps:
-        """Under a recompute mode, with ``modules`` of layers run again beside that. What of it is the same
-        under several is the very same piece."""
+    def running_again(
+        self, recompute: Recompute, modules: tuple[str, ...] = (), offloaded: tuple[str, ...] = ()
+    ) -> ModelOps:
+        """Under a recompute mode, with ``modules`` of layers run again beside that and what others save
+        ``offloaded`` to the host. What of it is the same under several is the very same piece."""
         context, model = self.context, self.context.model
         kinds = (Recompute.FULL, Recompute.NONE) if recompute is Recompute.BLOCK else (recompute,)
         # Runs of equal blocks, of which hybrids have many, share one piece.
-        pieces = {(kind, block): self._layer(block, kind, modules) for kind in kinds for block in self.blocks}
+        pieces = {
+            (kind, block): self._layer(block, kind, modules, offloaded)
+            for kind in kinds
+            for block in self.blocks
+        }
         blocks = tuple(pieces[kind, run.block] for kind in kinds for run in model.blocks)
         shares = offloaded_shares(model, context.layout.offloaded_layers) * len(kinds)
         blocks = tuple(map(activations_offloaded, blocks, shares))
         embedding, head = self._ends(recompute)
         return ModelOps(blocks=blocks, embedding=embedding, head=head)
 
-    def _layer(self, block: BlockSpec, kind: Recompute, modules: tuple[str, ...]) -> Piece:
+    def _layer(
+        self, block: BlockSpec, kind: Recompute, modules: tuple[str, ...], offloaded: tuple[str, ...]
+    ) -> Piece:
         """A layer under modules, of which those count that do anything to it."""
         bare = self.blocks[block]
         felt = () if kind is Recompute.FULL else felt_by(bare.piece, modules)
-        key = (kind, block, felt)
+        key = (kind, block, felt, offloaded)
         if key not in self.known:
             layer = _running_again(self.sharding, bare, kind, felt)
-            self.known[key] = (sharded_over_data(self.context, layer, Module.LAYER),)
+            layer = sharded_over_data(self.context, layer, Module.LAYER)
+            self.known[key] = (modules_offloaded(layer, offloaded),)
         return self.known[key][0]
 
     def _ends(self, recompute: Recompute) -> tuple[Piece, ...]:
         """Embedding and head."""
-        key = (recompute, None, ())
+        key = (recompute, None, (), ())
         if key not in self.known:
             first, last = _ends_running_again(self.context, self.sharding, self.ends, recompute)
             self.known[key] = (

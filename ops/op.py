@@ -225,9 +225,12 @@ class HostWork(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTransfer(Op):
-    """``size_bytes`` between a rank and its host, one way."""
+    """``size_bytes`` between a rank and its host, one way; ``tensors`` that Python takes as they are saved, or gives back,
+    0 where it is one copy of C++.
+    """
 
     size_bytes: FloatArray
+    tensors: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

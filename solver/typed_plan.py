@@ -61,7 +61,8 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
     sharding = strategy_of(written, where)
     layout = Layout.of(job.world_size, tp=tp, pp=pp, cp=cp, wp=written.wp or 1)
     zero_stage, zero_size = _sharding(written, _copies(sharding, layout), where)
-    if (written.optimizer_offload or written.offloaded_layers) and question.cluster.host is None:
+    waits = written.optimizer_offload or written.offloaded_layers or written.offload_modules
+    if waits and question.cluster.host is None:
         raise ConfigError(where="--cluster", key="host", value=question.cluster.name, allowed=HOST_NEEDED)
     return Plan(
         strategy=sharding.name,
@@ -85,6 +86,7 @@ def plan_of(written: WrittenPlan, question: "Question", where: str) -> Plan:
         stage_layout=_layout(written, question, where),
         optimizer_offload=written.optimizer_offload,
         offloaded_layers=written.offloaded_layers,
+        offload_modules=written.offload_modules,
     )
 
 

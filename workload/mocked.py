@@ -13,6 +13,7 @@ import numpy as np
 
 from ops.block import block_ops, end_ops
 from ops.context import LayerContext
+from ops.data_parallel.offloaded_modules import modules_offloaded
 from ops.data_parallel.sliced_collectives import sliced_return
 from ops.data_parallel.step import RankParameters
 from ops.data_parallel.weight_sharding import sharded_over_data
@@ -155,6 +156,7 @@ class Workshop:
         layer = block_ops(
             self.context, self.sharding, block, self.plan.recompute, self.plan.recompute_modules
         )
+        layer = modules_offloaded(layer, self.plan.offload_modules)
         return self.leaf("block", layer, Module.LAYER)
 
     def mixer(self, block: BlockSpec) -> MockedOps:

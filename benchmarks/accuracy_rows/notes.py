@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from benchmarks.accuracy_rows.row import Row
+from ops.data_parallel.offloaded_modules import PARTS
 from ops.host_work.cuda_graphs import GRAPHED
 from ops.recompute.modules import MODULES
 
@@ -23,6 +24,7 @@ RECIPE_VALUES: dict[str, frozenset[str] | None] = {
     "recompute_modules": frozenset({*MODULES, "core_attn"}),
     "recompute_num_layers": None,
     "cpu_offload_layers": None,
+    "offload_modules": frozenset(PARTS),
     "cuda_graph": frozenset({"local", "transformer_engine", *GRAPH_SCOPES}),
     "moe_a2a_overlap": frozenset({"True", "False"}),
     "dispatcher": frozenset({"deepep", "hybridep", "alltoall", "allgather"}),
@@ -36,7 +38,7 @@ class Notes:
     ``zero_group`` ranks that share one optimizer state (0: all data-parallel ranks); ``shard_group``
     the same for fully sharded parameters, of which there are ``replicas`` copies; ``tied`` embeddings;
     ``offloaded_layers`` whose activations wait on the host; ``etp`` expert tensor parallelism; ``capacity`` the
-    experts' capacity factor; ``recompute_layers`` per stage; ``recompute_modules`` names in the source's words.
+    experts' capacity factor; ``recompute_layers`` per stage; ``recompute_modules`` names in the source's words, ``offload_modules`` too.
     """
 
     zero_group: int | None
@@ -49,6 +51,7 @@ class Notes:
     kernel: str
     recompute_layers: int | None
     recompute_modules: tuple[str, ...]
+    offload_modules: tuple[str, ...]
     pure_precision: bool
     async_tp: bool
     overlapped_tp: bool | None
@@ -69,7 +72,6 @@ def notes_of(row: Row) -> Notes:
     notes = row.notes
     lower = notes.lower()
     capacity = re.search(r"capacity(?: factor)?[ =](\d+(?:\.\d+)?)", lower)
-    modules = re.search(r"recompute_modules=\[([^\]]*)\]", notes)
     tied = re.search(r"\b(un)?tied embeddings", lower)
     return Notes(
         zero_group=_group(notes, r"zero1 shard group=(\w+)"),
@@ -85,7 +87,8 @@ def notes_of(row: Row) -> Notes:
         else _word(notes, r"sharding=(\w+)"),
         kernel=_word(f"{row.text('framework')}; {notes}", r"kernel=([\w.+]+)"),
         recompute_layers=_whole(notes, r"recompute_num_layers=(\d+)"),
-        recompute_modules=tuple(re.findall(r"\w+", modules[1])) if modules else (),
+        recompute_modules=_names(notes, "recompute_modules"),
+        offload_modules=_names(notes, "offload_modules"),
         pure_precision="mp_mode=PURE" in notes,
         async_tp=re.search(r"(?<!no )async tp", lower) is not None
         or "asynctp" in row.text("framework").lower(),
@@ -102,6 +105,12 @@ def notes_of(row: Row) -> Notes:
         multi_token_prediction=re.search(r"\bmtp\b|multi-token", lower) is not None
         and re.search(r"(no|without) (mtp|multi-token)|mtp[ =:]*(off|0|none|no\b|disabled)", lower) is None,
     )
+
+
+def _names(notes: str, key: str) -> tuple[str, ...]:
+    """What stands in ``key=[...]``."""
+    found = re.search(rf"\b{key}=\[([^\]]*)\]", notes)
+    return tuple(re.findall(r"\w+", found[1])) if found else ()
 
 
 def recipe_settings(clause: str) -> dict[str, str]:

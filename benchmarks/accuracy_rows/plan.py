@@ -14,6 +14,7 @@ from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.remat import policy
 from benchmarks.accuracy_rows.row import Row, RowError
+from ops.data_parallel.offloaded_modules import PARTS
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.recompute.modules import MODULES
@@ -84,6 +85,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
         zero_size=zero_size,
         recompute_modules=_modules(row, notes),
         offloaded_layers=notes.offloaded_layers or 0,
+        offload_modules=tuple(name for name in PARTS if name in notes.offload_modules),
     )
     found: list[Candidate] = []
     for micro in _micro_batches(row, job, degrees["dp"]):

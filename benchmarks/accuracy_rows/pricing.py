@@ -62,6 +62,7 @@ class Prepared:
             plan.recompute,
             plan.schedule,
             plan.recompute_modules,
+            plan.offload_modules,
             plan.stage_layout,
         )
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import get_args
 
 from benchmarks.accuracy_rows.job import scores_in_fp32
 from benchmarks.accuracy_rows.whole_iterations import narrowed
@@ -16,6 +17,7 @@ from solver.typed_plan import plan_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.segment import segmented
 from spec.errors import ConfigError
+from spec.presets.preset import OffloadedPart
 from spec.settings.job import AskedJob, job_of
 from spec.settings.plan import WrittenPlan
 
@@ -114,7 +116,7 @@ def recipe_plan(recipe: Recipe, question: Question) -> Plan:
     owned = recipe.says("distributed_optimizer") or recipe.text("optimizer").startswith("dist")
     sharded = 3 if recipe.says("fsdp") else int(owned)
     kind, modules = _recomputed(recipe)
-    offloaded = re.fullmatch(r"layers:(\d+)", recipe.text("activation_offload"))
+    layers, parts = _offloaded(recipe)
     written = WrittenPlan(
         strategy="fsp" if recipe.whole("tp") > 1 else "mtp",
         tp=recipe.whole("tp"),
@@ -129,9 +131,27 @@ def recipe_plan(recipe: Recipe, question: Question) -> Plan:
         recompute=kind,
         recompute_modules=modules,
         layout=recipe.text("pipeline_layout") or _dealt(recipe),
-        offloaded_layers=int(offloaded[1]) if offloaded else 0,
+        offloaded_layers=layers,
+        offload_modules=parts,
     )
     return plan_of(written, question, f"{recipe.path}:{recipe.line}")
+
+
+def _offloaded(recipe: Recipe) -> tuple[int, tuple[OffloadedPart, ...]]:
+    """What waits on the host: "layers:N", or parts of all layers by name. Raises ConfigError for another word."""
+    text = recipe.text("activation_offload")
+    layers = re.fullmatch(r"layers:(\d+)", text)
+    if layers:
+        return int(layers[1]), ()
+    known = get_args(OffloadedPart)
+    named = text.split("+") if text else []
+    for name in named:
+        if name not in known:
+            allowed = f"layers:N, or of {', '.join(known)} joined by +"
+            raise ConfigError(
+                where=f"{recipe.path}:{recipe.line}", key="activation_offload", value=text, allowed=allowed
+            )
+    return 0, tuple(name for name in known if name in named)
 
 
 def _dealt(recipe: Recipe) -> str | None:

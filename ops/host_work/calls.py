@@ -121,6 +121,13 @@ EXPERT_BULK_CAST_CALLS = 4.4 / 8.7
 # 8.7 (Transformer Engine 2.9 and 2.13, GroupedLinear of 16 experts with Megatron-Core 0.15's hook, run as in
 # docs/formulas.md: backwards of 408 to 497 us where 283 to 369 were).
 NARROW_GRADIENT_CALLS = 7.5 / 8.7
+# Fitted: a part of a layer whose saved tensors go to the host, forward and backward, and each tensor of it in each
+# (fine_grained_activation_offload.py of August 2026, run on a CPU with streams and events that do nothing, groups of
+# 1, 2 and 5 tensors, 500 rounds in turn with the linear: 2.9 to 3.4, 3.5 to 4.3 and 5.2 to 6.8 of its calls forward,
+# 1.5 to 1.9, 2.1 to 2.6 and 3.8 to 5.0 backward), of which the empty tensor and the copy take most. What CUDA's own
+# events and memory take is not among them.
+OFFLOADED_PART_CALLS = (2.5, 0.9)
+OFFLOADED_TENSOR_CALLS = 0.7
 # Fitted: what Megatron-Core hangs before every module's forward to wait for gathered parameters
 # (distributed_data_parallel.py of core 0.15, _make_forward_pre_hook), on the same CPU: 2.3 us of 8.7 a
 # module, 0.7 for each of its parameters and 2.4 for each held in fp8.

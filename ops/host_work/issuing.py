@@ -13,6 +13,8 @@ from ops.host_work.calls import (
     EXTENSION_LAUNCHES,
     FP8_CALLS_RATIO,
     NARROW_GRADIENT_CALLS,
+    OFFLOADED_PART_CALLS,
+    OFFLOADED_TENSOR_CALLS,
     PIECE_LAUNCHES,
     TRITON_CALLS,
     ModuleCalls,
@@ -20,7 +22,18 @@ from ops.host_work.calls import (
 from ops.host_work.cuda_graphs import is_replayed, replay_calls
 from ops.host_work.launches import FUSED_ROUTER, OF_KERNEL, OF_ROLE
 from ops.kernels import KERNELS
-from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, HostWork, MemoryBound, Op, Phase
+from ops.op import (
+    Attention,
+    Axis,
+    BatchedGemm,
+    Comm,
+    GroupedGemm,
+    HostTransfer,
+    HostWork,
+    MemoryBound,
+    Op,
+    Phase,
+)
 from ops.quantize import BLOCKS
 from ops.roles import Module, Role
 from spec.arrays import FloatArray, floats
@@ -55,6 +68,9 @@ def host_work(op: Op, job: JobSpec) -> Issuing:
             work = _work(calls.attention, calls.first_launch + backward)
         case MemoryBound():
             work = _kernel(op, calls)
+        case HostTransfer() if op.tensors:
+            back = int(op.phase is not Phase.FORWARD)
+            work = _work(OFFLOADED_PART_CALLS[back] + OFFLOADED_TENSOR_CALLS * op.tensors, float(op.tensors))
         case _:
             work = _work(0.0, 1.0)
     return Issuing(calls=work.calls * op.repeat, launches=work.launches * op.repeat)

@@ -200,5 +200,7 @@ def _recompute(training: Training, job: JobSpec) -> Iterator[Refusal]:
     plan, selective = training.plan, job.preset.recomputation.selective
     if plan.recompute_modules:
         yield "recompute_modules", plan.recompute_modules, "none"
+    if plan.offload_modules:
+        yield "offload_modules", plan.offload_modules, "none"
     if plan.recompute is Recompute.SELECTIVE and selective != CORE_ATTENTION:
         yield "recompute", f"selective of {selective or 'nothing'}", "none, full, or selective of core_attn"

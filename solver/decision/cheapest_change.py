@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.memory.device_memory import limit_bytes, usable_bytes
-from solver.plans.constraints import ASKED, constraint_rules
+from solver.plans.constraints import ASKED, SHARED, constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
@@ -73,7 +73,7 @@ def _fits(question: Question, constraints: Constraints, also: Bound) -> bool:
 def _nearest(question: Question, constraints: Constraints, always: tuple[Bound, ...] = ()) -> Nearest | None:
     """The plan that fits the device nearest to the constraints, of those within ``always``; None where none fits."""
     # What all plans of a search share is no number of a plan, and cannot be nearly kept.
-    shared = tuple(bound for bound in constraints.bounds if bound.key == "recompute_modules")
+    shared = tuple(bound for bound in constraints.bounds if bound.key in SHARED)
     space = replace(
         full_space(question.model, question.job, replace(constraints, bounds=(*constraints.bounds, *always))),
         constraints=Constraints(bounds=(*shared, *always)),

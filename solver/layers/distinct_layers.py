@@ -20,7 +20,7 @@ from spec.model import ModelSpec
 class DistinctLayers:
     """The layers of a plan table, ``written`` down once per distinct layer layout.
 
-    ``row[i]`` is the layer row of plan i; ``again`` are the recompute mode and the modules that run again.
+    ``row[i]`` is the layer row of plan i; ``again`` are the recompute mode, the modules that run again and those on the host.
     """
 
     written: WrittenLayers
@@ -75,8 +75,8 @@ def distinct_layers(
 
 
 def again_of(plans: PlanTable) -> Again:
-    """What the plans run again."""
-    return Again(plans.recompute, plans.recompute_modules)
+    """What the plans run again, and what of layers waits on the host."""
+    return Again(plans.recompute, plans.recompute_modules, plans.offload_modules)
 
 
 def rows_among(job: JobSpec, held: Layout, asked: Layout) -> IntArray | None:

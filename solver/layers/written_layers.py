@@ -25,12 +25,13 @@ from spec.program.remembered import Remembered
 
 
 class Again(NamedTuple):
-    """What the backward does not find on the device: the recompute ``mode``, and the ``modules`` of layers that run
-    again beside it.
+    """What the backward does not find on the device: the recompute ``mode``, the ``modules`` of layers that run
+    again beside it, and those ``offloaded``, of which what they save waits on the host.
     """
 
     mode: Recompute
     modules: tuple[str, ...] = ()
+    offloaded: tuple[str, ...] = ()
 
 
 class WrittenLayers:

@@ -26,7 +26,12 @@ OF_BLOCK: dict[str, Callable[[Draft], object]] = {
     "schedule": lambda draft: draft.schedule.value,
     "recompute": lambda draft: "full" if draft.recompute is Recompute.BLOCK else draft.recompute.value,
     "recompute_modules": lambda draft: draft.recompute_modules,
+    "offload_modules": lambda draft: draft.offload_modules,
 }
+
+
+# Parts of layers by name, which run again or wait on the host.
+SHARED = ("recompute_modules", "offload_modules")
 
 
 def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
@@ -38,7 +43,9 @@ def constraint_rules(constraints: Constraints) -> tuple[Rule, ...]:
     rules += [
         Rule(reason=ASKED + bound.words(), after=FIRST, keep=_nothing_again)
         for bound in constraints.bounds
-        if bound.key == "recompute" and bound.among == ("none",) and not fixed_modules(constraints)
+        if bound.key == "recompute"
+        and bound.among == ("none",)
+        and not fixed_modules(constraints, "recompute_modules")
     ]
     if constraints.keep_tp_in_node:
         rules.append(Rule(reason=ASKED + "tp inside a node", after="tp", keep=_tp_in_node))
@@ -64,9 +71,9 @@ def check_schedules(constraints: Constraints) -> None:
                 raise ConfigError(where="constraints", key="schedule", value=name, allowed=allowed)
 
 
-def fixed_modules(constraints: Constraints) -> tuple[str, ...]:
-    """The modules that are asked to run again, which all plans of a search share."""
-    asked = [bound.among for bound in constraints.bounds if bound.key == "recompute_modules"]
+def fixed_modules(constraints: Constraints, key: str) -> tuple[str, ...]:
+    """The modules asked for under a ``key`` of SHARED, which all plans of a search share."""
+    asked = [bound.among for bound in constraints.bounds if bound.key == key]
     return tuple(asked[0][0]) if asked and asked[0] else ()
 
 

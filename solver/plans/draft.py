@@ -31,6 +31,7 @@ class Draft:
     columns: Mapping[str, IntArray | FloatArray]
     recompute: Recompute = Recompute.NONE
     recompute_modules: tuple[str, ...] = ()
+    offload_modules: tuple[str, ...] = ()
     schedule: Schedule = Schedule.ONE_F_ONE_B
 
     def __getitem__(self, name: str) -> IntArray:

@@ -17,5 +17,6 @@ def drafted(model: ModelSpec, job: JobSpec, cluster: ClusterSpec, plans: PlanTab
         columns=plans.columns,
         recompute=plans.recompute,
         recompute_modules=plans.recompute_modules,
+        offload_modules=plans.offload_modules,
         schedule=plans.schedule,
     )

@@ -27,6 +27,29 @@ def activations_on_host(draft: Draft) -> BoolArray:
     return bools((draft["pp"] == 1) & runs & (layers < draft.model.num_layers) | (layers == 0))
 
 
+OF_EXPERTS = frozenset({"expert_fc1", "moe_act", "fused_group_mlp"})
+# Where a graph ends inside what they save (transformer_layer.py, _set_offload_modules).
+AT_A_GRAPHS_END = {"attn_norm": {"attn"}, "mlp_norm": {"attn", "moe_router"}}
+
+
+def parts_on_host(draft: Draft) -> BoolArray:
+    """Megatron-Core, transformer_config.py, where fine_grained_activation_offloading: beside no layer on the host or
+    run again whole, the projection with the core alone, all of fused experts or parts of them, none inside experts
+    that run again, no norm where a graph ends and none beside graphs of experts."""
+    named, scopes = set(draft.offload_modules), draft.job.cuda_graphs
+    if not named:
+        return _all(draft, True)
+    kept_whole = "attn_proj" in named and "core_attn" not in named
+    twice = "fused_group_mlp" in named and len(named & OF_EXPERTS) > 1
+    again = "moe" in draft.recompute_modules and bool(named & OF_EXPERTS)
+    cut = "moe" in scopes or any(one in named and ends & scopes for one, ends in AT_A_GRAPHS_END.items())
+    whole = draft.recompute in (Recompute.FULL, Recompute.BLOCK)
+    runs = named <= set(draft.job.preset.offload.modules) and not (
+        kept_whole or twice or again or cut or whole
+    )
+    return bools((draft["offloaded_layers"] == 0) & runs)
+
+
 def recomputes(draft: Draft) -> BoolArray:
     """The framework has the kind of recomputation."""
     preset = draft.job.preset

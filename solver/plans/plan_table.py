@@ -44,6 +44,7 @@ class Plan:
     stage_layout: str = ""
     optimizer_offload: float = 0.0
     offloaded_layers: int = 0
+    offload_modules: tuple[str, ...] = ()
 
     @property
     def sharding(self) -> Sharding:
@@ -98,12 +99,14 @@ class Plan:
             shown.append(f"optimizer_offload={self.optimizer_offload:g}")
         if self.offloaded_layers:
             shown.append(f"offloaded_layers={self.offloaded_layers}")
+        if self.offload_modules:
+            shown.append(f"offload-{'+'.join(self.offload_modules)}")
         return " ".join([self.strategy, *shown])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTable:
-    """N plans that share strategy, recompute mode and modules, schedule and framework preset.
+    """N plans that share strategy, recompute mode and modules, what of layers waits on the host, schedule and framework preset.
 
     Those choose the shape of the formulas, and so does an explicit ``stage_layout``
     (spec.pipeline.layout; "" deals layers by rule); every other column is a 1-D int64 or float64 array.
@@ -119,6 +122,7 @@ class PlanTable:
     num_micro: IntArray
     num_recompute_layers: IntArray
     recompute_modules: tuple[str, ...] = ()
+    offload_modules: tuple[str, ...] = ()
     stage_layout: str = ""
 
     def __len__(self) -> int:

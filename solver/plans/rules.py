@@ -19,7 +19,13 @@ from solver.plans.exchange_rules import (
 )
 from solver.plans.expert_rules import experts_cut, experts_folded, experts_placed, moe_tokens
 from solver.plans.graph_rules import beside_graphs
-from solver.plans.memory_rules import activations_on_host, modules_again, optimizer_on_host, recomputes
+from solver.plans.memory_rules import (
+    activations_on_host,
+    modules_again,
+    optimizer_on_host,
+    parts_on_host,
+    recomputes,
+)
 from solver.plans.pipeline_rules import (
     chunks,
     equal_instead,
@@ -234,6 +240,11 @@ RULES: tuple[Rule, ...] = (
         reason="Muon takes whole matrices: state sharded at most, on the device, weights not over wp",
         after="zero_stage",
         keep=matrices_whole,
+    ),
+    Rule(
+        reason="the framework cannot keep these parts of layers on the host, or not beside the rest",
+        after="offloaded_layers",
+        keep=parts_on_host,
     ),
     Rule(
         reason="the framework cannot keep these layers' activations on the host",

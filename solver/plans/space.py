@@ -9,7 +9,7 @@ import numpy as np
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
-from solver.plans.constraints import constraint_rules, fixed_degrees, fixed_modules
+from solver.plans.constraints import SHARED, constraint_rules, fixed_degrees, fixed_modules
 from solver.plans.draft import Draft
 from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal, runs_alone, splits_compiled
 from solver.plans.plan_table import PlanTable
@@ -162,7 +162,7 @@ def enumerate_block(
     rejected: dict[str, int] = {}
     columns: Columns = {}
     rules = (*constraint_rules(space.constraints), *RULES)
-    modules = fixed_modules(space.constraints)
+    modules: dict[str, Any] = {key: fixed_modules(space.constraints, key) for key in SHARED}
     for index, name in enumerate(names):
         columns = _grow(columns, name, degrees[name])
         to_come = int(np.prod(sizes[index + 1 :], dtype=np.int64))
@@ -176,8 +176,8 @@ def enumerate_block(
                 strategy=strategy,
                 columns=columns,
                 recompute=recompute,
-                recompute_modules=modules,
                 schedule=schedule,
+                **modules,
             )
             keep = rule.keep(draft)
             fallen = int(np.count_nonzero(~keep))
@@ -185,7 +185,7 @@ def enumerate_block(
                 rejected[rule.reason] = rejected.get(rule.reason, 0) + fallen * to_come
                 columns = {key: value[keep] for key, value in columns.items()}
     return Block(
-        plans=replace(_table(job, columns, block), recompute_modules=modules),
+        plans=replace(_table(job, columns, block), **modules),
         seen=int(np.prod(sizes, dtype=np.int64)),
         rejected=rejected,
     )

@@ -16,6 +16,7 @@ HAI_LLM = replace(
         # of which the report has no word
         "data_parallel.hybrid_zero": False,
         "offload.activations": False,
+        "offload.modules": (),
         "offload.optimizer": "",
         "pipeline.schedules": ("1f1b", "dualpipe", "dualpipe-v"),
         "data_parallel.keeps_stand_ins": False,

@@ -11,6 +11,7 @@ from spec.presets.preset import (
     Host,
     Layers,
     Offload,
+    OffloadedPart,
     Pipeline,
     Recomputation,
     RecomputedPart,
@@ -25,6 +26,18 @@ MODULES: tuple[RecomputedPart, ...] = (
     "mlp",
     "shared_experts",
     "moe",
+)
+
+# transformer_config.py, offload_modules, but for that of a mixer that is not priced.
+OFFLOADED: tuple[OffloadedPart, ...] = (
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+    "fused_group_mlp",
 )
 
 MEGATRON = FrameworkPreset(
@@ -44,11 +57,11 @@ MEGATRON = FrameworkPreset(
         splits_joined_qkv=True, shares_kept_inputs=True, turns_chunks=True, sends_probabilities=True
     ),
     host=Host(checks_numbers=True),
-    offload=Offload(optimizer="step", activations=True),
+    offload=Offload(optimizer="step", activations=True, modules=OFFLOADED),
     log=Log(attention="half"),
     source="Megatron-LM core 0.12: --check-for-nan-in-loss-and-grad by default, --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather, "
     "make_vocab_size_divisible_by 128, accumulate_allreduce_grads_in_fp32 with bf16, bucket max(40e6, 1e6 dp), "
     "num_distributed_optimizer_instances for partial sharding; core 0.14 core/pipeline_parallel/schedules.py, get_tensor_shapes: "
     "a message is cut by tp with sequence parallelism only; core/transformer/pipeline_parallel_layer_layout.py, "
-    "--pipeline-model-parallel-layout; core 0.17 core/transformer/transformer_config.py, recompute_modules; training/training.py, num_floating_point_operations: seq_length / hidden_size / 2; core 0.15 transformer/attention.py, get_query_key_value_tensors; transformer/moe/token_dispatcher.py (drop_and_pad: transpose, contiguous); core 0.13 token_dispatch",
+    "--pipeline-model-parallel-layout; core 0.17 core/transformer/transformer_config.py, recompute_modules, offload_modules; training/training.py, num_floating_point_operations: seq_length / hidden_size / 2; core 0.15 transformer/attention.py, get_query_key_value_tensors; transformer/moe/token_dispatcher.py (drop_and_pad: transpose, contiguous); core 0.13 token_dispatch",
 )

@@ -11,6 +11,16 @@ from spec.program.kinds import Number, Several, Text, Whole
 RecomputedPart = Literal[
     "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
 ]
+OffloadedPart = Literal[
+    "attn_norm",
+    "qkv_linear",
+    "core_attn",
+    "attn_proj",
+    "mlp_norm",
+    "expert_fc1",
+    "moe_act",
+    "fused_group_mlp",
+]
 MAX_PADDING = 2**20  # of a vocabulary, many times the multiples in use
 
 
@@ -245,6 +255,8 @@ class Offload:
     the device's own part of the update beside the host's), or "" where there is none."""
     activations: bool = False
     """Layers may keep what they save on the host."""
+    modules: tuple[OffloadedPart, ...] = ()
+    """Parts of layers that may keep there what they save, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ ZERO_BUBBLE = replace(
         # before Megatron-Core and Transformer Engine had them
         "data_parallel.hybrid_zero": False,
         "offload.activations": False,
+        "offload.modules": (),
         "offload.optimizer": "",
         "data_parallel.keeps_stand_ins": False,
         "log.attention": "whole",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
-from spec.presets.preset import RecomputedPart
+from spec.presets.preset import OffloadedPart, RecomputedPart
 from spec.presets.registry import PRESETS
 from spec.program.kinds import Number, Text, Whole, Word
 from spec.program.limits import MOST_GPUS, MOST_LAYERS, MOST_STEP_TOKENS
@@ -60,6 +60,8 @@ class WrittenPlan:
     """Share of the optimizer that lives and runs on the host."""
     offloaded_layers: Annotated[int, Whole(least=0, most=MOST_LAYERS), Column()] = 0
     """Layers whose saved activations wait on the host."""
+    offload_modules: tuple[OffloadedPart, ...] = ()
+    """Parts of layers of which what they save waits there."""
     num_micro: Annotated[int | None, Whole(most=MOST_STEP_TOKENS), Column()] = None
     """Micro-batches of a step: the batch of the plan where nobody gives one."""
     preset: Annotated[str | None, Word(tuple(PRESETS))] = None

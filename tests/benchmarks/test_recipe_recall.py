@@ -99,6 +99,10 @@ def test_a_recipe_is_asked_in_its_own_settings() -> None:
     plan = recipe_plan(told, question_of(told, cluster))
     assert (plan.preset, plan.zero_stage, plan.offloaded_layers) == ("megatron-fsdp", 3, 5)
     assert (plan.recompute, set(plan.recompute_modules)) == (Recompute.NONE, {"layernorm", "mlp"})
+    parts = recipe(activation_offload="moe_act+expert_fc1", gpu="b300")
+    assert recipe_plan(parts, question_of(parts, cluster)).offload_modules == ("expert_fc1", "moe_act")
+    with pytest.raises(ConfigError, match="expert_fc3"):
+        recipe_plan(recipe(activation_offload="expert_fc3", gpu="b300"), question_of(parts, cluster))
     told = recipe(optimizer="dist_muon", distributed_optimizer="0")
     assert recipe_plan(told, question_of(told, cluster)).zero_stage == 1
     assert question_of(told, cluster).job.optimizer == "muon"

@@ -29,6 +29,7 @@ from workload.settings.megatron_model import NAME, Flags, model_flags
 SAYS = frozenset(
     {"tp", "pp", "cp", "vpp", "ep", "etp", "zero_stage", "zero_size", "micro_batch", "num_micro", "layout"}
     | {"recompute", "recompute_layers", "recompute_modules", "optimizer_offload", "offloaded_layers"}
+    | {"offload_modules"}
 )
 # What takes a part of --tp-comm-overlap away (arguments.py), by the choice of spec.presets.preset.TensorParallel.
 SWITCHED_OFF = {
@@ -46,6 +47,7 @@ CORE = "0.14"
 SINCE = {
     "--window-size": "0.15",
     "--cpu-offloading-num-layers": "0.16",
+    "--fine-grained-activation-offloading": "0.16",
     "--moe-shared-expert-gate": "0.16",
     "--moe-latent-size": "0.19",
     "--attention-output-gate": "0.19",
@@ -202,4 +204,11 @@ def _offload(plan: Plan) -> Flags:
         alone = plan.pp == 1 and not recompute_flags(plan)
         refuse_unless(alone, NAME, "offloaded activations beside pipeline stages or recomputation")
         flags |= {"--cpu-offloading-num-layers": plan.offloaded_layers}
+    if plan.offload_modules:
+        flags |= {
+            "--fine-grained-activation-offloading": None,
+            "--offload-modules": " ".join(sorted(plan.offload_modules)),
+        }
+    if "fused_group_mlp" in plan.offload_modules:
+        flags["--use-transformer-engine-op-fuser"] = None
     return flags

@@ -101,6 +101,8 @@ def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append("set TORCH_DISTRIBUTED_DEBUG=DETAIL")
     if job.expandable_segments:
         notes.append(f"set {EXPANDABLE_SEGMENTS}")
+    if plan.offload_modules:
+        notes.append("set NVTE_CPU_OFFLOAD_V1=1 from Transformer Engine 2.10 on")
     cluster = question.cluster
     if cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size:
         nodes = cluster.scale_up_ranks // cluster.gpus_per_node

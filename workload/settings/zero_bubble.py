@@ -35,6 +35,7 @@ WITHOUT = {
 LACKING = frozenset(
     str.split(
         "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split --cpu-offloading-num-layers "
+        "--fine-grained-activation-offloading --offload-modules --use-transformer-engine-op-fuser "
         "--exp-avg-dtype --exp-avg-sq-dtype --fp8-param-gather --fp8-recipe --grad-reduce-in-bf16 --kv-lora-rank "
         "--main-params-dtype --moe-enable-deepep --moe-ffn-hidden-size --moe-layer-freq --moe-router-dtype "
         "--moe-router-enable-expert-bias --moe-router-group-topk --moe-router-num-groups --moe-router-pre-softmax "

@@ -17,6 +17,7 @@ MEGATRON_2021 = Variant(
         "log.attention": "",
         "data_parallel.hybrid_zero": False,
         "offload.activations": False,
+        "offload.modules": (),
         "offload.optimizer": "",
         "data_parallel.fp32_gradients": False,
         "data_parallel.overlap_grad_reduce": False,

@@ -15,6 +15,7 @@ NANOTRON = Variant(
         "log.attention": "whole",
         "data_parallel.hybrid_zero": False,
         "offload.activations": False,
+        "offload.modules": (),
         "offload.optimizer": "",
         "tensor_parallel.strategies": ("mtp", "fsp", "msp"),
         "tensor_parallel.recorded_layers": 18,

@@ -16,6 +16,7 @@ NEMO = Variant(
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
         # before Megatron-Core and Transformer Engine had them
+        "offload.modules": (),
         "layers.shares_kept_inputs": False,
         "layers.sends_probabilities": False,
         "data_parallel.keeps_stand_ins": False,
@@ -40,6 +41,7 @@ NEMO2 = Variant(
         "pipeline.uneven_chunks": "ends",
         "host.checks_numbers": False,
         # before Megatron-Core and Transformer Engine had them
+        "offload.modules": (),
         "layers.shares_kept_inputs": False,
         "layers.sends_probabilities": False,
         "data_parallel.keeps_stand_ins": False,

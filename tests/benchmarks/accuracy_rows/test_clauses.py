@@ -35,6 +35,17 @@ def test_scopes_of_cuda_graphs_are_the_jobs(stated: str, scopes: frozenset[str])
     assert {reading for reading, _ in readings(one)} == {Reading.TAKEN}
 
 
+def test_parts_on_the_host_are_the_plans() -> None:
+    one = row(notes=RECIPE.format("None", "None", "None:None") + " offload_modules=None")
+    assert plans(notes=one.notes)[0].offload_modules == ()
+    said = RECIPE.replace(" (some", " offload_modules=['moe_act', 'core_attn'] (some")
+    one = row(notes=said.format("['moe_act']", "None", "None:None"))
+    assert plans(notes=one.notes)[0].offload_modules == ("core_attn", "moe_act")
+    assert {reading for reading, _ in readings(one)} == {Reading.TAKEN}
+    odd = row(notes=said.format("None", "None", "None:None").replace("core_attn", "core_attention"))
+    assert Reading.TAKEN not in {reading for reading, clause in readings(odd) if "core_attention" in clause}
+
+
 def test_mlperf_states_graphs_overlap_and_parameters_in_words() -> None:
     cells = {"framework": "MLPerf v5.1 NeMo", "precision": "fp8", "gpu": "H100-80GB"}
     plain = job_of_row(row(**cells))

@@ -34,6 +34,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "layout": {"stage_layout": "Et*4|t*4L"},
     "optimizer_offload": {"optimizer_offload": 0.5},
     "offloaded_layers": {"offloaded_layers": 2},
+    "offload_modules": {"offload_modules": ("core_attn",)},
 }
 WRITERS: tuple[tuple[str, Callable[..., object], frozenset[str]], ...] = (
     ("deepspeed", deepspeed.deepspeed_settings, deepspeed.SAYS),

@@ -211,6 +211,21 @@ def test_the_file_says_its_use_its_core_and_what_else_is_needed() -> None:
     assert "core 0.16 or later" in offloaded
 
 
+def test_parts_of_layers_on_the_host() -> None:
+    plan = replace(FSP, pp=2, num_micro=2, offload_modules=("core_attn", "attn_proj"))
+    written = megatron_settings(asked(plan), plan)
+    assert "core 0.16 or later" in written.text
+    assert "set NVTE_CPU_OFFLOAD_V1=1 from Transformer Engine 2.10 on" in written.notes
+    read = parse_flags("megatron-core-0.19", written.text)
+    assert read.fine_grained_activation_offloading
+    assert read.offload_modules == ["attn_proj", "core_attn"]
+    assert not read.use_transformer_engine_op_fuser
+    fused = replace(plan, offload_modules=("fused_group_mlp",))
+    assert parse_flags(
+        "megatron-core-0.19", megatron_settings(asked(fused), fused).text
+    ).use_transformer_engine_op_fuser
+
+
 def test_what_core_0_19_brought() -> None:
     """arguments.py: --optimizer takes muon; --attention-output-gate and --moe-latent-size are fields of its config."""
     plan = replace(FSP, dp=4, zero_stage=1, zero_size=4)

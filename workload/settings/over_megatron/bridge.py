@@ -28,7 +28,8 @@ FIELDS: dict[str, str] = {
     "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split attention_dropout hidden_dropout "
     "fp8_output_proj cross_entropy_loss_fusion recompute_granularity recompute_method recompute_num_layers recompute_modules "
     "moe_grouped_gemm moe_token_dispatcher_type moe_router_dtype moe_enable_deepep moe_flex_dispatcher_backend "
-    "moe_router_fusion moe_shared_expert_overlap moe_expert_capacity_factor mtp_num_layers cpu_offloading_num_layers",
+    "moe_router_fusion moe_shared_expert_overlap moe_expert_capacity_factor mtp_num_layers cpu_offloading_num_layers fine_grained_activation_offloading "
+    "offload_modules use_transformer_engine_op_fuser",
     "train": "micro_batch_size global_batch_size",
     "ddp": "overlap_grad_reduce overlap_param_gather num_distributed_optimizer_instances",
     "optimizer": "optimizer optimizer_cpu_offload optimizer_offload_fraction use_precision_aware_optimizer",
@@ -145,7 +146,7 @@ def _value(name: str, value: str | int | None) -> object:
     """Flags are texts or switches; fields are typed."""
     if value is None:
         return True
-    if name == "recompute_modules":
+    if name in ("recompute_modules", "offload_modules"):
         return str(value).split()
     if name in (
         "attention_dropout",

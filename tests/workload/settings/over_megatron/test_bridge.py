@@ -137,6 +137,10 @@ def test_experts_states_and_offload_are_fields_too(tmp_path: Path, monkeypatch: 
     layers = replace(PLAN, offloaded_layers=2)
     told = made(bridge_settings(asked(layers), layers).text, tmp_path, monkeypatch)
     assert (told["model.cpu_offloading"], told["model.cpu_offloading_num_layers"]) == (True, 2)
+    parts = replace(PLAN, ep=4, offload_modules=("moe_act", "expert_fc1"))
+    told = made(bridge_settings(asked(parts, model=ROUTED), parts).text, tmp_path, monkeypatch)
+    assert told["model.fine_grained_activation_offloading"] is True
+    assert told["model.offload_modules"] == ["expert_fc1", "moe_act"]
 
 
 def test_what_it_has_no_field_for_is_refused() -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from benchmarks.accuracy_rows import recipes
+from benchmarks.accuracy_rows import recipes, releases
 from benchmarks.accuracy_rows.row import Row
 
 Settings = Mapping[str, object]
@@ -91,8 +91,6 @@ OVER_JAX = ("Pax", "T5X", "Levanter", "EasyLM")
 # BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner
 # (runtime/zero/stage_1_and_2.py, average_tensor).
 REDUCES_TO_OWNERS = frozenset({"bigscience"})
-# arXiv 2401.10241 sec. 4: its measurements update stage by stage.
-POST_VALIDATION: Settings = {"pipeline.post_validation": True}
 # (word in the framework column, in any case, preset, settings beside it); the first that occurs wins.
 FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("InternEvo", "internlm", {}),
@@ -108,7 +106,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("AutoModel", "fsdp-compiled", AUTOMODEL),
     ("AA-Scaling", "aleph-alpha", {}),
     ("Megatron-LM/Megatron-DeepSpeed", "megatron-2021", {}),
-    ("zero-bubble", "megatron-2021", POST_VALIDATION),
+    ("zero-bubble", "megatron-2021", releases.POST_VALIDATION),
     ("Megatron-Bridge", "megatron-bridge", {}),
     ("MLPerf", "nemo2", {}),
     ("MaxText", "maxtext", {}),
@@ -116,10 +114,8 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     ("NeMo SFT", "nemo2", {}),
     ("NeMo LoRA", "nemo2", {}),
     ("NeMo", "nemo", {}),
-    # Releases 0.9 and 0.10 (which had folding first, CHANGELOG.md) sort chunks of one capacity like others,
-    # and multiply by probabilities where tokens come from (token_dispatcher.py, until 0.13).
-    ("Megatron-Core", "megatron", {"layers.turns_chunks": False, "layers.sends_probabilities": False}),
     ("Mega", "megatron", {}),
+    ("MCore", "megatron", {}),
     ("DeepSpeed", "deepspeed", {}),
     ("FSDP2", "fsdp", {}),
     ("fully_shard", "fsdp", {}),
@@ -129,34 +125,14 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
 CUDNN_FIRST = ("B200", "B300", "GB200", "GB300")
 FLEX_ATTENTION = ("deepseek", "llama4", "llama-4", "kimi", "moonlight")
 UNKNOWN_FRAMEWORK: tuple[str, Settings] = ("megatron", {})
-# Published before Megatron-Core existed.
-OLD_DATASETS = frozenset(
-    {"vtrain_multi", "megatron_sc21", "megatron_seqpar", "megatron_tp2020", "mtnlg", "zero_bubble"}
-)
-# Of Megatron-LM from v2.6 (August 2021) on, whose norms are persistent (megatron/model/fused_layer_norm.py).
-PERSISTENT_NORMS: Settings = {"layers.two_pass_norms": False}
-PERSISTENT_NORM_DATASETS = frozenset({"megatron_seqpar", "zero_bubble"})
-# What MegaScale is compared with (arXiv 2402.15627, sec. 6: Megatron-LM 285068c8, January 2023): Megatron-LM
-# before it overlapped reductions, gathers or messages (schedules.py, p2p_communication.py), with its first
-# distributed optimizer (distrib_optimizer.py: one reduce-scatter of the whole buffer, fp32 under bf16) and
-# flash-attn 1 (flash_attn_unpadded_func).
-MEGATRON_2023: Settings = {
-    **PERSISTENT_NORMS,
-    "data_parallel.fp32_gradients": True,
-    "data_parallel.gradient_sync": "reduce_scatter",
-}
 
 
 def framework_of(row: Row) -> tuple[str, Settings]:
     """The preset of the row's framework, with what it sets beside it; Megatron-Core's for an unknown one."""
-    if row.dataset in OLD_DATASETS:
-        norms = PERSISTENT_NORMS if row.dataset in PERSISTENT_NORM_DATASETS else {}
-        apart = POST_VALIDATION if "zero-bubble" in row.text("framework") else {}
-        old = "deepspeed-2021" if row.whole_or("zero_stage", 0) == 3 else "megatron-2021"
-        return old, {**norms, **apart}
+    old = releases.before_core(row)
+    if old:
+        return old
     word = row.text("framework")
-    if of_2023(row):
-        return "megatron-2021", MEGATRON_2023
     if _adds_up_in_fp32(row):
         return "deepspeed-bf16", {}
     if recipes.runs_xtuner_v1(row):
@@ -176,6 +152,16 @@ def framework_of(row: Row) -> tuple[str, Settings]:
         return name, {**beside, **_of_version(word)}
     if name == "hf-trainer":
         return _hugging_face(row, word)
+    return _of_release(row, name, beside)
+
+
+def _of_release(row: Row, name: str, beside: Settings) -> tuple[str, Settings]:
+    """What the release says of a framework whose choices changed, and BLOOM's fork of DeepSpeed."""
+    word = row.text("framework")
+    if name == "megatron" and known(word):
+        return releases.megatron_of(row)
+    if name == "megatron-2021":
+        return name, {**beside, **releases.sums_of(row, fuses="zero-bubble" in word)}
     if row.dataset in REDUCES_TO_OWNERS:
         beside = {**beside, "data_parallel.gradient_sync": "reduce_scatter"}
     return name, beside
@@ -210,11 +196,6 @@ def _nearest(row: Row, said: str) -> tuple[str, Settings]:
     if "colossal" in said and row.whole_or("tp", 1) == row.whole_or("pp", 1) == 1:
         return "xtuner", GEMINI if row.whole_or("zero_stage", 0) == 3 else LOW_LEVEL_ZERO
     return ("maxtext", {}) if any(part.lower() in said for part in OVER_JAX) else UNKNOWN_FRAMEWORK
-
-
-def of_2023(row: Row) -> bool:
-    """Whether a row ran the Megatron-LM of January 2023."""
-    return row.dataset == "megascale" and row.text("framework").startswith("Megatron")
 
 
 def known(word: str) -> bool:

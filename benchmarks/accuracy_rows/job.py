@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from benchmarks.accuracy_rows import recipes
 from benchmarks.accuracy_rows.fine_tuning import adapts_for_mlperf, fine_tuning
 from benchmarks.accuracy_rows.frameworks import (
-    OLD_DATASETS,
     asks_for_cudnn,
     forces_turns,
     framework_of,
     fuses_norms,
     known,
-    of_2023,
     runs_composer,
     runs_modules_of_hugging_face,
     unfused_over_deepspeed,
 )
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
 from benchmarks.accuracy_rows.notes import Notes
+from benchmarks.accuracy_rows.releases import OLD_DATASETS, of_2023, unfused_in_release
 from benchmarks.accuracy_rows.row import Row
 from benchmarks.accuracy_rows.sequences_cut import context_parallel_of
 from benchmarks.accuracy_rows.whole_iterations import narrowed
@@ -213,6 +212,8 @@ def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
         # torchtitan models/llama/model.py: nn.RMSNorm, and complex products of fp32 copies; torchtune
         # modules/rms_norm.py
         return frozenset({"rotary"} if fuses_norms(row) else {"norm", "rotary"})
+    if framework_of(row)[0] in ("megatron", "megatron-2021") and row.dataset not in OLD_DATASETS:
+        return unfused_in_release(row) if known(framework) else frozenset()
     if "AA-Scaling" not in framework:
         return frozenset()
     parts = {"rotary"} if "RMS" in framework else {"rotary", "norm"}

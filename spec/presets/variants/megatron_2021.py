@@ -10,7 +10,8 @@ MEGATRON_2021 = Variant(
     source="Megatron-LM v2.5: megatron/model/distributed.py and arguments.py (local data parallelism without overlap, gradients in "
     "16 bits unless asked otherwise, no sharded optimizer), megatron/p2p_communication.py (_communicate: wait on every "
     "request, then synchronize; --no-scatter-gather-tensors-in-pipeline turns the scattering off); its log has no FLOP/s; "
-    "megatron/fused_kernels/layer_norm_cuda_kernel.cu (apex's norms; v2.6 has persistent ones); arguments.py has neither context nor expert parallelism",
+    "megatron/model/distributed.py, _make_param_hook (main_grad.add_(param.grad.data): a pass of its own); 23.08 megatron/model/transformer.py "
+    "(F.silu(x[0]) * x[1]); megatron/fused_kernels/layer_norm_cuda_kernel.cu (apex's norms; v2.6 has persistent ones); arguments.py has neither context nor expert parallelism",
     choices={
         "tensor_parallel.cuts_sequences": False,
         "tensor_parallel.spreads_experts": False,
@@ -20,6 +21,7 @@ MEGATRON_2021 = Variant(
         "offload.modules": (),
         "offload.optimizer": "",
         "data_parallel.fp32_gradients": False,
+        "data_parallel.accumulation": "accumulate",
         "data_parallel.overlap_grad_reduce": False,
         "data_parallel.overlap_param_gather": False,
         "data_parallel.keeps_stand_ins": False,
@@ -28,6 +30,7 @@ MEGATRON_2021 = Variant(
         "pipeline.scattered_hops": True,
         "pipeline.uneven_chunks": "",
         "layers.splits_joined_qkv": False,
+        "layers.fused_activation": False,
         "layers.two_pass_norms": True,
         "recomputation.modules": (),
         "host.checks_numbers": False,

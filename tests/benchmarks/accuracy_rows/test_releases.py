@@ -1,0 +1,125 @@
+"""Releases of Megatron-LM as people name them, each with what its code does otherwise."""
+
+import pytest
+
+from benchmarks.accuracy_rows.releases import NEWEST, UNNUMBERED_CORE, Release, release_of
+from tests.benchmarks.made_up_rows import EXPERTS, job_of_row, predict, row
+
+
+@pytest.mark.parametrize(
+    ("framework", "release"),
+    [
+        ("Megatron-LM", NEWEST),
+        ("Megatron-LM@23e00ed0 + TE 2.11", NEWEST),
+        ("Megatron-LM + Transformer Engine 0.11", NEWEST),
+        ("Megatron-Core", UNNUMBERED_CORE),
+        ("Megatron-Core r0.8.0", (0, 8, 0)),
+        ("Megatron-LM core_r0.15.0", (0, 15, 0)),
+        ("Megatron-LM v0.12.0rc3 + TE 2.1", (0, 12, 0)),
+        ("Megatron-LM (core_v0.12.2)", (0, 12, 2)),
+        ("MCore 0.11", (0, 11, 0)),
+        ("Megatron-LM v2.6", (0, 0, 2, 6)),
+        ("Megatron-LM v3.0.2", (0, 0, 3, 0)),
+        ("Megatron-LM 23.06", (0, 0, 3, 0)),
+        ("Megatron-LM 24.03", (0, 5)),
+        ("Megatron-LM 24.09-alpha", (0, 8)),
+    ],
+)
+def test_releases_are_read_out_of_names(framework: str, release: Release) -> None:
+    assert release_of(framework) == release
+
+
+@pytest.mark.parametrize(
+    ("framework", "fused", "turned", "sent", "shared"),
+    [
+        ("Megatron-LM core_r0.4.0", False, False, False, False),
+        ("Megatron-Core r0.8.0", True, False, False, False),
+        ("Megatron-Core", True, False, False, False),
+        ("Megatron-LM v0.11.0", True, True, False, False),
+        ("Megatron-LM v0.12.0rc3", True, True, False, False),
+        ("Megatron-LM v0.12.1", True, True, True, False),
+        ("Megatron-Core 0.13", True, True, True, False),
+        ("Megatron-Core 0.14", True, True, True, True),
+        ("Megatron-LM", True, True, True, True),
+    ],
+)
+def test_a_core_does_what_its_release_had(
+    framework: str, fused: bool, turned: bool, sent: bool, shared: bool
+) -> None:
+    """core 0.5 fuses SwiGLU, 0.11 turns chunks of a capacity, 0.12.1 sends probabilities, 0.14 saves original inputs."""
+    layers = job_of_row(row(framework=framework, **EXPERTS)).preset.layers
+    found = (layers.fused_activation, layers.turns_chunks, layers.sends_probabilities)
+    assert (*found, layers.shares_kept_inputs) == (fused, turned, sent, shared)
+
+
+@pytest.mark.parametrize(
+    ("framework", "dealt"),
+    [("Megatron-Core 0.10", ""), ("Megatron-Core 0.12", "ends"), ("Megatron-Core 0.13", "layout")],
+)
+def test_layers_over_chunks_are_dealt_as_the_release_can(framework: str, dealt: str) -> None:
+    """account_for_embedding_in_pipeline_split is of core 0.11, pipeline_model_parallel_layout of 0.13."""
+    assert job_of_row(row(framework=framework)).preset.pipeline.uneven_chunks == dealt
+
+
+@pytest.mark.parametrize(
+    ("framework", "kept"),
+    [
+        ("Megatron-LM core_r0.12.0 + TE 2.1", False),
+        ("Megatron-LM core_r0.12.0 + TE 2.3", True),
+        ("Megatron-LM core_r0.12.0", False),
+        ("Megatron-LM core_r0.13.0", True),
+        ("Megatron-LM@23e00ed0 + TE 2.11", True),
+        ("Megatron-LM core_r0.15.0 + Transformer Engine 1.13", False),
+    ],
+)
+def test_the_engine_beside_a_release_decides_about_stand_ins(framework: str, kept: bool) -> None:
+    assert job_of_row(row(framework=framework)).preset.data_parallel.keeps_stand_ins is kept
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "dtype", "kernel"),
+    [
+        ("Megatron-LM", "bf16", "fp32", "accumulate_fp32"),
+        ("Megatron-LM", "fp16", "fp16", "accumulate_16bit"),
+        ("Megatron-LM v3.0", "fp16", "fp16", "accumulate_16bit"),
+        ("Megatron-LM v3.0", "bf16", "fp32", "accumulate_fp32"),
+        ("Megatron-LM v2.5", "fp16", "fp16", "accumulate"),
+        ("Megatron-LM v2.5", "bf16", "fp32", "accumulate_wide"),
+    ],
+)
+def test_gradients_are_added_up_as_format_and_release_say(
+    framework: str, precision: str, dtype: str, kernel: str
+) -> None:
+    """arguments.py: "bfloat16 requires gradient accumulation and all-reduce to be done in fp32"; fused since 2022."""
+    read = job_of_row(row(framework=framework, precision=precision))
+    assert read.precision.gradient == dtype
+    assert read.preset.data_parallel.accumulation == kernel
+
+
+def test_before_core_messages_block_and_norms_are_elementwise() -> None:
+    read = job_of_row(row(framework="Megatron-LM v3.0.2"))
+    assert read.preset.name == "megatron-2021"
+    assert not read.preset.pipeline.overlap_hops
+    assert not read.preset.data_parallel.overlap_grad_reduce
+    assert not read.preset.layers.two_pass_norms
+    assert read.preset.data_parallel.gradient_sync == "reduce_scatter"
+    assert read.attention_kernel == "flash1"
+    assert read.unfused == {"rotary", "norm"}
+    assert job_of_row(row(framework="Megatron-LM v2.5")).preset.layers.two_pass_norms
+
+
+def test_an_older_release_is_never_faster() -> None:
+    """What releases added saves passes, waits or bytes."""
+    names = ("v2.5", "v3.0", "core_r0.4.0", "core_r0.8.0", "core_r0.14.0")
+    wide = {
+        "hidden": 4096,
+        "ffn_hidden": 11008,
+        "heads": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+        "seq_len": 4096,
+    }
+    rows = [row(framework=f"Megatron-LM {name}", flash_attention="0", **wide) for name in names]
+    steps = [one.step_s or 0.0 for one in predict(*rows)]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > steps[-1] > 0.0

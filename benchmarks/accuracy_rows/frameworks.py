@@ -160,6 +160,8 @@ def _of_release(row: Row, name: str, beside: Settings) -> tuple[str, Settings]:
     word = row.text("framework")
     if name == "megatron" and known(word):
         return releases.megatron_of(row)
+    if name == "nemo":
+        return releases.nemo_of(word), beside
     if name == "megatron-2021":
         return name, {**beside, **releases.sums_of(row, fuses="zero-bubble" in word)}
     if row.dataset in REDUCES_TO_OWNERS:

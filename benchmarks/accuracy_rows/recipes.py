@@ -84,8 +84,10 @@ AUTOMODEL_RECOMPUTES: tuple[tuple[str, Recompute], ...] = (
 # sequence length and global batch.
 EXPERT_MICRO_BATCHES: dict[str, tuple[int, ...]] = {"Megatron-Core": (1,)}
 
-# Starts of names of models that NeMo-Framework-Launcher 24.07 has scripts for.
+# Starts of names of models that NeMo-Framework-Launcher 24.07 has scripts for, and of those whose files there set
+# cross_entropy_loss_fusion (launcher_scripts/conf/training).
 LAUNCHED_IN_2407 = ("gpt3-5b", "gpt3-20b", "gpt3-40b", "gpt3-175b", "llama2-", "llama3-8b", "llama3-70b")
+FUSED_LOSS_IN_2407 = ("llama3", "nemotron")
 
 # Megatron-MoE-ModelZoo, model_configs/benchmarking/Qwen2-57B-A14B.yaml (--moe-shared-expert-overlap true in all of its versions).
 ZOO_OVERLAPPED_SHARED_EXPERTS = frozenset({"qwen2-57b-a14b"})
@@ -271,16 +273,14 @@ def launch_settings(row: Row) -> dict[str, object]:
     if row.text("framework") != "NeMo/Megatron-Core" or "24.07" not in row.notes:
         return {}
     if not name.startswith(LAUNCHED_IN_2407):
-        return {}
+        return {"loss.fused": True} if name.startswith(FUSED_LOSS_IN_2407) else {}
     said: dict[str, object] = {
+        "loss.fused": name.startswith(FUSED_LOSS_IN_2407),
         "data_parallel.fp32_gradients": False,
         "data_parallel.accumulation": "accumulate_16bit",
     }
-    if name.startswith("gpt3-"):
-        said["dropout"] = True
-    if name == "gpt3-175b":
-        said["tensor_parallel.overlap"] = False
-    return said
+    wide = {"tensor_parallel.overlap": False} if name == "gpt3-175b" else {}
+    return said | ({"dropout": True} if name.startswith("gpt3-") else {}) | wide
 
 
 def expert_ranks(row: Row, stated: int, dp: int) -> int:

@@ -75,6 +75,10 @@ PERSISTENT_NORM_DATASETS = frozenset({"megatron_seqpar", "zero_bubble"})
 # Their gradients are added up by the product (its fork is of core 0.4).
 FUSED_SUMS_DATASETS = frozenset({"zero_bubble"})
 
+# NeMo 2 and the month of its first container with performance recipes (v2.1.0, January 2025: 24.12), and that of the
+# first one whose recipes are Megatron-Bridge's. Before, NeMo-Framework-Launcher ran NeMo 1.
+NEMO2, FIRST_CONTAINER, NEMO2_CONTAINER, BRIDGE_CONTAINER = (2, 0), (22, 1), (24, 12), (25, 9)
+
 ENGINE = re.compile(r"(?:\bte|transformer[ -]?engine) ?v?(\d+)\.(\d+)[\w.]*")
 
 
@@ -111,6 +115,16 @@ def megatron_of(row: Row) -> tuple[str, Settings]:
     if not stands_in:
         found["data_parallel.keeps_stand_ins"] = False
     return "megatron", {**found, **sums_of(row, fuses=True)}
+
+
+def nemo_of(word: str) -> str:
+    """The preset of NeMo by its version or its container's month; NeMo 1 where it says neither."""
+    found = re.search(r"\bnemo[ @-]*(?:framework)?[ @(-]*[vr]?(\d+)\.(\d+)", word.lower())
+    said = (int(found[1]), int(found[2])) if found else (1, 0)
+    if said >= BRIDGE_CONTAINER:
+        return "megatron-bridge"
+    version = said < FIRST_CONTAINER
+    return "nemo2" if said >= (NEMO2 if version else NEMO2_CONTAINER) else "nemo"
 
 
 def sums_of(row: Row, *, fuses: bool) -> dict[str, object]:

@@ -23,6 +23,15 @@ def test_models_that_the_launcher_has_no_script_for_keep_fp32_gradients() -> Non
     assert job_of_row(row(**NEMO | {"model_name": "gpt3-5b", "framework": "Megatron-Core"})).dropout is False
 
 
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [("gpt3-20b", False), ("llama2-70b", False), ("llama3-8b", True), ("nemotron-8b", True)],
+)
+def test_nemo_of_2407_fuses_the_loss_of_models_whose_files_say_so(name: str, fused: bool) -> None:
+    """NeMo-Framework-Launcher 24.07, launcher_scripts/conf/training: cross_entropy_loss_fusion."""
+    assert job_of_row(row(model_name=name, **NEMO)).preset.loss.fused is fused
+
+
 def test_only_gpt3_has_dropout_and_its_largest_no_overlap_in_products() -> None:
     """launcher_scripts/conf/training/gpt3 and llama of 24.07: hidden_dropout, ub_tp_comm_overlap."""
     told = {}

@@ -123,3 +123,21 @@ def test_an_older_release_is_never_faster() -> None:
     steps = [one.step_s or 0.0 for one in predict(*rows)]
     assert steps == sorted(steps, reverse=True)
     assert steps[0] > steps[-1] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "preset"),
+    [
+        ("NeMo/Megatron-Core", "nemo"),
+        ("NeMo 1.23", "nemo"),
+        ("NeMo Framework 24.07", "nemo"),
+        ("NeMo 2.0", "nemo2"),
+        ("NVIDIA NeMo v2.2.0", "nemo2"),
+        ("NeMo Framework 25.02", "nemo2"),
+        ("NeMo 24.12", "nemo2"),
+        ("NeMo 25.11", "megatron-bridge"),
+        ("NeMo (DGX Cloud recipe v25.01.1)", "nemo2"),
+    ],
+)
+def test_nemo_is_read_by_version_or_container(framework: str, preset: str) -> None:
+    assert job_of_row(row(framework=framework)).preset.name == preset

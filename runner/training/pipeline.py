@@ -1,6 +1,7 @@
 """Which stage holds what, and the order of work: torch's 1F1B and interleaved 1F1B (arXiv 2104.04473 sec.
-2.2), its zero bubble, which with one chunk a rank is ZB-H1 (arXiv 2401.10241 sec. 2.1), or one micro-batch
-after another where there is one stage."""
+2.2), all forwards first (GPipe, arXiv 1811.06965; breadth first, 2211.05953), its zero bubble, which with one chunk
+a rank is ZB-H1 (arXiv 2401.10241 sec. 2.1), and that in a V (2405.15362), or one micro-batch after another where
+there is one stage."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -11,17 +12,33 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
 )
 from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.transformer import Share
 from runner.training.meshes import Group
 from solver.plans.plan_table import Plan
+from solver.schedules.registry import Schedule
 from spec.pipeline.layout import parse_pipeline_layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+# Those of which torch has the same order of work. Of 1F1B it has one for a single chunk, ``Schedule1F1B``.
+TORCH: dict[Schedule, type] = {
+    Schedule.ONE_F_ONE_B: ScheduleInterleaved1F1B,
+    Schedule.GPIPE: ScheduleGPipe,
+    Schedule.LOOPED_BFS: ScheduleLoopedBFS,
+    Schedule.ZB_H1: ScheduleInterleavedZeroBubble,
+    Schedule.ZB_1P: ScheduleInterleavedZeroBubble,
+    Schedule.ZB_INTERLEAVED: ScheduleInterleavedZeroBubble,
+    Schedule.ZB_V: ScheduleZBVZeroBubble,
+}
+OF_ONE_CHUNK = (Schedule1F1B, ScheduleGPipe)
 
 
 def layers_of(plan: Plan, num_layers: int) -> tuple[int, ...]:
@@ -33,9 +50,9 @@ def layers_of(plan: Plan, num_layers: int) -> tuple[int, ...]:
 
 
 def shares_of(plan: Plan, stage: int, layers: Sequence[int]) -> list[Share]:
-    """What pipeline rank ``stage`` holds, one share a chunk: virtual stages stage, stage + pp, ..."""
+    """What pipeline rank ``stage`` holds, one share a chunk."""
     shares = []
-    for virtual in range(stage, plan.pp * plan.vpp, plan.pp):
+    for virtual in virtual_stages(plan, stage):
         first = sum(layers[:virtual])
         shares.append(
             Share(
@@ -45,6 +62,12 @@ def shares_of(plan: Plan, stage: int, layers: Sequence[int]) -> list[Share]:
             )
         )
     return shares
+
+
+def virtual_stages(plan: Plan, stage: int) -> list[int]:
+    """Of every chunk of pipeline rank ``stage`` its place on the way of a micro-batch."""
+    way = plan.schedule.route.chains(plan.pp, plan.vpp)[0]
+    return [way.index((stage, chunk)) for chunk in range(plan.vpp)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,15 +123,14 @@ class Pipelined:
 def pipelined(modules: Sequence[nn.Module], plan: Plan, stage: int, group: Group, loss: Loss) -> Pipelined:
     """The schedule of pipeline rank ``stage``, which runs ``modules``, one a chunk."""
     device = next(modules[0].parameters()).device
+    places, count = virtual_stages(plan, stage), plan.pp * plan.vpp
     chunks: list[Any] = [
-        PipelineStage(module, stage + place * plan.pp, plan.pp * plan.vpp, device, group=group)
-        for place, module in enumerate(modules)
+        PipelineStage(module, place, count, device, group=group)
+        for place, module in zip(places, modules, strict=True)
     ]
+    plain = plan.schedule is Schedule.ONE_F_ONE_B and plan.vpp == 1
+    made = Schedule1F1B if plain else TORCH[plan.schedule]
+    held = chunks[0] if made in OF_ONE_CHUNK else chunks
     # The loss is divided already: scaling gradients again would take a pass over all of them.
-    if plan.schedule.splits_backward:
-        schedule: Any = ScheduleInterleavedZeroBubble(chunks, plan.num_micro, loss_fn=loss, scale_grads=False)
-    elif plan.vpp == 1:
-        schedule = Schedule1F1B(chunks[0], plan.num_micro, loss_fn=loss, scale_grads=False)
-    else:
-        schedule = ScheduleInterleaved1F1B(chunks, plan.num_micro, loss_fn=loss, scale_grads=False)
-    return Pipelined(schedule=schedule, modules=modules, first=stage == 0, last=stage == plan.pp - 1)
+    schedule = made(held, plan.num_micro, loss_fn=loss, scale_grads=False)
+    return Pipelined(schedule=schedule, modules=modules, first=0 in places, last=count - 1 in places)

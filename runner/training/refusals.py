@@ -6,6 +6,7 @@ from typing import Any
 
 from ops.recompute.layers import CORE_ATTENTION, Recompute
 from runner.reference.feed_forward import ACTIVATIONS
+from runner.training.pipeline import TORCH
 from runner.training.trainer import Training
 from solver.schedules.registry import Schedule
 from spec.errors import ConfigError
@@ -13,8 +14,6 @@ from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 
-SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_1P)
-"""Those of which torch has the same order of work."""
 Refusal = tuple[str, Any, str]
 """Key, value, what is allowed."""
 
@@ -113,13 +112,13 @@ def _pipeline(training: Training) -> Iterator[Refusal]:
     plan, layers = training.plan, training.model.num_layers
     if plan.pp == 1 and plan.vpp > 1:
         yield "vpp", plan.vpp, "1 without a pipeline"
-    if plan.pp > 1 and plan.schedule not in SCHEDULES:
-        yield "schedule", plan.schedule.value, "1f1b (interleaved with vpp), zb-h1 or zb-1p"
+    if plan.pp > 1 and plan.schedule not in TORCH:
+        yield "schedule", plan.schedule.value, f"one of {', '.join(TORCH)}"
     if plan.pp > 1 and plan.schedule.splits_backward:
         yield from _split_backward(training)
     if plan.num_micro < plan.pp:
         yield "micro-batches", plan.num_micro, f"pp {plan.pp} or more"
-    if plan.vpp > 1 and plan.num_micro % plan.pp:
+    if plan.vpp > 1 and plan.schedule is Schedule.ONE_F_ONE_B and plan.num_micro % plan.pp:
         yield "micro-batches", plan.num_micro, f"with vpp a multiple of pp {plan.pp}"
     if not plan.stage_layout and layers % (plan.pp * plan.vpp):
         yield "layers", layers, f"a multiple of pp x vpp = {plan.pp * plan.vpp}, or a layout"
@@ -128,9 +127,7 @@ def _pipeline(training: Training) -> Iterator[Refusal]:
 def _split_backward(training: Training) -> Iterator[Refusal]:
     plan = training.plan
     rounds = plan.num_micro // plan.pp
-    if plan.vpp > 1:
-        yield "vpp", plan.vpp, f"1 with schedule {plan.schedule.value}"
-    if rounds and plan.num_micro % rounds:
+    if plan.schedule is not Schedule.ZB_V and rounds and plan.num_micro % rounds:
         yield (
             "micro-batches",
             plan.num_micro,

@@ -1,39 +1,85 @@
-"""torch's order of work is the schedule's that the solver prices."""
+"""torch's order of work is the schedule's that the solver prices, and its stages lie where that has them."""
+
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch.distributed as dist
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from runner.training.pipeline import pipelined
+from runner.training.pipeline import TORCH, Pipelined, pipelined, shares_of, virtual_stages
 from solver.plans.plan_table import Plan
 from solver.schedules.registry import Schedule
 
-LETTERS = {"FORWARD": "F", "BACKWARD_INPUT": "B", "BACKWARD_WEIGHT": "W"}
+LETTERS = {"FORWARD": "F", "BACKWARD_INPUT": "B", "FULL_BACKWARD": "B", "BACKWARD_WEIGHT": "W"}
 """Of torch's actions, ours."""
+CHUNKS = {Schedule.LOOPED_BFS: (2, 3), Schedule.ZB_INTERLEAVED: (2, 3), Schedule.ZB_V: (2,)}
+"""Of schedules of several chunks."""
+OF_ORDERS = [
+    (schedule, vpp)
+    for schedule in TORCH
+    if schedule is not Schedule.GPIPE
+    for vpp in CHUNKS.get(schedule, (1,) if schedule.splits_backward else (2, 4))
+]
 
 
-@pytest.mark.parametrize(("pp", "num_micro"), [(2, 2), (2, 6), (4, 4), (4, 6), (4, 12)])
-def test_the_zero_bubble_of_torch_is_zb_h1(pp: int, num_micro: int) -> None:
-    plan = Plan(strategy="mtp", preset="megatron", pp=pp, num_micro=num_micro, schedule=Schedule.ZB_H1)
-    dist.init_process_group("fake", rank=0, world_size=pp, store=FakeStore())
-    try:
+def plan_of(schedule: Schedule, vpp: int, pp: int, num_micro: int) -> Plan:
+    return Plan(strategy="mtp", preset="fsdp", pp=pp, vpp=vpp, num_micro=num_micro, schedule=schedule)
+
+
+Maker = Callable[[Plan], Pipelined]
+
+
+@pytest.fixture
+def made() -> Iterator[Maker]:
+    """What makes the schedule of a plan's first stage, in a world that moves nothing."""
+
+    def make(plan: Plan) -> Pipelined:
+        dist.init_process_group("fake", rank=0, world_size=plan.pp, store=FakeStore())
         group = dist.group.WORLD
         assert group is not None
-        made = pipelined([nn.Linear(1, 1)], plan, 0, group, lambda logits, targets: logits.sum())
-        orders = [
-            [
-                f"{LETTERS[one.computation_type.name]}{one.microbatch_index}"
-                for one in order
-                if one is not None
-            ]
-            for _, order in sorted(made.schedule.pipeline_order.items())
+        modules = [nn.Linear(1, 1) for _ in range(plan.vpp)]
+        return pipelined(modules, plan, 0, group, lambda logits, targets: logits.sum())
+
+    yield make
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), OF_ORDERS)
+@pytest.mark.parametrize(("pp", "num_micro"), [(2, 2), (2, 6), (4, 4), (4, 12)])
+def test_torch_works_in_the_order_that_is_priced(
+    schedule: Schedule, vpp: int, pp: int, num_micro: int, made: Maker
+) -> None:
+    plan = plan_of(schedule, vpp, pp, num_micro)
+    found = made(plan).schedule.pipeline_order
+    for stage, ours in enumerate(schedule.orders((pp, vpp, num_micro))):
+        places = virtual_stages(plan, stage)
+        torchs = [
+            (LETTERS[one.computation_type.name], one.stage_index, one.microbatch_index)
+            for one in found[stage]
+            if one is not None
         ]
-    finally:
-        dist.destroy_process_group()
-    for schedule in (Schedule.ZB_H1, Schedule.ZB_1P):
-        ours = [
-            [f"{work.kind.value}{work.micro}" for work in order]
-            for order in schedule.orders((pp, 1, num_micro))
-        ]
-        assert orders == ours
+        assert torchs == [(work.kind.value, places[work.chunk], work.micro) for work in ours]
+
+
+def test_a_single_chunk_goes_by_torchs_plain_schedules(made: Maker) -> None:
+    assert type(made(plan_of(Schedule.ONE_F_ONE_B, 1, 2, 4)).schedule).__name__ == "Schedule1F1B"
+
+
+def test_a_v_begins_and_ends_on_the_first_stage(made: Maker) -> None:
+    """A micro-batch passes stages 0 1 2 3 3 2 1 0, and the loss is where it began."""
+    plan = plan_of(Schedule.ZB_V, 2, 4, 8)
+    assert [virtual_stages(plan, stage) for stage in range(4)] == [[0, 7], [1, 6], [2, 5], [3, 4]]
+    layers = (3, 1, 1, 1, 1, 1, 1, 2)
+    first, last = shares_of(plan, 0, layers)
+    assert (list(first.blocks), first.embedding, first.head) == ([0, 1, 2], True, False)
+    assert (list(last.blocks), last.embedding, last.head) == ([9, 10], False, True)
+    pipeline = made(plan)
+    assert (pipeline.first, pipeline.last) == (True, True)
+
+
+def test_round_and_round_the_loss_is_on_the_last_stage(made: Maker) -> None:
+    plan = plan_of(Schedule.LOOPED_BFS, 2, 4, 8)
+    assert [virtual_stages(plan, stage) for stage in range(4)] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    pipeline = made(plan)
+    assert (pipeline.first, pipeline.last) == (True, False)

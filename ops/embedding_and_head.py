@@ -269,7 +269,8 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
     gradient takes (core/tensor_parallel/cross_entropy.py). Held: fp32 logits beside it till the loss is done.
     PyTorch's: the logits and the log-softmax in fp32; in the backward the gradients of the loss and of the
     log-softmax are two more fp32 tensors (aten/src/ATen/native/LossNLL.cpp and cuda/SoftMax.cu write each
-    into a new one).
+    into a new one). Narrow: the same in 16 bits, beside the logits, which their caller holds (Picotron train.py,
+    train_step: outputs).
     """
     preset, logit_bytes = context.job.preset, context.activation_bytes
     kept_bytes = logit_bytes if preset.pipeline.keeps_stage_outputs else 0.0
@@ -281,6 +282,8 @@ def _loss_kernel(context: LayerContext) -> tuple[str, float, float]:
         return "cross_entropy_fused", logit_bytes, kept_bytes
     if preset.loss.holds_logits:
         return "cross_entropy", 4.0, 4.0
+    if preset.loss.narrow:
+        return "cross_entropy_16bit", 2 * logit_bytes, kept_bytes + 2 * logit_bytes
     if preset.loss.plain:
         return "cross_entropy_unfused", kept_bytes + 4.0, kept_bytes + 8.0
     return "cross_entropy", logit_bytes + 4.0, kept_bytes

@@ -106,6 +106,15 @@ KERNELS: dict[str, KernelTraffic] = {
         width=Width.VOCABULARY,
         fused=False,
     ),
+    # the same in the logits' own format: no copy, three reads and one write; backward two writes and three reads
+    "cross_entropy_16bit": KernelTraffic(
+        forward_reads=3,
+        forward_writes=1,
+        backward_reads=3,
+        backward_writes=2,
+        width=Width.VOCABULARY,
+        fused=False,
+    ),
     # fused: one read for the loss, one read and one write for the gradient
     "cross_entropy_fused": KernelTraffic(
         forward_reads=1, forward_writes=0, backward_reads=1, backward_writes=1, width=Width.VOCABULARY

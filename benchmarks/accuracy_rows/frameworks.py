@@ -86,6 +86,13 @@ DEEPSPEED_CHAT: Settings = {"data_parallel.live_elements": 30_000_000}
 # asks for them). Chunks themselves, their reuse for gradients and HybridParallelPlugin have no preset.
 LOW_LEVEL_ZERO: Settings = {"data_parallel.bucket_elements": 12 * 2**20}
 GEMINI: Settings = {"data_parallel.overlap_weights": False, "data_parallel.live_elements": 0}
+# Picotron train.py: model.to(bfloat16) and torch.optim.AdamW of it.
+PICOTRON: Settings = {"precision.master": "none", "precision.moments": "bf16"}
+# Where dp is 1 no DataParallelBucket holds fp32 gradients: autograd adds them up in the parameters' format.
+WITHOUT_BUCKETS: Settings = {
+    "data_parallel.fp32_gradients": False,
+    "data_parallel.accumulation": "accumulate",
+}
 # Compilers' programs over JAX, of which one has a preset.
 OVER_JAX = ("Pax", "T5X", "Levanter", "EasyLM")
 # BLOOM's fork ran DeepSpeed 0.5 and 0.6, whose ZeRO reduces every slice of a gradient to its owner
@@ -102,6 +109,7 @@ FRAMEWORKS: tuple[tuple[str, str, Settings], ...] = (
     *((word, "hf-trainer", {}) for word in HUGGING_FACE),
     *((word, "hf-trainer", LLAMA_RECIPES) for word in OWN_LOOPS),
     ("nanotron", "nanotron", {}),
+    ("picotron", "picotron", PICOTRON),
     ("HAI-LLM", "hai-llm", {}),
     ("AutoModel", "fsdp-compiled", AUTOMODEL),
     ("AA-Scaling", "aleph-alpha", {}),
@@ -160,6 +168,8 @@ def _of_release(row: Row, name: str, beside: Settings) -> tuple[str, Settings]:
     word = row.text("framework")
     if name == "megatron" and known(word):
         return releases.megatron_of(row)
+    if name == "picotron" and _one_replica(row):
+        return name, {**beside, **WITHOUT_BUCKETS}
     if name == "nemo":
         return releases.nemo_of(word), beside
     if name == "megatron-2021":
@@ -167,6 +177,12 @@ def _of_release(row: Row, name: str, beside: Settings) -> tuple[str, Settings]:
     if row.dataset in REDUCES_TO_OWNERS:
         beside = {**beside, "data_parallel.gradient_sync": "reduce_scatter"}
     return name, beside
+
+
+def _one_replica(row: Row) -> bool:
+    """Whether all GPUs of a row hold one copy of the model."""
+    ranks = row.whole_or("tp", 1) * row.whole_or("pp", 1) * row.whole_or("cp", 1)
+    return row.whole("num_gpus") == ranks
 
 
 def _adds_up_in_fp32(row: Row) -> bool:

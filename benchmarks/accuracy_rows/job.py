@@ -29,6 +29,8 @@ from spec.settings.job import AskedJob
 SYNCHRONOUS_TP = frozenset({"megatron_sc21", "megatron_tp2020", "mtnlg"})
 # Presets whose attention is flash-attn's own or PyTorch's copy of it.
 DAO_FLASH = ("fsdp", "fsdp-compiled", "deepspeed", "deepspeed-bf16")
+# nanotron models/llama.py, flash_attn_varlen_func; Picotron picotron/model.py, flash_attn_func.
+OVER_FLASH2 = ("nanotron", "picotron")
 UNCOMPILED_LOSS = "_202412_"  # torchtitan compiles its loss since 2025
 # Reduced in fp32 from bf16 gradients: Aleph Alpha, torchtitan (mixed_precision_reduce = "float32")
 # and AutoModel (MixedPrecisionPolicy with reduce_dtype torch.float32).
@@ -180,7 +182,7 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     if runs_composer(row):
         large = row.text("gpu").startswith("H100") and row.whole("num_gpus") >= 128
         return "flash2" if large and model not in ("mpt-13b", "mpt-30b") else "flash_triton"
-    second = "XTuner" in framework or framework_of(row)[0] == "nanotron" or runs_modules_of_hugging_face(row)
+    second = "XTuner" in framework or framework_of(row)[0] in OVER_FLASH2 or runs_modules_of_hugging_face(row)
     # Megatron-DeepSpeed megatron/arguments.py, --use-flash-attn-v2; GPT-NeoX megatron/model/transformer.py,
     # flash_attn.flash_attn_interface
     plain = framework_of(row)[0] in DAO_FLASH and "AutoModel" not in framework

@@ -30,8 +30,10 @@ MICRO_BATCHES = (1, 2, 4, 8)
 INTERLEAVED = re.compile(r"interleaved[ -]?1f1b")
 # torchtitan/distributed/pipeline_parallel.py: stages_per_rank, 2 under such a schedule and 1 under others.
 TORCHTITAN_CHUNKS = 2
-# Schedules by their names in lower case in torch.distributed.pipelining (schedules.py, get_schedule_class).
+# Schedules by their names in lower case in torch.distributed.pipelining (schedules.py, get_schedule_class), and
+# Picotron's and nanotron's word for GPipe.
 OF_PYTORCH = {
+    "afab": Schedule.GPIPE.value,
     "loopedbfs": Schedule.LOOPED_BFS.value,
     "interleavedzerobubble": Schedule.ZB_INTERLEAVED.value,
     "zbvzerobubble": Schedule.ZB_V.value,
@@ -89,7 +91,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
     )
     found: list[Candidate] = []
     for micro in _micro_batches(row, job, degrees["dp"]):
-        for recompute in _recomputes(row, notes):
+        for recompute in _recomputes(row, notes, job):
             layers = (notes.recompute_layers or 0) if recompute is Recompute.BLOCK else 0
             plan = replace(first, micro_batch=micro, recompute=recompute, num_recompute_layers=layers)
             chunked = [replace(plan, vpp=vpp) for vpp in _chunks(row, notes, plan, job)]
@@ -211,8 +213,8 @@ def _micro_batches(row: Row, job: JobSpec, dp: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if per_rank % size == 0)
 
 
-def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
-    """What is stated, or every kind; of named modules only the attention core is a kind."""
+def _recomputes(row: Row, notes: Notes, job: JobSpec) -> tuple[Recompute, ...]:
+    """What is stated, or every kind that the framework has; of named modules only the attention core is a kind."""
     word = row.text("recompute")
     if notes.recompute_modules:
         core = "core_attn" in notes.recompute_modules
@@ -220,7 +222,9 @@ def _recomputes(row: Row, notes: Notes) -> tuple[Recompute, ...]:
     if notes.recompute_layers is not None:
         return (Recompute.BLOCK,)
     if not row.known("recompute") or policy(row):
-        return recipes.recomputes(row) or RECOMPUTES
+        habits = job.preset.recomputation
+        refused = {Recompute.FULL: not habits.layers, Recompute.SELECTIVE: not habits.selective}
+        return recipes.recomputes(row) or tuple(kind for kind in RECOMPUTES if not refused.get(kind))
     if word == "selective" and "fraction of layers" in row.notes:
         return (Recompute.NONE, Recompute.FULL)
     if word not in [kind.value for kind in RECOMPUTES]:

@@ -25,6 +25,14 @@ from ops.quantize import finds_scale_first
 from ops.roles import Identity, Module, Role
 from spec.arrays import IntArray
 from spec.dtypes import dtype_bytes
+from spec.job import Precision
+
+
+def narrows_gradients(precision: Precision) -> bool:
+    """Whether gradients that add up in a wider format than the parameters' are brought to it for an update without a
+    master copy: torch takes no gradient of another format than its parameter's (Picotron
+    picotron/data_parallel/data_parallel.py, _post_backward: p.grad = p.main_grad.to(p.dtype))."""
+    return not precision.master and dtype_bytes(precision.gradient) > dtype_bytes(precision.parameter)
 
 
 def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) -> tuple[Ops, Ops]:
@@ -66,8 +74,11 @@ def optimizer_passes(context: LayerContext, on_rank: IntArray, owned: IntArray) 
         before.append(("master_gradients", "cast", owned, precision.gradient))
     if precision.compute == "fp16":
         before.append(("unscale_gradients", "copy", owned, wide))
-    before.append(("gradient_norm", "norm_reduce", owned, wide))
-    before.append(("clip_gradients", "copy", owned, wide))
+    if preset.data_parallel.clips_gradients:
+        before.append(("gradient_norm", "norm_reduce", owned, wide))
+        before.append(("clip_gradients", "copy", owned, wide))
+    if narrows_gradients(precision):
+        before.append(("parameter_gradients", "cast", owned, precision.parameter))
     after = [("model_parameters", "cast", owned, precision.parameter)] if narrow_parameter else []
     if precision.narrow_parameters and precision.gathers_narrow and finds_scale_first(precision):
         # TransformerEngine tensor/utils.py, _cast_master_weights_to_fp8_current_scaling: maxima of the

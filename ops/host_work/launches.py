@@ -25,6 +25,8 @@ OF_KERNEL: dict[str, tuple[float, float]] = {
     "bias_dropout_add": (0.0, 1.0),
     "cross_entropy": (7.0, 5.0),
     "cross_entropy_unfused": (7.0, 5.0),
+    # log-softmax and the loss; backward each one's gradient, of the loss's also the zeros it is written into
+    "cross_entropy_16bit": (1.0, 2.0),
     "clamp_glu_unfused": (4.0, 6.0),
     "expert_bias_unfused": (1.0, 3.0),
     "expert_bias_fp32_unfused": (1.0, 4.0),

@@ -44,8 +44,9 @@ def into_mixer(
     """The linear from the hidden states, normed unless the block's norms stand elsewhere, cut over tp by its
     ``outputs`` on one rank.
 
-    Its gradients are those of so many ``matrices``, one after another. Assumption: their products take what
-    one of all takes.
+    Its gradients are those of so many ``matrices``, one after another, each reduced by itself unless the framework
+    reduces their sum (DTensor; Picotron picotron/tensor_parallel/tp_communications.py, linear_with_all_reduce: one
+    all-reduce a linear). Assumption: their products take what one of all takes.
     """
     layout, hidden = context.layout, context.model.hidden
     saved_rows = ceil_div(context.tokens, sharding.saved_input_shards(layout))
@@ -60,9 +61,12 @@ def into_mixer(
         after_norm=context.norm_place.leads,
         input_parts=cast_parts(context, sharding, key),
     )
+    enter = sharding.enter(context, key, hidden)
+    at_once = sharding.traits.shares_gathered_input or context.job.preset.tensor_parallel.reduces_sums
+    reduced = Piece() if at_once else Piece(backward=enter.backward)
     return sequence(
-        sharding.enter(context, key, hidden),
-        *(summed_gradients(context, layer) for _ in range(matrices - 1)),
+        enter,
+        *(sequence(summed_gradients(context, layer), reduced) for _ in range(matrices - 1)),
         sharding.weights(context, key, layer.inputs * layer.outputs),
         linear(context, layer),
     )

@@ -55,7 +55,8 @@ def recomputes(draft: Draft) -> BoolArray:
     preset = draft.job.preset
     runs = {
         Recompute.SELECTIVE: bool(preset.recomputation.selective),
-        Recompute.BLOCK: preset.recomputation.partial,
+        Recompute.FULL: preset.recomputation.layers,
+        Recompute.BLOCK: preset.recomputation.layers and preset.recomputation.partial,
     }
     return _all(draft, runs.get(draft.recompute, True))
 

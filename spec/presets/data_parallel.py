@@ -50,6 +50,8 @@ class DataParallel:
     """Gradients lie in one buffer and travel from there instead of through a bucket."""
     flattened_buckets: bool = False
     """Gradients are copied into a bucket to travel and back, and averaged on the way, not by a pass of their own."""
+    clips_gradients: bool = True
+    """The norm of gradients is taken before the update, and they are scaled to a limit."""
     divides_buckets: bool = False
     """Flattened buckets are divided by the number of ranks in a pass of their own before they travel."""
     sliced_collectives: bool = False

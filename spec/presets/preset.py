@@ -32,6 +32,8 @@ class Loss:
     """One copy of the logits instead of an fp32 copy beside them."""
     plain: bool = False
     """Unfused, it is PyTorch's own cross-entropy on an fp32 copy of the logits."""
+    narrow: bool = False
+    """PyTorch's own cross-entropy reads and makes the logits' own 16 bits, without an fp32 copy."""
     upcasts: bool = False
     """A fused loss reads an fp32 copy of the logits, made by a kernel of its own, and of it another one without the
     last token, whose place its gradient takes."""
@@ -159,6 +161,8 @@ class Recomputation:
     """What selective recomputation repeats: the attention core, every second product (ops.recompute) or ""
     (nothing).
     """
+    layers: bool = True
+    """Whole layers can run again."""
     partial: bool = True
     """Some layers of a stage may be recomputed and others not."""
     modules: tuple[RecomputedPart, ...] = ()
@@ -233,9 +237,9 @@ class Layers:
 class Host:
     """What the Python process does for the device."""
 
-    code: Literal["modules", "torch", "nanotron", "compiled"] = "modules"
+    code: Literal["modules", "torch", "nanotron", "picotron", "compiled"] = "modules"
     """How its layers are written, a key of ops.host_work.calls.CALLS: "modules" of many Python layers
-    (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's own, or "compiled" code."""
+    (Megatron-Core, Transformer Engine), plain "torch" modules, nanotron's or Picotron's own, or "compiled" code."""
     checks_numbers: bool = False
     """The host reads each loss before its backward, gradients are read again before they are reduced: to find
     what is no number.

@@ -19,7 +19,7 @@ from spec.presets.variants.maxtext import MAXTEXT
 from spec.presets.variants.megatron_2021 import MEGATRON_2021
 from spec.presets.variants.megatron_bridge import MEGATRON_BRIDGE
 from spec.presets.variants.megatron_fsdp import MEGATRON_FSDP
-from spec.presets.variants.nanotron import NANOTRON
+from spec.presets.variants.nanotron import NANOTRON, PICOTRON
 from spec.presets.variants.nemo import NEMO, NEMO2
 from spec.presets.variants.torchtitan import FSDP_COMPILED, TORCHTITAN
 from spec.presets.variants.variant import Variant
@@ -40,6 +40,7 @@ VARIANTS: tuple[Variant, ...] = (
     COMPOSER,
     HF_TRAINER,
     NANOTRON,
+    PICOTRON,
     XTUNER,
     XTUNER_V1,
     MEGATRON_2021,

@@ -42,7 +42,7 @@ PERMITS = frozenset(
         "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.cuts_layers "
         "tensor_parallel.cuts_sequences tensor_parallel.spreads_experts pipeline.stages "
         "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
-        "pipeline.uneven_layers pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial "
+        "pipeline.uneven_layers pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial recomputation.layers "
         "recomputation.modules offload.activations"
     )
 )

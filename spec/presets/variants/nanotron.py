@@ -1,4 +1,9 @@
-"""nanotron."""
+"""nanotron and Picotron.
+
+Of Picotron parameters, gradients of the update and moments are bf16 without a master copy: say ``precision.master`` =
+"none" and ``precision.moments`` = "bf16"; without data parallelism ``data_parallel.fp32_gradients`` = false and
+``data_parallel.accumulation`` = "accumulate".
+"""
 
 from spec.presets.variants.variant import Variant
 
@@ -42,5 +47,59 @@ NANOTRON = Variant(
         "recomputation.modules": (),
         "host.checks_numbers": False,
         "host.code": "nanotron",
+    },
+)
+PICOTRON = Variant(
+    name="picotron",
+    of="megatron",
+    source="huggingface/picotron 59714b1 (August 2025): train.py (model.to(bfloat16) and torch.optim.AdamW, whose fused form device == 'cuda' never "
+    "asks for; no gradient norm; F.cross_entropy on bf16 logits that the caller holds), picotron/model.py (q, k, v, gate and up apart; "
+    "repeat_interleave of keys and values; flash_attn's Triton norms and rotary embeddings; F.silu(gate) * up; no checkpoints), "
+    "picotron/tensor_parallel/tensor_parallel.py (apply_tensor_parallel: async_all_reduce False, so that every column-parallel linear waits for "
+    "its own all-reduce; final_proj with gather_output), picotron/data_parallel (DataParallelBucket: fp32 buckets of 25 MB that are views, "
+    "divided and all-reduced beside the last backward; main_grad.add_), picotron/pipeline_parallel (1F1B and AFAB; layers dealt evenly, the first "
+    "stages get one more; every message is waited for, outputs stay), picotron/utils.py, get_mfu (12 layers hidden seq_len)",
+    choices={
+        "log.attention": "whole",
+        "data_parallel.zero_stages": (0,),
+        "data_parallel.hybrid_zero": False,
+        "data_parallel.bucket_elements": 6_553_600,
+        "data_parallel.bucket_elements_per_rank": 0,
+        "data_parallel.gradient_sync": "all_reduce",
+        "data_parallel.overlap_param_gather": False,
+        "data_parallel.clips_gradients": False,
+        "data_parallel.keeps_stand_ins": False,
+        "data_parallel.update_copies": True,
+        "data_parallel.accumulation": "accumulate_wide",
+        "tensor_parallel.strategies": ("mtp",),
+        "tensor_parallel.vocab_pad_multiple": 1,
+        "tensor_parallel.overlap_backward": False,
+        # its ring of plain products over blocks of scores is not priced
+        "tensor_parallel.cuts_sequences": False,
+        "tensor_parallel.spreads_experts": False,
+        "loss.narrow": True,
+        "loss.gathers_logits": True,
+        "layers.fused_activation": False,
+        "layers.joined_gate": False,
+        "layers.joined_qkv": False,
+        "layers.splits_joined_qkv": False,
+        "layers.repeats_keys": True,
+        "layers.shares_kept_inputs": False,
+        "layers.turns_chunks": False,
+        "layers.sends_probabilities": False,
+        "pipeline.schedules": ("1f1b", "gpipe"),
+        "pipeline.interleaves": False,
+        "pipeline.uneven_chunks": "",
+        "pipeline.overlap_hops": False,
+        "pipeline.keeps_stage_outputs": True,
+        "recomputation.layers": False,
+        "recomputation.selective": "",
+        "recomputation.partial": False,
+        "recomputation.modules": (),
+        "host.checks_numbers": False,
+        "host.code": "picotron",
+        "offload.optimizer": "",
+        "offload.activations": False,
+        "offload.modules": (),
     },
 )

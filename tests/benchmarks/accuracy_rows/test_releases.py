@@ -3,7 +3,9 @@
 import pytest
 
 from benchmarks.accuracy_rows.releases import NEWEST, UNNUMBERED_CORE, Release, release_of
-from tests.benchmarks.made_up_rows import EXPERTS, job_of_row, predict, row
+from ops.recompute.layers import Recompute
+from solver.schedules.registry import Schedule
+from tests.benchmarks.made_up_rows import EXPERTS, job_of_row, plans, predict, row
 
 
 @pytest.mark.parametrize(
@@ -141,3 +143,15 @@ def test_an_older_release_is_never_faster() -> None:
 )
 def test_nemo_is_read_by_version_or_container(framework: str, preset: str) -> None:
     assert job_of_row(row(framework=framework)).preset.name == preset
+
+
+def test_picotron_is_pure_bf16_and_adds_up_in_fp32_over_replicas_alone() -> None:
+    """train.py: model.to(bfloat16), AdamW of it, DataParallelBucket where dp > 1, and nothing runs again."""
+    read = job_of_row(row(framework="Picotron", dp="2"))
+    assert (read.preset.name, read.attention_kernel) == ("picotron", "flash2")
+    assert (read.precision.master, read.precision.moments, read.precision.gradient) == ("", "bf16", "fp32")
+    alone = job_of_row(row(framework="picotron", tp="4", dp="1"))
+    assert alone.precision.gradient == "bf16"
+    unstated = plans(framework="picotron", recompute="unknown", zero_stage="0", sp="0", notes="schedule=AFAB")
+    assert {plan.recompute for plan in unstated} == {Recompute.NONE}
+    assert {plan.schedule for plan in unstated} == {Schedule.GPIPE}

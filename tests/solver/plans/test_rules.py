@@ -259,6 +259,16 @@ KEPT = "the framework cannot keep these layers' activations on the host"
 UPDATED = "the framework cannot run so much of this optimizer on the host"
 
 
+def test_picotron_runs_nothing_again() -> None:
+    """picotron/model.py has no checkpoints."""
+    texts = ("strategy=mtp,recompute=full", "strategy=mtp")
+    for preset, refused in (("picotron", [True, False]), ("nanotron", [False, False])):
+        asked = question(model=DENSE, world_size=8, preset=PRESETS[preset])
+        plans = [plan_of(parse_plan(text), asked, "--plan") for text in texts]
+        found = ["the framework has no such recomputation" in broken_rules(asked, plan) for plan in plans]
+        assert found == refused
+
+
 @pytest.mark.parametrize(
     ("preset", "lacks"),
     [

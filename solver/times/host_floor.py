@@ -31,12 +31,16 @@ from ops.host_work.forward_hooks import hook_calls
 from ops.host_work.issuing import host_work
 from ops.host_work.sharded_modules import sharding_calls
 from ops.layout import Layout
-from ops.op import Comm, GroupedGemm, Op
+from ops.op import Comm, GroupedGemm, Lane, Op
 from solver.times.after_a_wait import Issued, between_waits_s
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import BoolArray, FloatArray, bools, floats
 from spec.job import JobSpec
+
+FREE_LANES = (Lane.PREFETCH, Lane.COPY)
+"""What runs beside the whole pass: it goes on while the device waits for the host, so what is left of it and what the
+host is late are not added up."""
 
 
 def host_shares(
@@ -44,11 +48,11 @@ def host_shares(
 ) -> list[Share]:
     """For the passes of a micro-batch in order (forward and backward, or forward and the two halves of a split
     backward), each as timed operations and what the device waits for: the seconds by which the host is
-    later, as one share of the part ``host`` each."""
+    later, as one share of the part ``host`` each. What runs ahead (FREE_LANES) delays nothing that is issued."""
     issued = [_issued(pricer, job, layout, timed, shares) for timed, shares in passes]
     nothing = np.zeros(len(layout))
     costs = [np.sum([one.host_s for one in ops], axis=0) + nothing for ops in issued]
-    busy = [np.sum([one.device_s for one in ops], axis=0) + nothing for ops in issued]
+    busy = [np.sum([share.seconds for share in shares], axis=0) + nothing for _, shares in passes]
     paced = [
         between_waits_s(ops) if any(one.waits for one in ops) else host
         for ops, host in zip(issued, costs, strict=True)
@@ -90,7 +94,7 @@ def _issued(
         found.append(
             Issued(
                 host_s=host_s,
-                device_s=share.seconds,
+                device_s=np.zeros_like(share.seconds) if one.op.lane in FREE_LANES else share.seconds,
                 launches=np.maximum(floats(one.op.repeat * products), 1.0),
                 waits=one.op.synchronises,
             )

@@ -1,13 +1,17 @@
 """The host sets the pace where it is slower, over the stretches that end with a wait for the device."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ops.host_work.calls import HOOK_CALLS
 from ops.host_work.issuing import host_work
 from ops.host_work.sharded_modules import sharding_calls
 from ops.layout import Layout
-from ops.op import GroupedGemm, MemoryBound, Phase
+from ops.op import GroupedGemm, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.lookup.priced import Priced
 from solver.plans.plan_table import Plan, PlanTable
@@ -107,6 +111,23 @@ def test_after_a_wait_amid_a_layer_nothing_has_been_issued_ahead() -> None:
     """The device waits 15 us for the first of 20 norms; or it ends the last, of 10 us, after all are issued."""
     assert late_s(400e-6, 800e-6, waits=True) == pytest.approx((15e-6, 15e-6))
     assert late_s(200e-6, 400e-6, waits=True) == pytest.approx((110e-6, 15e-6))
+
+
+@given(
+    left_s=st.floats(min_value=0.0, max_value=500e-6),
+    place=st.integers(min_value=0, max_value=20),
+    lane=st.sampled_from([Lane.PREFETCH, Lane.COPY]),
+)
+def test_what_runs_ahead_goes_on_while_the_host_is_late(left_s: float, place: int, lane: Lane) -> None:
+    """310 us with nothing ahead, of which the device is busy for 200: so much more may outlast it for free."""
+    timed, shares = norms(20, 200e-6, Phase.FORWARD, waits=True)
+    timed.insert(place, replace(timed[0], op=replace(timed[0].op, lane=lane), seconds=floats(1e-9)))
+    shares.insert(place, replace(shares[0], seconds=floats(left_s)))
+    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    forward, _ = host_shares(pricer, job(), Layout.of(1), [(timed, shares), norms(20, 1.0, Phase.INPUT_GRAD)])
+    issued_s = 15e-6  # of what runs ahead itself
+    late_s = float(forward.seconds[0])
+    assert late_s == pytest.approx(max(110e-6 - left_s, 0.0), abs=issued_s * 1.001)
 
 
 def test_hooks_before_every_module_take_the_host_in_the_forward_alone() -> None:

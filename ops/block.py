@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from ops.adapters.frozen import adapted, frozen_ends
 from ops.context import LayerContext
 from ops.data_parallel.offload import activations_offloaded, offloaded_shares
-from ops.data_parallel.offloaded_modules import modules_offloaded
+from ops.data_parallel.offloaded_modules import LAYER_INPUT, modules_offloaded
 from ops.data_parallel.weight_sharding import sharded_over_data
 from ops.embedding_and_head import embedding, head, loss
 from ops.experts.moe_block import moe_half
@@ -103,7 +103,10 @@ class BareOps:
         if key not in self.known:
             layer = _running_again(self.sharding, bare, kind, felt)
             layer = sharded_over_data(self.context, layer, Module.LAYER)
-            self.known[key] = (modules_offloaded(layer, offloaded),)
+            # Of a layer that runs again whole nothing is kept but its input.
+            whole = kind is Recompute.FULL
+            sent = [name for name in offloaded if (name == LAYER_INPUT) == whole]
+            self.known[key] = (modules_offloaded(layer, sent),)
         return self.known[key][0]
 
     def _ends(self, recompute: Recompute) -> tuple[Piece, ...]:

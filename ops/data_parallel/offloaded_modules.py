@@ -6,6 +6,10 @@ before it: "attn_norm" and "mlp_norm" (``transformer_layer.py``) are norms that 
 and before experts; "qkv_linear" is everything between that norm and the core (``attention.py``,
 ``multi_latent_attention.py``, get_query_key_value_tensors), with the norm that Transformer Engine fuses into it;
 "expert_fc1", "moe_act" and "fused_group_mlp" are of experts (``moe/experts.py``).
+
+"layer_input" is what a layer keeps that runs again whole (torchtune ``training/_activation_offloading.py``,
+OffloadActivations around checkpoints, which TRL has too; XTuner ``v1/utils/activation_offload.py``), on a stream of
+its own as well.
 """
 
 from collections.abc import Iterable
@@ -22,8 +26,10 @@ QKV_ROLES = (Role.NORM, Role.QKV, Role.Q_DOWN, Role.Q_UP, Role.KV_DOWN, Role.KV_
 EXPERT_ACTIVATION = frozenset({OpKey(Module.MOE, Role.CLAMP), OpKey(Module.MOE, Role.ACTIVATION)})
 EXPERT_UP, EXPERT_DOWN = OpKey(Module.MOE, Role.UP), OpKey(Module.MOE, Role.DOWN)
 
-# By the name of the part.
+LAYER_INPUT = "layer_input"
+# By the name of the part; a layer's input is all that the layer keeps.
 PARTS: dict[str, frozenset[OpKey]] = {
+    LAYER_INPUT: frozenset(),
     "attn_norm": frozenset({ATTENTION_NORM}),
     "qkv_linear": frozenset(OpKey(Module.ATTENTION, role) for role in QKV_ROLES),
     "core_attn": frozenset({OpKey(Module.ATTENTION, Role.CORE)}),
@@ -54,6 +60,8 @@ def modules_offloaded(block: Piece, names: Iterable[str]) -> Piece:
 
 def part_of(block: Piece, name: str) -> list[Op]:
     """The forward operations of a named part; none where the layer has no such module."""
+    if name == LAYER_INPUT:
+        return list(block.forward)
     keys = {op.key for op in block.forward}
     apart = {"attn_norm": LATENT in keys, "mlp_norm": ROUTER in keys}.get(name, True)
     elsewhere = {ATTENTION_NORM} if LATENT in keys and name != "attn_norm" else set()

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ops.data_parallel.offloaded_modules import LAYER_INPUT
 from ops.recompute.layers import Recompute
 from solver.plans.draft import Draft
 from spec.arrays import BoolArray, bools
@@ -35,7 +36,8 @@ AT_A_GRAPHS_END = {"attn_norm": {"attn"}, "mlp_norm": {"attn", "moe_router"}}
 def parts_on_host(draft: Draft) -> BoolArray:
     """Megatron-Core, transformer_config.py, where fine_grained_activation_offloading: beside no layer on the host or
     run again whole, the projection with the core alone, all of fused experts or parts of them, none inside experts
-    that run again, no norm where a graph ends and none beside graphs of experts."""
+    that run again, no norm where a graph ends and none beside graphs of experts. Layers' inputs leave where layers run
+    again whole, and nothing else does then."""
     named, scopes = set(draft.offload_modules), draft.job.cuda_graphs
     if not named:
         return _all(draft, True)
@@ -44,9 +46,8 @@ def parts_on_host(draft: Draft) -> BoolArray:
     again = "moe" in draft.recompute_modules and bool(named & OF_EXPERTS)
     cut = "moe" in scopes or any(one in named and ends & scopes for one, ends in AT_A_GRAPHS_END.items())
     whole = draft.recompute in (Recompute.FULL, Recompute.BLOCK)
-    runs = named <= set(draft.job.preset.offload.modules) and not (
-        kept_whole or twice or again or cut or whole
-    )
+    odd = whole != (named == {LAYER_INPUT}) or (LAYER_INPUT in named and not whole)
+    runs = named <= set(draft.job.preset.offload.modules) and not (kept_whole or twice or again or cut or odd)
     return bools((draft["offloaded_layers"] == 0) & runs)
 
 

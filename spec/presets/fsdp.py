@@ -9,6 +9,7 @@ from spec.presets.preset import (
     FrameworkPreset,
     Host,
     Loss,
+    Offload,
     Pipeline,
     Recomputation,
     TensorParallel,
@@ -47,6 +48,7 @@ FSDP = FrameworkPreset(
     ),
     recomputation=Recomputation(selective="every_second_product", stops_early=True),
     host=Host(code="torch"),
+    offload=Offload(modules=("layer_input",)),
     log=Log(attention="whole"),
     source="PyTorch FSDP: NO_SHARD, FULL_SHARD, SHARD_GRAD_OP and HYBRID_SHARD with backward prefetch; one unit per layer; "
     "torchtitan parallelize_llama.py, apply_fsdp: with pipeline parallelism reshard_after_forward is False; torch/distributed/"
@@ -55,5 +57,6 @@ FSDP = FrameworkPreset(
     "input a product makes (_find_producer_matmul), so no sum of the gradients of several; torch/distributed/tensor/parallel/style.py "
     "(PrepareModuleInput, use_local_output=False: gradients stay partial sums until all are added); "
     "torch/distributed/_functional_collectives.py (chunk and cat around collectives along another dimension than the first); "
+    "torchtune training/_activation_offloading.py (OffloadActivations); "
     "torchtitan models/utils.py, get_dense_model_nparams_and_flops: no account of causal sparsity",
 )

@@ -12,6 +12,7 @@ RecomputedPart = Literal[
     "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
 ]
 OffloadedPart = Literal[
+    "layer_input",
     "attn_norm",
     "qkv_linear",
     "core_attn",

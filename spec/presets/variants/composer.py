@@ -17,6 +17,7 @@ COMPOSER = Variant(
         "tensor_parallel.cuts_layers": False,
         "tensor_parallel.cuts_sequences": False,
         "pipeline.stages": False,
+        "offload.modules": (),
         "data_parallel.copies_parameters": False,
         "data_parallel.joins_gradients": True,
     },

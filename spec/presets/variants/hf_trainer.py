@@ -9,7 +9,7 @@ HF_TRAINER = Variant(
     "before the loss), modeling_utils.py gradient_checkpointing_enable (use_reentrant=True: the forward is repeated to its end, of every layer or none); "
     "torch/distributed/fsdp/_runtime_utils.py (FSDP1); trainer.py, _inner_training_loop, and accelerate accelerator.py, no_sync; training_args.py, optim adamw_torch, and torch/optim/adamw.py, "
     "_multi_tensor_adamw: _foreach_sqrt(device_exp_avg_sqs); modeling_utils.py, floating_point_ops: 6 FLOPs a parameter and token, no attention; "
-    "trainer.py of 4.4x shards by FSDP alone: neither tp, pp, cp nor experts over ranks",
+    "trainer.py of 4.4x shards by FSDP alone: neither tp, pp, cp nor experts over ranks; TRL trl/models/activation_offloading.py (SFTConfig, activation_offloading)",
     choices={
         "log.attention": "",
         "tensor_parallel.cuts_layers": False,

@@ -24,5 +24,6 @@ MAXTEXT = Variant(
         "recomputation.stops_early": True,
         "recomputation.partial": False,
         "log.attention": "half",
+        "offload.modules": (),
     },
 )

@@ -35,5 +35,6 @@ TORCHTITAN = Variant(
         "data_parallel.separate_ends": True,
         "pipeline.deals": "ends",
         "recomputation.stops_early": False,
+        "offload.modules": (),
     },
 )

@@ -36,7 +36,7 @@ XTUNER_V1 = Variant(
     "model/moe/moe.py, fully_shard (fp32 shards; checkpoint_wrapper REENTRANT: the forward is repeated to its end) and MOE_EP_COMPILE_CFG "
     "(all but the dispatch compiled), module/attention/mha.py and module/decoder_layer (q_proj, k_proj, v_proj, gate_proj and up_proj apart), "
     "loss/ce_loss.py with mode chunk as in examples/v1/config and ci/scripts, config/optim.py (AdamW without foreach named, so torch's "
-    "foreach one), module/dispatcher/torch_all2all.py; its tp_size builds no mesh that a dense layer reads",
+    "foreach one), module/dispatcher/torch_all2all.py, utils/activation_offload.py (XTUNER_ACTIVATION_OFFLOAD); its tp_size builds no mesh that a dense layer reads",
     choices={
         **COMPILED,
         "tensor_parallel.cuts_layers": False,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ops.block import bare_ops
-from ops.data_parallel.offloaded_modules import PARTS, modules_offloaded
+from ops.data_parallel.offloaded_modules import modules_offloaded
 from ops.host_work.calls import OFFLOADED_PART_CALLS, OFFLOADED_TENSOR_CALLS
 from ops.host_work.issuing import host_work
 from ops.layout import Layout
@@ -62,7 +62,7 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_a_part_sends_what_it_saves_and_takes_it_back(name: str) -> None:
     piece = layer(EXPERTS, name)
     assert moved(piece) == {f"{name}.to_host": pytest.approx(SEQ * BY_HAND[name], rel=2e-3)}
@@ -75,7 +75,7 @@ def test_a_part_sends_what_it_saves_and_takes_it_back(name: str) -> None:
 
 def test_every_byte_leaves_once() -> None:
     """All parts but the one that is three others together; what stays is no part's."""
-    names = tuple(name for name in PARTS if name != "fused_group_mlp")
+    names = tuple(name for name in BY_HAND if name != "fused_group_mlp")
     piece = layer(EXPERTS, *names)
     assert len(moved(piece)) == len(names)
     assert saved(piece) + sum(moved(piece).values()) == pytest.approx(saved(layer(EXPERTS)))
@@ -97,7 +97,7 @@ def test_what_comes_back_first_left_last() -> None:
 def test_only_modules_of_their_own_are_parts() -> None:
     """Dense layers have no experts, and Transformer Engine fuses a norm into the product behind it but before MLA
     and before experts."""
-    assert set(moved(layer(DENSE, *PARTS))) == {
+    assert set(moved(layer(DENSE, *BY_HAND))) == {
         f"{name}.to_host" for name in ("attn_norm", "qkv_linear", "core_attn", "attn_proj")
     }
     plain = layer(DENSE, "attn_norm", "qkv_linear", "mlp_norm", of=model("13B_gpt.toml"))
@@ -111,6 +111,22 @@ def test_what_runs_again_is_not_sent() -> None:
     assert moved(both) == moved(layer(EXPERTS, "moe_act"))
     dropped = 2 * TOP_K * WIDTH * SEQ
     assert saved(layer(EXPERTS, "moe_act")) - saved(both) == pytest.approx(dropped, rel=1e-3)
+
+
+def test_a_layer_that_runs_again_sends_its_input_alone() -> None:
+    bare = bare_ops(model(), job(seq_len=SEQ), Layout.of(8, ep=8), "mtp")
+    sent = ("layer_input",)
+    whole = bare.running_again(Recompute.FULL, (), sent).blocks[EXPERTS]
+    kept = bare.running_again(Recompute.FULL).blocks[EXPERTS]
+    assert moved(whole) == {"layer_input.to_host": SEQ * 2 * HIDDEN}
+    assert (saved(kept), saved(whole)) == (SEQ * 2 * HIDDEN, 0.0)
+    assert moved(bare.running_again(Recompute.NONE, (), sent).blocks[EXPERTS]) == {}
+    partly = bare.running_again(Recompute.BLOCK, (), sent).blocks
+    half = len(partly) // 2
+    assert [bool(moved(one)) for one in partly] == [True] * half + [False] * half
+    assert len(partly) == 2 * len(bare.running_again(Recompute.NONE).blocks)
+    # Parts of a layer that runs again whole are not kept and not sent.
+    assert moved(bare.running_again(Recompute.FULL, (), ("core_attn",)).blocks[EXPERTS]) == {}
 
 
 def test_equal_layers_share_a_piece() -> None:

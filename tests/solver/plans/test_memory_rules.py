@@ -15,6 +15,7 @@ from tests.solver.questions import question, small_model
 
 REASON = next(rule.reason for rule in RULES if rule.keep is parts_on_host)
 CORE = {"offload_modules": ("core_attn",)}
+INPUTS = {"offload_modules": ("layer_input",)}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,13 @@ CORE = {"offload_modules": ("core_attn",)}
         ("nemo2", (), CORE, True),
         ("nanotron", (), CORE, True),
         ("deepspeed", (), CORE, True),
+        ("fsdp", (), INPUTS | {"recompute": Recompute.FULL}, False),
+        ("hf-trainer", (), INPUTS | {"recompute": Recompute.FULL}, False),
+        ("fsdp", (), INPUTS | {"recompute": Recompute.BLOCK, "num_recompute_layers": 1}, False),
+        ("fsdp", (), INPUTS, True),
+        ("fsdp", (), CORE, True),
+        ("megatron", (), INPUTS | {"recompute": Recompute.FULL}, True),
+        ("torchtitan", (), INPUTS | {"recompute": Recompute.FULL}, True),
     ],
 )
 def test_parts_on_the_host_beside_the_rest(

@@ -7,15 +7,26 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from benchmarks.accuracy_rows.fine_tuning import ADAPTS, fine_tuning, modules_named, modules_of
+from benchmarks.accuracy_rows.frameworks import framework_of
 from benchmarks.accuracy_rows.hardware import fabric_of, network_sheet
 from benchmarks.accuracy_rows.model import family_of
-from benchmarks.accuracy_rows.notes import RECIPE_VALUES, REPLICAS, SHARDS, notes_of, recipe_settings
-from benchmarks.accuracy_rows.plan import OF_PYTORCH
+from benchmarks.accuracy_rows.notes import (
+    OVERLAP,
+    RECIPE_VALUES,
+    REPLICAS,
+    SHARDS,
+    TP_OVERLAP,
+    notes_of,
+    recipe_settings,
+)
+from benchmarks.accuracy_rows.plan import STATED_RECOMPUTES
 from benchmarks.accuracy_rows.remat import STATED
 from benchmarks.accuracy_rows.row import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, Row
-from solver.schedules.registry import Schedule
+from benchmarks.accuracy_rows.stated_schedules import names_schedule
+from benchmarks.accuracy_rows.stated_sharding import ON_HOST, WORDS, contradicted
 from spec.errors import ConfigError
 from spec.pipeline.layout import parse_pipeline_layout
+from spec.presets.registry import PRESETS
 
 
 class Reading(StrEnum):
@@ -27,6 +38,8 @@ class Reading(StrEnum):
     UNREAD = "not read"
 
 
+# The optimizer on the host, in DeepSpeed's words and others'.
+OFFLOADED = rf"(with )?({ON_HOST})([=: ]*cpu)?|zero[ _-]?(stage)?[ _=-]*[0-3] (with )?(cpu )?offload"
 # Clauses that notes, job, plan, model and hardware read (the reader's own patterns decide what they say), and those a
 # column of the row says as well.
 TAKEN = (
@@ -36,10 +49,10 @@ TAKEN = (
     r"(expert TP)?\(?ETP\)?=(\d+|not given \(MCore default = TP\))",
     r"(token drop )?capacity( factor)?[ =]\d+(\.\d+)?( \(drop\+pad\))?",
     r"variant: tokendrop",
-    rf"schedule[=: ]\s?(?i:1F1B[\w-]*|interleaved[ -]?1F1B|{'|'.join((*Schedule, *OF_PYTORCH))})",
     r"zero-bubble schedule \(B/W split\)",
     r"sharding=(FULL_SHARD|SHARD_GRAD_OP|FSDP|HSDP|_?HYBRID_SHARD(_ZERO2)?)",
-    r"HSDP|hybrid[ -]sharding|FSDP ?v?[12]|fully_shard",
+    r"FSDP ?v?[12]",
+    rf"(?i:(sharding=)?({WORDS}))",
     rf"(HSDP:? )?({SHARDS}|{REPLICAS})=\d+([, ]+({SHARDS}|{REPLICAS})=\d+)?",
     r"eager|((no|without) )?(torch\.)?compile( (on|off))?|(torch\.)?compile[=: ]+(on|off|[Tt]rue|[Ff]alse)",
     r"kernel=(torch|fused|flash_attention(2|v1[\d.]*|v2[\d.]*))( \+ RMS kernel)?",
@@ -47,6 +60,9 @@ TAKEN = (
     r"(no )?async TP( communication)?|vanilla TP",
     r"TP overlap (True|False)",
     r"DP/TP/PP comm overlap on",
+    rf"(?i:{OVERLAP.pattern}|{TP_OVERLAP.pattern})",
+    rf"(?i:{STATED_RECOMPUTES.pattern})",
+    rf"(?i:{OFFLOADED})",
     r"DDP (torch|local) \((overlapped grad all-reduce|no grad overlap)\)",
     r"distributed optimizer, no comm overlap \(TP/DP/PP\), fp32 grad accumulation, TE [\d.]+, untied embeddings, "
     r"TE cross-entropy fusion",
@@ -88,6 +104,8 @@ TAKEN = (
 )
 # Settings that the program has no switch for, each with what is priced instead.
 UNPRICED = {
+    r"(?i:zero\+\+|[hq][wpg]z)": "narrow or second copies that ZeRO++ sends (ZeRO-3 is priced)",
+    r"(?i:zero[ -]?infinity)": "parameters on the host or on disks (ZeRO-3 is priced)",
     r"pack_sample_into_one=(True|False).*": "samples shorter than a sequence (whole sequences are priced)",
     r"mock data, balanced fake gate, no grad clipping": "no gradient clipping (the norm is priced)",
     r"packed Alpaca samples": "whether attention keeps packed documents apart (it sees the whole sequence)",
@@ -134,7 +152,7 @@ def reading_of(clause: str) -> tuple[Reading, str]:
     for pattern, what in UNPRICED.items():
         if re.fullmatch(pattern, clause):
             return Reading.UNPRICED, what
-    if any(re.fullmatch(pattern, clause) for pattern in TAKEN):
+    if names_schedule(clause) or any(re.fullmatch(pattern, clause) for pattern in TAKEN):
         return Reading.TAKEN, ""
     if any(re.fullmatch(pattern, clause, flags=re.IGNORECASE) for pattern in NOTHING):
         return Reading.NOTHING, ""
@@ -184,6 +202,10 @@ def _passed_over(row: Row, clause: str) -> bool:
         named = modules_named(clause)
         adapted = f"{told.get('adapted', '')}".split("+")
         return not told.get("adapter_rank") or bool(named and named != modules_of(adapted))
+    if contradicted(row, clause):
+        return True
+    if re.fullmatch(OFFLOADED, clause, flags=re.IGNORECASE):
+        return not PRESETS[framework_of(row)[0]].offload.optimizer
     if clause.startswith("framework_config="):
         return clause.removeprefix("framework_config=") not in row.text("framework").split()
     if clause.startswith("MLA dim"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from benchmarks.accuracy_rows import recipes, releases
 from benchmarks.accuracy_rows.row import Row
+from benchmarks.accuracy_rows.stated_sharding import zero_stage_of
 
 Settings = Mapping[str, object]
 
@@ -190,7 +191,7 @@ def _adds_up_in_fp32(row: Row) -> bool:
     _do_optimizer_sanity_check: stage 1 and gradients added up in fp32, as configurations of Megatron's layers
     ask for; stages 2 and 3 have ZeRO's own)."""
     over = _over_deepspeed(row.text("framework").lower())
-    return over and row.text("precision").lower() == "bf16" and row.whole_or("zero_stage", 0) <= 1
+    return over and row.text("precision").lower() == "bf16" and zero_stage_of(row) <= 1
 
 
 def _over_deepspeed(said: str) -> bool:
@@ -212,7 +213,7 @@ def _nearest(row: Row, said: str) -> tuple[str, Settings]:
     """What an unknown framework is priced as, which the report says. Colossal-AI's plugins of data
     parallelism alone shard Hugging Face's modules as DeepSpeed does."""
     if "colossal" in said and row.whole_or("tp", 1) == row.whole_or("pp", 1) == 1:
-        return "xtuner", GEMINI if row.whole_or("zero_stage", 0) == 3 else LOW_LEVEL_ZERO
+        return "xtuner", GEMINI if zero_stage_of(row) == 3 else LOW_LEVEL_ZERO
     return ("maxtext", {}) if any(part.lower() in said for part in OVER_JAX) else UNKNOWN_FRAMEWORK
 
 

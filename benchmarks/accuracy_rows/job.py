@@ -17,10 +17,11 @@ from benchmarks.accuracy_rows.frameworks import (
     unfused_over_deepspeed,
 )
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
-from benchmarks.accuracy_rows.notes import Notes
+from benchmarks.accuracy_rows.notes import Notes, switches
 from benchmarks.accuracy_rows.releases import OLD_DATASETS, of_2023, unfused_in_release
 from benchmarks.accuracy_rows.row import Row
 from benchmarks.accuracy_rows.sequences_cut import context_parallel_of
+from benchmarks.accuracy_rows.stated_sharding import zero_stage_of
 from benchmarks.accuracy_rows.whole_iterations import narrowed
 from spec.settings.job import AskedJob
 
@@ -68,12 +69,11 @@ SCALED_BY_BLOCKS = {"mxfp8": "mxfp8", "fp8-mx": "mxfp8"} | dict.fromkeys(
 def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
     """What runs beside what, where the source says so; later words beat earlier ones."""
     said: dict[str, object] = {}
-    if row.dataset in SYNCHRONOUS_TP and not (
-        row.dataset in OLD_DATASETS and row.whole_or("zero_stage", 0) == 3
-    ):
+    if row.dataset in SYNCHRONOUS_TP and not (row.dataset in OLD_DATASETS and zero_stage_of(row) == 3):
         said["tensor_parallel.overlap_backward"] = False
     if notes.overlapped_ddp:
         said["data_parallel.overlap_grad_reduce"] = True
+    said |= switches(row.notes)
     if notes.no_overlap or row.dataset.startswith("simumax"):
         said["data_parallel.overlap_grad_reduce"] = False
         said["data_parallel.overlap_param_gather"] = False
@@ -81,7 +81,7 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
         # "No comm overlap": tensor-parallel too, by every --disable-tp-comm-* flag, the bulk ones of the backward
         # included (SimuMax, simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh).
         said["tensor_parallel.overlap_backward"] = False
-    if framework_of(row)[0] == "nanotron" and row.whole_or("zero_stage", 0) == 0:
+    if framework_of(row)[0] == "nanotron" and zero_stage_of(row) == 0:
         # trainer.py: DistributedDataParallel, whose hook reduces bucket by bucket, without ZeRO-1 alone
         said["data_parallel.overlap_grad_reduce"] = True
     late = row.whole("num_gpus") >= LOOKING_GPUS or row.whole_or("tp", 1) >= LOOKING_TP

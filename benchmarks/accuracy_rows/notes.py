@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from benchmarks.accuracy_rows.row import Row
+from benchmarks.accuracy_rows.stated_schedules import schedule_in
 from ops.data_parallel.offloaded_modules import PARTS
 from ops.host_work.cuda_graphs import GRAPHED
 from ops.recompute.modules import MODULES
@@ -14,6 +15,14 @@ HYBRID = re.compile(
 )
 SHARDS = r"\b(?:dp_shard|dp_shard_size|data_parallel_shard_degree)"
 REPLICAS = r"\b(?:dp_replicate|dp_replicate_size|data_parallel_replicate_degree|num_model_replicas)"
+# Switches of what runs beside what as DeepSpeed's configurations and Megatron-LM's arguments write them.
+OVERLAP = re.compile(
+    r"(no |without |--)?overlap[_-](comm|grad[_-]reduce|param[_-]gather)(?:[=: ]*(true|false|on|off))?",
+    re.IGNORECASE,
+)
+TP_OVERLAP = re.compile(
+    r"(no |without |--)?(?:ub_)?tp[_-]comm[_-]overlap(?:[=: ]*(true|false|on|off))?", re.IGNORECASE
+)
 # Graphs of whole layers: "full" in Megatron-Core's words, "CUDA graphs" in those of MLPerf's NeMo (custom_callbacks.py:
 # one graph for each decoder layer, mlcommons/training_results_v4.1, LAYER_CUDA_GRAPH).
 WHOLE_LAYERS = frozenset({"attn", "mamba", "mlp"})
@@ -81,7 +90,7 @@ def notes_of(row: Row) -> Notes:
         replicas=_whole(notes, rf"{REPLICAS}=(\d+)"),
         etp=_whole(notes, r"(?:\(ETP\)|\bETP)=(\d+)"),
         capacity=float(capacity[1]) if capacity else None,
-        schedule=_word(notes, r"\bschedule(?:[=:]\s?| (?!not\b|un))((?:[Ii]nterleaved )?[\w-]+)"),
+        schedule=schedule_in(notes),
         sharding="HSDP"
         if HYBRID.search(f"{row.text('framework')}; {notes}")
         else _word(notes, r"sharding=(\w+)"),
@@ -120,10 +129,27 @@ def recipe_settings(clause: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+)=(\[[^\]]*\]|\w+:\[[^\]]*\]|\S+)", clause.split(" (", maxsplit=1)[0]))
 
 
+def switches(notes: str) -> dict[str, bool]:
+    """Reductions and gathers beside other work, by the settings of the switches that notes write."""
+    names = {"comm": "overlap_grad_reduce", "grad": "overlap_grad_reduce", "param": "overlap_param_gather"}
+    return {
+        f"data_parallel.{names[re.split('[_-]', found[2].lower())[0]]}": is_on(found[1], found[3])
+        for found in OVERLAP.finditer(notes)
+    }
+
+
+def is_on(before: str | None, after: str | None) -> bool:
+    """Whether a switch is on by the word before it and the value after it."""
+    return (before or "").strip() not in ("no", "without") and (after or "on").lower() in ("on", "true")
+
+
 def _overlapped_tp(lower: str) -> bool | None:
     """Whether tensor-parallel collectives are split and hidden in the products, where the notes say."""
     if "tp overlap false" in lower:
         return False
+    switch = TP_OVERLAP.search(lower)
+    if switch:
+        return is_on(switch[1], switch[2])
     return True if "tp overlap true" in lower or "dp/tp/pp comm overlap on" in lower else None
 
 

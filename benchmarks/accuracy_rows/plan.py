@@ -14,6 +14,8 @@ from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.notes import Notes
 from benchmarks.accuracy_rows.remat import policy
 from benchmarks.accuracy_rows.row import Row, RowError
+from benchmarks.accuracy_rows.stated_schedules import INTERLEAVED
+from benchmarks.accuracy_rows.stated_sharding import updates_on_host, zero_stage_of
 from ops.data_parallel.offloaded_modules import PARTS
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
@@ -26,24 +28,17 @@ from spec.job import JobSpec
 from spec.pipeline.layout import parse_pipeline_layout
 
 MICRO_BATCHES = (1, 2, 4, 8)
-# torchtitan's and PyTorch's word for stages in chunks (torch.distributed.pipelining, ScheduleInterleaved1F1B).
-INTERLEAVED = re.compile(r"interleaved[ -]?1f1b")
 # torchtitan/distributed/pipeline_parallel.py: stages_per_rank, 2 under such a schedule and 1 under others.
 TORCHTITAN_CHUNKS = 2
-# Schedules by their names in lower case in torch.distributed.pipelining (schedules.py, get_schedule_class), and
-# Picotron's and nanotron's word for GPipe.
-OF_PYTORCH = {
-    "afab": Schedule.GPIPE.value,
-    "loopedbfs": Schedule.LOOPED_BFS.value,
-    "interleavedzerobubble": Schedule.ZB_INTERLEAVED.value,
-    "zbvzerobubble": Schedule.ZB_V.value,
-    "zbv": Schedule.ZB_V.value,
-    "dualpipev": Schedule.DUALPIPE_V.value,
-}
 # Codes that cut stages with embedding and loss as a layer each: Megatron-Core's
 # account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split; Llama 3 (arXiv 2407.21783
 # sec. 3.3.2) takes a layer from the first and the last stage.
 COUNT_ENDS = ("Megatron-Core", "Megatron-Bridge", "NeMo", "Meta")
+# Recomputation of whole layers, of none, or of the framework's selected parts, where no column says it.
+STATED_RECOMPUTES = re.compile(
+    r"(no|without|full|selective)[ -](?:activation[ -])?(?:AC|recompute|recomputation|checkpoint(?:ing|s)?)",
+    re.IGNORECASE,
+)
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
@@ -87,6 +82,7 @@ def candidates_of(row: Row, notes: Notes, job: JobSpec) -> tuple[list[Candidate]
         zero_size=zero_size,
         recompute_modules=_modules(row, notes),
         offloaded_layers=notes.offloaded_layers or 0,
+        optimizer_offload=float(updates_on_host(row) and bool(job.preset.offload.optimizer)),
         offload_modules=tuple(name for name in PARTS if name in notes.offload_modules),
     )
     found: list[Candidate] = []
@@ -116,9 +112,8 @@ def _degrees(row: Row, job: JobSpec) -> dict[str, int]:
 def _schedule(row: Row, notes: Notes) -> Schedule:
     """The schedule in the notes' words; 1F1B, interleaved or not, where they have none."""
     word = notes.schedule.lower()
-    if not word or word.startswith("1f1b") or INTERLEAVED.match(word):
+    if not word or word.startswith("1f1b") or word == INTERLEAVED:
         return Schedule.ONE_F_ONE_B
-    word = OF_PYTORCH.get(word, word)
     if word not in [schedule.value for schedule in Schedule]:
         raise row.refuse("notes", f"schedule must be 1F1B or one of {', '.join(Schedule)}")
     return schedule_named(word)
@@ -139,14 +134,15 @@ def _chunks(row: Row, notes: Notes, plan: Plan, job: JobSpec) -> tuple[int, ...]
     if row.known("vpp"):
         return (row.whole("vpp"),)
     if "torchtitan" in row.text("framework"):
-        return (TORCHTITAN_CHUNKS if INTERLEAVED.match(notes.schedule.lower()) else 1,)
+        return (TORCHTITAN_CHUNKS if notes.schedule == INTERLEAVED else 1,)
     if layers % plan.pp and any(word in row.text("framework") for word in COUNT_ENDS):
         layers += 2
     in_turns = job.global_batch_sequences % (plan.dp * plan.micro_batch * plan.pp) == 0
     if plan.pp == 1 or layers % plan.pp or not in_turns:
         return (1,)
     per_stage = layers // plan.pp
-    return tuple(chunks for chunks in range(1, per_stage + 1) if per_stage % chunks == 0)
+    least = 2 if notes.schedule == INTERLEAVED and per_stage > 1 else 1
+    return tuple(chunks for chunks in range(least, per_stage + 1) if per_stage % chunks == 0)
 
 
 def _laid_out(row: Row, notes: Notes, plan: Plan) -> Plan:
@@ -179,7 +175,7 @@ def _strategy(row: Row, job: JobSpec, tp: int) -> str:
 
 def _zero(row: Row, notes: Notes, degrees: dict[str, int]) -> tuple[int, int]:
     """Stage as stated, else by the recipe, and the ranks one copy is cut over."""
-    stage = row.whole_or("zero_stage", recipes.zero_stage(row))
+    stage = zero_stage_of(row)
     ranks = degrees["dp"] * degrees["cp"]
     if stage == 0:
         return 0, 1
@@ -222,6 +218,10 @@ def _recomputes(row: Row, notes: Notes, job: JobSpec) -> tuple[Recompute, ...]:
     if notes.recompute_layers is not None:
         return (Recompute.BLOCK,)
     if not row.known("recompute") or policy(row):
+        stated = STATED_RECOMPUTES.search(row.notes)
+        if stated and not policy(row):
+            word = stated[1].lower()
+            return (Recompute.NONE if word in ("no", "without") else Recompute(word),)
         habits = job.preset.recomputation
         refused = {Recompute.FULL: not habits.layers, Recompute.SELECTIVE: not habits.selective}
         return recipes.recomputes(row) or tuple(kind for kind in RECOMPUTES if not refused.get(kind))

@@ -107,11 +107,6 @@ def micro_batches(row: Row) -> tuple[int, ...]:
     return EXPERT_MICRO_BATCHES.get(row.text("framework"), ())
 
 
-def zero_stage(row: Row) -> int:
-    """The stage of a row that states none. Assumption: XTuner's benchmark ran deepspeed_zero3, in which its 70B fits."""
-    return 3 if "XTuner" in row.text("framework") else 0
-
-
 def runs_xtuner_v1(row: Row) -> bool:
     """Whether a row is of XTuner's engine of 2025: one with experts, which the engine before it cannot shard."""
     return "XTuner" in row.text("framework") and row.whole_or("num_experts", 0) > 0

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from benchmarks.accuracy_rows.row import Row
+from benchmarks.accuracy_rows.stated_sharding import zero_stage_of
 
 Settings = Mapping[str, object]
 Release = tuple[int, ...]
@@ -166,7 +167,7 @@ def before_core(row: Row) -> tuple[str, Settings] | None:
         return "megatron-2021", {**DISTRIBUTED_OPTIMIZER, **sums_of(row, fuses=True)}
     if row.dataset not in OLD_DATASETS:
         return None
-    if row.whole_or("zero_stage", 0) == 3:
+    if zero_stage_of(row) == 3:
         return "deepspeed-2021", {}
     norms = PERSISTENT_NORMS if row.dataset in PERSISTENT_NORM_DATASETS else {}
     apart = POST_VALIDATION if "zero-bubble" in row.text("framework") else {}

@@ -175,6 +175,9 @@ def _of_release(row: Row, name: str, beside: Settings) -> tuple[str, Settings]:
         return releases.nemo_of(word), beside
     if name == "megatron-2021":
         return name, {**beside, **releases.sums_of(row, fuses="zero-bubble" in word)}
+    if name in ("deepspeed", "xtuner"):
+        name, since = releases.deepspeed_of(row, name)
+        beside = {**beside, **since}
     if row.dataset in REDUCES_TO_OWNERS:
         beside = {**beside, "data_parallel.gradient_sync": "reduce_scatter"}
     return name, beside
@@ -282,5 +285,5 @@ def _hugging_face(row: Row, word: str) -> tuple[str, Settings]:
     maybe_context_parallel), or by DeepSpeed's Ulysses (parallelism_config.py, sp_backend)."""
     said = f"{word} {row.notes}".lower()
     if re.search("deepspeed|ulysses", said):
-        return "xtuner", DEEPSPEED_CHAT if "deepspeed-chat" in said else {}
+        return _of_release(row, "xtuner", DEEPSPEED_CHAT if "deepspeed-chat" in said else {})
     return "hf-trainer", FSDP2 if row.whole_or("cp", 1) > 1 else _of_version(word)

@@ -79,6 +79,8 @@ FUSED_SUMS_DATASETS = frozenset({"zero_bubble"})
 # NeMo 2 and the month of its first container with performance recipes (v2.1.0, January 2025: 24.12), and that of the
 # first one whose recipes are Megatron-Bridge's. Before, NeMo-Framework-Launcher ran NeMo 1.
 NEMO2, FIRST_CONTAINER, NEMO2_CONTAINER, BRIDGE_CONTAINER = (2, 0), (22, 1), (24, 12), (25, 9)
+# Minor releases of DeepSpeed 0: the first that gathers several parameters at once, and that all-reduces whole buckets.
+GATHERS_JOINED, BUCKETS_REDUCED = 6, 13
 
 ENGINE = re.compile(r"(?:\bte|transformer[ -]?engine) ?v?(\d+)\.(\d+)[\w.]*")
 
@@ -126,6 +128,17 @@ def nemo_of(word: str) -> str:
         return "megatron-bridge"
     version = said < FIRST_CONTAINER
     return "nemo2" if said >= (NEMO2 if version else NEMO2_CONTAINER) else "nemo"
+
+
+def deepspeed_of(row: Row, name: str) -> tuple[str, Settings]:
+    """DeepSpeed by the release that a framework's name says: stage 3 gathers parameter by parameter before 0.6
+    (AllGatherCoalescedHandle of partition_parameters.py), and every slice of a gradient is reduced to its owner
+    before 0.13 (zero/config.py: use_multi_rank_bucket_allreduce)."""
+    found = re.search(r"deepspeed[ @(-]*v?0\.(\d+)", row.text("framework").lower())
+    release = int(found[1]) if found else BUCKETS_REDUCED
+    if release < GATHERS_JOINED and name == "deepspeed" and zero_stage_of(row) == 3:
+        return "deepspeed-2021", {}
+    return name, {} if release >= BUCKETS_REDUCED else {"data_parallel.gradient_sync": "reduce_scatter"}
 
 
 def sums_of(row: Row, *, fuses: bool) -> dict[str, object]:

@@ -155,3 +155,22 @@ def test_picotron_is_pure_bf16_and_adds_up_in_fp32_over_replicas_alone() -> None
     unstated = plans(framework="picotron", recompute="unknown", zero_stage="0", sp="0", notes="schedule=AFAB")
     assert {plan.recompute for plan in unstated} == {Recompute.NONE}
     assert {plan.schedule for plan in unstated} == {Schedule.GPIPE}
+
+
+@pytest.mark.parametrize(
+    ("framework", "stage", "preset", "sync"),
+    [
+        ("DeepSpeed", 2, "deepspeed", "all_reduce"),
+        ("DeepSpeed 0.16.4", 2, "deepspeed", "all_reduce"),
+        ("DeepSpeed v0.9.2", 2, "deepspeed", "reduce_scatter"),
+        ("DeepSpeed 0.9", 3, "deepspeed", "reduce_scatter"),
+        ("DeepSpeed 0.5.3", 3, "deepspeed-2021", "reduce_scatter"),
+        ("HF Trainer + DeepSpeed 0.12.6", 2, "xtuner", "reduce_scatter"),
+        ("HF Trainer + DeepSpeed 0.14", 2, "xtuner", "all_reduce"),
+    ],
+)
+def test_deepspeed_reduces_and_gathers_as_its_release_does(
+    framework: str, stage: int, preset: str, sync: str
+) -> None:
+    read = job_of_row(row(framework=framework, zero_stage=stage, tp="1", pp="1", dp="8"))
+    assert (read.preset.name, read.preset.data_parallel.gradient_sync) == (preset, sync)

@@ -22,8 +22,10 @@ EVERY_SECOND_PRODUCT = "every_second_product"
 ATTENTION_OUT = OpKey(Module.ATTENTION, Role.OUT)
 
 
-def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
-    """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept."""
+def every_second_product(block: Piece, input_bytes: FloatArray, until: int | None = None) -> Piece:
+    """The block with the policy applied; ``input_bytes`` is the layer's input, which is kept. Of the forward's
+    operations only the first ``until`` run again (torch.utils.checkpoint, early_stop, which holds for a policy too).
+    """
     cores = [op for op in block.forward if isinstance(op, Attention)]
     core = cores[0] if cores else None
     gated = any(_is_gate(op) for op in block.forward)
@@ -31,6 +33,7 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
     forward: list[Op] = []
     repeated: list[Op] = []
     products = 0
+    last = len(block.forward) if until is None else until
     for index, op in enumerate(block.forward):
         kept = input_bytes if index == 0 else 0.0 * op.saved_bytes
         if isinstance(op, BatchedGemm) and op.role is not Role.CORE:
@@ -41,11 +44,11 @@ def every_second_product(block: Piece, input_bytes: FloatArray) -> Piece:
             kept = kept + max(dtype_bytes(op.dtype), 2.0) * op.m * stay
             if op.key == ATTENTION_OUT:
                 kept = kept + op.saved_bytes
-            if np.any(op.n > stay):
+            if np.any(op.n > stay) and index < last:
                 repeated.append(run_again(replace(op, n=op.n - stay)))
         elif isinstance(op, Attention):
             kept = kept + op.saved_bytes - op.input_bytes
-        elif not _is_kept(op):
+        elif not _is_kept(op) and index < last:
             repeated.append(run_again(op))
         held = op.transient_bytes + op.saved_bytes if index else held_again(op, input_bytes)
         forward.append(replace(op, saved_bytes=kept, transient_bytes=held))

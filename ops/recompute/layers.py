@@ -44,8 +44,9 @@ def recomputed(
     keeps: Collection[str] = (),
 ) -> Piece:
     """The block with ``kind`` applied; ``input_bytes`` is what full recomputation keeps, ``selective`` what
-    selective recomputation repeats (FrameworkPreset.selective), ``stops`` whether full recomputation ends with
-    the last thing needed, ``keeps`` what it keeps of attention too (FrameworkPreset.recomputation).
+    selective recomputation repeats (FrameworkPreset.selective), ``stops`` whether full recomputation and that
+    of every second product end with the last thing needed, ``keeps`` what full recomputation keeps of attention too
+    (FrameworkPreset.recomputation).
 
     With full recomputation what the layer saves lives only while its own backward runs: it moves from
     ``saved_bytes`` to ``transient_bytes``.
@@ -53,7 +54,7 @@ def recomputed(
     if kind is Recompute.NONE:
         return block
     if kind is Recompute.SELECTIVE and selective == EVERY_SECOND_PRODUCT:
-        return every_second_product(block, input_bytes)
+        return every_second_product(block, input_bytes, until=_needed(block) if stops else None)
     if kind is Recompute.SELECTIVE:
         return _repeat(block, is_score_kernel, keep=None)
     whole = _repeat(block, lambda op: True, keep=input_bytes, until=_needed(block) if stops else None)

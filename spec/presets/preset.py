@@ -173,7 +173,7 @@ class Recomputation:
     keeps_frozen_inputs: bool = False
     """Inputs of wholly frozen layers and their gradients stay to the backward's end (FSDP1, reentrant checkpoints)."""
     stops_early: bool = False
-    """Full recomputation ends once everything the backward needs is back, before the layer's last product
+    """Recomputation of layers ends once everything the backward needs is back, before the layer's last product
     (PyTorch 2.1, torch.utils.checkpoint with early_stop, not reentrant)."""
     keeps: frozenset[Literal["qkv", "context", "out", "up"]] = frozenset()
     """What attention reads or makes, its output product, or gate and up: kept by full recomputation and not

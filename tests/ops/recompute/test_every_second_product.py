@@ -91,6 +91,26 @@ def test_what_reduce_scatters_bring_is_kept_and_what_gathers_bring_is_not() -> N
     assert again == [Collective.ALL_GATHER] * 2
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_what_runs_again_may_end_with_the_last_thing_needed(stops: bool) -> None:
+    """The last product's input is the last thing that a backward reads: neither its all-reduce nor the residual
+    behind it runs again, so whole layers never have fewer collectives than every second product."""
+    preset = PRESETS["fsdp"].changed({"recomputation.stops_early": stops})
+    again = {
+        mode: written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(8, tp=2), mode).blocks[
+            0
+        ]
+        for mode in ("selective", "full")
+    }
+    collectives = {
+        mode: [name for name, op in repeated(piece).items() if isinstance(op, Comm)]
+        for mode, piece in again.items()
+    }
+    assert collectives["selective"] == collectives["full"]
+    assert collectives["full"] == ["attention.out.leave", "mlp.down.leave"][: 1 if stops else 2]
+    assert set(repeated(again["selective"])) <= set(repeated(again["full"]))
+
+
 def test_the_hops_of_a_kept_ring_do_not_run_again() -> None:
     preset = PRESETS["fsdp"].changed({"recomputation.selective": "every_second_product"})
     layout = Layout.of(8, cp=2)

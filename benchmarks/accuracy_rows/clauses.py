@@ -59,6 +59,7 @@ TAKEN = (
     r"mp_mode=(PURE|DEFAULT)",
     r"(no )?async TP( communication)?|vanilla TP",
     r"TP overlap (True|False)",
+    r"(mock data, balanced fake gate, )?no grad(ient)? clipping",
     r"DP/TP/PP comm overlap on",
     rf"(?i:{OVERLAP.pattern}|{TP_OVERLAP.pattern})",
     rf"(?i:{STATED_RECOMPUTES.pattern})",
@@ -107,7 +108,6 @@ UNPRICED = {
     r"(?i:zero\+\+|[hq][wpg]z)": "narrow or second copies that ZeRO++ sends (ZeRO-3 is priced)",
     r"(?i:zero[ -]?infinity)": "parameters on the host or on disks (ZeRO-3 is priced)",
     r"pack_sample_into_one=(True|False).*": "samples shorter than a sequence (whole sequences are priced)",
-    r"mock data, balanced fake gate, no grad clipping": "no gradient clipping (the norm is priced)",
     r"packed Alpaca samples": "whether attention keeps packed documents apart (it sees the whole sequence)",
     r"zero1=-1 \(all DP ranks\) or fsdp": "which of two shardings ran (the column's is priced)",
 }

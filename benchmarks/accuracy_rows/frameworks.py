@@ -27,8 +27,13 @@ APART: Settings = {
 # torchtitan v0.1.0, distributed/pipeline_parallel.py, generate_split_points: input_weight and output_weight 1.
 ENDS: Settings = {"pipeline.deals": "ends"}
 # torchtune recipes/full_finetune_distributed.py with dtype bf16 (parameters, gradients and optimizer in it; no mixed
-# precision), modules/loss/cross_entropy_loss.py, LinearCrossEntropyLoss, in every recipe of 2025.
-TORCHTUNE: Settings = {"precision.master": "none", "precision.moments": "bf16", "loss.chunked": True}
+# precision), modules/loss/cross_entropy_loss.py, LinearCrossEntropyLoss, in every recipe of 2025, clip_grad_norm null.
+TORCHTUNE: Settings = {
+    "precision.master": "none",
+    "precision.moments": "bf16",
+    "loss.chunked": True,
+    "data_parallel.clips_gradients": False,
+}
 # OLMo olmo/model.py, OLMoSequentialBlock: att_proj and ff_proj joined, SwiGLU as silu(gate) * x; config.py,
 # FSDPPrecision.mixed.
 OLMO: Settings = {**FSDP1, "precision.reduce": "fp32"}
@@ -73,8 +78,10 @@ HUGGING_FACE = (
 )
 OWN_LOOPS = ("llama-recipes", "llama-cookbook")
 # The same modules in a loop of its own: llama-recipes (meta-llama/llama-cookbook, finetuning.py and policies/
-# activation_checkpointing_functions.py: FSDP1, checkpoints NO_REENTRANT; utils/train_utils.py has no no_sync).
+# activation_checkpointing_functions.py: FSDP1, checkpoints NO_REENTRANT; utils/train_utils.py has no no_sync;
+# configs/training.py: gradient_clipping False).
 LLAMA_RECIPES: Settings = {
+    "data_parallel.clips_gradients": False,
     "data_parallel.reduces_once": False,
     "recomputation.stops_early": True,
     "recomputation.keeps_frozen_inputs": False,

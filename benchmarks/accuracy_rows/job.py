@@ -17,7 +17,7 @@ from benchmarks.accuracy_rows.frameworks import (
     unfused_over_deepspeed,
 )
 from benchmarks.accuracy_rows.gaps import Gap, gathers_stated
-from benchmarks.accuracy_rows.notes import Notes, switches
+from benchmarks.accuracy_rows.notes import Notes, clips, switches
 from benchmarks.accuracy_rows.releases import OLD_DATASETS, of_2023, unfused_in_release
 from benchmarks.accuracy_rows.row import Row
 from benchmarks.accuracy_rows.sequences_cut import context_parallel_of
@@ -73,7 +73,7 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
         said["tensor_parallel.overlap_backward"] = False
     if notes.overlapped_ddp:
         said["data_parallel.overlap_grad_reduce"] = True
-    said |= switches(row.notes)
+    said |= switches(row.notes) | clips(row.notes)
     if notes.no_overlap or row.dataset.startswith("simumax"):
         said["data_parallel.overlap_grad_reduce"] = False
         said["data_parallel.overlap_param_gather"] = False

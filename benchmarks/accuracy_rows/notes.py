@@ -138,6 +138,12 @@ def switches(notes: str) -> dict[str, bool]:
     }
 
 
+def clips(notes: str) -> dict[str, bool]:
+    """Without clipping of gradients where notes say so."""
+    without = re.search(r"\b(no|without) grad(ient)? clipping", notes, re.IGNORECASE)
+    return {"data_parallel.clips_gradients": False} if without else {}
+
+
 def is_on(before: str | None, after: str | None) -> bool:
     """Whether a switch is on by the word before it and the value after it."""
     return (before or "").strip() not in ("no", "without") and (after or "on").lower() in ("on", "true")

@@ -149,7 +149,7 @@ def test_clauses_end_at_semicolons_outside_brackets() -> None:
     [
         ("Table 3; FLAG odd; published MFU 40%", {Reading.NOTHING}),
         ("grad_accum=4; CUDA graphs", {Reading.TAKEN}),
-        ("mock data, balanced fake gate, no grad clipping", {Reading.UNPRICED}),
+        ("mock data, balanced fake gate, no grad clipping", {Reading.TAKEN}),
         ("hypersharding=5", {Reading.UNREAD}),
         ("pp_layout=Et|ttt|L", {Reading.UNREAD}),
         ("pp_layout=Et|tttL", {Reading.TAKEN}),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.accuracy_rows.clauses import Reading, readings
 from benchmarks.accuracy_rows.releases import NEWEST, UNNUMBERED_CORE, Release, release_of
 from ops.recompute.layers import Recompute
 from solver.schedules.registry import Schedule
@@ -174,3 +175,21 @@ def test_deepspeed_reduces_and_gathers_as_its_release_does(
 ) -> None:
     read = job_of_row(row(framework=framework, zero_stage=stage, tp="1", pp="1", dp="8"))
     assert (read.preset.name, read.preset.data_parallel.gradient_sync) == (preset, sync)
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "clips"),
+    [
+        ("torchtune FSDP2", "", False),
+        ("llama-recipes FSDP", "", False),
+        ("torchtitan FSDP2", "", True),
+        ("Megatron-LM", "no gradient clipping", False),
+        ("NeMo-AutoModel FSDP2", "mock data, balanced fake gate, no grad clipping", False),
+    ],
+)
+def test_gradients_are_clipped_unless_framework_or_row_says_otherwise(
+    framework: str, notes: str, clips: bool
+) -> None:
+    cells = row(framework=framework, notes=notes, tp="1", pp="1", dp="8", zero_stage="3")
+    assert job_of_row(cells).preset.data_parallel.clips_gradients is clips
+    assert {reading for reading, _ in readings(cells)} <= {Reading.TAKEN}

@@ -57,6 +57,8 @@ LOOKING_GPUS, LOOKING_TP = 512, 32
 # NeMo's fp8_hybrid, and fp8_recipe "delayed" in conf/custom.yaml of NVIDIA's submissions up to v5.0, where no
 # configuration sets FP8_RECIPE (mlcommons/training_results_v5.0); config_common.sh of v5.1 sets "tensorwise".
 DELAYED = ("NeMo", "MLPerf v4", "MLPerf v5.0")
+# Megatron-Core (transformer_block.py: DelayedScaling alone up to core 0.11; since, --fp8-recipe is "delayed" by default).
+DELAYED_WORDS = ("fp8", "fp8-hybrid", "fp8-e4m3")
 
 WIDE = {"bf16": "bf16", "amp-bf16": "bf16", "fp16": "fp16", "16-bit": "fp16", "": "bf16"}
 # Scales of blocks, by the word of a row; Megatron-Bridge writes "fp8_sc" for sub-channels
@@ -149,7 +151,9 @@ def _fp8(row: Row, word: str) -> dict[str, object]:
     if runs_composer(row):
         # only Megatron says which micro-batch is a step's first
         said["precision.casts_every_forward"] = True
-    if runs_composer(row) or framework.startswith(DELAYED) or word == "fp8-ds" or adapts_for_mlperf(row):
+    of_core = framework_of(row)[0] == "megatron" and known(framework) and word in DELAYED_WORDS
+    stated = of_core or framework.startswith(DELAYED) or word == "fp8-ds" or "delayed" in word
+    if runs_composer(row) or stated or adapts_for_mlperf(row):
         said["precision.scaling"] = "delayed"
     if "MaxText" in framework:
         # layers/quantizations.py, Fp8Quantization: flax' Fp8DirectDotGeneralOp, scales of earlier steps; JAX

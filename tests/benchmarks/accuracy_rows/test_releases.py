@@ -193,3 +193,22 @@ def test_gradients_are_clipped_unless_framework_or_row_says_otherwise(
     cells = row(framework=framework, notes=notes, tp="1", pp="1", dp="8", zero_stage="3")
     assert job_of_row(cells).preset.data_parallel.clips_gradients is clips
     assert {reading for reading, _ in readings(cells)} <= {Reading.TAKEN}
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "delayed"),
+    [
+        ("Megatron-Core", "fp8", True),
+        ("Megatron-LM v0.12.0", "fp8_hybrid", True),
+        ("Megatron-LM", "fp8-current", False),
+        ("Megatron-LM", "fp8-delayed", True),
+        ("Megatron-LM", "mxfp8", False),
+        ("Megatron-Bridge 26.02", "fp8", False),
+    ],
+)
+def test_megatron_finds_scales_in_earlier_steps_unless_told_otherwise(
+    framework: str, precision: str, delayed: bool
+) -> None:
+    """arguments.py: --fp8-recipe, default delayed; before core 0.12 there was no other."""
+    read = job_of_row(row(framework=framework, precision=precision, gpu="H100-80GB"))
+    assert (read.precision.scaling == "delayed") is delayed

@@ -52,6 +52,8 @@ class TimedLayers:
         exchanges = Exchanges(
             forward_s=total([time.forward_exchange.seconds for time in self.times]),
             backward_s=total([time.backward_exchange.seconds for time in self.times]),
+            forward_host_s=total([time.forward_host_s for time in self.times]),
+            backward_host_s=total([time.backward_host_s for time in self.times]),
             losses=self._exchange_losses(total),
         )
         return replace(passes, pair_s=pair_s(passes, exchanges, contention))

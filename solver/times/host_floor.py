@@ -71,6 +71,15 @@ def host_shares(
     return shares
 
 
+def issuing_s(
+    pricer: Pricer, job: JobSpec, layout: Layout, passes: Sequence[tuple[list[TimedOp], list[Share]]]
+) -> list[FloatArray]:
+    """Seconds (N) that the host needs to issue each pass, whether the device waits for it or not."""
+    issued = [_issued(pricer, job, layout, timed, shares) for timed, shares in passes]
+    nothing = np.zeros(len(layout))
+    return [np.asarray(np.sum([one.host_s for one in ops], axis=0) + nothing) for ops in issued]
+
+
 def _waits_for_device(layout: Layout, ops: Sequence[Op]) -> BoolArray:
     """Rows whose host waits for the device within a micro-batch."""
     return bools((layout.pp > 1) | any(op.synchronises for op in ops))

@@ -11,7 +11,7 @@ from ops.roles import Module, Role
 from profdb.lookup.overlap_losses import Losses
 from solver.times.across_passes import TimedPass, across_passes
 from solver.times.contention import averaged
-from solver.times.host_floor import host_shares
+from solver.times.host_floor import host_shares, issuing_s
 from solver.times.op_times import COMPUTE_BOUND, Pricer, TimedOp
 from solver.times.overlap import exposed
 from solver.times.step_parts import Share, SumByPart, added, sum_by_part
@@ -24,7 +24,8 @@ class LayerTimes:
     """One micro-batch through one layer: waiting times forward and backward, the part of the backward that
     only makes weight gradients, which zero-bubble schedules put off (0 where none does), what of both passes
     waits for the experts' exchange, in all its parts, and what that and products beside it lose to each other
-    (None where nobody measured it). ``products_s``: matrix products of both passes, as TimedOp's."""
+    (None where nobody measured it). ``products_s``: matrix products of both passes, as TimedOp's. ``forward_host_s`` and
+    ``backward_host_s``: what the host needs to issue them, counted where an exchange may hide beside another chunk."""
 
     forward: SumByPart
     backward: SumByPart
@@ -32,6 +33,8 @@ class LayerTimes:
     products_s: FloatArray
     forward_exchange: SumByPart
     backward_exchange: SumByPart
+    forward_host_s: FloatArray
+    backward_host_s: FloatArray
     exchange_losses: Losses | None = None
 
     @staticmethod
@@ -46,6 +49,8 @@ class LayerTimes:
             products_s=nan,
             forward_exchange=nothing,
             backward_exchange=nothing,
+            forward_host_s=nan,
+            backward_host_s=nan,
         )
 
     @staticmethod
@@ -62,6 +67,8 @@ class LayerTimes:
             products_s=np.concatenate([one.products_s for one in parts]),
             forward_exchange=tallies("forward_exchange"),
             backward_exchange=tallies("backward_exchange"),
+            forward_host_s=np.concatenate([one.forward_host_s for one in parts]),
+            backward_host_s=np.concatenate([one.backward_host_s for one in parts]),
             exchange_losses=None,
         )
 
@@ -75,6 +82,9 @@ def layer_times(
     tallies = [
         sum_by_part([*shares, late], len(layout)) for (_, shares), late in zip(passes, host, strict=True)
     ]
+    issuing: list[FloatArray] = [np.zeros(len(layout))] * len(passes)
+    if split and any(_exchanges(one) for timed, _ in passes for one in timed):
+        issuing = issuing_s(pricer, job, layout, passes)
     return LayerTimes(
         forward=tallies[0],
         backward=added(tallies[1:], len(layout)),
@@ -83,6 +93,8 @@ def layer_times(
         + np.zeros(len(layout)),
         forward_exchange=_exchange(passes[:1], len(layout)),
         backward_exchange=_exchange(passes[1:], len(layout)),
+        forward_host_s=issuing[0],
+        backward_host_s=np.sum(issuing[1:], axis=0),
         exchange_losses=averaged(
             [(one.seconds, one.losses) for timed, _ in passes for one in timed if _exchanges(one)]
         ),

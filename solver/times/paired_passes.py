@@ -23,10 +23,13 @@ from spec.arrays import FloatArray, IntArray
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanges:
     """Seconds of the experts' exchange that the passes of each chunk row wait for, and what it and products beside it
-    lose to each other, where that was measured."""
+    lose to each other, where that was measured; ``forward_host_s`` and ``backward_host_s`` are what the host needs to issue
+    the passes."""
 
     forward_s: FloatArray
     backward_s: FloatArray
+    forward_host_s: FloatArray
+    backward_host_s: FloatArray
     losses: Losses | None = None
 
     def shares_lost(
@@ -41,7 +44,8 @@ class Exchanges:
 
 
 def pair_s(passes: PassTimes, exchanges: Exchanges, contention: Contention) -> FloatArray:
-    """Each chunk row's forward beside the backward of its stage's other chunk; rows lie two by two."""
+    """Each chunk row's forward beside the backward of its stage's other chunk; rows lie two by two. One host issues both,
+    so what hides beside something takes it no less time."""
     own = np.arange(len(passes.forward_s))
     other = own ^ 1
     products = np.zeros(len(own)) if passes.products is None else passes.products
@@ -51,7 +55,8 @@ def pair_s(passes: PassTimes, exchanges: Exchanges, contention: Contention) -> F
     waits = beside(exchanges.forward_s, gradient, *exchanges.shares_lost(own, products[other], contention))
     lost = exchanges.shares_lost(other, products, contention)
     waits = waits + beside(exchanges.backward_s[other], forward + weight, *lost)
-    return np.asarray(forward + gradient + weight + waits, dtype=np.float64)
+    issued = exchanges.forward_host_s + exchanges.backward_host_s[other]
+    return np.asarray(np.maximum(forward + gradient + weight + waits, issued), dtype=np.float64)
 
 
 def hidden_per_micro_s(plans: PlanTable, stages: StageTable, passes: PassTimes) -> FloatArray:

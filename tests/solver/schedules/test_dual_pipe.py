@@ -19,9 +19,8 @@ from solver.schedules.dual_pipe import pairs
 from solver.schedules.registry import Schedule
 from solver.schedules.work import Kind, Work
 from solver.search import price_plan, search
-from solver.times.contention import ALONE, Contention
-from solver.times.overlap import beside
-from solver.times.paired_passes import Exchanges, hidden_per_micro_s, pair_s
+from solver.times.contention import Contention
+from solver.times.paired_passes import hidden_per_micro_s
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats, ints
 from spec.collectives import Collective
@@ -184,40 +183,6 @@ def test_the_two_ends_lie_on_one_stage_of_dualpipe_v() -> None:
     assert table.chunks.embedding.tolist() == [True, *[False] * 7]
     assert table.chunks.head.tolist() == [False, True, *[False] * 6]
     assert table.layers[0].tolist() == [2, 2, 2, 2]
-
-
-def test_each_exchange_hides_beside_the_other_s_compute_and_no_longer() -> None:
-    """Forward of 2 with an exchange of 1, 20 or 0; backward of 3 and a weight gradient of 2 with one of 4, 0 or 9."""
-    for forward_x, backward_x, expected in ((1.0, 4.0, 7.0), (20.0, 0.0, 7.0 + 17.0), (0.0, 9.0, 7.0 + 5.0)):
-        passes = PassTimes(
-            forward_s=floats([2.0 + forward_x, 2.0]),
-            backward_s=floats([5.0, 5.0 + backward_x]),
-            weight_s=floats([2.0, 2.0]),
-        )
-        exchanges = Exchanges(forward_s=floats([forward_x, 0.0]), backward_s=floats([0.0, backward_x]))
-        assert pair_s(passes, exchanges, ALONE)[0] == pytest.approx(expected)
-        slower = pair_s(passes, exchanges, Contention(sm_share=0.2))[0]
-        waits = beside(floats(forward_x), floats(3.0), 0.2) + beside(floats(backward_x), floats(4.0), 0.2)
-        assert slower == pytest.approx(7.0 + waits[0])
-
-
-def test_pairs_lose_what_was_measured_of_exchanges_beside_products() -> None:
-    """Products lose a quarter and the exchange a half while both run: an exchange of 1 lasts 2 of the 3 s of gradients,
-    which then do 1.5, and one of 4 lasts 8 beside 4 s of forward and weight gradients, which take 16 / 3 and hide 8 / 3
-    of it."""
-    passes = PassTimes(
-        forward_s=floats([3.0, 2.0]),
-        backward_s=floats([5.0, 9.0]),
-        weight_s=floats([2.0, 2.0]),
-        products=floats([1.0, 1.0]),
-    )
-    lost = Losses(compute=floats([0.25, 0.25]), comm=floats([0.5, 0.5]))
-    exchanges = Exchanges(forward_s=floats([1.0, 0.0]), backward_s=floats([0.0, 4.0]), losses=lost)
-    told = pair_s(passes, exchanges, Contention(sm_share=0.2, static_tiles=True))
-    assert told[0] == pytest.approx(7.0 + 0.25 * 2.0 + (4.0 / 3.0 + 4.0 / 3.0))
-    # beside what holds no products nothing of that was measured: the exchange loses nothing, the rest its multiprocessors
-    bare = replace(passes, products=floats([0.0, 0.0]))
-    assert pair_s(bare, exchanges, Contention(sm_share=0.2))[0] == pytest.approx(7.0 + 0.2 * (1.0 + 4.0))
 
 
 def test_all_to_alls_measured_beside_products_change_the_price_of_pairs() -> None:

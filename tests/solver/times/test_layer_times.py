@@ -1,15 +1,28 @@
 """What a layer waits for: its exchanges alone, and what no longer hides where weight gradients are put off."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from ops.layout import Layout
 from ops.op import Comm, Lane, Op, Phase
 from ops.roles import Role
+from profdb.lookup.priced import Priced
 from solver.times.layer_times import layer_times, timed_passes
+from spec.arrays import floats
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
+from tests.solver.flat_book import FlatBook
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import question, small_model
+
+
+class Calls(FlatBook):
+    """A call takes the host a microsecond, a launch as long."""
+
+    def host_s(self, kind: str) -> Priced:
+        return Priced(seconds=floats(1e-6), relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64))
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -29,6 +42,24 @@ def test_exchanges_are_what_is_waited_for_on_the_way_to_experts_and_back(split: 
     assert told.backward_exchange.seconds[0] == pytest.approx(told.forward_exchange.seconds[0])
     assert told.forward_exchange.seconds[0] > 0
     assert told.forward.parts["tp_comm"][0] > 0
+
+
+def test_what_issues_the_passes_of_a_pair_is_what_blocking_launches_wait_for() -> None:
+    """Where every launch blocks all that the host needs is waited for; it needs the same where none does."""
+    layout = Layout.of(8, pp=2, ep=4)
+    free, blocked = (
+        layer_times(
+            replace(question().pricer, book=Calls()),
+            asked,
+            written(EXPERTS, asked, "mtp", layout).blocks[0],
+            layout,
+            split=True,
+        )
+        for asked in (job(), job(blocking_launches=True))
+    )
+    assert free.forward_host_s[0] == pytest.approx(blocked.forward.parts["host"][0])
+    assert free.backward_host_s[0] == pytest.approx(blocked.backward.parts["host"][0])
+    assert min(free.forward_host_s[0], free.backward_host_s[0]) > 0
 
 
 def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off() -> None:

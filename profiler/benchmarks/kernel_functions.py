@@ -231,10 +231,10 @@ KERNEL_FUNCTIONS: dict[str, KernelFunction] = {
         operands=with_targets,
         forward=lambda logits, wanted: functional.cross_entropy(logits.float(), wanted),
     ),
-    "cross_entropy_fused": KernelFunction(
-        operands=with_targets,
-        forward=functional.cross_entropy,
-    ),
+    **{
+        loss: KernelFunction(operands=with_targets, forward=functional.cross_entropy)
+        for loss in ("cross_entropy_16bit", "cross_entropy_fused")
+    },
     "embedding": KernelFunction(
         operands=with_table,
         forward=lambda table, tokens: functional.embedding(tokens, table),

@@ -177,6 +177,8 @@ KERNEL_OPERATIONS = {
     ("dropout", "backward"): ("native_dropout_backward", "mul"),
     ("cross_entropy", "forward"): ("exp", "div_"),
     ("cross_entropy", "backward"): ("mul_",),
+    ("cross_entropy_16bit", "forward"): ("_log_softmax",),
+    ("cross_entropy_16bit", "backward"): ("_log_softmax_backward_data",),
     ("cross_entropy_fused", "forward"): ("_log_softmax",),
     ("cross_entropy_fused", "backward"): ("_log_softmax_backward_data",),
     ("cross_entropy_unfused", "forward"): ("_log_softmax",),

@@ -152,6 +152,7 @@ def test_the_mask_reaches_the_kernel(mask: str) -> None:
     assert torch.equal(first[:, :, 0], second[:, :, 0]) == (mask == "causal")
 
 
+LOSSES = ("16bit", "fused", "unfused")
 KERNEL_OPERATIONS = {
     ("rmsnorm", "forward"): ("_fused_rms_norm", "pow"),
     ("rmsnorm", "backward"): ("_fused_rms_norm_backward", "mul"),
@@ -177,12 +178,8 @@ KERNEL_OPERATIONS = {
     ("dropout", "backward"): ("native_dropout_backward", "mul"),
     ("cross_entropy", "forward"): ("exp", "div_"),
     ("cross_entropy", "backward"): ("mul_",),
-    ("cross_entropy_16bit", "forward"): ("_log_softmax",),
-    ("cross_entropy_16bit", "backward"): ("_log_softmax_backward_data",),
-    ("cross_entropy_fused", "forward"): ("_log_softmax",),
-    ("cross_entropy_fused", "backward"): ("_log_softmax_backward_data",),
-    ("cross_entropy_unfused", "forward"): ("_log_softmax",),
-    ("cross_entropy_unfused", "backward"): ("_log_softmax_backward_data",),
+    **{(f"cross_entropy_{one}", "forward"): ("_log_softmax",) for one in LOSSES},
+    **{(f"cross_entropy_{one}", "backward"): ("_log_softmax_backward_data",) for one in LOSSES},
     ("embedding", "forward"): ("embedding",),
     ("embedding", "backward"): ("embedding_dense_backward",),
     ("cast", "forward"): ("_to_copy",),

@@ -10,7 +10,7 @@ from solver.answer.answer import Answer
 from solver.decision.beside_winner import ROOMY_SHARE
 from solver.decision.explained import StageMemory
 from solver.page.content import Picture
-from solver.page.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes
+from solver.page.themed_svg import colour, in_room, is_narrow, legend, patches, picture, plain_axes
 from solver.report.explain import PART_WORDS
 from spec.units import bytes_to_gib, seconds_to_ms
 
@@ -76,7 +76,7 @@ def _parts_picture(name: str, bars: Sequence[tuple[str, Answer, float]], told: t
         axes = plain_axes(figure, grid="x")
         for row, (words, one, scale) in enumerate(bars):
             _bar(axes, row, [(scale * seconds_to_ms(one.parts_s[part]), PART_ROLES[part]) for part in parts])
-            axes.text(0, row - 0.34, words, va="bottom", fontsize=11)
+            axes.text(0, row - 0.34, in_room(figure, words), va="bottom", fontsize=11)
         axes.set(xlabel="step, ms" if whole else "% of the step", ylim=(len(bars) - 0.5, -0.75), yticks=[])
         axes.spines["left"].set_visible(False)
         legend(figure, patches({PART_WORDS[part]: PART_ROLES[part] for part in parts}))

@@ -15,7 +15,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from solver.page.content import Picture
 
@@ -24,6 +24,12 @@ WIDE, NARROW = 920, 380
 
 POINTS = 72.0
 """Matplotlib's SVG has so many units an inch; a unit is a pixel of the page."""
+
+LETTER = 6.6
+"""Pixels of a letter of a legend or above a bar, about."""
+
+TICK, STEPS = 90, (1, 2, 2.5, 5, 10)
+"""Pixels from tick to tick at least, beside numbers of six letters, and what lies between them."""
 
 ROLES = ("ink", "muted", "grid", "surface", *(f"c{at}" for at in range(1, 15)))
 """Text, text beside it, lines, ground, and what is told apart by colour."""
@@ -83,9 +89,17 @@ def plain_axes(figure: Figure, *, grid: str = "both") -> Axes:
     axes.tick_params(length=0)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_major_locator(MaxNLocator(int(figure.get_figwidth() * POINTS / TICK), steps=STEPS))
     if grid != "both":
         axes.grid(visible=False, axis="y" if grid == "x" else "x")
     return axes
+
+
+def in_room(figure: Figure, words: str) -> str:
+    """As much of ``words`` as a line of the figure holds; a layout makes room for all of a text, and of a plan with many
+    settings would leave its bars none."""
+    room = int(figure.get_figwidth() * POINTS / LETTER) - 4
+    return words if len(words) <= room else f"{words[: room - 1]}…"
 
 
 def patches(roles: Mapping[str, str]) -> list[Patch]:
@@ -96,7 +110,7 @@ def patches(roles: Mapping[str, str]) -> list[Patch]:
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     """Above the panels, in as many columns as there is room for."""
     longest = max((len(str(one.get_label())) for one in handles), default=1)
-    room = int(figure.get_figwidth() * POINTS / (6.6 * longest + 40))
+    room = int(figure.get_figwidth() * POINTS / (LETTER * longest + 40))
     columns = min(max(room, 1), 5)
     figure.legend(
         handles=handles, loc="outside upper left", ncols=columns, handlelength=1.2, columnspacing=1.2

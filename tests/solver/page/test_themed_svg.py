@@ -2,11 +2,25 @@
 
 import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
+import pytest
 from matplotlib.figure import Figure
 
 from solver.page.content import Picture
-from solver.page.themed_svg import NARROW, WIDE, colour, is_narrow, legend, patches, picture, plain_axes
+from solver.page.themed_svg import (
+    LETTER,
+    NARROW,
+    POINTS,
+    WIDE,
+    colour,
+    in_room,
+    is_narrow,
+    legend,
+    patches,
+    picture,
+    plain_axes,
+)
 
 
 def drawn(name: str) -> Picture:
@@ -47,3 +61,40 @@ def test_names_are_a_pictures_own_and_what_refers_to_them_finds_them() -> None:
         asked = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg))
         assert asked
         assert {name for pair in asked for name in pair if name} <= set(own)
+
+
+def wide_and_narrow() -> list[Figure]:
+    return [Figure(figsize=(width / POINTS, 200 / POINTS), layout="constrained") for width in (WIDE, NARROW)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_long_plan_leaves_its_bar_room() -> None:
+    """All of the text would take the axes' width, and its layout warns."""
+    words = " ".join(f"recompute-{part}" for part in range(20))
+    for figure in wide_and_narrow():
+        axes = plain_axes(figure, grid="x")
+        axes.barh(0, 3.0)
+        axes.text(0, -0.34, in_room(figure, words))
+        figure.draw_without_rendering()
+        left, right = (axes.transData.transform((at, 0))[0] for at in axes.get_xlim())
+        assert right - left > 0.75 * figure.get_figwidth() * figure.dpi
+        assert in_room(figure, words).endswith("…")
+        assert in_room(figure, "mtp dp8") == "mtp dp8"
+
+
+@pytest.mark.parametrize("length", [9_400.0, 18_200.0, 20_200.0, 43_000.0, 97_000.0])
+def test_numbers_of_milliseconds_stand_apart(length: float) -> None:
+    """By two letters at least, of every step that takes seconds."""
+    seen: list[int] = []
+
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure, grid="x")
+        axes.barh(0, length)
+        axes.set(yticks=[])
+        figure.draw_without_rendering()
+        boxes = [one.get_window_extent() for one in axes.get_xticklabels() if one.get_text()]
+        assert all(one.x1 + 2 * LETTER < other.x0 for one, other in pairwise(boxes))
+        seen.append(len(boxes))
+
+    picture("ticks", draw, heights=(200, 200), told=("", ""))
+    assert min(seen) >= 2

@@ -87,12 +87,17 @@ def plain_axes(figure: Figure, *, grid: str = "both") -> Axes:
     """The one panel of a figure, with grid lines of one axis ("x", "y") or of both."""
     axes = figure.add_subplot()
     axes.tick_params(length=0)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.xaxis.set_major_locator(MaxNLocator(int(figure.get_figwidth() * POINTS / TICK), steps=STEPS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    numbers_across(figure, axes)
     if grid != "both":
         axes.grid(visible=False, axis="y" if grid == "x" else "x")
     return axes
+
+
+def numbers_across(figure: Figure, axes: Axes) -> None:
+    """Numbers below a panel that is as wide as the figure, no closer than they can be read."""
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_major_locator(MaxNLocator(int(figure.get_figwidth() * POINTS / TICK), steps=STEPS))
 
 
 def in_room(figure: Figure, words: str) -> str:

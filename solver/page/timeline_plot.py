@@ -8,11 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.ticker import FuncFormatter
 
 from solver.decision.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
 from solver.page.content import Picture
-from solver.page.themed_svg import colour, is_narrow, legend, patches, picture
+from solver.page.themed_svg import colour, is_narrow, legend, numbers_across, patches, picture
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.work import Kind
@@ -79,7 +78,7 @@ def timeline_picture(question: Question, plan: Plan) -> Picture:
         width = share * window_ms
         spans = [(0.0, end_ms)] if width > 0.6 * end_ms else [(0.0, width), (end_ms - width, end_ms)]
         for axes, span in zip(np.ravel(figure.subplots(len(spans), 1)), spans, strict=True):
-            _panel(axes, boxes, span, plan.pp)
+            _panel(figure, axes, boxes, span, plan.pp)
         kinds = dict.fromkeys(one.kind for one in boxes)
         legend(figure, patches(dict(ROLES[kind] for kind in ROLES if kind in kinds)))
 
@@ -126,7 +125,7 @@ def _window_ms(boxes: Sequence[Box], plan: Plan) -> float:
     return min(max(1.3 * turned_ms, 40 * each_ms), SHOWN[False] * each_ms)
 
 
-def _panel(axes: Axes, boxes: Sequence[Box], span: tuple[float, float], stages: int) -> None:
+def _panel(figure: Figure, axes: Axes, boxes: Sequence[Box], span: tuple[float, float], stages: int) -> None:
     shown = [one for one in boxes if one.end_ms > span[0] and one.start_ms < span[1]]
     by_look: dict[tuple[str, float], list[Box]] = {}
     for one in shown:
@@ -141,11 +140,10 @@ def _panel(axes: Axes, boxes: Sequence[Box], span: tuple[float, float], stages: 
     axes.set(xlim=span, ylim=(stages + 0.5, 0.5), xlabel="ms", ylabel="stage")
     axes.grid(visible=False)
     axes.tick_params(length=0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    numbers_across(figure, axes)
     step = max(1, -(-stages // 16))
     axes.set_yticks(range(1, stages + 1, step))
-    figure = axes.get_figure()
-    pixels = 72.0 * (figure.get_figwidth() if isinstance(figure, Figure) else 0.0) * 0.9 / (span[1] - span[0])
+    pixels = 72.0 * figure.get_figwidth() * 0.9 / (span[1] - span[0])
     for one in shown:
         middle = (one.start_ms + one.end_ms) / 2
         if (

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ops.data_parallel.offloaded_modules import LAYER_INPUT
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.plans.constraints import ASKED, SHARED, constraint_rules
 from solver.plans.drafted import drafted
@@ -42,13 +41,14 @@ class Nearest:
 
 def cheapest_change(question: Question, constraints: Constraints) -> str:
     """What to change so that a plan fits, in words: constraints given up, the fewest and by the least; where none help,
-    what may wait on the host; else more GPUs, twice as many each time. "" where none of it helps."""
+    the optimizer on the host; else more GPUs, twice as many each time. "" where none of it helps."""
     nearest = _nearest(question, constraints)
     if nearest is not None and nearest.words:
         return nearest.words
-    for bound, meaning in _waiting_on_host(question):
-        if _fits(question, constraints, bound):
-            return f"{bound.words()}, {meaning}"
+    offload = Bound(key="optimizer_offload", among=(1.0,))
+    of_preset, host = question.job.preset.offload, question.cluster.host
+    if of_preset.optimizer and host is not None and _fits(question, constraints, offload):
+        return "optimizer_offload = 1, the optimizer on the host"
     for doublings in range(1, MOST_DOUBLINGS + 1):
         world = question.job.world_size * 2**doublings
         if question.cluster.nodes_for(world) > question.cluster.max_nodes:
@@ -59,21 +59,6 @@ def cheapest_change(question: Question, constraints: Constraints) -> str:
             also = f", and {nearest.words}" if nearest.words else ""
             return f"{world:,} GPUs instead of {question.job.world_size:,}{also}"
     return ""
-
-
-def _waiting_on_host(question: Question) -> Iterator[tuple[Bound, str]]:
-    """What the framework may keep on the host, as a bound and in words: the optimizer, or what is kept of layers that
-    run again."""
-    offload = question.job.preset.offload
-    if question.cluster.host is None:
-        return
-    if offload.optimizer:
-        yield Bound(key="optimizer_offload", among=(1.0,)), "the optimizer on the host"
-    if LAYER_INPUT in offload.modules:
-        yield (
-            Bound(key="offload_modules", among=((LAYER_INPUT,),)),
-            "layers run again, their inputs on the host",
-        )
 
 
 def _fits(question: Question, constraints: Constraints, also: Bound) -> bool:

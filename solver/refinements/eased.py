@@ -1,11 +1,12 @@
 """Plans that fit only with every layer run again, with as little given up as memory asks for instead.
 
-Three ways, each where the framework has it: parts of all layers run again, no more than fit
+Four ways, each where the framework has it: parts of all layers run again, no more than fit
 (solver.refinements.module_sets); whole layers of every chunk, as few as fit (solver.plans.partial_recompute);
-the saved activations of as few layers as fit wait on the host.
+the saved activations of as few layers as fit wait on the host; or the inputs of layers that run again do.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from solver.price import Sized
 from solver.question import Question
 from solver.refinements.entering import entered, fastest_s, laid_out, wanted
 from solver.refinements.module_sets import least_sets, sets_of
-from solver.refinements.tight import Fallen, Tight, tight_plans
+from solver.refinements.tight import Fallen, Tight, sends_inputs, tight_plans, with_inputs_away
 from solver.refinements.under_sets import under_sets
-from spec.arrays import BoolArray, bools
+from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.settings.constraints import Constraints
 
 Way = Callable[[Question, Sized, float], Iterator[Sized]]
@@ -93,4 +94,26 @@ def _by_offload(question: Question, plain: Sized, limit: float) -> Iterator[Size
             yield laid_out(question, offloaded)
 
 
-WAYS: tuple[Way, ...] = (_by_modules, _by_layers, _by_offload)
+def _by_inputs(question: Question, plain: Sized, limit: float) -> Iterator[Sized]:
+    """With layers run again whole whose inputs wait on the host, all of them or the fewest of every chunk, where they do
+    not fit with them on the device."""
+    if not sends_inputs(question):
+        return
+
+    def fits(plans: PlanTable) -> BoolArray:
+        return bools(laid_out(question, plans).needed_bytes <= limit)
+
+    def only_so(plans: PlanTable) -> IntArray:
+        here = replace(plans, offload_modules=plain.plans.offload_modules)
+        return ints(np.flatnonzero(fits(plans) & ~fits(here)))
+
+    whole = with_inputs_away(plain.plans)
+    partial = question.job.preset.recomputation.partial
+    partly = least_recomputed(whole, question.model.num_layers, fits) if partial else None
+    for plans in (whole, partly):
+        rows = ints([]) if plans is None else only_so(plans)
+        if plans is not None and rows.size:
+            yield laid_out(question, plans.take(rows))
+
+
+WAYS: tuple[Way, ...] = (_by_modules, _by_layers, _by_offload, _by_inputs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ops.data_parallel.offloaded_modules import LAYER_INPUT
 from ops.recompute.layers import Recompute
 from solver.contest import Entrants
 from solver.plans.plan_table import PlanTable
@@ -47,8 +48,9 @@ class Fallen:
 
 def tight_plans(question: Question, fallen: Fallen, best_s: float) -> Iterator[Tight]:
     """Of every block those that could be faster than ``best_s``: where plans fit that run all layers again,
-    these without, as no plan gains more than its recomputation takes; else, as where no layer may run again
-    whole, those that parts run again, layers on the host or on other stages could make fit."""
+    these without, as no plan gains more than its recomputation takes, and those that fit so with inputs on the
+    host alone; else, as where no layer may run again whole, those that parts run again, layers on the host or on
+    other stages could make fit."""
     for one in fallen.fitting:
         if one.table.plans.recompute is Recompute.FULL:
             tight = _of_recomputed(question, one, best_s, fallen.limit_bytes)
@@ -60,10 +62,13 @@ def tight_plans(question: Question, fallen: Fallen, best_s: float) -> Iterator[T
         if one.table.plans.recompute is Recompute.FULL
     }
     for whole, fell in fallen.short:
-        if (whole.plans.strategy, whole.plans.schedule) in recomputed:
-            continue
         table = whole.take(fell)
-        rows = _may_fit(question, table, fallen.limit_bytes)
+        if (whole.plans.strategy, whole.plans.schedule) not in recomputed:
+            rows = _may_fit(question, table, fallen.limit_bytes)
+        elif sends_inputs(question):
+            rows = _only_with_inputs(question, table, fallen.limit_bytes)
+        else:
+            continue
         if rows.size:
             yield from _fastest(question, chosen(question, table, rows), best_s)
 
@@ -102,6 +107,8 @@ def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
         some = plans.take(ints(alone))
         held = replace(some, layout=replace(some.layout, offloaded_layers=np.full(len(some), layers - 1)))
         fits[alone] = laid_out(question, held).needed_bytes <= limit
+    if sends_inputs(question):
+        fits |= laid_out(question, with_inputs_away(plans)).needed_bytes <= limit
     again = _parts(question, plans)
     if again:
         fits |= laid_out(question, replace(plans, recompute_modules=again)).needed_bytes <= limit
@@ -113,6 +120,26 @@ def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
         for held in (some, replace(some, recompute=Recompute.FULL, recompute_modules=())):
             fits[staged] |= stage_rooms(question, laid_out(question, held), limit).may_hold(counts)
     return ints(np.flatnonzero(bools(fits)))
+
+
+def sends_inputs(question: Question) -> bool:
+    """Whether layers that run again may keep their inputs on the host."""
+    preset = question.job.preset
+    offered = LAYER_INPUT in preset.offload.modules and preset.recomputation.layers
+    return offered and question.cluster.host is not None
+
+
+def with_inputs_away(plans: PlanTable) -> PlanTable:
+    """The plans with all layers run again, and their inputs on the host."""
+    return replace(plans, recompute=Recompute.FULL, recompute_modules=(), offload_modules=(LAYER_INPUT,))
+
+
+def _only_with_inputs(question: Question, table: Sized, limit: float) -> IntArray:
+    """The plans that do not fit with all layers run again, and do once their inputs wait on the host."""
+    again = replace(table.plans, recompute=Recompute.FULL, recompute_modules=())
+    here = laid_out(question, again).needed_bytes > limit
+    away = laid_out(question, with_inputs_away(table.plans)).needed_bytes <= limit
+    return ints(np.flatnonzero(here & away))
 
 
 def _parts(question: Question, plans: PlanTable) -> tuple[str, ...]:

@@ -135,37 +135,6 @@ def test_the_host_is_asked_before_more_gpus_are() -> None:
     assert enumerated(asked, offloaded) > 0
 
 
-def test_inputs_of_layers_go_to_the_host_where_that_helps() -> None:
-    """Between what the leanest plan needs with and without them."""
-    model = small_model(layers=32, hidden=1024)
-    host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
-
-    def with_memory(gib: float, *, waits: bool = True) -> Question:
-        asked = question(
-            model=model, world_size=1, sequences=1, seq_len=65536, memory_gib=gib, preset=PRESETS["fsdp"]
-        )
-        return replace(asked, cluster=replace(asked.cluster, host=host if waits else None))
-
-    plenty = with_memory(1000.0)
-    least = {}
-    for names in ((), ("layer_input",)):
-        fixed = constraints_of({"fix": {"recompute": "full", "offload_modules": names}})
-        space = full_space(plenty.model, plenty.job, fixed)
-        needed = [
-            sized(plenty.model, plenty.job, plans, plenty.cluster).needed_bytes.min()
-            for block in space.blocks
-            if len(plans := enumerate_block(plenty.model, plenty.job, plenty.cluster, space, block).plans)
-        ]
-        least[names] = min(needed) / GIB
-    between = sum(least.values()) / 2 / 0.99
-    words = cheapest_change(with_memory(between), constraints_of({}))
-    assert words == "offload_modules = layer_input, layers run again, their inputs on the host"
-    assert not cheapest_change(with_memory(between, waits=False), constraints_of({})).startswith("offload")
-    assert not cheapest_change(with_memory(0.9 * least["layer_input",]), constraints_of({})).startswith(
-        "offload"
-    )
-
-
 def enumerated(asked: Question, constraints: Constraints) -> int:
     """Plans that fit."""
     limit, found = usable_bytes(asked.cluster), 0

@@ -1,6 +1,6 @@
 """Where memory is short, as little is given up as it asks for: held against every way there is."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -21,8 +21,10 @@ from solver.search import price_plan, search
 from spec.cluster.cluster import HostSpec
 from spec.presets.registry import PRESETS
 from spec.settings.constraints import Constraints, constraints_of
-from tests.solver.questions import question
+from tests.solver.questions import question, small_model
 from tests.solver.refinements.test_module_sets import latent_experts
+
+Tables = Callable[[Question, Constraints], Iterator[PlanTable]]
 
 PARTS = ("moe_act", "mla_up_proj", "moe")
 HOST = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
@@ -65,10 +67,25 @@ def every_table(asked: Question, constraints: Constraints) -> Iterator[PlanTable
             yield from (replace(plans, recompute_modules=chosen) for chosen in sets)
 
 
-def fastest(asked: Question, constraints: Constraints) -> Answer:
+def with_inputs(asked: Question, constraints: Constraints) -> Iterator[PlanTable]:
+    """Every plan of the space, with every number of layers run again, and their inputs here or on the host."""
+    space = full_space(asked.model, asked.job, constraints)
+    for block in space.blocks:
+        plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
+        if not len(plans):
+            continue
+        yield plans
+        if plans.recompute is Recompute.FULL:
+            counts = [np.full(len(plans), count) for count in range(1, asked.model.num_layers)]
+            ways = [replace(plans, recompute=Recompute.BLOCK, num_recompute_layers=one) for one in counts]
+            yield from ways
+            yield from (replace(one, offload_modules=("layer_input",)) for one in (plans, *ways))
+
+
+def fastest(asked: Question, constraints: Constraints, tables: Tables = every_table) -> Answer:
     """Of all those the fastest that fits and keeps the rules."""
     found = []
-    for table in every_table(asked, constraints):
+    for table in tables(asked, constraints):
         rows = np.flatnonzero(keeps(asked, table, (*constraint_rules(constraints), *RULES)))
         if rows.size:
             found += [
@@ -148,3 +165,32 @@ def test_parts_asked_for_by_name_run_again_where_nothing_else_may() -> None:
     best = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0].plan
     assert best.recompute_modules == ("mla_up_proj", "moe")
     assert best.offloaded_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "eased_by"),
+    [
+        (8.0, "recompute-full offload-layer_input"),
+        (9.0, "zero2/2 mb1x1 recompute-full offload-layer_input"),
+        (10.0, "recompute-block11 offload-layer_input"),
+        (12.0, "recompute-block11"),
+    ],
+)
+def test_inputs_leave_where_recomputation_alone_does_not_do(memory_gib: float, eased_by: str) -> None:
+    """Twelve layers of long sequences under FSDP, of which no more run again than have to."""
+    preset = PRESETS["fsdp"].changed({"loss.chunked": True, "pipeline.stages": False})
+    asked = question(
+        model=small_model(layers=12, hidden=1024),
+        world_size=2,
+        sequences=2,
+        seq_len=65536,
+        preset=preset,
+        memory_gib=memory_gib,
+    )
+    pricer = replace(asked.pricer, host=HOST, gpus_per_node=8)
+    asked = replace(asked, cluster=replace(asked.cluster, host=HOST), pricer=pricer)
+    constraints = constraints_of({"fix": {"tp": 1, "cp": 1, "micro_batch": 1}})
+    found = search(asked, full_space(asked.model, asked.job, constraints), top_k=1).best[0]
+    best = fastest(asked, constraints, with_inputs)
+    assert found.step_s == pytest.approx(best.step_s, rel=1e-12)
+    assert found.plan.label().endswith(eased_by)

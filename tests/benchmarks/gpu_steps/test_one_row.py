@@ -10,6 +10,8 @@ WIDE = Shape(hidden=64, layers=1, heads=4, kv_heads=2, ffn=64, vocab=16384, seq_
 
 
 def test_pages_are_not_handed_back_between_steps() -> None:
+    """A step that gets its memory anew writes to new pages four to six times as often as its logits have pages; one that
+    keeps it may still grow by a few tensors in eight steps."""
     row = row_of(
         StepCase(shape=WIDE, micro_batch=1, steps=8),
         1,
@@ -19,4 +21,4 @@ def test_pages_are_not_handed_back_between_steps() -> None:
     )
     assert row.status == "ok", row.reason
     logits_pages = WIDE.seq_len * WIDE.vocab * 2 / PAGE_BYTES
-    assert row.found["page_faults"] < 8 * 0.5 * logits_pages
+    assert row.found["page_faults"] < 8 * 2 * logits_pages

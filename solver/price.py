@@ -29,7 +29,7 @@ from solver.times.checked_step import Held, checked_step
 from solver.times.layer_times import LayerTimes
 from solver.times.op_times import Pricer
 from solver.times.step_parts import PARTS, SumByPart, added
-from spec.arrays import BoolArray, FloatArray, IntArray
+from spec.arrays import BoolArray, FloatArray, IntArray, of_rows
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
 from spec.model import ModelSpec
@@ -194,9 +194,10 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Sized, rows: IntArray
     return (*whole, *sliced_return(context, on_rank.total, _counted(table, num_tensors)[rows]))
 
 
-def _counted(table: Sized, count_of: Callable[[Piece], int]) -> IntArray:
-    """What ``count_of`` counts in a piece, of all pieces of every stage row."""
-    counted = [count_of(piece) * count for piece, count in _held(table)]
+def _counted(table: Sized, count_of: Callable[[Piece], IntArray]) -> IntArray:
+    """What ``count_of`` counts in a piece of every layer row, of all pieces of every stage row."""
+    row, layouts = table.layers.row[table.stages.plan], len(table.layers.layout)
+    counted = [of_rows(count_of(piece), layouts)[row] * count for piece, count in _held(table)]
     return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
 
 

@@ -17,8 +17,8 @@ from spec.arrays import IntArray, ceil_div
 from spec.collectives import Collective
 
 
-def num_owned(piece: Piece, owner: Owner) -> int:
-    """Parameters of ``owner`` that a piece has."""
+def num_owned(piece: Piece, owner: Owner) -> IntArray:
+    """Parameters of ``owner`` that a piece has, per row."""
     return num_tensors(Piece(forward=tuple(op for op in piece.forward if op.owner is owner)))
 
 

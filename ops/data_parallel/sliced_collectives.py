@@ -25,7 +25,7 @@ from ops.kernels import KERNELS
 from ops.memory_bound import memory_pass
 from ops.op import BatchedGemm, GroupedGemm, HostWork, Lane, MemoryBound, Op, Ops, Phase, Piece
 from ops.roles import Identity, Module, Role
-from spec.arrays import FloatArray, IntArray
+from spec.arrays import FloatArray, IntArray, ints
 
 # Host time of one tensor view over that of one launch. ``Assumption:`` 2 us for a view made and kept from
 # Python (torch.Tensor.narrow: 2.1 us, torch 2.13 on one core of an AMD EPYC) against 5 us for a launch
@@ -47,7 +47,7 @@ def sliced(
     if not context.job.preset.data_parallel.sliced_collectives:
         return (), ()
     ranks = np.where(layout.zero_stage >= 3, layout.zero_size, 0)
-    matrices, vectors = num_matrices(piece), sum(_vectors(op) for op in piece.forward)
+    matrices, vectors = num_matrices(piece), num_vectors(piece)
     again = 1 + any(op.phase is Phase.RECOMPUTE and _is_matrix(op) for op in piece.backward)
 
     def work(part: str, phase: Phase, lane: Lane, calls: FloatArray) -> HostWork:
@@ -109,14 +109,19 @@ def sliced_return(context: LayerContext, elements: IntArray, tensors: IntArray) 
     return replace(copied, repeat=3), slices
 
 
-def num_tensors(piece: Piece) -> int:
-    """Parameters that a piece owns: matrices, biases, and scales and shifts of norms."""
-    return num_matrices(piece) + sum(_vectors(op) for op in piece.forward)
+def num_tensors(piece: Piece) -> IntArray:
+    """Parameters that a piece owns, per row: matrices, biases, and scales and shifts of norms."""
+    return num_matrices(piece) + num_vectors(piece)
 
 
-def num_matrices(piece: Piece) -> int:
-    """Weights of products and tables that a piece owns."""
-    return len(matrices_of(piece))
+def num_matrices(piece: Piece) -> IntArray:
+    """Weights of products and tables that a piece owns, per row."""
+    return sum((ints(op.parameters > 0) for op in matrices_of(piece)), ints(0))
+
+
+def num_vectors(piece: Piece) -> IntArray:
+    """Biases of products, and scales and shifts of norms, that a piece owns, per row."""
+    return sum((_vectors(op) * ints(op.parameters > 0) for op in piece.forward), ints(0))
 
 
 def matrices_of(piece: Piece) -> Ops:
@@ -124,7 +129,7 @@ def matrices_of(piece: Piece) -> Ops:
     return tuple(op for op in piece.forward if _is_matrix(op) and op.parameters.any())
 
 
-def _returned(context: LayerContext, vectors: int, ranks: IntArray) -> FloatArray:
+def _returned(context: LayerContext, vectors: IntArray, ranks: IntArray) -> FloatArray:
     """The vectors' way back after the update, once a step, spread over the step's micro-batches."""
     layout = context.layout
     micro_batches = context.job.global_batch_sequences / (layout.dp * layout.micro_batch)
@@ -136,9 +141,7 @@ def _is_matrix(op: Op) -> bool:
 
 
 def _vectors(op: Op) -> int:
-    """Vectors an operation owns: a product's bias, a norm's scale and shift."""
+    """Vectors of an operation that owns parameters: a product's bias, a norm's scale and shift."""
     if isinstance(op, BatchedGemm):
-        return int(op.bias and bool(op.parameters.any()))
-    if isinstance(op, MemoryBound) and op.parameters.any():
-        return KERNELS[op.kernel].vectors
-    return 0
+        return int(op.bias)
+    return KERNELS[op.kernel].vectors if isinstance(op, MemoryBound) else 0

@@ -51,7 +51,8 @@ def sharded_over_data(context: LayerContext, piece: Piece, module: Module, name:
         if not held.any():
             continue
         ranks, _ = ranks_and_stride(shard_axis, layout)
-        gathers = ((layout.zero_stage >= 3) | data_parallel.gathers_every_forward) & ~once
+        every_forward = (layout.zero_stage == 2) & data_parallel.gathers_every_forward
+        gathers = ((layout.zero_stage >= 3) | every_forward) & ~once
         label = f"{name or module}.{owner}"
         what = Identity(module=module, role=Role.PARAMETER_GATHER, name=f"{label}_parameters")
         narrow = _elements(piece, owner, len(layout), _travels_narrow(context))

@@ -21,14 +21,18 @@ from spec.job import JobSpec
 MODULES: dict[Role, float] = {Role.NORM: 1.0, Role.CORE: 2.0, Role.RESIDUAL: 2.5, Role.ROUTER: 2.0}
 
 
+def runs_hooks(job: JobSpec) -> bool:
+    """Whether gathers of parameters hang on forwards of modules, where the optimizer is sharded."""
+    preset = job.preset
+    return preset.host.code == "modules" and preset.data_parallel.overlap_param_gather
+
+
 def hook_calls(op: Op, job: JobSpec, layout: Layout) -> FloatArray:
     """Calls (forwards of ``torch.nn.Linear``) of the hooks before what ``op`` stands for, per row and repeat;
     nothing in code that has none, in backwards, where a CUDA graph replays it and where the optimizer is
     whole."""
-    preset = job.preset
-    hooked = preset.host.code == "modules" and preset.data_parallel.overlap_param_gather
     forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
-    if not hooked or not forward or is_replayed(op, job.cuda_graphs):
+    if not runs_hooks(job) or not forward or is_replayed(op, job.cuda_graphs):
         return floats(0.0 * layout.zero_stage)
     modules = MODULES.get(op.role, 0.0)
     parameters = floats(0.0 * layout.zero_stage)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.block import BareOps, ModelOps
+from ops.host_work.forward_hooks import runs_hooks
 from ops.layout import Layout, unique_rows
 from ops.op import Piece
 from ops.recompute.layers import Recompute
@@ -95,11 +96,12 @@ def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
     """What layers of equal layouts have in common.
 
     Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
-    change what a layer runs and where; a tied head owns weights only where pp > 1. Of weights that are cast
-    once a step a micro-batch has a share that depends on dp (ops.quantize)."""
+    change what a layer runs and where; a tied head owns weights only where pp > 1, and the host calls hooks of
+    gathers where the optimizer is sharded. Of weights that are cast once a step a micro-batch has a share that
+    depends on dp (ops.quantize)."""
     several = (layout.pp > 1).astype(np.int64)
-    deep = np.where(layout.zero_stage >= 2, layout.zero_stage, 0)
-    groups = np.where(deep > 0, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
+    stage = np.where((layout.zero_stage >= 2) | runs_hooks(job), layout.zero_stage, 0)
+    groups = np.where(layout.zero_stage >= 2, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
     sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
     copies = layout.dp if job.precision.casts_once_a_step else layout.constant(0)
-    return (*sizes, several, deep, groups, layout.offloaded_layers, copies)
+    return (*sizes, several, stage, groups, layout.offloaded_layers, copies)

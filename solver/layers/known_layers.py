@@ -27,7 +27,7 @@ Kind = tuple[ModelSpec, JobSpec, str, int]
 
 
 class KnownLayers:
-    """Layers written down by model, job without its batch, strategy and world."""
+    """Layers written down by model, job (without its batch where no layer depends on it), strategy and world."""
 
     def __init__(self) -> None:
         self._kinds: OrderedDict[Kind, WrittenLayers] = OrderedDict()
@@ -37,7 +37,12 @@ class KnownLayers:
         and where weights are cast once a step, so that a layer's share of it hangs on the plan."""
         if job.precision.casts_once_a_step:
             return None
-        kind = (model, replace(job, global_batch_tokens=job.seq_len), plans.strategy, plans.layout.world_size)
+        by_data = job.preset.data_parallel
+        if not (by_data.reduces_once or by_data.sliced_collectives):
+            job = replace(
+                job, global_batch_tokens=job.seq_len
+            )  # Elsewhere a layer's share of a step depends on it.
+        kind = (model, job, plans.strategy, plans.layout.world_size)
         held = self._kinds.get(kind)
         row = None if held is None else rows_among(job, held.layout, plans.layout)
         if held is None or row is None or (row < 0).any():

@@ -80,9 +80,12 @@ def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
 
 
 def _one_of_each_shape(forward: Sequence[Op]) -> list[FloatArray | IntArray]:
-    """Elements of one trained weight of each shape that products of a forward have: inputs x outputs."""
-    found: dict[tuple[bytes, bytes], IntArray] = {}
-    for op in forward:
-        if isinstance(op, BatchedGemm | GroupedGemm) and op.parameters.any():
-            found[op.k.tobytes(), op.n.tobytes()] = op.k * op.n
-    return list(found.values())
+    """Elements of one trained weight of each shape that products of a forward have, per row: inputs x outputs."""
+    trained = [op for op in forward if isinstance(op, BatchedGemm | GroupedGemm) and op.parameters.any()]
+    elements: list[FloatArray | IntArray] = []
+    for index, op in enumerate(trained):
+        first = op.parameters > 0
+        for earlier in trained[:index]:
+            first = first & ~((earlier.parameters > 0) & (earlier.k == op.k) & (earlier.n == op.n))
+        elements.append(op.k * op.n * first)
+    return elements

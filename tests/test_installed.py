@@ -18,10 +18,10 @@ from packaging.utils import canonicalize_name
 
 from spec.program.shipped import shipped_config, shipped_folder
 from spec.program.version import DISTRIBUTION, VERSION
-from tests.architecture import MAY_IMPORT, SCRIPTS, project_files
+from tests.architecture import PACKAGES, SCRIPTS, project_files
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = frozenset(MAY_IMPORT) | SCRIPTS
+OURS = frozenset(PACKAGES) | SCRIPTS
 
 
 def top_names(one: Distribution) -> set[str]:
@@ -61,7 +61,7 @@ def test_version_and_requirements_have_one_source() -> None:
 
 
 def test_every_package_says_that_it_is_typed() -> None:
-    assert all((ROOT / package / "py.typed").is_file() for package in MAY_IMPORT)
+    assert all((ROOT / package / "py.typed").is_file() for package in PACKAGES)
 
 
 def test_shipped_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_all_files_are_installed(installed: Path) -> None:
     (site,) = (found.parent for found in installed.parent.glob("lib/python*/site-packages/spec"))
     for path in project_files(ROOT):
         place = path.relative_to(ROOT)
-        if place.parts[0] in MAY_IMPORT:
+        if place.parts[0] in PACKAGES:
             assert (site / place).is_file(), place
         if place.parts[0] == "configs" or place.as_posix() == "prof_data/data.pt":
             assert (site / "spec" / "shipped" / place).read_bytes() == path.read_bytes(), place

@@ -1,0 +1,267 @@
+"""Whether the program still says what it said: predictions and files of thousands of questions, stored and compared.
+
+    python benchmarks/frozen.py --out FROZEN.json.gz [--quick]
+    python benchmarks/frozen.py --compare FROZEN.json.gz [--quick]
+
+Everything is asked as a user asks it: plans and searches from Python (solver.ask), files by command lines. Questions
+are drawn with a fixed seed from the shipped models, clusters, frameworks and precisions; a question that is refused is
+stored by the kind of its error. --quick takes the first tenth of each kind. --compare prints, for every kind, the
+first difference beyond 1e-12 (relative; of files the first other line, comments apart) and how many there are, and
+exits with 1 where there is one.
+"""
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import run_workload  # noqa: E402
+import simulation_train_formulaic  # noqa: E402
+import solver  # noqa: E402
+from spec.errors import UserError  # noqa: E402
+from spec.presets.registry import PRESETS  # noqa: E402
+from spec.settings.plan import WrittenPlan, typed_plan_settings  # noqa: E402
+from workload.settings.frameworks import WRITTEN  # noqa: E402
+
+TOLERANCE = 1e-12
+SEED = 20261123
+MODELS = (
+    *("7B_llama2.py", "70B_llama3.py", "405B_llama3.py", "8B_qwen3.json", "235B_qwen3_moe.json"),
+    *("671B_deepseek_v3.toml", "20B_gpt_oss.json", "175B_gpt.toml", "80B_qwen3_next.json", "27B_gemma3.json"),
+)
+MOST_CLUSTERS = 16
+PRECISIONS = ("bf16", "fp8-current", "fp8-delayed", "mxfp8", "nvfp4")
+WORLDS = (8, 16, 32, 64, 128, 256)
+STRATEGIES = ("mtp", "msp", "fsp", "isp", "ulysses")
+PLANS_A_QUESTION = 10
+COUNTS = {"plans": 200, "searches": 40, "exports": 30, "workloads": 10}
+
+Question = dict[str, Any]
+Frozen = dict[str, Any]
+
+
+def drawn_question(rng: random.Random, *, largest: int) -> Question:
+    """Model, cluster and job, as ``solver.ask`` takes them; at most so many GPUs."""
+    clusters = sorted(path.stem for path in (ROOT / "configs" / "clusters").glob("*.toml"))
+    world = rng.choice([size for size in WORLDS if size <= largest])
+    sequence = rng.choice([2048, 4096, 8192])
+    return {
+        "model": str(ROOT / "configs" / rng.choice(MODELS)),
+        "cluster": rng.choice(clusters[:: max(len(clusters) // MOST_CLUSTERS, 1)]),
+        "job": {
+            "world_size": world,
+            "global_batch_tokens": world * rng.choice([2, 4, 8]) * sequence,
+            "seq_len": sequence,
+            "framework": rng.choice(sorted(PRESETS)),
+            "precision": rng.choice(PRECISIONS),
+        },
+    }
+
+
+def drawn_plan(rng: random.Random) -> str:
+    """A plan as it is typed; many are refused."""
+    keys: dict[str, object] = {"strategy": rng.choice(STRATEGIES), "tp": rng.choice([1, 1, 2, 4, 8])}
+    keys["pp"] = rng.choice([1, 1, 2, 4])
+    keys["cp"] = rng.choice([1, 1, 1, 2])
+    keys["vpp"] = rng.choice([1, 1, 2]) if int(str(keys["pp"])) > 1 else 1
+    keys["ep"] = rng.choice([1, 1, 4, 8])
+    keys["micro_batch"] = rng.choice([1, 1, 2])
+    keys["recompute"] = rng.choice(["none", "none", "full", "selective"])
+    keys["zero_stage"] = rng.choice([0, 1, 1, 2, 3])
+    if rng.random() < 0.2:
+        keys["schedule"] = rng.choice(["zero-bubble-h1", "dual-pipe", "all-forwards"])
+    return ",".join(f"{key}={value}" for key, value in keys.items())
+
+
+def refused_or(ask: Callable[[], object]) -> object:
+    """What ``ask`` finds, or the kind of error that refuses it."""
+    try:
+        return ask()
+    except UserError as error:
+        return {"refused": type(error).__name__}
+
+
+def accepted(draw: Callable[[], object], count: int) -> Iterator[object]:
+    """Answers until so many are no refusals; those are among them."""
+    while count:
+        answer = draw()
+        count -= not (isinstance(answer, dict) and "refused" in answer)
+        yield answer
+
+
+def numbers(answer: solver.Answer) -> Frozen:
+    """Seconds and bytes of a plan, in all their parts."""
+    return {
+        "plan": answer.plan.label(),
+        "step_s": answer.step_s,
+        "parts_s": answer.parts_s,
+        "origins_s": answer.origins_s,
+        "interval_s": [answer.interval_low_s, answer.interval_high_s],
+        "memory_bytes": answer.memory_bytes,
+        "totals_bytes": [
+            answer.allocated_bytes,
+            answer.reserved_bytes,
+            answer.device_bytes,
+            answer.needed_bytes,
+        ],
+        "mfu": answer.mfu,
+    }
+
+
+def plans(count: int) -> Iterator[object]:
+    """Drawn plans of so many drawn questions, each priced alone."""
+    rng = random.Random(f"{SEED} plans")
+
+    def priced() -> object:
+        question = drawn_question(rng, largest=256)
+        texts = [drawn_plan(rng) for _ in range(PLANS_A_QUESTION)]
+        reply = solver.ask(**question)
+        return [refused_or(lambda text=text: numbers(reply.price(text))) for text in texts]
+
+    return accepted(lambda: refused_or(priced), count)
+
+
+def searches(count: int) -> Iterator[object]:
+    """The ten best plans of so many drawn questions."""
+    rng = random.Random(f"{SEED} searches")
+
+    def ranked() -> object:
+        return [numbers(one) for one in solver.ask(**drawn_question(rng, largest=64)).search().best]
+
+    return accepted(lambda: refused_or(ranked), count)
+
+
+def exports(count: int) -> Iterator[object]:
+    """Every file that the best plans of drawn questions can be written to, by command lines: name -> text."""
+    rng = random.Random(f"{SEED} exports")
+    frameworks = {framework for one in WRITTEN.values() for framework in one.frameworks}
+
+    def exported() -> object:
+        question = drawn_question(rng, largest=32)
+        question["job"]["framework"] = rng.choice(sorted(frameworks))
+        job, plan = question["job"], solver.ask(**question).best.plan
+        words = [
+            "--config",
+            question["model"],
+            "--cluster",
+            question["cluster"],
+            "--plan",
+            typed(plan.written),
+        ]
+        words += ["--world_size", str(job["world_size"]), "--framework", job["framework"]]
+        words += ["--precision", job["precision"], "--seq_len", str(job["seq_len"])]
+        words += ["--global_batch_size", str(job["global_batch_tokens"])]
+        options = [("export_simai", "workload.txt"), ("export_bundle", "bundle")]
+        options += [(f"export_{name}", f"{name}.out") for name in WRITTEN]
+        return {
+            name: written(simulation_train_formulaic.main, [*words, f"--{name}"], file)
+            for name, file in options
+        }
+
+    return accepted(lambda: refused_or(exported), count)
+
+
+def typed(plan: WrittenPlan) -> str:
+    """A plan by the keys of --plan that it has."""
+    said = {key: value for key, value in asdict(plan).items() if value not in (None, (), "", 0)}
+    texts = {key: "+".join(value) if isinstance(value, tuple) else value for key, value in said.items()}
+    return ",".join(f"{key}={value}" for key, value in texts.items() if key in typed_plan_settings())
+
+
+def workloads(count: int) -> Iterator[object]:
+    """AICB's workloads, by command lines."""
+    rng = random.Random(f"{SEED} workloads")
+    for _ in range(count):
+        frame = rng.choice(["Megatron", "DeepSpeed", "FSDP"])
+        layout = rng.choice(["simai", "general"]) if frame == "Megatron" else "general"
+        words = [
+            "generate",
+            "--frame",
+            frame,
+            "--format",
+            layout,
+            "--model_size",
+            rng.choice(["7", "13", "22"]),
+        ]
+        words += ["--world_size", "16", "--global_batch", "32"]
+        words += [] if frame == "Megatron" else ["--zero_stage", rng.choice(["1", "2", "3"])]
+        yield written(run_workload.main, [*words, "--output"], "workload.out")
+
+
+def written(main: Callable[[list[str]], int], words: list[str], file: str) -> Frozen:
+    """The exit status of a command line, and the files that it writes, without their comments."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as quiet:
+        quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        status = main([*words, str(Path(folder) / file)])
+        found = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        texts = {str(path.relative_to(folder)): path.read_text().replace(folder, "") for path in found}
+    lines = {name: [line for line in text.splitlines() if line[:1] != "#"] for name, text in texts.items()}
+    return {"status": status, "files": lines}
+
+
+KINDS: Mapping[str, Callable[[int], Iterator[object]]] = {
+    "plans": plans,
+    "searches": searches,
+    "exports": exports,
+    "workloads": workloads,
+}
+
+
+def differences(before: object, after: object, place: str = "") -> Iterator[str]:
+    """Where two stored answers differ, and what stands there in each."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys((*before, *after)):
+            yield from differences(before.get(key), after.get(key), f"{place}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from differences(old, new, f"{place}[{index}]")
+    elif isinstance(before, float) and isinstance(after, float):
+        # A part that rounds to nothing of its step is compared with nothing.
+        if not math.isclose(before, after, rel_tol=TOLERANCE, abs_tol=1e-18):
+            yield f"{place}: {before!r} -> {after!r}"
+    elif before != after:
+        yield f"{place}: {str(before)[:120]} -> {str(after)[:120]}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Store or compare; 1 where something differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="file to store the answers in")
+    parser.add_argument("--compare", type=Path, help="file of stored answers")
+    parser.add_argument("--quick", action="store_true", help="the first tenth of each kind")
+    options = parser.parse_args(argv)
+    if not options.out and not options.compare:
+        parser.error("--out or --compare is needed")
+    counts = {kind: -(-count // 10) if options.quick else count for kind, count in COUNTS.items()}
+    # Through JSON, as the stored answers have been.
+    found = {kind: json.loads(json.dumps(list(KINDS[kind](count)))) for kind, count in counts.items()}
+    if options.out:
+        with gzip.open(options.out, "wt", encoding="utf-8") as handle:
+            json.dump(found, handle)
+    if not options.compare:
+        return 0
+    with gzip.open(options.compare, "rt", encoding="utf-8") as handle:
+        stored = json.load(handle)
+    differ = 0
+    for kind, answers in found.items():
+        lines = list(differences(stored[kind][: len(answers)], answers))
+        differ += len(lines)
+        print(f"{kind}: {len(answers)} questions, {len(lines)} differences", *lines[:3], sep="\n  ")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,41 @@
+"""What is stored of the program's answers, and that a change of any of them is seen."""
+
+import gzip
+import json
+
+import pytest
+
+from benchmarks import frozen
+
+
+@pytest.fixture
+def one_plan(monkeypatch):
+    """One question of two plans alone, so that a test takes a moment."""
+    monkeypatch.setattr(frozen, "COUNTS", {"plans": 1})
+    monkeypatch.setattr(frozen, "PLANS_A_QUESTION", 2)
+
+
+def test_answers_are_the_same_a_moment_later(tmp_path, one_plan, capsys):
+    path = tmp_path / "frozen.json.gz"
+    assert frozen.main(["--out", str(path)]) == 0
+    assert frozen.main(["--compare", str(path)]) == 0
+    assert "0 differences" in capsys.readouterr().out
+
+
+def test_a_step_that_moved_is_named(tmp_path, one_plan, capsys):
+    path = tmp_path / "frozen.json.gz"
+    frozen.main(["--out", str(path)])
+    stored = json.loads(gzip.decompress(path.read_bytes()))
+    answer = next(
+        one for block in stored["plans"] if isinstance(block, list) for one in block if "step_s" in one
+    )
+    answer["step_s"] *= 1 + 1e-11
+    path.write_bytes(gzip.compress(json.dumps(stored).encode()))
+    assert frozen.main(["--compare", str(path)]) == 1
+    assert "1 differences" in capsys.readouterr().out
+
+
+def test_differences_are_told_by_place():
+    before = {"a": [1.0, "x"], "b": 1}
+    assert list(frozen.differences(before, {"a": [1.0 + 1e-13, "x"], "b": 1})) == []
+    assert list(frozen.differences(before, {"a": [1.0, "y"]})) == [".a[1]: x -> y", ".b: 1 -> None"]

@@ -27,7 +27,7 @@ from benchmarks.accuracy_rows.coverage import coverage_lines, interval  # noqa: 
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing  # noqa: E402
 from benchmarks.accuracy_rows.residuals import gap_lines, residual_lines, residuals  # noqa: E402
 from benchmarks.accuracy_rows.row import read_rows  # noqa: E402
-from solver.price import STEP_PARTS  # noqa: E402
+from solver.estimate import STEP_PARTS  # noqa: E402
 from solver.times.step_parts import CARRIED  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.origin import Origin  # noqa: E402

@@ -27,7 +27,7 @@ from benchmarks.accuracy_rows.measured import measured_step_s  # noqa: E402
 from benchmarks.accuracy_rows.notes import notes_of  # noqa: E402
 from benchmarks.accuracy_rows.row import Row, RowError, read_rows  # noqa: E402
 from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
-from solver.price import STEP_PARTS  # noqa: E402
+from solver.estimate import STEP_PARTS  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.settings.job import job_of  # noqa: E402

@@ -11,8 +11,8 @@ import numpy as np
 
 from ops.groups import group_of
 from ops.op import Axis
+from solver.estimate import Estimate, StepTime, estimate_memory, step_time
 from solver.plans.plan_table import PlanTable
-from solver.price import Sized, StepCost, price, sized
 from solver.times.op_times import Pricer
 from spec.arrays import BoolArray, FloatArray
 from spec.job import JobSpec
@@ -100,14 +100,14 @@ class Terms:
 
 
 def terms_of(
-    model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer, cost: StepCost, *, with_hidden: bool
+    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, cost: StepTime, *, with_hidden: bool
 ) -> Terms:
     """The terms of priced plans; hidden communication is what a step without any overlap waits for more."""
     plans = table.plans
     hidden: dict[str, FloatArray] = {}
     if with_hidden:
         bare = without_overlap(job)
-        shown = price(model, bare, sized(model, bare, plans), pricer)
+        shown = step_time(model, bare, estimate_memory(model, bare, plans), pricer)
         hidden = {name: np.maximum(shown.parts[name] - cost.parts[name], 0.0) for name in COMM_AXES}
     return Terms(
         parts=cost.parts, crosses=crossing(plans, pricer.domain_ranks), hidden=hidden, passes=passes_of(plans)
@@ -186,8 +186,8 @@ def _total(parts: Mapping[str, FloatArray], names: tuple[str, ...]) -> FloatArra
 
 
 def calibrated_cost(
-    model: ModelSpec, job: JobSpec, table: Sized, pricer: Pricer, cost: StepCost, factors: Calibration
-) -> StepCost:
+    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, cost: StepTime, factors: Calibration
+) -> StepTime:
     """The cost under the factors. Seconds of parts that changed are CALIBRATED; the origins of the others
     keep their shares."""
     terms = terms_of(model, job, table, pricer, cost, with_hidden=factors.overlap < 1.0)
@@ -200,7 +200,7 @@ def calibrated_cost(
     origins: dict[Origin, FloatArray] = {origin: value * kept for origin, value in cost.origins.items()}
     origins[Origin.CALIBRATED] = origins.get(Origin.CALIBRATED, np.zeros_like(step_s)) + changed
     longer = step_s / cost.step_s
-    return StepCost(
+    return StepTime(
         stage=cost.stage,
         step_s=step_s,
         parts=parts,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from solver.answer.alike import ABOUT_AS_FAST, Alike, grouped
+from solver.estimate import Estimate, StageTimes, StepTime, assembled_step, least_ends_s, pipelines, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.plan_table import Plan
-from solver.price import Sized, StageSeconds, StepCost, cost_of, least_ends_s, pipelines, steps_s
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
 
 ROUNDING = 1e-9
@@ -28,8 +28,8 @@ FIRST_ROUND = 4
 class Pipeline:
     """When the stages of a block's plans end: by a replay, or at the least."""
 
-    table: Sized
-    timed: StageSeconds
+    table: Estimate
+    timed: StageTimes
     end_s: FloatArray
 
     @property
@@ -42,14 +42,14 @@ class Pipeline:
 class Entrants:
     """Plans of one block; ``step_s`` is the step where ``played``, else a bound below it."""
 
-    table: Sized
-    pipeline: Pipeline | StepCost
+    table: Estimate
+    pipeline: Pipeline | StepTime
     needed_bytes: FloatArray
     step_s: FloatArray
     played: BoolArray
 
     @staticmethod
-    def of(table: Sized, timed: StageSeconds) -> "Entrants":
+    def of(table: Estimate, timed: StageTimes) -> "Entrants":
         """Bounded, none played."""
         pipeline = Pipeline(table=table, timed=timed, end_s=least_ends_s(table, timed))
         return Entrants(
@@ -61,7 +61,7 @@ class Entrants:
         )
 
     @staticmethod
-    def priced(table: Sized, cost: StepCost) -> "Entrants":
+    def priced(table: Estimate, cost: StepTime) -> "Entrants":
         """Plans whose cost is known, as that of calibrated ones."""
         return Entrants(
             table=table,
@@ -90,17 +90,19 @@ def play(asked: Sequence[tuple[Entrants, BoolArray]]) -> None:
         one.played = one.played | which
 
 
-def costs(asked: Sequence[tuple[Entrants, IntArray]]) -> list[StepCost]:
+def costs(asked: Sequence[tuple[Entrants, IntArray]]) -> list[StepTime]:
     """The costs of all plans of each table, exact in those of its ``rows`` that are given, which were played:
     there what hops cost is told apart."""
     shown = [(one, np.bincount(rows, minlength=len(one.played)) > 0) for one, rows in asked]
     replayed = [(one, one.pipeline, which) for one, which in shown if isinstance(one.pipeline, Pipeline)]
     free = spans_of([pipelines(one.table, of.timed, free=True, which=which) for one, of, which in replayed])
     found = {
-        id(one): cost_of(one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s)))
+        id(one): assembled_step(
+            one.table, of.timed, (of.end_s, np.where(one.rows_of(which), free_s, of.end_s))
+        )
         for (one, of, which), free_s in zip(replayed, free, strict=True)
     }
-    return [one.pipeline if isinstance(one.pipeline, StepCost) else found[id(one)] for one, _ in asked]
+    return [one.pipeline if isinstance(one.pipeline, StepTime) else found[id(one)] for one, _ in asked]
 
 
 class Contest:

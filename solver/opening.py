@@ -7,7 +7,6 @@ from profdb.on_demand import MeasuringDevice
 from profdb.store.data_file import load_profile
 from solver.calibration_file import read_calibration
 from solver.cluster_times import ClusterTimes, Held, times_of
-from solver.layers.known_layers import KnownLayers
 from solver.question import Question
 from solver.request import Asked, Request, profile_path, read_request
 from spec.cluster.reader import read_cluster
@@ -50,15 +49,10 @@ def open_asked(request: Request, asked: Asked, device: MeasuringDevice | None = 
     return opened_with(request, asked, held, times_of(held, request, asked, device))
 
 
-def opened_with(
-    request: Request, asked: Asked, held: Held, times: ClusterTimes, layers: KnownLayers | None = None
-) -> Opened:
-    """The question of a request that is read, answered by ``times``; ``layers`` are those that other questions know.
-    ConfigError for factors that do not fit it."""
+def opened_with(request: Request, asked: Asked, held: Held, times: ClusterTimes) -> Opened:
+    """The question of a request that is read, answered by ``times``. ConfigError for factors that do not fit it."""
     cluster = asked.cluster
     pricer = times.pricer(cluster)
-    # What is measured on demand, and what a table as a whole decides, is asked of plans that fit alone.
-    apart = times.on_demand is not None or pricer.overlap is not None
     return Opened(
         question=Question(
             model=asked.config.model,
@@ -66,7 +60,6 @@ def opened_with(
             cluster=cluster,
             pricer=pricer,
             calibration=read_calibration(request.calibration, cluster) if request.calibration else None,
-            layers=None if apart else layers or KnownLayers(),
         ),
         config=asked.config,
         times=times,

@@ -1,9 +1,8 @@
 """What a search or a price is asked about."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from solver.calibration import Calibration
-from solver.layers.known_layers import KnownLayers
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -13,12 +12,10 @@ from spec.model import ModelSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """Which model, under which job, on which cluster, priced by which book; ``calibration`` holds the factors
-    of the user's cluster where they are asked for, ``layers`` what other questions of the process know of the
-    same."""
+    of the user's cluster where they are asked for."""
 
     model: ModelSpec
     job: JobSpec
     cluster: ClusterSpec
     pricer: Pricer
     calibration: Calibration | None = None
-    layers: KnownLayers | None = field(default=None, compare=False, repr=False)

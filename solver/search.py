@@ -12,12 +12,12 @@ from solver.answer.interval import calibrated_interval, causes_of, interval_of, 
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.answer.slowest_stage import slowest_stage
 from solver.contest import Contest, Entrants, costs
+from solver.estimate import Estimate, StepTime, estimate_memory
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.shortfall import needs_words
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
-from solver.price import Sized, StepCost, sized
 from solver.question import Question
 from solver.question_cost import cost_under
 from solver.refinements.dealt_anew import dealt_anew
@@ -59,8 +59,8 @@ class SearchResult:
 class PricedTable:
     """Plans with their cost and the memory of their worst stages."""
 
-    table: Sized
-    cost: StepCost
+    table: Estimate
+    cost: StepTime
     memory: MemoryCost
 
 
@@ -91,11 +91,11 @@ def contested(
     """The plans of the space that fit, with what is priced of them, and what was found on the way; as ``search``."""
     began = time.perf_counter()
     entrants: list[Entrants] = []
-    short: list[tuple[Sized, IntArray]] = []
+    short: list[tuple[Estimate, IntArray]] = []
     rejected: dict[str, int] = {}
     limit = limit_bytes(question.cluster, space.constraints)
     seen, miss = 0, _Miss(needed_bytes=float("inf"), words="none came as far as memory")
-    last: Sized | None = None
+    last: Estimate | None = None
     for block in space.blocks:
         drafted = enumerate_block(question.model, question.job, question.cluster, space, block)
         seen += drafted.seen
@@ -116,12 +116,10 @@ def contested(
     contest = Contest(entrants, top_k, everything=everything)
     contest.decide()
     known = Fallen(fitting=entrants, short=short, limit_bytes=limit)
-    # What is tried from here on runs the same layers, most of whose operations are the very same.
-    asked = replace(question, pricer=question.pricer.remembering())
-    more, tight = eased(asked, space.constraints, known, contest.best_s)
+    more, tight = eased(question, space.constraints, known, contest.best_s)
     contest = contest.joined(more)
     known = replace(known, fitting=contest.entrants)
-    dealt = dealt_anew(asked, space.constraints, (known, tight), contest.best_s)
+    dealt = dealt_anew(question, space.constraints, (known, tight), contest.best_s)
     contest = contest.joined(dealt)
     if not contest.entrants:
         raise NoFeasiblePlanError(rejected=rejected, nearest_miss=miss.words)
@@ -143,13 +141,13 @@ class _Split:
     closest of them.
     """
 
-    fitting: Sized | None
+    fitting: Estimate | None
     short: IntArray
     rejected: dict[str, int]
     miss: _Miss
 
 
-def _fit(question: Question, table: Sized, limit: float) -> _Split:
+def _fit(question: Question, table: Estimate, limit: float) -> _Split:
     """Told apart by what the worst stage needs: at most ``limit`` bytes, or more."""
     needed = table.needed_bytes
     fits = needed <= limit
@@ -172,7 +170,7 @@ def _fit(question: Question, table: Sized, limit: float) -> _Split:
 
 def price_plan(question: Question, plans: PlanTable) -> tuple[Answer, ...]:
     """Answers for the rows of a table, whether they fit or not."""
-    table = sized(question.model, question.job, plans, question.cluster)
+    table = estimate_memory(question.model, question.job, plans, question.cluster)
     priced = PricedTable(table=table, cost=cost_under(question, table), memory=table.memory)
     used = mfu(question.model, question.job, question.cluster, priced.cost.step_s)
     return tuple(_answer(question, priced, row, float(used[row])) for row in range(len(plans)))
@@ -196,7 +194,7 @@ def _answer(question: Question, priced: PricedTable, row: int, used: float) -> A
     )
 
 
-def interval_s(question: Question, cost: StepCost) -> tuple[FloatArray, FloatArray]:
+def interval_s(question: Question, cost: StepTime) -> tuple[FloatArray, FloatArray]:
     """The 80 % interval of the steps (solver.answer.interval)."""
     if question.calibration:
         return calibrated_interval(cost.step_s, question.calibration.residual_std)

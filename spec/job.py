@@ -162,10 +162,6 @@ class JobSpec:
         Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
     ] = frozenset()
     """What CUDA graphs replay (Megatron-Core's --cuda-graph-scope; ops.host_work.cuda_graphs.GRAPHED)."""
-    blocking_launches: bool = False
-    """The host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)."""
-    checked_collectives: bool = False
-    """Ranks compare what they are about to run before every collective (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
     nvlink_segment: Annotated[int, Whole(least=0, most=1024)] = 0
     """GPUs that the scheduler gives of each NVLink domain of several nodes, as 64 or 72 of 72 (Slurm's --segment, in
     nodes there); 0: the largest power of two that divides the world, else the most that do."""

@@ -59,7 +59,6 @@ def asked(model: ModelSpec, preset: FrameworkPreset, world_size: int, **changes:
         global_batch_tokens=SEQUENCES * 512,
         preset=preset,
         precision=precision_of(preset),
-        blocking_launches=True,
     )
     job = replace(job, **changes)
     return Question(model=model, job=job, cluster=H100, pricer=Pricer.on(H100, BOOK))

@@ -13,7 +13,7 @@ from benchmarks.accuracy_rows.books import Books
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction, Pricing
 from benchmarks.accuracy_rows.row import Row
-from solver.price import STEP_PARTS
+from solver.estimate import STEP_PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = tomllib.loads((ROOT / "tests" / "published.toml").read_text("utf-8"))["step"]

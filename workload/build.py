@@ -6,11 +6,11 @@ from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import Attention, BatchedGemm, Comm, GroupedGemm, HostTransfer, HostWork, Op, Ops
 from profdb.cases import AttentionCase
-from solver.hop_times import hop_bytes
+from solver.estimate import Estimate, estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, sized, step_operations
 from solver.question import Question
 from solver.times.op_times import Pricer
+from solver.times.stage_times import hop_bytes
 from spec.arrays import IntArray, ints
 from spec.errors import ExportError
 from workload.items import PieceWork, StageWork, WorkItem
@@ -23,7 +23,7 @@ def stage_works(question: Question, plan: Plan) -> tuple[StageWork, ...]:
         raise ExportError(
             f"a workload passes the chunks of stages round and round, not there and back as {plan.schedule.value}"
         )
-    table = sized(question.model, question.job, PlanTable.of(plan))
+    table = estimate_memory(question.model, question.job, PlanTable.of(plan))
     return tuple(_stage(question, table, row) for row in range(len(table.stages.plan)))
 
 
@@ -36,7 +36,7 @@ def slowest(works: tuple[StageWork, ...]) -> StageWork:
     return max(works, key=busy_s)
 
 
-def _stage(question: Question, table: Sized, row: int) -> StageWork:
+def _stage(question: Question, table: Estimate, row: int) -> StageWork:
     stages, pricer = table.stages, question.pricer
     layout = table.layers.layout
     pieces = [
@@ -79,7 +79,7 @@ def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple
     )
 
 
-def _step(question: Question, table: Sized, row: int) -> tuple[WorkItem, ...]:
+def _step(question: Question, table: Estimate, row: int) -> tuple[WorkItem, ...]:
     """The optimizer step of one stage row; what the host does by itself is no work of a device."""
     one = ints(row)
     layout = table.plans.layout.take(table.stages.plan[one])

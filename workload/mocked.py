@@ -27,9 +27,9 @@ from ops.mlp_block import Rows, feed_forward, mlp_half
 from ops.op import HostWork, Op, Ops, Owner, Piece
 from ops.roles import Module, Role
 from ops.strategies.sharding import Sharding, layer_context
-from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
+from solver.times.step_end import operations
 from spec.arrays import IntArray, bools, ceil_div, ints
 from spec.dtypes import dtype_bytes
 from spec.model import BlockSpec, MlpSpec

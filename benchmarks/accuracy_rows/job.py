@@ -40,20 +40,6 @@ FP32_REDUCTION = ("AA-Scaling", "torchtitan", "AutoModel")
 # --attention-dropout 0.1), and the memory formulas of arXiv 2205.05198 count its masks. BLOOM's script
 # (bigscience-workshop/bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm) tells its fork nothing else.
 DROPOUT_DATASETS = OLD_DATASETS | {"bigscience"}
-# The same script exports CUDA_LAUNCH_BLOCKING=1, without which runs on these nodes hung.
-BLOCKING_DATASETS = frozenset({"bigscience"})
-
-# nanotron's launcher exports TORCH_DISTRIBUTED_DEBUG=DETAIL where it is next committed after the benchmark
-# (run_multinode.sh of 77f54c1, March 2025; not in 67c5ebb). Assumption: runs with stages, whose messages were
-# being mended (67c5ebb "pp"), had it.
-CHECKED_DATASETS = frozenset({"nanotron_bench"})
-
-# The commit that the rows name (67c5ebb, p2p.py) sleeps 0.1 s between looks whether a message's shape has
-# arrived. Runs that pass a micro-batch on in less cannot be of it. Assumption, from which rows those are: the
-# largest runs and the widest tp are.
-LOOKING_EVERY_S = 0.1
-LOOKING_GPUS, LOOKING_TP = 512, 32
-
 # NeMo's fp8_hybrid, and fp8_recipe "delayed" in conf/custom.yaml of NVIDIA's submissions up to v5.0, where no
 # configuration sets FP8_RECIPE (mlcommons/training_results_v5.0); config_common.sh of v5.1 sets "tensorwise".
 DELAYED = ("NeMo", "MLPerf v4", "MLPerf v5.0")
@@ -86,9 +72,6 @@ def overlaps_of(row: Row, notes: Notes) -> dict[str, object]:
     if framework_of(row)[0] == "nanotron" and zero_stage_of(row) == 0:
         # trainer.py: DistributedDataParallel, whose hook reduces bucket by bucket, without ZeRO-1 alone
         said["data_parallel.overlap_grad_reduce"] = True
-    late = row.whole("num_gpus") >= LOOKING_GPUS or row.whole_or("tp", 1) >= LOOKING_TP
-    if row.dataset in CHECKED_DATASETS and row.whole_or("pp", 1) > 1 and late:
-        said["pipeline.looks_every_s"] = LOOKING_EVERY_S
     if "no async TP communication" in row.notes:
         # functional.py, column_linear: the gathered input is an activation that the backward reads
         said["tensor_parallel.overlap_backward"] = False
@@ -193,13 +176,6 @@ def attention_kernel_of(row: Row, notes: Notes) -> str:
     return "flash2" if (second or plain) and not asks_for_cudnn(row) else "flash"
 
 
-def unpads_of(row: Row, notes: Notes) -> dict[str, object]:
-    """llm-foundry 5e85bd62d (January 2024) models/layers/attention.py: flash_attn_fn gathers tokens by index in every
-    layer, triton_flash_attn_fn does not."""
-    here = runs_composer(row) and attention_kernel_of(row, notes) != "flash_triton"
-    return {"layers.unpads_tokens": True} if here else {}
-
-
 def unfused_of(row: Row, notes: Notes) -> frozenset[str]:
     """What Aleph Alpha's runs left to elementwise PyTorch: norm and rotary embedding without the RMSNorm
     kernel, the softmax too without any fused kernel (arXiv 2311.05610 sec. 4.1)."""
@@ -279,9 +255,7 @@ def asked_job(row: Row, notes: Notes) -> tuple[AskedJob, tuple[Gap, ...]]:
         "moe_router_fusion": recipes.fuses_router(row),
         "cuda_graphs": graphs,
         "wide_norms": "InternEvo" in row.text("framework"),
-        "blocking_launches": row.dataset in BLOCKING_DATASETS,
-        "checked_collectives": row.dataset in CHECKED_DATASETS and row.whole_or("pp", 1) > 1,
-        **unpads_of(row, notes) | fine_tuning(row) | recipes.launch_settings(row),
+        **fine_tuning(row) | recipes.launch_settings(row),
     }
     asked = AskedJob(
         world_size=row.whole("num_gpus"),

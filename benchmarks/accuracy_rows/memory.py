@@ -3,9 +3,9 @@
 import numpy as np
 
 from solver.answer.answer import Answer
+from solver.estimate import estimate_memory
 from solver.memory.device_memory import usable_bytes
 from solver.plans.plan_table import PlanTable
-from solver.price import sized
 from solver.question import Question
 from spec.units import GIB
 
@@ -29,7 +29,7 @@ def memory_gib(dataset: str, question: Question, answer: Answer) -> float:
     if dataset in ALLOCATED:
         return answer.allocated_bytes / GIB
     if dataset in ALLOCATED_FIRST | RESERVED_FIRST:
-        table = sized(question.model, question.job, PlanTable.of(answer.plan), question.cluster)
+        table = estimate_memory(question.model, question.job, PlanTable.of(answer.plan), question.cluster)
         cost = table.bytes.cost
         held = cost.allocated_bytes
         if dataset in RESERVED_FIRST:

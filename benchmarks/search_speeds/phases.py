@@ -12,9 +12,9 @@ WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "profile": (("solver.decision.sweep", "held_profile"),),
     "rules": (("solver.search", "enumerate_block"),),
     "memory": (("solver.refinements.entering", "sized"),),
-    "layer times": (("solver.price", "timed_pieces"),),
-    "step end": (("solver.price", "step_times"),),
-    "pipeline": (("solver.price", "spans_of"), ("solver.contest", "spans_of")),
+    "layer times": (("solver.estimate", "timed_pieces"),),
+    "step end": (("solver.estimate", "step_times"),),
+    "pipeline": (("solver.estimate", "spans_of"), ("solver.contest", "spans_of")),
     "ranking": (("solver.search", "_answered"),),
 }
 

@@ -11,12 +11,9 @@ from ops.memory_bound import Kernel, kernel
 from ops.mixers.context_parallel import parts_of_sequence
 from ops.mixers.copied_heads import (
     copied_heads,
-    padded_output,
     repeated_heads,
     repeats_keys,
     split_heads,
-    unpadded_heads,
-    unpads_tokens,
 )
 from ops.mixers.documents import documents_of, span
 from ops.mixers.mixer_row import MixerRow
@@ -49,9 +46,6 @@ def _output(context: LayerContext, sharding: Sharding, attention: AttentionSpec)
     key = OpKey(Module.ATTENTION, Role.OUT)
     kept = context.job.flash_attention
     product = out_of_mixer(context, sharding, key, inputs, bias=attention.out_bias, kept_whole=kept)
-    if unpads_tokens(context):
-        rows = ceil_div(context.tokens, sharding.gemm_shards(context.layout))
-        product = sequence(padded_output(context, rows, inputs), product)
     return sequence(_gate(context, sharding, inputs), product) if attention.output_gate else product
 
 
@@ -108,9 +102,6 @@ def _projections(context: LayerContext, sharding: Sharding, attention: Attention
         pieces.append(_rotary(context, gemm_rows, q_width + k_width))
     if repeats_keys(context, attention):
         pieces.append(repeated_heads(context, attention, gemm_rows, (heads, kv_heads)))
-    if unpads_tokens(context):
-        values = kv_heads * attention.v_dim
-        pieces.append(unpadded_heads(context, gemm_rows, (q_width, k_width, values)))
     return sequence(*pieces)
 
 

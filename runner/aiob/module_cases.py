@@ -11,8 +11,8 @@ from profdb.asked_cases import AskedCases
 from profdb.cases import Case
 from profdb.lookup.op_queries import own_s
 from runner.aiob.sections import section_of
+from solver.estimate import estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized, step_operations
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
@@ -60,7 +60,7 @@ def module_cases(run: ModuleRun) -> ModuleCases:
         global_batch_tokens=world // run.tp * run.micro_batch * run.seq_len,
         preset=preset,
     )
-    table = sized(run.model, job, PlanTable.of(_plan(run, world)))
+    table = estimate_memory(run.model, job, PlanTable.of(_plan(run, world)))
     blocks = run.model.main_blocks
     most = max(range(len(blocks)), key=lambda place: blocks[place].count)
     pieces = table.layers.ops

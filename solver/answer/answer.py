@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from solver.answer.slowest_stage import SlowestStage
+from solver.estimate import StepTime
 from solver.memory.memory_cost import TERMS, MemoryCost
 from solver.plans.plan_table import Plan
-from solver.price import StepCost
 from spec.arrays import FloatArray
 
 
@@ -57,7 +57,7 @@ class Answer:
 
 def answer_of(
     plan: Plan,
-    cost: StepCost,
+    cost: StepTime,
     memory: MemoryCost,
     *,
     used: tuple[float, float],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.price import StepCost
+from solver.estimate import StepTime
 from solver.times.step_parts import CARRIED
 from spec.arrays import FloatArray
 from spec.job import JobSpec
@@ -83,7 +83,7 @@ def causes(
     }
 
 
-def causes_of(job: JobSpec, cost: StepCost) -> dict[str, FloatArray]:
+def causes_of(job: JobSpec, cost: StepTime) -> dict[str, FloatArray]:
     """The same of priced steps."""
     carried_s = cost.std_s.get(CARRIED, np.zeros_like(cost.step_s))
     errors = Errors(all_s=cost.standard_error_s, carried_s=carried_s)

@@ -15,9 +15,9 @@ from pathlib import Path
 from solver.answer.interval import causes_of, relative_std
 from solver.calibrate.fit import PricedStep, Steps, joined
 from solver.calibration import terms_of
+from solver.estimate import estimate_memory, step_time
 from solver.opening import open_question
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import price, sized
 from solver.question import Question
 from solver.request import Request
 from solver.typed_plan import check_order, parse_plan, plan_of
@@ -47,8 +47,8 @@ class MeasuredStep:
 
 def priced_step(question: Question, plan: Plan) -> PricedStep:
     """What the factors act on in one plan's step, and how far the step is trusted."""
-    table = sized(question.model, question.job, PlanTable.of(plan))
-    cost = price(question.model, question.job, table, question.pricer)
+    table = estimate_memory(question.model, question.job, PlanTable.of(plan))
+    cost = step_time(question.model, question.job, table, question.pricer)
     causes = causes_of(question.job, cost)
     return PricedStep(
         terms=terms_of(question.model, question.job, table, question.pricer, cost, with_hidden=True),

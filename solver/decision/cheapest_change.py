@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solver.estimate import estimate_memory
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.plans.constraints import ASKED, SHARED, constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import Rule
 from solver.plans.space import Space, enumerate_block, full_space
-from solver.price import sized
 from solver.question import Question
 from spec.arrays import FloatArray
 from spec.settings.constraints import Bound, Constraints
@@ -91,7 +91,7 @@ def _plans(question: Question, space: Space) -> Iterator[PlanTable]:
 
 def _nearest_of(question: Question, constraints: Constraints, plans: PlanTable) -> Nearest | None:
     """The nearest of a table's plans that fit the device."""
-    needed = sized(question.model, question.job, plans, question.cluster).needed_bytes
+    needed = estimate_memory(question.model, question.job, plans, question.cluster).needed_bytes
     rows = np.flatnonzero(needed <= usable_bytes(question.cluster)).astype(np.int64)
     if not rows.size:
         return None

@@ -1,6 +1,6 @@
 """One plan taken apart: every operation of its layers and of its step, how the step is put together, memory by stage.
 
-All figures are those of the lines that price it (solver.price, solver.times); nothing is priced a second way.
+All figures are those of the lines that price it (solver.estimate, solver.times); nothing is priced a second way.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import numpy as np
 
 from ops.op import Piece
 from solver.decision.op_words import group_words, moved_bytes, number_at, shape_words
-from solver.layers.stage_passes import piece_weights
+from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times, step_operations, step_time
 from solver.memory.memory_cost import TERMS
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, StageSeconds, price, sized, stage_seconds, step_operations
 from solver.question import Question
 from solver.times.layer_times import timed_passes
 from solver.times.op_times import TimedOp
+from solver.times.stage_times import piece_weights
 from spec.arrays import FloatArray, ints
 from spec.origin import ORIGIN_NAMES
 
@@ -76,9 +76,9 @@ class Explained:
 
 def explained(question: Question, plan: Plan) -> Explained:
     """Take a plan apart, before any calibration."""
-    table = sized(question.model, question.job, PlanTable.of(plan), question.cluster)
-    cost = price(question.model, question.job, table, question.pricer)
-    seconds = stage_seconds(question.model, question.job, table, question.pricer)
+    table = estimate_memory(question.model, question.job, PlanTable.of(plan), question.cluster)
+    cost = step_time(question.model, question.job, table, question.pricer)
+    seconds = stage_times(question.model, question.job, table, question.pricer)
     stage = int(cost.stage[0])
     waiting = {name: float(cost.parts[name][0]) for name in ("pp_comm", "bubble")}
     return Explained(
@@ -90,9 +90,9 @@ def explained(question: Question, plan: Plan) -> Explained:
     )
 
 
-def _named_pieces(question: Question, table: Sized, stages: slice) -> list[tuple[str, Piece, int]]:
+def _named_pieces(question: Question, table: Estimate, stages: slice) -> list[tuple[str, Piece, int]]:
     """The distinct pieces that these stage rows run, each with its name and how often; equal ones together."""
-    pieces = table.layers.written.placed(table.layers.again)
+    pieces = table.layers.placed
     counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
     runs = len(question.model.blocks)
     # Where only some layers are recomputed, every kind is there twice (ops.block): with and without.
@@ -119,7 +119,7 @@ def _kind_name(question: Question, index: int) -> str:
     )
 
 
-def _layer_rows(question: Question, table: Sized) -> list[OpRow]:
+def _layer_rows(question: Question, table: Estimate) -> list[OpRow]:
     rows = []
     split = table.plans.schedule.splits_backward
     for name, piece, _ in _named_pieces(question, table, slice(None)):
@@ -132,7 +132,7 @@ def _layer_rows(question: Question, table: Sized) -> list[OpRow]:
     return [row for row in rows if row.own_s > 0 or row.saved_bytes > 0]
 
 
-def _step_rows(question: Question, table: Sized, stage: int) -> list[OpRow]:
+def _step_rows(question: Question, table: Estimate, stage: int) -> list[OpRow]:
     layout = table.plans.layout.take(table.stages.plan)
     timed = (question.pricer.time(op, layout) for op in step_operations(question.model, question.job, table))
     rows = [_row(question, "step", one, table, waited_s=None, at=stage) for one in timed]
@@ -140,7 +140,7 @@ def _step_rows(question: Question, table: Sized, stage: int) -> list[OpRow]:
 
 
 def _row(
-    question: Question, piece: str, one: TimedOp, table: Sized, *, waited_s: float | None, at: int = 0
+    question: Question, piece: str, one: TimedOp, table: Estimate, *, waited_s: float | None, at: int = 0
 ) -> OpRow:
     return OpRow(
         piece=piece,
@@ -159,8 +159,8 @@ def _row(
 
 def _assembly(
     question: Question,
-    table: Sized,
-    seconds: StageSeconds,
+    table: Estimate,
+    seconds: StageTimes,
     stage: int,
     told: tuple[float, dict[str, float]],
 ) -> tuple[StepRow, ...]:
@@ -205,7 +205,7 @@ def _assembly(
     return tuple(rows)
 
 
-def _stages(table: Sized) -> tuple[StageMemory, ...]:
+def _stages(table: Estimate) -> tuple[StageMemory, ...]:
     """Every class of equal stages."""
     cost = table.bytes.cost
     beside = ("slack_bytes", "nccl_bytes", "host_bytes")

@@ -11,7 +11,6 @@ from itertools import product
 from profdb.on_demand import MeasuringDevice
 from solver.answer.answer import Answer
 from solver.cluster_times import ClusterTimes, Held, times_of
-from solver.layers.known_layers import KnownLayers
 from solver.opening import Opened, check_cluster, held_profile, opened_with
 from solver.plans.space import full_space
 from solver.request import Asked, Request, read_request
@@ -36,11 +35,10 @@ class SweepRow:
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """What questions of one process share: profiles by path, times by cluster, and layers."""
+    """What questions of one process share: profiles by path, and times by cluster."""
 
     held: dict[str, Held] = field(default_factory=dict)
     times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
-    layers: KnownLayers = field(default_factory=KnownLayers)
 
     def open(self, request: Request, asked: Asked, device: MeasuringDevice | None = None) -> Opened:
         """As solver.opening.open_asked, from what is open already."""
@@ -52,7 +50,7 @@ class Shared:
         key = (path, repr(asked.cluster), repr(asked.sheet), request.missing, str(request.transfer))
         if key not in self.times:
             self.times[key] = times_of(held, request, asked, device)
-        return opened_with(request, asked, held, self.times[key], self.layers)
+        return opened_with(request, asked, held, self.times[key])
 
     def keep(self) -> None:
         """Keep what sheets were asked, for the next process."""

@@ -3,15 +3,15 @@
 The passes are those of the replay that prices the plan (solver.pipeline.program).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times
 from solver.pipeline.program import Instruction, program
 from solver.pipeline.side_by_side import starts_and_ends
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, StageSeconds, sized, stage_seconds
 from solver.question import Question
 from spec.arrays import FloatArray, IntArray, ints
 
@@ -48,14 +48,13 @@ def num_passes(plan: Plan) -> int:
 
 def timeline_of(question: Question, plan: Plan) -> Timeline:
     """Play the step of ``plan``, before any calibration."""
-    table = sized(question.model, question.job, PlanTable.of(plan))
-    timed = stage_seconds(question.model, question.job, table, question.pricer)
+    table = estimate_memory(question.model, question.job, PlanTable.of(plan))
+    timed = stage_times(question.model, question.job, table, question.pricer)
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
     # The chunks of a stage's row follow each other.
     chunks = np.arange(plan.schedule.route.chunks(plan.vpp))
     rows = table.stages.chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
-    passes, hop_s = timed.hops.hold_up(timed.chunk_passes.take(rows))
-    times = chunk_times(plan.schedule, passes, replace(timed.hops, seconds=hop_s))
+    times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.hops)
     played = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)
     starts, ends = (one[:, 0] for one in starts_and_ends(played, times))
     began, ended = np.full(plan.pp, np.inf), np.zeros(plan.pp)
@@ -74,7 +73,7 @@ def timeline_of(question: Question, plan: Plan) -> Timeline:
 
 
 def _afterwards(
-    table: Sized, timed: StageSeconds, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
+    table: Estimate, timed: StageTimes, per_stage: IntArray, bounds: tuple[FloatArray, FloatArray]
 ) -> tuple[Afterwards, ...]:
     """What no pass hides. No stage updates before the last is ready: the gradient norm is global."""
     began, ended = bounds

@@ -3,7 +3,7 @@ between its forward and its backward."""
 
 import numpy as np
 
-from solver.layers.layer_bytes import LayerBytes
+from solver.layers import LayerBytes
 from solver.pipeline.stages import StageTable
 from solver.plans.plan_table import PlanTable
 from spec.arrays import FloatArray, IntArray, ints

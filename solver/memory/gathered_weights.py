@@ -3,7 +3,7 @@
 import numpy as np
 
 from ops.context import LayerContext, has_separate_ends
-from solver.layers.layer_bytes import LayerBytes
+from solver.layers import LayerBytes
 from spec.arrays import FloatArray, IntArray
 from spec.dtypes import dtype_bytes
 

@@ -6,7 +6,7 @@ from ops.context import LayerContext
 from ops.experts.exchange import routed_rows
 from ops.quantize import recipe_of
 from ops.strategies.sharding import Sharding
-from solver.layers.layer_bytes import LayerBytes
+from solver.layers import LayerBytes
 from spec.arrays import FloatArray, IntArray, ceil_div
 from spec.dtypes import dtype_bytes
 from spec.model import BlockSpec, MoeSpec

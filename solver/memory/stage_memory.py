@@ -17,7 +17,7 @@ from ops.data_parallel.step import RankParameters, owned_elements
 from ops.op import Owner
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
-from solver.layers.layer_bytes import LayerBytes
+from solver.layers import LayerBytes
 from solver.memory.chunk_activations import looped_bytes, saved_by_chunk, turning_bytes
 from solver.memory.device_memory import ALLOCATOR_SLACK, communicator_bytes, exchanging_axes
 from solver.memory.dispatcher_buffers import dispatcher_bytes
@@ -33,7 +33,6 @@ from solver.memory.model_state import (
     whole_gradients_bytes,
 )
 from solver.memory.peaks import beyond_passes
-from solver.memory.recorded_inputs import recorded_bytes
 from solver.memory.step_buffers import (
     bucket_bytes,
     reduces_in_backward,
@@ -160,8 +159,7 @@ def stage_memory(model: ModelSpec, job: JobSpec, tables: Tables) -> StageBytes:
         returned, layout.zero_size, logits / 4.0, widest_bytes(context)
     )
     narrow = np.where(logits > working, _narrow_logits(context, head.logits[row]) * stages.head, 0.0)
-    recorded = recorded_bytes(context, plans.sharding, stages, chunks)
-    segments = np.maximum(own - cost.step_bytes, 0.0) + narrow + recorded
+    segments = np.maximum(own - cost.step_bytes, 0.0) + narrow
     return StageBytes(on_rank=on_rank, cost=_reserved(cost, segments))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ops.context import LayerContext
 from ops.strategies.sharding import Sharding
-from solver.times.expert_products import STREAMS
+from solver.times.op_times import STREAMS
 from spec.arrays import FloatArray
 from spec.cluster.architecture import ArchitectureSpec
 from spec.units import MIB

@@ -19,34 +19,16 @@ from solver.plans.plan_table import PlanTable
 from solver.schedules.registry import Schedule
 from spec.arrays import BoolArray, FloatArray, IntArray
 
-# nanotron's hidden states and their mask travel forward, a gradient backward, each after two descriptions of its shape
-# (p2p.py, _send_meta and _recv_meta), whose sender and receiver look, sleep and look again: four and two.
-LOOKS_PER_MESSAGE = (4 + 2) / 2
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
     """What a stage waits for beside its passes: the seconds of one message to the next stage for every plan,
-    whether interleaved stages wait for their messages (``waited``) or compute beside them, whether a stage
-    whose backwards are split begins its next step as soon as it is done (``updates_apart``) or when all are,
-    and the seconds by which a message holds up both its stages at once (``looks_s``, in the mean of both
-    directions)."""
+    whether interleaved stages wait for their messages (``waited``) or compute beside them, and whether a stage
+    whose backwards are split begins its next step as soon as it is done (``updates_apart``) or when all are."""
 
     seconds: FloatArray
     waited: bool = False
     updates_apart: bool = False
-    looks_s: float = 0.0
-
-    def hold_up(self, passes: "PassTimes") -> tuple["PassTimes", FloatArray]:
-        """Passes of shape (pp, chunks, N) and the hops between them where a message takes both stages' time: each pass
-        is longer by those it takes and hands on, and the next stage's begins while this one's still sends."""
-        depth = len(passes.forward_s)
-        if depth == 1 or self.looks_s == 0.0:
-            return passes, self.seconds
-        held = np.full((depth, 1, 1), 2.0 * self.looks_s)
-        held[0], held[-1] = self.looks_s, self.looks_s
-        longer = replace(passes, forward_s=passes.forward_s + held, backward_s=passes.backward_s + held)
-        return longer, self.seconds - self.looks_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +110,13 @@ def _by_shape(table: int, asked: Piped, played: IntArray) -> Iterator[_Alike]:
         chunks = np.arange(plans.schedule.route.chunks(vpp))
         per_chunk = stages.chunk_starts[per_stage][:, None, :] + chunks[None, :, None]
         hops = replace(asked.hops, seconds=asked.hops.seconds[chosen])
-        passes, hop_s = hops.hold_up(asked.passes.take(per_chunk))
+        passes = asked.passes.take(per_chunk)
         yield _Alike(
             table=table,
             shape=(depth, vpp, num_micro),
             chosen=chosen,
             passes=passes,
-            hops=replace(hops, seconds=hop_s),
+            hops=hops,
         )
 
 

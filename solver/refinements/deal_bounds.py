@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.contest import Entrants, Pipeline
+from solver.estimate import least_ends_s, steps_s
 from solver.pipeline.least_spans import least_spans_s
 from solver.pipeline.spans import Hops
 from solver.plans.plan_table import PlanTable
-from solver.price import least_ends_s, steps_s
 from solver.question import Question
 from solver.refinements.stage_room import StageRooms
 from spec.arrays import FloatArray, IntArray

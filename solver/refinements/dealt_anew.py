@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from solver.contest import Entrants, Pipeline
-from solver.price import Sized, dealt_otherwise
+from solver.estimate import Estimate, repartitioned
 from solver.question import Question
 from solver.refinements.cells import Cell, drafted_cells, fitting_cells
 from solver.refinements.chain_deals import least_chain_span_s
@@ -76,7 +76,7 @@ def dealt_anew(
     return found
 
 
-def _dealt(question: Question, cell: Cell, limit: float, best_s: float) -> Iterator[Sized]:
+def _dealt(question: Question, cell: Cell, limit: float, best_s: float) -> Iterator[Estimate]:
     """The plans of a cell with their layers dealt anew, those that fit and could be faster than ``best_s``:
     with the prediction blocks beside the head and, where there are any, on the stage before it."""
     table = cell.owner.table.take(cell.rows)
@@ -102,13 +102,13 @@ def _dealt(question: Question, cell: Cell, limit: float, best_s: float) -> Itera
             if text is None:
                 break
             if text:
-                anew = dealt_otherwise(question.model, question.job, table, text, question.cluster)
+                anew = repartitioned(question.model, question.job, table, text, question.cluster)
                 yield anew.take(ints(np.flatnonzero(anew.needed_bytes <= limit)))
                 break
 
 
 def fitting_layout(
-    question: Question, plan: Sized, dealing: Dealing, limit: tuple[float, float]
+    question: Question, plan: Estimate, dealing: Dealing, limit: tuple[float, float]
 ) -> str | None:
     """The layout of the best deal of one plan that fits, "" where none does and None where none has a shorter
     span; ``limit`` is of that, and of bytes."""
@@ -123,7 +123,7 @@ def fitting_layout(
         if dealing.span_s(layers) >= below_s:
             return None
         text = _written(question, layers, dealing)
-        table = dealt_otherwise(question.model, question.job, plan, text, question.cluster)
+        table = repartitioned(question.model, question.job, plan, text, question.cluster)
         if table.needed_bytes[0] <= limit_bytes:
             return text
         dealing = replace(dealing, rooms=(*dealing.rooms, *_cut(question, table, limit_bytes)))
@@ -139,7 +139,7 @@ def _is_longer(dealing: Dealing, than_s: float) -> bool:
     )
 
 
-def _cut(question: Question, table: Sized, limit: float) -> tuple[Room, ...]:
+def _cut(question: Question, table: Estimate, limit: float) -> tuple[Room, ...]:
     """The room of the stages of one plan that need more than the ``limit``, as told where they stand."""
     return stage_rooms(question, table, limit).of_short()
 

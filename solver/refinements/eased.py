@@ -12,9 +12,9 @@ import numpy as np
 
 from ops.recompute.layers import CORE_ATTENTION
 from solver.contest import Entrants
+from solver.estimate import Estimate
 from solver.plans.partial_recompute import least_offloaded, least_recomputed
 from solver.plans.plan_table import PlanTable
-from solver.price import Sized
 from solver.question import Question
 from solver.refinements.entering import entered, fastest_s, laid_out, wanted
 from solver.refinements.module_sets import least_sets, sets_of
@@ -23,7 +23,7 @@ from solver.refinements.under_sets import under_sets
 from spec.arrays import BoolArray, IntArray, bools, ints
 from spec.settings.constraints import Constraints
 
-Way = Callable[[Question, Sized, float], Iterator[Sized]]
+Way = Callable[[Question, Estimate, float], Iterator[Estimate]]
 """From plans that do not fit to those that do."""
 
 
@@ -48,7 +48,7 @@ def eased(
     return found, short
 
 
-def _by_modules(question: Question, plain: Sized, limit: float) -> Iterator[Sized]:
+def _by_modules(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With the sets of parts run again of which none can be left out."""
     sets = sets_of(question, plain.layers.ops.blocks)
     if any(CORE_ATTENTION in one for one in sets):
@@ -65,7 +65,7 @@ def _by_modules(question: Question, plain: Sized, limit: float) -> Iterator[Size
             yield tried.table(place[one], rows)
 
 
-def _by_layers(question: Question, plain: Sized, limit: float) -> Iterator[Sized]:
+def _by_layers(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With the fewest layers of every chunk run again whole."""
     if not question.job.preset.recomputation.partial:
         return
@@ -81,7 +81,7 @@ def _by_layers(question: Question, plain: Sized, limit: float) -> Iterator[Sized
         yield laid_out(question, partly, last)
 
 
-def _by_offload(question: Question, plain: Sized, limit: float) -> Iterator[Sized]:
+def _by_offload(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With what the fewest layers save on the host, of plans without pipeline stages."""
 
     def fits(plans: PlanTable) -> BoolArray:
@@ -94,7 +94,7 @@ def _by_offload(question: Question, plain: Sized, limit: float) -> Iterator[Size
             yield laid_out(question, offloaded)
 
 
-def _by_inputs(question: Question, plain: Sized, limit: float) -> Iterator[Sized]:
+def _by_inputs(question: Question, plain: Estimate, limit: float) -> Iterator[Estimate]:
     """With layers run again whole whose inputs wait on the host, all of them or the fewest of every chunk, where they do
     not fit with them on the device."""
     if not sends_inputs(question):

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from solver.contest import Entrants, play
-from solver.layers.distinct_layers import distinct_layers
+from solver.estimate import Estimate, estimate_memory, stage_times
+from solver.layers import layer_table
 from solver.plans.constraints import constraint_rules
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES, Rule
-from solver.price import Sized, sized, stage_seconds
 from solver.question import Question
 from solver.question_cost import cost_under
 from solver.times.layer_times import LayerTimes
@@ -18,27 +18,23 @@ from spec.arrays import BoolArray, IntArray, bools
 from spec.settings.constraints import Constraints
 
 
-def laid_out(question: Question, plans: PlanTable, like: Sized | None = None) -> Sized:
+def laid_out(question: Question, plans: PlanTable, like: Estimate | None = None) -> Estimate:
     """The plans with their layers, stages and memory; what they share with ``like`` them is taken from there."""
-    layers = question.layers.of(question.model, question.job, plans) if question.layers else None
-    return sized(question.model, question.job, plans, question.cluster, like=like, layers=layers)
+    return estimate_memory(question.model, question.job, plans, question.cluster, like=like)
 
 
-def chosen(question: Question, table: Sized, rows: IntArray) -> Sized:
-    """These plans of the table; where its layers are many and shared with no question, with no layouts but
-    theirs: what is priced next is priced for each layout."""
+def chosen(question: Question, table: Estimate, rows: IntArray) -> Estimate:
+    """These plans of the table, with no layer rows but theirs: what is priced next is priced for each."""
     taken = table.take(rows)
-    if table.layers.written.remembers:
-        return taken
-    return replace(taken, layers=distinct_layers(question.model, question.job, taken.plans))
+    return replace(taken, layers=layer_table(question.model, question.job, taken.plans))
 
 
-def entered(question: Question, table: Sized, pieces: list[LayerTimes] | None = None) -> Entrants:
+def entered(question: Question, table: Estimate, pieces: list[LayerTimes] | None = None) -> Entrants:
     """The plans with a bound below each step, or under a calibration with the step itself; ``pieces`` as in
-    solver.price.stage_seconds."""
+    solver.estimate.stage_seconds."""
     if question.calibration is not None:
         return Entrants.priced(table, cost_under(question, table))
-    timed = stage_seconds(question.model, question.job, table, question.pricer, pieces)
+    timed = stage_times(question.model, question.job, table, question.pricer, pieces)
     return Entrants.of(table, timed)
 
 
@@ -59,7 +55,7 @@ def keeps(question: Question, plans: PlanTable, rules: tuple[Rule, ...]) -> Bool
     return kept
 
 
-def wanted(question: Question, constraints: Constraints, table: Sized) -> Sized | None:
+def wanted(question: Question, constraints: Constraints, table: Estimate) -> Estimate | None:
     """The plans that keep all rules, and all constraints but those on memory; None where none does."""
     kept = keeps(question, table.plans, (*constraint_rules(constraints), *RULES))
     if kept.all():

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solver.estimate import Estimate
 from solver.memory.chunk_activations import in_flight_by_chunk, saved_by_chunk
 from solver.memory.stage_memory import Tables, stage_memory
 from solver.pipeline.stages import ChunkTable, StageTable
-from solver.price import Sized
 from solver.question import Question
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
 
@@ -124,12 +124,12 @@ def _most(room: FloatArray, fewer: IntArray, light: FloatArray, plain: FloatArra
     return np.asarray(np.floor(held + WHOLE), dtype=np.float64)
 
 
-def stage_rooms(question: Question, table: Sized, limit: float) -> StageRooms:
+def stage_rooms(question: Question, table: Estimate, limit: float) -> StageRooms:
     """The room below ``limit`` bytes on every stage of ``table``."""
     return rooms_of(question, tables_of(question, table), limit)
 
 
-def tables_of(question: Question, table: Sized) -> Tables:
+def tables_of(question: Question, table: Estimate) -> Tables:
     """What the memory of ``table`` is counted of."""
     return Tables(
         plans=table.plans,

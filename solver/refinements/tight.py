@@ -10,9 +10,9 @@ import numpy as np
 from ops.data_parallel.offloaded_modules import LAYER_INPUT
 from ops.recompute.layers import Recompute
 from solver.contest import Entrants
+from solver.estimate import Estimate
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
-from solver.price import Sized
 from solver.question import Question
 from solver.refinements.entering import chosen, entered, keeps, laid_out
 from solver.refinements.stage_room import stage_rooms
@@ -30,7 +30,7 @@ class Tight:
 
     owner: Entrants
 
-    def under(self, step_s: float) -> Sized | None:
+    def under(self, step_s: float) -> Estimate | None:
         """Those that could be faster than ``step_s``."""
         rows = np.flatnonzero(self.owner.step_s < step_s).astype(np.int64)
         return self.owner.table.take(rows) if rows.size else None
@@ -42,7 +42,7 @@ class Fallen:
     recomputation that do not, in their tables."""
 
     fitting: Sequence[Entrants]
-    short: Sequence[tuple[Sized, IntArray]]
+    short: Sequence[tuple[Estimate, IntArray]]
     limit_bytes: float
 
 
@@ -86,7 +86,7 @@ def _of_recomputed(question: Question, whole: Entrants, best_s: float, limit: fl
     return Tight(owner=entered(question, chosen(question, plain, short))) if short.size else None
 
 
-def _fastest(question: Question, table: Sized, best_s: float) -> Iterator[Tight]:
+def _fastest(question: Question, table: Estimate, best_s: float) -> Iterator[Tight]:
     """The MOST_EASED of the plans with the least bounds."""
     least_s = entered(question, table).step_s
     order = np.argsort(least_s, kind="stable")[:MOST_EASED]
@@ -95,7 +95,7 @@ def _fastest(question: Question, table: Sized, best_s: float) -> Iterator[Tight]
         yield Tight(owner=entered(question, chosen(question, table, rows)))
 
 
-def _may_fit(question: Question, table: Sized, limit: float) -> IntArray:
+def _may_fit(question: Question, table: Estimate, limit: float) -> IntArray:
     """The plans that could fit with every part run again that may, with all layers but one on the host, or
     with other layers on their stages, run again or not (what of that is asked for is left to those who do
     it)."""
@@ -134,7 +134,7 @@ def with_inputs_away(plans: PlanTable) -> PlanTable:
     return replace(plans, recompute=Recompute.FULL, recompute_modules=(), offload_modules=(LAYER_INPUT,))
 
 
-def _only_with_inputs(question: Question, table: Sized, limit: float) -> IntArray:
+def _only_with_inputs(question: Question, table: Estimate, limit: float) -> IntArray:
     """The plans that do not fit with all layers run again, and do once their inputs wait on the host."""
     again = replace(table.plans, recompute=Recompute.FULL, recompute_modules=())
     here = laid_out(question, again).needed_bytes > limit

@@ -9,10 +9,10 @@ import numpy as np
 
 from ops.recompute.layers import Recompute
 from solver.contest import Pipeline
+from solver.estimate import Estimate
 from solver.memory.stage_memory import Tables
 from solver.plans.constraints import constraint_rules
 from solver.plans.rules import RULES, Rule
-from solver.price import Sized
 from solver.question import Question
 from solver.refinements.deal_bounds import DealBounds
 from solver.refinements.entering import keeps, laid_out
@@ -28,7 +28,7 @@ from spec.settings.constraints import Constraints
 class Drafts:
     """Plans that fit with other layers on their stages alone, not priced yet, and a bound below the steps of all."""
 
-    table: Sized
+    table: Estimate
     bound_s: float
 
 
@@ -37,7 +37,7 @@ class ShortOfRoom:
     """Plans that do not fit as they are, with their bounds, and what is asked of them with layers dealt
     otherwise: rules to keep, and bytes and seconds below which to stay."""
 
-    plain: Sized
+    plain: Estimate
     bounds: DealBounds
     rules: tuple[Rule, ...]
     limit: tuple[float, float]
@@ -48,7 +48,7 @@ class ShortOfRoom:
         rooms = rooms_of(question, tables, self.limit[0])
         return self.bounds.take(of).bound_s(question, rooms, tables.plans)
 
-    def drafts(self, question: Question, lighter: Sized, of: IntArray) -> Iterator[Drafts]:
+    def drafts(self, question: Question, lighter: Estimate, of: IntArray) -> Iterator[Drafts]:
         """Those of a table that do not fit and could be faster; ``of`` as in bound_s."""
         limit_bytes, best_s = self.limit
         kept = keeps(question, lighter.plans, self.rules) & (lighter.needed_bytes > limit_bytes)

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.recompute.layers import CORE_ATTENTION, Recompute
-from solver.layers.distinct_layers import DistinctLayers
-from solver.layers.layer_bytes import LayerBytes
+from solver.estimate import Estimate
+from solver.layers import LayerBytes, LayerTable, RecomputePolicy
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory
 from solver.plans.plan_table import PlanTable
-from solver.price import Sized
 from solver.question import Question
 from spec.arrays import BoolArray, IntArray, bools, ints
 
@@ -27,9 +26,9 @@ class UnderSets:
     """``plain`` plans, in which nothing runs again, under every one of ``sets``: the layers of each, and what memory is
     counted of, and memory, of all plans under the first, then under the second ..."""
 
-    plain: Sized
+    plain: Estimate
     sets: Sequence[Set]
-    layers: Sequence[DistinctLayers]
+    layers: Sequence[LayerTable]
     tables: Tables
     bytes: StageBytes
 
@@ -38,10 +37,10 @@ class UnderSets:
         needed = np.maximum.reduceat(self.bytes.cost.needed_bytes, self.tables.stages.starts)
         return bools(needed <= limit_bytes).reshape(len(self.sets), len(self.plain.plans))
 
-    def table(self, place: int, plans: IntArray) -> Sized:
+    def table(self, place: int, plans: IntArray) -> Estimate:
         """These plans under the set at that place."""
         rows = ints(plans + place * len(self.plain.plans))
-        return Sized(
+        return Estimate(
             plans=running_again(self.plain.plans.take(plans), self.sets[place]),
             layers=self.layers[place].of_plans(plans),
             stages=self.tables.stages.take(rows),
@@ -49,9 +48,12 @@ class UnderSets:
         )
 
 
-def under_sets(question: Question, plain: Sized, sets: Sequence[Set]) -> UnderSets:
+def under_sets(question: Question, plain: Estimate, sets: Sequence[Set]) -> UnderSets:
     """The plans of ``plain`` under each of ``sets``, of which there is one at least."""
-    layers = [plain.layers.running_again(*mode_and_modules(one)) for one in sets]
+    layers = [
+        plain.layers.under(RecomputePolicy(*mode_and_modules(one), plain.layers.policy.offloaded))
+        for one in sets
+    ]
     count, layouts = len(plain.plans), len(plain.layers.layout)
     every = ints(np.tile(np.arange(count), len(sets)))
     tables = Tables(

@@ -14,8 +14,8 @@ from profdb.asked_cases import AskedCases
 from profdb.cases import Case
 from profdb.lookup.priced import Priced
 from profdb.store.case_file import WeighedCase
+from solver.estimate import Estimate, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, price, sized
 from solver.question import Question
 from solver.times.layer_times import layer_times
 from solver.times.op_times import Pricer, TimedOp
@@ -68,7 +68,7 @@ def look_ups(question: Question, plans: Sequence[Plan]) -> list[WeighedCase]:
 
 def _seconds_by_case(question: Question, plan: Plan) -> dict[Case, float]:
     """Seconds of a step that the stage which runs it most spends in what asks for each case."""
-    table = sized(question.model, question.job, PlanTable.of(plan), question.cluster)
+    table = estimate_memory(question.model, question.job, PlanTable.of(plan), question.cluster)
     total: dict[Case, float] = {}
     for piece, count in zip(table.layers.pieces, _most_runs(table), strict=True):
         pricer = _noting(question.pricer)
@@ -77,12 +77,12 @@ def _seconds_by_case(question: Question, plan: Plan) -> dict[Case, float]:
         for case, seconds in pricer.seconds.items():
             total[case] = total.get(case, 0.0) + seconds * count
     once = _noting(question.pricer)
-    price(question.model, question.job, table, once)
+    step_time(question.model, question.job, table, once)
     # what comes up only here is of the step's end and of messages between stages
     return once.seconds | total
 
 
-def _most_runs(table: Sized) -> list[int]:
+def _most_runs(table: Estimate) -> list[int]:
     """How often a step runs each piece on the stage that has most of it."""
     stages, micro = table.stages, int(table.plans.num_micro.max())
     held = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))

@@ -8,9 +8,9 @@ import numpy as np
 
 from solver.answer.mfu import mfu, tokens_per_gpu_per_s
 from solver.contest import Entrants, costs
+from solver.estimate import StepTime
 from solver.memory.memory_cost import TERMS
 from solver.plans.space import full_space
-from solver.price import StepCost
 from solver.question import Question
 from solver.search import contested, interval_s
 from spec.settings.constraints import Constraints
@@ -36,7 +36,7 @@ def every_plan(
     return {name: [values[row] for row in order] for name, values in joined.items()}
 
 
-def _columns(question: Question, entrants: Entrants, cost: StepCost) -> dict[str, list[Any]]:
+def _columns(question: Question, entrants: Entrants, cost: StepTime) -> dict[str, list[Any]]:
     """Of the plans of a block, all played."""
     plans = [entrants.table.plans.plan(row) for row in range(len(entrants.played))]
     written = [asdict(plan.written) for plan in plans]

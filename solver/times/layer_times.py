@@ -9,9 +9,9 @@ from ops.layout import Layout
 from ops.op import Comm, Lane, MemoryBound, Op, Ops, Phase, Piece
 from ops.roles import Module, Role
 from profdb.lookup.overlap_losses import Losses
-from solver.times.across_passes import TimedPass, across_passes
 from solver.times.contention import averaged
-from solver.times.host_floor import host_shares, issuing_s
+from solver.times.cpu_time import host_shares, issuing_s
+from solver.times.expert_overlap import TimedPass, across_passes
 from solver.times.op_times import COMPUTE_BOUND, Pricer, TimedOp
 from solver.times.overlap import exposed
 from solver.times.step_parts import Share, SumByPart, added, sum_by_part

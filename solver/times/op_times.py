@@ -1,7 +1,6 @@
-"""The time of one operation: a question to the book of times, whatever kind of operation it is."""
+"""Seconds of one operation on one rank: the cost model asked for its curve, and what a training step does to it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from profdb.lookup.layer_sum import LayerSum, layer_sum
 from profdb.lookup.op_queries import attention_query, own_s
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
 from profdb.lookup.priced import NOTHING_CARRIED, Priced
-from profdb.lookup.queries import CollectiveQuery, P2PQuery
+from profdb.lookup.queries import CollectiveQuery, LinearQuery, P2PQuery
 from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
 from profdb.modelled.flash_generations import attention_price, published
 from profdb.modelled.offload import host_transfer_s, host_update_s
@@ -35,14 +34,72 @@ from profdb.modelled.strided_passes import longer_under_load
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, sustained_rates
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_exchange import MeasuredExchanges, even_s, measured_exchanges
-from solver.times.expert_products import products_apart_s
-from solver.times.slowest_gpu import slowest_of
 from solver.times.step_parts import COMM_PART
-from spec.arrays import BoolArray, FloatArray, IntArray, bools, floats, of_rows
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, ceil_div, floats, of_rows
 from spec.cluster.cluster import HOST_NEEDED, ClusterSpec, GpuSpec, HostSpec
 from spec.collectives import Collective
 from spec.errors import ConfigError
-from spec.program.remembered import Made, Remembered
+from spec.order_statistics import expected_largest
+from spec.origin import Origin
+
+# Across five large clusters the times of one GPU vary by 8 % of the median on average, outliers aside (arXiv 2208.11035,
+# abstract). Assumption: that range lies between the whiskers of a box plot, and times of different GPUs are normal and
+# independent.
+VARIATION = 0.08
+# From Q1 - 1.5 (Q3 - Q1) to Q3 + 1.5 (Q3 - Q1), the quartiles of a normal distribution at 0.6745.
+WHISKERS_STD = 8 * 0.6745
+SPREAD = VARIATION / WHISKERS_STD
+
+
+def slowest_of(ranks: int) -> float:
+    """Compute time of the slowest of ``ranks`` GPUs (at least 1) over that of a typical one; 1 for one GPU.
+
+    GPUs of one model differ in the clock they hold at their power limit, and a training step ends when the slowest
+    rank has computed."""
+    return 1.0 + SPREAD * expected_largest(ranks)
+
+
+STREAMS = 4
+"""That grouped products start on in turn (nvte_get_num_compute_streams), each with a workspace of cuBLAS."""
+# Assumption: output elements of one thread block either way, the usual cuBLAS tile of 16-bit products.
+TILE = 128
+
+
+def products_apart_s(book: Book, op: GroupedGemm, whole: Priced, num_sms: int) -> Priced:
+    """Seconds of ``op`` for every shape: ``whole`` (the book's own grouped time) where it was measured,
+    elsewhere one product of ``linear_s`` an expert, as many beside each other as multiprocessors and
+    streams allow, and never faster than ``whole``. Transformer Engine's grouped linear starts a cuBLAS product for
+    every expert on four streams in turn (transformer_engine/common/gemm/cublaslt_gemm.cu, multi_stream_cublas_gemm),
+    so each product has its own tiles and its own last wave.
+
+    Arrays of the shapes' length. Origin DERIVED where the single product was measured. Raises
+    MissingCurveError as ``book.linear_s`` does.
+    """
+    unknown = whole.origin >= int(Origin.MODELLED)
+    if not unknown.any():
+        return whole
+    groups = np.maximum(op.groups, 1)
+    rows = ceil_div(op.m, groups)
+    turned = op.layout == "TN"
+    m, k, n = (op.n, rows, op.k) if turned else (rows, op.k, op.n)
+    one = book.linear_s(
+        LinearQuery(m=m, k=k, n=n, layout=op.layout, dtype=op.dtype, scale_recipe=op.scale_recipe)
+    )
+    seconds = np.where(op.groups > 0, groups * one.seconds / _beside(groups, m, n, num_sms), 0.0)
+    origin = np.where(one.origin < int(Origin.MODELLED), int(Origin.DERIVED), one.origin)
+    return Priced(
+        seconds=np.where(unknown, np.maximum(seconds, whole.seconds), whole.seconds),
+        relative_std=np.where(unknown, np.maximum(one.relative_std, whole.relative_std), whole.relative_std),
+        origin=np.where(unknown, origin, whole.origin),
+    )
+
+
+def _beside(groups: IntArray, m: IntArray, n: IntArray, num_sms: int) -> FloatArray:
+    """How many products run at once: those whose tiles leave multiprocessors free share the GPU."""
+    tiles = np.maximum(ceil_div(m, TILE) * ceil_div(n, TILE), 1)
+    room = np.maximum(num_sms / tiles, 1.0)
+    return np.asarray(np.minimum(room, np.minimum(groups, STREAMS)), dtype=np.float64)
+
 
 INSIDE = bools(np.zeros(1))
 WHOLE = floats(1.0)
@@ -78,7 +135,7 @@ class Pricer:
     three, 0 where there are two), and what a training step does to the times of its parts:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile
     measured) and ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of
-    the world (solver.times.slowest_gpu); without one, times are taken as they are. ``overlap``: what
+    the world (solver.times.op_times); without one, times are taken as they are. ``overlap``: what
     collectives and products were measured to lose to each other; ``copies``: what copies to the host and back
     were measured to take; ``layers``: how much longer than its kernels a layer was measured to take;
     ``exchanges`` of tokens as they were measured; ``casts``: their own kernels were; ``unaligned``: products
@@ -101,7 +158,6 @@ class Pricer:
     casts: bool = False
     unaligned: MeasuredExtents = NOTHING_MEASURED
     groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
-    known: Remembered | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def on(cluster: ClusterSpec, book: Book) -> "Pricer":
@@ -124,20 +180,8 @@ class Pricer:
             unaligned=measured_extents(book.profile) if isinstance(book, CurveBook) else NOTHING_MEASURED,
         )
 
-    def remembering(self) -> "Pricer":
-        """One that knows what it has timed, as long as it lives: an operation of a layout is known by itself,
-        not by its numbers."""
-        return replace(self, known=Remembered())
-
     def time(self, op: Op, layout: Layout) -> TimedOp:
         """Price one operation for every row of ``layout``."""
-        return self.once((op, layout), lambda: self._timed(op, layout))
-
-    def once(self, held: tuple[object, ...], make: Callable[[], Made]) -> Made:
-        """What ``make`` makes of these objects: made once by a pricer that remembers."""
-        return make() if self.known is None else self.known.once(held, make)
-
-    def _timed(self, op: Op, layout: Layout) -> TimedOp:
         part, family, priced = self._ask(op, layout)
         rows = len(layout)
         slower = self._slower(op, layout.world_size) if isinstance(op, COMPUTE_BOUND) else 1.0

@@ -78,7 +78,7 @@ def exposed(pass_ops: Sequence[TimedOp], contention: Contention = ALONE) -> list
             ahead_s = ahead_s + timed.seconds
             continue
         if lane is Lane.ACROSS:
-            waits[index] = timed.seconds  # solver.times.across_passes says what is left
+            waits[index] = timed.seconds  # solver.times.expert_overlap says what is left
             continue
         if lane is Lane.COPY:
             copied_s = copied_s + timed.seconds

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from spec.presets.data_parallel import DataParallel
 from spec.presets.log import Log
-from spec.program.kinds import Number, Several, Text, Whole
+from spec.program.kinds import Several, Text, Whole
 
 RecomputedPart = Literal[
     "moe_act", "layernorm", "norm", "dropout_norm", "mla_up_proj", "mlp", "shared_experts", "moe"
@@ -99,9 +99,6 @@ class TensorParallel:
     copies_sequences: bool = False
     """Gathers and reductions over the sequences of a micro-batch that has several copy the whole array, which they join
     along its first dimension (ops.strategies.sequence_copies)."""
-    recorded_layers: Annotated[int, Whole(least=0, most=1000)] = 0
-    """Layers that the device may be behind while what their reduce-scatters read stays reserved (torch's
-    record_stream); 0: nothing does (solver.memory.recorded_inputs)."""
     overlap_backward: bool = True
     """Without overlap too, collectives of the backward run beside the other gradient's GEMM (arXiv 2205.05198
     sec. 4.2.2).
@@ -141,9 +138,6 @@ class Pipeline:
     """Slices are gathered into zeros and copied out, and a stage's own outputs again for its backward (DeepSpeed)."""
     overlap_hops: bool = True
     """Interleaved stages compute beside their messages (Megatron-LM overlap_p2p_comm, its default where they exist)."""
-    looks_every_s: Annotated[float, Number(least=0, most=60)] = 0.0
-    """Seconds between a host's looks whether the shape of a message has come or gone, which holds both stages
-    up; 0: the host waits for it (nanotron's branch bench2, parallel/pipeline_parallel/p2p.py)."""
     post_validation: bool = False
     """A stage whose backwards are split updates, and begins its next step, before all are done (arXiv
     2401.10241 sec. 4).
@@ -211,9 +205,6 @@ class Layers:
     """Experts padded to a capacity get their rows by a copy of a transposed view, by PyTorch's kernel for strides."""
     sends_probabilities: bool = False
     """Behind the tokens of an all-to-all travel their probabilities, by an all-to-all of their own."""
-    unpads_tokens: bool = False
-    """A flash kernel reads queries, keys and values gathered by the indices of tokens that are no padding, which the
-    host waits for before each, and its output is put back by them (flash_attn/bert_padding.py)."""
     copies_heads: bool = False
     """Queries, keys and values are copied out of their product, keys and values twice more into one tensor,
     gradients back.

@@ -22,7 +22,7 @@ from benchmarks.constants_stated.told import effect, told
 from benchmarks.constants_stated.varied import number_of, scaled, varied, with_number
 from ops.host_work import issuing
 from profdb.modelled import gemm
-from solver.times import slowest_gpu
+from solver.times import op_times
 from spec.errors import ConfigError
 from tests.benchmarks.made_up_rows import EXPERTS, ROOT, row
 
@@ -132,14 +132,14 @@ def test_a_varied_constant_acts_everywhere_and_only_meanwhile(tmp_path: Path) ->
 
 
 def test_what_is_made_of_a_constant_goes_with_it(tmp_path: Path) -> None:
-    (one,) = (one for one in constants(ROOT) if one.key == "solver/times/slowest_gpu.py:VARIATION")
-    spread, calls = slowest_gpu.SPREAD, issuing.CALLS["modules"].linear
+    (one,) = (one for one in constants(ROOT) if one.key == "solver/times/op_times.py:VARIATION")
+    spread, calls = op_times.SPREAD, issuing.CALLS["modules"].linear
     with varied(ROOT, one, 2.0, tmp_path):
-        assert pytest.approx(2.0 * spread) == slowest_gpu.SPREAD
+        assert pytest.approx(2.0 * spread) == op_times.SPREAD
     (one,) = (one for one in constants(ROOT) if one.key == "ops/host_work/calls.py:CALLS")
     with varied(ROOT, one, 2.0, tmp_path):
         assert issuing.CALLS["modules"].linear == pytest.approx(2.0 * calls)
-    assert (slowest_gpu.SPREAD, issuing.CALLS["modules"].linear) == (spread, calls)
+    assert (op_times.SPREAD, issuing.CALLS["modules"].linear) == (spread, calls)
     # A table with a type beside its name, of entries whose class stands at the constant.
     each = {kind: entry.collective for kind, entry in issuing.CALLS.items()}
     (one,) = (one for one in constants(ROOT) if one.key == "ops/host_work/calls.py:NCCL_CALLS")
@@ -177,9 +177,9 @@ def test_a_constant_is_priced_on_the_rows_that_read_it(tmp_path: Path) -> None:
     by_key = {one.key: one for one in constants(ROOT)}
     everywhere = by_key["profdb/modelled/gemm.py:MMA_EFFICIENCY"]
     assert reading.of(everywhere, ROOT) == [0, 1]
-    made_into = by_key["solver/times/slowest_gpu.py:VARIATION"]
+    made_into = by_key["solver/times/op_times.py:VARIATION"]
     assert reading.of(made_into, ROOT) == [0, 1]
-    assert reading.of(by_key["solver/times/expert_products.py:TILE"], ROOT) == [1]
+    assert reading.of(by_key["solver/times/op_times.py:TILE"], ROOT) == [1]
     assert on_sheet("configs/clusters/h100-sxm.toml", [dense, row(gpu="H100")], ROOT)[0].text("gpu") == "H100"
     assert on_sheet("configs/architectures/ampere.toml", [dense, row(gpu="H100")], ROOT) == [dense]
 

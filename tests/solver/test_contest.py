@@ -7,9 +7,9 @@ import pytest
 
 from solver.calibration import Calibration
 from solver.contest import Contest, Entrants
+from solver.estimate import estimate_memory, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
-from solver.price import least_ends_s, pipelines, sized, stage_seconds, steps_s
 from solver.question import Question
 from solver.search import SearchResult, search
 from spec.presets.registry import PRESETS
@@ -61,8 +61,8 @@ def entrants(asked: Question) -> list[Entrants]:
     for block in space.blocks:
         plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
         if len(plans):
-            table = sized(asked.model, asked.job, plans, asked.cluster)
-            found.append(Entrants.of(table, stage_seconds(asked.model, asked.job, table, asked.pricer)))
+            table = estimate_memory(asked.model, asked.job, plans, asked.cluster)
+            found.append(Entrants.of(table, stage_times(asked.model, asked.job, table, asked.pricer)))
     return found
 
 
@@ -71,7 +71,7 @@ def test_no_stage_ends_before_its_bound(preset: str) -> None:
     asked = question(preset=PRESETS[preset], world_size=8, sequences=64)
     tight = []
     for one in entrants(asked):
-        timed = stage_seconds(asked.model, asked.job, one.table, asked.pricer)
+        timed = stage_times(asked.model, asked.job, one.table, asked.pricer)
         least, played = least_ends_s(one.table, timed), spans_of([pipelines(one.table, timed)])[0]
         assert (least <= played * (1 + 1e-12)).all()
         assert (one.step_s <= steps_s(one.table, timed, played)).all()

@@ -3,8 +3,8 @@
 import pytest
 
 from ops.op import Comm, MemoryBound
-from solver.hop_times import gathered_slices, hop_seconds
 from solver.plans.plan_table import Plan, PlanTable
+from solver.times.stage_times import gathered_slices, hop_seconds
 from spec.arrays import ints
 from spec.presets.registry import PRESETS
 from tests.solver.flat_book import INTRA_BANDWIDTH, MEMORY_BANDWIDTH

@@ -12,10 +12,10 @@ from ops.strategies.sharding import layer_context
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import CollectiveQuery
-from solver.optimizer_step import StepTimes, operations, step_times, units_of_stages
+from solver.estimate import estimate_memory, stage_times, step_operations
 from solver.pipeline.pass_times import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized, stage_seconds, step_operations
+from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
 from spec.arrays import floats, ints
 from spec.collectives import Collective
 from spec.model import ModelSpec, MoeSpec
@@ -48,7 +48,7 @@ def times(
     """A step of four ranks whose passes, all of matrix products, take what is asked."""
     plan = Plan(strategy="mtp", preset="internevo", dp=4, zero_stage=1, zero_size=4, num_micro=4)
     asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     layout = table.plans.layout.take(table.stages.plan)
     sharding = table.plans.sharding
     context = layer_context(sharding, asked.model, asked.job, layout)
@@ -135,7 +135,7 @@ def test_units_are_layers_and_ends_of_stages_that_keep_what_they_gathered() -> N
         plan = Plan(
             strategy="mtp", preset=preset, pp=pp, dp=4 // pp, zero_stage=3, zero_size=4 // pp, num_micro=4
         )
-        table = sized(asked.model, asked.job, PlanTable.of(plan))
+        table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
         rows = table.plans.layout.take(table.stages.plan)
         assert units_of_stages(asked.job, rows, table.stages).tolist() == expected
 
@@ -146,13 +146,13 @@ def test_a_priced_stage_hides_all_gathers_but_the_first() -> None:
         world_size=4, sequences=16, preset=PRESETS["fsdp"], model=small_model(layers=4), seq_len=65_536
     )
     plan = Plan(strategy="mtp", preset="fsdp", pp=2, dp=2, zero_stage=3, zero_size=2, num_micro=8)
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     rows = table.plans.layout.take(table.stages.plan)
     (gather,) = [
         op for op in step_operations(asked.model, asked.job, table) if op.role is Role.PARAMETER_GATHER
     ]
     whole_s = asked.pricer.time(gather, rows).seconds
-    waited_s = stage_seconds(asked.model, asked.job, table, asked.pricer).step.gather.seconds
+    waited_s = stage_times(asked.model, asked.job, table, asked.pricer).step.gather.seconds
     assert waited_s == pytest.approx(whole_s / 3)
 
 
@@ -170,9 +170,9 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
         asked = question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model(layers=8))
         stage = 1 if zero_size > 1 else 0
         plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=zero_size, num_micro=2)
-        table = sized(asked.model, asked.job, PlanTable.of(plan))
+        table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
         pricer = replace(asked.pricer, book=SlowHost())
-        update = stage_seconds(asked.model, asked.job, table, pricer).step.update
+        update = stage_times(asked.model, asked.job, table, pricer).step.update
         return {part: float(seconds[0]) for part, seconds in update.parts.items()}
 
     assert step("nanotron", 8)["host"] == pytest.approx(RETURNED_SLICE * 8 * (8 * 6 + 3) * LAUNCH_S)
@@ -201,7 +201,7 @@ def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
     )
     asked = question(world_size=4, sequences=16, preset=preset, model=model)
     plan = Plan(strategy="mtp", preset="nanotron", dp=4, num_micro=4)
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     layout = table.plans.layout.take(table.stages.plan)
     context = layer_context(table.plans.sharding, asked.model, asked.job, layout)
     ops = operations(context, table.plans.sharding, table.bytes.on_rank, np.zeros(1, dtype=bool))
@@ -237,7 +237,7 @@ def test_experts_fill_buckets_of_their_own() -> None:
 def test_frozen_tied_embeddings_have_no_gradients_to_add_up() -> None:
     asked = question(world_size=8, sequences=16, preset=PRESETS["megatron"])
     plans = PlanTable.of(Plan(strategy="mtp", preset="megatron", pp=2, dp=4, num_micro=4))
-    table = sized(asked.model, asked.job, plans)
+    table = estimate_memory(asked.model, asked.job, plans)
     sent = []
     for rank in (0, 8):
         job = replace(asked.job, adapter_rank=rank)

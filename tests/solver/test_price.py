@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
-from solver.hop_times import hop_bytes
+from solver.estimate import STEP_PARTS, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import STEP_PARTS, price, sized, stage_seconds
 from solver.question import Question
 from solver.search import price_plan
+from solver.times.stage_times import hop_bytes
 from spec.presets.registry import PRESETS
 from tests.solver.flat_book import FLOPS, INTRA_BANDWIDTH, FlatBook
 from tests.solver.questions import question, small_model
@@ -74,10 +74,12 @@ def test_a_row_alone_costs_what_it_costs_in_the_table(rows: list[Plan]) -> None:
         return
     asked = question(world_size=16, sequences=256)
     together = PlanTable.of(*alike)
-    whole = price(asked.model, asked.job, sized(asked.model, asked.job, together), asked.pricer)
+    whole = step_time(asked.model, asked.job, estimate_memory(asked.model, asked.job, together), asked.pricer)
     for row, plan in enumerate(alike):
         table = PlanTable.of(plan)
-        alone = price(asked.model, asked.job, sized(asked.model, asked.job, table), asked.pricer)
+        alone = step_time(
+            asked.model, asked.job, estimate_memory(asked.model, asked.job, table), asked.pricer
+        )
         assert alone.step_s[0] == pytest.approx(whole.step_s[row], rel=1e-12)
 
 
@@ -174,15 +176,6 @@ def test_a_message_between_stages_is_cut_by_tp_where_the_framework_does(
 ) -> None:
     one = Plan(strategy=strategy, preset=preset, tp=2, pp=2, num_micro=4)
     asked = ask(one, preset=PRESETS[preset])
-    table = sized(asked.model, asked.job, PlanTable.of(one), asked.cluster)
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(one), asked.cluster)
     whole = asked.job.seq_len * asked.model.hidden * 2
     assert hop_bytes(asked.model, asked.job, table.plans).tolist() == [whole // pieces]
-
-
-def test_a_message_is_held_up_by_its_looks() -> None:
-    """nanotron 67c5ebb, p2p.py: four looks a hop forward and two backward, three of a message on average."""
-    preset = PRESETS["nanotron"].changed({"pipeline.looks_every_s": 0.1})
-    asked = question(world_size=4, sequences=16, preset=preset, model=small_model(layers=4))
-    plan = Plan(strategy="msp", preset="nanotron", pp=2, dp=2, num_micro=8)
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
-    assert stage_seconds(asked.model, asked.job, table, asked.pricer).hops.looks_s == pytest.approx(0.3)

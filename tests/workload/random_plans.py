@@ -12,10 +12,10 @@ from ops.op import Comm
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import layer_context
-from solver.optimizer_step import operations
+from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from solver.question import Question
+from solver.times.step_end import operations
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, ModelSpec, MoeSpec
 from spec.presets.registry import PRESETS
@@ -114,7 +114,7 @@ def cases(draw: st.DrawFn) -> Case:
 def priced_bytes(case: Case, position: int) -> dict[tuple[str, str], int]:
     """Bytes of a step by collective and axis on one rank of the stage class at ``position``."""
     asked, plan = case.question, case.plan
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     row = int((table.stages.position == position).argmax())
     weights = [int(w[row]) for w in (*table.stages.layers, table.stages.embedding, table.stages.head)]
     domain = asked.pricer.domain_ranks

@@ -33,7 +33,7 @@ SAYS_OF_JOB = BUCKETS | frozenset(
         "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
         "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
         "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
-        "blocking_launches checked_collectives optimizer adapter_rank adapted expandable_segments"
+        "optimizer adapter_rank adapted expandable_segments"
     )
 )
 # of ops.recompute.modules those of DeepSeek and InternEvo
@@ -95,10 +95,6 @@ def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"left out: the {job.attention_kernel} kernel, which is the installed flash-attn's")
     if job.precision.moe_dispatch != job.precision.compute:
         notes.append(f"left out: dispatch of tokens in {job.precision.moe_dispatch}")
-    if job.blocking_launches:
-        notes.append("set CUDA_LAUNCH_BLOCKING=1")
-    if job.checked_collectives:
-        notes.append("set TORCH_DISTRIBUTED_DEBUG=DETAIL")
     if job.expandable_segments:
         notes.append(f"set {EXPANDABLE_SEGMENTS}")
     if plan.offload_modules:

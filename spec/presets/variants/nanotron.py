@@ -14,8 +14,7 @@ NANOTRON = Variant(
     "flash_attn_varlen_func; CausalSelfAttention: qkv permuted and copied, keys and values joined and copied again; LlamaForTraining.forward holds the fp32 logits), parallel/tensor_parallel/functional.py (collectives of the backward beside the other gradient, in the "
     "forward beside a rank's own shard alone), examples/config_tiny_llama_bench.yaml (ddp_bucket_cap_mb: 25, of 16-bit gradients), optim/gradient_accumulator.py (sync_gradients_across_dp: one all-reduce of all fp32 "
     "gradients after the backward; _accumulate_grad: 16-bit gradients added to fp32 ones), optim/zero.py (_all_gather_params after the update), distributed.py (all_gather_coalesced: lists of slices), "
-    "models/base.py (build_model: stages cut by cost), parallel/pipeline_parallel/p2p.py (messages are waited for, their shapes read by the host), models/llama.py, get_flops (the whole matrix), LlamaDecoderLayer.forward (recompute_layer: every layer or none); config/config.py, make_vocab_size_divisible_by = 1, and helpers.py, _vocab_size_with_padding (times tp); recorded_layers: 1000 commands (solver.memory.recorded_inputs) over the 30 kernels of a layer's forward "
-    "and six commands (kernel, two events, two waits, the event at its free) for each of four collectives, on one connection",
+    "models/base.py (build_model: stages cut by cost), parallel/pipeline_parallel/p2p.py (messages are waited for, their shapes read by the host), models/llama.py, get_flops (the whole matrix), LlamaDecoderLayer.forward (recompute_layer: every layer or none); config/config.py, make_vocab_size_divisible_by = 1, and helpers.py, _vocab_size_with_padding (times tp)",
     choices={
         "log.attention": "whole",
         "data_parallel.hybrid_zero": False,
@@ -23,7 +22,6 @@ NANOTRON = Variant(
         "offload.modules": (),
         "offload.optimizer": "",
         "tensor_parallel.strategies": ("mtp", "fsp", "msp"),
-        "tensor_parallel.recorded_layers": 18,
         "tensor_parallel.vocab_pad_multiple": 1,
         "loss.holds_logits": True,
         "layers.fused_activation": False,

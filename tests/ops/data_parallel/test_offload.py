@@ -12,11 +12,11 @@ from ops.op import HostTransfer, HostUpdate
 from ops.recompute.layers import Recompute
 from ops.strategies.sharding import layer_context
 from profdb.modelled.offload import LINK_SHARE
+from solver.estimate import Estimate, estimate_memory, stage_times, step_time
 from solver.memory.memory_cost import MemoryCost
-from solver.optimizer_step import operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, price, sized, stage_seconds
 from solver.question import Question
+from solver.times.step_end import operations
 from solver.typed_plan import broken_rules
 from spec.cluster.cluster import HostSpec
 from spec.presets.registry import PRESETS
@@ -50,16 +50,16 @@ def asked(
     return replace(base, pricer=pricer, cluster=cluster), plan
 
 
-def laid_out(case: tuple[Question, Plan]) -> Sized:
+def laid_out(case: tuple[Question, Plan]) -> Estimate:
     asked_for, plan = case
-    return sized(asked_for.model, asked_for.job, PlanTable.of(plan), asked_for.cluster)
+    return estimate_memory(asked_for.model, asked_for.job, PlanTable.of(plan), asked_for.cluster)
 
 
 def memory(*args: str, **kwargs: float) -> MemoryCost:
     return laid_out(asked(*args, **kwargs)).memory  # type: ignore[arg-type]
 
 
-def owned(table: Sized) -> int:
+def owned(table: Estimate) -> int:
     return -(-int(table.bytes.on_rank.total[0]) // 8)
 
 
@@ -109,7 +109,7 @@ def test_deepspeeds_sharded_gradients_wait_on_the_host() -> None:
 
 def seconds(case: tuple[Question, Plan]) -> tuple[float, float]:
     """Waiting for gradients that leave, and for update and return."""
-    step = stage_seconds(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
+    step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
     return (
         float(step.reduction.parts.get("offload", np.zeros(1))[0]),
         float(step.update.parts.get("offload", np.zeros(1))[0]),
@@ -149,7 +149,7 @@ def test_deepspeed_hides_leaving_gradients_beside_the_backward() -> None:
 
 def test_the_devices_part_of_the_update_runs_beside_the_hosts() -> None:
     case = asked("megatron", optimizer=0.5)
-    step = stage_seconds(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
+    step = stage_times(case[0].model, case[0].job, laid_out(case), case[0].pricer).step
     table = laid_out(case)
     sharding = table.plans.sharding
     context = layer_context(sharding, case[0].model, case[0].job, table.plans.layout)
@@ -181,10 +181,10 @@ def test_activations_wait_for_the_link_only_beyond_the_pass() -> None:
     case = asked("megatron", layers=6)
     fast = replace(case[0].pricer, host=replace(HOST, link_bandwidth=1e15))
     table = laid_out(case)
-    free = price(case[0].model, case[0].job, table, fast)
+    free = step_time(case[0].model, case[0].job, table, fast)
     assert free.parts["offload"][0] == 0.0
     slow = replace(case[0].pricer, host=replace(HOST, link_bandwidth=1e6))
-    cost = price(case[0].model, case[0].job, table, slow)
+    cost = step_time(case[0].model, case[0].job, table, slow)
     moved = float(table.memory.host_bytes[0])
     both_ways_s = 2 * 4 * moved / (1e6 / 2 * LINK_SHARE)
     assert cost.parts["offload"][0] == pytest.approx(both_ways_s, rel=1e-3)
@@ -258,8 +258,8 @@ def test_plans_that_offload_differently_share_a_table() -> None:
     asked_for = cases[0][0]
 
     def told(*plans: Plan) -> dict[str, np.ndarray]:
-        table = sized(asked_for.model, asked_for.job, PlanTable.of(*plans), asked_for.cluster)
-        cost = price(asked_for.model, asked_for.job, table, asked_for.pricer)
+        table = estimate_memory(asked_for.model, asked_for.job, PlanTable.of(*plans), asked_for.cluster)
+        cost = step_time(asked_for.model, asked_for.job, table, asked_for.pricer)
         memory = table.memory
         return cost.parts | {"step": cost.step_s, "needed": memory.needed_bytes, "host": memory.host_bytes}
 

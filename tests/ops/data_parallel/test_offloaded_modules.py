@@ -14,8 +14,8 @@ from ops.op import HostTransfer, Lane, Phase, Piece
 from ops.recompute.layers import Recompute
 from ops.roles import Role
 from profdb.modelled.offload import LINK_SHARE
+from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import price, sized
 from spec.cluster.cluster import HostSpec
 from spec.model import ModelSpec
 from spec.presets.registry import PRESETS
@@ -163,8 +163,8 @@ def asked(*names: str, link: float = 1e15, pp: int = 2) -> dict[str, float]:
     plan = Plan(
         strategy="mtp", preset="megatron", dp=8 // pp, pp=pp, num_micro=64 * pp // 8, offload_modules=names
     )
-    table = sized(base.model, base.job, PlanTable.of(plan), replace(base.cluster, host=host))
-    cost = price(base.model, base.job, table, pricer)
+    table = estimate_memory(base.model, base.job, PlanTable.of(plan), replace(base.cluster, host=host))
+    cost = step_time(base.model, base.job, table, pricer)
     return {
         "saved": float(table.memory.activations_bytes[0]),
         "host": float(table.memory.host_bytes[0]),

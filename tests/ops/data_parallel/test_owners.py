@@ -12,8 +12,8 @@ from ops.data_parallel.step import RankParameters, step_ops
 from ops.layout import Layout
 from ops.op import Comm, Op, Owner
 from ops.roles import Role
+from solver.estimate import estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized, step_operations
 from spec.arrays import ints
 from spec.collectives import Collective
 from spec.presets.registry import PRESETS
@@ -52,9 +52,9 @@ def test_a_step_counts_the_parameters_of_its_layers_and_ends() -> None:
     block = written(model, asked, "mtp", Layout.of(256, zero_size=256, zero_stage=1)).blocks[0]
     whole = 4 * num_owned(block, Owner.DENSE) + 3
     assert num_owned(block, Owner.DENSE) == sum(bool(op.parameters.any()) for op in block.forward)
-    count, size = broadcasts(step_operations(model, asked, sized(model, asked, PlanTable.of(plan))))[
-        Owner.DENSE
-    ]
+    count, size = broadcasts(
+        step_operations(model, asked, estimate_memory(model, asked, PlanTable.of(plan)))
+    )[Owner.DENSE]
     assert count == whole < 256
-    held = int(sized(model, asked, PlanTable.of(plan)).bytes.on_rank.total[0])
+    held = int(estimate_memory(model, asked, PlanTable.of(plan)).bytes.on_rank.total[0])
     assert 2 * held <= count * size <= 2 * held + 2 * 256 + 256

@@ -11,7 +11,6 @@ from ops.roles import Role
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.mixers.mixer import mixer_parameters
 from spec.model import BlockRun, BlockSpec, ModelSpec, PositionKind
-from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
 from tests.solver.questions import small_model
@@ -170,30 +169,3 @@ def test_a_host_that_reads_positions_waits_before_each_rotation() -> None:
             (Phase.INPUT_GRAD, False),
         ]
         assert not waits or [float(host_work(op, asked).calls[0]) for op in rotations] == [8, 8, 4]
-
-
-def test_tokens_gathered_by_index_are_read_and_written_once_each_way_and_waited_for() -> None:
-    """flash_attn/bert_padding.py: three gathers and one put into zeros; backward a gather and three scatters
-    into zeros.
-    """
-    plain, unpads = (PRESETS["composer"].changed({"layers.unpads_tokens": one}) for one in (False, True))
-
-    def passes(preset: FrameworkPreset) -> list[MemoryBound]:
-        (block,) = written(small_model(), job(seq_len=SEQ, preset=preset), "mtp", Layout.of(1)).blocks
-        ops = (*block.forward, *block.backward)
-        return [op for op in ops if isinstance(op, MemoryBound) and "pad" in op.name]
-
-    (mixer,) = (run.block.mixer for run in small_model().blocks)
-    queries, keys = mixer.num_heads * mixer.qk_dim, mixer.num_kv_heads * mixer.qk_dim
-    assert passes(plain) == []
-    found = passes(unpads)
-    moved = {
-        phase: sum(float(op.bytes_moved[0]) for op in found if op.phase is phase)
-        for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
-    }
-    gathered, put = queries + 2 * keys, queries
-    assert moved[Phase.FORWARD] == 2 * SEQ * (2 * gathered + 3 * put)
-    assert moved[Phase.INPUT_GRAD] == 2 * SEQ * (3 * gathered + 2 * put)
-    waits = [op.name for op in found if op.synchronises]
-    assert waits == [f"attention.unpad_{name}" for name in ("queries", "keys", "values")]
-    assert sum(float(op.saved_bytes[0]) for op in found) == 2 * SEQ * put

@@ -12,10 +12,10 @@ from ops.layout import Layout
 from ops.op import Comm, Op, Phase
 from ops.roles import Role
 from ops.strategies.sharding import layer_context
-from solver.optimizer_step import operations
+from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, sized
 from solver.question import Question
+from solver.times.step_end import operations
 from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
@@ -99,11 +99,11 @@ def plan(stage: int = 0, **degrees: int) -> Plan:
     return Plan(strategy="ulysses", preset="deepspeed", num_micro=4, **{**size, **degrees})
 
 
-def laid_out(one: Plan, asked_of: Question) -> Sized:
-    return sized(asked_of.model, asked_of.job, PlanTable.of(one), asked_of.cluster)
+def laid_out(one: Plan, asked_of: Question) -> Estimate:
+    return estimate_memory(asked_of.model, asked_of.job, PlanTable.of(one), asked_of.cluster)
 
 
-def step_of(table: Sized, asked_of: Question) -> tuple[Op, ...]:
+def step_of(table: Estimate, asked_of: Question) -> tuple[Op, ...]:
     """The operations of the optimizer step."""
     sharding, layout = table.plans.sharding, table.plans.layout
     context = layer_context(sharding, asked_of.model, asked_of.job, layout)

@@ -22,7 +22,7 @@ from solver.answer.interval import (
     interval_of,
     relative_std,
 )
-from solver.price import STEP_PARTS
+from solver.estimate import STEP_PARTS
 from spec.arrays import FloatArray, floats
 from tests.ops.layouts import job
 

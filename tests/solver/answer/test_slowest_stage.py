@@ -5,8 +5,8 @@ import pytest
 
 from solver.answer.answer import Answer
 from solver.answer.slowest_stage import SlowestStage
+from solver.estimate import estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import price, sized
 from solver.search import price_plan
 from tests.solver.questions import question, small_model
 
@@ -43,8 +43,8 @@ def test_compute_columns_are_of_that_stage(layers: int, pp: int) -> None:
     """Matrix products of a step are proportional to the layers held and the head, by the flat book."""
     plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
     asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
-    cost = price(asked.model, asked.job, table, asked.pricer)
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
+    cost = step_time(asked.model, asked.job, table, asked.pricer)
     rows = np.arange(table.stages.plan.shape[0])
     held = sum(column for column in table.stages.layers)
     h, f, vocab = 512, 2048, 4096

@@ -7,9 +7,9 @@ import pytest
 from solver.decision import cheapest_change as cheapest_change_file
 from solver.decision.best_plans import best_plans
 from solver.decision.cheapest_change import cheapest_change
+from solver.estimate import estimate_memory
 from solver.memory.device_memory import usable_bytes
 from solver.plans.space import enumerate_block, full_space
-from solver.price import sized
 from solver.question import Question
 from solver.search import search
 from spec.cluster.cluster import HostSpec
@@ -142,6 +142,6 @@ def enumerated(asked: Question, constraints: Constraints) -> int:
     for block in space.blocks:
         plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
         if len(plans):
-            needed = sized(asked.model, asked.job, plans, asked.cluster).memory.needed_bytes
+            needed = estimate_memory(asked.model, asked.job, plans, asked.cluster).memory.needed_bytes
             found += int((needed <= limit).sum())
     return found

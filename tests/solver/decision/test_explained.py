@@ -4,8 +4,8 @@ import pytest
 
 from ops.recompute.layers import Recompute
 from solver.decision.explained import explained
+from solver.estimate import estimate_memory, stage_times
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized, stage_seconds
 from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
@@ -45,8 +45,8 @@ def test_the_terms_sum_to_the_step_and_each_is_a_term_of_it(plan: Plan) -> None:
     if plan.pp > 1:
         assert terms["bubble"].seconds == pytest.approx(answer.parts_s["bubble"])
     # The reduction is what the step's own lines say of some stage, not what is left.
-    table = sized(ASKED.model, ASKED.job, PlanTable.of(plan), ASKED.cluster)
-    step = stage_seconds(ASKED.model, ASKED.job, table, ASKED.pricer).step
+    table = estimate_memory(ASKED.model, ASKED.job, PlanTable.of(plan), ASKED.cluster)
+    step = stage_times(ASKED.model, ASKED.job, table, ASKED.pricer).step
     reduced = terms.get("gradient reduction after the last backward")
     seconds = 0.0 if reduced is None else reduced.seconds
     assert any(

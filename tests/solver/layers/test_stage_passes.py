@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solver.estimate import estimate_memory, stage_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.price import sized, stage_seconds
 from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
@@ -24,8 +24,8 @@ def test_chunks_add_up_to_their_stage(preset: str) -> None:
         plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
         if not len(plans):
             continue
-        table = sized(asked.model, asked.job, plans, asked.cluster)
-        timed = stage_seconds(asked.model, asked.job, table, asked.pricer)
+        table = estimate_memory(asked.model, asked.job, plans, asked.cluster)
+        timed = stage_times(asked.model, asked.job, table, asked.pricer)
         one_s = timed.chunk_passes.forward_s + timed.chunk_passes.backward_s
         of_stage = np.add.reduceat(one_s, table.stages.chunk_starts)
         assert timed.per_micro.seconds == pytest.approx(of_stage, rel=1e-9)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solver.estimate import Estimate, estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import Sized, sized
 from solver.schedules.one_f_one_b import one_f_one_b
 from solver.schedules.registry import Schedule
 from solver.schedules.work import Kind
@@ -32,7 +32,7 @@ def held_at_most(shape: tuple[int, int, int], layers: Sequence[float]) -> list[f
     return found
 
 
-def laid_out(shape: tuple[int, int, int], layers: list[int]) -> Sized:
+def laid_out(shape: tuple[int, int, int], layers: list[int]) -> Estimate:
     """The memory of that pipeline's stages."""
     pp, vpp, num_micro = shape
     asked = question(
@@ -40,10 +40,10 @@ def laid_out(shape: tuple[int, int, int], layers: list[int]) -> Sized:
     )
     plan = Plan(strategy="mtp", preset="megatron", pp=pp, vpp=vpp, num_micro=num_micro)
     plan = replace(plan, stage_layout=layout_text(layers))
-    return sized(asked.model, asked.job, PlanTable.of(plan), asked.cluster)
+    return estimate_memory(asked.model, asked.job, PlanTable.of(plan), asked.cluster)
 
 
-def of_stages(table: Sized, num_stages: int) -> list[float]:
+def of_stages(table: Estimate, num_stages: int) -> list[float]:
     """Activations of every stage, of equal ones of the first, in bytes."""
     activations = table.bytes.cost.activations_bytes
     row = np.searchsorted(table.stages.position, np.arange(num_stages), side="right") - 1
@@ -92,7 +92,7 @@ def test_a_v_holds_what_its_order_of_work_leaves_in_flight(layers: list[int], nu
     )
     plan = Plan(strategy="mtp", preset="fsdp", pp=4, vpp=2, num_micro=num_micro, schedule=Schedule.ZB_V)
     plan = replace(plan, stage_layout=layout_text(layers))
-    found = of_stages(sized(asked.model, asked.job, PlanTable.of(plan), asked.cluster), 4)
+    found = of_stages(estimate_memory(asked.model, asked.job, PlanTable.of(plan), asked.cluster), 4)
     in_order = []
     for stage, order in enumerate(Schedule.ZB_V.orders((4, 2, num_micro))):
         sizes = (layers[stage], layers[7 - stage])

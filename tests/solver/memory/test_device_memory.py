@@ -5,6 +5,7 @@ import pytest
 
 from ops.layout import Layout
 from ops.op import Axis
+from solver.estimate import estimate_memory
 from solver.memory.device_memory import (
     LOCAL_CONNECTION_BYTES,
     NETWORK_CONNECTION_BYTES,
@@ -12,7 +13,6 @@ from solver.memory.device_memory import (
     usable_bytes,
 )
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from spec.presets.registry import PRESETS
 from spec.units import GIB, MIB
 from tests.solver.questions import cluster, question
@@ -64,7 +64,7 @@ def test_a_device_shows_a_context_beside_what_is_reserved() -> None:
     """Hugging Face Transformers documentation, "Model training anatomy": 1343 MB used by a process with one tensor."""
     asked = question(world_size=8, sequences=16, preset=PRESETS["megatron"])
     plan = PlanTable.of(Plan(strategy="mtp", preset="megatron", dp=8, num_micro=2))
-    held = sized(asked.model, asked.job, plan, asked.cluster).memory
+    held = estimate_memory(asked.model, asked.job, plan, asked.cluster).memory
     beside = held.device_bytes - held.reserved_bytes - held.nccl_bytes
     assert beside == pytest.approx(1343 * MIB)
     assert held.nccl_bytes[0] >= INSIDE

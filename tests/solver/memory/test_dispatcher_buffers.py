@@ -6,10 +6,10 @@ import pytest
 
 from ops.layout import Layout
 from ops.strategies.registry import STRATEGIES
+from solver.estimate import estimate_memory
 from solver.memory.device_memory import LOCAL_CONNECTION_BYTES
 from solver.memory.dispatcher_buffers import dispatcher_bytes
 from solver.plans.plan_table import PlanTable
-from solver.price import sized
 from solver.typed_plan import parse_plan, plan_of
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
@@ -70,7 +70,9 @@ def test_a_device_needs_it_beside_what_the_allocator_holds() -> None:
     asked = question(model=EXPERTS, world_size=8, preset=PRESETS["megatron"])
     plan = PlanTable.of(plan_of(parse_plan("strategy=mtp,ep=8"), asked, "--plan"))
     told = {
-        name: sized(asked.model, replace(asked.job, moe_dispatcher=name), plan, asked.cluster).memory
+        name: estimate_memory(
+            asked.model, replace(asked.job, moe_dispatcher=name), plan, asked.cluster
+        ).memory
         for name in ("all_to_all", "hybridep")
     }
     more = told["hybridep"].device_bytes - told["hybridep"].reserved_bytes

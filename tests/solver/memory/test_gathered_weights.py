@@ -8,7 +8,7 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
-from solver.layers.layer_bytes import BYTES, LayerBytes
+from solver.layers import BYTES, LayerBytes
 from solver.memory.gathered_weights import gathered_weights_bytes
 from spec.arrays import ints
 from spec.presets.registry import PRESETS

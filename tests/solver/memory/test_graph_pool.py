@@ -8,10 +8,10 @@ import pytest
 from ops.layout import Layout
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import layer_context
+from solver.estimate import estimate_memory
 from solver.memory.graph_pool import pool_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from spec.model import ModelSpec
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
@@ -55,7 +55,7 @@ def test_a_graph_of_the_iteration_leaves_the_step_no_room(seq_len: int, finds_ro
         asked = question(world_size=2, sequences=16, seq_len=seq_len, preset=PRESETS["megatron-bridge"])
         asked_job = replace(asked.job, cuda_graphs=frozenset(scopes), expandable_segments=True)
         plan = Plan(strategy="mtp", preset="megatron-bridge", dp=2, zero_stage=1, zero_size=2, num_micro=8)
-        return sized(asked.model, asked_job, PlanTable.of(plan), asked.cluster).memory
+        return estimate_memory(asked.model, asked_job, PlanTable.of(plan), asked.cluster).memory
 
     graph, eager = memory("full_iteration"), memory()
     # The largest buffer of the step's end: fp32 gradients of the shard, or the embedding's 16-bit one.

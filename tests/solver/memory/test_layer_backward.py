@@ -9,7 +9,7 @@ from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import layer_context
-from solver.layers.layer_bytes import LayerBytes
+from solver.layers import LayerBytes
 from solver.memory.layer_backward import widest_bytes, working_bytes
 from spec.arrays import floats, ints
 from spec.model import ModelSpec

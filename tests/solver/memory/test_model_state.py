@@ -8,9 +8,9 @@ import pytest
 from ops.context import LayerContext
 from ops.data_parallel.step import RankParameters
 from ops.layout import Layout
+from solver.estimate import estimate_memory
 from solver.memory.model_state import whole_gradients_bytes
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from spec.arrays import ints
 from spec.job import precision_of
 from spec.model import ModelSpec
@@ -32,7 +32,7 @@ def bytes_a_parameter(preset: str, num_micro: int = 8, **degrees: int) -> tuple[
         preset=PRESETS[preset],
         model=small_model(layers=16),
     )
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     cost, held = table.bytes.cost, float(table.bytes.on_rank.total[0])
     parameters = cost.parameters_bytes + cost.weight_pool_bytes
     shares = (cost.gradients_bytes, parameters, cost.optimizer_bytes)
@@ -70,7 +70,7 @@ def test_all_parameters_of_the_small_model_are_counted() -> None:
     """The shares above are of what the model has."""
     plan = Plan(strategy="mtp", preset="deepspeed", dp=DP, num_micro=8)
     asked = question(world_size=DP, sequences=DP * 8, preset=PRESETS["deepspeed"])
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     assert table.bytes.on_rank.total[0] == num_parameters(asked.model).total
 
 
@@ -89,7 +89,7 @@ def test_weights_held_narrow_have_no_16_bit_copy(recipe: str, both_orders: bool,
         "precision.transposed_copies": both_orders,
     }
     job = job_of(AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings))
-    cost = sized(model, job, PlanTable.of(plan)).bytes.cost
+    cost = estimate_memory(model, job, PlanTable.of(plan)).bytes.cost
     layers = 16 * sum(block_linears(model))
     others = num_parameters(model).total - layers
     held = cost.parameters_bytes[0] + cost.narrow_weights_bytes[0]
@@ -109,7 +109,7 @@ def test_frozen_weights_are_held_narrow_too() -> None:
             "adapted": "qkv+out",
         }
         asked = AskedJob(world_size=DP, seq_len=1024, global_batch_tokens=DP * 8 * 1024, settings=settings)
-        held.append(sized(model, job_of(asked), PlanTable.of(plan)).bytes.cost.parameters_bytes[0])
+        held.append(estimate_memory(model, job_of(asked), PlanTable.of(plan)).bytes.cost.parameters_bytes[0])
     assert held[0] - held[1] == 2 * 16 * sum(block_linears(model))
 
 
@@ -126,7 +126,9 @@ def test_narrow_weights_that_are_sharded_go_with_what_was_gathered() -> None:
             settings=settings,
         )
         held.append(
-            sized(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.narrow_weights_bytes[0]
+            estimate_memory(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.narrow_weights_bytes[
+                0
+            ]
         )
     assert held[0] > 0
     assert held[1] == 0
@@ -147,7 +149,9 @@ def test_weights_that_travel_narrow_are_gathered_as_one_copy() -> None:
         asked = AskedJob(
             world_size=DP, seq_len=1024, global_batch_tokens=DP * 1024, framework="fsdp", settings=settings
         )
-        pools.append(sized(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0])
+        pools.append(
+            estimate_memory(small_model(), job_of(asked), PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0]
+        )
     in_use = PRESETS["fsdp"].data_parallel.gathered_layers
     assert pools[0] - pools[1] == in_use * sum(block_linears(small_model()))
 
@@ -162,7 +166,7 @@ def test_products_that_add_up_gradients_hand_on_an_empty_one_of_each_shape(tp: i
         plan = Plan(strategy="mtp", preset="megatron", tp=tp, num_micro=8)
         model = small_model(layers=layers)
         asked = question(world_size=tp, sequences=8, preset=preset, model=model)
-        return float(sized(model, asked.job, PlanTable.of(plan)).bytes.cost.gradients_bytes[0])
+        return float(estimate_memory(model, asked.job, PlanTable.of(plan)).bytes.cost.gradients_bytes[0])
 
     qkv, out, up, down = 512 * (512 + 2 * 4 * 64), 512 * 512, 512 * 2 * 2048, 2048 * 512
     for layers in (4, 8):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ops.recompute.layers import Recompute
+from solver.estimate import estimate_memory
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.parameters import num_parameters
@@ -50,7 +50,7 @@ def peak(model: ModelSpec, job: JobSpec, num_micro: int = 1) -> MemoryCost:
         num_micro=num_micro,
         recompute=Recompute.FULL,
     )
-    return sized(model, job, PlanTable.of(plan)).memory
+    return estimate_memory(model, job, PlanTable.of(plan)).memory
 
 
 @pytest.mark.published

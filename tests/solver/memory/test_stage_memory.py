@@ -13,6 +13,7 @@ from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import layer_context
 from solver.answer.answer import Answer
+from solver.estimate import estimate_memory
 from solver.memory.device_memory import (
     ALLOCATOR_SLACK,
     CONTEXT_BYTES,
@@ -23,7 +24,6 @@ from solver.memory.device_memory import (
 )
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from solver.search import price_plan
 from spec.model import ModelSpec
 from spec.parameters import block_parameters, num_parameters
@@ -44,7 +44,7 @@ def memory(preset: FrameworkPreset, layers: int = 8, **degrees: Any) -> MemoryCo
         preset=preset,
         model=small_model(layers=layers),
     )
-    return sized(asked.model, asked.job, PlanTable.of(plan), asked.cluster).memory
+    return estimate_memory(asked.model, asked.job, PlanTable.of(plan), asked.cluster).memory
 
 
 def test_the_loss_and_a_layers_backward_do_not_meet() -> None:
@@ -85,7 +85,9 @@ def test_muon_keeps_one_moment_of_the_matrices_of_layers() -> None:
 
     def optimizer_bytes(optimizer: str) -> float:
         job = replace(asked.job, optimizer=optimizer)
-        return float(sized(asked.model, job, PlanTable.of(plan), asked.cluster).memory.optimizer_bytes[0])
+        return float(
+            estimate_memory(asked.model, job, PlanTable.of(plan), asked.cluster).memory.optimizer_bytes[0]
+        )
 
     block = asked.model.blocks[0].block
     layer = block_parameters(block, HIDDEN) - 2 * HIDDEN
@@ -119,7 +121,7 @@ def test_an_optimizer_without_a_copy_keeps_its_moments_alone() -> None:
     asked = question(world_size=1, sequences=8, preset=preset, model=small_model())
     formats = replace(asked.job.precision, master="", moments="bf16", gradient="bf16")
     job = replace(asked.job, precision=formats)
-    held = sized(asked.model, job, PlanTable.of(plan), asked.cluster).memory
+    held = estimate_memory(asked.model, job, PlanTable.of(plan), asked.cluster).memory
     state = held.parameters_bytes[0] + held.gradients_bytes[0] + held.optimizer_bytes[0]
     assert state == 8 * num_parameters(asked.model).total
 
@@ -149,7 +151,7 @@ def test_segments_that_grow_leave_no_fragments() -> None:
     plan = Plan(strategy="mtp", preset=preset.name, micro_batch=2, num_micro=8, pp=4)
     asked = question(world_size=4, sequences=16, preset=preset, model=small_model())
     fixed, grown = (
-        sized(
+        estimate_memory(
             asked.model, replace(asked.job, expandable_segments=grows), PlanTable.of(plan), asked.cluster
         ).memory
         for grows in (False, True)
@@ -251,7 +253,9 @@ def test_fsdp_keeps_embedding_and_head_gathered_beside_two_layers() -> None:
     for every_forward in (True, False):
         preset = PRESETS["fsdp"].changed({"data_parallel.gathers_every_forward": every_forward})
         asked = question(world_size=4, sequences=4, preset=preset)
-        pools.append(float(sized(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0]))
+        pools.append(
+            float(estimate_memory(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.weight_pool_bytes[0])
+        )
     layer = 512 * (512 + 2 * 4 * 64) + 512 * 512 + 3 * 512 * 2048 + 2 * 512
     assert pools[0] == 2.0 * (2 * layer + 2 * 4096 * 512 + 512)
     assert pools[1] == 2.0 * 2 * layer
@@ -264,5 +268,5 @@ def test_stages_that_keep_outputs_keep_one_a_micro_batch_but_the_last_only_recei
     for keeps in (True, False):
         preset = PRESETS["deepspeed"].changed({"pipeline.keeps_stage_outputs": keeps})
         asked = question(world_size=2, sequences=4, preset=preset)
-        kept.append(sized(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.activations_bytes)
+        kept.append(estimate_memory(asked.model, asked.job, PlanTable.of(plan)).bytes.cost.activations_bytes)
     assert list((kept[0] - kept[1]) / (2.0 * 1024 * 512)) == [4.0, 2.0]

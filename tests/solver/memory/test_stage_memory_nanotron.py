@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute.layers import Recompute
+from solver.estimate import estimate_memory
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from spec.settings.job import AskedJob, job_of
@@ -34,7 +34,7 @@ def first_stage(settings: dict[str, object], plan: Plan, num_micro: int) -> Memo
         framework="nanotron",
         settings={"flash_attention": True, **settings},
     )
-    table = sized(LLAMA_1B, job_of(asked), PlanTable.of(plan))
+    table = estimate_memory(LLAMA_1B, job_of(asked), PlanTable.of(plan))
     return table.bytes.cost.take(table.stages.starts)
 
 
@@ -84,41 +84,8 @@ def test_shards_return_through_two_flat_copies_of_the_parameters(
 
 
 def test_alone_nothing_returns() -> None:
-    settings = {"tensor_parallel.recorded_layers": 0}
-    alone = first_stage(settings, plan(8, 1, 1, 1, 32), 32).segment_bytes[0]
-    assert alone < first_stage(settings, plan(1, 1, 8, 1, 4), 4).segment_bytes[0] / 8
-
-
-@pytest.mark.parametrize(
-    ("pp", "num_micro", "settings", "layers"),
-    [
-        (1, 4, {}, 18),
-        (1, 4, {"tensor_parallel.recorded_layers": 1000}, 24),
-        (4, 4, {"tensor_parallel.recorded_layers": 1000}, 4 * 7),
-        (4, 2, {"tensor_parallel.recorded_layers": 1000}, 2 * 7),
-        (4, 4, {"pipeline.looks_every_s": 0.1}, 0),
-        (1, 4, {"tensor_parallel.recorded_layers": 0}, 0),
-    ],
-)
-def test_what_two_reduce_scatters_a_layer_read_stays_reserved(
-    pp: int, num_micro: int, settings: dict[str, object], layers: int
-) -> None:
-    """Of 24 layers, 7 of them on the first of four stages, two times 8 sequences of 4,096 x 2,048 numbers of
-    16 bits each, as far as the host is ahead of the device; no part of it is needed, nor allocated."""
-    one = replace(plan(2, pp, 1, 8, num_micro), strategy="fsp")
-    held, free = (
-        first_stage({**settings, "tensor_parallel.recorded_layers": 0} if off else settings, one, num_micro)
-        for off in (False, True)
-    )
-    assert held.segment_bytes[0] - free.segment_bytes[0] == layers * 2 * 8 * 4096 * 2048 * 2
-    assert held.allocated_bytes[0] == free.allocated_bytes[0]
-    assert held.needed_bytes[0] == free.needed_bytes[0]
-
-
-def test_nothing_is_reduced_without_tensor_parallelism() -> None:
-    one = plan(1, 1, 1, 8, 4)
-    held, free = (first_stage({"tensor_parallel.recorded_layers": layers}, one, 4) for layers in (18, 0))
-    assert held.segment_bytes[0] == free.segment_bytes[0]
+    alone = first_stage({}, plan(8, 1, 1, 1, 32), 32).segment_bytes[0]
+    assert alone < first_stage({}, plan(1, 1, 8, 1, 4), 4).segment_bytes[0] / 8
 
 
 def test_buckets_that_stay_are_all_gradients_in_the_parameters_format() -> None:

@@ -8,9 +8,9 @@ import pytest
 from ops.layout import Layout
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import layer_context
+from solver.estimate import estimate_memory
 from solver.memory.user_buffers import user_buffer_bytes, workspace_bytes
 from solver.plans.plan_table import PlanTable
-from solver.price import sized
 from solver.typed_plan import parse_plan, plan_of
 from spec.cluster.architecture_reader import read_architecture
 from spec.model import ModelSpec
@@ -79,7 +79,7 @@ def test_a_device_holds_them_beside_its_tensors() -> None:
     plan = PlanTable.of(plan_of(parse_plan(f"strategy=fsp,tp={TP}"), asked, "--plan"))
     without = BRIDGE.changed({"tensor_parallel.overlap": False})
     more, less = (
-        sized(asked.model, asked.job.with_preset(preset), plan, asked.cluster).memory
+        estimate_memory(asked.model, asked.job.with_preset(preset), plan, asked.cluster).memory
         for preset in (BRIDGE, without)
     )
     buffers = 12 * 2 * asked.job.seq_len * HIDDEN + 3 * 32 * MIB

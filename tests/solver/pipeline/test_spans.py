@@ -17,35 +17,6 @@ from tests.solver.questions import question, small_model
 FORWARD_S, BACKWARD_S = 1.0, 2.0
 
 
-def step_s(pp: int, num_micro: int, looks_s: float, hop_s: float = 0.0) -> float:
-    """The last stage to end, of equal stages."""
-    plans = PlanTable.of(Plan(strategy="mtp", preset="nanotron", pp=pp, num_micro=num_micro))
-    stages = stage_table(small_model(layers=pp), plans)
-    rows = np.ones(len(stages.chunks.stage))
-    passes = PassTimes(forward_s=FORWARD_S * rows, backward_s=BACKWARD_S * rows, weight_s=0.0 * rows)
-    return float(stage_spans_s(plans, stages, passes, Hops(seconds=floats(hop_s), looks_s=looks_s)).max())
-
-
-@pytest.mark.parametrize(("pp", "messages"), [(2, 2), (3, 4), (8, 4)])
-def test_a_settled_stage_is_held_up_by_every_message_it_takes_or_hands_on(pp: int, messages: int) -> None:
-    """Two a micro-batch between two stages, four of a stage amid others, each 0.5 s."""
-    settled = step_s(pp, 400, 0.5) - step_s(pp, 300, 0.5)
-    assert settled == pytest.approx(100 * (FORWARD_S + BACKWARD_S + messages * 0.5))
-
-
-@pytest.mark.parametrize("pp", [2, 4])
-def test_one_micro_batch_passes_every_border_twice(pp: int) -> None:
-    """Sender and receiver are held up at the same time: each border costs a message forward and one backward."""
-    alone = pp * (FORWARD_S + BACKWARD_S)
-    assert step_s(pp, 1, 0.5) == pytest.approx(alone + 2 * (pp - 1) * 0.5)
-    assert step_s(pp, 1, 0.5, hop_s=0.25) == pytest.approx(alone + 2 * (pp - 1) * 0.75)
-
-
-def test_one_stage_sends_nothing_and_no_looks_cost_nothing() -> None:
-    assert step_s(1, 5, 0.5) == pytest.approx(5 * (FORWARD_S + BACKWARD_S))
-    assert step_s(4, 5, 0.0) == pytest.approx((5 + 3) * (FORWARD_S + BACKWARD_S))
-
-
 @pytest.mark.parametrize(("pp", "num_micro"), [(2, 4), (4, 8), (4, 16)])
 def test_a_split_backward_leaves_a_third_of_the_bubble(pp: int, num_micro: int) -> None:
     """ZB-H1 of equal forwards, input and weight gradients (arXiv 2401.10241, table 2): (p - 1) (f + b - w)

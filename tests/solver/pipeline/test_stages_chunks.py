@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solver.estimate import estimate_memory
 from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.program import program
 from solver.pipeline.side_by_side import ChunkTimes, run
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from solver.typed_plan import broken_rules, parse_plan, plan_of
@@ -155,7 +155,7 @@ def test_unequal_chunks_are_replayed_chunk_by_chunk_and_weighed_stage_by_stage()
     assert table.chunks.layers[0].reshape(-1, 4)[[0, -1]].tolist() == [[1, 2, 2, 2], [2, 2, 2, 1]]
     asked = question(world_size=16, sequences=32, model=model, preset=PRESETS["megatron"])
     by_rule, written = (
-        sized(asked.model, asked.job, PlanTable.of(one), asked.cluster)
+        estimate_memory(asked.model, asked.job, PlanTable.of(one), asked.cluster)
         for one in (
             even,
             plan_of(parse_plan("pp=16,vpp=4,micro_batch=1,layout=embedding+loss"), asked, "--plan"),

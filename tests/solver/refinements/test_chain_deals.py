@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from solver.estimate import estimate_memory
 from solver.memory.device_memory import usable_bytes
 from solver.plans.plan_table import PlanTable
-from solver.price import sized
 from solver.refinements import dealt_anew
 from solver.refinements.chain_deals import least_chain_span_s
 from solver.refinements.deal_program import Dealing, least_deal
@@ -70,7 +70,7 @@ def test_a_room_is_as_large_as_told_and_what_is_spared() -> None:
 
 def test_no_program_is_solved_for_deals_that_cannot_win(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = long_sequences(7)
-    table = sized(asked.model, asked.job, PlanTable.of(AS_IT_IS), asked.cluster)
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(AS_IT_IS), asked.cluster)
     dealing = Dealing(
         counts=(7,), work_s=(1.0,), ends_s=np.array([0.0, 0.0, 0.0, 1.0]), pp=STAGES, vpp=1, num_micro=16
     )

@@ -11,10 +11,10 @@ import pytest
 
 from ops.recompute.layers import Recompute
 from solver.answer.answer import Answer
+from solver.estimate import Estimate, estimate_memory, repartitioned
 from solver.memory.device_memory import UNUSABLE_SHARE, usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
-from solver.price import Sized, dealt_otherwise, sized
 from solver.question import Question
 from solver.refinements import dealt_anew
 from solver.refinements.cells import Cell
@@ -127,10 +127,14 @@ def test_the_room_of_a_stage_is_told_to_the_byte(experts: bool) -> None:
     text = "Ett|tt|tt|tL" if not experts else "Ett|tt|tt|ttL"
     plans = PlanTable.of(replace(AS_IT_IS, stage_layout=text))
     limit = 3e9
-    rooms = stage_rooms(asked, sized(asked.model, asked.job, plans, asked.cluster), limit).of_plan(0)
+    rooms = stage_rooms(asked, estimate_memory(asked.model, asked.job, plans, asked.cluster), limit).of_plan(
+        0
+    )
     # A layer from the first stage to the second.
     moved = text.replace("Ett|tt", "Et|ttt")
-    table = sized(asked.model, asked.job, PlanTable.of(replace(AS_IT_IS, stage_layout=moved)), asked.cluster)
+    table = estimate_memory(
+        asked.model, asked.job, PlanTable.of(replace(AS_IT_IS, stage_layout=moved)), asked.cluster
+    )
     rows = {int(at): row for row, at in enumerate(table.stages.position)}
     for place in (0, 1):
         layers = np.array([kind[rows[place]] for kind in table.stages.layers])
@@ -139,13 +143,13 @@ def test_the_room_of_a_stage_is_told_to_the_byte(experts: bool) -> None:
 
 
 @cache
-def two_chunks() -> dict[tuple[int, ...], Sized]:
+def two_chunks() -> dict[tuple[int, ...], Estimate]:
     """Every deal of seven layers on two stages of two chunks, the first and the last of which may have none."""
     asked = long_sequences(7)
     plan = replace(AS_IT_IS, pp=2, vpp=2, dp=2, num_micro=8)
     dealt = [layers for layers in product(range(8), repeat=4) if sum(layers) == 7 and min(layers[1:3]) > 0]
     return {
-        layers: sized(
+        layers: estimate_memory(
             asked.model,
             asked.job,
             PlanTable.of(replace(plan, stage_layout=layout_text(layers))),
@@ -195,7 +199,7 @@ def test_a_deal_that_needs_more_than_there_is_is_cut_until_it_fits() -> None:
         counts=(7,), work_s=(1.0,), ends_s=np.array([0.0, 0.0, 0.0, 1.0]), pp=STAGES, vpp=1, num_micro=16
     )
     limit = usable_bytes(asked.cluster)
-    table = sized(asked.model, asked.job, plain, asked.cluster)
+    table = estimate_memory(asked.model, asked.job, plain, asked.cluster)
     text = fitting_layout(asked, table, dealing, (np.inf, limit))
     assert text
     every = price_plan(asked, replace(plain, stage_layout=text))
@@ -226,7 +230,7 @@ def test_a_search_cuts_deals_that_need_more_than_there_is_until_the_best_fits(
     cuts: list[tuple[Room, ...]] = []
     cut = dealt_anew._cut
 
-    def counted(question: Question, table: Sized, limit: float) -> tuple[Room, ...]:
+    def counted(question: Question, table: Estimate, limit: float) -> tuple[Room, ...]:
         cuts.append(cut(question, table, limit))
         return cuts[-1]
 
@@ -235,9 +239,9 @@ def test_a_search_cuts_deals_that_need_more_than_there_is_until_the_best_fits(
     # A room of a stage that the deal before overfilled, each time.
     assert cuts
     assert all({room.place for room in rooms} <= {STAGES - 2, STAGES - 1} and rooms for rooms in cuts)
-    plain = sized(asked.model, asked.job, PlanTable.of(AS_IT_IS), asked.cluster)
+    plain = estimate_memory(asked.model, asked.job, PlanTable.of(AS_IT_IS), asked.cluster)
     every = list(every_layout_predicting(6))
-    tables = [dealt_otherwise(asked.model, asked.job, plain, text, asked.cluster) for text in every]
+    tables = [repartitioned(asked.model, asked.job, plain, text, asked.cluster) for text in every]
     fitting = [one.plans for one in tables if one.needed_bytes[0] <= usable_bytes(asked.cluster)]
     assert 0 < len(fitting) < len(every)
     least_s = min(price_plan(asked, plans)[0].step_s for plans in fitting)
@@ -256,7 +260,7 @@ def test_what_is_dealt_is_of_the_plan_asked_about() -> None:
     runs = asked.model.blocks
 
     def dealt(plans: PlanTable, row: int) -> Dealing:
-        owner = entered(asked, sized(asked.model, asked.job, plans, asked.cluster))
+        owner = entered(asked, estimate_memory(asked.model, asked.job, plans, asked.cluster))
         cell = Cell(owner=owner, rows=ints([row]), span_s=np.inf, beside_s=0.0, bound_s=0.0)
         return dealt_anew._dealing(cell, row, runs, -1)
 

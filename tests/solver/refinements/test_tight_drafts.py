@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from solver.contest import Pipeline
+from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from solver.refinements.deal_bounds import DealBounds
 from solver.refinements.entering import entered
 from solver.refinements.module_sets import sets_of
@@ -26,7 +26,7 @@ def test_a_set_is_left_out_only_where_its_plans_fit_or_could_not_be_faster() -> 
     asked = question(model=model, world_size=4, sequences=16, seq_len=8192, preset=PRESETS["megatron"])
     plan = Plan(strategy="mtp", preset="megatron", pp=4, num_micro=16)
     plans = PlanTable.of(plan, replace(plan, pp=2, tp=2), replace(plan, pp=2, dp=2, num_micro=8))
-    plain = sized(asked.model, asked.job, plans, asked.cluster)
+    plain = estimate_memory(asked.model, asked.job, plans, asked.cluster)
     owner = entered(asked, plain)
     assert isinstance(owner.pipeline, Pipeline)
     bounds = DealBounds.of(owner, owner.pipeline)

@@ -8,10 +8,18 @@ import pytest
 from ops.groups import KnownGroups
 from ops.recompute.layers import CORE_ATTENTION, Recompute
 from solver.contest import Entrants
-from solver.layers.distinct_layers import distinct_layers
+from solver.estimate import (
+    assembled_step,
+    estimate_memory,
+    pipelines,
+    stage_times,
+    step_time,
+    timed_pieces,
+)
+from solver.layers import layer_table
+from solver.pipeline.spans import spans_of
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.price import price, sized, timed_pieces
 from solver.question import Question
 from solver.refinements.under_sets import under_sets
 from solver.search import contested
@@ -37,18 +45,14 @@ def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
     asked = replace(asked, job=replace(asked.job, flash_attention=False))
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
-    plain = sized(asked.model, asked.job, plans, asked.cluster)
+    plain = estimate_memory(asked.model, asked.job, plans, asked.cluster)
     sets = (("moe_act",), (CORE_ATTENTION, "mla_up_proj"), ("mla_up_proj", "moe"))
     tried = under_sets(asked, plain, sets)
-    remembering = asked.pricer.remembering()
     every = [tried.table(place, np.arange(len(plans))[::-2]) for place in range(len(sets))]
     for table in every:
-        alone = sized(asked.model, asked.job, table.plans, asked.cluster)
+        alone = estimate_memory(asked.model, asked.job, table.plans, asked.cluster)
         assert np.array_equal(table.needed_bytes, alone.needed_bytes)
-        steps = [
-            price(asked.model, asked.job, one, pricer).step_s
-            for one, pricer in ((table, remembering), (alone, asked.pricer))
-        ]
+        steps = [step_time(asked.model, asked.job, one, asked.pricer).step_s for one in (table, alone)]
         assert np.array_equal(*steps)
     limit = float(np.median(np.concatenate([table.needed_bytes for table in every])))
     fits = tried.fits(limit)[:, ::-1][:, ::2]
@@ -59,11 +63,11 @@ def test_plans_under_each_set_are_those_of_a_table_of_it() -> None:
 def check_alone(asked: Question, one: Entrants) -> None:
     """Bytes and step of every plan of a table against those of the same plans with nothing known before."""
     pricer = replace(asked.pricer, groups=KnownGroups())
-    alone = sized(asked.model, asked.job, one.table.plans, asked.cluster)
+    alone = estimate_memory(asked.model, asked.job, one.table.plans, asked.cluster)
     assert np.array_equal(one.needed_bytes, alone.needed_bytes)
     assert np.array_equal(one.table.memory.host_bytes, alone.memory.host_bytes)
     assert one.step_s[one.played] == pytest.approx(
-        price(asked.model, asked.job, alone, pricer).step_s[one.played], rel=1e-12
+        step_time(asked.model, asked.job, alone, pricer).step_s[one.played], rel=1e-12
     )
 
 
@@ -110,8 +114,8 @@ def test_plans_taken_from_a_table_have_its_stages_and_bytes() -> None:
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     rows = np.array([len(plans) - 1, 3, 3, 0, len(plans) // 2])
-    taken = sized(asked.model, asked.job, plans, asked.cluster).take(rows)
-    alone = sized(asked.model, asked.job, plans.take(rows), asked.cluster)
+    taken = estimate_memory(asked.model, asked.job, plans, asked.cluster).take(rows)
+    alone = estimate_memory(asked.model, asked.job, plans.take(rows), asked.cluster)
     assert taken.plans.plan(0) == plans.plan(len(plans) - 1)
     for name in ("plan", "position", "count", "embedding", "head", "starts", "chunk_starts"):
         assert np.array_equal(getattr(taken.stages, name), getattr(alone.stages, name)), name
@@ -131,13 +135,15 @@ def test_parts_of_a_table_share_its_layers_and_their_times() -> None:
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
     rows = np.arange(len(plans))[::-3]
-    whole = sized(asked.model, asked.job, plans, asked.cluster)
+    whole = estimate_memory(asked.model, asked.job, plans, asked.cluster)
     pieces = timed_pieces(whole, asked.pricer)
-    part = sized(asked.model, asked.job, plans.take(rows), asked.cluster, layers=whole.layers.of_plans(rows))
+    part = estimate_memory(asked.model, asked.job, plans.take(rows), asked.cluster, like=whole)
     assert len(part.layers.layout) == len(whole.layers.layout)
     assert np.array_equal(part.needed_bytes, whole.needed_bytes[rows])
-    cost = price(asked.model, asked.job, part, asked.pricer, pieces)
-    alone = price(asked.model, asked.job, whole, asked.pricer)
+    times = stage_times(asked.model, asked.job, part, asked.pricer, pieces)
+    end_s, free_s = spans_of([pipelines(part, times), pipelines(part, times, free=True)])
+    cost = assembled_step(part, times, (end_s, free_s))
+    alone = step_time(asked.model, asked.job, whole, asked.pricer)
     assert np.array_equal(cost.step_s, alone.step_s[rows])
     assert {name: (value == alone.parts[name][rows]).all() for name, value in cost.parts.items()} == (
         dict.fromkeys(cost.parts, True)
@@ -149,11 +155,11 @@ def test_layers_of_other_layouts_are_none_of_a_tables_own() -> None:
     asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
-    first = distinct_layers(asked.model, asked.job, plans)
+    first = layer_table(asked.model, asked.job, plans)
     larger = replace(plans, layout=replace(plans.layout, micro_batch=2 * plans.layout.micro_batch))
     for other in (larger, replace(plans, strategy="mtp" if plans.strategy == "fsp" else "fsp")):
-        alone = distinct_layers(asked.model, asked.job, other)
-        shared = distinct_layers(asked.model, asked.job, other, first)
+        alone = layer_table(asked.model, asked.job, other)
+        shared = layer_table(asked.model, asked.job, other, first)
         saved = [one.bytes[0].saved_bytes for one in (first, alone, shared)]
         assert np.array_equal(saved[1], saved[2])
         assert not np.array_equal(saved[0], saved[2])
@@ -163,11 +169,11 @@ def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
     asked = question(preset=PRESETS["megatron"], world_size=8, sequences=32)
     space = full_space(asked.model, asked.job)
     plans = enumerate_block(asked.model, asked.job, asked.cluster, space, space.blocks[0]).plans
-    first = distinct_layers(asked.model, asked.job, plans)
+    first = layer_table(asked.model, asked.job, plans)
     rows = np.flatnonzero(plans.layout.tp == 2)[::-1].astype(np.int64)
     fewer = replace(plans.take(rows), recompute=Recompute.FULL)
-    alone = distinct_layers(asked.model, asked.job, fewer)
-    shared = distinct_layers(asked.model, asked.job, fewer, first)
+    alone = layer_table(asked.model, asked.job, fewer)
+    shared = layer_table(asked.model, asked.job, fewer, first)
     assert 1 < len(alone.layout) < len(shared.layout)
     assert shared.bare is first.bare
     for mine, own in zip(shared.bytes, alone.bytes, strict=True):
@@ -179,7 +185,7 @@ def test_fewer_plans_find_their_layers_among_those_of_a_larger_table() -> None:
     )
     elsewhere = replace(plans.layout, world_size=2 * plans.layout.world_size)
     for layout in (more, elsewhere):
-        other = distinct_layers(asked.model, asked.job, replace(plans, layout=layout), first)
+        other = layer_table(asked.model, asked.job, replace(plans, layout=layout), first)
         assert other.bare is not first.bare
 
 

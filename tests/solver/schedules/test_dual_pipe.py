@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
+from solver.estimate import estimate_memory
 from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.program import program
 from solver.pipeline.side_by_side import ChunkTimes, run
@@ -13,14 +14,13 @@ from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
-from solver.price import sized
 from solver.question import Question
 from solver.schedules.dual_pipe import pairs
 from solver.schedules.registry import Schedule
 from solver.schedules.work import Kind, Work
 from solver.search import price_plan, search
 from solver.times.contention import Contention
-from solver.times.paired_passes import hidden_per_micro_s
+from solver.times.expert_overlap import hidden_per_micro_s
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import floats, ints
 from spec.collectives import Collective
@@ -164,7 +164,9 @@ def test_a_stage_holds_two_copies_and_the_activations_of_both() -> None:
     asked = question(model=small_model(layers=8), world_size=8, sequences=32, preset=HAI)
     costs = []
     for schedule in (Schedule.ONE_F_ONE_B, DUAL):
-        table = sized(asked.model, asked.job, PlanTable.of(replace(PLAN, schedule=schedule)), asked.cluster)
+        table = estimate_memory(
+            asked.model, asked.job, PlanTable.of(replace(PLAN, schedule=schedule)), asked.cluster
+        )
         costs.append((table.bytes.cost.take(ints(1)), table))
     plain, dual = (cost for cost, _ in costs)
     for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ops.op import Axis, Comm, Lane, MemoryBound, Op, Phase
 from ops.roles import Module, Role
 from profdb.lookup.overlap_losses import Losses
-from solver.times.across_passes import across_passes
 from solver.times.contention import ALONE, Contention
+from solver.times.expert_overlap import across_passes
 from solver.times.op_times import TimedOp
 from solver.times.overlap import exposed
 from spec.arrays import ints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solver.times.after_a_wait import Issued, between_waits_s
+from solver.times.cpu_time import Issued, between_waits_s
 from spec.arrays import floats
 
 

@@ -10,8 +10,7 @@ from ops.op import GroupedGemm, Phase
 from ops.roles import Module, Role
 from profdb.lookup.priced import Priced
 from profdb.lookup.queries import GroupedLinearQuery
-from solver.times.expert_products import products_apart_s
-from solver.times.op_times import Pricer
+from solver.times.op_times import Pricer, products_apart_s
 from spec.arrays import IntArray, floats, ints
 from spec.origin import Origin
 from tests.ops.layouts import job, written

@@ -6,8 +6,9 @@ import pytest
 from ops.layout import Layout
 from ops.op import Comm, Lane, Phase
 from ops.roles import Role
+from solver.layers import as_first
 from solver.plans.plan_table import Plan
-from solver.times.first_layer import as_first, first_layers
+from solver.times.stage_times import first_layers
 from spec.parameters import num_parameters
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written

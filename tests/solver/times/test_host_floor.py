@@ -17,7 +17,7 @@ from profdb.lookup.priced import Priced
 from solver.plans.plan_table import Plan, PlanTable
 from solver.schedules.registry import Schedule
 from solver.search import price_plan
-from solver.times.host_floor import host_shares
+from solver.times.cpu_time import host_shares
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import floats
@@ -75,7 +75,6 @@ def late_s(
     *,
     pp: int = 1,
     waits: bool = False,
-    blocking: bool = False,
     checks: bool = False,
     zero_stage: int = 0,
 ) -> tuple[float, float]:
@@ -86,7 +85,7 @@ def late_s(
     ]
     pricer = Pricer(book=SlowHost(), domain_ranks=8)
     preset = PRESETS["megatron"].changed({"host.checks_numbers": checks})
-    asked = job(preset=preset, blocking_launches=blocking)
+    asked = job(preset=preset)
     forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp, zero_stage=zero_stage), passes)
     assert forward.part == backward.part == "host"
     return float(forward.seconds[0]), float(backward.seconds[0])
@@ -212,11 +211,6 @@ def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
 
 def test_what_does_not_run_is_not_issued() -> None:
     assert late_s(0.0, 0.0) == (0.0, 0.0)
-
-
-def test_blocking_launches_add_the_host_to_the_device() -> None:
-    """300 us of host each, however long the device takes."""
-    assert late_s(400e-6, 800e-6, blocking=True) == pytest.approx((300e-6, 300e-6))
 
 
 def test_the_halves_of_a_split_backward_are_stretches_of_their_own() -> None:

@@ -1,7 +1,5 @@
 """What a layer waits for: its exchanges alone, and what no longer hides where weight gradients are put off."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -42,24 +40,6 @@ def test_exchanges_are_what_is_waited_for_on_the_way_to_experts_and_back(split: 
     assert told.backward_exchange.seconds[0] == pytest.approx(told.forward_exchange.seconds[0])
     assert told.forward_exchange.seconds[0] > 0
     assert told.forward.parts["tp_comm"][0] > 0
-
-
-def test_what_issues_the_passes_of_a_pair_is_what_blocking_launches_wait_for() -> None:
-    """Where every launch blocks all that the host needs is waited for; it needs the same where none does."""
-    layout = Layout.of(8, pp=2, ep=4)
-    free, blocked = (
-        layer_times(
-            replace(question().pricer, book=Calls()),
-            asked,
-            written(EXPERTS, asked, "mtp", layout).blocks[0],
-            layout,
-            split=True,
-        )
-        for asked in (job(), job(blocking_launches=True))
-    )
-    assert free.forward_host_s[0] == pytest.approx(blocked.forward.parts["host"][0])
-    assert free.backward_host_s[0] == pytest.approx(blocked.backward.parts["host"][0])
-    assert min(free.forward_host_s[0], free.backward_host_s[0]) > 0
 
 
 def test_what_hid_beside_a_weight_gradient_is_waited_for_where_that_is_put_off() -> None:

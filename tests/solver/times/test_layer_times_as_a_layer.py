@@ -7,8 +7,8 @@ import pytest
 
 from profdb.curvebook import CurveBook
 from profdb.lookup.layer_sum import LayerSum
+from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
-from solver.price import sized
 from solver.times.layer_times import layer_times
 from solver.times.op_times import Pricer
 from spec.arrays import floats
@@ -26,7 +26,7 @@ def test_a_profile_with_layers_reaches_the_pricer() -> None:
 def test_kernels_of_a_layer_take_so_much_longer_and_nothing_else_does() -> None:
     asked = question(world_size=8)
     plan = Plan(strategy="mtp", preset="internevo", tp=2, dp=4, num_micro=4)
-    table = sized(asked.model, asked.job, PlanTable.of(plan))
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
     half_longer = LayerSum(log_sum_s=floats([0.0]), log_factor=np.log(floats([1.5])))
     block, *_, head = table.layers.pieces
     for piece, factor in ((block, 1.5), (head, 1.0)):

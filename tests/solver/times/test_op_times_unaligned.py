@@ -14,8 +14,7 @@ from profdb.lookup.unaligned_products import RELATIVE_STD
 from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
-from solver.times.op_times import Pricer
-from solver.times.slowest_gpu import slowest_of
+from solver.times.op_times import Pricer, slowest_of
 from spec.cluster.cluster import GpuSpec
 from spec.cluster.reader import read_cluster
 from spec.presets.registry import PRESETS

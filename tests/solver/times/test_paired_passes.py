@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from profdb.lookup.overlap_losses import Losses
 from solver.pipeline.pass_times import PassTimes
 from solver.times.contention import ALONE, Contention
+from solver.times.expert_overlap import Exchanges, pair_s
 from solver.times.overlap import beside
-from solver.times.paired_passes import Exchanges, pair_s
 from spec.arrays import floats
 
 NONE = (0.0, 0.0)

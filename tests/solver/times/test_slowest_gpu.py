@@ -9,7 +9,7 @@ import pytest
 from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
-from solver.times.slowest_gpu import SPREAD, VARIATION, slowest_of
+from solver.times.op_times import SPREAD, VARIATION, slowest_of
 from tests.solver.questions import question
 
 

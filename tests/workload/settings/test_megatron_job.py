@@ -182,8 +182,6 @@ def test_recomputation() -> None:
         ({"wide_norms": True}, "norms that are not fused"),
         ({"attention_kernel": "flash2"}, "flash2 kernel"),
         ({"moe_dispatch": "fp8"}, "dispatch of tokens in fp8"),
-        ({"blocking_launches": True}, "CUDA_LAUNCH_BLOCKING=1"),
-        ({"checked_collectives": True}, "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     ],
 )
 def test_what_no_flag_says(job: dict[str, Any], note: str) -> None:

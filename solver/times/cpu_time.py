@@ -1,4 +1,4 @@
-"""Where the host is slower than the device, the host sets the pace.
+"""CPU time of issuing work: where the host is slower than the device, it sets the pace.
 
 Launches are asynchronous: the host issues work ahead of the device, and what counts is which of the two
 needs longer for a stretch of work between two points where the host waits for the device. Such points are
@@ -8,35 +8,66 @@ needs longer for a stretch of work between two points where the host waits for t
 - the loss of a micro-batch, where it is checked before its backward (Megatron-Core pretrain_gpt.py, ``loss_func``);
 - the experts' token counts, which the host reads in the forward before it can size the exchange
   (Megatron-Core token_dispatcher.py, ``_maybe_dtoh_and_synchronize``), and an offset of the experts' activation, copied to the
-  device in every call; nothing is issued ahead at that moment (solver.times.after_a_wait);
+  device in every call; nothing is issued ahead at that moment (between_waits_s);
 - the largest position, where it is read before each rotary embedding (InternEvo internlm/model/modules/embedding.py,
   ``_update_cos_sin_cache``: ``indexes.max().item()``).
-
-Where ranks compare what they are about to run (TORCH_DISTRIBUTED_DEBUG=DETAIL), every collective takes the host what
-ops.host_work.checked_collectives counts.
-
-Where launches block (CUDA_LAUNCH_BLOCKING=1: CUDA C++ Programming Guide, "Asynchronous Concurrent Execution")
-nothing is issued ahead: the device idles while the host makes its next operation, and the two add up.
 
 Without any of these, forward and backward of a micro-batch are one stretch: a backward that keeps the device
 busy for longer than it takes to issue lets the host run ahead into the next forward.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ops.host_work.checked_collectives import check_calls
 from ops.host_work.forward_hooks import hook_calls
 from ops.host_work.issuing import host_work
 from ops.host_work.sharded_modules import sharding_calls
 from ops.layout import Layout
-from ops.op import Comm, GroupedGemm, Lane, Op
-from solver.times.after_a_wait import Issued, between_waits_s
+from ops.op import GroupedGemm, Lane, Op
 from solver.times.op_times import Pricer, TimedOp
 from solver.times.step_parts import Share
 from spec.arrays import BoolArray, FloatArray, bools, floats
 from spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """One operation for N rows: seconds of the host for it, seconds the device waits for it, the equal launches that
+    both are spread over, and whether the host waits for the device before it."""
+
+    host_s: FloatArray
+    device_s: FloatArray
+    launches: FloatArray
+    waits: bool = False
+
+
+def between_waits_s(operations: Sequence[Issued]) -> FloatArray:
+    """Seconds from one wait to the next for layers one after another, of N rows; the first operation that
+    waits begins the round, at every further one the host waits until the device is through. Raises ValueError
+    where none waits.
+
+    A launch runs when it is issued and the one before has ended: of n equal launches the last ends no earlier than
+    the device's time after what ran before, than the first one's issue and the device's time, and than the last
+    one's issue and one launch.
+    """
+    first = next((index for index, one in enumerate(operations) if one.waits), None)
+    if first is None:
+        raise ValueError("a layer in which the host never waits has no round")
+    host_s = np.zeros(1)
+    device_s = np.zeros(1)
+    for one in (*operations[first:], *operations[:first]):
+        if one.waits:
+            host_s = np.maximum(host_s, device_s)
+        begun_s = host_s + one.host_s / one.launches
+        host_s = host_s + one.host_s
+        ended_s = np.maximum(
+            np.maximum(device_s, begun_s) + one.device_s, host_s + one.device_s / one.launches
+        )
+        device_s = np.where(one.device_s > 0.0, ended_s, device_s)
+    return np.maximum(host_s, device_s)
+
 
 FREE_LANES = (Lane.PREFETCH, Lane.COPY)
 """What runs beside the whole pass: it goes on while the device waits for the host, so what is left of it and what the
@@ -60,8 +91,6 @@ def host_shares(
     late = [np.maximum(pace - device, 0.0) for pace, device in zip(paced, busy, strict=True)]
     apart = _waits_for_device(layout, [one.op for timed, _ in passes for one in timed])
     apart = apart | job.preset.host.checks_numbers
-    if job.blocking_launches:
-        return [host_share(pricer, cost) for cost in costs]
     left = np.maximum(np.sum(costs, axis=0) - np.sum(busy, axis=0), 0.0)
     shares = []
     for index, alone in enumerate(late):
@@ -96,8 +125,6 @@ def _issued(
         work = host_work(one.op, job)
         hooks = hook_calls(one.op, job, layout) + sharding_calls(one.op, job, layout)
         calls = work.calls + hooks * one.op.repeat
-        if job.checked_collectives and isinstance(one.op, Comm):
-            calls = calls + check_calls(one.op, layout) * one.op.repeat
         host_s = np.where(one.seconds > 0.0, calls * call_s + work.launches * launch_s, 0.0)
         products = one.op.groups if isinstance(one.op, GroupedGemm) else 1
         found.append(

@@ -1,0 +1,300 @@
+"""The estimate of a table of plans: seconds of a training step, and bytes of a device's memory.
+
+Read from top to bottom it is the algorithm:
+
+    plans -> layers    what one rank runs in a layer, once for all plans whose layers are the same (solver.layers)
+          -> stages    which layers, embedding and head every pipeline stage holds
+          -> memory    bytes of every stage, in named terms; the worst stage decides
+          -> times     a micro-batch through every stage, messages between stages, what follows the last micro-batch
+          -> pipeline  when every stage has ended its last micro-batch
+          -> step      reductions, update and gathers behind it; the parts of the slowest stage add up to the step
+
+One plan is a table with one row: the same lines estimate a million.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from ops.data_parallel.owners import num_owned, sent_by_owners
+from ops.data_parallel.sliced_collectives import num_tensors, sliced_return
+from ops.op import Ops, Owner, Piece
+from ops.strategies.sharding import layer_context
+from solver.layers import LayerTable, layer_table
+from solver.memory.memory_cost import MemoryCost
+from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
+from solver.pipeline.least_spans import least_spans_s
+from solver.pipeline.pass_times import PassTimes
+from solver.pipeline.spans import Hops, Piped, spans_of
+from solver.pipeline.stages import StageTable, stage_table
+from solver.plans.plan_table import PlanTable
+from solver.times.layer_times import LayerTimes, layer_times
+from solver.times.op_times import Pricer
+from solver.times.stage_times import TimedLayers, hop_seconds
+from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
+from solver.times.step_parts import PARTS, SumByPart, added
+from spec.arrays import BoolArray, FloatArray, IntArray, of_rows
+from spec.cluster.cluster import ClusterSpec
+from spec.job import JobSpec
+from spec.model import ModelSpec
+from spec.origin import Origin
+
+STEP_PARTS: tuple[str, ...] = (*PARTS, "pp_comm", "bubble")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A table of plans with its layers, its pipeline stages and their memory; seconds are in StageTimes and StepTime."""
+
+    plans: PlanTable
+    layers: LayerTable
+    stages: StageTable
+    bytes: StageBytes
+
+    @property
+    def memory(self) -> MemoryCost:
+        """Memory of every plan's worst stage."""
+        return self.bytes.cost.take(worst_stage(self.stages, self.bytes.cost))
+
+    @property
+    def needed_bytes(self) -> FloatArray:
+        """The least that a device must have for every plan: its worst stage's."""
+        return np.maximum.reduceat(self.bytes.cost.needed_bytes, self.stages.starts)
+
+    def take(self, rows: IntArray) -> "Estimate":
+        """The plans of these rows, in that order; layouts may be left that none of them has."""
+        return Estimate(
+            plans=self.plans.take(rows),
+            layers=self.layers.of_plans(rows),
+            stages=self.stages.take(rows),
+            bytes=self.bytes.take(self.stages.rows(rows)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Seconds of every stage row: one micro-batch through it (``per_micro`` with its parts) and through each of its
+    chunks (``chunk_passes``), messages between stages, and the work after the last micro-batch; made of what the
+    ``pieces`` of layers take (``timed_pieces``)."""
+
+    pieces: list[LayerTimes]
+    per_micro: SumByPart
+    chunk_passes: PassTimes
+    hops: Hops
+    step: StepTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of a step per plan. ``parts`` (STEP_PARTS) sum to ``step_s``, and so do ``origins``;
+    ``std_s[family]`` are the standard errors that each curve family brings in.
+
+    The parts are those of the slowest stage, which works longest on a micro-batch: the row ``stage`` of the
+    plans' StageTable. Its waiting is ``bubble``, of which messages cost ``pp_comm``.
+    """
+
+    step_s: FloatArray
+    parts: dict[str, FloatArray]
+    origins: dict[Origin, FloatArray]
+    std_s: dict[str, FloatArray]
+    stage: IntArray
+
+    @property
+    def standard_error_s(self) -> FloatArray:
+        """Families are independent: in quadrature."""
+        squares = [value**2 for value in self.std_s.values()]
+        return np.sqrt(np.sum(squares, axis=0, dtype=np.float64))
+
+    def take(self, rows: IntArray) -> "StepTime":
+        """The plans of these rows."""
+        return StepTime(
+            step_s=self.step_s[rows],
+            parts={key: value[rows] for key, value in self.parts.items()},
+            origins={key: value[rows] for key, value in self.origins.items()},
+            std_s={key: value[rows] for key, value in self.std_s.items()},
+            stage=self.stage[rows],
+        )
+
+
+def estimate_memory(
+    model: ModelSpec,
+    job: JobSpec,
+    plans: PlanTable,
+    cluster: ClusterSpec | None = None,
+    *,
+    like: Estimate | None = None,
+) -> Estimate:
+    """Layers, stages and bytes of every plan; device totals need the ``cluster`` (solver.memory.device_memory). What
+    plans of ``like``, of the same model and job, have in common with these is taken from there."""
+    layers = layer_table(model, job, plans, like.layers if like else None)
+    if like is not None and plans.dealt_as(like.plans):
+        stages = like.stages
+    else:
+        stages = stage_table(model, plans, deals=job.preset.pipeline.deals)
+    tables = Tables(plans=plans, kinds=layers.bytes, row=layers.row, stages=stages, cluster=cluster)
+    return Estimate(plans=plans, layers=layers, stages=stages, bytes=stage_memory(model, job, tables))
+
+
+def repartitioned(
+    model: ModelSpec, job: JobSpec, table: Estimate, stage_layout: str, cluster: ClusterSpec | None = None
+) -> Estimate:
+    """The plans of a table with their layers on other stages, as ``stage_layout`` says; the layers are the same."""
+    plans = replace(table.plans, stage_layout=stage_layout)
+    stages = stage_table(model, plans)
+    tables = Tables(
+        plans=plans, kinds=table.layers.bytes, row=table.layers.row, stages=stages, cluster=cluster
+    )
+    return replace(table, plans=plans, stages=stages, bytes=stage_memory(model, job, tables))
+
+
+def step_time(model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer) -> StepTime:
+    """Seconds of the step of every plan of the table."""
+    times = stage_times(model, job, table, pricer)
+    end_s, free_end_s = spans_of([pipelines(table, times), pipelines(table, times, free=True)])
+    return assembled_step(table, times, (end_s, free_end_s))
+
+
+def stage_times(
+    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, pieces: list[LayerTimes] | None = None
+) -> StageTimes:
+    """Time every stage row of the table; ``pieces`` are its ``timed_pieces`` where those are at hand."""
+    plans, stages = table.plans, table.stages
+    times = timed_pieces(table, pricer) if pieces is None else pieces
+    of_stages = TimedLayers(plans=plans, layers=table.layers, stages=stages, times=times)
+    chunk_passes = of_stages.chunk_passes(pricer.contention)
+    row_layout = plans.layout.take(stages.plan)
+    passes = replace(of_stages.beside_reductions(), units=units_of_stages(job, row_layout, stages))
+    step_ops = step_operations(model, job, table)
+    return StageTimes(
+        pieces=times,
+        per_micro=of_stages.per_micro(chunk_passes),
+        chunk_passes=chunk_passes,
+        hops=Hops(
+            seconds=hop_seconds(model, job, plans, pricer),
+            waited=not job.preset.pipeline.overlap_hops,
+            updates_apart=job.preset.pipeline.post_validation,
+        ),
+        step=step_times(pricer, job, row_layout, step_ops, table.bytes.on_rank, passes),
+    )
+
+
+def timed_pieces(table: Estimate, pricer: Pricer) -> list[LayerTimes]:
+    """The times of LayerTable.placed, for every layer row; equal pieces share theirs."""
+    layers, split = table.layers, table.plans.schedule.splits_backward
+    job, pieces = layers.bare.context.job, layers.placed
+    timed: dict[int, LayerTimes] = {}
+    for piece in pieces:
+        if id(piece) not in timed:
+            timed[id(piece)] = layer_times(pricer, job, piece, layers.layout, split=split)
+    return [timed[id(piece)] for piece in pieces]
+
+
+def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntArray | None = None) -> Ops:
+    """What every stage row, or each of ``rows``, runs once a step."""
+    plans, stages = table.plans, table.stages
+    rows = np.arange(len(stages.plan)) if rows is None else rows
+    tied = stages.tied(model, plans.layout.pp[stages.plan])[rows]
+    on_rank = table.bytes.on_rank.take(rows)
+    context = layer_context(plans.sharding, model, job, plans.layout.take(stages.plan[rows]))
+    mirrored = plans.schedule.route.ways > 1
+    ops = operations(context, plans.sharding, on_rank, tied, mirrored=mirrored)
+    if job.preset.data_parallel.parameter_sync == "broadcast":
+        tensors = {
+            owner: _counted(table, partial(num_owned, owner=owner))[rows]
+            for owner in (Owner.DENSE, Owner.WEIGHT)
+        }
+        ops = sent_by_owners(ops, tensors)
+    if not job.preset.data_parallel.lists_of_slices:
+        return ops
+    return (*ops, *sliced_return(context, on_rank.total, _counted(table, num_tensors)[rows]))
+
+
+def _counted(table: Estimate, count_of: Callable[[Piece], IntArray]) -> IntArray:
+    """What ``count_of`` counts in a piece of every layer row, over all pieces of every stage row."""
+    stages, layouts = table.stages, len(table.layers.layout)
+    row = table.layers.row[stages.plan]
+    numbers = (*stages.layers, stages.embedding.astype(np.int64), stages.head.astype(np.int64))
+    counted = [
+        of_rows(count_of(piece), layouts)[row] * number
+        for piece, number in zip(table.layers.pieces, numbers, strict=True)
+    ]
+    return np.asarray(np.sum(counted, axis=0), dtype=np.int64)
+
+
+def pipelines(
+    table: Estimate, times: StageTimes, *, free: bool = False, which: BoolArray | None = None
+) -> Piped:
+    """The pipelines of the plans in ``which``, None for all, with messages that take no time where they are ``free``."""
+    hops = Hops(seconds=np.zeros_like(times.hops.seconds)) if free else times.hops
+    return Piped(plans=table.plans, stages=table.stages, passes=times.chunk_passes, hops=hops, which=which)
+
+
+def least_ends_s(table: Estimate, times: StageTimes) -> FloatArray:
+    """Seconds that no simulation of ``pipelines`` ends before, for every stage row."""
+    plans, stages = table.plans, table.stages
+    busy_s = times.per_micro.seconds * plans.num_micro[stages.plan]
+    return least_spans_s(plans, stages, times.chunk_passes, times.hops, busy_s)
+
+
+def steps_s(table: Estimate, times: StageTimes, end_s: FloatArray) -> FloatArray:
+    """The step of every plan whose stages end then: of the least ends the least step, as a later end never makes it
+    shorter."""
+    stages = table.stages
+    busy_s = times.per_micro.seconds * table.plans.num_micro[stages.plan]
+    ready_s = np.maximum(end_s, busy_s) + times.step.reduction.seconds
+    after_s = times.step.update.seconds + times.step.gather.seconds
+    return np.asarray(
+        np.maximum.reduceat(ready_s, stages.starts) + np.maximum.reduceat(after_s, stages.starts),
+        dtype=np.float64,
+    )
+
+
+def assembled_step(table: Estimate, times: StageTimes, ends_s: tuple[FloatArray, FloatArray]) -> StepTime:
+    """The step of stages that end then (``ends_s``: with messages, and with free ones). It ends with the stage that is
+    ready for the update last, then the slowest update and gather; its parts are of the slowest stage."""
+    stages, plans = table.stages, table.plans
+    per_micro, step = times.per_micro, times.step
+    end_s, free_end_s = ends_s
+    ready = end_s + step.reduction.seconds
+    last = _argmax(ready, stages)
+    after = _argmax(step.update.seconds + step.gather.seconds, stages)
+    after_passes = (step.reduction.take(last), step.update.take(after), step.gather.take(after))
+    whole = added([per_micro.take(last).scaled(plans.num_micro), *after_passes], len(plans))
+    step_s = steps_s(table, times, end_s)
+    waiting = np.maximum(step_s - whole.seconds, 0.0)
+    stage = _slowest(per_micro, stages, plans.num_micro, end_s, last)
+    slowest = per_micro.take(stage).scaled(plans.num_micro)
+    shown = added([slowest, *after_passes], len(plans))
+    idle = np.maximum(step_s - shown.seconds, 0.0)
+    hops = np.clip(end_s[last] - free_end_s[last], 0.0, idle)
+    zero = np.zeros(len(plans))
+    parts = {part: shown.parts.get(part, zero) for part in PARTS}
+    parts |= {"pp_comm": hops, "bubble": idle - hops}
+    origins = dict(whole.origins)
+    origins[Origin.DERIVED] = origins.get(Origin.DERIVED, zero) + waiting
+    # The slowest stage sets the pace of the others, and what it waits for is made of the same times: it errs
+    # as they do.
+    longer = 1.0 + np.divide(idle, shown.seconds, out=np.zeros_like(idle), where=shown.seconds > 0)
+    std_s: dict[str, FloatArray] = {family: value * longer for family, value in shown.std_s.items()}
+    return StepTime(step_s=step_s, parts=parts, origins=origins, std_s=std_s, stage=stage)
+
+
+def _slowest(
+    per_micro: SumByPart, stages: StageTable, num_micro: IntArray, end_s: FloatArray, last: IntArray
+) -> IntArray:
+    """For every plan the stage row that works longest on a micro-batch; the ``last`` one to end where that one
+    ends later still (its reduction is shorter)."""
+    busy_s = per_micro.seconds
+    busiest = _argmax(busy_s, stages)
+    return np.where(busy_s[busiest] * num_micro <= end_s[last], busiest, last).astype(np.int64)
+
+
+def _argmax(values: FloatArray, stages: StageTable) -> IntArray:
+    """For every plan its first stage row with the largest value."""
+    largest = np.maximum.reduceat(values, stages.starts)
+    rows = np.flatnonzero(values >= largest[stages.plan])
+    _, first = np.unique(stages.plan[rows], return_index=True)
+    chosen: IntArray = rows[first].astype(np.int64)
+    return chosen

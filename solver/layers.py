@@ -1,0 +1,261 @@
+"""The layers of a plan table: what they run and hold, written down once for all plans whose layers are the same."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ops.block import BareOps, ModelOps, bare_ops
+from ops.context import has_separate_ends
+from ops.data_parallel.step import RankParameters
+from ops.host_work.forward_hooks import runs_hooks
+from ops.layout import Layout, unique_rows
+from ops.op import BatchedGemm, GroupedGemm, HostTransfer, Lane, Op, Ops, Owner, Piece, multiplies_narrow
+from ops.recompute.layers import Recompute
+from ops.roles import Role
+from solver.plans.plan_table import PlanTable
+from spec.arrays import FloatArray, IntArray
+from spec.job import JobSpec
+from spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBytes:
+    """Bytes of one layer, embedding or head, per layer row: what it keeps until its backward (``saved_bytes``), the
+    most it holds for a moment, copies of weights it keeps from step to step (``copied`` elements of weights have one),
+    what of it waits on the host (``host_bytes``), the elements of logits that it makes, of one trained weight of each
+    shape (``shapes``), and those it trains and holds frozen."""
+
+    saved_bytes: FloatArray
+    transient_bytes: FloatArray
+    cached_bytes: FloatArray
+    copied: FloatArray
+    host_bytes: FloatArray
+    logits: FloatArray
+    shapes: FloatArray
+    parameters: RankParameters
+    frozen: RankParameters
+
+    @staticmethod
+    def stacked(parts: Sequence["LayerBytes"]) -> "LayerBytes":
+        """The rows of all parts, one part after another."""
+
+        def joined(of_parts: list[RankParameters]) -> RankParameters:
+            return RankParameters.by_owner(
+                lambda owner: np.concatenate([one.of(owner) for one in of_parts]),
+                lambda owner: np.concatenate([one.narrow_of(owner) for one in of_parts]),
+            )
+
+        return LayerBytes(
+            parameters=joined([one.parameters for one in parts]),
+            frozen=joined([one.frozen for one in parts]),
+            **{name: np.concatenate([getattr(one, name) for one in parts]) for name in BYTES},
+        )
+
+
+BYTES = tuple(one.name for one in fields(LayerBytes) if one.type is FloatArray)
+
+
+class RecomputePolicy(NamedTuple):
+    """What the backward does not find on the device: the recompute ``mode``, the ``modules`` of layers that run
+    again beside it, and those ``offloaded``, of which what they save waits on the host."""
+
+    mode: Recompute
+    modules: tuple[str, ...] = ()
+    offloaded: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(plans: PlanTable) -> "RecomputePolicy":
+        """That of the plans, which share it."""
+        return RecomputePolicy(plans.recompute, plans.recompute_modules, plans.offload_modules)
+
+
+class _Memo(NamedTuple):
+    """Operations by recompute policy, and bytes by piece, which those operations hold."""
+
+    ops: dict[RecomputePolicy, ModelOps]
+    bytes: dict[int, LayerBytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTable:
+    """The layers of a plan table, one row for each distinct layer layout.
+
+    ``row[i]`` is the layer row of plan i; ``bare`` are the operations of every row before any of them runs again,
+    ``policy`` says which do. Tables that differ in their plans and policy alone share what was made of the layers.
+    """
+
+    bare: BareOps
+    row: IntArray
+    policy: RecomputePolicy
+    memo: _Memo = field(default_factory=lambda: _Memo({}, {}), compare=False, repr=False)
+
+    @property
+    def layout(self) -> Layout:
+        """One row per distinct layout."""
+        return self.bare.context.layout
+
+    @property
+    def ops(self) -> ModelOps:
+        """All operations; of layers of which some run again, the pieces of those that do and of the others."""
+        return self._ops(self.policy)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every block kind, then the embedding, then the head."""
+        return (*self.ops.blocks, self.ops.embedding, self.ops.head)
+
+    @property
+    def bytes(self) -> list[LayerBytes]:
+        """Of every piece; runs of equal blocks share one."""
+        return [self._bytes(piece) for piece in self.pieces]
+
+    @property
+    def placed(self) -> tuple[Piece, ...]:
+        """Every block kind, then each as a stage's first layer, then embedding and head: what
+        solver.times.stage_times.piece_weights counts. Runs of equal blocks share a piece."""
+        job, ops = self.bare.context.job, self.ops
+        firsts = {id(piece): as_first(piece) for piece in ops.blocks}
+        embedding, head = ops.embedding, ops.head
+        if job.preset.data_parallel.gathers_every_forward:
+            embedding = as_first(embedding)
+            head = head if has_separate_ends(job, self.bare.context.model) else as_first(head)
+        return (*ops.blocks, *(firsts[id(piece)] for piece in ops.blocks), embedding, head)
+
+    def of_plans(self, rows: IntArray) -> "LayerTable":
+        """Of these plans alone, though layouts may be left that none of them has."""
+        return replace(self, row=self.row[rows])
+
+    def under(self, policy: RecomputePolicy) -> "LayerTable":
+        """Under another recompute policy."""
+        return replace(self, policy=policy)
+
+    def _ops(self, policy: RecomputePolicy) -> ModelOps:
+        known = self.memo.ops
+        if policy not in known and policy.mode is Recompute.BLOCK:
+            whole = self._ops(policy._replace(mode=Recompute.FULL))
+            plain = self._ops(policy._replace(mode=Recompute.NONE))
+            known[policy] = replace(plain, blocks=(*whole.blocks, *plain.blocks))
+        elif policy not in known:
+            known[policy] = self.bare.running_again(*policy)
+        return known[policy]
+
+    def _bytes(self, piece: Piece) -> LayerBytes:
+        known = self.memo.bytes
+        if id(piece) not in known:
+            known[id(piece)] = layer_bytes(piece, len(self.layout))
+        return known[id(piece)]
+
+
+def layer_table(
+    model: ModelSpec, job: JobSpec, plans: PlanTable, like: LayerTable | None = None
+) -> LayerTable:
+    """The layers of the plans; those of ``like``, of the same model and job, where these have all of the plans' layouts
+    under the same strategy."""
+    policy = RecomputePolicy.of(plans)
+    if like is not None and like.bare.sharding is plans.sharding:
+        row = _rows_among(job, like.layout, plans.layout)
+        if (row >= 0).all():
+            return replace(like, row=row, policy=policy)
+    first, row = unique_rows(layer_keys(job, plans.layout))
+    bare = bare_ops(model, job, plans.layout.take(first), plans.strategy)
+    return LayerTable(bare=bare, row=row, policy=policy)
+
+
+def _rows_among(job: JobSpec, there: Layout, wanted: Layout) -> IntArray:
+    """Which row of ``there``, all distinct, has the layers of each ``wanted`` row; -1 where none has."""
+    if there.world_size != wanted.world_size:
+        return wanted.constant(-1)
+    both = zip(layer_keys(job, there), layer_keys(job, wanted), strict=True)
+    first, inverse = unique_rows(tuple(np.concatenate(one) for one in both))
+    row = first[inverse[len(there) :]]
+    return np.where(row < len(there), row, -1).astype(np.int64)
+
+
+def layer_keys(job: JobSpec, layout: Layout) -> tuple[IntArray, ...]:
+    """What layers of equal layouts have in common: everything of a plan that an operation of a layer reads.
+
+    Only tp, cp, ep, etp, wp, the micro-batch, what is sharded from stage 2 on and which layers are offloaded
+    change what a layer runs and where; a tied head owns weights only where pp > 1, and the host calls hooks of
+    gathers where the optimizer is sharded. Of weights that are cast once a step a micro-batch has a share that
+    depends on dp (ops.quantize)."""
+    several = (layout.pp > 1).astype(np.int64)
+    stage = np.where((layout.zero_stage >= 2) | runs_hooks(job), layout.zero_stage, 0)
+    groups = np.where(layout.zero_stage >= 2, layout.zero_size * (layout.world_size + 1) + layout.dp, 0)
+    sizes = (layout.tp, layout.cp, layout.ep, layout.etp, layout.wp, layout.micro_batch)
+    copies = layout.dp if job.precision.casts_once_a_step else layout.constant(0)
+    return (*sizes, several, stage, groups, layout.offloaded_layers, copies)
+
+
+def layer_bytes(piece: Piece, rows: int) -> LayerBytes:
+    """Sums over the operations of a piece; what they hold for a moment counts as held together while the piece runs."""
+    forward = piece.forward
+
+    def total(values: Sequence[FloatArray | IntArray]) -> FloatArray:
+        result = np.zeros(rows)
+        for value in values:
+            result = result + value
+        return result
+
+    def by_owner(count: Callable[[Op], IntArray]) -> RankParameters:
+        def of(owner: Owner, ops: Sequence[Op]) -> IntArray:
+            return total([count(op) for op in ops if op.owner is owner]).astype(np.int64)
+
+        narrow = [op for op in forward if multiplies_narrow(op)]
+        return RankParameters.by_owner(lambda owner: of(owner, forward), lambda owner: of(owner, narrow))
+
+    return LayerBytes(
+        saved_bytes=total([op.saved_bytes for op in forward]),
+        transient_bytes=total([op.transient_bytes for op in forward]),
+        cached_bytes=total([op.cached_bytes for op in forward]),
+        copied=total([(op.parameters + op.frozen) * (op.cached_bytes > 0) for op in forward]),
+        host_bytes=total([op.size_bytes for op in forward if isinstance(op, HostTransfer)]),
+        logits=total(
+            [op.m * op.n for op in forward if isinstance(op, BatchedGemm) and op.role is Role.LOGITS]
+        ),
+        shapes=total(_one_of_each_shape(forward)),
+        parameters=by_owner(lambda op: op.parameters),
+        frozen=by_owner(lambda op: op.frozen),
+    )
+
+
+def _one_of_each_shape(forward: Sequence[Op]) -> list[FloatArray | IntArray]:
+    """Elements of one trained weight of each shape that products of a forward have, per row: inputs x outputs."""
+    trained = [op for op in forward if isinstance(op, BatchedGemm | GroupedGemm) and op.parameters.any()]
+    elements: list[FloatArray | IntArray] = []
+    for index, op in enumerate(trained):
+        first = op.parameters > 0
+        for earlier in trained[:index]:
+            first = first & ~((earlier.parameters > 0) & (earlier.k == op.k) & (earlier.n == op.n))
+        elements.append(op.k * op.n * first)
+    return elements
+
+
+def as_first(piece: Piece) -> Piece:
+    """Returns ``piece`` where it is the first of a stage's chunk; itself where nothing of it comes ahead.
+
+    Weights are gathered ahead of the layer that needs them and gradients reduced behind the one that made them
+    (solver.times.overlap), but the first layer of a chunk has none before it: its forward waits for its weights,
+    and the step for its gradients. Weights that travel one by one (isp) make it wait for the first of them alone.
+    FSDP's outermost unit, embedding and head, is gathered before anything else and reduced last (PyTorch
+    torch/distributed/fsdp/_runtime_utils.py, _root_pre_forward and _post_backward_final_callback; fully_shard alike).
+    """
+    gathers = _ahead(piece.forward, Role.PARAMETER_GATHER) or _ahead(piece.forward, Role.WEIGHT_GATHER)[:1]
+    reductions = _ahead(piece.backward, Role.GRADIENT_REDUCTION)
+    if any(op.serves for op in reductions):
+        reductions = reductions[-1:]
+    if not gathers and not reductions:
+        return piece
+    return Piece(
+        forward=_waited_for(piece.forward, gathers), backward=_waited_for(piece.backward, reductions)
+    )
+
+
+def _ahead(ops: Ops, role: Role) -> list[Op]:
+    return [op for op in ops if op.lane is Lane.PREFETCH and op.role is role]
+
+
+def _waited_for(ops: Ops, chosen: Sequence[Op]) -> Ops:
+    waited = {id(op) for op in chosen}
+    return tuple(replace(op, lane=Lane.MAIN) if id(op) in waited else op for op in ops)

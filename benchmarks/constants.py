@@ -6,7 +6,7 @@ Finds the constants that the code or a sheet calls ``Fitted`` or an ``Assumption
 Of each dataset N rows are looked at (at even places of its file), and each constant is priced on the one nearest the middle
 that reads it (benchmarks/constants_stated/readers.py), a quarter smaller and a quarter larger. Prints a line a constant: its
 source and, of the datasets whose error moves most, by how many points. --out writes each line as it comes into the table of
-a page (docs/constants.md), in place of what it has of the same constant, and drops those of constants that are gone; with
+a page (benchmarks/notes/constants.md), in place of what it has of the same constant, and drops those of constants that are gone; with
 --unpriced only constants are priced of which it has no figures. Without --measurements nothing is priced, and a page gets
 the lines it lacks.
 """

@@ -46,9 +46,9 @@ from spec.origin import Origin
 # abstract). Assumption: that range lies between the whiskers of a box plot, and times of different GPUs are normal and
 # independent.
 VARIATION = 0.08
-# From Q1 - 1.5 (Q3 - Q1) to Q3 + 1.5 (Q3 - Q1), the quartiles of a normal distribution at 0.6745.
-WHISKERS_STD = 8 * 0.6745
-SPREAD = VARIATION / WHISKERS_STD
+
+# The whiskers span from Q1 - 1.5 (Q3 - Q1) to Q3 + 1.5 (Q3 - Q1), the quartiles of a normal distribution at 0.6745.
+SPREAD = VARIATION / (8 * 0.6745)
 
 
 def slowest_of(ranks: int) -> float:

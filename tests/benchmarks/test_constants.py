@@ -84,8 +84,8 @@ def test_constants_are_found_by_the_word_near_them() -> None:
 
 
 def test_every_constant_is_listed_and_nothing_else() -> None:
-    """python benchmarks/constants.py --out docs/constants.md adds the lines that lack."""
-    listed = keys_in((ROOT / "docs" / "constants.md").read_text(encoding="utf-8"))
+    """python benchmarks/constants.py --out benchmarks/notes/constants.md adds the lines that lack."""
+    listed = keys_in((ROOT / "benchmarks" / "notes" / "constants.md").read_text(encoding="utf-8"))
     found = [one.key for one in constants(ROOT)]
     assert sorted(set(found) - set(listed)) == []
     assert sorted(set(listed) - set(found)) == []

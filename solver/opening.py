@@ -5,7 +5,7 @@ from pathlib import Path
 
 from profdb.on_demand import MeasuringDevice
 from profdb.store.data_file import load_profile
-from solver.calibration_file import read_calibration
+from solver.calibrate.factors import read_calibration
 from solver.cluster_times import ClusterTimes, Held, times_of
 from solver.question import Question
 from solver.request import Asked, Request, profile_path, read_request

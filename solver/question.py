@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from solver.calibration import Calibration
+from solver.calibrate.factors import Calibration
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec

@@ -1,6 +1,6 @@
 """The cost of a table of plans under a question: priced, and calibrated where factors are asked for."""
 
-from solver.calibration import calibrated_cost
+from solver.calibrate.factors import calibrated_cost
 from solver.estimate import Estimate, StepTime, step_time
 from solver.question import Question
 

@@ -12,10 +12,9 @@ from dataclasses import fields, replace
 from math import exp
 from pathlib import Path
 
+from solver.calibrate.factors import Calibration, Fit, beside, write_calibration
 from solver.calibrate.fit import fit
 from solver.calibrate.measured_steps import MeasuredStep, read_steps, steps_of
-from solver.calibration import Calibration, Fit
-from solver.calibration_file import beside, write_calibration
 from solver.report.tables import table
 from solver.request import DEFAULT_PROFILE, Request, profile_path
 from spec.errors import ConfigError

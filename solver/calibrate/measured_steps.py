@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from solver.answer.interval import causes_of, relative_std
+from solver.calibrate.factors import terms_of
 from solver.calibrate.fit import PricedStep, Steps, joined
-from solver.calibration import terms_of
 from solver.estimate import estimate_memory, step_time
 from solver.opening import open_question
 from solver.plans.plan_table import Plan, PlanTable

@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.answer.answer import Answer
-from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, fit, joined
-from solver.calibrate.measured_steps import priced_step
-from solver.calibration import (
+from solver.calibrate.factors import (
     COMM_AXES,
     HIGHEST_EFFICIENCY,
     LOWEST_EFFICIENCY,
@@ -19,6 +17,8 @@ from solver.calibration import (
     Terms,
     cause_shares,
 )
+from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, fit, joined
+from solver.calibrate.measured_steps import priced_step
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.search import price_plan

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from solver.calibrate.posterior import TURNS, Prior, expected_logs
+from solver.calibrate.fit import TURNS, Prior, expected_logs
 
 # The grid stands here once more, so that none of it goes unseen.
 SHARED, WIDER = (one.ravel() for one in np.meshgrid([0.0, 0.5, 1.0], [1.0, 2.0, 4.0, 8.0, 16.0]))

@@ -8,11 +8,11 @@ import pytest
 
 from simulation_train_formulaic import main as search_main
 from solver.calibrate.__main__ import main
-from solver.calibration_file import beside, read_calibration
+from solver.calibrate.factors import beside, read_calibration
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "7B_internlm2.py"
 PROFILE = ROOT / "prof_data" / "data.pt"
 HEADER = "config,world_size,global_batch,measured_step_s,plan"

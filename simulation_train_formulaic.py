@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from profdb.on_demand import MeasuringDevice
-    from solver.answer.answer import Answer
-    from solver.decision.sensitivity import WhatIf
+    from solver.analysis.sensitivity import WhatIf
     from solver.opening import Opened
+    from solver.result import Answer
 
 Value = TypeVar("Value")
 
@@ -171,7 +171,7 @@ def launch_files(options: argparse.Namespace) -> dict[str, Path]:
 
 def answer(options: argparse.Namespace, request: Request, asked: Asked) -> int:
     """Load the profile, then search or price, print and write; the exit status."""
-    from solver.decision.obstacles import obstacles
+    from solver.analysis.named_plans import obstacles
     from solver.opening import open_asked
     from solver.report import asked_reasons
     from solver.report.asked_sweep import print_run, run_asked
@@ -245,7 +245,7 @@ def hand_on(options: argparse.Namespace, opened: "Opened", answers: "Sequence[An
 def write_look_ups(path: Path, opened: "Opened", answers: "Sequence[Answer]") -> None:
     """The cases to measure for these answers, with what was asked and of whom."""
     from profdb.store.case_file import write_cases
-    from solver.report.look_ups import look_ups
+    from solver.analysis.look_ups import look_ups
     from solver.report.result_files import question_record
 
     origin = question_record(opened.question) | {"times": opened.source, "plans": len(answers)}

@@ -3,7 +3,7 @@
     python benchmarks/interval_widths.py --measurements PATH [PATH ...] --predictions PRED.csv
 
 PATH as for benchmarks/accuracy.py, PRED.csv what that wrote. Prints the share of each dataset's steps inside
-and above the interval and its half-width with the widths of solver.answer.interval, with those that all
+and above the interval and its half-width with the widths of solver.interval, with those that all
 datasets choose, and with those that the other datasets choose; then the widths. Takes three minutes.
 """
 
@@ -26,8 +26,8 @@ from benchmarks.accuracy_rows.job import asked_job  # noqa: E402
 from benchmarks.accuracy_rows.measured import measured_step_s  # noqa: E402
 from benchmarks.accuracy_rows.notes import notes_of  # noqa: E402
 from benchmarks.accuracy_rows.row import Row, RowError, read_rows  # noqa: E402
-from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
 from solver.estimate import STEP_PARTS  # noqa: E402
+from solver.interval import EIGHTY_PERCENT, UNPRICED, WIDTHS, Errors, attended_tokens, causes  # noqa: E402
 from spec.arrays import FloatArray, floats  # noqa: E402
 from spec.errors import UserError  # noqa: E402
 from spec.settings.job import job_of  # noqa: E402

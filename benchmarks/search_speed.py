@@ -59,7 +59,7 @@ def measure(names: Sequence[str]) -> Measured:
 
     phases = Phases()
     with phases.phase("imports"):
-        import solver.decision.sweep
+        import solver.analysis.sweep
         import solver.opening
         import solver.plans.space
         import solver.report.shown
@@ -68,7 +68,7 @@ def measure(names: Sequence[str]) -> Measured:
     imported_s = time.process_time()
     wrap_all(phases)
     asked = sweep() if SWEEP in names else [QUESTIONS[name] for name in names]
-    priced, search_s, shared = 0, 0.0, solver.decision.sweep.Shared()
+    priced, search_s, shared = 0, 0.0, solver.analysis.sweep.Shared()
     for one in asked:
         request = one.request(ROOT)
         question = shared.open(request, solver.request.read_request(request)).question

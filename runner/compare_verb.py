@@ -15,11 +15,11 @@ from runner.comparison.measured_run import MeasuredRun
 from runner.comparison.operations import LOG_ENDING, Launched, apart, measured, read_launched
 from runner.comparison.train_record import TrainRecord, plan_words, train_record
 from runner.groups.typed_plan import check_dp, plan_and_dp
-from solver.answer.believable import check_believable
 from solver.opening import Opened, open_asked
 from solver.plans.plan_table import Plan, PlanTable
 from solver.report.result_files import write_json
 from solver.request import Request, read_request
+from solver.result import check_believable
 from solver.search import price_plan
 from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError

@@ -8,25 +8,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from solver.answer.answer import Answer
-    from solver.decision.explained import Explained
-    from solver.decision.sweep import SweepRow
+    from solver.analysis.explanation import Explanation
+    from solver.analysis.sweep import SweepRow
+    from solver.api import ask, sweep
     from solver.page.reply_page import write_report
     from solver.report.frames import to_frame, write_parquet
+    from solver.result import Answer
     from solver.search import SearchResult
-    from solver.surface.asking import ask, sweep
-    from solver.surface.reply import Reply
+    from solver.session import Session
     from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError, ProfileError, UserError
 
 __all__ = [
     "Answer",
     "ConfigError",
-    "Explained",
+    "Explanation",
     "MissingCurveError",
     "NoFeasiblePlanError",
     "ProfileError",
-    "Reply",
     "SearchResult",
+    "Session",
     "SweepRow",
     "UserError",
     "ask",
@@ -37,14 +37,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "solver.answer.answer": ("Answer",),
-    "solver.decision.explained": ("Explained",),
-    "solver.decision.sweep": ("SweepRow",),
+    "solver.result": ("Answer",),
+    "solver.analysis.explanation": ("Explanation",),
+    "solver.analysis.sweep": ("SweepRow",),
     "solver.page.reply_page": ("write_report",),
     "solver.report.frames": ("to_frame", "write_parquet"),
     "solver.search": ("SearchResult",),
-    "solver.surface.asking": ("ask", "sweep"),
-    "solver.surface.reply": ("Reply",),
+    "solver.api": ("ask", "sweep"),
+    "solver.session": ("Session",),
     "spec.errors": (
         "ConfigError",
         "MissingCurveError",

@@ -178,7 +178,7 @@ def add_sweep(group: "argparse._ArgumentGroup") -> None:
 
 
 def add_run(group: "argparse._ArgumentGroup") -> None:
-    """Length, price and failures of a run (solver.decision.goodput has the published defaults)."""
+    """Length, price and failures of a run (solver.analysis.goodput has the published defaults)."""
     group.add_argument("--tokens", type=scaled(1.0, 1e18), help="tokens to train on: 1T, 300B")
     group.add_argument("--price_per_gpu_hour", type=decimal(0.0, 1e6), help="in any currency")
     group.add_argument(

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from solver.answer.alike import ABOUT_AS_FAST, Alike, grouped
 from solver.estimate import Estimate, StageTimes, StepTime, assembled_step, least_ends_s, pipelines, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.plan_table import Plan
+from solver.result import ABOUT_AS_FAST, Alike, grouped
 from spec.arrays import BoolArray, FloatArray, IntArray, ints
 
 ROUNDING = 1e-9

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ops.recompute.layers import Recompute
-from solver.answer.answer import Answer, answer_of
-from solver.answer.interval import calibrated_interval, causes_of, interval_of, relative_std
-from solver.answer.mfu import mfu, tokens_per_gpu_per_s
-from solver.answer.slowest_stage import slowest_stage
 from solver.contest import Contest, Entrants, costs
 from solver.estimate import Estimate, StepTime, estimate_memory
+from solver.interval import calibrated_interval, causes_of, interval_of, relative_std
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.shortfall import needs_words
+from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, enumerate_block
 from solver.question import Question
@@ -24,6 +22,7 @@ from solver.refinements.dealt_anew import dealt_anew
 from solver.refinements.eased import eased
 from solver.refinements.entering import chosen, entered, laid_out
 from solver.refinements.tight import Fallen
+from solver.result import Answer, answer_of, slowest_stage
 from spec.arrays import FloatArray, IntArray, ints
 from spec.errors import NoFeasiblePlanError
 
@@ -39,7 +38,7 @@ Found = tuple[int, dict[str, int], str, float]
 class SearchResult:
     """The answer to a search.
 
-    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.answer.alike);
+    ``best`` the top plans by step time, of those that differ in zero_size alone one (solver.result);
     ``best_of_mode`` the fastest of each strategy; ``pareto`` the plans no other beats in both step time and
     memory; ``num_seen`` plans looked at, ``num_priced`` of them priced; ``rejected`` maps a reason to a
     number of plans; ``nearest_miss`` the plan that came closest to fitting, in words; ``seconds`` of search.
@@ -195,7 +194,7 @@ def _answer(question: Question, priced: PricedTable, row: int, used: float) -> A
 
 
 def interval_s(question: Question, cost: StepTime) -> tuple[FloatArray, FloatArray]:
-    """The 80 % interval of the steps (solver.answer.interval)."""
+    """The 80 % interval of the steps (solver.interval)."""
     if question.calibration:
         return calibrated_interval(cost.step_s, question.calibration.residual_std)
     return interval_of(cost.step_s, relative_std(causes_of(question.job, cost)))

@@ -19,12 +19,12 @@ from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.case_file import read_cases
 from profdb.store.data_file import save_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
-from solver.answer.answer import Answer
+from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.question import Question
-from solver.report.look_ups import look_ups
 from solver.request import Request, read_request
+from solver.result import Answer
 from solver.search import price_plan, search
 from solver.times.op_times import Pricer
 from solver.typed_plan import parse_plan, plan_of

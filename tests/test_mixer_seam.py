@@ -20,10 +20,10 @@ from profdb.importers.aiob import AiobRun, module_samples
 from profdb.lookup.op_queries import own_s
 from profdb.store.data_file import load_profile
 from profiler.cases.model_cases import model_cases
-from solver.answer.answer import Answer
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.question import Question
+from solver.result import Answer
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, ExportError

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from solver.answer.answer import Answer
 from solver.opening import Opened
+from solver.result import Answer
 
 
 def draw(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:

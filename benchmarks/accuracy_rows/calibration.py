@@ -12,10 +12,10 @@ from scipy.optimize import linprog
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
 from benchmarks.accuracy_rows.row import Row
-from solver.answer.interval import calibrated_interval
 from solver.calibrate.factors import HIGHEST_EFFICIENCY, LOWEST_EFFICIENCY, cause_shares
 from solver.calibrate.fit import PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
+from solver.interval import calibrated_interval
 from spec.arrays import FloatArray
 
 # Fewer rows than this in a dataset leave too few to score.

@@ -8,10 +8,10 @@ import numpy as np
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.measured import measured_step_s
 from benchmarks.accuracy_rows.pricing import Prediction
-from solver.answer.interval import EIGHTY_PERCENT, UNPRICED, interval_of
+from solver.interval import EIGHTY_PERCENT, UNPRICED, interval_of
 from spec.arrays import floats
 
-# Fitted: as solver.answer.interval.WIDTHS: what a feature that a run uses and the solver does not price adds.
+# Fitted: as solver.interval.WIDTHS: what a feature that a run uses and the solver does not price adds.
 # The solver itself never takes such a question.
 GAP_STD = 0.04
 # Priced between two whole micro-batches: nothing is missing.

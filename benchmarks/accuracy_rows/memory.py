@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from solver.answer.answer import Answer
 from solver.estimate import estimate_memory
 from solver.memory.device_memory import usable_bytes
 from solver.plans.plan_table import PlanTable
 from solver.question import Question
+from solver.result import Answer
 from spec.units import GIB
 
 # What each dataset's figure is: max_memory_allocated (SimuMax's README; the zero-bubble paper's table 4, in GB of

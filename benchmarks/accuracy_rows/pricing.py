@@ -13,9 +13,9 @@ from benchmarks.accuracy_rows.model import model_of
 from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import Candidate, candidates_of
 from benchmarks.accuracy_rows.row import Row
-from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
+from solver.result import Answer
 from solver.search import price_plan
 from solver.times.op_times import Pricer
 from spec.cluster.cluster import ClusterSpec

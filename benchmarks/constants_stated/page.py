@@ -16,7 +16,7 @@ APART = {
     "profdb/store": "what a merge of profiles reports",
     "profdb/transfer": "the error told beside a restated time",
     "profdb/lookup/reuse": "the error told beside a borrowed curve",
-    "solver/decision/goodput": "what --goodput answers: docs/questions.md",
+    "solver/analysis/goodput": "what --goodput answers: docs/questions.md",
     "solver/plans": "which plans are tried",
     "solver/search": "which plans are tried",
     "solver/calibrat": "calibration: docs/calibration.md",

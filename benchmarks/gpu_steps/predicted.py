@@ -8,10 +8,10 @@ from pathlib import Path
 from benchmarks.gpu_steps.case import StepCase
 from profdb.cases import Case
 from profdb.store.case_file import WeighedCase
+from solver.analysis.look_ups import look_ups
 from solver.opening import open_question
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
-from solver.report.look_ups import look_ups
 from solver.request import Request
 from solver.search import price_plan
 from solver.typed_plan import parse_plan, plan_of

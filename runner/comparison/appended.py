@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.comparison.train_record import plan_words
-from solver.answer.answer import Answer
 from solver.calibrate.measured_steps import check_header
 from solver.question import Question
 from solver.request import Request, read_request
+from solver.result import Answer
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.replaced_file import replaced_file

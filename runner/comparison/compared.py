@@ -6,11 +6,11 @@ from math import log
 import numpy as np
 
 from runner.comparison.measured_run import TRAIN, MeasuredRun
-from solver.answer.answer import Answer
-from solver.answer.mfu import mfu, tokens_per_gpu_per_s
+from solver.model_flops import mfu, tokens_per_gpu_per_s
 from solver.question import Question
 from solver.report.result_files import answer_record, question_record
 from solver.report.tables import PART_TITLES, table
+from solver.result import Answer
 from spec.units import bytes_to_gib, seconds_to_ms
 
 MOST_PARTS = 3

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from runner.training.asking import Asked
-from solver.answer.mfu import counts_whole_attention, mfu, tokens_per_gpu_per_s
+from solver.model_flops import counts_whole_attention, mfu, tokens_per_gpu_per_s
 from spec.parameters import num_parameters
 from spec.replaced_file import replaced_file
 from spec.settings.setting import typed

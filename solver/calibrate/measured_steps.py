@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from solver.answer.interval import causes_of, relative_std
 from solver.calibrate.factors import terms_of
 from solver.calibrate.fit import PricedStep, Steps, joined
 from solver.estimate import estimate_memory, step_time
+from solver.interval import causes_of, relative_std
 from solver.opening import open_question
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question

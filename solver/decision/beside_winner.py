@@ -4,7 +4,7 @@ from it.
 
 from collections.abc import Sequence
 
-from solver.answer.answer import Answer
+from solver.result import Answer
 
 ROOMY_SHARE = 0.85
 """Of the usable memory: engineers leave about so much to fragmentation, longer sequences and one more communicator."""

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from solver.decision.obstacles import obstacles
-from solver.decision.sensitivity import WhatIf
+from solver.analysis.named_plans import obstacles
+from solver.analysis.sensitivity import WhatIf
 from solver.opening import Opened
 from solver.page.pages import Told, best_row, plans_page, sweep_page
 from solver.page.plan_sections import Ranked

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.decision.ranking import Judged
-from solver.decision.sweep import tokens_per_s
+from solver.analysis.sweep import Judged, tokens_per_s
 from solver.page.content import Page, PageTable, Section
 from solver.page.plan_plots import shares_picture
 from solver.page.plan_sections import Ranked, plan_sections, tiles

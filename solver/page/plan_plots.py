@@ -6,12 +6,12 @@ from dataclasses import replace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from solver.answer.answer import Answer
+from solver.analysis.explanation import StageMemory
 from solver.decision.beside_winner import ROOMY_SHARE
-from solver.decision.explained import StageMemory
 from solver.page.content import Picture
 from solver.page.themed_svg import colour, in_room, is_narrow, legend, patches, picture, plain_axes
 from solver.report.explain import PART_WORDS
+from solver.result import Answer
 from spec.units import bytes_to_gib, seconds_to_ms
 
 PART_ROLES = {part: f"c{at}" for at, part in enumerate(PART_WORDS, start=1)}

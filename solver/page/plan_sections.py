@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from solver.answer.answer import Answer
-from solver.decision.explained import Explained, explained
-from solver.decision.sensitivity import WhatIf
+from solver.analysis.explanation import Explanation, explain_plan
+from solver.analysis.sensitivity import WhatIf
 from solver.memory.device_memory import limit_bytes, usable_bytes
 from solver.memory.shortfall import nearly_all_words
 from solver.opening import Opened
@@ -27,6 +26,7 @@ from solver.report.asked_reasons import NOTHING_ASKED, Answered
 from solver.report.beside import WHAT_IF_HEADER, ties, what_if_cells
 from solver.report.explain import why
 from solver.report.tables import origin_words, used_line
+from solver.result import Answer
 from solver.search import SearchResult
 from spec.units import bytes_to_gib, seconds_to_ms
 
@@ -83,7 +83,7 @@ def tiles(ranked: Ranked) -> tuple[Tile, ...]:
 def plan_sections(ranked: Ranked) -> list[Section]:
     """The ranking, where there is one, then the best plan taken apart."""
     question = ranked.opened.question
-    found = explained(question, ranked.best.plan)
+    found = explain_plan(question, ranked.best.plan)
     several = ranked.result is not None or len(ranked.answers) > 1
     sections = [*[_ranking(ranked)] * several, _breakdown(ranked, found)]
     if ranked.result is not None:
@@ -112,7 +112,7 @@ def _ranking(ranked: Ranked) -> Section:
     )
 
 
-def _breakdown(ranked: Ranked, found: Explained) -> Section:
+def _breakdown(ranked: Ranked, found: Explanation) -> Section:
     modes = ranked.result.best_of_mode if ranked.result is not None else {}
     words = [f"{line[0].upper()}{line[1:]}." for line in why(ranked.best, modes)[:1]]
     words += [f"{line}." for line in why(ranked.best, modes)[1:]]
@@ -149,7 +149,7 @@ def _what_if(ranked: Ranked) -> Section:
     return Section(anchor="what-if", title="What if", tables=(shown,))
 
 
-def _memory(ranked: Ranked, found: Explained) -> Section:
+def _memory(ranked: Ranked, found: Explanation) -> Section:
     cluster = ranked.opened.question.cluster
     usable, limit = usable_bytes(cluster), limit_bytes(cluster, ranked.opened.constraints)
     stages = alike_together(found.stages)
@@ -178,7 +178,7 @@ def _timeline(ranked: Ranked) -> Section:
     )
 
 
-def _origins(ranked: Ranked, found: Explained) -> Section:
+def _origins(ranked: Ranked, found: Explanation) -> Section:
     question = ranked.opened.question
     return Section(
         anchor="origins",

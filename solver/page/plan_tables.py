@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from solver.answer.answer import Answer
-from solver.decision.explained import Explained, OpRow, StageMemory
+from solver.analysis.explanation import Explanation, OpRow, StageMemory
 from solver.page.content import PageTable
 from solver.page.plan_plots import memory_terms, stage_words
 from solver.report.explain import COMPUTE_PARTS, PART_WORDS
 from solver.report.tables import origin_words
+from solver.result import Answer
 from solver.search import SearchResult
 from spec.origin import ORIGIN_MEANINGS, ORIGIN_NAMES, Origin
 from spec.units import MIB, bytes_to_gib, seconds_to_ms
@@ -95,7 +95,7 @@ def front_table(front: Sequence[Answer], usable_bytes: float) -> PageTable:
     )
 
 
-def assembly_table(found: Explained) -> PageTable:
+def assembly_table(found: Explanation) -> PageTable:
     """How the step of the slowest stage is put together."""
     rows = [
         [
@@ -126,7 +126,7 @@ def stages_table(stages: Sequence[StageMemory]) -> PageTable:
     return PageTable(caption="Memory by term and stage, GiB", header=header, rows=rows)
 
 
-def operations_table(found: Explained) -> PageTable:
+def operations_table(found: Explanation) -> PageTable:
     """Every operation of the plan's layers, ends and step."""
     header = (
         "where",

@@ -1,12 +1,12 @@
 """Sections of what was asked of single plans: why not that one, these side by side, one taken apart."""
 
-from solver.answer.answer import Answer
-from solver.decision.explained import Explained
+from solver.analysis.explanation import Explanation
 from solver.page.content import PageTable, Section
 from solver.page.plan_plots import alike_together
 from solver.page.plan_tables import assembly_table, operations_table, stages_table
 from solver.report.asked_reasons import Answered, Held
 from solver.report.reasons import LOSS_HEADER, compared_cells, letters, loss_cells, why_not_words
+from solver.result import Answer
 
 
 def reason_sections(answered: Answered, best: Answer, *, calibrated: bool) -> list[Section]:
@@ -52,7 +52,7 @@ def _compared(plans: tuple[Held, ...]) -> Section:
     return Section(anchor="compare", title="Side by side", paragraphs=said, tables=(shown,))
 
 
-def _apart(place: int, found: Explained, *, calibrated: bool) -> Section:
+def _apart(place: int, found: Explanation, *, calibrated: bool) -> Section:
     return Section(
         anchor=f"apart-{place}",
         title=f"{found.plan.label()}, taken apart",

@@ -3,22 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from solver.answer.answer import Answer
-from solver.answer.believable import check_believable
-from solver.decision.named_plans import NamedPlan, answer_named, priced_in_any_mode
-from solver.decision.obstacles import obstacles
+from solver.analysis.named_plans import NamedPlan, answer_named, obstacles, with_best_price
 from solver.page.pages import Told, plans_page
 from solver.page.plan_sections import Ranked
 from solver.page.written_page import check_page_can_be_made, write_page
 from solver.report.asked_reasons import Answered, Held, held_with_others
 from solver.report.tables import question_lines
-from solver.surface.reply import Reply, Typed, said_keys
+from solver.result import Answer, check_believable
+from solver.session import Session, Typed, plan_keys
 from spec.settings.plan import WrittenPlan
 
 
 def write_report(
     folder: str | Path,
-    asked: Reply,
+    asked: Session,
     *,
     plan: Typed | None = None,
     top_k: int = 10,
@@ -41,9 +39,9 @@ def write_report(
     def held_against(one: Typed) -> Held:
         if isinstance(one, Answer):
             return held(one, "why_not")
-        said = said_keys(one, "why_not")
+        said = plan_keys(one, "why_not")
         named = NamedPlan(option="why_not", written=WrittenPlan(**said), said=said)
-        found = priced_in_any_mode(named, opened.question, opened.constraints)
+        found = with_best_price(named, opened.question, opened.constraints)
         answer = answer_named(found, ())
         check_believable((answer,), opened.source)
         return held_with_others(held(answer, "why_not"), found, opened)

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from solver.decision.ranking import Judged
-from solver.decision.sweep import tokens_per_s
+from solver.analysis.sweep import Judged, tokens_per_s
 from solver.page.content import Picture
 from solver.page.themed_svg import colour, is_narrow, legend, patches, picture, plain_axes
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from solver.decision.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
+from solver.analysis.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
 from solver.page.content import Picture
 from solver.page.themed_svg import colour, is_narrow, legend, numbers_across, patches, picture
 from solver.plans.plan_table import Plan

@@ -4,24 +4,24 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from solver.answer.answer import Answer
-from solver.answer.believable import check_believable
-from solver.decision.explained import Explained, explained
-from solver.decision.named_plans import (
+from solver.analysis.explanation import Explanation, explain_plan
+from solver.analysis.named_plans import (
     NamedPlan,
     answer_named,
+    are_searched,
+    best_with,
     named_plan,
-    priced_if_written,
-    priced_in_any_mode,
+    obstacles,
+    with_best_price,
+    with_price,
 )
-from solver.decision.obstacles import obstacles
-from solver.decision.others_searched import are_searched, best_with
-from solver.decision.sensitivity import WhatIf, sensitivities
+from solver.analysis.sensitivity import WhatIf, sensitivities
 from solver.opening import Opened
 from solver.report.beside import sensitivity_lines
 from solver.report.reasons import ALONE, Beside, compared_lines, explained_lines, why_not_lines
 from solver.report.result_files import answer_record
 from solver.request import Asked, Request
+from solver.result import Answer, check_believable
 from spec.errors import ConfigError
 from spec.program.progress import progress
 from spec.settings.plan import WrittenPlan
@@ -59,7 +59,7 @@ class Held:
 class Answered:
     """Reasons, answered: plans taken apart, held against the winner, and side by side."""
 
-    explain: tuple[tuple[Answer, Explained], ...] = ()
+    explain: tuple[tuple[Answer, Explanation], ...] = ()
     why_not: tuple[Held, ...] = ()
     compare: tuple[Held, ...] = ()
 
@@ -103,12 +103,12 @@ def priced_reasons(reasons: Reasons, opened: Opened) -> Reasons:
     question = opened.question
 
     def priced(named: tuple[NamedPlan, ...]) -> tuple[NamedPlan, ...]:
-        return tuple(priced_if_written(one, question) for one in named)
+        return tuple(with_price(one, question) for one in named)
 
     found = replace(
         reasons,
         explain=priced(reasons.explain),
-        why_not=tuple(priced_in_any_mode(one, question, opened.constraints) for one in reasons.why_not),
+        why_not=tuple(with_best_price(one, question, opened.constraints) for one in reasons.why_not),
         compare=priced(reasons.compare),
     )
     lines = [
@@ -151,7 +151,7 @@ def _answered(reasons: Reasons, opened: Opened, shown: Sequence[Answer]) -> Answ
 
     apart = [held(one).answer for one in reasons.explain]
     return Answered(
-        explain=tuple((answer, explained(question, answer.plan)) for answer in apart),
+        explain=tuple((answer, explain_plan(question, answer.plan)) for answer in apart),
         why_not=tuple(against(one) for one in reasons.why_not),
         compare=tuple(held(one) for one in reasons.compare),
     )

@@ -6,12 +6,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from solver.answer.answer import Answer
-from solver.answer.believable import check_believable
-from solver.decision.goodput import Goodput, Reliability, goodput_of
-from solver.decision.ranking import Judged, judged, ranked
-from solver.decision.run_cost import RunCost, Terms, run_cost
-from solver.decision.sweep import Shared, SweepRow, node_counts, sweep_requests, swept
+from solver.analysis.goodput import Goodput, Reliability, RunCost, Terms, goodput_of, run_cost
+from solver.analysis.sweep import Judged, Shared, SweepRow, judged, node_counts, ranked, sweep_requests, swept
 from solver.opening import Opened
 from solver.report.swept import (
     cost_line,
@@ -23,6 +19,7 @@ from solver.report.swept import (
 )
 from solver.report.tables import table
 from solver.request import Request, read_request
+from solver.result import Answer, check_believable
 from spec.errors import ConfigError
 from spec.program.progress import progress
 
@@ -34,7 +31,7 @@ OPTION_OF = {
     "micro_batch": "micro_batch",
     "world_size": "world_size",
 }
-"""The option that lists each of solver.decision.sweep.AXES."""
+"""The option that lists each of solver.analysis.sweep.AXES."""
 
 OF_FAILURES = (
     "mtbf_gpu_hours",

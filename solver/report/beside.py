@@ -4,12 +4,12 @@ would bring.
 
 from collections.abc import Sequence
 
-from solver.answer.answer import Answer
+from solver.analysis.sensitivity import WhatIf
 from solver.decision.beside_winner import ROOMY_SHARE, roomiest_fast
-from solver.decision.sensitivity import WhatIf
 from solver.report.explain import tied
 from solver.report.result_files import answer_record
 from solver.report.tables import table
+from solver.result import Answer
 from solver.search import SearchResult
 from spec.units import bytes_to_gib, seconds_to_ms
 

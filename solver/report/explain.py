@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from math import sqrt
 
-from solver.answer.answer import Answer
-from solver.answer.interval import EIGHTY_PERCENT
+from solver.interval import EIGHTY_PERCENT
 from solver.report.tables import PART_TITLES
+from solver.result import Answer
 from spec.units import seconds_to_ms
 
 COMPUTE_PARTS = ("gemm", "grouped_gemm", "attention", "memory_bound")

@@ -5,14 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solver.answer.answer import Answer
-from solver.answer.columns import answer_values
-from solver.decision.explained import Explained
-from solver.decision.sweep import SweepRow, efficiencies
+from solver.analysis.explanation import Explanation
+from solver.analysis.sweep import SweepRow, efficiencies
 from solver.opening import Opened
 from solver.plans.space import full_space
+from solver.result import Answer, answer_values
 from solver.search import SearchResult
-from solver.surface.reply import Reply
+from solver.session import Session
 from spec.program.kinds import Several, Whole
 from spec.program.parquet import check_parquet
 from spec.program.progress import progress
@@ -23,7 +22,7 @@ from spec.settings.setting import typed
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Found = Reply | SearchResult | Explained | Sequence[Answer] | Sequence[SweepRow]
+Found = Session | SearchResult | Explanation | Sequence[Answer] | Sequence[SweepRow]
 
 
 def to_frame(found: Found) -> "DataFrame":
@@ -33,11 +32,11 @@ def to_frame(found: Found) -> "DataFrame":
 
     Raises NoFeasiblePlanError for a Reply without plans.
     """
-    if isinstance(found, Reply):
+    if isinstance(found, Session):
         return frame_of_columns(found.every_plan())
     if isinstance(found, SearchResult):
         return frame_of_columns(_columns([answer_values(answer) for answer in found.best]))
-    if isinstance(found, Explained):
+    if isinstance(found, Explanation):
         return frame_of_columns(_columns([asdict(one) for one in found.operations]))
     rows = [one for one in found if isinstance(one, SweepRow)]
     if rows:
@@ -78,7 +77,7 @@ def write_every_plan(path: Path, opened: Opened) -> None:
     question = opened.question
     blocks = len(full_space(question.model, question.job, opened.constraints).blocks)
     with progress(blocks, "every plan", "block") as bar:
-        frame = frame_of_columns(Reply(opened=opened).every_plan(tick=bar.update))
+        frame = frame_of_columns(Session(opened=opened).every_plan(tick=bar.update))
     write_parquet(path, frame)
     print(f"\n{path}: {len(frame):,} plans that fit, fastest first")
 

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.answer.answer import Answer
-from solver.decision.explained import Explained, OpRow, StageMemory
+from solver.analysis.explanation import Explanation, OpRow, StageMemory
 from solver.report.explain import PART_WORDS, TIE, tied
 from solver.report.tables import table
+from solver.result import Answer
 from spec.units import MIB, bytes_to_gib, seconds_to_ms
 
 SMALLEST_MS = 0.05
 SMALLEST_GIB = 0.005
 
 
-def explained_lines(found: Explained) -> list[str]:
+def explained_lines(found: Explanation) -> list[str]:
     """Operations of layers, ends and step; the sum that the step is; memory by term and stage."""
     return [
         f"operations of {found.plan.label()}",
@@ -46,7 +46,7 @@ def _operation(row: OpRow) -> list[str]:
     ]
 
 
-def _assembly(found: Explained) -> list[str]:
+def _assembly(found: Explanation) -> list[str]:
     rows = [
         [
             one.what,

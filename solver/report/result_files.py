@@ -8,12 +8,10 @@ from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 
-from solver.answer.answer import Answer
-from solver.answer.columns import answer_values
-from solver.decision.ranking import Judged
-from solver.decision.sweep import efficiencies
+from solver.analysis.sweep import Judged, efficiencies
 from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
+from solver.result import Answer, answer_values
 from solver.search import SearchResult
 from spec.replaced_file import replaced_file
 from spec.settings.constraints import Constraints

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from solver.answer.answer import Answer
-from solver.decision.explained import Explained
-from solver.decision.goodput import Goodput
-from solver.decision.run_cost import RunCost
-from solver.decision.sweep import AXES
+from solver.analysis.explanation import Explanation
+from solver.analysis.goodput import Goodput, RunCost
+from solver.analysis.sweep import AXES
+from solver.result import Answer
 from spec.settings.constraints import BY_KEY, constraint_settings, keys_of
 from spec.settings.job import job_settings
 from spec.settings.plan import plan_settings
@@ -45,7 +44,7 @@ def answer_schema() -> Schema:
         "plan": _plan(),
         "answer": record_schema(Answer, {"plan": _of("plan")}),
         "question": table_schema(_question(), tuple(_question())),
-        "explained": record_schema(Explained, {"plan": _of("plan")}),
+        "explained": record_schema(Explanation, {"plan": _of("plan")}),
         "goodput": record_schema(Goodput),
         "run": record_schema(RunCost, dict.fromkeys(NEVER, type_schema(float | None))),
         "search": _search(),

@@ -3,8 +3,7 @@
 import argparse
 from dataclasses import dataclass
 
-from solver.answer.answer import Answer
-from solver.decision.obstacles import obstacles
+from solver.analysis.named_plans import obstacles
 from solver.memory.device_memory import usable_bytes
 from solver.memory.shortfall import nearly_all_words, retries_words
 from solver.opening import Opened
@@ -15,8 +14,9 @@ from solver.report.beside import beside_lines, beside_record
 from solver.report.explain import why
 from solver.report.result_files import answer_record, question_record, search_record
 from solver.request import Asked
+from solver.result import Answer
 from solver.search import SearchResult
-from solver.surface.reply import Reply
+from solver.session import Session
 from spec.errors import ConfigError
 from spec.program.progress import progress
 from spec.settings.plan import WrittenPlan
@@ -48,7 +48,7 @@ def searched(options: argparse.Namespace, opened: Opened) -> Shown:
     question = opened.question
     blocks = len(full_space(question.model, question.job).blocks)
     with progress(blocks, "search", "block") as bar:
-        result = Reply(opened=opened).search(top_k=options.top_k, tick=bar.update)
+        result = Session(opened=opened).search(top_k=options.top_k, tick=bar.update)
     print_search(opened, result)
     record = search_record(question, result, opened.constraints)
     record |= beside_record(result, usable_bytes(question.cluster))
@@ -100,7 +100,7 @@ def priced(options: argparse.Namespace, opened: Opened, typed: WrittenPlan | Non
             allowed="this config writes no plan: give --plan tp=..,pp=.. or search with --run_all_solu",
         )
     where = "--plan" if options.plan else opened.config.path
-    answer = Reply(opened=opened).price(written, where=where)
+    answer = Session(opened=opened).price(written, where=where)
     print(report.plans_table([answer]), end="\n\n")
     print("why")
     for line in why(answer, {}):

@@ -3,10 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from solver.decision.goodput import Goodput
-from solver.decision.ranking import Judged
-from solver.decision.run_cost import RunCost
-from solver.decision.sweep import SweepRow, efficiencies, fewest_gpus, replanned, shared_values, tokens_per_s
+from solver.analysis.goodput import Goodput, RunCost
+from solver.analysis.sweep import (
+    Judged,
+    SweepRow,
+    efficiencies,
+    fewest_gpus,
+    replanned,
+    shared_values,
+    tokens_per_s,
+)
 from solver.report.result_files import answer_record, question_record
 from solver.report.tables import table
 from spec.units import DAY_S, bytes_to_gib, seconds_to_ms

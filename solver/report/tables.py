@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from ops.recompute.layers import Recompute
 from profdb.sample import ProfileDatabase
-from solver.answer.answer import Answer
-from solver.answer.logged_flops import logged_tflops
-from solver.answer.mfu import counts_whole_attention
 from solver.cluster_times import ClusterTimes
+from solver.model_flops import counts_whole_attention, logged_tflops
 from solver.plans.space import NO_CONSTRAINTS
 from solver.question import Question
+from solver.result import Answer
 from solver.search import SearchResult
 from spec.job import JobSpec
 from spec.origin import ORIGIN_NAMES

@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What the framework's own log counts as a step's FLOPs (solver.answer.logged_flops)."""
+    """What the framework's own log counts as a step's FLOPs (solver.model_flops)."""
 
     attention: Literal["whole", "half", ""] = ""
     """Of a causal attention matrix its log counts the "whole" or "half"; "": no source says."""

@@ -11,7 +11,7 @@ become free, the stage that began first does.
 import json
 from collections.abc import Iterator
 
-from solver.decision.timeline import Timeline, num_passes, timeline_of
+from solver.analysis.timeline import Timeline, num_passes, timeline_of
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.work import Kind

@@ -9,7 +9,7 @@ from benchmarks.accuracy_rows.coverage import GAP_STD, interval
 from benchmarks.accuracy_rows.gaps import Gap
 from benchmarks.accuracy_rows.pricing import Prediction
 from benchmarks.accuracy_rows.row import Row
-from solver.answer.interval import EIGHTY_PERCENT, UNPRICED
+from solver.interval import EIGHTY_PERCENT, UNPRICED
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan
 from tests.benchmarks.made_up_rows import row

@@ -21,7 +21,7 @@ from runner.traces.ran import Part
 from runner.traces.trace_file import read_trace
 from runner.training.asking import Typed, ask
 from runner.training.run import TrainOptions, measure, run_training
-from solver.answer.mfu import model_flops_per_sequence
+from solver.model_flops import model_flops_per_sequence
 from spec.errors import UserError
 from spec.job import JobSpec, precision_of
 from spec.presets.registry import PRESETS

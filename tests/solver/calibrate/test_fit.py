@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.answer.answer import Answer
 from solver.calibrate.factors import (
     COMM_AXES,
     HIGHEST_EFFICIENCY,
@@ -21,6 +20,7 @@ from solver.calibrate.fit import EFFICIENCIES, PricedStep, Steps, fit, joined
 from solver.calibrate.measured_steps import priced_step
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
+from solver.result import Answer
 from solver.search import price_plan
 from spec.errors import UserError
 from spec.origin import Origin

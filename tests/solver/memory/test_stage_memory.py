@@ -12,7 +12,6 @@ from ops.op import Axis
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import layer_context
-from solver.answer.answer import Answer
 from solver.estimate import estimate_memory
 from solver.memory.device_memory import (
     ALLOCATOR_SLACK,
@@ -24,6 +23,7 @@ from solver.memory.device_memory import (
 )
 from solver.memory.memory_cost import MemoryCost
 from solver.plans.plan_table import Plan, PlanTable
+from solver.result import Answer
 from solver.search import price_plan
 from spec.model import ModelSpec
 from spec.parameters import block_parameters, num_parameters

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute.layers import Recompute
-from solver.decision.explained import explained
+from solver.analysis.explanation import explain_plan
 from solver.page.plan_plots import alike_together, memory_terms
 from solver.page.plan_tables import origins_table, parts_table, ranking_table, stages_table
 from solver.plans.plan_table import Plan, PlanTable
@@ -41,7 +41,7 @@ def test_ranking_and_parts_are_the_answers() -> None:
 
 
 def test_memory_terms_sum_to_what_a_stage_needs() -> None:
-    found = explained(CASE, PLANS[0])
+    found = explain_plan(CASE, PLANS[0])
     for stage in found.stages:
         held = memory_terms(stage)
         assert sum(held.values()) == pytest.approx(stage.needed_bytes, rel=1e-12)
@@ -53,7 +53,7 @@ def test_memory_terms_sum_to_what_a_stage_needs() -> None:
 
 
 def test_neighbours_that_hold_the_same_share_a_bar() -> None:
-    first, *others = explained(CASE, PLANS[0]).stages
+    first, *others = explain_plan(CASE, PLANS[0]).stages
     pair = [replace(first, first=1, last=1), replace(first, first=2, last=3), *others]
     merged = alike_together(pair)
     assert (merged[0].first, merged[0].last) == (1, 3)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from solver.decision.explained import explained
+from solver.analysis.explanation import explain_plan
 from solver.page.reason_sections import reason_sections
 from solver.report.asked_reasons import NOTHING_ASKED, Answered, Held
 from solver.report.reasons import compared_lines, why_not_lines
@@ -53,7 +53,7 @@ def test_plans_side_by_side_are_printed_and_on_the_page_alike() -> None:
 
 
 def test_a_plan_taken_apart_is_shown_beside_the_best_which_every_page_takes_apart() -> None:
-    told = Answered(explain=tuple((one, explained(ASKED, one.plan)) for one in (BEST, OTHER)))
+    told = Answered(explain=tuple((one, explain_plan(ASKED, one.plan)) for one in (BEST, OTHER)))
     (section,) = reason_sections(told, BEST, calibrated=True)
     assert section.title.startswith(OTHER.plan.label())
     assert section.paragraphs == ["Its seconds are before the calibration."]

@@ -6,11 +6,11 @@ import pytest
 
 from solver.page.reply_page import write_report
 from spec.errors import ConfigError
-from tests.solver.surface.test_reply import FEW, reply
+from tests.solver.test_session import FEW, session
 
 
 def test_a_page_is_that_of_a_search_or_of_one_plan(tmp_path: Path) -> None:
-    asked = reply(**FEW)
+    asked = session(**FEW)
     page = write_report(tmp_path / "search", asked, top_k=2, why_not=["tp=2,pp=2"], compare=["tp=2", "pp=2"])
     assert page == tmp_path / "search" / "index.html"
     text = page.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from solver.decision.timeline import num_passes, timeline_of
+from solver.analysis.timeline import num_passes, timeline_of
 from solver.page.timeline_plot import MOST_PLAYED, boxes_of, drawn_plan, timeline_picture
 from solver.plans.plan_table import Plan, PlanTable
 from solver.search import price_plan

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from solver.decision.timeline import timeline_of
+from solver.analysis.timeline import timeline_of
 from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.spans import Hops, stage_spans_s
 from solver.pipeline.stages import stage_table

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ops.recompute.layers import Recompute
-from solver.answer.answer import Answer
 from solver.estimate import Estimate, estimate_memory, repartitioned
 from solver.memory.device_memory import UNUSABLE_SHARE, usable_bytes
 from solver.plans.plan_table import Plan, PlanTable
@@ -22,6 +21,7 @@ from solver.refinements.deal_program import Dealing, least_deal
 from solver.refinements.dealt_anew import fitting_layout
 from solver.refinements.entering import entered
 from solver.refinements.stage_room import Room, stage_rooms
+from solver.result import Answer
 from solver.search import price_plan, search
 from spec.arrays import ints
 from spec.errors import NoFeasiblePlanError

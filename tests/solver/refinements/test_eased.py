@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ops.recompute.layers import Recompute
-from solver.answer.answer import Answer
 from solver.memory.device_memory import usable_bytes
 from solver.plans.constraints import constraint_rules
 from solver.plans.plan_table import PlanTable
@@ -17,6 +16,7 @@ from solver.plans.rules import RULES
 from solver.plans.space import enumerate_block, full_space
 from solver.question import Question
 from solver.refinements.entering import keeps
+from solver.result import Answer
 from solver.search import price_plan, search
 from spec.cluster.cluster import HostSpec
 from spec.presets.registry import PRESETS

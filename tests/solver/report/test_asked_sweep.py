@@ -2,9 +2,8 @@
 
 import pytest
 
+from solver.analysis.goodput import Reliability, Terms
 from solver.command_line import parser
-from solver.decision.goodput import Reliability
-from solver.decision.run_cost import Terms
 from solver.report.asked_sweep import run_asked, sweep_axes
 from spec.errors import CommandLineError, ConfigError
 

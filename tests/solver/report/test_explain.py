@@ -5,9 +5,9 @@ from math import sqrt
 
 import pytest
 
-from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
 from solver.report.explain import difference, paired_error_s
+from solver.result import Answer
 from solver.search import price_plan
 from tests.solver.questions import question
 

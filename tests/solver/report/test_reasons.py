@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from solver.answer.answer import Answer
-from solver.decision.explained import explained
+from solver.analysis.explanation import explain_plan
 from solver.plans.plan_table import Plan, PlanTable
 from solver.report.reasons import Beside, compared_lines, explained_lines, why_not_lines
+from solver.result import Answer
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question
@@ -78,7 +78,7 @@ def test_plans_stand_side_by_side() -> None:
 
 
 def test_every_operation_term_and_stage_is_printed() -> None:
-    found = explained(ASKED, answer(tp=2, pp=2, dp=4).plan)
+    found = explain_plan(ASKED, answer(tp=2, pp=2, dp=4).plan)
     text = "\n".join(explained_lines(found))
     for row in found.operations:
         assert row.name in text

@@ -11,8 +11,8 @@ from ops.op import BatchedGemm
 from ops.recompute.layers import Recompute
 from ops.roles import Role
 from profdb.lookup.unaligned_products import RELATIVE_STD
-from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
+from solver.result import Answer
 from solver.search import price_plan
 from solver.times.op_times import Pricer, slowest_of
 from spec.cluster.cluster import GpuSpec

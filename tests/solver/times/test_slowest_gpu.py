@@ -6,8 +6,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from solver.answer.answer import Answer
 from solver.plans.plan_table import Plan, PlanTable
+from solver.result import Answer
 from solver.search import price_plan
 from solver.times.op_times import SPREAD, VARIATION, slowest_of
 from tests.solver.questions import question

@@ -1,0 +1,183 @@
+"""The best plans under constraints: a search, and where no plan is left the change that costs least.
+
+That is the plan that fits and gives up least of what was requested, else what more would be needed.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solver.estimate import estimate_memory
+from solver.memory.device_memory import limit_bytes, usable_bytes
+from solver.plans.constraints import ASKED, SHARED, constraint_rules
+from solver.plans.drafted import drafted
+from solver.plans.plan_table import PlanTable
+from solver.plans.rules import Rule
+from solver.plans.space import Space, enumerate_block, full_space
+from solver.question import Question
+from solver.search import SearchResult, search
+from spec.arrays import FloatArray
+from spec.errors import NoFeasiblePlanError
+from spec.settings.constraints import Bound, Constraints
+from spec.units import bytes_to_gib
+
+MOST_DOUBLINGS = 6
+"""Of the GPUs asked about: 64 times as many are another question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """A plan that fits: how many constraints it breaks, how many doublings away from them it is, and the bytes it
+    needs; these in order say how near it is. ``words`` say what would have to be given up."""
+
+    broken: int
+    doublings: float
+    needed_bytes: float
+    words: str
+
+    @property
+    def distance(self) -> tuple[int, float, float]:
+        """To be compared."""
+        return self.broken, self.doublings, self.needed_bytes
+
+
+def cheapest_change(question: Question, constraints: Constraints) -> str:
+    """What to change so that a plan fits, in words: constraints given up, the fewest and by the least; where none help,
+    the optimizer on the host; else more GPUs, twice as many each time. "" where none of it helps."""
+    nearest = _nearest(question, constraints)
+    if nearest is not None and nearest.words:
+        return nearest.words
+    offload = Bound(key="optimizer_offload", among=(1.0,))
+    of_preset, host = question.job.preset.offload, question.cluster.host
+    if of_preset.optimizer and host is not None and _fits(question, constraints, offload):
+        return "optimizer_offload = 1, the optimizer on the host"
+    for doublings in range(1, MOST_DOUBLINGS + 1):
+        world = question.job.world_size * 2**doublings
+        if question.cluster.nodes_for(world) > question.cluster.max_nodes:
+            break
+        larger = replace(question, job=replace(question.job, world_size=world))
+        nearest = _nearest(larger, constraints)
+        if nearest is not None:
+            also = f", and {nearest.words}" if nearest.words else ""
+            return f"{world:,} GPUs instead of {question.job.world_size:,}{also}"
+    return ""
+
+
+def _fits(question: Question, constraints: Constraints, also: Bound) -> bool:
+    """Whether a plan of this bound keeps all constraints."""
+    rest = tuple(bound for bound in constraints.bounds if bound.key != also.key)
+    if len(rest) < len(constraints.bounds):
+        return False
+    nearest = _nearest(question, replace(constraints, bounds=rest), always=(also,))
+    return nearest is not None and not nearest.words
+
+
+def _nearest(question: Question, constraints: Constraints, always: tuple[Bound, ...] = ()) -> Nearest | None:
+    """The plan that fits the device nearest to the constraints, of those within ``always``; None where none fits."""
+    # What all plans of a search share is no number of a plan, and cannot be nearly kept.
+    shared = tuple(bound for bound in constraints.bounds if bound.key in SHARED)
+    space = replace(
+        full_space(question.model, question.job, replace(constraints, bounds=(*constraints.bounds, *always))),
+        constraints=Constraints(bounds=(*shared, *always)),
+    )
+    found = (_nearest_of(question, constraints, plans) for plans in _plans(question, space))
+    return min(filter(None, found), key=lambda one: one.distance, default=None)
+
+
+def _plans(question: Question, space: Space) -> Iterator[PlanTable]:
+    for block in space.blocks:
+        plans = enumerate_block(question.model, question.job, question.cluster, space, block).plans
+        if len(plans):
+            yield plans
+
+
+def _nearest_of(question: Question, constraints: Constraints, plans: PlanTable) -> Nearest | None:
+    """The nearest of a table's plans that fit the device."""
+    needed = estimate_memory(question.model, question.job, plans, question.cluster).needed_bytes
+    rows = np.flatnonzero(needed <= usable_bytes(question.cluster)).astype(np.int64)
+    if not rows.size:
+        return None
+    plans, needed = plans.take(rows), needed[rows]
+    draft = drafted(question.model, question.job, question.cluster, plans)
+    rules = constraint_rules(constraints)
+    bounds: list[Bound | None] = [*constraints.bounds, *[None] * (len(rules) - len(constraints.bounds))]
+    breaks = [~rule.keep(draft) for rule in rules]
+    limit = limit_bytes(question.cluster, constraints)
+    over = needed > limit
+    doublings = np.where(over, np.log2(needed / limit), 0.0)
+    for bound, broken in zip(bounds, breaks, strict=True):
+        doublings = doublings + np.where(broken, _doublings(bound, plans), 0.0)
+    count = np.sum([*breaks, over], axis=0)
+    best = int(np.lexsort((needed, doublings, count))[0])
+    broken_here = [rule for rule, broken in zip(rules, breaks, strict=True) if broken[best]]
+    words = _given_up(plans, best, broken_here, bounds, rules)
+    if over[best]:
+        words.append(f"{_gib_up(needed[best])} GiB a device instead of {bytes_to_gib(limit):.1f}")
+    return Nearest(
+        broken=int(count[best]),
+        doublings=float(doublings[best]),
+        needed_bytes=float(needed[best]),
+        words=" and ".join(words),
+    )
+
+
+def _given_up(
+    plans: PlanTable, row: int, broken: list[Rule], bounds: list[Bound | None], rules: tuple[Rule, ...]
+) -> list[str]:
+    """Each broken rule against what the plan has instead."""
+    said = []
+    for bound, rule in zip(bounds, rules, strict=True):
+        if not any(rule is one for one in broken):
+            continue
+        asked = rule.reason.removeprefix(ASKED)
+        written = plans.plan(row).written
+        plan = plans.plan(row)
+        key = bound.key if bound is not None else "tp"
+        value = getattr(plan if key == "dp" else written, key)
+        shown = "+".join(value) or "none" if isinstance(value, tuple) else value
+        said.append(f"{key} = {shown} instead of {asked}")
+    return said
+
+
+def _doublings(bound: Bound | None, plans: PlanTable) -> FloatArray:
+    """How many times each plan's value would have to be doubled or halved to be one that is asked for; a word is one
+    doubling from every other."""
+    columns = plans.columns
+    if bound is None or bound.key not in columns:
+        return np.ones(len(plans))
+    value = np.maximum(columns[bound.key].astype(np.float64), 0.5)
+    asked = (
+        bound.among
+        if bound.among is not None
+        else [end for end in (bound.least, bound.most) if abs(end) < np.inf]
+    )
+    away = [np.abs(np.log2(value / max(float(one), 0.5))) for one in asked]
+    return np.asarray(np.min(away, axis=0))
+
+
+def _gib_up(size_bytes: float) -> str:
+    """GiB rounded up to a tenth: as a limit, it lets the plan in."""
+    return f"{np.ceil(10.0 * bytes_to_gib(size_bytes)) / 10.0:.1f}"
+
+
+def best_plans(
+    question: Question,
+    constraints: Constraints,
+    *,
+    top_k: int = 10,
+    tick: Callable[[], object] = lambda: None,
+) -> SearchResult:
+    """Every plan that keeps the constraints, ranked by step time. ``tick`` as in solver.search.
+
+    Raises NoFeasiblePlanError with the reasons, the nearest miss and the cheapest change.
+    """
+    space = full_space(question.model, question.job, constraints)
+    try:
+        return search(question, space, top_k=top_k, tick=tick)
+    except NoFeasiblePlanError as error:
+        raise NoFeasiblePlanError(
+            rejected=error.rejected,
+            nearest_miss=error.nearest_miss,
+            change=cheapest_change(question, constraints),
+        ) from None

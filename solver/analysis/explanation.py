@@ -1,0 +1,294 @@
+"""One plan taken apart: every operation of its layers and of its step, how the step is put together, memory by stage.
+
+All figures are those of the lines that price it (solver.estimate, solver.times); nothing is priced a second way.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.groups import group_of
+from ops.layout import Layout
+from ops.op import (
+    Attention,
+    BatchedGemm,
+    Comm,
+    GroupedGemm,
+    HostTransfer,
+    HostUpdate,
+    HostWork,
+    MemoryBound,
+    Op,
+    Piece,
+    Update,
+)
+from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times, step_operations, step_time
+from solver.memory.memory_cost import TERMS
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
+from solver.times.layer_times import timed_passes
+from solver.times.op_times import TimedOp
+from solver.times.stage_times import piece_weights
+from spec.arrays import FloatArray, ints
+from spec.origin import ORIGIN_NAMES
+
+
+def shape_words(op: Op, row: int = 0) -> str:
+    """``m 8192 k 8192 n 2560 NT bf16``: the sizes of one launch, and how many launches where there are several."""
+
+    def at(values: object) -> int:
+        return round(number_at(values, row))
+
+    match op:
+        case BatchedGemm():
+            several = f"{at(op.batch)} of " * (at(op.batch) > 1)
+            words = f"{several}m {at(op.m)} k {at(op.k)} n {at(op.n)} {op.layout} {op.dtype}"
+        case GroupedGemm():
+            words = f"{at(op.groups)} groups, m {at(op.m)} k {at(op.k)} n {at(op.n)} {op.layout} {op.dtype}"
+        case Attention():
+            words = (
+                f"batch {at(op.batch)} heads {at(op.heads)}/{at(op.kv_heads)} q {at(op.q_len)} kv {at(op.kv_len)} "
+                f"dim {at(op.qk_dim)}/{at(op.v_dim)} {op.mask} {op.kernel}"
+            )
+        case MemoryBound():
+            words = f"{op.kernel} {at(op.rows)} x {at(op.width)} {op.dtype}"
+        case Comm():
+            words = op.collective.value.replace("_", "-")
+        case Update() | HostUpdate():
+            words = f"{at(op.elements)} parameters"
+        case HostWork():
+            words = f"{at(op.launches)} launches"
+        case _:
+            words = ""
+    times = number_at(op.repeat, row)
+    return f"{times:g} x {words}" if times != 1 else words
+
+
+def moved_bytes(op: Op, row: int = 0) -> float:
+    """Bytes that a collective or a copy carries (the whole array on one rank), or that a kernel moves through
+    memory; 0 of what computes."""
+    if isinstance(op, Comm | HostTransfer):
+        return number_at(op.size_bytes, row) * number_at(op.repeat, row)
+    return number_at(op.bytes_moved, row) if isinstance(op, MemoryBound) else 0.0
+
+
+def group_words(op: Op, layout: Layout, gpus_per_node: int) -> str:
+    """``tp: 8 ranks on 1 node, stride 1``; "" of what runs on one rank."""
+    if not isinstance(op, Comm):
+        return ""
+    group = group_of(op.axis, layout, gpus_per_node)
+    ranks, nodes, stride = (int(one[0]) for one in (group.ranks, group.inter, group.stride))
+    return f"{op.axis.value}: {ranks} ranks on {nodes} node{'s' * (nodes > 1)}, stride {stride}"
+
+
+def number_at(values: object, row: int) -> float:
+    """One row of a column, or the number that all rows share."""
+    array = np.ravel(values)  # type: ignore[call-overload]
+    return float(array[row if len(array) > 1 else 0])
+
+
+PASSES = ("forward", "backward", "weight gradients")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRow:
+    """One operation: where it runs (``piece``, ``phase``), its name and shape, bytes (that a collective
+    carries, or a kernel moves), what it keeps until the backward, its group, seconds it takes (``own_s``) and
+    seconds the rank waits for it (None where operations of a step hide together), origin and relative
+    standard error."""
+
+    piece: str
+    phase: str
+    name: str
+    shape: str
+    size_bytes: float
+    saved_bytes: float
+    group: str
+    own_s: float
+    waited_s: float | None
+    origin: str
+    relative_std: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """A term of the step: ``count`` times ``each_s``, or ``seconds`` of it alone."""
+
+    what: str
+    count: int
+    forward_s: float
+    backward_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Stages ``first`` to ``last`` (from 1), which are alike: bytes by term, and what they need of a device."""
+
+    first: int
+    last: int
+    terms_bytes: dict[str, float]
+    needed_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A plan, its operations, the terms that sum to ``step_s``, and its stages."""
+
+    plan: Plan
+    step_s: float
+    operations: tuple[OpRow, ...]
+    assembly: tuple[StepRow, ...]
+    stages: tuple[StageMemory, ...]
+
+
+def explain_plan(question: Question, plan: Plan) -> Explanation:
+    """Take a plan apart, before any calibration."""
+    table = estimate_memory(question.model, question.job, PlanTable.of(plan), question.cluster)
+    cost = step_time(question.model, question.job, table, question.pricer)
+    seconds = stage_times(question.model, question.job, table, question.pricer)
+    stage = int(cost.stage[0])
+    waiting = {name: float(cost.parts[name][0]) for name in ("pp_comm", "bubble")}
+    return Explanation(
+        plan=plan,
+        step_s=float(cost.step_s[0]),
+        operations=(*_layer_rows(question, table), *_step_rows(question, table, stage)),
+        assembly=_assembly(question, table, seconds, stage, (float(cost.step_s[0]), waiting)),
+        stages=_stages(table),
+    )
+
+
+def _named_pieces(question: Question, table: Estimate, stages: slice) -> list[tuple[str, Piece, int]]:
+    """The distinct pieces that these stage rows run, each with its name and how often; equal ones together."""
+    pieces = table.layers.placed
+    counts = [int(weight[stages].sum()) for weight in piece_weights(table.stages)]
+    runs = len(question.model.blocks)
+    # Where only some layers are recomputed, every kind is there twice (ops.block): with and without.
+    again = [", recomputed", ""] if len(table.layers.ops.blocks) > runs else [""]
+    kinds = [f"{_kind_name(question, index)}{words}" for words in again for index in range(runs)]
+    names = [*kinds, *(f"{kind}, first of its stage" for kind in kinds), "embedding", "head"]
+    found: dict[int, tuple[str, Piece, int]] = {}
+    for name, piece, count in zip(names, pieces, counts, strict=True):
+        if count:
+            before = found.get(id(piece))
+            found[id(piece)] = (before[0] if before else name, piece, count + (before[2] if before else 0))
+    return list(found.values())
+
+
+def _kind_name(question: Question, index: int) -> str:
+    """``layer``, with what tells it from other kinds."""
+    block = question.model.blocks[index].block
+    of_kinds = len({id(run.block) for run in question.model.blocks}) > 1
+    if block.mtp:
+        return "prediction block"
+    feed = "experts" if block.moe else "dense" if block.mlp else "no feed-forward"
+    return (
+        f"layer ({type(block.mixer).__name__.removesuffix('Spec').lower()}, {feed})" if of_kinds else "layer"
+    )
+
+
+def _layer_rows(question: Question, table: Estimate) -> list[OpRow]:
+    rows = []
+    split = table.plans.schedule.splits_backward
+    for name, piece, _ in _named_pieces(question, table, slice(None)):
+        passes = timed_passes(question.pricer, question.job, piece, table.layers.layout, split=split)
+        for timed, shares in passes:
+            rows += [
+                _row(question, name, one, table, waited_s=number_at(share.seconds, 0))
+                for one, share in zip(timed, shares, strict=True)
+            ]
+    return [row for row in rows if row.own_s > 0 or row.saved_bytes > 0]
+
+
+def _step_rows(question: Question, table: Estimate, stage: int) -> list[OpRow]:
+    layout = table.plans.layout.take(table.stages.plan)
+    timed = (question.pricer.time(op, layout) for op in step_operations(question.model, question.job, table))
+    rows = [_row(question, "step", one, table, waited_s=None, at=stage) for one in timed]
+    return [row for row in rows if row.own_s > 0]
+
+
+def _row(
+    question: Question, piece: str, one: TimedOp, table: Estimate, *, waited_s: float | None, at: int = 0
+) -> OpRow:
+    return OpRow(
+        piece=piece,
+        phase=one.op.phase.value,
+        name=one.op.name,
+        shape=shape_words(one.op, at),
+        size_bytes=moved_bytes(one.op, at),
+        saved_bytes=number_at(one.op.saved_bytes, at),
+        group=group_words(one.op, table.plans.layout, question.cluster.gpus_per_node),
+        own_s=number_at(one.seconds, at),
+        waited_s=waited_s,
+        origin=ORIGIN_NAMES[int(number_at(one.origin, at))],
+        relative_std=number_at(one.relative_std, at),
+    )
+
+
+def _assembly(
+    question: Question,
+    table: Estimate,
+    seconds: StageTimes,
+    stage: int,
+    told: tuple[float, dict[str, float]],
+) -> tuple[StepRow, ...]:
+    """The step of the slowest stage as a sum: its layers' passes times micro-batches, what it waits for, the end."""
+    step_s, waiting = told
+    pricer, num_micro = question.pricer, int(table.plans.num_micro[0])
+    rows = []
+    for name, piece, count in _named_pieces(question, table, slice(stage, stage + 1)):
+        passes = timed_passes(
+            pricer, question.job, piece, table.layers.layout, split=table.plans.schedule.splits_backward
+        )
+        each = [sum(number_at(share.seconds, 0) for share in shares) for _, shares in passes]
+        forward_s, backward_s = each[0], sum(each[1:])
+        rows.append(
+            StepRow(
+                what=name,
+                count=count * num_micro,
+                forward_s=forward_s,
+                backward_s=backward_s,
+                seconds=count * num_micro * (forward_s + backward_s) / table.plans.schedule.route.ways,
+            )
+        )
+    busy_s = float(seconds.per_micro.take(ints(stage)).seconds[0]) * num_micro
+    listed = sum(row.seconds for row in rows)
+    update = seconds.step.update.seconds + seconds.step.gather.seconds
+    after = int(np.argmax(update))
+    update_s, gather_s = (float(one.seconds[after]) for one in (seconds.step.update, seconds.step.gather))
+    reduction_s = step_s - busy_s - sum(waiting.values()) - update_s - gather_s
+    alone = {
+        "the host, where launching takes longer, and exchanges that pairs hide": busy_s - listed,
+        "hops between stages": waiting["pp_comm"],
+        "bubble": waiting["bubble"],
+        "gradient reduction after the last backward": reduction_s,
+        "optimizer": update_s,
+        "parameter gather before the next step": gather_s,
+    }
+    rows += [
+        StepRow(what=what, count=1, forward_s=0.0, backward_s=0.0, seconds=value)
+        for what, value in alone.items()
+        if abs(value) > 1e-9 * step_s
+    ]
+    return tuple(rows)
+
+
+def _stages(table: Estimate) -> tuple[StageMemory, ...]:
+    """Every class of equal stages."""
+    cost = table.bytes.cost
+    beside = ("slack_bytes", "nccl_bytes", "host_bytes")
+
+    def term(values: FloatArray, row: int) -> float:
+        return float(values[row])
+
+    return tuple(
+        StageMemory(
+            first=int(table.stages.position[row]) + 1,
+            last=int(table.stages.position[row] + table.stages.count[row]),
+            terms_bytes={
+                name.removesuffix("_bytes"): term(getattr(cost, name), row) for name in (*TERMS, *beside)
+            },
+            needed_bytes=term(cost.needed_bytes, row),
+        )
+        for row in range(len(table.stages.plan))
+    )

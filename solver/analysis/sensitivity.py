@@ -1,0 +1,116 @@
+"""What the best plan would be if the cluster or the job were better in one thing: a search for each, all else equal."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+from solver.cluster_times import suits_network, without_profile
+from solver.memory.device_memory import usable_bytes
+from solver.opening import Opened, held_profile, opened_with
+from solver.plans.space import full_space
+from solver.question import Question
+from solver.request import Asked, Request, read_request
+from solver.result import Answer
+from solver.search import search
+from solver.times.op_times import Pricer
+from spec.cluster.cluster import ClusterSpec
+from spec.errors import ConfigError, MissingCurveError, NoFeasiblePlanError
+from spec.settings.constraints import Constraints
+from spec.settings.precision import PRECISIONS
+from spec.units import GIB
+
+FASTER_NETWORK = 2.0
+MORE_MEMORY_BYTES = 40e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """A change in words; the best plan with it, and what it is held against (None: the plan of today's
+    question); in words why there is none."""
+
+    words: str
+    answer: Answer | None
+    against: Answer | None = None
+    why_none: str = ""
+
+
+def sensitivities(
+    request: Request, asked: Asked, opened: Opened, tick: Callable[[], object] = lambda: None
+) -> tuple[WhatIf, ...]:
+    """The network between nodes twice as fast, 40 GB more memory, products in fp8: each alone. ``tick`` is called after
+    each."""
+    found = []
+    for ask in (_faster_network, _more_memory, _narrow_products):
+        found.append(ask(request, asked, opened))
+        tick()
+    return tuple(found)
+
+
+def _best(question: Question, constraints: Constraints) -> Answer | None:
+    try:
+        return search(question, full_space(question.model, question.job, constraints), top_k=1).best[0]
+    except NoFeasiblePlanError:
+        return None
+
+
+def _faster_network(request: Request, asked: Asked, opened: Opened) -> WhatIf:
+    """Where today's network was measured, both are modelled from the sheet, so that only the change differs."""
+    words = f"{FASTER_NETWORK:g} x the bandwidth between nodes"
+    cluster = asked.cluster
+    if cluster.nodes_for(asked.job.world_size) == 1:
+        return WhatIf(words=words, answer=None, why_none="one node has no network between nodes")
+    if request.transfer:
+        return WhatIf(words=words, answer=None, why_none="not of a profile that --transfer restates")
+    held = held_profile(request)
+
+    def on(changed: ClusterSpec) -> Answer | None:
+        times = without_profile(held, changed, missing=request.missing)
+        question = replace(opened.question, cluster=changed, pricer=Pricer.on(changed, times.book))
+        return _best(question, opened.constraints)
+
+    outer = cluster.domains[-1]
+    faster = replace(
+        cluster, domains=(*cluster.domains[:-1], replace(outer, bandwidth=FASTER_NETWORK * outer.bandwidth))
+    )
+    profile = held.profile
+    measured = (
+        profile is not None
+        and profile.machine.gpu == cluster.gpu.name
+        and suits_network(profile, asked.sheet, root=request.root)
+    )
+    if measured:
+        words += " (both modelled)"
+    return WhatIf(words=words, answer=on(faster), against=on(cluster) if measured else None)
+
+
+def _more_memory(request: Request, asked: Asked, opened: Opened) -> WhatIf:
+    """Also of what plans may need, where that is less than all."""
+    cluster = opened.question.cluster
+    gpu = replace(cluster.gpu, memory_bytes=cluster.gpu.memory_bytes + MORE_MEMORY_BYTES)
+    larger = replace(cluster, gpu=gpu)
+    question = replace(opened.question, cluster=larger)
+    limit = GIB * opened.constraints.memory_gib + usable_bytes(larger) - usable_bytes(cluster)
+    memory_gib = limit / GIB if limit < usable_bytes(larger) else inf
+    more = replace(opened.constraints, memory_gib=memory_gib)
+    return WhatIf(words="40 GB more memory a GPU", answer=_best(question, more))
+
+
+def _narrow_products(request: Request, asked: Asked, opened: Opened) -> WhatIf:
+    """The first named precision with fp8 products that the GPU has scales for."""
+    if asked.job.precision.linear in ("fp8", "fp4"):
+        return WhatIf(
+            words="products in fp8", answer=None, why_none=f"they are in {asked.job.precision.linear}"
+        )
+    for recipe in (name for name in PRECISIONS if "fp8" in name):
+        try:
+            narrow = read_request(replace(request, precision=recipe))
+        except ConfigError:
+            continue
+        held = held_profile(request)
+        question = opened_with(request, narrow, held, opened.times).question
+        words = f"products in fp8 ({recipe})"
+        try:
+            return WhatIf(words=words, answer=_best(question, opened.constraints))
+        except MissingCurveError as error:
+            return WhatIf(words=words, answer=None, why_none=str(error))
+    return WhatIf(words="products in fp8", answer=None, why_none=f"{asked.cluster.gpu.name} has none")

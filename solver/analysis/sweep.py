@@ -1,0 +1,229 @@
+"""The best plan for each of many questions: worlds, batches, sequences, clusters, frameworks, micro-batches.
+
+One process answers all: a profile is loaded once, and questions about one cluster share one cost model, which
+remembers the shapes that it priced. Rows are ranked by step, goodput or cost.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import inf
+
+from profdb.on_demand import MeasuringDevice
+from solver.analysis.goodput import Goodput, Reliability, RunCost, Terms, goodput_of, run_cost
+from solver.cluster_times import ClusterTimes, Held, times_of
+from solver.opening import Opened, check_cluster, held_profile, opened_with
+from solver.plans.space import full_space
+from solver.request import Asked, Request, read_request
+from solver.result import Answer
+from solver.search import search
+from spec.cluster.cluster import ClusterSpec
+from spec.errors import ConfigError, NoFeasiblePlanError
+from spec.settings.constraints import merged
+
+AXES = ("cluster", "framework", "seq_len", "global_batch_tokens", "micro_batch", "world_size")
+"""What a sweep may vary; the last one fastest, as a scaling table reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """One question: ``values`` of what is varied, the best plan, or in words why there is none."""
+
+    values: dict[str, object]
+    opened: Opened
+    answer: Answer | None
+    why_none: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """What questions of one process share: profiles by path, and times by cluster."""
+
+    held: dict[str, Held] = field(default_factory=dict)
+    times: dict[tuple[str, ...], ClusterTimes] = field(default_factory=dict)
+
+    def open(self, request: Request, asked: Asked, device: MeasuringDevice | None = None) -> Opened:
+        """As solver.opening.open_asked, from what is open already."""
+        path = str(request.profile)
+        if path not in self.held:
+            self.held[path] = held_profile(request)
+        held = self.held[path]
+        check_cluster(held, request, asked)
+        key = (path, repr(asked.cluster), repr(asked.sheet), request.missing, str(request.transfer))
+        if key not in self.times:
+            self.times[key] = times_of(held, request, asked, device)
+        return opened_with(request, asked, held, self.times[key])
+
+    def keep(self) -> None:
+        """Keep what sheets were asked, for the next process."""
+        for times in self.times.values():
+            if times.kept is not None:
+                times.kept.keep()
+
+
+def sweep_requests(
+    request: Request, axes: Mapping[str, Iterable[object]]
+) -> list[tuple[dict[str, object], Request]]:
+    """The request with each combination of the ``axes``' values (of AXES), and those values.
+
+    Raises ConfigError for micro-batches that are fixed and varied.
+    """
+    fixed = request.constraints.get("fix", {})
+    if "micro_batch" in axes and "micro_batch" in fixed:
+        allowed = "fixed or varied, not both"
+        raise ConfigError(where="constraints", key="micro_batch", value=fixed["micro_batch"], allowed=allowed)
+    named = [key for key in AXES if key in axes]
+    found = []
+    for values in product(*(axes[key] for key in named)):
+        said = dict(zip(named, values, strict=True))
+        changed = {key: value for key, value in said.items() if key != "micro_batch"}
+        constraints = request.constraints
+        if "micro_batch" in said:
+            constraints = merged(constraints, {"fix": {"micro_batch": said["micro_batch"]}})
+        found.append((said, replace(request, **changed, constraints=constraints)))  # type: ignore[arg-type]
+    return found
+
+
+def swept(
+    requests: Iterable[tuple[dict[str, object], Request]],
+    *,
+    shared: Shared | None = None,
+    tick: Callable[[], object] = lambda: None,
+) -> tuple[SweepRow, ...]:
+    """The best plan of each request; one without any is a row that says so. ``tick`` is called after each.
+
+    Raises ConfigError or ProfileError, before anything is priced, for a request that cannot be asked.
+    """
+    asked = [(values, request, read_request(request)) for values, request in requests]
+    shared = shared or Shared()
+    rows = []
+    for values, request, one in asked:
+        opened = shared.open(request, one)
+        question = opened.question
+        space = full_space(question.model, question.job, opened.constraints)
+        try:
+            answer = search(question, space, top_k=1).best[0]
+            rows.append(SweepRow(values=values, opened=opened, answer=answer))
+        except NoFeasiblePlanError as error:
+            rows.append(SweepRow(values=values, opened=opened, answer=None, why_none=_first_reason(error)))
+        tick()
+    shared.keep()
+    return tuple(rows)
+
+
+def _first_reason(error: NoFeasiblePlanError) -> str:
+    """The nearest miss where one came as far as memory, else the commonest reason."""
+    if "GiB" in error.nearest_miss:
+        return f"nearest miss: {error.nearest_miss}"
+    return max(error.rejected, key=lambda reason: error.rejected[reason], default="no plan")
+
+
+def node_counts(largest: int, cluster: ClusterSpec) -> tuple[int, ...]:
+    """GPUs of every whole number of nodes up to ``largest`` GPUs; less than a node is one question."""
+    per_node = cluster.gpus_per_node
+    return tuple(range(per_node, largest + 1, per_node)) or (largest,)
+
+
+def replanned(rows: Iterable[SweepRow]) -> tuple[tuple[SweepRow, SweepRow | None], ...]:
+    """For each row, series after series, the row of its series to run with as many GPUs: of the most tokens
+    per second with that many or fewer, as a world that a model or a batch does not divide by is worse than a
+    smaller one. None where none fits."""
+    found: list[tuple[SweepRow, SweepRow | None]] = []
+    for series in series_of(rows).values():
+        best: SweepRow | None = None
+        for row in sorted(series, key=lambda one: one.opened.question.job.world_size):
+            if row.answer is not None and (best is None or tokens_per_s(row) > tokens_per_s(best)):
+                best = row
+            found.append((row, best))
+    return tuple(found)
+
+
+def fewest_gpus(rows: Iterable[SweepRow]) -> list[tuple[dict[str, object], int | None]]:
+    """Of each series what its rows share, and the fewest GPUs that any plan fits on, None where none does."""
+    found: list[tuple[dict[str, object], int | None]] = []
+    for series in series_of(rows).values():
+        worlds = [row.opened.question.job.world_size for row in series if row.answer is not None]
+        found.append((shared_values(series[0]), min(worlds, default=None)))
+    return found
+
+
+def tokens_per_s(row: SweepRow) -> float:
+    """Of all GPUs together, 0 where no plan fits."""
+    if row.answer is None:
+        return 0.0
+    return row.opened.question.job.global_batch_tokens / row.answer.step_s
+
+
+def efficiencies(rows: Iterable[SweepRow]) -> list[float | None]:
+    """Tokens per GPU and second over those of the fewest GPUs of the same series."""
+    rows = list(rows)
+    base: dict[str, Answer] = {}
+    for name, series in series_of(rows).items():
+        fitting = [one for one in series if one.answer is not None]
+        first = min(fitting, key=lambda one: one.opened.question.job.world_size, default=None)
+        if first is not None and first.answer is not None:
+            base[name] = first.answer
+    return [None if row.answer is None else row.answer.tgs / base[_series(row)].tgs for row in rows]
+
+
+def series_of(rows: Iterable[SweepRow]) -> dict[str, list[SweepRow]]:
+    """Rows that differ in world_size alone, together."""
+    found: dict[str, list[SweepRow]] = {}
+    for row in rows:
+        found.setdefault(_series(row), []).append(row)
+    return found
+
+
+def shared_values(row: SweepRow) -> dict[str, object]:
+    """What the rows of its series share."""
+    return {key: value for key, value in row.values.items() if key != "world_size"}
+
+
+def _series(row: SweepRow) -> str:
+    return repr(shared_values(row))
+
+
+RANKED_BY = ("step", "goodput", "cost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A row of a sweep with its goodput where a reliability was stated, and what a run takes where tokens
+    were; ``held_gpus`` train or are spare."""
+
+    row: SweepRow
+    goodput: Goodput | None
+    cost: RunCost | None
+    held_gpus: int
+
+
+def judged(row: SweepRow, reliability: Reliability | None, terms: Terms | None) -> Judged:
+    """Goodput and cost of a row's best plan."""
+    question = row.opened.question
+    goodput = None if reliability is None else goodput_of(question.model, question.job, reliability)
+    spares = 0 if reliability is None else reliability.spare_nodes or 0
+    held = question.job.world_size + spares * question.cluster.gpus_per_node
+    cost = None
+    if terms is not None and row.answer is not None:
+        cost = run_cost(question.job, question.cluster, row.answer.step_s, terms, goodput)
+    return Judged(row=row, goodput=goodput, cost=cost, held_gpus=held)
+
+
+def ranked(rows: list[Judged], by: str) -> list[Judged]:
+    """Rows from best to worst by ``step`` (seconds), ``goodput`` (tokens trained per second of wall clock) or
+    ``cost`` (money, or GPU-hours where no price was given, per token); those without a plan last."""
+    return sorted(rows, key=lambda one: _order(one, by))
+
+
+def _order(one: Judged, by: str) -> float:
+    if one.row.answer is None:
+        return inf
+    effective = one.goodput.effective if one.goodput else 1.0
+    if by == "step":
+        return one.row.answer.step_s
+    if by == "goodput":
+        return -tokens_per_s(one.row) * effective
+    if one.cost is not None:
+        held = one.cost.price if one.cost.price is not None else one.cost.gpu_hours
+        return held / one.cost.tokens
+    return one.held_gpus / (tokens_per_s(one.row) * effective) if effective else inf

@@ -1,1 +1,0 @@
-"""One priced plan as a reader sees it: totals, their interval, MFU."""

@@ -1,1 +1,0 @@
-"""Questions beyond one ranking: what would make it fit, side by side, how many GPUs, how long and for how much."""

@@ -1,0 +1,218 @@
+"""What a plan costs, in plain numbers: what searches rank, reports print and files hold.
+
+``Answer`` is one plan with its cost, ``grouped`` puts those together that differ in nothing but how far ZeRO
+shards, and ``check_believable`` refuses what no machine could give.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+from solver.estimate import StepTime
+from solver.memory.memory_cost import TERMS, MemoryCost
+from solver.pipeline.stages import StageTable
+from solver.plans.plan_table import Plan
+from spec.arrays import FloatArray
+from spec.errors import ProfileError
+from spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowestStage:
+    """Stages ``first`` to ``last`` (from 1) of ``stages``, which are alike; ``layers`` decoder layers and
+    ``predictions`` prediction blocks in each, and whether they hold the embedding or the head."""
+
+    first: int
+    last: int
+    stages: int
+    layers: int
+    predictions: int
+    embedding: bool
+    head: bool
+
+    def words(self) -> str:
+        """``stage 16 of 16: 7 layers, head``."""
+        if self.stages == 1:
+            which = "the only stage"
+        elif self.first == self.last:
+            which = f"stage {self.first} of {self.stages}"
+        else:
+            which = f"stages {self.first} to {self.last} of {self.stages}, all alike"
+        held = [f"{self.layers} layer{'s' * (self.layers != 1)}"]
+        held += [f"{self.predictions} prediction block{'s' * (self.predictions > 1)}"] * bool(
+            self.predictions
+        )
+        held += ["embedding"] * self.embedding + ["head"] * self.head
+        return f"{which}: {', '.join(held)}"
+
+
+def slowest_stage(model: ModelSpec, table: StageTable, row: int, stages: int) -> SlowestStage:
+    """Row ``row`` of the stage table of a plan with ``stages`` pipeline stages."""
+    kinds = len(model.blocks)
+    predictions = sum(
+        int(column[row]) for at, column in enumerate(table.layers) if model.blocks[at % kinds].block.mtp
+    )
+    first = int(table.position[row])
+    return SlowestStage(
+        first=first + 1,
+        last=first + int(table.count[row]),
+        stages=stages,
+        layers=sum(int(column[row]) for column in table.layers) - predictions,
+        predictions=predictions,
+        embedding=bool(table.embedding[row]),
+        head=bool(table.head[row]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One plan with its cost.
+
+    Eight steps in ten lie between ``interval_low_s`` and ``interval_high_s`` (solver.interval).
+    ``parts_s`` sum to ``step_s`` and so do ``origins_s`` (by origin name); ``standard_error_s`` of the
+    step; ``memory_bytes`` the named terms of the worst stage, which sum to ``allocated_bytes``;
+    ``needed_bytes`` the least a device must have for it, ``host_bytes`` what its host holds instead; ``tgs``
+    tokens per GPU per second; ``mfu`` a fraction; ``errors_s`` the standard error that each family of
+    curves brings in, which two plans share. ``parts_s`` are of the ``slowest`` stage. ``also_zero_sizes`` and, one
+    of each, ``also_zero_stages``: plans of these that differ in nothing else take at most 1 % longer.
+    """
+
+    plan: Plan
+    step_s: float
+    standard_error_s: float
+    parts_s: dict[str, float]
+    origins_s: dict[str, float]
+    memory_bytes: dict[str, float]
+    allocated_bytes: float
+    reserved_bytes: float
+    device_bytes: float
+    needed_bytes: float
+    tgs: float
+    mfu: float
+    errors_s: dict[str, float]
+    slowest: SlowestStage
+    host_bytes: float = 0.0
+    interval_low_s: float = 0.0
+    interval_high_s: float = 0.0
+    also_zero_sizes: tuple[int, ...] = ()
+    also_zero_stages: tuple[int, ...] = ()
+
+    def label(self) -> str:
+        """The plan's words, and those of the plans it stands for."""
+        shards = sorted(zip(self.also_zero_stages, self.also_zero_sizes, strict=True))
+        also = ", ".join(self._sharded(stage, size) for stage, size in shards)
+        return f"{self.plan.label()} (or {also})" if also else self.plan.label()
+
+    def _sharded(self, stage: int, size: int) -> str:
+        """The words of a plan that differs in these, its stage where that differs too."""
+        if size == 1:
+            return "no zero"
+        return f"zero{size}" if stage == self.plan.zero_stage else f"zero{stage}/{size}"
+
+
+def answer_of(
+    plan: Plan,
+    cost: StepTime,
+    memory: MemoryCost,
+    *,
+    used: tuple[float, float],
+    slowest: SlowestStage,
+    interval_s: tuple[FloatArray, FloatArray],
+) -> Answer:
+    """The answer of a one-row cost and memory; ``used`` are tgs and mfu, ``interval_s`` as
+    solver.interval tells it."""
+    tgs, mfu = used
+    low_s, high_s = interval_s
+    return Answer(
+        plan=plan,
+        step_s=float(cost.step_s[0]),
+        standard_error_s=float(cost.standard_error_s[0]),
+        parts_s={part: float(value[0]) for part, value in cost.parts.items()},
+        origins_s={origin.name.lower(): float(value[0]) for origin, value in cost.origins.items()},
+        memory_bytes={name.removesuffix("_bytes"): float(getattr(memory, name)[0]) for name in TERMS},
+        allocated_bytes=float(memory.allocated_bytes[0]),
+        reserved_bytes=float(memory.reserved_bytes[0]),
+        device_bytes=float(memory.device_bytes[0]),
+        needed_bytes=float(memory.needed_bytes[0]),
+        host_bytes=float(memory.host_bytes[0]),
+        tgs=tgs,
+        mfu=mfu,
+        errors_s={family: float(value[0]) for family, value in cost.std_s.items()},
+        slowest=slowest,
+        interval_low_s=float(low_s[0]),
+        interval_high_s=float(high_s[0]),
+    )
+
+
+ABOUT_AS_FAST = 1.01
+"""Far below what a prediction can tell apart (solver.interval)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Alike:
+    """The fastest plan, its place in the ranking, and the others that it stands for."""
+
+    place: int
+    plan: Plan
+    step_s: float
+    others: list[Plan] = field(default_factory=list)
+
+
+def grouped(ranked: Iterable[tuple[int, float, Plan]], most: int) -> list[Alike]:
+    """The first ``most`` groups of plans in order of their step; ``ranked`` gives place, seconds and plan."""
+    groups: list[Alike] = []
+    newest: dict[Plan, Alike] = {}
+    for place, step_s, plan in ranked:
+        if len(groups) == most and step_s > ABOUT_AS_FAST * groups[-1].step_s:
+            break
+        leader = next((newest[key] for key in _keys(plan) if key in newest), None)
+        if leader is not None and step_s <= ABOUT_AS_FAST * leader.step_s:
+            leader.others.append(plan)
+        elif len(groups) < most:
+            groups.append(Alike(place=place, plan=plan, step_s=step_s))
+            newest.update(dict.fromkeys(_keys(plan), groups[-1]))
+    return groups
+
+
+def _keys(plan: Plan) -> tuple[Plan, ...]:
+    """The plan without its zero_size, as itself and as one that shards nothing, of whatever ZeRO stage."""
+    alone = replace(plan, zero_size=1, zero_stage=0)
+    return (replace(plan, zero_size=0), alone) if plan.zero_size > 1 else (alone,)
+
+
+SECONDS = ("step_s", "standard_error_s", "interval_low_s", "interval_high_s")
+TOTALS = ("allocated_bytes", "reserved_bytes", "device_bytes", "needed_bytes", "tgs", "mfu")
+
+
+def answer_values(answer: Answer) -> dict[str, Any]:
+    """Column -> value: the plan's keys as written and dp, seconds of the step and its parts, bytes by term
+    and in all, tokens per GPU and second, MFU."""
+    return {
+        **asdict(answer.plan.written),
+        "dp": answer.plan.dp,
+        **{name: getattr(answer, name) for name in SECONDS},
+        **{f"{part}_s": value for part, value in answer.parts_s.items()},
+        **{f"{term}_bytes": value for term, value in answer.memory_bytes.items()},
+        **{total: getattr(answer, total) for total in TOTALS},
+    }
+
+
+def check_believable(answers: Iterable[Answer], source: str) -> None:
+    """Raises ProfileError, which names the times' ``source``, for a step that takes no finite time, an interval
+    that is not finite, or more than the GPUs' peak FLOP/s."""
+    for answer in answers:
+        finite = (
+            isfinite(answer.step_s) and isfinite(answer.interval_low_s) and isfinite(answer.interval_high_s)
+        )
+        if not finite or answer.step_s <= 0.0:
+            raise ProfileError(
+                f"{source}: its times give {answer.plan.label()} a step of {answer.step_s:g} s, "
+                f"{answer.interval_low_s:g} to {answer.interval_high_s:g}: no time that can be; "
+                "look at it with python -m profdb show"
+            )
+        if answer.mfu > 1.0:
+            raise ProfileError(
+                f"{source}: its times give {answer.plan.label()} {100 * answer.mfu:.0f} % of the GPUs' peak FLOP/s, "
+                "which no GPU reaches: they are of another GPU or damaged; look at it with python -m profdb show"
+            )

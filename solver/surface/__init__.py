@@ -1,1 +1,0 @@
-"""Questions asked from Python: what the command line asks, as objects."""

@@ -1,0 +1,146 @@
+"""The cheapest change: the plan it names is there, and none gives up less."""
+
+from dataclasses import replace
+
+import pytest
+
+from solver.analysis import best_plans as cheapest_change_file
+from solver.analysis.best_plans import best_plans, cheapest_change
+from solver.estimate import estimate_memory
+from solver.memory.device_memory import usable_bytes
+from solver.plans.space import enumerate_block, full_space
+from solver.question import Question
+from solver.search import search
+from spec.cluster.cluster import HostSpec
+from spec.errors import NoFeasiblePlanError
+from spec.presets.registry import PRESETS
+from spec.settings.constraints import Constraints, constraints_of
+from spec.units import GIB
+from tests.solver.questions import question, small_model
+
+
+def test_the_nearest_value_of_the_one_constraint_that_stands_in_the_way() -> None:
+    asked = question()
+    said = {"fix": {"tp": 7}, "max": {"pp": 4}}
+    assert cheapest_change(asked, constraints_of(said)) == "tp = 8 instead of tp = 7"
+    best_plans(asked, constraints_of({**said, "fix": {"tp": 8}}))
+
+
+def test_fewer_constraints_given_up_are_cheaper_than_nearer_values() -> None:
+    asked = question(preset=PRESETS["megatron"])
+    # isp is not Megatron-LM's; everything else can be kept.
+    words = cheapest_change(asked, constraints_of({"modes": ["isp"], "fix": {"tp": 2, "pp": 2}}))
+    assert words in ("strategy = mtp instead of strategy = isp", "strategy = fsp instead of strategy = isp")
+
+
+def test_one_constraint_far_off_is_given_up_before_two_that_are_near() -> None:
+    # isp with all of a layer run again breaks two words, a doubling each; mtp wants tp 8, three doublings.
+    model = small_model(layers=4, hidden=2048, kv_heads=8)
+    preset = PRESETS["internevo"]
+    asked = question(
+        model=model, world_size=8, sequences=8, seq_len=8192, memory_gib=5.0 / 0.99, preset=preset
+    )
+    ones = dict.fromkeys(("tp", "pp", "cp", "zero_size", "micro_batch"), 1)
+    words = cheapest_change(asked, constraints_of({"fix": {"strategy": "mtp", "recompute": "none", **ones}}))
+    assert words in (
+        "tp = 8 instead of tp = 1",
+        "pp = 4 instead of pp = 1",
+        "zero_size = 8 instead of zero_size = 1",
+    )
+    nearer = {"fix": {"strategy": "isp", "recompute": "full", **ones}}
+    best_plans(asked, constraints_of(nearer))
+
+
+def test_of_one_strategy_too_fewer_constraints_come_before_nearer_values() -> None:
+    # Two kv heads stop tp at 2, which with half of the optimizer is two doublings of two keys; all ranks'
+    # shares are three of one.
+    model = small_model(layers=1, hidden=8192, kv_heads=2)
+    asked = question(
+        model=model,
+        world_size=8,
+        sequences=8,
+        seq_len=512,
+        memory_gib=12.0 / 0.99,
+        preset=PRESETS["megatron"],
+    )
+    ones = dict.fromkeys(("tp", "pp", "cp", "zero_size", "micro_batch"), 1)
+    said = {"fix": {"strategy": "mtp", "recompute": "none", **ones}}
+    assert cheapest_change(asked, constraints_of(said)) == "zero_size = 8 instead of zero_size = 1"
+    best_plans(asked, constraints_of({"fix": {**said["fix"], "tp": 2, "zero_size": 2}}))
+
+
+def test_memory_asked_for_rounds_up_to_what_lets_the_plan_in() -> None:
+    asked = question(world_size=4, sequences=4, preset=PRESETS["megatron"])
+    least = search(asked, full_space(asked.model, asked.job)).pareto[-1].needed_bytes
+    asked_gib = 0.9 * least / GIB
+    words = cheapest_change(asked, constraints_of({"memory_gib": asked_gib}))
+    enough = float(words.split(" GiB")[0])
+    assert 0 <= enough - least / GIB <= 0.1
+    best_plans(asked, constraints_of({"memory_gib": enough}))
+
+
+def small(memory_gib: float) -> Question:
+    """A model that two GPUs of so much memory do not hold."""
+    return question(
+        model=small_model(layers=12, hidden=1024),
+        world_size=2,
+        sequences=64,
+        memory_gib=memory_gib,
+        preset=PRESETS["megatron"],
+    )
+
+
+def test_more_gpus_where_nothing_else_helps() -> None:
+    asked = small(3.0)
+    with pytest.raises(NoFeasiblePlanError, match="cheapest change: 8 GPUs instead of 2"):
+        best_plans(asked, constraints_of({}))
+    best_plans(replace(asked, job=replace(asked.job, world_size=8)), constraints_of({}))
+    half = replace(asked, job=replace(asked.job, world_size=4))
+    with pytest.raises(NoFeasiblePlanError):
+        search(half, full_space(half.model, half.job))
+
+
+@pytest.mark.parametrize(("enough", "words"), [(64, "64 GPUs instead of 1"), (128, "")])
+def test_no_more_than_64_times_as_many_are_asked_for(
+    enough: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fits them: a plan fits ``enough`` GPUs and more."""
+    fits = cheapest_change_file.Nearest(broken=0, doublings=0.0, needed_bytes=1.0, words="")
+    monkeypatch.setattr(
+        cheapest_change_file,
+        "_nearest",
+        lambda asked, *_, **__: fits if asked.job.world_size >= enough else None,
+    )
+    asked = question(world_size=1, sequences=256, preset=PRESETS["megatron"])
+    asked = replace(asked, cluster=replace(asked.cluster, max_nodes=enough // 8))
+    assert cheapest_change(asked, constraints_of({})) == words
+
+
+@pytest.mark.nightly
+def test_a_model_that_no_number_of_gpus_holds_has_no_such_change() -> None:
+    assert cheapest_change(small(2.0), constraints_of({})) == ""
+
+
+def test_the_host_is_asked_before_more_gpus_are() -> None:
+    alone = small(3.6)
+    assert cheapest_change(alone, constraints_of({})) == "4 GPUs instead of 2"
+    host = HostSpec(link_bandwidth=50e9, memory_bandwidth=200e9)
+    asked = replace(alone, cluster=replace(alone.cluster, host=host))
+    for kept in ({}, {"min": {"micro_batch": 1}}):
+        assert cheapest_change(asked, constraints_of(kept)).startswith("optimizer_offload = 1")
+    on_device = {"fix": {"optimizer_offload": 0.0}}
+    assert not cheapest_change(asked, constraints_of(on_device)).startswith("optimizer_offload = 1,")
+    offloaded = constraints_of({"fix": {"optimizer_offload": 1.0}})
+    assert enumerated(asked, offloaded) > 0
+
+
+def enumerated(asked: Question, constraints: Constraints) -> int:
+    """Plans that fit."""
+    limit, found = usable_bytes(asked.cluster), 0
+    space = full_space(asked.model, asked.job, constraints)
+    for block in space.blocks:
+        plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
+        if len(plans):
+            needed = estimate_memory(asked.model, asked.job, plans, asked.cluster).memory.needed_bytes
+            found += int((needed <= limit).sum())
+    return found

@@ -1,0 +1,101 @@
+"""What three changes bring: each is one change, and none makes the best plan slower."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from solver.analysis.sensitivity import WhatIf, _more_memory, sensitivities
+from solver.memory.device_memory import usable_bytes
+from solver.opening import open_asked
+from solver.plans.space import full_space
+from solver.report.beside import beside_lines, sensitivity_lines, sensitivity_record, ties
+from solver.request import Request, read_request
+from solver.search import SearchResult, search
+from spec.units import GIB
+from tests.solver.questions import ROOT
+
+REQUEST = Request(
+    root=ROOT,
+    profile=ROOT / "prof_data" / "data.pt",
+    config=ROOT / "configs" / "7B_gpt.toml",
+    cluster="h100-sxm",
+    framework="megatron",
+    world_size=16,
+    seq_len=2048,
+    global_batch_tokens=2**20,
+    constraints={"fix": {"cp": 1, "vpp": 1, "pp": 1, "tp": 8}, "modes": ["mtp"], "no_recompute": True},
+)
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, tuple[WhatIf, ...], float]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        asked = read_request(REQUEST)
+        opened = open_asked(REQUEST, asked)
+        space = full_space(opened.question.model, opened.question.job, opened.constraints)
+        result = search(opened.question, space, top_k=3)
+        return result, sensitivities(REQUEST, asked, opened), opened.question.cluster.gpu.memory_bytes
+
+
+@pytest.mark.nightly
+def test_each_change_alone_makes_no_best_plan_slower(
+    answered: tuple[SearchResult, tuple[WhatIf, ...], float],
+) -> None:
+    result, (network, memory, narrow), _ = answered
+    now = result.best[0]
+    for one in (network, memory, narrow):
+        assert one.answer is not None
+        assert one.answer.step_s <= now.step_s
+    assert network.answer is not None
+    assert narrow.answer is not None
+    # With tp 8 gradients travel between nodes by one NIC a GPU alone; products of a transformer are most of its step.
+    assert network.answer.parts_s["dp_comm"] < 0.7 * now.parts_s["dp_comm"]
+    assert network.answer.parts_s["gemm"] == now.parts_s["gemm"]
+    assert narrow.answer.parts_s["gemm"] < 0.75 * now.parts_s["gemm"]
+    assert narrow.words == "products in fp8 (fp8-tensor)"
+    assert network.against is None  # modelled as it is
+
+
+def test_what_cannot_be_changed_says_so() -> None:
+    request = replace(
+        REQUEST,
+        cluster="a100-sxm-80g",
+        world_size=8,
+        constraints={**REQUEST.constraints, "fix": {"tp": 2, "pp": 1}},
+    )
+    asked = read_request(request)
+    network, _, narrow = sensitivities(request, asked, open_asked(request, asked))
+    assert network.why_none == "one node has no network between nodes"
+    assert narrow.why_none == "A100-SXM-80GB has none"
+
+
+def test_more_memory_is_more_of_what_plans_may_need_too() -> None:
+    """40 GB above the 40 GiB asked for, of a device that has more than both."""
+    constraints = {**REQUEST.constraints, "fix": {"tp": 2, "pp": 1, "cp": 1, "vpp": 1}, "memory_gib": 40}
+    request = replace(REQUEST, world_size=8, constraints=constraints)
+    asked = read_request(request)
+    opened = open_asked(request, asked)
+    more = _more_memory(request, asked, opened).answer
+    assert more is not None
+    assert 40 * GIB < more.needed_bytes <= 40 * GIB + 40e9
+    # All of the device is asked for in two ways, and neither is beyond the larger one.
+    for memory_gib in (usable_bytes(opened.question.cluster) / GIB, inf):
+        whole = replace(opened, constraints=replace(opened.constraints, memory_gib=memory_gib))
+        assert _more_memory(request, asked, whole).answer is not None
+
+
+@pytest.mark.nightly
+def test_the_lines_name_ties_room_and_front(answered: tuple[SearchResult, tuple[WhatIf, ...], float]) -> None:
+    result, found, memory_bytes = answered
+    lines = beside_lines(result, memory_bytes)
+    assert lines[0].startswith("ties ")
+    assert lines[1].startswith("room ")
+    table = next(line for line in lines if line.startswith("plan"))
+    assert all(answer.plan.label() in table for answer in result.pareto[:8])
+    same = replace(result.best[0], errors_s={"gemm": 1.0})
+    assert ties([result.best[0], same, result.best[0]]) == [2]
+    shown = "\n".join(sensitivity_lines(result.best[0], found))
+    assert "40 GB more memory a GPU" in shown
+    assert [one["what"] for one in sensitivity_record(found)] == [one.words for one in found]

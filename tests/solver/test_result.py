@@ -1,0 +1,146 @@
+"""Of plans that differ in zero_size alone and are within 1 %, one is shown and names the others."""
+
+from dataclasses import replace
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from solver.estimate import estimate_memory, step_time
+from solver.plans.plan_table import Plan, PlanTable
+from solver.plans.space import full_space
+from solver.result import Answer, SlowestStage, check_believable, grouped
+from solver.schedules.registry import Schedule
+from solver.search import price_plan, search
+from spec.errors import ProfileError
+from spec.presets.registry import PRESETS
+from tests.solver.flat_book import FlatBook
+from tests.solver.questions import question, small_model
+
+ONE = Plan(strategy="mtp", preset="internevo", dp=16)
+
+
+def sharded(size: int, **changes: int) -> Plan:
+    return replace(ONE, zero_stage=int(size > 1), zero_size=size, **changes)
+
+
+def shown(*ranked: tuple[float, Plan], most: int = 10) -> list[tuple[float, list[int]]]:
+    """Seconds of each group's leader, and the sizes that it stands for."""
+    groups = grouped(((place, step_s, plan) for place, (step_s, plan) in enumerate(ranked)), most)
+    return [(group.step_s, [one.zero_size for one in group.others]) for group in groups]
+
+
+def test_within_a_hundredth_one_stands_for_all() -> None:
+    assert shown((1.0, sharded(4)), (1.005, sharded(8)), (1.0099, sharded(1))) == [(1.0, [8, 1])]
+
+
+def test_beyond_a_hundredth_it_stands_alone() -> None:
+    assert shown((1.0, sharded(4)), (1.011, sharded(8)), (1.02, sharded(2))) == [(1.0, []), (1.011, [2])]
+
+
+def test_plans_that_differ_in_more_stand_alone() -> None:
+    other = sharded(8, micro_batch=2)
+    assert shown((1.0, sharded(4)), (1.001, other), (1.002, sharded(2))) == [(1.0, [2]), (1.001, [])]
+
+
+def test_groups_fill_the_places_asked_for_and_no_more() -> None:
+    ranked = [(1.0, sharded(4)), (1.001, sharded(8)), (1.002, sharded(4, tp=2)), (1.003, sharded(4, tp=4))]
+    assert [step_s for step_s, _ in shown(*ranked, most=2)] == [1.0, 1.002]
+
+
+def test_a_search_shows_no_two_plans_that_are_alike() -> None:
+    asked = question(world_size=16, sequences=4096)
+    best = search(asked, full_space(asked.model, asked.job), top_k=10).best
+    assert any(answer.also_zero_sizes for answer in best)
+    assert all("(or " in answer.label() for answer in best if answer.also_zero_sizes)
+    kinds = [replace(answer.plan, zero_size=0, zero_stage=0) for answer in best]
+    for place, answer in enumerate(best):
+        for other in range(place):
+            if kinds[other] == kinds[place] and best[other].plan.zero_stage == answer.plan.zero_stage:
+                assert answer.step_s > 1.01 * best[other].step_s
+
+
+def test_a_plan_of_another_stage_is_told_by_it() -> None:
+    """Under a pipeline PyTorch's stages 2 and 3 run alike."""
+    asked = question(world_size=16, sequences=64, preset=PRESETS["fsdp"])
+    space = replace(full_space(asked.model, asked.job), schedules=(Schedule.ONE_F_ONE_B,))
+    best = search(asked, space, top_k=50).best
+    others = [one for one in best if len(set(one.also_zero_stages) - {one.plan.zero_stage}) > 0]
+    assert any(one.plan.pp > 1 for one in others)
+    for one in best:
+        words = one.label().partition(" (or ")[2].rstrip(")")
+        told = words.split(", ") if words else []
+        assert len(set(told)) == len(told) == len(one.also_zero_sizes)
+        for stage, size in zip(one.also_zero_stages, one.also_zero_sizes, strict=True):
+            word = f"zero{size}" if stage == one.plan.zero_stage else f"zero{stage}/{size}"
+            assert (word if size > 1 else "no zero") in told
+
+
+# An answer that no machine could give is an error that names whose times it comes from.
+
+PLAN = Plan(strategy="mtp", preset="internevo", dp=16, num_micro=4)
+
+
+def answer_of_step(book: FlatBook | None = None) -> Answer:
+    return price_plan(question(book=book), PlanTable.of(PLAN))[0]
+
+
+def test_a_plain_answer_passes() -> None:
+    check_believable([answer_of_step()], "p.pt")
+
+
+@pytest.mark.parametrize("changes", [{"interval_high_s": inf}, {"interval_low_s": nan}, {"step_s": 0.0}])
+def test_times_that_cannot_be_name_the_profile(changes: dict[str, float]) -> None:
+    with pytest.raises(ProfileError, match=r"^p\.pt: its times give mtp .* no time that can be"):
+        check_believable([replace(answer_of_step(), **changes)], "p.pt")  # type: ignore[arg-type]
+
+
+def test_no_gpu_does_more_than_its_peak() -> None:
+    """The flat book's GPU has a peak of 100 TFLOP/s; these products run ten thousand times as fast."""
+    with pytest.raises(ProfileError, match=r"p\.pt: .* of the GPUs' peak FLOP/s, which no GPU reaches"):
+        check_believable([replace(answer_of_step(FlatBook(flops=1e18)), mfu=1.2)], "p.pt")
+
+
+# The columns of an answer are those of the stage that works longest, and the answer says which.
+
+
+def answer(layers: int, pp: int) -> Answer:
+    plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
+    asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
+    return price_plan(asked, PlanTable.of(plan))[0]
+
+
+def test_one_stage_holds_everything() -> None:
+    words = answer(8, 1).slowest.words()
+    assert words == "the only stage: 8 layers, embedding, head"
+
+
+def test_the_head_makes_the_last_of_equal_stages_the_slowest() -> None:
+    assert answer(8, 4).slowest.words() == "stage 4 of 4: 2 layers, head"
+
+
+def test_a_layer_more_is_more_than_a_head() -> None:
+    """Ten layers on four stages: 3, 3, 2, 2 or alike; a layer works longer than the head of 4,096 words."""
+    slowest = answer(10, 4).slowest
+    assert slowest.layers == 3
+    assert not slowest.head
+
+
+def test_words_of_stages_that_are_alike() -> None:
+    stages = SlowestStage(first=2, last=5, stages=6, layers=1, predictions=2, embedding=False, head=False)
+    assert stages.words() == "stages 2 to 5 of 6, all alike: 1 layer, 2 prediction blocks"
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(8, 4), (10, 4)])
+def test_compute_columns_are_of_that_stage(layers: int, pp: int) -> None:
+    """Matrix products of a step are proportional to the layers held and the head, by the flat book."""
+    plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
+    asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
+    table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
+    cost = step_time(asked.model, asked.job, table, asked.pricer)
+    rows = np.arange(table.stages.plan.shape[0])
+    held = sum(column for column in table.stages.layers)
+    h, f, vocab = 512, 2048, 4096
+    flops = 3 * 2 * 1024 * (held * (4 * h * h + 3 * h * f) + table.stages.head * h * vocab)
+    assert int(cost.stage[0]) == int(rows[np.argmax(flops)])
+    assert cost.parts["gemm"][0] == pytest.approx(8 * flops.max() / 100e12, rel=1e-9)

@@ -15,15 +15,8 @@ from solver.report.result_files import write_json
 from spec.collectives import Collective
 from spec.errors import ConfigError
 from spec.program.shipped import shipped_folder
-from workload.aicb.aiob.importer import import_aiob
-from workload.aicb.generate.write_files import write_files
-from workload.closed_form_options import (
-    closed_form_options,
-    ignored,
-    wants_files,
-    workload_path,
-    write_results,
-)
+from workload.aicb.aiob import import_aiob
+from workload.aicb.write_files import write_files
 from workload.command_line import (
     CHECK,
     CURVES,
@@ -35,10 +28,10 @@ from workload.command_line import (
     SIMULATE,
     TOPOLOGY,
     TRAFFIC,
+    check_result_files,
     parser,
 )
 from workload.findings import Severity, summarised
-from workload.replay_options import replayed
 from workload.report import (
     finding_lines,
     flow_lines,
@@ -48,18 +41,23 @@ from workload.report import (
     simai_lines,
     topology_line,
 )
-from workload.result_files import check_result_files
 from workload.simai.check import check_simai
-from workload.simai.closed_form.analytical import price_simai
+from workload.simai.closed_form import price_simai
 from workload.simai.reader import SimaiFile, read_simai, usable_workload
-from workload.topology.as_cluster import topology_shape
+from workload.simulate import (
+    closed_form_options,
+    ignored,
+    replayed,
+    wants_files,
+    workload_path,
+    write_results,
+)
+from workload.topology.as_cluster import topology_shape, write_cluster
 from workload.topology.picture import draw_topology
-from workload.topology.read_topology import read_topology
 from workload.topology.templates import TopologyFlags, build_topology
-from workload.topology.topology import Topology, write_topology
-from workload.topology.write_cluster import write_cluster
-from workload.traffic.collective_flows import flow_matrix, rank_flows, write_flows
-from workload.traffic.heatmap import draw_heatmap
+from workload.topology.topology import Topology, read_topology, write_topology
+from workload.traffic.flows import flow_matrix, rank_flows, write_flows
+from workload.traffic.plan_traffic import draw_heatmap
 from workload.traffic.ranks import RankOrder, named_groups, rank_groups
 
 ROOT = shipped_folder()

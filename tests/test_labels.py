@@ -23,13 +23,10 @@ from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
 from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS, LATENT
-from workload.aicb.aiob.export import MODULE_SECTIONS, aiob_of
-from workload.aicb.aiob.text import aiob_times_ns
-from workload.aicb.aiob.times import with_aiob_times
-from workload.aicb.general.megatron import GeneralOptions, general_items
-from workload.build import stage_works
-from workload.items import StageWork
+from workload.aicb.aiob import MODULE_SECTIONS, aiob_of, aiob_times_ns, with_aiob_times
+from workload.aicb.plan_rows import GeneralOptions, general_items
 from workload.simai.export import beyond_of, header_of, rows_of
+from workload.stage_work import StageWork, stage_works
 
 SEQUENCES = 32
 H100 = read_cluster("h100-sxm", root=ROOT)

@@ -36,15 +36,15 @@ from tests.ops.layouts import job, written
 from tests.recurrence import SCAN, TRAFFIC, register
 from tests.solver.flat_book import FLOPS, MEMORY_BANDWIDTH, FlatBook
 from tests.solver.questions import ROOT, question
-from workload.aicb.aiob.export import aiob_of
-from workload.aicb.general.model_parameters import model_units
-from workload.aicb.generate.simai import generated
-from workload.build import stage_works
+from workload.aicb.aiob import aiob_of
+from workload.aicb.data_parallel import model_units
+from workload.aicb.generated import generated
 from workload.command_line import parser
+from workload.findings import WorkloadError
 from workload.settings.deepspeed import deepspeed_settings
 from workload.settings.internevo import internevo_settings
 from workload.settings.megatron import megatron_settings
-from workload.workload_error import WorkloadError
+from workload.stage_work import stage_works
 
 HIDDEN, WIDTH, HEADS, FFN, SEQ, VOCAB = 512, 512, 8, 2048, 1024, 4096
 MIXER_PARAMETERS = HIDDEN * 2 * WIDTH + HEADS + WIDTH * HIDDEN

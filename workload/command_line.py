@@ -7,10 +7,11 @@ from pathlib import Path
 
 from spec.collectives import TRAINING_COLLECTIVES
 from spec.program.limits import MOST_BYTES, MOST_GPUS
+from spec.program.outputs import check_outputs
 from spec.program.parser import OneLineParser, add_version, decimal, whole
-from workload.aicb.aiob.importer import add_import_aiob
-from workload.aicb.generate.flags import add_generate
-from workload.simai.closed_form.network import NIC_GIB, NVLINK_GIB
+from workload.aicb.aiob import add_import_aiob
+from workload.aicb.flags import add_generate
+from workload.simai.busbw import NIC_GIB, NVLINK_GIB
 from workload.topology.templates import TEMPLATES
 from workload.traffic.flows import ALGORITHMS
 from workload.traffic.ranks import DEFAULT_ORDER
@@ -220,3 +221,30 @@ def _traffic(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--csv", type=Path, help="write the flows")
     verb.add_argument("--picture", type=Path, help="draw the rank matrix")
+
+
+# Which options of a verb name the files it writes, and which the files it reads.
+
+WRITTEN: dict[str, tuple[str, ...]] = {
+    GENERATE: ("output", "write_aiob"),
+    SIMULATE: ("json", "rows"),
+    TOPOLOGY: ("output", "picture", "write_cluster"),
+    TRAFFIC: ("csv", "picture"),
+}
+READ: dict[str, tuple[str, ...]] = {
+    GENERATE: ("config", "profile", "comp_filepath"),
+    SIMULATE: ("file", "workload", "profile", "busbw"),
+    TOPOLOGY: ("check", "cluster"),
+}
+
+
+def check_result_files(options: argparse.Namespace) -> None:
+    """Raise ConfigError for a result that cannot be written, or is a file that is read or another result, before any
+    work is done. An output that is a folder gets a file of the verb's naming in it."""
+    written = {f"--{name}": getattr(options, name) for name in WRITTEN.get(options.verb, ())}
+    read = {f"--{name}": getattr(options, name) for name in READ.get(options.verb, ())}
+    check_outputs(
+        {option: path for option, path in written.items() if path is not None and not path.is_dir()},
+        folders={"--bundle": getattr(options, "bundle", None)},
+        inputs={option: Path(path) if path is not None else None for option, path in read.items()},
+    )

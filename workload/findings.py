@@ -1,9 +1,18 @@
-"""What is wrong with a SimAI workload file, line by line."""
+"""The error of the files this package reads."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from spec.errors import UserError
+
+
+class WorkloadError(UserError):
+    """A workload, topology, compute-time or bandwidth file that cannot be used: file, line, reason."""
+
+
+# What is wrong with a SimAI workload file, line by line.
 
 
 class Severity(StrEnum):

@@ -32,8 +32,8 @@ def export(options: argparse.Namespace, opened: Opened, answer: Answer) -> None:
 
 def bundle(options: argparse.Namespace, opened: Opened, answer: Answer, root: Path) -> None:
     """Write workload, topology, bus bandwidths and the commands that simulate them; ``root`` holds the ratio tables."""
-    from workload.bundle.bundle import export_bundle
-    from workload.simai.closed_form.ratio import SHIPPED, read_ratio_tables
+    from workload.bundle import export_bundle
+    from workload.simai.busbw import SHIPPED, read_ratio_tables
 
     ratios = read_ratio_tables(root / SHIPPED)
     for path in export_bundle(opened.question, answer.plan, options.export_bundle, ratios).paths:

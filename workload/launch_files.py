@@ -12,16 +12,16 @@ from spec.errors import ExportError
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.replaced_file import replaced_file
+from workload.settings.accelerate import accelerate_settings, check_accelerate
+from workload.settings.bridge import bridge_settings, check_bridge
 from workload.settings.deepspeed import check_deepspeed, deepspeed_settings
 from workload.settings.frameworks import WRITTEN, check_framework
 from workload.settings.internevo import check_internevo, internevo_settings
-from workload.settings.launch_text import LaunchText
+from workload.settings.launch_file import LaunchText
 from workload.settings.megatron import check_megatron, megatron_settings
-from workload.settings.over_megatron.bridge import bridge_settings, check_bridge
-from workload.settings.over_megatron.swift import check_swift, swift_settings
 from workload.settings.step_trace import trace_text
-from workload.settings.torch_native.accelerate import accelerate_settings, check_accelerate
-from workload.settings.torch_native.torchtitan import check_torchtitan, torchtitan_settings
+from workload.settings.swift import check_swift, swift_settings
+from workload.settings.torchtitan import check_torchtitan, torchtitan_settings
 from workload.settings.zero_bubble import check_zero_bubble, zero_bubble_settings
 
 Composer = Callable[[Question, Plan], LaunchText]

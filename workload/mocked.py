@@ -33,8 +33,7 @@ from solver.times.step_end import operations
 from spec.arrays import IntArray, bools, ceil_div, ints
 from spec.dtypes import dtype_bytes
 from spec.model import BlockSpec, MlpSpec
-from workload.build import work_item
-from workload.items import PieceWork, StageWork, WorkItem
+from workload.stage_work import PieceWork, StageWork, WorkItem, work_item
 
 WorkItems = tuple[WorkItem, ...]
 

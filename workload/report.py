@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from spec.units import GIGA, MIB, seconds_to_ms
 from workload.findings import Finding, summarised
-from workload.simai.closed_form.analytical import AnalyticalReport
+from workload.simai.closed_form import AnalyticalReport
 from workload.simai.replay import ReplayReport
 from workload.topology.as_cluster import TopologyShape
 from workload.topology.topology import Topology
-from workload.traffic.collective_flows import RankFlows
+from workload.traffic.flows import RankFlows
 
 SHOWN_GROUPS = 8
 

@@ -1,6 +1,6 @@
 """Module times of an AIOB file as samples, for the model and degrees that the caller names.
 
-An AIOB file says neither model nor GPU nor degrees; workload.aicb.aiob.text reads its text. Its sections are
+An AIOB file says neither model nor GPU nor degrees; workload.aicb.aiob reads its text. Its sections are
 whole modules timed on their own (forward only, avg over the iterations), so each sample says so in
 ``launched``. Sections with no operation of ours behind them (param_time, DeepSeek's low-rank parts,
 the pieces of unfused attention) are returned by name and not imported.

@@ -18,7 +18,7 @@ from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockSpec, ModelSpec
 from spec.presets.registry import preset_named
-from workload.aicb.generate.fixed_book import FixedBook
+from workload.aicb.time_source import FixedBook
 
 SectionCases = Mapping[str, tuple[Case, ...]]
 """Cases of each section, in the order of the forward; their times add up."""

@@ -10,8 +10,8 @@ from profdb.on_demand import MeasuringDevice
 from profdb.sample import ProfileDatabase, Sample
 from runner.aiob.module_cases import ModuleCases, ModuleRun, SectionCases, module_cases
 from spec.units import US
-from workload.aicb.aiob.text import AiobFile, AiobTime, write_aiob
-from workload.workload_error import WorkloadError
+from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
+from workload.findings import WorkloadError
 
 DROPPED_ABOVE = 3.0
 """AICB leaves out what took longer than so many times the shortest."""

@@ -12,10 +12,9 @@ from runner.traces.ran import BACKWARD, FORWARD, Key, Part, collective_key, prod
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.collectives import Collective
-from workload.aicb.general.csv_workload import GeneralItem
-from workload.aicb.general.megatron import step_items
-from workload.build import stage_works
-from workload.items import StageWork, WorkItem
+from workload.aicb.csv_workload import GeneralItem
+from workload.aicb.plan_rows import step_items
+from workload.stage_work import StageWork, WorkItem, stage_works
 
 ROUTED = (Role.DISPATCH, Role.COMBINE, Role.GATE, Role.UP, Role.DOWN)
 """What experts' exchanges and products do in their module."""

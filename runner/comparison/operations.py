@@ -17,7 +17,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ConfigError
 from spec.units import MS
-from workload.aicb.general.csv_workload import COMPUTATION, GeneralItem
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 
 STAGE = re.compile(r"-stage(\d{1,6})_log$")
 LOG_ENDING = "_log.csv"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spec.errors import ConfigError
-from workload.aicb.general.csv_workload import Arguments
+from workload.aicb.csv_workload import Arguments
 from workload.traffic.ranks import DEFAULT_ORDER, RankOrder, rank_groups
 
 # Degree -> its name among AICB's arguments.

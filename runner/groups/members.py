@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from runner.groups.degrees import Degrees
+from workload.findings import WorkloadError
 from workload.traffic.ranks import rank_groups
-from workload.workload_error import WorkloadError
 
 Members = tuple[tuple[int, ...], ...]
 STAGE = "tp-cp-dp"

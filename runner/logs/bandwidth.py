@@ -3,7 +3,7 @@
 They differ from nccl-tests' (profdb.busbw): an all-to-all counts whole, a gibibyte is 2^30.
 """
 
-from workload.aicb.general.csv_workload import COMPUTATION, GeneralItem
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 
 GIB = 2**30
 HALVES = frozenset({"all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"})

@@ -1,6 +1,6 @@
 """Operations of a log as AICB prints them, one line each."""
 
-from workload.aicb.general.csv_workload import COMPUTATION, GeneralItem
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 
 STEP = 1024
 

@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 
 from runner.logs.bandwidth import bandwidths
-from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem, rows_of
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import EPOCH_END, GeneralItem, rows_of
+from workload.findings import WorkloadError
 
 
 @dataclass(slots=True, kw_only=True)

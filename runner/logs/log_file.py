@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from spec.errors import ExportError
-from workload.aicb.general.csv_workload import COLUMNS, GeneralItem
+from workload.aicb.csv_workload import COLUMNS, GeneralItem
 
 
 class LogFile:

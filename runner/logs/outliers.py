@@ -7,7 +7,7 @@ import numpy as np
 from profiler.timing import outliers
 from runner.logs.lines import size_text
 from runner.logs.log import Log
-from workload.aicb.general.csv_workload import COMPUTATION, GeneralItem
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 
 MOST_NAMED = 10
 

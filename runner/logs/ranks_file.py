@@ -10,7 +10,7 @@ import numpy as np
 from spec.program.numbers import plain_number
 from spec.replaced_file import replaced_file
 from spec.text_file import UnreadableFileError, read_file_text
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
 
 MAX_FILE_BYTES = 2**28
 SLOWER = 0.1

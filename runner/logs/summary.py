@@ -7,7 +7,7 @@ import numpy as np
 
 from runner.logs.lines import size_text
 from runner.logs.log import Log
-from workload.aicb.general.csv_workload import COMPUTATION, GeneralItem
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

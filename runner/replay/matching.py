@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from runner.replay.program import ACROSS_STAGES, Channel, Launch, Launches, Program
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
 
 
 def check_stages(programs: Sequence[Program]) -> None:

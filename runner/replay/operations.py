@@ -18,8 +18,8 @@ from profiler.benchmarks.linear import launch_gemm
 from profiler.device import Device
 from runner.groups.process_groups import Own
 from runner.replay.program import Launch
-from workload.aicb.general.csv_workload import COMPUTATION
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import COMPUTATION
+from workload.findings import WorkloadError
 
 HALF_BYTES = 2
 ATTENTION_SIDES = 4

@@ -14,9 +14,9 @@ from solver.question import Question
 from solver.request import Request
 from solver.typed_plan import broken_rules, check_order, plan_of
 from spec.errors import ConfigError
-from workload.aicb.general.csv_workload import Workload
-from workload.aicb.general.megatron import GeneralOptions, general_items
-from workload.build import stage_works
+from workload.aicb.csv_workload import Workload
+from workload.aicb.plan_rows import GeneralOptions, general_items
+from workload.stage_work import stage_works
 
 
 def planned_work(request: Request, typed: str, world: int) -> Work:
@@ -48,7 +48,7 @@ def work_of_plan(question: Question, plan: Plan) -> Work:
     workloads = [Workload(items=list(general_items(plan, work, options))) for work in works]
     name = re.sub(r"[^\w.=+-]+", "_", f"{question.model.name}-{plan.label()}")
     degrees = Degrees(tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=plan.etp, dp=plan.dp, pp=plan.pp, wp=plan.wp)
-    made = "\n".join(" ".join(item.cells()) for workload in workloads for item in workload.items)
+    made = "\n".join(" ".join(item.cells()) for workload in workloads for item in workload.stage_work)
     return work_of(
         workloads,
         [Path(f"{name}-stage{work.position}") for work in works],

@@ -16,7 +16,7 @@ from profiler.ranks.world import World
 from runner.replay.blame import Place
 from runner.replay.operations import Operations
 from runner.replay.program import Launch
-from workload.aicb.general.csv_workload import COMPUTATION
+from workload.aicb.csv_workload import COMPUTATION
 
 Found = TypeVar("Found")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from runner.groups.degrees import Degrees
 from runner.groups.members import members
-from workload.aicb.general.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
+from workload.findings import WorkloadError
 
 MESSAGES = ("isend", "irecv")
 PIPELINE = "pp_group"

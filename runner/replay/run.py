@@ -25,7 +25,7 @@ from runner.replay.player import Played, Player, clock_for
 from runner.replay.program import Launches, groups_used
 from runner.replay.stage_files import Work
 from spec.errors import ExportError
-from workload.aicb.general.csv_workload import GeneralItem
+from workload.aicb.csv_workload import GeneralItem
 
 LOG_FOLDER = "comm_logs"
 LOG_ENDING, RANKS_ENDING = "_log.csv", "_ranks.csv"

@@ -10,7 +10,7 @@ from runner.groups.degrees import Degrees, degrees_of
 from runner.replay.matching import check_stages
 from runner.replay.program import Program, program_of
 from spec.errors import ConfigError
-from workload.aicb.general.csv_workload import Arguments, Workload, arguments_path
+from workload.aicb.csv_workload import Arguments, Workload, arguments_path
 
 STAGE_ENDING = re.compile(r"-stage\d+$")
 NAME_ENDING = "_workload"
@@ -62,7 +62,7 @@ def work_of(
 ) -> Work:
     """The programs of one workload a stage; WorkloadError when they do not fit together."""
     programs = tuple(
-        program_of(workload.items, stage, degrees, path)
+        program_of(workload.stage_work, stage, degrees, path)
         for stage, (workload, path) in enumerate(zip(workloads, paths, strict=True))
     )
     check_stages(programs)

@@ -18,8 +18,8 @@ from runner.replay.run import LOG_ENDING, LOG_FOLDER, RunOptions, run_in_world
 from runner.replay.suite_file import Entry
 from spec.replaced_file import replaced_file
 from spec.text_file import UnreadableFileError, read_file_text
-from workload.aicb.general.csv_workload import COMPUTATION
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import COMPUTATION
+from workload.findings import WorkloadError
 
 DONE = "suite_done.json"
 MAX_DONE_BYTES = 2**22

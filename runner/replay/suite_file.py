@@ -25,10 +25,10 @@ from runner.replay.stage_files import Typed, Work, read_work, work_of
 from spec.errors import ConfigError
 from spec.program.parser import OneLineParser
 from spec.text_file import UnreadableFileError, read_file_text
-from workload.aicb.general.csv_workload import Workload
-from workload.aicb.generate.flags import GENERAL, add_generate
-from workload.aicb.generate.general import general_arguments, general_workloads
-from workload.aicb.generate.simai import generated
+from workload.aicb.csv_workload import Workload
+from workload.aicb.flags import GENERAL, add_generate
+from workload.aicb.generated import generated
+from workload.aicb.write_files import general_arguments, general_workloads
 from workload.simai.export import ALL
 from workload.traffic.ranks import DEFAULT_ORDER
 

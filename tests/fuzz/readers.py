@@ -5,7 +5,7 @@ from pathlib import Path
 
 from spec.cluster.architecture_reader import read_architecture
 from spec.program.ending import exit_status
-from workload.aicb.general.csv_workload import Workload
+from workload.aicb.csv_workload import Workload
 
 
 def main(words: list[str]) -> int:
@@ -15,7 +15,7 @@ def main(words: list[str]) -> int:
 
 def _workload(name: str) -> int:
     workload, arguments = Workload.load(Path(name))
-    print(len(workload.items), sorted(arguments), sorted(workload.bytes_by_kind().items()))
+    print(len(workload.stage_work), sorted(arguments), sorted(workload.bytes_by_kind().items()))
     return 0
 
 

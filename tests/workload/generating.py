@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import run_workload
-from workload.aicb.generate.simai import Generated, generated
+from workload.aicb.generated import Generated, generated
 from workload.command_line import parser
 
 ROOT = Path(run_workload.__file__).parent

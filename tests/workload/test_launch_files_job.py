@@ -14,7 +14,7 @@ from tests.solver.questions import small_model
 from tests.spec.settings.test_job import other_value
 from tests.workload.settings.asking import asked, with_block
 from workload.launch_files import EXPORTERS
-from workload.settings.launch_error import PERMITS
+from workload.settings.launch_file import PERMITS
 
 DENSE = small_model(layers=8)
 ROUTED = with_block(DENSE, mlp=None, moe=MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512))

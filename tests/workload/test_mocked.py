@@ -13,11 +13,10 @@ from spec.presets.registry import PRESETS
 from tests.solver.questions import question
 from tests.workload.generating import ROOT, made
 from tests.workload.random_plans import Case, cases
-from workload.build import stage_works
-from workload.items import StageWork, WorkItem
 from workload.mocked import MockedModel, MockedTransformer, Workshop
 from workload.simai.check import check_simai
 from workload.simai.reader import read_simai
+from workload.stage_work import StageWork, WorkItem, stage_works
 
 
 def summed(work: StageWork) -> Counter[tuple[str, str, str]]:

@@ -15,15 +15,15 @@ from solver.question import Question
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import attention_of
 from spec.model import ModelSpec
-from workload.settings.launch_error import (
+from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
+    LaunchText,
     launch_of,
     refuse_unless,
     refuse_unsaid,
     same_framework,
     unsaid_settings,
 )
-from workload.settings.launch_text import LaunchText
 
 NAME = "DeepSpeed"
 SCRIPT = "set_in_the_training_script"

@@ -16,7 +16,7 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.schedules.work import Kind
 from spec.errors import ExportError
-from workload.settings.launch_text import LaunchText
+from workload.settings.launch_file import LaunchText
 
 NAMES = {
     Kind.FORWARD: "forward",

@@ -13,12 +13,9 @@ from solver.schedules.registry import Schedule
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.presets.megatron import MEGATRON
-from workload.settings.launch_error import refuse_unless, same_framework, unsaid_settings
-from workload.settings.launch_text import LaunchText, comments
-from workload.settings.megatron import check_megatron, megatron_flags
-from workload.settings.megatron_facts import unsaid_facts
-from workload.settings.megatron_job import says_of_job, unsaid_job
-from workload.settings.megatron_model import Flags
+from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
+from workload.settings.megatron import check_megatron, megatron_flags, unsaid_facts
+from workload.settings.megatron_flags import Flags, says_of_job, unsaid_job
 
 NAME = "The zero-bubble fork"
 USAGE = (

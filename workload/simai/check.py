@@ -7,10 +7,18 @@ limits. Effects as seen by running SimAI-Analytical 1.6/1.7.
 from collections.abc import Iterator
 
 from workload.findings import Finding, Severity
-from workload.simai.format import TRANSFORMER_RECOMPUTE, SimaiHeader
+from workload.simai.format import (
+    GROUPS_OF_COLUMN,
+    NO_COMM,
+    PREFIXES,
+    TRANSFORMER_RECOMPUTE,
+    Column,
+    SimaiGroup,
+    SimaiHeader,
+    read_token,
+)
 from workload.simai.reader import PlacedRow, SimaiFile
 from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
-from workload.simai.tokens import GROUPS_OF_COLUMN, NO_COMM, PREFIXES, Column, SimaiGroup, read_token
 
 # SimAI-Analytical knows a fixed time for these group sizes only; others cost nothing below 1 MiB.
 FIXED_LATENCY_RANKS = (2, 4, 8, 16, 32, 64, 128)

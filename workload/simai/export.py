@@ -17,12 +17,17 @@ from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.errors import ExportError
 from spec.replaced_file import replaced_file
-from workload.build import slowest, stage_works
-from workload.items import PieceWork, StageWork, WorkItem
-from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai.rules import nanoseconds, split_row
-from workload.simai.tokens import PREFIXES, Column, SimaiGroup, write_token
-from workload.simai.writer import write_simai
+from workload.simai.format import (
+    PREFIXES,
+    Column,
+    SimaiGroup,
+    SimaiHeader,
+    SimaiRow,
+    SimaiWorkload,
+    write_token,
+)
+from workload.simai.rules import nanoseconds, split_row, write_simai
+from workload.stage_work import PieceWork, StageWork, WorkItem, slowest, stage_works
 
 WORDS = set(PREFIXES.values())
 OVER_DATA = (SimaiGroup.DP, SimaiGroup.DP_EP)

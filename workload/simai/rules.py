@@ -5,11 +5,25 @@ and what is allowed. ``split_row`` mends the two limits that can be mended.
 """
 
 import math
+import os
+import shutil
+import tempfile
 
 from spec.collectives import Collective
 from spec.errors import ExportError
-from workload.simai.format import TRANSFORMER, TRANSFORMER_RECOMPUTE, SimaiHeader, SimaiRow
-from workload.simai.tokens import GROUPS_OF_COLUMN, NO_COMM, Column, SimaiGroup, read_token
+from spec.replaced_file import replaced_file
+from workload.simai.format import (
+    GROUPS_OF_COLUMN,
+    NO_COMM,
+    TRANSFORMER,
+    TRANSFORMER_RECOMPUTE,
+    Column,
+    SimaiGroup,
+    SimaiHeader,
+    SimaiRow,
+    SimaiWorkload,
+    read_token,
+)
 
 # Cells pass through a float32 and then a signed 32-bit event delay: from 2**31 - 64 on they round to
 # 2**31, the delay becomes negative and the event loop never ends.
@@ -181,3 +195,32 @@ def _pieces(row: SimaiRow, column: Column) -> tuple[int, ...]:
         raise ExportError(f"row {row.name!r}: {token} of {size_bytes} bytes is too large to split")
     piece = -(-size_bytes // num_pieces // PIECE_BYTES) * PIECE_BYTES
     return (*[piece] * (num_pieces - 1), size_bytes - piece * (num_pieces - 1))
+
+
+# Write a SimAI workload file.
+
+
+def write_simai(path: str | os.PathLike[str], workload: SimaiWorkload) -> int:
+    """Write ``workload`` to ``path`` and return the number of rows.
+
+    Rows are checked and written one by one (constant memory). Raises ExportError, leaving what was
+    at ``path``, when the header or a row breaks a rule of ``workload.simai.rules``.
+    """
+    header = workload.header
+    check_header(header)
+    # The number of rows stands before them and is known only after them.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as body:
+        count = 0
+        for row in workload.rows:
+            check_row(row, header, index=count)
+            body.write(row.line())
+            body.write("\n")
+            count += 1
+        if count == 0:
+            raise ExportError(f"{os.fspath(path)}: a SimAI workload needs at least one row")
+        check_segments(header, num_rows=count)
+        body.seek(0)
+        with replaced_file(path) as handle:
+            handle.write(f"{header.line()}\n{count}\n")
+            shutil.copyfileobj(body, handle)
+    return count

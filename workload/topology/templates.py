@@ -1,14 +1,225 @@
-"""Named topologies and their defaults, by the flags of SimAI's gen_Topo_Template.py.
+"""Two-layer Ethernet fabrics over servers with NV switches: rail-optimised or not, one or two ToRs.
 
-Unlike there, an unknown name, sizes that do not fit and a wrong number of ASWs are errors.
+GPUs of a segment share ASWs (access switches); every ASW reaches PSWs (pod switches). Rail-optimised: GPU k
+of every server of a segment hangs on the segment's k-th ASW (Spectrum-X; AlibabaHPN with two NIC ports on two
+sets of ASWs, whose planes may be apart). Otherwise consecutive GPUs share an ASW (DCN+). One pod only.
+
+Layout and capacities: SimAI's gen_Topo_Template.py and its README.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from workload.topology.fabric import Fabric, FabricWires, fabric_topology
-from workload.topology.nvl import NVL72_GPUS, NVL576_GPUS, NVL576_RACK, nvl72, nvl576
-from workload.topology.topology import Topology, Wire, bandwidth_bits, error_share, latency_seconds
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
+from workload.topology.topology import Link, Topology, Wire, bandwidth_bits, error_share, latency_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The size and shape of a fabric.
+
+    ``nics_per_asw`` GPU ports on one ASW, ``num_psw`` PSWs, ``asw_per_psw`` ASWs that one PSW can take (per
+    plane), ``num_asw`` only to be checked (None: whatever is needed).
+    """
+
+    rail: bool
+    dual_tor: bool = False
+    dual_plane: bool = False
+    num_gpus: int
+    gpus_per_server: int
+    nv_switches_per_server: int
+    nics_per_asw: int
+    num_psw: int
+    asw_per_psw: int
+    num_asw: int | None = None
+
+    @property
+    def asw_per_segment(self) -> int:
+        """ASWs of one segment on one side."""
+        return self.gpus_per_server if self.rail else 1
+
+    @property
+    def segments(self) -> int:
+        """Segments that hold all GPUs."""
+        return -(-self.num_gpus // (self.asw_per_segment * self.nics_per_asw))
+
+    @property
+    def sides(self) -> int:
+        """2 when every GPU has ports on two ASWs."""
+        return 2 if self.dual_tor else 1
+
+    @property
+    def most_segments(self) -> int:
+        """Segments that the PSWs' ports can take."""
+        if self.rail:
+            return self.asw_per_psw // self.gpus_per_server
+        return self.asw_per_psw // self.sides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricWires:
+    """Links from GPU to NV switch, from NIC to ASW, and from ASW to PSW."""
+
+    nvlink: Wire
+    nic: Wire
+    uplink: Wire
+
+
+def fabric_topology(fabric: Fabric, wires: FabricWires, *, file_name: str, gpu_type: str) -> Topology:
+    """All nodes and links of ``fabric``. Raises WorkloadError for sizes that do not fit."""
+    check_fabric(fabric)
+    num_asw = fabric.sides * fabric.segments * fabric.asw_per_segment
+    num_nv = fabric.num_gpus // fabric.gpus_per_server * fabric.nv_switches_per_server
+    return Topology(
+        file_name=file_name,
+        gpu_type=gpu_type,
+        num_gpus=fabric.num_gpus,
+        gpus_per_server=fabric.gpus_per_server,
+        num_nv_switches=num_nv,
+        num_other_switches=num_asw + fabric.num_psw,
+        links=(
+            *_gpu_links(fabric, wires, first_asw=fabric.num_gpus + num_nv),
+            *_uplinks(fabric, wires.uplink, first_asw=fabric.num_gpus + num_nv),
+        ),
+    )
+
+
+def check_fabric(fabric: Fabric) -> None:
+    """Raise WorkloadError when the parts do not fit together."""
+    sizes = {
+        "-g": fabric.num_gpus,
+        "-gps": fabric.gpus_per_server,
+        "-nsps": fabric.nv_switches_per_server,
+        "-npa": fabric.nics_per_asw,
+        "-psn": fabric.num_psw,
+        "-app": fabric.asw_per_psw,
+    }
+    for flag, value in sizes.items():
+        if not 1 <= value <= 2**20:
+            raise WorkloadError(f"{flag} {value}: must be 1 to {2**20}")
+    if fabric.num_gpus % fabric.gpus_per_server:
+        raise WorkloadError(
+            f"-g {fabric.num_gpus}: must be a multiple of the server's {fabric.gpus_per_server} GPUs (-gps)"
+        )
+    if fabric.segments > fabric.most_segments:
+        most = fabric.most_segments * fabric.asw_per_segment * fabric.nics_per_asw
+        raise WorkloadError(
+            f"-g {fabric.num_gpus}: one pod holds {most} GPUs with -app {fabric.asw_per_psw}, "
+            f"-npa {fabric.nics_per_asw}, -gps {fabric.gpus_per_server}"
+        )
+    needed = fabric.sides * fabric.segments * fabric.asw_per_segment
+    if fabric.num_asw is not None and fabric.num_asw != needed:
+        raise WorkloadError(
+            f"-asn {fabric.num_asw}: these GPUs take {needed} ASWs; leave -asn out or give that"
+        )
+    if fabric.dual_plane and (fabric.num_psw % 2 or not fabric.dual_tor):
+        raise WorkloadError(f"-psn {fabric.num_psw}: two planes need two ToRs and an even number of PSWs")
+
+
+def _gpu_links(fabric: Fabric, wires: FabricWires, *, first_asw: int) -> Iterator[Link]:
+    side = fabric.segments * fabric.asw_per_segment
+    per_server, nv_switches = fabric.gpus_per_server, fabric.nv_switches_per_server
+    for gpu in range(fabric.num_gpus):
+        first_nv = fabric.num_gpus + gpu // per_server * nv_switches
+        for switch in range(first_nv, first_nv + nv_switches):
+            yield Link(src=gpu, dst=switch, wire=wires.nvlink)
+        segment = gpu // (fabric.asw_per_segment * fabric.nics_per_asw)
+        place = segment * fabric.asw_per_segment + gpu % fabric.asw_per_segment
+        for number in range(fabric.sides):
+            yield Link(src=gpu, dst=first_asw + number * side + place, wire=wires.nic)
+
+
+def _uplinks(fabric: Fabric, wire: Wire, *, first_asw: int) -> Iterator[Link]:
+    side = fabric.segments * fabric.asw_per_segment
+    first_psw = first_asw + fabric.sides * side
+    planes = 2 if fabric.dual_plane else 1
+    for asw in range(fabric.sides * side):
+        plane = asw // side if fabric.dual_plane else 0
+        share = fabric.num_psw // planes
+        for psw in range(plane * share, (plane + 1) * share):
+            yield Link(src=first_asw + asw, dst=first_psw + psw, wire=wire)
+
+
+# NVLink-only systems: one or two racks of 72 GPUs, and 576 GPUs over two layers of NV switches.
+#
+# Sizes as a public fork of SimAI generates them: every GPU has one link to each of its rack's 18 NV switches
+# (NVIDIA GB200 NVL72: 18 NVLinks per GPU of 100 GB/s in both directions together, here 800Gbps as in that fork).
+
+SWITCHES_PER_RACK = 18
+NVL72_GPUS = 72
+NVL576_GPUS = 576
+NVL576_RACK = 36
+PLANES = 9
+SWITCHES_PER_PLANE = 36
+
+
+def nvl72(wire: Wire, *, gpus_per_rack: int, file_name: str, gpu_type: str) -> Topology:
+    """72 GPUs in one rack (gpus_per_rack 72) or two (36).
+
+    Between two racks each switch has one cable to its twin, half as wide as its links to its GPUs together
+    (18 x 800 Gbps = 14400Gbps).
+    """
+    if gpus_per_rack not in (NVL72_GPUS, NVL72_GPUS // 2):
+        raise WorkloadError(f"-gps {gpus_per_rack}: NVL has one rack of 72 or two of 36")
+    racks = NVL72_GPUS // gpus_per_rack
+    links = list(_rack_links(NVL72_GPUS, gpus_per_rack, wire))
+    if racks == 2:
+        bits = bandwidth_bits(wire.bandwidth) * gpus_per_rack / 2
+        wide = Wire(bandwidth=f"{bits / 1e9:g}Gbps", latency=wire.latency, error_rate=wire.error_rate)
+        first = NVL72_GPUS
+        links += [
+            Link(src=first + switch, dst=first + SWITCHES_PER_RACK + switch, wire=wide)
+            for switch in range(SWITCHES_PER_RACK)
+        ]
+    return Topology(
+        file_name=file_name,
+        gpu_type=gpu_type,
+        num_gpus=NVL72_GPUS,
+        gpus_per_server=gpus_per_rack,
+        num_nv_switches=racks * SWITCHES_PER_RACK,
+        num_other_switches=0,
+        links=tuple(links),
+    )
+
+
+def nvl576(wire: Wire, *, file_name: str, gpu_type: str) -> Topology:
+    """576 GPUs in 16 racks of 36, whose 288 switches meet in 9 planes of 36 switches.
+
+    Assumption: switches 2p and 2p+1 of every rack belong to plane p. A rack switch reaches all 36 switches of its
+    plane at the width of a GPU link, so that what comes from its 36 GPUs can leave the rack.
+    """
+    racks = NVL576_GPUS // NVL576_RACK
+    first_rack_switch = NVL576_GPUS
+    first_plane_switch = first_rack_switch + racks * SWITCHES_PER_RACK
+    links = list(_rack_links(NVL576_GPUS, NVL576_RACK, wire))
+    for switch in range(racks * SWITCHES_PER_RACK):
+        plane = switch % SWITCHES_PER_RACK // (SWITCHES_PER_RACK // PLANES)
+        start = first_plane_switch + plane * SWITCHES_PER_PLANE
+        links += [
+            Link(src=first_rack_switch + switch, dst=target, wire=wire)
+            for target in range(start, start + SWITCHES_PER_PLANE)
+        ]
+    return Topology(
+        file_name=file_name,
+        gpu_type=gpu_type,
+        num_gpus=NVL576_GPUS,
+        gpus_per_server=NVL576_RACK,
+        num_nv_switches=racks * SWITCHES_PER_RACK + PLANES * SWITCHES_PER_PLANE,
+        num_other_switches=0,
+        links=tuple(links),
+    )
+
+
+def _rack_links(num_gpus: int, gpus_per_rack: int, wire: Wire) -> Iterator[Link]:
+    for gpu in range(num_gpus):
+        first = num_gpus + gpu // gpus_per_rack * SWITCHES_PER_RACK
+        for switch in range(first, first + SWITCHES_PER_RACK):
+            yield Link(src=gpu, dst=switch, wire=wire)
+
+
+# Named topologies and their defaults, by the flags of SimAI's gen_Topo_Template.py.
+#
+# Unlike there, an unknown name, sizes that do not fit and a wrong number of ASWs are errors.
 
 SPECTRUM_X = "Spectrum-X"
 HPN = "AlibabaHPN"

@@ -22,7 +22,7 @@ from tests.workload.settings.counted import (
     megatron_predicting,
 )
 from workload.settings.deepspeed import SCRIPT
-from workload.settings.internevo_model import model_type
+from workload.settings.internevo import model_type
 from workload.settings.megatron import SINCE
 
 LATENT = ("tiny_deepseek", "16B_deepseek_v2_lite", "236B_deepseek_v2", "671B_deepseek_v3")

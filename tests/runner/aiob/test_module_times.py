@@ -9,8 +9,8 @@ from profdb.store.data_file import load_profile
 from runner.aiob.module_cases import ModuleRun
 from runner.aiob.module_times import aiob_time, time_modules, write_times
 from spec.readers.read_config import read_config
-from workload.aicb.aiob.text import read_aiob
-from workload.workload_error import WorkloadError
+from workload.aicb.aiob import read_aiob
+from workload.findings import WorkloadError
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = read_config(ROOT / "configs" / "7B_llama2.py").model

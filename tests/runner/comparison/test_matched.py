@@ -19,7 +19,7 @@ from solver.question import Question
 from solver.request import Request
 from solver.typed_plan import parse_plan, plan_of
 from tests.runner.traces.made_traces import trace_of
-from workload.build import stage_works
+from workload.stage_work import stage_works
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,10 +11,10 @@ from ops.layout import Layout
 from ops.op import Axis
 from runner.groups.degrees import Degrees
 from runner.groups.members import members
-from workload.aicb.general.csv_workload import COMM_GROUPS
-from workload.aicb.general.megatron import GROUP_NAMES
+from workload.aicb.csv_workload import COMM_GROUPS
+from workload.aicb.plan_rows import GROUP_NAMES
+from workload.findings import WorkloadError
 from workload.traffic.plan_traffic import groups_of
-from workload.workload_error import WorkloadError
 
 # AICB's RankGenerator on 16 ranks: tp 2, ep 2, dp 4, pp 2, experts not cut by tp of their own grid.
 SIXTEEN = Degrees(tp=2, ep=2, etp=2, dp=4, pp=2)

@@ -1,7 +1,7 @@
 import pytest
 
 from runner.logs.bandwidth import bandwidths, bus_factor
-from workload.aicb.general.csv_workload import GeneralItem
+from workload.aicb.csv_workload import GeneralItem
 
 # AICB's factors for 4 ranks: an all-to-all counts whole, unlike in nccl-tests.
 FACTORS = {

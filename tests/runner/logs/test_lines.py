@@ -1,5 +1,5 @@
 from runner.logs.lines import epoch_line, operation_line, size_text
-from workload.aicb.general.csv_workload import GeneralItem
+from workload.aicb.csv_workload import GeneralItem
 
 
 def test_aicbs_line() -> None:

@@ -5,8 +5,8 @@ import pytest
 from runner.logs.log import Log, ended, logged
 from runner.logs.log_file import LogFile
 from tests.runner.replay.test_program import END, collective
-from workload.aicb.general.csv_workload import Workload
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import Workload
+from workload.findings import WorkloadError
 
 ROWS = [
     *(logged(collective(), 1e-3), ended(2e-3)),

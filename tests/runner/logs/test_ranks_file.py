@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from runner.logs.ranks_file import RankTimes, read_ranks, slow_ranks, write_ranks
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
 
 
 def times(rank: int, own_ms: float, stage: int = 0, epoch: int = 1) -> RankTimes:

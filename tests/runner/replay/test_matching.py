@@ -6,7 +6,7 @@ from runner.groups.degrees import Degrees
 from runner.replay.matching import check_stages
 from runner.replay.program import Program
 from tests.runner.replay.test_program import collective, message, program
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
 
 PIPE = Degrees(tp=2, pp=2)
 

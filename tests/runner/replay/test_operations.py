@@ -13,8 +13,8 @@ from runner.replay.operations import (
     whole,
 )
 from tests.runner.replay.test_program import collective, program
-from workload.aicb.general.csv_workload import GeneralItem
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import GeneralItem
+from workload.findings import WorkloadError
 
 
 def test_a_product_as_launched() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from runner.groups.degrees import Degrees
 from runner.replay.program import Channel, Program, groups_used, program_of
-from workload.aicb.general.csv_workload import EPOCH_END, GeneralItem
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import EPOCH_END, GeneralItem
+from workload.findings import WorkloadError
 
 END = GeneralItem(comm_type=EPOCH_END)
 WHERE = Path("w.csv")

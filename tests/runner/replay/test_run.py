@@ -10,7 +10,7 @@ from runner.replay.operations import Compute
 from runner.replay.run import RunOptions, run_workload
 from runner.replay.stage_files import Typed, read_work
 from tests.runner.replay.test_program import END, collective
-from workload.aicb.general.csv_workload import GeneralItem, Workload
+from workload.aicb.csv_workload import GeneralItem, Workload
 
 SHAPES = ((8, 16), (16, 4))
 TYPED = Typed(degrees={}, order="tp-cp-ep-dp-pp")

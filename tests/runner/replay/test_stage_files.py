@@ -5,7 +5,7 @@ import pytest
 from runner.replay.stage_files import Typed, read_work, stage_files, work_name
 from spec.errors import ConfigError
 from tests.runner.replay.test_program import END, collective, message
-from workload.aicb.general.csv_workload import Arguments, GeneralItem, Workload
+from workload.aicb.csv_workload import Arguments, GeneralItem, Workload
 
 TYPED = Typed(degrees={}, order="tp-cp-ep-dp-pp")
 

@@ -10,8 +10,8 @@ from runner.replay.run import RunOptions
 from runner.replay.suite import run_suite, text_of
 from runner.replay.suite_file import Entry, read_suite
 from tests.runner.replay.test_program import END
-from workload.aicb.general.csv_workload import GeneralItem, Workload
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import GeneralItem, Workload
+from workload.findings import WorkloadError
 
 SUITE = """
 [[workload]]

@@ -28,9 +28,9 @@ from spec.errors import ExportError
 from spec.model import MoeSpec
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model
-from workload.build import stage_works
 from workload.settings.megatron import megatron_flags
 from workload.settings.step_trace import trace_events
+from workload.stage_work import stage_works
 
 DUAL, VEE = Schedule.DUALPIPE, Schedule.DUALPIPE_V
 # Schedule, stages, virtual stages: as many virtual stages each.

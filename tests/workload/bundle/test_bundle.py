@@ -13,15 +13,12 @@ from spec.collectives import Collective
 from spec.units import GIB
 from tests.solver.flat_book import INTRA_BANDWIDTH
 from tests.solver.questions import ROOT, question
-from workload.bundle.bundle import cluster_topology, export_bundle, simai_network_of
+from workload.bundle import cluster_topology, export_bundle, simai_network_of
+from workload.simai.busbw import SHIPPED, read_busbw, read_ratio_tables, single
 from workload.simai.check import check_simai
-from workload.simai.closed_form.busbw_yaml import read_busbw
-from workload.simai.closed_form.ratio import SHIPPED, read_ratio_tables
-from workload.simai.closed_form.single_precision import single
+from workload.simai.format import SimaiGroup
 from workload.simai.reader import read_simai
-from workload.simai.tokens import SimaiGroup
-from workload.topology.read_topology import read_topology
-from workload.topology.topology import bandwidth_bits
+from workload.topology.topology import bandwidth_bits, read_topology
 
 RATIOS = read_ratio_tables(ROOT / SHIPPED)
 

@@ -16,15 +16,15 @@ from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import ModelSpec, NormKind, NormPlace
 from spec.readers.read_config import read_config
 from tests.workload.settings.asking import asked, with_block
+from workload.settings.accelerate import accelerate_settings
+from workload.settings.bridge import bridge_settings
 from workload.settings.deepspeed import deepspeed_settings
 from workload.settings.frameworks import WRITTEN as HANDED_OVER
 from workload.settings.internevo import internevo_settings
-from workload.settings.launch_text import LaunchText
+from workload.settings.launch_file import LaunchText
 from workload.settings.megatron import megatron_settings
-from workload.settings.over_megatron.bridge import bridge_settings
-from workload.settings.over_megatron.swift import swift_settings
-from workload.settings.torch_native.accelerate import accelerate_settings
-from workload.settings.torch_native.torchtitan import torchtitan_settings
+from workload.settings.swift import swift_settings
+from workload.settings.torchtitan import torchtitan_settings
 from workload.settings.zero_bubble import zero_bubble_settings
 
 LLAMA = read_config(Path(__file__).resolve().parents[3] / "configs" / "8B_llama3.py").model

@@ -12,7 +12,7 @@ from spec.model import MlpSpec, NormKind, NormPlace, PositionKind
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.asking import with_block
-from workload.settings.internevo_model import model_section, model_type, unsaid
+from workload.settings.internevo import model_section, model_type, unsaid
 
 SMALL = small_model(layers=8)
 ATTENTION = SMALL.blocks[0].block.mixer

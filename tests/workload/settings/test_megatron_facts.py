@@ -12,7 +12,7 @@ from tests.solver.questions import small_model
 from tests.workload.generating import ROOT
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.asking import with_block
-from workload.settings.megatron_facts import fact_flags, unsaid_facts
+from workload.settings.megatron import fact_flags, unsaid_facts
 
 SMALL = small_model(layers=8)
 DEEP = with_block(SMALL, mixer=LATENT)

@@ -13,7 +13,7 @@ from spec.errors import ExportError
 from tests.solver.questions import ROOT, small_model
 from tests.workload.random_plans import EXPERTS
 from tests.workload.settings.asking import asked, known, with_block
-from workload.settings.megatron_job import job_flags, recompute_flags, unsaid_job
+from workload.settings.megatron_flags import job_flags, recompute_flags, unsaid_job
 
 PLAN = Plan(strategy="fsp", preset="megatron")
 ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)

@@ -12,7 +12,7 @@ from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind, NormPlace
 from tests.solver.questions import small_model
 from tests.workload.random_plans import EXPERTS, LATENT
 from tests.workload.settings.asking import known, with_block
-from workload.settings.megatron_model import model_flags
+from workload.settings.megatron_flags import model_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron")
 SMALL = small_model(layers=8)

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.workload.simai_lines import GOOD, LONG, SHORT, cell
-from workload.findings import summarised
+from workload.findings import WorkloadError, summarised
 from workload.simai.check import check_simai
 from workload.simai.format import SimaiHeader
 from workload.simai.reader import parse_simai, usable_workload
-from workload.workload_error import WorkloadError
 
 
 def found(header: str, count: str, *rows: str) -> set[tuple[int, str, str]]:

@@ -9,10 +9,10 @@ from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.solver.questions import question
 from tests.workload.random_plans import Case, cases
-from workload.build import stage_works
 from workload.simai.check import check_simai
 from workload.simai.export import export_simai
 from workload.simai.reader import read_simai
+from workload.stage_work import stage_works
 
 
 @settings(max_examples=30, deadline=None)

@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from ops.op import Axis
 from solver.plans.plan_table import Plan
 from tests.workload.random_plans import Case, cases, priced_bytes
-from workload.aicb.general.megatron import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
-from workload.build import stage_works
-from workload.items import StageWork
+from workload.aicb.plan_rows import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
 from workload.simai.export import beyond_of, fits_format, group_of_item, header_of, rows_of
-from workload.simai.format import SimaiHeader
-from workload.simai.tokens import PREFIXES, Column, SimaiGroup, read_token
+from workload.simai.format import PREFIXES, Column, SimaiGroup, SimaiHeader, read_token
+from workload.stage_work import StageWork, stage_works
 
 COLLECTIVE_NAMES = {kind.value: name for kind, name in COMM_NAMES.items()}
 

@@ -14,10 +14,9 @@ from tests.workload.random_plans import Case
 from tests.workload.settings.asking import asked
 from tests.workload.simai.test_export_conservation import every_byte_is_written
 from tests.workload.test_launch_files_refined import FORMS
-from workload.build import stage_works
-from workload.items import StageWork
 from workload.simai.export import export_simai
 from workload.simai.reader import read_simai
+from workload.stage_work import StageWork, stage_works
 
 LAYERS = {"layout": (14, 18), "modules": (14, 18), "layers": (14, 18), "alone": (32,)}
 

@@ -9,14 +9,11 @@ from hypothesis import strategies as st
 
 from spec.collectives import Collective
 from tests.workload.simai_lines import GOOD, LONG, cell
-from workload.findings import summarised
+from workload.findings import WorkloadError, summarised
 from workload.simai.check import check_simai
-from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.format import GROUPS_OF_COLUMN, Column, SimaiHeader, SimaiRow, SimaiWorkload, write_token
 from workload.simai.reader import parse_simai, read_simai, usable_workload
-from workload.simai.rules import check_header, check_row
-from workload.simai.tokens import GROUPS_OF_COLUMN, Column, write_token
-from workload.simai.writer import write_simai
-from workload.workload_error import WorkloadError
+from workload.simai.rules import check_header, check_row, write_simai
 
 
 @pytest.mark.parametrize("content", [b"", b" \n\n", b"\0\1\2", GOOD.encode() + b"\0"])

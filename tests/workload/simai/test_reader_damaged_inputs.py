@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 import run_workload
 from spec.errors import UserError
-from workload.aicb.aiob.text import MOST_US, AiobFile, AiobTime, aiob_times_ns, read_aiob, write_aiob
-from workload.aicb.general.csv_workload import Workload
+from workload.aicb.aiob import MOST_US, AiobFile, AiobTime, aiob_times_ns, read_aiob, write_aiob
+from workload.aicb.csv_workload import Workload
 from workload.findings import Severity
-from workload.simai.closed_form.busbw_yaml import BusBandwidths, read_busbw, write_busbw
-from workload.simai.tokens import SimaiGroup
-from workload.topology.read_topology import read_topology
+from workload.simai.busbw import BusBandwidths, read_busbw, write_busbw
+from workload.simai.format import SimaiGroup
 from workload.topology.templates import TopologyFlags, build_topology
-from workload.topology.topology import bandwidth_bits, write_topology
+from workload.topology.topology import bandwidth_bits, read_topology, write_topology
 
 HURTS = ("cut", "shuffle", "drop", "repeat", "huge", "unicode", "crlf", "negative", "bytes")
 

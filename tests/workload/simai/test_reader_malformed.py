@@ -12,10 +12,9 @@ from spec.errors import UserError
 from tests.solver.questions import question
 from tests.workload.generating import made
 from workload.findings import Severity
+from workload.simai.busbw import SimaiNetwork
 from workload.simai.check import check_simai
-from workload.simai.closed_form.analytical import price_simai
-from workload.simai.closed_form.network import SimaiNetwork
-from workload.simai.closed_form.options import AnalyticalOptions
+from workload.simai.closed_form import AnalyticalOptions, price_simai
 from workload.simai.export import header_of, rows_of
 from workload.simai.reader import parse_simai, usable_workload
 from workload.simai.replay import replay_simai

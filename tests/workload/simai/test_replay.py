@@ -10,11 +10,9 @@ from spec.presets.registry import PRESETS
 from tests.solver.flat_book import INTRA_BANDWIDTH
 from tests.solver.questions import question, small_model
 from tests.workload.random_plans import Case, cases
-from workload.simai.format import SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai.replay import replay_simai
-from workload.simai.replay_difference import compare
-from workload.simai.tokens import SimaiGroup
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
+from workload.simai.format import SimaiGroup, SimaiHeader, SimaiRow, SimaiWorkload
+from workload.simai.replay import compare, replay_simai
 
 PRICER = question().pricer
 ROW = SimaiRow(name="layer", forward_ns=1000, input_grad_ns=2000, weight_grad_ns=1000)

@@ -10,10 +10,24 @@ from hypothesis import strategies as st
 
 from spec.collectives import Collective
 from spec.errors import ExportError
-from workload.simai.format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, check_row, nanoseconds, split_row
-from workload.simai.tokens import Column, SimaiGroup, read_token, write_token
-from workload.simai.writer import write_simai
+from workload.simai.format import (
+    TRANSFORMER,
+    Column,
+    SimaiGroup,
+    SimaiHeader,
+    SimaiRow,
+    SimaiWorkload,
+    read_token,
+    write_token,
+)
+from workload.simai.rules import (
+    CELL_LIMIT_NS,
+    RATIO_LIMIT_BYTES,
+    check_row,
+    nanoseconds,
+    split_row,
+    write_simai,
+)
 
 HEADER = SimaiHeader(tp=2, ep=2, pp=2, vpp=3, ga=4, all_gpus=32, pp_comm_bytes=4096)
 ROW = SimaiRow(

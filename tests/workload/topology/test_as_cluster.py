@@ -13,10 +13,9 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import ConfigError
 from tests.solver.questions import ROOT
-from workload.topology.as_cluster import cluster_with_topology, topology_shape
+from workload.findings import WorkloadError
+from workload.topology.as_cluster import cluster_with_topology, topology_shape, write_cluster
 from workload.topology.templates import TopologyFlags, build_topology
-from workload.topology.write_cluster import write_cluster
-from workload.workload_error import WorkloadError
 
 GBPS = 1e9 / 8
 

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.errors import ExportError
+from workload.findings import WorkloadError
 from workload.topology.picture import draw_topology, layers
-from workload.topology.read_topology import read_topology
 from workload.topology.templates import TopologyFlags, build_topology
-from workload.topology.topology import write_topology
-from workload.workload_error import WorkloadError
+from workload.topology.topology import read_topology, write_topology
 
 SMALL = TopologyFlags(template="AlibabaHPN", gpus=16, num_psw=2)
 

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workload.topology.fabric import Fabric, FabricWires, fabric_topology
-from workload.topology.read_topology import read_topology
-from workload.topology.templates import TopologyFlags, build_topology
-from workload.topology.topology import Wire, write_topology
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
+from workload.topology.templates import Fabric, FabricWires, TopologyFlags, build_topology, fabric_topology
+from workload.topology.topology import Wire, read_topology, write_topology
 
 
 # Nodes, NV switches, other switches, links, as the generator writes them into line 1.

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from spec.collectives import TRAINING_COLLECTIVES, Collective, busbw_factor
 from spec.errors import ExportError
-from workload.traffic.collective_flows import flow_matrix, rank_flows, traffic_matrix, write_flows
-from workload.traffic.flows import pattern
-from workload.traffic.heatmap import draw_heatmap
+from workload.traffic.flows import flow_matrix, pattern, rank_flows, traffic_matrix, write_flows
+from workload.traffic.plan_traffic import draw_heatmap
 
 GATHERS = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 

@@ -7,7 +7,7 @@ from ops.op import Axis
 from solver.plans.plan_table import Plan
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question
-from workload.build import stage_works
+from workload.stage_work import stage_works
 from workload.traffic.plan_traffic import axis_matrices, plan_groups
 
 

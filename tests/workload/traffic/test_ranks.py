@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ops.groups import ranks_and_stride
 from ops.layout import Layout
 from ops.op import Axis
+from workload.findings import WorkloadError
 from workload.traffic.ranks import RankOrder, named_groups, rank_groups
-from workload.workload_error import WorkloadError
 
 SIXTEEN = RankOrder(tp=2, ep=2, dp=4, pp=2)
 

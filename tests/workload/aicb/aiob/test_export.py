@@ -7,10 +7,8 @@ import pytest
 import run_workload
 from ops.roles import Module, OpKey, Role
 from tests.workload.generating import made
-from workload.aicb.aiob.export import aiob_of
-from workload.aicb.aiob.text import aiob_times_ns, read_aiob, write_aiob
-from workload.build import stage_works
-from workload.items import StageWork
+from workload.aicb.aiob import aiob_of, aiob_times_ns, read_aiob, write_aiob
+from workload.stage_work import StageWork, stage_works
 
 
 def compute_us(work: StageWork, piece: str, parts: set[Module | OpKey]) -> float:

@@ -8,7 +8,7 @@ import run_workload
 from profdb.cases import AttentionCase, GemmCase, MemoryBoundCase
 from profdb.store.data_file import load_profile
 from tests.workload.aicb.aiob.test_text import EXAMPLE, example
-from workload.aicb.aiob.text import write_aiob
+from workload.aicb.aiob import write_aiob
 
 MODEL = """model = dict(num_layers=2, hidden_size=1024, num_attention_heads=8, vocab_size=32000, mlp_ratio=4)
 data = dict(seq_len=2048, micro_num=1, micro_bsz=1)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from workload.aicb.aiob.text import AiobFile, AiobTime, aiob_times_ns, read_aiob, row_time_ns, write_aiob
-from workload.workload_error import WorkloadError
+from workload.aicb.aiob import AiobFile, AiobTime, aiob_times_ns, read_aiob, row_time_ns, write_aiob
+from workload.findings import WorkloadError
 
 # (max, min, avg) in us of AICB 2.1's workload/aiob_inputs/Example.txt.
 EXAMPLE = {

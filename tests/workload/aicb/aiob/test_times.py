@@ -6,9 +6,9 @@ import pytest
 
 from ops.op import Phase
 from tests.workload.generating import made
-from workload.aicb.aiob.text import AiobFile, AiobTime, write_aiob
-from workload.items import PieceWork
-from workload.workload_error import WorkloadError
+from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
+from workload.findings import WorkloadError
+from workload.stage_work import PieceWork
 
 # microseconds; the sections of attention with flash attention, as AICB names them, and without it
 OTHERS = {

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import run_workload
 from spec.errors import UserError
 from tests.workload.generating import ROOT
-from workload.aicb.general.csv_workload import COLUMNS, GeneralItem, Workload
-from workload.workload_error import WorkloadError
+from workload.aicb.csv_workload import COLUMNS, GeneralItem, Workload
+from workload.findings import WorkloadError
 
 HEADER = (
     "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"

@@ -9,12 +9,9 @@ from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from spec.weights import Module, Tensor
 from tests.workload.generating import ROOT
-from workload.aicb.general.csv_workload import GeneralItem
-from workload.aicb.general.fsdp import fsdp_items
-from workload.aicb.general.model_parameters import Unit, model_units
-from workload.aicb.general.zero3 import hook_order, zero3_items
-from workload.aicb.general.zero12 import zero12_items
-from workload.aicb.general.zero_options import ZeroOptions
+from workload.aicb.csv_workload import GeneralItem
+from workload.aicb.data_parallel import Unit, ZeroOptions, fsdp_items, model_units, zero12_items
+from workload.aicb.zero3 import hook_order, zero3_items
 
 
 def modules(*sizes: int) -> tuple[Module, ...]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import run_workload
-from workload.aicb.general.csv_workload import Workload
-from workload.aicb.generate.comm_test import COLLECTIVES
+from workload.aicb.csv_workload import Workload
+from workload.aicb.flags import COLLECTIVES
 from workload.simai.check import check_simai
 from workload.simai.reader import read_simai, usable_workload
 

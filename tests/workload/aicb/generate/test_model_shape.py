@@ -11,8 +11,8 @@ from spec.model import BlockSpec, ModelSpec
 from spec.parameters import num_parameters
 from spec.readers.read_config import read_config
 from tests.workload.generating import ROOT, made
+from workload.simai.format import Column
 from workload.simai.reader import read_simai
-from workload.simai.tokens import Column
 
 WORLD = "--world_size 8 --use_flash_attn"
 V2_LITE = "--model_size deepseek16 --world_size 8 --use_flash_attn"

@@ -6,8 +6,7 @@ import pytest
 
 import run_workload
 from tests.workload.generating import options
-from workload.aicb.generate.flags import default_options
-from workload.aicb.generate.other_flags import OTHERS, Other, notes_on
+from workload.aicb.flags import OTHERS, Other, default_options, notes_on
 
 SEVEN = "--model_size 7 --num_layers 2 --world_size 8 --use_flash_attn"
 DEEPSPEED = "--frame DeepSpeed --model_size 7 --num_layers 2 --world_size 8 --global_batch 16"

@@ -10,11 +10,11 @@ from ops.recompute.layers import Recompute
 from spec.errors import UserError
 from spec.mixers.attention import AttentionKind
 from tests.workload.generating import made
-from workload.aicb.aiob.text import AiobFile, AiobTime, write_aiob
-from workload.aicb.general.megatron import _chunks
-from workload.items import StageWork
+from workload.aicb.aiob import AiobFile, AiobTime, write_aiob
+from workload.aicb.plan_rows import _chunks
 from workload.simai.check import check_simai
 from workload.simai.reader import read_simai
+from workload.stage_work import StageWork
 
 MODEL = "--model_size 7 --world_size 16 --use_flash_attn"
 

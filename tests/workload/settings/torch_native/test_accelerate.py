@@ -11,7 +11,7 @@ from solver.plans.plan_table import Plan
 from spec.errors import ExportError
 from tests.workload.settings.accepted.lists import check_keys
 from tests.workload.settings.asking import asked, known
-from workload.settings.torch_native.accelerate import (
+from workload.settings.accelerate import (
     accelerate_config,
     accelerate_settings,
     check_accelerate,

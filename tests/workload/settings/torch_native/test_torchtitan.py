@@ -18,13 +18,15 @@ from tests.solver.questions import ROOT
 from tests.workload.settings.accepted.lists import check_fields
 from tests.workload.settings.asking import asked, known
 from tests.workload.settings.made_module import Call, functions_of
-from workload.settings.torch_native.torchtitan import (
+from workload.settings.torchtitan import (
+    FLAVORS,
     check_torchtitan,
+    flavor_of,
     parallelism,
     torchtitan_settings,
     training,
+    unlike,
 )
-from workload.settings.torch_native.torchtitan_flavors import FLAVORS, flavor_of, unlike
 
 LLAMA = read_config(ROOT / "configs" / "8B_llama3.py").model
 PLAN = Plan(

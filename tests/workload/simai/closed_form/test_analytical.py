@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec.collectives import Collective
-from workload.simai.closed_form.analytical import price_simai
-from workload.simai.closed_form.busbw_yaml import BusBandwidths
-from workload.simai.closed_form.network import simai_network
-from workload.simai.closed_form.options import AnalyticalOptions
-from workload.simai.closed_form.ratio import RatioTables, read_ratio_tables
-from workload.simai.format import TRANSFORMER, SimaiHeader, SimaiRow, SimaiWorkload
-from workload.simai.tokens import Column, SimaiGroup
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
+from workload.simai.busbw import BusBandwidths, RatioTables, read_ratio_tables, simai_network
+from workload.simai.closed_form import AnalyticalOptions, price_simai
+from workload.simai.format import TRANSFORMER, Column, SimaiGroup, SimaiHeader, SimaiRow, SimaiWorkload
 
 NETWORK = simai_network(gpus_per_server=8, nics_per_server=8, nvlink_gib=360, nic_gib=48.5)
 SMALL = SimaiHeader(tp=8, pp=1, all_gpus=64, policy=TRANSFORMER)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from spec.collectives import Collective
-from workload.simai.closed_form.busbw_yaml import BusBandwidths, read_busbw, write_busbw
-from workload.simai.tokens import SimaiGroup
-from workload.workload_error import WorkloadError
+from workload.findings import WorkloadError
+from workload.simai.busbw import BusBandwidths, read_busbw, write_busbw
+from workload.simai.format import SimaiGroup
 
 # The layout of SimAI's example/busbw.yaml.
 TUTORIAL = (

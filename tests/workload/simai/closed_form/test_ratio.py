@@ -5,10 +5,16 @@ from pathlib import Path
 import pytest
 
 from spec.collectives import Collective
-from workload.simai.closed_form.network import bus_bandwidth_gib, group_shape, simai_network
-from workload.simai.closed_form.ratio import RatioTable, RatioTables, ratio_of, read_ratio_tables
-from workload.simai.format import SimaiHeader
-from workload.simai.tokens import SimaiGroup
+from workload.simai.busbw import (
+    RatioTable,
+    RatioTables,
+    bus_bandwidth_gib,
+    group_shape,
+    ratio_of,
+    read_ratio_tables,
+    simai_network,
+)
+from workload.simai.format import SimaiGroup, SimaiHeader
 
 # A ratio names its own table and column: nic column 3 is 0.103, nvlink column 3 is 0.203, all-to-all 0.303.
 SIZES = (16.0 * 2**20, 16.0 * 2**30)

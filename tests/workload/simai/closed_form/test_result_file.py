@@ -1,9 +1,7 @@
 """The table is the binary's, to the last digit."""
 
-from workload.simai.closed_form.analytical import price_simai
-from workload.simai.closed_form.network import simai_network
-from workload.simai.closed_form.options import AnalyticalOptions
-from workload.simai.closed_form.result_file import row_lines, summary_lines
+from workload.simai.busbw import simai_network
+from workload.simai.closed_form import AnalyticalOptions, price_simai, row_lines, summary_lines
 from workload.simai.reader import parse_simai, usable_workload
 
 WORKLOAD = """\

@@ -1,1 +1,0 @@
-"""AIOB's text of compute times: reading, writing, applying."""

@@ -1,1 +1,0 @@
-"""General workloads: one CSV line a message, by framework."""

@@ -1,1 +1,0 @@
-"""The verb generate: AICB's flags to workload files."""

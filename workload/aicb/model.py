@@ -1,0 +1,472 @@
+"""The sizes that AICB's users ask for, and the shipped configs that stand for them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.mixer import Mixer
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, PositionKind
+from spec.readers.read_config import read_config
+from workload.aicb.flags import DEEPSEEK, DEEPSPEED, FSDP, ShapeFlags, refuse
+
+# AICB's GPT presets are Megatron's GPT, its DeepSpeed ones LLaMA.
+GPT_SIZES = {"7": "7B_gpt.toml", "13": "13B_gpt.toml"}
+LLAMA_SIZES = {"7": "7B_llama2.py", "13": "13B_llama2.py"}
+SIZES = {
+    "8": "8B_llama3.py",
+    "22": "22B_gpt.toml",
+    "30": "30B_llama.toml",
+    "65": "65B_llama.toml",
+    "70": "70B_llama2.py",
+    "175": "175B_gpt.toml",
+    "405": "405B_llama3.py",
+    "moe": "8x7B_mixtral.py",
+    "deepseek16": "16B_deepseek_v2_lite.toml",
+    "deepseek236": "236B_deepseek_v2.toml",
+    "deepseek671": "671B_deepseek_v3.toml",
+}
+# AICB's "deepseek" says "the rest from the command line"; the largest is what the rest starts from here.
+ANY_DEEPSEEK = "deepseek"
+DEEPSEEK_SIZES = {
+    ANY_DEEPSEEK: "deepseek671",
+    "16": "deepseek16",
+    "236": "deepseek236",
+    "671": "deepseek671",
+}
+# Sizes of which no dimensions are published.
+WITHOUT_DIMENSIONS = ("270",)
+
+
+def config_path(flags: ShapeFlags, root: Path) -> Path | None:
+    """The config file that stands for a size; None when the dimensions must be given.
+
+    Raises ConfigError for an unknown size.
+    """
+    if flags.config is not None:
+        return flags.config
+    if flags.model_size is None:
+        return None
+    size = _plain(flags.model_size)
+    if flags.frame == DEEPSEEK or size in DEEPSEEK_SIZES:
+        size = DEEPSEEK_SIZES.get(size, size)
+    if size in WITHOUT_DIMENSIONS:
+        return None
+    known = {**SIZES, **(LLAMA_SIZES if flags.frame in (DEEPSPEED, FSDP) else GPT_SIZES)}
+    if size not in known:
+        raise refuse("model_size", flags.model_size, f"one of {', '.join([*known, *WITHOUT_DIMENSIONS])}")
+    return root / "configs" / known[size]
+
+
+def size_notes(flags: ShapeFlags) -> tuple[str, ...]:
+    """What to say of a size that stands for less than it names."""
+    if flags.config is None and flags.model_size and _plain(flags.model_size) == ANY_DEEPSEEK:
+        return ("--model_size deepseek: the dimensions of deepseek671 where no flag says otherwise",)
+    return ()
+
+
+def _plain(model_size: str) -> str:
+    size = model_size.strip().lower().removeprefix("deepseek-")
+    return size if size in SIZES else size.removesuffix("b")
+
+
+# A model of the dimensions given, without a size: what each frame trains.
+#
+# Megatron-LM's GPT; LLaMA in DeepSpeed and FSDP, as AICB's DeepSpeed model is one; multi-head latent attention and
+# experts in DeepSeek.
+
+# Megatron-LM's GPT-2 vocabulary, which AICB's scripts give, and AICB's number of learned positions.
+GPT_VOCAB = 50257
+GPT_POSITIONS = 4096
+# LLaMA, arXiv 2302.13971 sec. 2: a tokenizer of 32k, 2,048 positions, widths rounded up to 256 (its model.py).
+LLAMA_VOCAB = 32000
+LLAMA_POSITIONS = 2048
+LLAMA_MULTIPLE = 256
+# DeepSeek-V3, arXiv 2412.19437 sec. 4.2 and its config.json.
+DEEPSEEK_VOCAB = 129280
+DEEPSEEK_POSITIONS = 4096
+# AICB's defaults for its DeepSeek flags; the ranks and head sizes are those of DeepSeek-V2 and V3.
+DEEPSEEK_DEFAULTS = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_dim": 128,
+    "qk_rope_dim": 64,
+    "v_head_dim": 128,
+    "n_dense_layers": 3,
+    "n_shared_expert": 2,
+    "moe_router_topk": 1,
+}
+NEEDED = ("num_layers", "hidden_size", "num_attention_heads")
+
+
+def from_dimensions(flags: ShapeFlags) -> ModelSpec:
+    """The model of the frame with these dimensions. Raises ConfigError for what is missing."""
+    if flags.frame == DEEPSEEK:
+        return _deepseek(flags)
+    _need(flags, NEEDED)
+    return _llama(flags) if flags.frame in (DEEPSPEED, FSDP) else _gpt(flags)
+
+
+def default_width(frame: str, hidden: int, *, gated: bool) -> int:
+    """Feed-forward width that a frame gives a hidden size h: 4 h, or gated 2/3 of it, which LLaMA (arXiv
+    2302.13971 sec. 2.2) rounds up to a multiple of 256 and Megatron-LM (arguments.py) down to one of 64."""
+    if not gated:
+        return 4 * hidden
+    if frame in (DEEPSPEED, FSDP):
+        return -(-(hidden * 8 // 3) // LLAMA_MULTIPLE) * LLAMA_MULTIPLE
+    return hidden * 8 // 3 // 64 * 64
+
+
+def _need(flags: ShapeFlags, needed: tuple[str, ...]) -> None:
+    missing = ", ".join(f"--{name}" for name in needed if getattr(flags, name) is None)
+    if missing and flags.model_size:
+        raise refuse(
+            "model_size", flags.model_size, f"no dimensions are published for it: also give {missing}"
+        )
+    if missing:
+        raise refuse("model_size", None, f"a size, a --config, or all dimensions (missing: {missing})")
+
+
+def _name(flags: ShapeFlags, family: str) -> str:
+    return f"{family}_{flags.model_size}B" if flags.model_size else family
+
+
+def _heads(flags: ShapeFlags, *, bias: bool) -> AttentionSpec:
+    """Heads of hidden / heads channels."""
+    hidden, heads = flags.hidden_size or 1, flags.num_attention_heads or 1
+    if hidden % heads:
+        raise refuse("num_attention_heads", heads, f"a divisor of the hidden size {hidden}")
+    return AttentionSpec(
+        kind=AttentionKind.MHA,
+        num_heads=heads,
+        num_kv_heads=heads,
+        qk_dim=hidden // heads,
+        v_dim=hidden // heads,
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+
+
+def _gpt(flags: ShapeFlags) -> ModelSpec:
+    """Megatron-LM's defaults: learned positions, LayerNorm, biases, GELU, the embedding's matrix as head."""
+    hidden = flags.hidden_size or 1
+    mlp = MlpSpec(
+        ffn_hidden=default_width(flags.frame, hidden, gated=False), gated=False, bias=True, activation="gelu"
+    )
+    block = BlockSpec(mixer=_heads(flags, bias=True), mlp=mlp, norm=NormKind.LAYER)
+    return ModelSpec(
+        name=_name(flags, "gpt"),
+        hidden=hidden,
+        vocab=GPT_VOCAB,
+        blocks=(BlockRun(block=block, count=flags.num_layers or 1),),
+        source="command line; Megatron-LM GPT defaults",
+        tied_embeddings=True,
+        position=PositionKind.LEARNED,
+        max_positions=GPT_POSITIONS,
+        norm=NormKind.LAYER,
+    )
+
+
+def _llama(flags: ShapeFlags) -> ModelSpec:
+    """RMSNorm, no biases, gated feed-forward, rotary positions, a head of its own."""
+    hidden = flags.hidden_size or 1
+    mlp = MlpSpec(ffn_hidden=default_width(flags.frame, hidden, gated=True), gated=True)
+    return ModelSpec(
+        name=_name(flags, "llama"),
+        hidden=hidden,
+        vocab=LLAMA_VOCAB,
+        blocks=(
+            BlockRun(block=BlockSpec(mixer=_heads(flags, bias=False), mlp=mlp), count=flags.num_layers or 1),
+        ),
+        source="command line; LLaMA, arXiv 2302.13971",
+        max_positions=LLAMA_POSITIONS,
+    )
+
+
+def _deepseek(flags: ShapeFlags) -> ModelSpec:
+    """Leading dense layers, then experts with shared ones, all with multi-head latent attention
+    (arXiv 2405.04434 sec. 2). AICB gives dense layers and experts one width, ``ffn_hidden_size``."""
+    _need(flags, (*NEEDED, "num_experts", "ffn_hidden_size"))
+    size = DEEPSEEK_DEFAULTS | {
+        name: value for name in DEEPSEEK_DEFAULTS if (value := getattr(flags, name)) is not None
+    }
+    heads, layers = flags.num_attention_heads or 1, flags.num_layers or 1
+    attention = AttentionSpec(
+        kind=AttentionKind.MLA,
+        num_heads=heads,
+        num_kv_heads=heads,
+        qk_dim=size["qk_nope_dim"] + size["qk_rope_dim"],
+        v_dim=size["v_head_dim"],
+        rope_dim=size["qk_rope_dim"],
+        q_lora_rank=size["q_lora_rank"],
+        kv_lora_rank=size["kv_lora_rank"],
+    )
+    width, dense = flags.expert_width or 1, size["n_dense_layers"]
+    if dense >= layers:
+        raise refuse("n_dense_layers", dense, f"less than the {layers} layers")
+    moe = MoeSpec(
+        num_experts=flags.num_experts or 1,
+        topk=size["moe_router_topk"],
+        expert_ffn_hidden=width,
+        shared_ffn_hidden=size["n_shared_expert"] * width,
+        router_bias=True,
+    )
+    mlp = MlpSpec(ffn_hidden=flags.ffn_hidden_size or 1, gated=True)
+    runs = (
+        BlockRun(block=BlockSpec(mixer=attention, mlp=mlp), count=dense),
+        BlockRun(block=BlockSpec(mixer=attention, mlp=None, moe=moe), count=layers - dense),
+    )
+    return ModelSpec(
+        name=_name(flags, "deepseek"),
+        hidden=flags.hidden_size or 1,
+        vocab=DEEPSEEK_VOCAB,
+        blocks=tuple(run for run in runs if run.count),
+        source="command line; DeepSeek-V3, arXiv 2412.19437",
+        max_positions=DEEPSEEK_POSITIONS,
+    )
+
+
+# One layer with the flags in place of what its preset says: heads, latent attention, feed-forward, experts.
+
+LATENT_FLAGS = ("q_lora_rank", "kv_lora_rank", "qk_nope_dim", "qk_rope_dim", "v_head_dim")
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The hidden size, and whether it is another than the preset's."""
+
+    hidden: int
+    changed: bool
+
+
+def sized_block(flags: ShapeFlags, block: BlockSpec, size: Resized, *, mixed: bool) -> BlockSpec:
+    """``block`` of a preset in a model of another size; ``mixed``: some layers of the model have experts.
+    Raises ConfigError for flags that the layer cannot take."""
+    mixer = _mixer(flags, block.mixer, size)
+    if block.moe is not None:
+        return replace(block, mixer=mixer, moe=_experts(flags, block.moe))
+    # With one width given that of an expert is meant, as in AICB: the dense layers keep theirs.
+    width = None if mixed and flags.moe_ffn_hidden_size is None else flags.ffn_hidden_size
+    return replace(block, mixer=mixer, mlp=block.mlp and _dense(flags, block.mlp, width, size))
+
+
+def experts_of(flags: ShapeFlags, mlp: MlpSpec, size: Resized) -> MoeSpec:
+    """Experts each of which is the dense layer ``mlp``."""
+    if (flags.num_experts or 0) < 2:
+        raise refuse("num_experts", flags.num_experts, "--moe_enable needs 2 experts or more")
+    one = _dense(flags, mlp, flags.expert_width, size)
+    return MoeSpec(
+        num_experts=flags.num_experts or 0,
+        topk=1,
+        expert_ffn_hidden=one.ffn_hidden,
+        gated=one.gated,
+        bias=one.bias,
+    )
+
+
+def _mixer(flags: ShapeFlags, mixer: Mixer | None, size: Resized) -> Mixer | None:
+    """Attention with the heads and ranks typed; any other kind stays as its config has it."""
+    if isinstance(mixer, AttentionSpec):
+        return _attention(flags, mixer, size)
+    if mixer is None:
+        return None
+    for name in ("num_attention_heads", "num_query_groups", *LATENT_FLAGS):
+        if getattr(flags, name) is not None:
+            raise refuse(name, getattr(flags, name), f"layers of attention; these are of {mixer.name}")
+    return mixer
+
+
+def _attention(flags: ShapeFlags, attention: AttentionSpec, size: Resized) -> AttentionSpec:
+    """Heads and their size. With another hidden size or number of heads a head has hidden / heads
+    channels; MLA's head sizes are its own."""
+    heads = flags.num_attention_heads or attention.num_heads
+    biased = replace(
+        attention,
+        qkv_bias=attention.qkv_bias or flags.add_bias_linear,
+        out_bias=attention.out_bias or flags.add_bias_linear,
+    )
+    if attention.kind is AttentionKind.MLA:
+        return _latent(flags, replace(biased, num_heads=heads, num_kv_heads=heads))
+    for name in LATENT_FLAGS:
+        if getattr(flags, name) is not None:
+            raise refuse(name, getattr(flags, name), "a model of latent attention: a DeepSeek size or frame")
+    grouped = attention.num_kv_heads != attention.num_heads
+    groups = flags.num_query_groups or (attention.num_kv_heads if grouped else heads)
+    if heads % groups:
+        raise refuse("num_query_groups", groups, f"a divisor of {heads} attention heads")
+    dim = attention.qk_dim
+    if size.changed or heads != attention.num_heads:
+        if size.hidden % heads:
+            raise refuse("num_attention_heads", heads, f"a divisor of the hidden size {size.hidden}")
+        dim = size.hidden // heads
+    kind = AttentionKind.MHA if groups == heads else AttentionKind.GQA
+    return replace(biased, kind=kind, num_heads=heads, num_kv_heads=groups, qk_dim=dim, v_dim=dim)
+
+
+def _latent(flags: ShapeFlags, attention: AttentionSpec) -> AttentionSpec:
+    """Multi-head latent attention: its ranks, and a head of nope + rope channels (arXiv 2405.04434 sec. 2.1)."""
+    if flags.num_query_groups is not None:
+        raise refuse("num_query_groups", flags.num_query_groups, "no latent attention: it has no groups")
+    given = {name: getattr(flags, name) for name in LATENT_FLAGS}
+    rope = attention.rope_dim if given["qk_rope_dim"] is None else given["qk_rope_dim"]
+    nope = attention.qk_dim - attention.rope_dim if given["qk_nope_dim"] is None else given["qk_nope_dim"]
+    q_rank = attention.q_lora_rank if given["q_lora_rank"] is None else given["q_lora_rank"]
+    return replace(
+        attention,
+        qk_dim=nope + rope,
+        rope_dim=rope,
+        q_lora_rank=q_rank,
+        kv_lora_rank=given["kv_lora_rank"] or attention.kv_lora_rank,
+        v_dim=given["v_head_dim"] or attention.v_dim,
+    )
+
+
+def _dense(flags: ShapeFlags, mlp: MlpSpec, width: int | None, size: Resized) -> MlpSpec:
+    """The feed-forward layer ``width`` wide; without a width as wide as it was, or as its frame makes it where
+    the hidden size or the gate is another."""
+    gated = mlp.gated or flags.gated
+    if width is None:
+        keeps = not size.changed and gated == mlp.gated
+        width = mlp.ffn_hidden if keeps else default_width(flags.frame, size.hidden, gated=gated)
+    return replace(
+        mlp,
+        ffn_hidden=width,
+        gated=gated,
+        bias=mlp.bias or flags.add_bias_linear,
+        activation="silu" if gated else mlp.activation,
+    )
+
+
+def _experts(flags: ShapeFlags, moe: MoeSpec) -> MoeSpec:
+    """Experts by the flags; shared experts are a number of experts' widths, as DeepSeek's are. Groups to choose
+    experts in stay where these experts fill them."""
+    experts = flags.num_experts or moe.num_experts
+    topk = flags.moe_router_topk or moe.topk
+    if not 1 <= topk <= experts:
+        raise refuse("moe_router_topk", topk, f"1 to the number of experts {experts}")
+    width = flags.expert_width or moe.expert_ffn_hidden
+    shared = moe.shared_ffn_hidden
+    if flags.n_shared_expert is not None:
+        shared = flags.n_shared_expert * width
+    elif shared % moe.expert_ffn_hidden == 0:
+        shared = shared // moe.expert_ffn_hidden * width
+    grouped = (
+        experts % moe.route_groups == 0 and topk <= experts // moe.route_groups * moe.route_chosen_groups
+    )
+    return replace(
+        moe,
+        route_groups=moe.route_groups if grouped else 1,
+        route_chosen_groups=moe.route_chosen_groups if grouped else 1,
+        num_experts=experts,
+        topk=topk,
+        expert_ffn_hidden=width,
+        shared_ffn_hidden=shared,
+        gated=moe.gated or flags.gated,
+        bias=moe.bias or flags.add_bias_linear,
+    )
+
+
+# The model of a generator command: a preset, and whatever the user says instead.
+#
+# A preset never overrides a flag. Presets are the shipped configs; sizes are AICB's names.
+
+
+def model_of(flags: ShapeFlags, root: Path) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The preset with every given flag in its place, and what to say of it; raises ConfigError for what cannot
+    be built."""
+    flags.check()
+    path = config_path(flags, root)
+    model = read_config(path, assume=flags.assume).model if path else from_dimensions(flags)
+    hidden = flags.hidden_size or model.hidden
+    size = Resized(hidden, hidden != model.hidden)
+    runs = _layers(flags, model, size)
+    mixed = any(run.block.moe is not None for run in runs)
+    _check_expert_flags(flags, mixed=mixed)
+    shaped = replace(
+        model,
+        name=flags.model_name or model.name,
+        hidden=hidden,
+        vocab=flags.vocab_size or model.vocab,
+        max_positions=flags.max_position_embeddings or model.max_positions,
+        vocab_pad_multiple=flags.make_vocab_size_divisible_by or model.vocab_pad_multiple,
+        blocks=tuple(replace(run, block=sized_block(flags, run.block, size, mixed=mixed)) for run in runs),
+    )
+    assumed = (f"assumed: {said}" for said in model.assumptions)
+    return shaped, (*assumed, *size_notes(flags), *_notes(flags, model, shaped))
+
+
+def _notes(flags: ShapeFlags, preset: ModelSpec, shaped: ModelSpec) -> Iterator[str]:
+    """What nobody typed."""
+    groups = [
+        {run.block.moe.route_groups for run in model.blocks if run.block.moe} for model in (preset, shaped)
+    ]
+    if groups[0] != groups[1]:
+        yield "assumed: experts are chosen among all, not in the preset's groups, which these do not fill"
+    dense = [run for run in shaped.blocks if run.block.mlp is not None]
+    if dense and flags.frame == DEEPSEEK and not flags.model_size and flags.moe_ffn_hidden_size is None:
+        count = sum(run.count for run in dense)
+        yield f"assumed: {count} dense layers as wide as an expert, as in AICB (--moe_ffn_hidden_size sets experts apart)"
+
+
+def _check_expert_flags(flags: ShapeFlags, *, mixed: bool) -> None:
+    for name in ("moe_ffn_hidden_size", "n_shared_expert", "n_dense_layers"):
+        if getattr(flags, name) is not None and not mixed:
+            raise refuse(
+                name, getattr(flags, name), "a model of experts: a size that has them, or --moe_enable"
+            )
+    if not mixed and (flags.num_experts or 1) > 1:
+        raise refuse("num_experts", flags.num_experts, "experts need --moe_enable")
+
+
+def _layers(flags: ShapeFlags, model: ModelSpec, size: Resized) -> tuple[BlockRun, ...]:
+    """Which layers there are and which of them have experts, before their sizes."""
+    has_experts = any(run.block.moe is not None for run in model.blocks)
+    if flags.n_dense_layers is not None and (has_experts or flags.moe_enable):
+        return _dense_first(flags, model, size)
+    runs = model.blocks
+    if flags.moe_enable and not has_experts:
+        runs = tuple(replace(run, block=_with_experts(flags, run.block, size)) for run in runs)
+    return _counted(flags, runs, model.name)
+
+
+def _counted(flags: ShapeFlags, runs: tuple[BlockRun, ...], name: str) -> tuple[BlockRun, ...]:
+    """The runs with --num_layers decoder layers: the last of them grows or shrinks."""
+    main = [run for run in runs if not run.block.mtp]
+    before = sum(run.count for run in main[:-1])
+    if flags.num_layers is None or flags.num_layers == before + main[-1].count:
+        return runs
+    if flags.num_layers <= before:
+        raise refuse("num_layers", flags.num_layers, f"more than the {before} leading layers of {name}")
+    last = BlockRun(block=main[-1].block, count=flags.num_layers - before)
+    return (*main[:-1], last, *(run for run in runs if run.block.mtp))
+
+
+def _dense_first(flags: ShapeFlags, model: ModelSpec, size: Resized) -> tuple[BlockRun, ...]:
+    """--n_dense_layers dense layers, then layers of experts."""
+    main = model.main_blocks
+    if [run.block.moe is not None for run in main] not in ([False], [True], [False, True]):
+        raise refuse(
+            "n_dense_layers", flags.n_dense_layers, f"dense layers before experts: {model.name} mixes them"
+        )
+    dense, layers = flags.n_dense_layers or 0, flags.num_layers or model.num_layers
+    if dense >= layers:
+        raise refuse("n_dense_layers", dense, f"less than the {layers} layers")
+    runs = [BlockRun(block=_with_experts(flags, main[-1].block, size), count=layers - dense)]
+    if dense:
+        runs.insert(0, BlockRun(block=_without_experts(flags, main[0].block), count=dense))
+    return (*runs, *(run for run in model.blocks if run.block.mtp))
+
+
+def _with_experts(flags: ShapeFlags, block: BlockSpec, size: Resized) -> BlockSpec:
+    return replace(block, mlp=None, moe=experts_of(flags, block.mlp, size)) if block.mlp else block
+
+
+def _without_experts(flags: ShapeFlags, block: BlockSpec) -> BlockSpec:
+    """A dense layer beside layers of experts, of the width that --ffn_hidden_size has for it."""
+    if block.moe is None:
+        return block
+    if flags.moe_ffn_hidden_size is None or flags.ffn_hidden_size is None:
+        allowed = "also --moe_ffn_hidden_size and --ffn_hidden_size: how wide an expert and a dense layer are"
+        raise refuse("n_dense_layers", flags.n_dense_layers, allowed)
+    mlp = MlpSpec(ffn_hidden=flags.ffn_hidden_size, gated=block.moe.gated, bias=block.moe.bias)
+    return replace(block, mlp=mlp, moe=None)

@@ -1,1 +1,0 @@
-"""Everything SimAI needs to run a plan, in one folder."""

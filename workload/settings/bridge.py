@@ -1,0 +1,226 @@
+"""A plan as a Megatron-Bridge recipe: a Python module whose ``recipe(hf_model)`` returns the ConfigContainer
+to pretrain with.
+
+Names: Megatron-Bridge 067f987 (August 2026), recipes/common.py (``_pretrain_common``), training/config.py
+(``ConfigContainer``), training/mixed_precision.py (its registry), training/comm_overlap.py (``CommOverlapConfig``), and
+Megatron-Core's TransformerConfig, DistributedDataParallelConfig and OptimizerConfig, whose fields bear the names of
+Megatron-LM's flags. The model comes from the Hub (``AutoBridge``); data, tokenizer and learning rate are the user's.
+"""
+
+from collections.abc import Mapping
+
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.job import JobSpec, Precision
+from spec.model import ModelSpec
+from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
+from workload.settings.megatron import SWITCHED_OFF, check_megatron, launch_flags
+from workload.settings.megatron_flags import (
+    FP8_RECIPES,
+    Flags,
+    model_flags,
+    says_of_job,
+    scaling_word,
+    unsaid_job,
+)
+
+NAME = "Megatron-Bridge"
+USAGE = "Megatron-Bridge of August 2026 (067f987): pretrain(recipe(NAME), forward_step) of megatron.bridge.training.pretrain"
+# Fields that a flag of Megatron-LM sets, by what holds them.
+FIELDS: dict[str, str] = {
+    "model": "tensor_model_parallel_size sequence_parallel pipeline_model_parallel_size context_parallel_size cp_comm_type "
+    "expert_model_parallel_size expert_tensor_parallel_size pipeline_model_parallel_layout "
+    "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split attention_dropout hidden_dropout "
+    "fp8_output_proj cross_entropy_loss_fusion recompute_granularity recompute_method recompute_num_layers recompute_modules "
+    "moe_grouped_gemm moe_token_dispatcher_type moe_router_dtype moe_enable_deepep moe_flex_dispatcher_backend "
+    "moe_router_fusion moe_shared_expert_overlap moe_expert_capacity_factor mtp_num_layers cpu_offloading_num_layers fine_grained_activation_offloading "
+    "offload_modules use_transformer_engine_op_fuser",
+    "train": "micro_batch_size global_batch_size",
+    "ddp": "overlap_grad_reduce overlap_param_gather num_distributed_optimizer_instances",
+    "optimizer": "optimizer optimizer_cpu_offload optimizer_offload_fraction use_precision_aware_optimizer",
+    "comm_overlap": "tp_comm_overlap overlap_moe_expert_parallel_comm delay_wgrad_compute",
+}
+HOLDER = {name: holder for holder, names in FIELDS.items() for name in names.split()}
+# Flags whose field has another name or takes the value the other way round.
+OTHERWISE: dict[str, tuple[tuple[str, object], ...]] = {
+    "--num-virtual-stages-per-pipeline-rank": (("model.virtual_pipeline_model_parallel_size", ...),),
+    "--no-overlap-p2p-communication": (("comm_overlap.overlap_p2p_comm", False),),
+    "--no-rope-fusion": (("model.apply_rope_fusion", False),),
+    "--no-masked-softmax-fusion": (("model.masked_softmax_fusion", False),),
+    "--no-check-for-nan-in-loss-and-grad": (
+        ("ddp.check_for_nan_in_grad", False),
+        ("rerun_state_machine.check_for_nan_in_loss", False),
+    ),
+    "--seq-length": (("model.seq_length", ...), ("dataset.seq_length", ...)),
+    "--ddp-bucket-size": (("ddp.bucket_size", ...),),
+    "--use-distributed-optimizer": (
+        ("ddp.use_distributed_optimizer", True),
+        ("optimizer.use_distributed_optimizer", True),
+    ),
+}
+# training/mixed_precision.py says these formats by one name, and what remains by fields of it.
+RECIPES = {
+    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "tensorwise": "bf16_with_fp8_current_scaling_mixed",
+    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+}
+FORMAT_FLAGS = frozenset(
+    str.split(
+        "--bf16 --fp16 --fp8-format --fp8-recipe --fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag --grad-reduce-in-bf16 "
+        "--first-last-layers-bf16 --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16 "
+        "--accumulate-allreduce-grads-in-fp32"
+    )
+)
+STATES = {
+    "--exp-avg-dtype": "exp_avg_dtype",
+    "--exp-avg-sq-dtype": "exp_avg_sq_dtype",
+    "--main-params-dtype": "main_params_dtype",
+}
+DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp8": "torch.uint8"}
+# Off unless told; a recipe's common part has them on.
+DEFAULTS: dict[str, object] = {
+    "model.recompute_granularity": None,
+    "model.recompute_modules": None,
+    "model.cross_entropy_loss_fusion": False,
+    "ddp.overlap_grad_reduce": False,
+    "ddp.overlap_param_gather": False,
+    "ddp.use_distributed_optimizer": False,
+    "optimizer.use_distributed_optimizer": False,
+    "ddp.check_for_nan_in_grad": True,
+}
+OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
+
+
+def bridge_settings(question: Question, plan: Plan) -> LaunchText:
+    """The module. Raises ExportError for what Megatron-Bridge cannot run."""
+    values = bridge_fields(question, plan)
+    notes = (
+        "set data, tokenizer, learning rate and checkpoints, here those of its common recipe",
+        *unsaid_job(question, plan),
+        *unsaid_settings(question, says_of_job(question.job)),
+    )
+    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(question.job.precision, values)]
+    return LaunchText(text="\n".join(lines) + "\n", notes=notes)
+
+
+def check_bridge(model: ModelSpec, job: JobSpec) -> None:
+    """Raise ExportError for a model or a job that no plan makes Megatron-Bridge run."""
+    check_megatron(model, job)
+
+
+def bridge_fields(question: Question, plan: Plan) -> dict[str, object]:
+    """Fields of the ConfigContainer by their path, the mixed precision aside. Raises ExportError for what
+    Megatron-Bridge cannot run."""
+    same_framework("megatron-bridge", plan)
+    check_bridge(question.model, question.job)
+    of_model = model_flags(question.model, question.job)
+    asked = launch_flags(question, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
+    return DEFAULTS | _told(asked)
+
+
+def _told(asked: Flags) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for flag, value in asked.items():
+        name = flag[2:].replace("-", "_")
+        if flag in FORMAT_FLAGS:
+            continue
+        if flag in OTHERWISE:
+            fields |= {path: value if told is ... else told for path, told in OTHERWISE[flag]}
+        elif flag == "--attention-backend":
+            fields["model.attention_backend"] = _Code(f"AttnBackend.{value}")
+        elif flag in STATES:
+            fields[f"optimizer.{STATES[flag]}"] = _Code(DTYPES[str(value)])
+        else:
+            known = name in HOLDER and flag not in SWITCHED_OFF.values()
+            refuse_unless(known, NAME, f"what Megatron-LM's {flag} says")
+            fields[f"{HOLDER[name]}.{name}"] = _value(name, value)
+    if "model.cpu_offloading_num_layers" in fields:
+        fields["model.cpu_offloading"] = True
+    return fields
+
+
+class _Code(str):
+    """Python as it stands, not a text."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _value(name: str, value: str | int | None) -> object:
+    """Flags are texts or switches; fields are typed."""
+    if value is None:
+        return True
+    if name in ("recompute_modules", "offload_modules"):
+        return str(value).split()
+    if name in (
+        "attention_dropout",
+        "hidden_dropout",
+        "moe_expert_capacity_factor",
+        "optimizer_offload_fraction",
+    ):
+        return float(value)
+    return value
+
+
+def _precision(precision: Precision) -> list[str]:
+    """A named recipe, with gradients, gathers and layers of bf16 as priced."""
+    recipe, _ = FP8_RECIPES.get(scaling_word(precision), ("", ""))
+    name = RECIPES[recipe] if precision.linear == "fp8" else f"{precision.compute}_mixed"
+    refuse_unless(
+        precision.linear != "fp8" or precision.compute == "bf16",
+        NAME,
+        f"fp8 products beside {precision.compute}",
+    )
+    lines = [
+        f"    precision = get_mixed_precision_config({name!r})",
+        f"    precision.grad_reduce_in_fp32 = {precision.reduce == 'fp32'}",
+    ]
+    if precision.linear == "fp8":
+        held = precision.parameter_gather == "fp8" or precision.narrow_parameters
+        lines.append(f"    precision.fp8_param_gather = {held}")
+        if recipe == "mxfp8":
+            lines.append(f"    precision.reuse_grad_buf_for_mxfp8_param_ag = {held}")
+        first, last = precision.wide_first_layers, precision.wide_last_layers
+        if recipe == "tensorwise" or first or last:
+            lines.append(f"    precision.first_last_layers_bf16 = {bool(first or last)}")
+        if first or last:
+            lines.append(f"    precision.num_layers_at_start_in_bf16 = {first}")
+            lines.append(f"    precision.num_layers_at_end_in_bf16 = {last}")
+        if recipe == "blockwise":
+            lines.append("    precision.fp8 = 'e4m3'")
+    return [*lines, "    config.mixed_precision = precision"]
+
+
+def _module(precision: Precision, values: Mapping[str, object]) -> list[str]:
+    overlap = {path: value for path, value in values.items() if path.startswith("comm_overlap.")}
+    made = {path.split(".")[1]: value for path, value in overlap.items()}
+    # where it is not told, CommOverlapConfig switches them on for a distributed optimizer
+    made |= {
+        name: values[f"ddp.{name}"]
+        for name in ("overlap_grad_reduce", "overlap_param_gather", "bucket_size")
+        if f"ddp.{name}" in values
+    }
+    inside = ", ".join(f"{name}={value!r}" for name, value in ({"tp_comm_overlap": False} | made).items())
+    return [
+        "import torch",
+        "from megatron.bridge import AutoBridge",
+        "from megatron.bridge.recipes.common import _pretrain_common",
+        "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
+        "from megatron.bridge.training.config import ConfigContainer",
+        "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
+        "from megatron.core.transformer.enums import AttnBackend",
+        "",
+        "",
+        "def recipe(hf_model: str) -> ConfigContainer:",
+        "    config = _pretrain_common()",
+        "    config.model = AutoBridge.from_hf_pretrained(hf_model).get_model_config()",
+        "    config.tokenizer.tokenizer_model = hf_model",
+        "    config.model.pipeline_dtype = torch.bfloat16"
+        if precision.compute == "bf16"
+        else "    config.model.pipeline_dtype = torch.float16",
+        f"    config.comm_overlap = CommOverlapConfig({inside})",
+        *(f"    config.{path} = {value!r}" for path, value in values.items() if path not in overlap),
+        *_precision(precision),
+        "    return config",
+    ]

@@ -1,0 +1,86 @@
+"""What an exporter hands over: the text of a file, and what that text cannot say."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ops.strategies.launch import Launch
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.errors import ExportError
+from spec.settings.job import settings_apart
+from spec.settings.plan import plan_settings
+from spec.settings.setting import typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchText:
+    """``text`` is the whole file; ``notes`` say what was priced or belongs to the model and is not in it ("left
+    out: ...") and what else a launch needs ("set ..."), one clause each, which the text repeats."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def comments(lines: Iterable[str]) -> list[str]:
+    """The lines as comments of a shell or Python file."""
+    return [f"# {line}" for line in lines]
+
+
+# What a framework cannot be told about a plan or a job.
+
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+def refuse_unless(holds: bool, framework: str, what: str) -> None:
+    """Raise ExportError naming what the framework has no setting for, unless ``holds``."""
+    if not holds:
+        raise ExportError(f"{framework} has no setting for {what}")
+
+
+def same_framework(name: str, plan: Plan) -> None:
+    """Raise ExportError for a plan priced as another framework runs it."""
+    if plan.preset != name:
+        raise ExportError(
+            f"the plan is one of {plan.preset}: price it with --framework {name} to launch it there"
+        )
+
+
+def refuse_unsaid(plan: Plan, says: Collection[str], framework: str) -> None:
+    """Raise ExportError for a key of the plan that is set and that the framework's settings do not say; every key
+    that is not among ``says`` must be as in a plan without it."""
+    plain = Plan(strategy=plan.strategy, preset=plan.preset).written
+    for key in plan_settings():
+        value = getattr(plan.written, key)
+        refuse_unless(key in says or value == getattr(plain, key), framework, f"{key} = {typed(value)}")
+
+
+# Settings that say which plans there may be, and change nothing about one that is.
+PERMITS = frozenset(
+    str.split(
+        "data_parallel.zero_stages data_parallel.hybrid_zero tensor_parallel.strategies tensor_parallel.cuts_layers "
+        "tensor_parallel.cuts_sequences tensor_parallel.spreads_experts pipeline.stages "
+        "tensor_parallel.kv_replication pipeline.schedules pipeline.interleaves pipeline.shards_weights "
+        "pipeline.uneven_layers pipeline.uneven_chunks pipeline.fills_pipeline recomputation.partial recomputation.layers "
+        "recomputation.modules offload.activations"
+    )
+)
+SIXTEEN_BITS = ("bf16", "fp16")
+
+
+def unsaid_settings(question: Question, says: Collection[str]) -> tuple[str, ...]:
+    """A clause for each setting of the job that is not the framework's own and not among ``says``: it was priced,
+    and a launch does not get it from here."""
+    job = question.job
+    recipe = job.precision.compute if job.precision.compute in SIXTEEN_BITS else "bf16"
+    apart = settings_apart(job, question.cluster.gpu.architecture, recipe=recipe)
+    return tuple(
+        f"left out: {key} = {typed(value)}" for key, value in apart.items() if key not in PERMITS | set(says)
+    )
+
+
+def launch_of(framework: str, plan: Plan, title: str) -> Launch:
+    """What ``framework`` is told of the plan's strategy; raises ExportError where it has no words for it."""
+    launch = plan.sharding.launch(framework, plan.tp)
+    if launch is None:
+        raise ExportError(f"{title} has no setting for {plan.strategy} sharding")
+    return launch

@@ -1,0 +1,365 @@
+"""The shapes of a model as Megatron-LM's flags.
+
+Source: Megatron-LM core 0.14, megatron/training/arguments.py and core/models/gpt/gpt_layer_specs.py (the norms of
+latent attention exist only with --qk-layernorm); core 0.16 for the gate of shared experts.
+"""
+
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.job import JobSpec, Precision
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of
+from spec.model import BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
+from workload.settings.launch_file import EXPANDABLE_SEGMENTS, refuse_unless
+
+NAME = "Megatron-LM"
+Flags = dict[str, str | int | None]
+POSITIONS = {
+    PositionKind.ROTARY: "rope",
+    PositionKind.LEARNED: "learned_absolute",
+    PositionKind.NONE: "none",
+}
+
+
+def model_flags(model: ModelSpec, job: JobSpec) -> Flags:
+    """Flags and their values (None: a switch). Raises ExportError for layers Megatron-LM does not have."""
+    blocks = [run.block for run in model.main_blocks]
+    mixers = {attention_of(block.mixer, f"settings of {NAME}") for block in blocks}
+    refuse_unless(len(mixers) == 1, NAME, "layers of unequal attention")
+    (attention,) = mixers
+    refuse_unless(len({block.norm for block in blocks} | {model.norm}) == 1, NAME, "norms of two kinds")
+    refuse_unless(not any(block.parallel_residual for block in blocks), NAME, "parallel residuals")
+    refuse_unless(
+        all(block.norm_place is NormPlace.BEFORE for block in blocks),
+        NAME,
+        "norms elsewhere than before each half",
+    )
+    refuse_unless(model.norm is not NormKind.LAYER_WITHOUT_BIAS, NAME, "LayerNorm without biases")
+    refuse_unless(not model.logit_softcap, NAME, "soft-capped logits")
+    refuse_unless(not (model.head_bias or model.embedding_norm), NAME, "a head bias or a norm of embeddings")
+    flags: Flags = {
+        "--num-layers": model.num_layers,
+        "--hidden-size": model.hidden,
+        "--vocab-size": model.vocab,
+        "--make-vocab-size-divisible-by": job.preset.tensor_parallel.vocab_pad_multiple,
+        "--max-position-embeddings": max(model.max_positions, job.seq_len),
+        "--position-embedding-type": POSITIONS[model.position],
+        "--normalization": "RMSNorm" if model.norm is NormKind.RMS else "LayerNorm",
+    }
+    if not model.tied_embeddings:
+        flags["--untie-embeddings-and-output-weights"] = None
+    predicted = sum(run.count for run in model.blocks if run.block.mtp)
+    if predicted:
+        flags["--mtp-num-layers"] = predicted
+    flags |= _attention(attention, model.hidden)
+    flags |= _biases(attention, blocks)
+    return flags | _feed_forward(model, job, blocks)
+
+
+def _attention(attention: AttentionSpec, hidden: int) -> Flags:
+    refuse_unless(not (attention.softcap or attention.chunk), NAME, "soft-capped or chunked attention")
+    refuse_unless(not attention.alibi, NAME, "ALiBi")
+    plain_norms = not attention.qk_norm or attention.qk_norm_weights is QkNormWeights.HEAD
+    refuse_unless(plain_norms, NAME, "norms of queries and keys without one weight vector for all heads")
+    flags: Flags = {"--num-attention-heads": attention.num_heads}
+    if attention.output_gate:
+        flags["--attention-output-gate"] = None
+    if attention.sinks:
+        flags["--softmax-type"] = "learnable"
+    if attention.kind is AttentionKind.MLA:
+        flags |= {
+            "--multi-latent-attention": None,
+            "--kv-lora-rank": attention.kv_lora_rank,
+            "--qk-head-dim": attention.qk_dim - attention.rope_dim,
+            "--qk-pos-emb-head-dim": attention.rope_dim,
+            "--v-head-dim": attention.v_dim,
+        }
+        if attention.q_lora_rank:
+            flags["--q-lora-rank"] = attention.q_lora_rank
+    else:
+        refuse_unless(attention.qk_dim == attention.v_dim, NAME, "values of another width than keys")
+        if attention.num_kv_heads != attention.num_heads:
+            flags |= {"--group-query-attention": None, "--num-query-groups": attention.num_kv_heads}
+        if attention.qk_dim * attention.num_heads != hidden:
+            flags["--kv-channels"] = attention.qk_dim
+    if attention.qk_norm or attention.kind is AttentionKind.MLA:
+        flags["--qk-layernorm"] = None
+    if attention.window is not None:
+        # Transformer Engine counts the tokens before and after one's own.
+        flags["--window-size"] = f"({attention.window - 1},0)"
+    return flags
+
+
+def _biases(attention: AttentionSpec, blocks: list[BlockSpec]) -> Flags:
+    """All linears have biases, none has, or only queries, keys and values have."""
+    inner = {part.bias for block in blocks for part in (block.mlp, block.moe) if part}
+    rest = inner | {attention.out_bias}
+    refuse_unless(len(rest) == 1 and (attention.qkv_bias or rest == {False}), NAME, "these biases")
+    if rest == {True}:
+        return {}
+    flags: Flags = {"--disable-bias-linear": None}
+    return flags | {"--add-qkv-bias": None} if attention.qkv_bias else flags
+
+
+def _feed_forward(model: ModelSpec, job: JobSpec, blocks: list[BlockSpec]) -> Flags:
+    refuse_unless(all(block.feeds_forward for block in blocks), NAME, "layers without a feed-forward network")
+    dense = {block.mlp for block in blocks if block.mlp}
+    routed = {block.moe for block in blocks if block.moe}
+    refuse_unless(len(dense) < 2 and len(routed) < 2, NAME, "feed-forward layers of several widths")
+    parts: tuple[MlpSpec | MoeSpec, ...] = (*dense, *routed)
+    kinds = {(part.gated, part.activation) for part in parts}
+    refuse_unless(len(kinds) == 1, NAME, "experts of another activation than dense layers")
+    flags = _activation(*kinds.pop(), bias=any(part.bias for part in dense))
+    for mlp in dense:
+        flags["--ffn-hidden-size"] = mlp.ffn_hidden
+    for moe in routed:
+        flags |= _experts(moe, job.capacity_factor(moe))
+    if dense and routed:
+        pattern = "+".join(f"[{int(run.block.moe is not None)}]*{run.count}" for run in model.main_blocks)
+        flags["--moe-layer-freq"] = f"({pattern})"
+    return flags
+
+
+def _activation(gated: bool, activation: str, *, bias: bool) -> Flags:
+    """Only GELU and SwiGLU are fused with a bias."""
+    if gated:
+        refuse_unless(activation == "silu", NAME, f"gates by {activation}")
+        return {"--swiglu": None}
+    refuse_unless(activation in ("gelu", "gelu_tanh", "squared_relu"), NAME, f"activations by {activation}")
+    if activation != "squared_relu":
+        return {}
+    return {"--squared-relu": None, **({"--no-bias-gelu-fusion": None} if bias else {})}
+
+
+def _experts(moe: MoeSpec, capacity: float | None) -> Flags:
+    refuse_unless(not (moe.bias or moe.clamped), NAME, "biases of experts, or clamped ones")
+    flags: Flags = {
+        "--num-experts": moe.num_experts,
+        "--moe-router-topk": moe.topk,
+        "--moe-ffn-hidden-size": moe.expert_ffn_hidden,
+    }
+    if moe.latent_hidden:
+        flags["--moe-latent-size"] = moe.latent_hidden
+    if moe.shared_ffn_hidden:
+        flags["--moe-shared-expert-intermediate-size"] = moe.shared_ffn_hidden
+        if moe.shared_gate:
+            flags["--moe-shared-expert-gate"] = None
+    if capacity is not None:
+        flags["--moe-expert-capacity-factor"] = str(capacity)
+    if moe.router_bias:
+        refuse_unless(moe.score == "sigmoid", NAME, "score corrections of a softmax router")
+    return flags
+
+
+# Number formats, kernels, overlaps and recomputation of a job as Megatron-LM's flags.
+#
+# Source: Megatron-LM core 0.14, megatron/training/arguments.py (``validate_args``) and
+# core/transformer/transformer_config.py. Dropout is 0.1 there unless told otherwise, gradients of bf16 are
+# summed and reduced in fp32 unless told otherwise.
+
+FORMATS = {"bf16": "--bf16", "fp16": "--fp16"}
+# by ops.quantize.RECIPES: --fp8-recipe and --fp8-format
+FP8_RECIPES = {
+    "delayed": ("delayed", "hybrid"),
+    "current": ("tensorwise", "hybrid"),
+    "block": ("blockwise", "e4m3"),
+    "mx": ("mxfp8", "e4m3"),
+}
+BUCKETS = frozenset({"data_parallel.bucket_elements", "data_parallel.bucket_elements_per_rank"})
+# The settings of a job that the flags, or their refusals and notes, say.
+SAYS_OF_JOB = BUCKETS | frozenset(
+    str.split(
+        "data_parallel.fp32_gradients "
+        "data_parallel.overlap_grad_reduce data_parallel.overlap_param_gather tensor_parallel.vocab_pad_multiple "
+        "tensor_parallel.overlap tensor_parallel.overlap_ag tensor_parallel.overlap_rs tensor_parallel.overlap_rs_dgrad "
+        "tensor_parallel.overlap_rs_method tensor_parallel.bulk_dgrad tensor_parallel.bulk_wgrad loss.fused pipeline.overlap_hops host.checks_numbers precision.compute "
+        "precision.parameter precision.narrow_parameters precision.router precision.narrow_head precision.wide_first_layers precision.wide_last_layers precision.parameter_gather precision.gradient precision.reduce precision.master "
+        "precision.moments precision.activation precision.attention precision.moe_dispatch precision.linear "
+        "precision.scale_recipe precision.scaling flash_attention attention_kernel unfused wide_norms dropout "
+        "context_parallel moe_capacity_factor moe_dispatcher moe_router_fusion overlap_expert_a2a delay_wgrad overlap_shared_experts cuda_graphs "
+        "optimizer adapter_rank adapted expandable_segments"
+    )
+)
+# of ops.recompute.modules those of DeepSeek and InternEvo
+NOT_ITS_MODULES = frozenset({"norm", "dropout_norm"})
+UNFUSED = {"rotary": "--no-rope-fusion", "softmax": "--no-masked-softmax-fusion"}
+
+
+def job_flags(model: ModelSpec, job: JobSpec) -> Flags:
+    """What every plan shares. Raises ExportError for a job that Megatron-LM does not run."""
+    flags = _formats(job.precision)
+    flags["--attention-backend"] = "flash" if job.flash_attention else "unfused"
+    if not job.dropout:
+        flags |= {"--attention-dropout": "0.0", "--hidden-dropout": "0.0"}
+    flags |= {UNFUSED[name]: None for name in sorted(job.unfused) if name in UNFUSED}
+    if job.preset.loss.fused:
+        flags["--cross-entropy-loss-fusion"] = None
+    if not job.preset.host.checks_numbers:
+        flags["--no-check-for-nan-in-loss-and-grad"] = None
+    if any(run.block.moe for run in model.blocks):
+        flags |= _dispatch(job)
+    return flags
+
+
+def says_of_job(job: JobSpec) -> frozenset[str]:
+    """The settings that the flags say; without overlap there is one bucket."""
+    return SAYS_OF_JOB if job.preset.data_parallel.overlap_grad_reduce else SAYS_OF_JOB - BUCKETS
+
+
+def recompute_flags(plan: Plan) -> Flags:
+    """Full and block recomputation are one granularity, single modules another."""
+    core = {"core_attn"} if plan.recompute is Recompute.SELECTIVE else set()
+    modules = sorted(core.union(plan.recompute_modules))
+    for name in sorted(NOT_ITS_MODULES.intersection(modules)):
+        refuse_unless(False, NAME, f"recomputed modules {name}")
+    if plan.recompute in (Recompute.FULL, Recompute.BLOCK):
+        refuse_unless(not modules, NAME, "whole layers beside parts of layers run again")
+        block = plan.recompute is Recompute.BLOCK
+        return {
+            "--recompute-granularity": "full",
+            "--recompute-method": "block" if block else "uniform",
+            "--recompute-num-layers": plan.num_recompute_layers if block else 1,
+        }
+    if not modules:
+        return {}
+    return {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
+
+
+def unsaid_job(question: Question, plan: Plan) -> tuple[str, ...]:
+    """Clauses for what was priced and no flag says, and for what the environment has to."""
+    job = question.job
+    notes = []
+    if job.cuda_graphs:
+        notes.append(
+            f"left out: CUDA graphs of {', '.join(sorted(job.cuda_graphs))}, whose flags differ between cores"
+        )
+    if job.wide_norms or "norm" in job.unfused:
+        notes.append("left out: norms that are not fused, which Transformer Engine has none of")
+    if job.attention_kernel != "flash":
+        notes.append(f"left out: the {job.attention_kernel} kernel, which is the installed flash-attn's")
+    if job.precision.moe_dispatch != job.precision.compute:
+        notes.append(f"left out: dispatch of tokens in {job.precision.moe_dispatch}")
+    if job.expandable_segments:
+        notes.append(f"set {EXPANDABLE_SEGMENTS}")
+    if plan.offload_modules:
+        notes.append("set NVTE_CPU_OFFLOAD_V1=1 from Transformer Engine 2.10 on")
+    cluster = question.cluster
+    if cluster.gpus_per_node < cluster.scale_up_ranks < job.world_size:
+        nodes = cluster.scale_up_ranks // cluster.gpus_per_node
+        notes.append(f"have {nodes} nodes of each NVLink domain allocated (Slurm: --segment={nodes})")
+    if plan.tp > 1 or plan.cp > 1:
+        notes.append("set CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before Blackwell")
+    return tuple(notes)
+
+
+def _formats(precision: Precision) -> Flags:
+    compute = precision.compute
+    refuse_unless(compute in FORMATS, NAME, f"products in {compute}")
+    flags: Flags = {FORMATS[compute]: None}
+    stored = {precision.parameter, precision.activation, precision.attention}
+    refuse_unless(stored == {compute}, NAME, f"parameters, activations or attention in {stored - {compute}}")
+    if precision.linear != compute:
+        scaling = scaling_word(precision)
+        refuse_unless(
+            precision.linear == "fp8" and scaling in FP8_RECIPES,
+            NAME,
+            f"{precision.linear} products scaled by {scaling}",
+        )
+        recipe, numbers = FP8_RECIPES[scaling]
+        flags |= {"--fp8-format": numbers, "--fp8-recipe": recipe}
+    gathered = precision.parameter_gather
+    refuse_unless(gathered in (compute, precision.linear), NAME, f"gathered parameters in {gathered}")
+    narrow = gathered != compute
+    # MXFP8 parameters travel in 16 bits, through the gradients' buffer
+    lent = precision.narrow_parameters and precision.scale_recipe == "mx" and not narrow
+    refuse_unless(
+        precision.narrow_parameters <= (narrow or lent),
+        NAME,
+        f"parameters held narrow and gathered in {gathered}",
+    )
+    if narrow or lent:
+        flags["--fp8-param-gather"] = None
+    if lent:
+        flags["--reuse-grad-buf-for-mxfp8-param-ag"] = None
+    if precision.narrow_head:
+        refuse_unless(
+            "--fp8-recipe" in flags and scaling_word(precision) == "mx",
+            NAME,
+            "a narrow head that is not in MXFP8",
+        )
+        flags["--fp8-output-proj"] = None
+    return flags | _wide_layers(precision) | _gradients(precision) | _states(precision)
+
+
+def _wide_layers(precision: Precision) -> Flags:
+    """Layers at both ends that narrow nothing; Megatron-LM's numbers are 1 unless told."""
+    first, last = precision.wide_first_layers, precision.wide_last_layers
+    if not first and not last:
+        return {}
+    return {
+        "--first-last-layers-bf16": None,
+        "--num-layers-at-start-in-bf16": str(first),
+        "--num-layers-at-end-in-bf16": str(last),
+    }
+
+
+def scaling_word(precision: Precision) -> str:
+    """The key of FP8_RECIPES."""
+    if precision.scale_recipe == "mx":
+        return "mx"
+    return precision.scaling or ("block" if precision.scale_recipe == "block" else "current")
+
+
+def _gradients(precision: Precision) -> Flags:
+    """bf16 gradients are fp32 sums unless --grad-reduce-in-bf16; fp16 ones stay fp16 unless told."""
+    kinds = {precision.gradient, precision.reduce}
+    refuse_unless(
+        len(kinds) == 1, NAME, f"gradients summed in {precision.gradient}, reduced in {precision.reduce}"
+    )
+    refuse_unless(kinds <= {"fp32", precision.compute}, NAME, f"gradients in {precision.gradient}")
+    if precision.compute == "bf16":
+        return {} if kinds == {"fp32"} else {"--grad-reduce-in-bf16": None}
+    return {"--accumulate-allreduce-grads-in-fp32": None} if kinds == {"fp32"} else {}
+
+
+def _states(precision: Precision) -> Flags:
+    """Other than fp32 states are those of the precision-aware optimizer."""
+    flags: Flags = {}
+    if precision.moments != "fp32":
+        refuse_unless(precision.moments in ("fp16", "bf16", "fp8"), NAME, f"moments in {precision.moments}")
+        flags |= {"--exp-avg-dtype": precision.moments, "--exp-avg-sq-dtype": precision.moments}
+    if precision.master != "fp32":
+        refuse_unless(precision.master == "fp16", NAME, f"master weights in {precision.master or 'no copy'}")
+        flags["--main-params-dtype"] = precision.master
+    return flags | {"--use-precision-aware-optimizer": None} if flags else flags
+
+
+def _dispatch(job: JobSpec) -> Flags:
+    """How tokens reach their experts; DeepEP and HybridEP route in fp32 and are backends of the flex dispatcher."""
+    flags: Flags = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
+    if job.moe_dispatcher != "all_to_all":
+        refuse_unless(
+            not job.overlap_shared_experts, NAME, f"overlapped shared experts beside {job.moe_dispatcher}"
+        )
+    if job.moe_dispatcher == "all_gather":
+        flags["--moe-token-dispatcher-type"] = "allgather"
+    if job.sends_tokens_once:
+        flags["--moe-token-dispatcher-type"] = "flex"
+        deepep = job.moe_dispatcher == "deepep"
+        flags |= {"--moe-enable-deepep": None} if deepep else {"--moe-flex-dispatcher-backend": "hybridep"}
+    refuse_unless(
+        not (job.overlap_expert_a2a and job.overlap_shared_experts),
+        NAME,
+        "experts and shared experts overlapped",
+    )
+    if job.sends_tokens_once or job.precision.router:
+        flags["--moe-router-dtype"] = "fp32"
+    if job.moe_router_fusion:
+        flags["--moe-router-fusion"] = None
+    if job.overlap_expert_a2a:
+        flags["--overlap-moe-expert-parallel-comm"] = None
+    if job.delay_wgrad:
+        flags["--delay-wgrad-compute"] = None
+    if job.overlap_shared_experts:
+        flags["--moe-shared-expert-overlap"] = None
+    return flags

@@ -1,0 +1,133 @@
+"""A plan as the arguments of MS-Swift's Megatron: ``megatron pt --model NAME $(grep -v '^#' FILE)``, or
+``megatron sft``.
+
+Names, defaults and refusals: ms-swift 3602360 (August 2026), swift/megatron/arguments/megatron_args.py
+(``MegatronArguments``; ``_init_vpp_size``; bf16 sums and reduces gradients in fp32),
+swift/megatron/arguments/sft_args.py. The model is the Hub's; data, learning rate and checkpoints are the
+user's.
+"""
+
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from spec.job import JobSpec
+from spec.model import ModelSpec
+from workload.settings.launch_file import LaunchText, comments, refuse_unless, same_framework, unsaid_settings
+from workload.settings.megatron import check_megatron, launch_flags
+from workload.settings.megatron_flags import Flags, model_flags, says_of_job, unsaid_job
+
+NAME = "MS-Swift"
+USAGE = "ms-swift of August 2026 (3602360): NPROC_PER_NODE=... megatron pt (or sft) --model NAME $(grep -v '^#' FILE) and your dataset"
+# Megatron-LM's flags that it calls by the same words
+SAME = frozenset(
+    str.split(
+        "--tensor-model-parallel-size --sequence-parallel --pipeline-model-parallel-size --context-parallel-size "
+        "--cp-comm-type --expert-model-parallel-size --expert-tensor-parallel-size --tp-comm-overlap "
+        "--pipeline-model-parallel-layout --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
+        "--overlap-grad-reduce --overlap-param-gather --use-distributed-optimizer --optimizer --optimizer-cpu-offload "
+        "--optimizer-offload-fraction --use-precision-aware-optimizer --main-params-dtype --exp-avg-dtype "
+        "--exp-avg-sq-dtype --micro-batch-size --global-batch-size --bf16 --fp16 --fp8-format --fp8-recipe "
+        "--fp8-param-gather --accumulate-allreduce-grads-in-fp32 --attention-backend --cross-entropy-loss-fusion "
+        "--recompute-granularity --recompute-method --recompute-num-layers --recompute-modules --moe-grouped-gemm "
+        "--moe-token-dispatcher-type --moe-enable-deepep --moe-router-dtype --moe-shared-expert-overlap "
+        "--moe-expert-capacity-factor --mtp-num-layers"
+    )
+)
+# Those that it says otherwise: the name, and the value where a switch of Megatron-LM's is one that is off.
+OTHERWISE: dict[str, tuple[str, str | None]] = {
+    "--num-virtual-stages-per-pipeline-rank": ("--virtual_pipeline_model_parallel_size", None),
+    "--no-overlap-p2p-communication": ("--overlap_p2p_comm", "false"),
+    "--no-rope-fusion": ("--apply_rope_fusion", "false"),
+    "--no-masked-softmax-fusion": ("--masked_softmax_fusion", "false"),
+    "--seq-length": ("--max_length", None),
+}
+# Those that a run differs by in nothing but how it looks for faults, or that the model's own config says.
+UNSAID = {
+    "--ddp-bucket-size": "gradient buckets of {} elements, which it leaves to Megatron-Core",
+    "--no-check-for-nan-in-loss-and-grad": "that numbers are not checked",
+    "--attention-dropout": "",
+    "--hidden-dropout": "",
+}
+# What is on, or of another kind, unless told.
+DEFAULTS: Flags = {
+    "--use_distributed_optimizer": "false",
+    "--cross_entropy_loss_fusion": "false",
+    "--recompute_granularity": "none",
+    "--apply_rope_fusion": "true",
+    "--packing": "true",
+}
+# Megatron-Core's names of the products that have an adapter, by spec.job.JobSpec.adapted.
+TARGETS = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "down": "linear_fc2"}
+OF_ADAPTERS = frozenset({"adapter_dropout", "adapter_dtype"})
+OF_MODEL = ("--moe-expert-capacity-factor", "--mtp-num-layers")
+
+
+def swift_settings(question: Question, plan: Plan) -> LaunchText:
+    """One argument a line. Raises ExportError for what MS-Swift cannot run."""
+    flags, left_out = _arguments(question, plan)
+    notes = (
+        "set --model, its name on the Hub or its folder",
+        *left_out,
+        *unsaid_job(question, plan),
+        *unsaid_settings(question, says_of_job(question.job) | OF_ADAPTERS),
+    )
+    lines = [*comments([plan.label(), USAGE, *notes]), *(f"{name} {value}" for name, value in flags.items())]
+    return LaunchText(text="\n".join(lines) + "\n", notes=notes)
+
+
+def check_swift(model: ModelSpec, job: JobSpec) -> None:
+    """Raise ExportError for a model or a job that no plan makes MS-Swift run."""
+    check_megatron(model, job)
+    precision = job.precision
+    wide = precision.compute != "bf16" or precision.gradient == "fp32"
+    refuse_unless(wide, NAME, f"gradients of bf16 products in {precision.gradient}")
+    refuse_unless(job.moe_dispatcher != "hybridep", NAME, "experts reached by hybridep")
+    routed = any(run.block.moe for run in model.blocks)
+    refuse_unless("q_k_v" not in job.adapted, NAME, "adapters of queries, keys and values apart")
+    refuse_unless(
+        not (job.adapter_rank and routed and {"up", "down"} & job.adapted),
+        NAME,
+        "adapters of dense layers beside experts without any",
+    )
+    refuse_unless(not precision.frozen, NAME, f"frozen weights in {precision.frozen}")
+
+
+def swift_arguments(question: Question, plan: Plan) -> Flags:
+    """Arguments and their values. Raises ExportError for what MS-Swift cannot run."""
+    return _arguments(question, plan)[0]
+
+
+def _arguments(question: Question, plan: Plan) -> tuple[Flags, tuple[str, ...]]:
+    same_framework("megatron", plan)
+    check_swift(question.model, question.job)
+    of_model = model_flags(question.model, question.job)
+    asked = launch_flags(question, plan) | {name: of_model[name] for name in OF_MODEL if name in of_model}
+    flags: Flags = DEFAULTS | _adapters(question.job)
+    if any(run.block.moe for run in question.model.blocks):
+        flags["--moe_router_dtype"] = "none"  # else fp32
+    notes = []
+    for name, value in asked.items():
+        if name in UNSAID:
+            notes += [f"left out: {UNSAID[name].format(value)}"] if UNSAID[name] else []
+            continue
+        refuse_unless(name in SAME or name in OTHERWISE, NAME, f"what Megatron-LM's {name} says")
+        if name in SAME:
+            flags[name[:2] + name[2:].replace("-", "_")] = "true" if value is None else value
+        else:
+            told, off = OTHERWISE[name]
+            flags[told] = value if off is None else off
+    return flags, tuple(notes)
+
+
+def _adapters(job: JobSpec) -> Flags:
+    """LoRA: by what it is beside, and in which format its own weights are."""
+    if not job.adapter_rank:
+        return {}
+    names = [TARGETS[name] for name in sorted(job.adapted, key=list(TARGETS).index)]
+    flags: Flags = {
+        "--tuner_type": "lora",
+        "--lora_rank": job.adapter_rank,
+        "--target_modules": " ".join(names),
+    }
+    if not job.adapter_dropout:
+        flags["--lora_dropout"] = "0.0"
+    return flags | ({"--lora_dtype": "float32"} if job.adapter_dtype == "fp32" else {})

@@ -1,1 +1,0 @@
-"""Settings of what trains with PyTorch's own sharding: accelerate and torchtitan."""

@@ -1,0 +1,400 @@
+"""The models that torchtitan has, by what tells them apart.
+
+Source: torchtitan b5bcd76 (August 2026), models/*/__init__.py (the configs behind ``model_registry``);
+parameters counted there on the meta device. Corrections of a sigmoid router's scores are buffers and not
+among them; the biases of gpt_oss's router are. Layers: models/common/decoder.py, models/gpt_oss (windows in
+every other layer).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ops.recompute.layers import Recompute
+from solver.pipeline.stages import dealt_by_rule
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from solver.schedules.registry import Schedule
+from spec.job import JobSpec, Precision
+from spec.mixers.attention import QkNormWeights, attention_of
+from spec.model import ModelSpec, NormKind, NormPlace, PositionKind
+from spec.parameters import num_parameters
+from spec.pipeline.layout import parse_pipeline_layout
+from workload.settings.frameworks import check_framework
+from workload.settings.launch_file import (
+    EXPANDABLE_SEGMENTS,
+    LaunchText,
+    comments,
+    launch_of,
+    refuse_unless,
+    refuse_unsaid,
+    unsaid_settings,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """``module`` of torchtitan.models, the ``name`` that its model_registry takes, and the ``recipe`` of its
+    config_registry whose data, tokenizer, optimizer and checkpoints a run starts from."""
+
+    module: str
+    name: str
+    recipe: str
+    layers: int
+    hidden: int
+    parameters: int
+
+    @property
+    def windowed(self) -> bool:
+        """Whether layers have windows."""
+        return self.module == "gpt_oss"
+
+
+def _flavors(module: str, recipe: str, *rows: tuple[str, int, int, int]) -> tuple[Flavor, ...]:
+    return tuple(
+        Flavor(module=module, name=name, recipe=recipe, layers=layers, hidden=hidden, parameters=count)
+        for name, layers, hidden, count in rows
+    )
+
+
+FLAVORS = (
+    *_flavors(
+        "llama3",
+        "llama3_8b",
+        ("1B", 16, 2048, 1_235_814_400),
+        ("3B", 28, 3072, 3_212_749_824),
+        ("8B", 32, 4096, 8_030_261_248),
+        ("70B", 80, 8192, 70_553_706_496),
+        ("405B", 126, 16384, 405_853_388_800),
+    ),
+    *_flavors(
+        "qwen3",
+        "qwen3_14b",
+        ("0.6B", 28, 1024, 596_049_920),
+        ("1.7B", 28, 2048, 1_720_574_976),
+        ("4B", 36, 2560, 4_022_468_096),
+        ("8B", 36, 4096, 8_190_735_360),
+        ("14B", 40, 5120, 14_768_307_200),
+        ("32B", 64, 5120, 32_762_123_264),
+        ("30B-A3B", 48, 2048, 30_532_122_624),
+        ("235B-A22B", 94, 4096, 235_093_634_560),
+    ),
+    *_flavors(
+        "deepseek_v3",
+        "deepseek_v3_16b",
+        ("16B", 27, 2048, 15_706_484_224),
+        ("236B", 60, 5120, 235_741_434_880),
+        ("671B", 61, 7168, 671_026_404_352),
+    ),
+    *_flavors(
+        "gpt_oss",
+        "gpt_oss_20b",
+        ("20b", 24, 2880, 20_914_757_184),
+        ("120b", 36, 2880, 116_829_156_672),
+    ),
+)
+
+
+def flavor_of(model: ModelSpec) -> Flavor | None:
+    """The flavor with as many layers, columns and parameters as ``model``, multi-token prediction aside."""
+    counted = num_parameters(model)
+    corrected = any(run.block.moe and run.block.moe.score == "sigmoid" for run in model.blocks)
+    same = (model.num_layers, model.hidden, counted.total - corrected * counted.router_bias)
+    return next((one for one in FLAVORS if (one.layers, one.hidden, one.parameters) == same), None)
+
+
+def unlike(model: ModelSpec, flavor: Flavor) -> Iterator[str]:
+    """What ``model`` has that the flavor has not, though it has as many parameters: no weight tells of it."""
+    attentions = [attention_of(run.block.mixer, "settings of torchtitan") for run in model.main_blocks]
+    if model.norm is not NormKind.RMS or any(run.block.norm is not NormKind.RMS for run in model.blocks):
+        yield "norms other than RMSNorm"
+    if model.position is not PositionKind.ROTARY:
+        yield "other than rotary positions"
+    if model.logit_softcap:
+        yield "soft-capped logits"
+    if any(
+        run.block.parallel_residual or run.block.norm_place is not NormPlace.BEFORE
+        for run in model.main_blocks
+    ):
+        yield "norms elsewhere than before each half"
+    if any(attention.softcap or attention.chunk for attention in attentions):
+        yield "soft-capped or chunked attention"
+    if any(attention.alibi for attention in attentions):
+        yield "ALiBi"
+    if any(attention.window is not None for attention in attentions) != flavor.windowed:
+        yield f"{'full attention in every layer' if flavor.windowed else 'windows'} of {flavor.module}"
+    if any(attention.qk_norm and attention.qk_norm_weights is QkNormWeights.NONE for attention in attentions):
+        yield "norms of queries and keys without weights"
+
+
+# A plan as torchtitan's Python configuration: ``MODULE=FILE CONFIG=plan ./run_train.sh``, with FILE on the
+# Python path.
+#
+# Names and refusals: torchtitan b5bcd76 (August 2026), config/configs.py (``TrainingConfig``, ``ParallelismConfig``,
+# ``CompileConfig``), trainer.py (``Trainer.Config``), distributed/parallel_dims.py, distributed/pipeline_parallel.py,
+# distributed/fsdp.py, distributed/activation_checkpoint.py, components/quantization, models/common/decoder.py. Data,
+# tokenizer, optimizer and checkpoints are those of the recipe it starts from, and the user's to change.
+
+NAME = "torchtitan"
+USAGE = (
+    "torchtitan of August 2026 (b5bcd76): NAME.py on the Python path, MODULE=NAME CONFIG=plan ./run_train.sh"
+)
+SAYS = frozenset(
+    {
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "zero_stage",
+        "zero_size",
+        "micro_batch",
+        "num_micro",
+        "recompute",
+        "layout",
+        "schedule",
+    }
+)
+SAYS_OF_JOB = frozenset(
+    str.split(
+        "precision.compute precision.gradient precision.reduce precision.master precision.moments precision.linear "
+        "precision.scale_recipe precision.scaling precision.casts_every_forward context_parallel host.code loss.fused "
+        "loss.chunked loss.plain tensor_parallel.overlap data_parallel.wide_reduction moe_dispatcher cuda_graphs optimizer "
+        "document_tokens expandable_segments"
+    )
+)
+SCHEDULES = {
+    (Schedule.ONE_F_ONE_B, False): "1F1B",
+    (Schedule.ONE_F_ONE_B, True): "Interleaved1F1B",
+    (Schedule.GPIPE, False): "GPipe",
+    (Schedule.LOOPED_BFS, True): "LoopedBFS",
+    (Schedule.ZB_INTERLEAVED, True): "InterleavedZeroBubble",
+    (Schedule.ZB_V, True): "ZBVZeroBubble",
+}
+# components/quantization: what narrows linears, and what it leaves alone
+CONVERTERS = {
+    "row": ("Float8LinearConverter", "filter_fqns=['lm_head']"),
+    "mx": ("MXFP8LinearConverter", "fqns=['layers']"),
+}
+DISPATCHERS = {"all_to_all": None, "deepep": "deepep", "hybridep": "hybridep"}
+RECOMPUTED = {
+    Recompute.NONE: "None",
+    Recompute.SELECTIVE: "SelectiveAC.Config()",
+    Recompute.FULL: "FullAC.Config()",
+}
+Values = dict[str, object]
+
+
+def torchtitan_settings(question: Question, plan: Plan) -> LaunchText:
+    """The module. Raises ExportError for what torchtitan cannot run."""
+    check_framework([NAME], plan.preset)
+    check_torchtitan(question.model, question.job)
+    refuse_unsaid(plan, SAYS, NAME)
+    flavor = _flavor(question.model)
+    notes = (*_notes(question, plan, flavor), *unsaid_settings(question, SAYS_OF_JOB))
+    lines = [*comments([plan.label(), USAGE, *notes]), "", *_module(question, plan, flavor)]
+    return LaunchText(text="\n".join(lines) + "\n", notes=notes)
+
+
+def check_torchtitan(model: ModelSpec, job: JobSpec) -> None:
+    """Raise ExportError for a model or a job that no plan makes torchtitan run."""
+    _flavor(model)
+    refuse_unless(
+        not any(run.block.mtp for run in model.blocks), NAME, "multi-token prediction that a plan prices"
+    )
+    refuse_unless(job.optimizer == "adamw", NAME, "whole matrices dealt to ranks, as Muon is priced")
+    refuse_unless(job.moe_dispatcher in DISPATCHERS, NAME, f"experts reached by {job.moe_dispatcher}")
+    routed = any(run.block.moe for run in model.blocks)
+    _precision(job.precision, routed=routed)
+    compiled = job.preset.host.code == "compiled"
+    overlap = job.preset.tensor_parallel.overlap
+    refuse_unless(compiled or not overlap, NAME, "asynchronous tensor parallelism without torch.compile")
+    graphs = job.cuda_graphs <= {"full_iteration"}
+    refuse_unless(graphs, NAME, f"CUDA graphs of {', '.join(sorted(job.cuda_graphs))} alone")
+
+
+def parallelism(question: Question, plan: Plan) -> Values:
+    """ParallelismConfig. Raises ExportError for what torchtitan cannot run."""
+    copies = plan.dp * plan.cp
+    if plan.zero_stage == 0:
+        refuse_unless(plan.cp == 1, NAME, "cp without sharding: its shards lie over cp too")
+    refuse_unless(plan.zero_stage != 1, NAME, "ZeRO-1")
+    shards = max(1, plan.zero_size)
+    refuse_unless(shards % plan.cp == 0, NAME, f"shards over {shards} ranks beside cp {plan.cp}")
+    values: Values = {
+        "data_parallel_replicate_degree": copies // shards,
+        "data_parallel_shard_degree": shards // plan.cp,
+        # "default" keeps gathered weights where there are pipeline stages (distributed/fsdp.py)
+        "fsdp_reshard_after_forward": "default" if plan.zero_stage == 3 or plan.pp > 1 else "never",
+        **launch_of(NAME, plan, NAME).settings,
+    }
+    if plan.cp > 1:
+        gathers = question.job.context_parallel == "all_gather"
+        refuse_unless(gathers, NAME, f"context parallelism by {question.job.context_parallel}")
+        values |= {"context_parallel_degree": plan.cp, "context_parallel_load_balancer": "headtail"}
+    if plan.ep > 1:
+        sparse = shards * plan.tp
+        refuse_unless(sparse % plan.ep == 0, NAME, f"ep {plan.ep} over {sparse} sharding ranks")
+        values["expert_parallel_degree"] = plan.ep
+    return values | (
+        _pipeline(question.model, plan, question.job.preset.pipeline.deals) if plan.pp > 1 else {}
+    )
+
+
+def training(question: Question, plan: Plan) -> Values:
+    """TrainingConfig; tokens of a micro-batch and of a step are those of a data-parallel rank and of the world."""
+    job = question.job
+    graphs = "full_iteration" in job.cuda_graphs
+    refuse_unless(not graphs or plan.pp == 1, NAME, "CUDA graphs beside pipeline stages")
+    return {
+        "num_tokens_per_microbatch_per_dp_rank": plan.micro_batch * job.seq_len,
+        "num_tokens_per_train_step": plan.micro_batch * plan.num_micro * plan.dp * job.seq_len,
+        "max_context_length": job.seq_len,
+        "disable_cuda_graphs": not graphs,
+        **_precision(job.precision, routed=False),
+    }
+
+
+def _flavor(model: ModelSpec) -> Flavor:
+    flavor = flavor_of(model)
+    modules = dict.fromkeys(one.module for one in FLAVORS)
+    known = "; ".join(f"{each} {', '.join(f.name for f in FLAVORS if f.module == each)}" for each in modules)
+    refuse_unless(flavor is not None, NAME, f"a model of these shapes (it has {known})")
+    assert flavor is not None
+    other = "; ".join(unlike(model, flavor))
+    refuse_unless(not other, NAME, other)
+    return flavor
+
+
+def _pipeline(model: ModelSpec, plan: Plan, deals: str) -> Values:
+    """Every module of every stage by its name, in the order a token passes them."""
+    refuse_unless(not model.tied_embeddings, NAME, "tied embeddings beside pipeline stages")
+    stages = plan.pp * plan.vpp
+    counts = (
+        parse_pipeline_layout(plan.stage_layout).layers
+        if plan.stage_layout
+        else dealt_by_rule(model, stages, deals)
+    )
+    named, first = [], 0
+    for count in counts:
+        named.append([f"layers.{index}" for index in range(first, first + count)])
+        first += count
+    named[0].insert(0, "tok_embeddings")
+    named[-1] += ["norm", "lm_head"]
+    return {
+        "pipeline_parallel_degree": plan.pp,
+        "pipeline_parallel_schedule": _schedule(plan),
+        "module_fqns_per_model_part": named,
+        "num_pp_microbatches": plan.num_micro,
+    }
+
+
+def _schedule(plan: Plan) -> str:
+    """By its name in torch.distributed.pipelining (schedules.py, get_schedule_class)."""
+    name = SCHEDULES.get((plan.schedule, plan.vpp > 1))
+    refuse_unless(name is not None, NAME, f"schedule {plan.schedule.value} of {plan.vpp} chunks a stage")
+    return str(name)
+
+
+def _precision(precision: Precision, *, routed: bool) -> Values:
+    """fp32 parameters and states, or all in bf16; gradients always travel in fp32."""
+    refuse_unless(precision.compute == "bf16", NAME, f"products in {precision.compute}")
+    refuse_unless(
+        precision.reduce == "fp32",
+        NAME,
+        f"gradients reduced in {precision.reduce}: they travel in fp32 (--framework torchtitan, or --job precision.reduce=fp32)",
+    )
+    states = (precision.master, precision.moments)
+    refuse_unless(
+        states in (("fp32", "fp32"), ("", "bf16")),
+        NAME,
+        f"{precision.master or 'no'} master weights beside moments in {precision.moments}",
+    )
+    if precision.linear != precision.compute:
+        known = precision.linear == "fp8" and precision.scale_recipe in CONVERTERS
+        refuse_unless(known, NAME, f"{precision.linear} products scaled by {precision.scale_recipe}")
+        refuse_unless(not routed, NAME, f"{precision.linear} linears beside experts")
+    return {
+        "dtype": "float32" if precision.master else "bfloat16",
+        "mixed_precision_param": "bfloat16",
+        "mixed_precision_reduce": "float32",
+    }
+
+
+def _module(question: Question, plan: Plan, flavor: Flavor) -> list[str]:
+    """A function that changes the recipe's data, tokenizer and optimizer in nothing."""
+    job = question.job
+    converter = CONVERTERS[job.precision.scale_recipe] if job.precision.linear == "fp8" else None
+    chunked = ["ChunkedLossWrapper"] if job.preset.loss.chunked else []
+    recomputed = RECOMPUTED.get(plan.recompute)
+    refuse_unless(recomputed is not None, NAME, f"{plan.recompute.value} recomputation")
+    wrapper = str(recomputed).partition(".")[0]
+    imported = {
+        "torchtitan.components.loss": [*chunked, "CrossEntropyLoss"],
+        "torchtitan.components.quantization": [converter[0]] if converter else [],
+        "torchtitan.config": ["CompileConfig", "ParallelismConfig", "TrainingConfig"],
+        "torchtitan.distributed.activation_checkpoint": [] if wrapper == "None" else [wrapper],
+        f"torchtitan.models.{flavor.module}": ["model_registry"],
+        f"torchtitan.models.{flavor.module}.config_registry": [flavor.recipe],
+        "torchtitan.trainer": ["Trainer"],
+    }
+    spec, loss = _spec(question, plan, flavor, converter), _loss(question)
+    return [
+        *(f"from {module} import {', '.join(names)}" for module, names in imported.items() if names),
+        "",
+        "",
+        "def plan() -> Trainer.Config:",
+        f"    config = {flavor.recipe}()",
+        f"    config.model_spec = {spec}",
+        f"    config.loss = {loss}",
+        *_call("config.training", "TrainingConfig", training(question, plan)),
+        *_call("config.parallelism", "ParallelismConfig", parallelism(question, plan)),
+        f"    config.activation_checkpoint = {recomputed}",
+        *_call("config.compile", "CompileConfig", _compiled(job)),
+        "    return config",
+    ]
+
+
+def _call(target: str, made: str, values: Mapping[str, object]) -> list[str]:
+    return [
+        f"    {target} = {made}(",
+        *(f"        {key}={value!r}," for key, value in values.items()),
+        "    )",
+    ]
+
+
+def _spec(question: Question, plan: Plan, flavor: Flavor, converter: tuple[str, str] | None) -> str:
+    """Sequences cut over cp are flex attention's alone (models/common/decoder.py)."""
+    job = question.job
+    words = [repr(flavor.name), f"attn_backend={'flex' if plan.cp > 1 else 'varlen'!r}"]
+    backend = DISPATCHERS[job.moe_dispatcher]
+    if backend and plan.ep > 1:
+        words.append(f"moe_comm_backend={backend!r}")
+    if converter:
+        compiled = job.preset.host.code == "compiled"
+        words.append(f"converters=[{converter[0]}.Config({converter[1]}, model_compile_enabled={compiled})]")
+    return f"model_registry({', '.join(words)})"
+
+
+def _loss(question: Question) -> str:
+    plain = f"CrossEntropyLoss.Config(global_vocab_size={question.model.vocab})"
+    return f"ChunkedLossWrapper.Config(loss_fn={plain})" if question.job.preset.loss.chunked else plain
+
+
+def _compiled(job: JobSpec) -> Values:
+    compiled = job.preset.host.code == "compiled"
+    parts = ["model", "loss"] if job.preset.loss.fused or job.preset.loss.chunked else ["model"]
+    return {
+        "enable": compiled,
+        "components": parts,
+        "enable_async_tensor_parallel": job.preset.tensor_parallel.overlap,
+    }
+
+
+def _notes(question: Question, plan: Plan, flavor: Flavor) -> list[str]:
+    """What the file takes from its recipe, and what the environment has to be told."""
+    notes = [f"set data, tokenizer (hf_assets_path), optimizer and checkpoints: here {flavor.recipe}'s"]
+    if plan.cp > 1:
+        notes.append(f"left out: the {question.job.attention_kernel} kernel: beside cp it is flex attention")
+    if question.job.expandable_segments:
+        notes.append(f"set {EXPANDABLE_SEGMENTS.replace('CUDA_ALLOC', 'ALLOC')}")
+    return notes

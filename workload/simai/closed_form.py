@@ -1,0 +1,410 @@
+"""What SimAI-Analytical is told about the world, and what is wrong with it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from spec.collectives import Collective
+from spec.units import GIB
+from workload.findings import WorkloadError
+from workload.simai.busbw import (
+    BusBandwidths,
+    RatioTables,
+    SimaiNetwork,
+    bus_bandwidth_gib,
+    group_shape,
+    ratio_of,
+    single,
+)
+from workload.simai.format import (
+    GROUPS_OF_COLUMN,
+    NO_COMM,
+    Column,
+    SimaiGroup,
+    SimaiHeader,
+    SimaiRow,
+    SimaiWorkload,
+    read_token,
+)
+from workload.simai.rules import CELL_LIMIT_NS, RATIO_LIMIT_BYTES, uses_ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyticalOptions:
+    """``gpus``: the world (-g; the header's when None). Overlaps are the hidden shares 0..1 of each
+    group's communication (-dp_o, -tp_o, -ep_o, -pp_o; the last is 1 by default as upstream, so that
+    pipeline transfers cost nothing). ``busbw``: bandwidths that go before the network's."""
+
+    network: SimaiNetwork
+    gpus: int | None = None
+    ratios: RatioTables | None = None
+    busbw: BusBandwidths | None = None
+    dp_overlap: float = 0.0
+    tp_overlap: float = 0.0
+    ep_overlap: float = 0.0
+    pp_overlap: float = 1.0
+
+    def world(self, header: SimaiHeader) -> SimaiHeader:
+        """The header with this world; WorkloadError for options that make no sense."""
+        for flag, share in {
+            "-dp_o": self.dp_overlap,
+            "-tp_o": self.tp_overlap,
+            "-ep_o": self.ep_overlap,
+            "-pp_o": self.pp_overlap,
+        }.items():
+            if not 0 <= share <= 1:
+                raise WorkloadError(f"{flag} = {share}: a share of 0 to 1")
+        gpus = header.all_gpus if self.gpus is None else self.gpus
+        stage = header.tp * header.pp
+        if gpus < 1 or gpus % stage:
+            raise WorkloadError(
+                f"-g {gpus}: must be a multiple of tp x pp = {header.tp} x {header.pp} = {stage}"
+            )
+        return replace(header, all_gpus=gpus)
+
+
+# What SimAI-Analytical takes for each row: the compute of its passes, and their collectives.
+#
+# Source: SimAI 1.6/1.7, ``Layer::compute_time`` (price of one collective) and ``Layer::report`` (what overlap hides of
+# it). Where that program yields NaN, an endless loop or free communication without a word, this one raises WorkloadError
+# or adds a warning that says what it did instead.
+
+# Layer::compute_time: nanoseconds of any collective of 2 bytes to 1 MiB - 1 by number of ranks.
+FIXED_NS = {2: 10_000, 4: 12_000, 8: 15_000, 16: 66_000, 32: 135_000, 64: 200_000, 128: 320_000}
+FIXED_BYTES = range(2, 2**20)
+FORWARD_FLOOR_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPrice:
+    """One pass of a row: compute with its replays, its collective of ``size_bytes`` over ``ranks`` and what of it
+    is not hidden (ns)."""
+
+    compute_ns: int
+    comm_ns: int
+    exposed_ns: int
+    collective: Collective | None
+    ranks: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPrice:
+    """A row's name and passes, and the groups of the collectives under which the simulator books it."""
+
+    name: str
+    passes: dict[Column, PassPrice]
+    forward_group: SimaiGroup
+    weight_grad_group: SimaiGroup
+
+
+@dataclass(slots=True, kw_only=True)
+class RowPricer:
+    """Prices of a workload's rows, each distinct collective priced once."""
+
+    header: SimaiHeader
+    options: AnalyticalOptions
+    warnings: Counter[str] = field(default_factory=Counter)
+    uncorrected: bool = False
+    known: dict[tuple[str, Column, int], int] = field(default_factory=dict)
+
+    def price(self, row: SimaiRow, replays: int) -> RowPrice:
+        """One row, its forward replayed ``replays`` times."""
+        if max(row.compute_ns(column) for column in Column) >= CELL_LIMIT_NS:
+            self.warnings[f"a compute cell of {CELL_LIMIT_NS} ns or more: SimAI would never end"] += 1
+        forward_group = read_token(row.forward_comm, Column.FORWARD)[1]
+        shown = {
+            Column.FORWARD: self._shown(forward_group),
+            Column.INPUT_GRAD: self._shown(forward_group),
+            Column.WEIGHT_GRAD: 1 - single(self.options.dp_overlap),
+        }
+        passes = {}
+        for column in Column:
+            token, size_bytes = row.comm(column)
+            collective, group = read_token(token, column)
+            moved = self._moved_bytes(size_bytes, column)
+            comm_ns = self.price_ns(token, moved, column)
+            runs = 1 + replays if column is Column.FORWARD else 1
+            passes[column] = PassPrice(
+                compute_ns=runs * int(single(row.compute_ns(column))),
+                comm_ns=comm_ns,
+                exposed_ns=int(single(single(comm_ns) * single(shown[column]))),
+                collective=collective,
+                ranks=self._ranks(group, column),
+                size_bytes=moved,
+            )
+        return RowPrice(
+            name=row.name,
+            passes=passes,
+            forward_group=forward_group,
+            weight_grad_group=read_token(row.weight_grad_comm, Column.WEIGHT_GRAD)[1],
+        )
+
+    def _shown(self, forward_group: SimaiGroup) -> float:
+        """Share of a row's forward and input-grad communication that is not hidden."""
+        experts = forward_group is SimaiGroup.EP
+        return 1 - single(self.options.ep_overlap if experts else self.options.tp_overlap)
+
+    def _moved_bytes(self, size_bytes: int, column: Column) -> int:
+        """What the simulator makes of a size."""
+        moved = int(single(size_bytes))
+        if self.header.policy.endswith("FWD_IN_BCKWD") and column is Column.FORWARD and moved > 0:
+            return max(moved, FORWARD_FLOOR_BYTES)
+        return moved
+
+    def price_ns(self, token: str, size_bytes: int, column: Column) -> int:
+        """Nanoseconds of one collective."""
+        key = (token, column, size_bytes)
+        if key not in self.known:
+            self.known[key] = self._price(token, size_bytes, column)
+        return self.known[key]
+
+    def _price(self, token: str, size_bytes: int, column: Column) -> int:
+        collective, group = read_token(token, column)
+        if collective is None:
+            if token != NO_COMM:
+                self.warnings[
+                    f"{token!r} in a {column.value} column is no communication word: it moves nothing"
+                ] += 1
+            return 0
+        if group not in GROUPS_OF_COLUMN[column]:
+            self.warnings[f"{token} in a {column.value} column is timed with another group's size"] += 1
+        ranks = self._ranks(group, column)
+        if ranks <= 1:
+            if group is SimaiGroup.TP and size_bytes not in FIXED_BYTES:
+                self.warnings[
+                    f"{token} over a {group.value} group of one costs 0 here; SimAI adds 9.2e18 ns"
+                ] += 1
+            return 0
+        if size_bytes in FIXED_BYTES:
+            if ranks not in FIXED_NS:
+                self.warnings[f"collectives below 1 MiB over {ranks} ranks cost 0, as SimAI counts them"] += 1
+            return FIXED_NS.get(ranks, 0)
+        return self._transfer_ns(collective, group, size_bytes, ranks)
+
+    def _transfer_ns(self, collective: Collective, group: SimaiGroup, size_bytes: int, ranks: int) -> int:
+        busbw = self.options.busbw
+        bandwidth = busbw.groups.get((group, collective)) if busbw else None
+        if bandwidth is None:
+            bandwidth = self._derived_gib(collective, group, size_bytes, ranks)
+        factor = 2.0 if collective is Collective.ALL_REDUCE else 1.0
+        return int(size_bytes / GIB / single(bandwidth) * 1e9 * factor * (ranks - 1) / ranks)
+
+    def _derived_gib(self, collective: Collective, group: SimaiGroup, size_bytes: int, ranks: int) -> float:
+        network = self.options.network
+        shape = group_shape(group, ranks, self.header, network)
+        bandwidth, nvlink_bound = bus_bandwidth_gib(collective, shape, network)
+        if self.options.ratios is None:
+            if uses_ratio(collective, group):
+                self.uncorrected = True
+                if size_bytes > RATIO_LIMIT_BYTES:
+                    self.warnings["gathers above 16 GiB: SimAI's result file would be empty"] += 1
+            return bandwidth
+        ratio = ratio_of(self.options.ratios, collective, group, size_bytes, shape, nvlink_bound=nvlink_bound)
+        return bandwidth * single(ratio)
+
+    def _ranks(self, group: SimaiGroup, column: Column) -> int:
+        """The size the simulator uses, which depends on the column first."""
+        if column is Column.WEIGHT_GRAD:
+            return self.header.group_ranks(group if group is SimaiGroup.DP_EP else SimaiGroup.DP)
+        return self.header.ep if group is SimaiGroup.EP else self.header.tp
+
+
+# The step time SimAI-Analytical would print for a workload, by its own closed form.
+#
+# Source: SimAI 1.6/1.7, ``Layer::report``.
+
+EMBEDDING = "embedding_layer"
+US = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyticalReport:
+    """Seconds by part; they sum to ``total_s``. ``printed`` is what the simulator adds up and prints (us).
+    ``warnings`` name where it would have gone wrong, with how often."""
+
+    compute_s: float
+    dp_s: float
+    dp_ep_s: float
+    tp_s: float
+    ep_s: float
+    pp_s: float
+    bubble_s: float
+    printed: "PrintedTimes"
+    warnings: tuple[str, ...]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Name of each part, in the order of the simulator's result file, and its seconds."""
+        return {
+            "dp": self.dp_s,
+            "dp_ep": self.dp_ep_s,
+            "tp": self.tp_s,
+            "ep": self.ep_s,
+            "pp": self.pp_s,
+            "bubble": self.bubble_s,
+            "compute": self.compute_s,
+        }
+
+    @property
+    def total_s(self) -> float:
+        """The step."""
+        return sum(self.parts.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class PrintedTimes:
+    """Microseconds summed over rows in the simulator's order, so that they round as its own; expert and tensor
+    communication split by the row's forward group. ``bubble_us`` is what the bubble is a share of until ``end``."""
+
+    compute_us: float = 0.0
+    exposed_us: float = 0.0
+    dp_us: float = 0.0
+    dp_ep_us: float = 0.0
+    tp_us: float = 0.0
+    ep_us: float = 0.0
+    pp_us: float = 0.0
+    bubble_us: float = 0.0
+
+    @property
+    def total_us(self) -> float:
+        """The step."""
+        return self.compute_us + self.exposed_us + self.bubble_us + self.pp_us
+
+    def add(self, row: RowPrice) -> None:
+        """Add one row."""
+        forward, input_grad, weight_grad = (row.passes[column] for column in Column)
+        if row.name != EMBEDDING:
+            held = forward.comm_ns + input_grad.comm_ns
+            self.bubble_us += (held + sum(each.compute_ns for each in row.passes.values())) / 1000
+        if row.weight_grad_group is SimaiGroup.DP_EP:
+            self.dp_ep_us += weight_grad.exposed_ns / 1000
+        else:
+            self.dp_us += weight_grad.exposed_ns / 1000
+        if row.forward_group is SimaiGroup.EP:
+            self.ep_us += (forward.exposed_ns + input_grad.exposed_ns) / 1000
+        else:
+            self.tp_us += (forward.exposed_ns + input_grad.exposed_ns) / 1000
+        for each in (forward, weight_grad, input_grad):
+            self.compute_us += each.compute_ns / 1000
+            self.exposed_us += each.exposed_ns / 1000
+
+    def end(self, header: SimaiHeader, pipeline_us: float) -> None:
+        """Take the pipeline's share of what the rows hold, and its transfers."""
+        self.bubble_us *= (header.pp - 1) / (header.ga * header.vpp)
+        self.pp_us = pipeline_us
+
+
+def price_simai(workload: SimaiWorkload, options: AnalyticalOptions) -> AnalyticalReport:
+    """Price ``workload``. Raises WorkloadError for options outside their range, a world that tp x pp does
+    not divide, groups without a NIC, and sizes above the ratio tables."""
+    header = options.world(workload.header)
+    pricer = RowPricer(header=header, options=options)
+    times = PrintedTimes()
+    for row in priced_rows(workload, pricer):
+        times.add(row)
+    if options.ratios is None and pricer.uncorrected:
+        pricer.warnings["no ratio tables: gathers and all-to-alls run at their full bus bandwidth"] += 1
+    times.end(header, _pipeline_us(header, options, pricer.warnings))
+    return AnalyticalReport(
+        compute_s=times.compute_us * US,
+        dp_s=times.dp_us * US,
+        dp_ep_s=times.dp_ep_us * US,
+        tp_s=times.tp_us * US,
+        ep_s=times.ep_us * US,
+        pp_s=times.pp_us * US,
+        bubble_s=times.bubble_us * US,
+        printed=times,
+        warnings=tuple(
+            text if count == 1 else f"{text} ({count} times)" for text, count in pricer.warnings.items()
+        ),
+    )
+
+
+def priced_rows(workload: SimaiWorkload, pricer: RowPricer) -> Iterator[RowPrice]:
+    """Every row with what it takes."""
+    rows = list(workload.rows)
+    for row, replays in zip(rows, pricer.header.replays(len(rows)), strict=True):
+        yield pricer.price(row, replays)
+
+
+def _pipeline_us(header: SimaiHeader, options: AnalyticalOptions, warnings: Counter[str]) -> float:
+    """Exposed pipeline transfers (us). Upstream divides by its overlap share as if it were a bandwidth; here
+    a bandwidth comes from the busbw file or the price is 0 with a warning."""
+    if header.pp == 1 or header.pp_comm_bytes == 0:
+        return 0.0
+    bandwidth = options.busbw.pipeline_gib if options.busbw else None
+    if options.pp_overlap == 1:
+        warnings["pipeline transfers are not counted (-pp_o 1, as SimAI's default)"] += 1
+        return 0.0
+    if bandwidth is None:
+        raise WorkloadError(
+            f"-pp_o {options.pp_overlap}: needs the pipeline's bandwidth (PP: busbw in the -busbw file); "
+            "SimAI takes the overlap itself for GiB/s"
+        )
+    hops = 2 * header.vpp * header.ga * header.pp_comm_bytes
+    return hops / GIB / bandwidth * (1 - options.pp_overlap) / US
+
+
+# The table that SimAI-Analytical writes (``EndToEnd.csv``): a summary and a line a row, times in microseconds.
+#
+# Source: SimAI 1.6/1.7, ``Layer::report`` and ``Layer::compute_busbw``. Where it writes ``-nan`` for the bandwidth of a
+# collective that takes no time the cell is empty here.
+
+# The order of the passes in a row, and the word that stands for each.
+PASSES = ((Column.FORWARD, "fwd"), (Column.WEIGHT_GRAD, "wg"), (Column.INPUT_GRAD, "ig"))
+RUN = "Analytical_test"
+TITLES = (
+    "File name, Expose DP comm, Expose DP_EP comm, Expose TP comm, Expose_EP_comm, Expose_PP_comm, bubble time, "
+    "total comp, total exposed comm, Total time"
+)
+
+
+def summary_lines(times: PrintedTimes, name: str) -> tuple[str, str]:
+    """The first two lines; ``name`` is the prefix that the file was asked for by."""
+    parts = (
+        *(times.dp_us, times.dp_ep_us, times.tp_us, times.ep_us, times.pp_us),
+        *(times.bubble_us, times.compute_us, times.exposed_us),
+    )
+    total = times.total_us
+    shares = [f"{each:.0f} ({each / total if total else 0.0:.2%})" for each in parts]
+    return TITLES, ", ".join([name, *shares, f"{total:.0f}"])
+
+
+def row_lines(workload: SimaiWorkload, options: AnalyticalOptions) -> Iterator[str]:
+    """The titles of the rows, and a line for each."""
+    pricer = RowPricer(header=options.world(workload.header), options=options)
+    words = [word for _, word in PASSES]
+    yield ",".join(
+        [
+            "layer_name",
+            RUN,
+            *(f"{word} compute" for word in words),
+            *(f"{word} exposed comm" for word in words),
+            *(f"{word} total comm,algbw,busbw" for word in words),
+        ]
+    )
+    for row in priced_rows(workload, pricer):
+        yield _line(row)
+
+
+def _line(row: RowPrice) -> str:
+    passes = [row.passes[column] for column, _ in PASSES]
+    cells = [row.name, RUN]
+    cells += [f"{each.compute_ns / 1000:.0f}" for each in passes]
+    cells += [f"{each.exposed_ns / 1000:.0f}" for each in passes]
+    for each in passes:
+        cells += [f"{each.comm_ns / 1000:.0f}", *_bandwidths(each)]
+    return ",".join(cells)
+
+
+def _bandwidths(one: PassPrice) -> tuple[str, str]:
+    """Algorithm and bus bandwidth (GiB/s) of a collective."""
+    if one.collective is None:
+        return "", "0.00"
+    if not one.comm_ns:
+        return "", ""
+    algbw = single(one.size_bytes / (one.comm_ns / 1000) * 1e6 / GIB)
+    factor = 2 if one.collective is Collective.ALL_REDUCE else 1
+    busbw = single(algbw * factor * (one.ranks - 1) / one.ranks)
+    return f"{algbw:.2f}", f"{busbw:.2f}"

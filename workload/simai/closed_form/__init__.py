@@ -1,1 +1,0 @@
-"""The step time that SimAI-Analytical prints for a workload, by its own closed form."""

@@ -1,0 +1,240 @@
+"""One thing a rank would run: compute seconds, a collective, or both names for it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.groups import group_of
+from ops.layout import Layout
+from ops.op import (
+    Attention,
+    Axis,
+    BatchedGemm,
+    Comm,
+    GroupedGemm,
+    HostTransfer,
+    HostWork,
+    Lane,
+    Op,
+    Ops,
+    Phase,
+)
+from ops.roles import Identity
+from profdb.cases import AttentionCase
+from solver.estimate import Estimate, estimate_memory, step_operations
+from solver.plans.plan_table import Plan, PlanTable
+from solver.question import Question
+from solver.times.op_times import Pricer
+from solver.times.stage_times import hop_bytes
+from spec.arrays import IntArray, ints
+from spec.collectives import Collective
+from spec.errors import ExportError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkItem(Identity):
+    """One operation of one rank in plain numbers.
+
+    Compute items have ``collective`` None and take ``seconds``; a collective moves ``size_bytes`` (whole
+    array on one rank) over ``axis``, in groups of ``ranks``, and takes ``seconds`` when nothing hides it.
+    ``count`` identical launches, already inside ``seconds`` but not inside ``size_bytes``. ``shape`` of a
+    matrix product is (batch, m, k, n), otherwise empty; ``attention`` is the call of one. ``host_bytes`` of
+    each launch travel between the rank and its host; other items have none.
+    """
+
+    phase: Phase
+    seconds: float
+    collective: Collective | None = None
+    axis: Axis | None = None
+    size_bytes: int = 0
+    ranks: int = 1
+    lane: Lane = Lane.MAIN
+    count: int = 1
+    shape: tuple[int, ...] = ()
+    attention: AttentionCase | None = None
+    host_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all launches."""
+        return self.size_bytes * self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceWork:
+    """A layer, the embedding or the head: ``repeat`` times in a row on this stage, per micro-batch."""
+
+    name: str
+    repeat: int
+    forward: tuple[WorkItem, ...]
+    backward: tuple[WorkItem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWork:
+    """All one rank of one pipeline stage runs in one step.
+
+    ``pieces`` in forward order, ``num_micro`` times; ``step`` once; ``hops`` transfers to and from
+    neighbouring stages per micro-batch of ``hop_bytes`` and ``hop_s`` each. ``chunk_layers[c][k]`` is how
+    many layers of block kind k virtual chunk c holds; empty: the layers are dealt evenly.
+    """
+
+    position: int
+    count: int
+    num_micro: int
+    pieces: tuple[PieceWork, ...]
+    step: tuple[WorkItem, ...]
+    hops: int
+    hop_bytes: int
+    hop_s: float
+    chunk_layers: tuple[tuple[int, ...], ...] = ()
+
+    def per_micro_batch(self) -> list[tuple[int, WorkItem]]:
+        """Every item of one micro-batch with how often it runs."""
+        return [(piece.repeat, item) for piece in self.pieces for item in (*piece.forward, *piece.backward)]
+
+
+# From a plan to what the ranks of each of its stages run: the same operations the solver prices.
+
+
+def stage_works(question: Question, plan: Plan) -> tuple[StageWork, ...]:
+    """One entry per class of equal stages, in stage order. Raises ExportError for a schedule whose chunks do not follow
+    each other round and round."""
+    if plan.schedule.route.turns:
+        raise ExportError(
+            f"a workload passes the chunks of stages round and round, not there and back as {plan.schedule.value}"
+        )
+    table = estimate_memory(question.model, question.job, PlanTable.of(plan))
+    return tuple(_stage(question, table, row) for row in range(len(table.stages.plan)))
+
+
+def slowest(works: tuple[StageWork, ...]) -> StageWork:
+    """The stage class with the most seconds per micro-batch, nothing hidden."""
+
+    def busy_s(work: StageWork) -> float:
+        return sum(repeat * item.seconds for repeat, item in work.per_micro_batch())
+
+    return max(works, key=busy_s)
+
+
+def _stage(question: Question, table: Estimate, row: int) -> StageWork:
+    stages, pricer = table.stages, question.pricer
+    layout = table.layers.layout
+    pieces = [
+        _piece(pricer, layout, f"block{kind}", int(count[row]), (piece.forward, piece.backward))
+        for kind, (count, piece) in enumerate(zip(stages.layers, table.layers.ops.blocks, strict=True))
+    ]
+    edges = table.layers.ops
+    embedding = (edges.embedding.forward, edges.embedding.backward)
+    head = (edges.head.forward, edges.head.backward)
+    pieces.insert(0, _piece(pricer, layout, "embedding", int(stages.embedding[row]), embedding))
+    pieces.append(_piece(pricer, layout, "head", int(stages.head[row]), head))
+    depth = int(table.plans.layout.pp[0])
+    vpp = int(table.plans.vpp[0])
+    position = int(stages.position[row])
+    size = hop_bytes(question.model, question.job, table.plans)
+    return StageWork(
+        position=position,
+        count=int(stages.count[row]),
+        num_micro=int(table.plans.num_micro[0]),
+        pieces=tuple(piece for piece in pieces if piece.repeat),
+        step=_step(question, table, row),
+        # Each chunk has a neighbour before and after it, but for the ends of the model.
+        hops=2 * (2 * vpp - int(position == 0) - int(position == depth - 1)) if depth > 1 else 0,
+        hop_bytes=int(size[0]) if depth > 1 else 0,
+        hop_s=float(pricer.hop(table.plans.layout, size).seconds[0]),
+        chunk_layers=tuple(
+            tuple(int(layers[stages.chunk_starts[row] + chunk]) for layers in stages.chunks.layers)
+            for chunk in range(vpp)
+        ),
+    )
+
+
+def _piece(pricer: Pricer, layout: Layout, name: str, repeat: int, passes: tuple[Ops, Ops]) -> PieceWork:
+    forward, backward = passes
+    return PieceWork(
+        name=name,
+        repeat=repeat,
+        forward=tuple(work_item(pricer, layout, op) for op in forward),
+        backward=tuple(work_item(pricer, layout, op) for op in backward),
+    )
+
+
+def _step(question: Question, table: Estimate, row: int) -> tuple[WorkItem, ...]:
+    """The optimizer step of one stage row; what the host does by itself is no work of a device."""
+    one = ints(row)
+    layout = table.plans.layout.take(table.stages.plan[one])
+    ops = step_operations(question.model, question.job, table, one)
+    items = tuple(work_item(question.pricer, layout, op) for op in ops if not isinstance(op, HostWork))
+    return tuple(item for item in items if item.collective is None or item.size_bytes)
+
+
+def work_item(pricer: Pricer, layout: Layout, op: Op) -> WorkItem:
+    """One operation of the first row of ``layout``, priced."""
+    timed = pricer.time(op, layout)
+    if not isinstance(op, Comm):
+        return WorkItem(
+            module=op.module,
+            role=op.role,
+            serves=op.serves,
+            name=op.name,
+            phase=op.phase,
+            seconds=float(timed.seconds[0]),
+            count=_count(op),
+            shape=_shape(op),
+            attention=_attention(op),
+            lane=op.lane,
+            host_bytes=int(op.size_bytes[0]) if isinstance(op, HostTransfer) else 0,
+        )
+    ranks = int(group_of(op.axis, layout, pricer.domain_ranks).ranks[0])
+    return WorkItem(
+        module=op.module,
+        role=op.role,
+        serves=op.serves,
+        name=op.name,
+        phase=op.phase,
+        seconds=float(timed.seconds[0]),
+        collective=op.collective,
+        axis=op.axis,
+        size_bytes=int(np.broadcast_to(op.size_bytes, (1,))[0]) if ranks > 1 else 0,
+        ranks=ranks,
+        lane=op.lane,
+        count=_count(op),
+    )
+
+
+def _shape(op: Op) -> tuple[int, ...]:
+    """(batch, m, k, n) of a matrix product; of grouped experts m are the rows of all of them."""
+    if isinstance(op, BatchedGemm):
+        return tuple(int(each[0]) for each in (op.batch, op.m, op.k, op.n))
+    if isinstance(op, GroupedGemm):
+        return (1, *(int(each[0]) for each in (op.m, op.k, op.n)))
+    return ()
+
+
+def _attention(op: Op) -> AttentionCase | None:
+    """The call of an attention, of the first row."""
+    if not isinstance(op, Attention):
+        return None
+    return AttentionCase(
+        batch=_first(op.batch),
+        q_len=_first(op.q_len),
+        kv_len=_first(op.kv_len),
+        heads=_first(op.heads),
+        kv_heads=_first(op.kv_heads),
+        qk_dim=_first(op.qk_dim),
+        v_dim=_first(op.v_dim),
+        mask=op.mask,
+        window=_first(op.window),
+        direction=op.direction,
+        kernel=op.kernel,
+        dtype=op.dtype,
+    )
+
+
+def _first(column: IntArray) -> int:
+    return int(np.ravel(column)[0])
+
+
+def _count(op: Op) -> int:
+    return int(np.broadcast_to(op.repeat, (1,))[0])

@@ -28,7 +28,7 @@ from ops.groups import group_of  # noqa: E402
 from ops.layout import Layout  # noqa: E402
 from ops.op import Axis, Comm, Phase, RoutedTokens  # noqa: E402
 from ops.roles import Module, Role  # noqa: E402
-from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from solver.times.expert_exchange import exchanged  # noqa: E402
 from spec.arrays import ints  # noqa: E402
 from spec.cluster.cluster import ClusterSpec  # noqa: E402
@@ -138,7 +138,7 @@ def logical_rate(cluster: ClusterSpec, row: dict[str, object]) -> float:
         routed=RoutedTokens(elements=np.asarray([elements]), routing=routing),
     )
     group = group_of(Axis.EP, Layout.of(ranks, ep=ranks), cluster.scale_up_ranks)
-    seconds = float(exchanged(ModelledBook(cluster=cluster), op, group).seconds[0])
+    seconds = float(exchanged(ModelledCostModel(cluster=cluster), op, group).seconds[0])
     places = nodes if row["bottleneck"] == "RDMA" else ranks
     return float(elements * places_visited(ints(places), routing)[0] * width) / seconds
 

@@ -2,7 +2,7 @@
 
 Whole (n, k) pairs of GEMM, whole (heads, kv_heads, head_dim) families of attention and whole message
 sizes of collectives are left out, a fifth of each at random; and 8 GPUs are told from 2 and 4. Every
-price goes through CurveBook, as in a search.
+price goes through ProfileCostModel, as in a search.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from profdb.cases import Family
-from profdb.curvebook import CurveBook
-from profdb.lookup.priced import Priced
+from profdb.cost_model import ProfileCostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
 from profdb.store.columns import SampleTable, label_names
@@ -60,10 +60,12 @@ class HeldOut:
         return self.median <= self.target_median and (not self.target_p90 or self.p90 <= self.target_p90)
 
 
-def book_without(gpu: str, table: SampleTable, hidden: BoolArray) -> CurveBook:
-    """A book fitted to the rows that are not hidden."""
+def book_without(gpu: str, table: SampleTable, hidden: BoolArray) -> ProfileCostModel:
+    """A cost model fitted to the rows that are not hidden."""
     seen = table.take(np.flatnonzero(~hidden).astype(np.int64))
-    return CurveBook(ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=Samples({table.family: seen})))
+    return ProfileCostModel(
+        ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=Samples({table.family: seen}))
+    )
 
 
 def random_hidden(keys: np.ndarray, rng: np.random.Generator) -> BoolArray:
@@ -73,35 +75,35 @@ def random_hidden(keys: np.ndarray, rng: np.random.Generator) -> BoolArray:
     return np.isin(which.reshape(-1), chosen)
 
 
-def ask_gemm(book: CurveBook, table: SampleTable) -> Priced:
-    """The book's times for the table's matrix products (all of one dtype and layout)."""
+def ask_gemm(cost_model: ProfileCostModel, table: SampleTable) -> TimeEstimate:
+    """The cost model's times for the table's matrix products (all of one dtype and layout)."""
     query = LinearQuery(
         **{name: table.numbers[name] for name in ("batch", "m", "k", "n")},
         layout=table.labels["layout"].labels()[0],
         dtype=table.labels["dtype_in"].labels()[0],
     )
-    return told_or_not(lambda: book.linear_s(query), table.size)
+    return told_or_not(lambda: cost_model.linear_s(query), table.size)
 
 
-def ask_attention(book: CurveBook, table: SampleTable) -> Priced:
-    """The book's times for the table's attention calls (all of one kind)."""
+def ask_attention(cost_model: ProfileCostModel, table: SampleTable) -> TimeEstimate:
+    """The cost model's times for the table's attention calls (all of one kind)."""
     labels = {name: table.labels[name].labels()[0] for name in label_names(Family.ATTENTION)}
     query = AttentionQuery(**table.numbers, **labels)
-    return told_or_not(lambda: book.attention_s(query), table.size)
+    return told_or_not(lambda: cost_model.attention_s(query), table.size)
 
 
-def told_or_not(ask: Callable[[], Priced], size: int) -> Priced:
+def told_or_not(ask: Callable[[], TimeEstimate], size: int) -> TimeEstimate:
     """The answer; seconds of NaN where too little is left to make a curve of."""
     try:
         return ask()
     except MissingCurveError:
-        return Priced(
+        return TimeEstimate(
             seconds=np.full(size, np.nan), relative_std=np.zeros(size), origin=np.zeros(size, dtype=np.int64)
         )
 
 
-def ask_collectives(book: CurveBook, table: SampleTable) -> Priced:
-    """The book's times for the table's collectives, one query for each kind."""
+def ask_collectives(cost_model: ProfileCostModel, table: SampleTable) -> TimeEstimate:
+    """The cost model's times for the table's collectives, one query for each kind."""
     seconds, spread = np.zeros(table.size), np.zeros(table.size)
     origin = np.zeros(table.size, dtype=np.int64)
     kinds = table.labels["collective"]
@@ -109,13 +111,13 @@ def ask_collectives(book: CurveBook, table: SampleTable) -> Priced:
         rows = np.flatnonzero(kinds.equals(name))
         sizes = {column: values[rows] for column, values in table.numbers.items()}
         query = CollectiveQuery(collective=Collective(name), **sizes)
-        predicted = told_or_not(partial(book.collective_s, query), len(rows))
+        predicted = told_or_not(partial(cost_model.collective_s, query), len(rows))
         seconds[rows], spread[rows], origin[rows] = (
             predicted.seconds,
             predicted.relative_std,
             predicted.origin,
         )
-    return Priced(seconds=seconds, relative_std=spread, origin=origin)
+    return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
 
 def compare(
@@ -123,7 +125,7 @@ def compare(
     table: SampleTable,
     hidden: BoolArray,
     scored: BoolArray,
-    ask: Callable[[CurveBook, SampleTable], Priced],
+    ask: Callable[[ProfileCostModel, SampleTable], TimeEstimate],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(errors, whether each was called measured, whether it is within the error told) of the hidden rows
     that are scored and that the others make a curve for."""

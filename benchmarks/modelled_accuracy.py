@@ -24,14 +24,14 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.held_out import tables_by_gpu  # noqa: E402
 from benchmarks.measured_curves import frame, read_folder  # noqa: E402
 from profdb.cases import AttentionCase, Family, GemmCase  # noqa: E402
-from profdb.lookup.priced import Priced  # noqa: E402
+from profdb.lookup.priced import TimeEstimate  # noqa: E402
 from profdb.lookup.queries import (  # noqa: E402
     AttentionQuery,
     CollectiveQuery,
     LinearQuery,
     MemoryBoundQuery,
 )
-from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from profdb.store.columns import SampleTable  # noqa: E402
 from profdb.transfer import by_model  # noqa: E402
 from spec.arrays import FloatArray, ints  # noqa: E402
@@ -59,7 +59,7 @@ TARGETS = {
 NOTHING_TO_SCORE = "nothing large enough of a GPU that has a sheet, so nothing to score"
 HELD_PAIRS = ("A100 -> H100", "H100 -> H200", "H100 -> B200")
 
-Pricing = Callable[[ModelledBook, pd.DataFrame], Priced]
+Pricing = Callable[[ModelledCostModel, pd.DataFrame], TimeEstimate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,38 +169,38 @@ def _modelled(what: str, table: pd.DataFrame, price: Pricing) -> list[Score]:
     rows = []
     for gpu, measured in table.groupby("gpu"):
         if gpu[:4] in SHEETS:
-            predicted = price(ModelledBook(cluster=sheet_of(gpu)), measured).seconds
+            predicted = price(ModelledCostModel(cluster=sheet_of(gpu)), measured).seconds
             rows.append(_score(f"modelled {what}", gpu, predicted, measured.latency_us.to_numpy()))
     return rows
 
 
-def price_gemm(book: ModelledBook, table: pd.DataFrame) -> Priced:
+def price_gemm(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:
     """Forward products of the rows of a table."""
-    return book.linear_s(
+    return cost_model.linear_s(
         LinearQuery(batch=ints(table.batch), m=ints(table.m), k=ints(table.k), n=ints(table.n))
     )
 
 
-def _attention(book: ModelledBook, table: pd.DataFrame) -> Priced:
+def _attention(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:
     """Attention and the pass before it: the curves are of a serving engine, which turns queries and keys
     (rotary) and writes keys and values to its cache, so all of them are read and written once more."""
     sizes = {name: ints(table[name]) for name in ATTENTION_KEYS}
-    core = book.attention_s(AttentionQuery(**sizes))
+    core = cost_model.attention_s(AttentionQuery(**sizes))
     width = sizes["heads"] * sizes["qk_dim"] + sizes["kv_heads"] * (sizes["qk_dim"] + sizes["v_dim"])
     rows = sizes["batch"] * sizes["q_len"]
-    copied = book.memory_bound_s(MemoryBoundQuery(kernel="copy", rows=rows, width=width))
+    copied = cost_model.memory_bound_s(MemoryBoundQuery(kernel="copy", rows=rows, width=width))
     return replace(core, seconds=core.seconds + copied.seconds)
 
 
-def price_collectives(book: ModelledBook, table: pd.DataFrame) -> Priced:
+def price_collectives(cost_model: ModelledCostModel, table: pd.DataFrame) -> TimeEstimate:
     """Collectives, priced kind by kind, in the table's order."""
     seconds = np.empty(len(table))
     for kind in table.collective.unique():
         rows = (table.collective == kind).to_numpy()
         sizes = {name: ints(table[name][rows]) for name in ("size_bytes", "intra", "inter", "siblings")}
-        priced = book.collective_s(CollectiveQuery(collective=Collective(kind), **sizes))
+        priced = cost_model.collective_s(CollectiveQuery(collective=Collective(kind), **sizes))
         seconds[rows] = priced.seconds
-    return Priced(
+    return TimeEstimate(
         seconds=seconds, relative_std=np.zeros(len(table)), origin=ints(np.full(len(table), Origin.MODELLED))
     )
 

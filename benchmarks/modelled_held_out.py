@@ -24,9 +24,9 @@ from benchmarks.held_out import tables_by_gpu  # noqa: E402
 from benchmarks.measured_curves import frame, read_folder  # noqa: E402
 from benchmarks.modelled_accuracy import SHEETS, price_collectives, price_gemm, sheet_of  # noqa: E402
 from profdb.cases import Family  # noqa: E402
-from profdb.lookup.priced import Priced  # noqa: E402
+from profdb.lookup.priced import TimeEstimate  # noqa: E402
 from profdb.modelled import gemm  # noqa: E402
-from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from profdb.modelled.network import all_to_all, shares  # noqa: E402
 from profdb.store.columns import SampleTable  # noqa: E402
 from spec.collectives import Collective  # noqa: E402
@@ -71,7 +71,7 @@ class Fitted:
 
     name: str
     table: pd.DataFrame
-    price: Callable[[ModelledBook, pd.DataFrame], Priced]
+    price: Callable[[ModelledCostModel, pd.DataFrame], TimeEstimate]
     constants: tuple[Constant, ...]
 
     def error(self, values: np.ndarray, gpu: str, points: int) -> float:
@@ -79,7 +79,7 @@ class Fitted:
         measured = self.table[self.table.gpu == gpu]
         if 0 < points < len(measured):
             measured = measured.sample(points, random_state=1)
-        book = ModelledBook(cluster=sheet_of(gpu))
+        cost_model = ModelledCostModel(cluster=sheet_of(gpu))
         patches = [
             patch.object(constant.module, constant.name, float(value))
             for constant, value in zip(self.constants, values, strict=True)
@@ -87,7 +87,7 @@ class Fitted:
         for change in patches:
             change.start()
         try:
-            predicted_s = self.price(book, measured).seconds
+            predicted_s = self.price(cost_model, measured).seconds
         finally:
             patch.stopall()
         return float(np.median(np.abs(predicted_s * 1e6 / measured.latency_us.to_numpy() - 1.0)))

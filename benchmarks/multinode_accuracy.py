@@ -27,7 +27,7 @@ from benchmarks.accuracy_rows.hardware import network_sheet  # noqa: E402
 from benchmarks.modelled_accuracy import SHEETS  # noqa: E402
 from benchmarks.published_runs import read_table  # noqa: E402
 from profdb.lookup.queries import CollectiveQuery  # noqa: E402
-from profdb.modelled.book import ModelledBook  # noqa: E402
+from profdb.modelled.cost_model import ModelledCostModel  # noqa: E402
 from spec.arrays import ints  # noqa: E402
 from spec.cluster.cluster import ClusterSpec  # noqa: E402
 from spec.cluster.reader import read_cluster  # noqa: E402
@@ -136,12 +136,12 @@ class Run:
     """The rows of one run and how they are asked for."""
 
     rows: pd.DataFrame
-    book: ModelledBook
+    cost_model: ModelledCostModel
     query: CollectiveQuery
 
     def priced(self) -> pd.DataFrame:
         """The rows with ``log_error`` and the relative error that is told beside the time."""
-        found = self.book.collective_s(self.query)
+        found = self.cost_model.collective_s(self.query)
         errors = np.log(found.seconds * 1e6 / self.rows.time_us.to_numpy())
         return self.rows.assign(log_error=errors, told_std=found.relative_std)
 
@@ -162,7 +162,7 @@ def runs_of(rows: pd.DataFrame) -> tuple[list[Run], list[str]]:
             inter=ints(run.nodes),
             siblings=ints(np.ones(len(run))),
         )
-        found.append(Run(rows=run, book=ModelledBook(cluster=cluster), query=query))
+        found.append(Run(rows=run, cost_model=ModelledCostModel(cluster=cluster), query=query))
     if not found:
         raise ProfileError("no run of a GPU and a fabric that have a sheet")
     return found, passed_over

@@ -3,7 +3,7 @@
     python benchmarks/search_speed.py [--question WORDS ...] [--sweep] [--raw [PLANS ...]] [--calculon DIR] [--json FILE]
 
 Every question runs in a process of its own (imports, profile and search, as the main command has them); the
-hundred questions of ``--sweep`` share one, and the book of times as a sweep does. ``--raw`` prices tables of
+hundred questions of ``--sweep`` share one, and the cost model as a sweep does. ``--raw`` prices tables of
 so many plans that fit, every one with its memory, all parts of its step and its pipeline replayed. "priced"
 counts feasible plans whose step was computed, never those that rules reject in bulk. CPU seconds, because a
 busy machine stretches the others.

@@ -26,7 +26,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from profdb.curvebook import CurveBook  # noqa: E402
+from profdb.cost_model import ProfileCostModel  # noqa: E402
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery, MemoryBoundQuery, Query  # noqa: E402
 from profdb.refit import with_fits  # noqa: E402
 from profdb.sample import ProfileDatabase, Samples  # noqa: E402
@@ -80,17 +80,17 @@ def questions(seed: int) -> dict[str, Query]:
     }
 
 
-def ask(book: CurveBook, query: Query) -> object:
-    """The book's answer to one question."""
+def ask(cost_model: ProfileCostModel, query: Query) -> object:
+    """The cost model's answer to one question."""
     match query:
         case LinearQuery():
-            return book.linear_s(query)
+            return cost_model.linear_s(query)
         case AttentionQuery():
-            return book.attention_s(query)
+            return cost_model.attention_s(query)
         case MemoryBoundQuery():
-            return book.memory_bound_s(query)
+            return cost_model.memory_bound_s(query)
         case CollectiveQuery():
-            return book.collective_s(query)
+            return cost_model.collective_s(query)
         case _:
             raise TypeError(f"no such question: {type(query).__name__}")
 
@@ -124,7 +124,7 @@ def main() -> int:
     found: dict[str, float] = {}
     for name, query in questions(0).items():
         what = f"{name}: {LOOKUPS:,} look-ups of {SHAPES:,} shapes"
-        found[what] = median_s(given.runs, partial(ask, CurveBook(profile), query))
+        found[what] = median_s(given.runs, partial(ask, ProfileCostModel(profile), query))
     slowest = max(found.values())
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "large.pt"

@@ -1,4 +1,4 @@
-"""What a profile lacks for a model: every operation of its layers asked of the book.
+"""What a profile lacks for a model: every operation of its layers asked of the cost model.
 
 The operations are those of one rank under fsp (which cuts weights as mtp and msp do) for the tensor-
 parallel degrees that divide the model's heads; collectives are asked for inside a domain and across two.
@@ -16,9 +16,9 @@ from ops.embedding_and_head import flat
 from ops.layout import Layout
 from ops.op import Op
 from ops.recompute.layers import Recompute
-from profdb.curvebook import CurveBook
-from profdb.lookup.op_queries import own_s
-from profdb.lookup.priced import Priced
+from profdb.cost_model import ProfileCostModel
+from profdb.lookup.op_queries import kernel_s
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery, OptimizerQuery, P2PQuery
 from spec.arrays import ints
 from spec.collectives import TRAINING_COLLECTIVES, Collective
@@ -70,15 +70,15 @@ def model_operations(config: ConfigFile) -> Iterator[tuple[int, Op]]:
             yield from ((tp, op) for op in flat(piece))
 
 
-def needs_of(config: ConfigFile, book: CurveBook) -> list[Need]:
+def needs_of(config: ConfigFile, cost_model: ProfileCostModel) -> list[Need]:
     """How the profile answers each operation of the model; equal names are listed once a degree."""
     needs: dict[tuple[str, str], Need] = {}
     for tp, op in model_operations(config):
         name = f"tp {tp}: {op.phase.value} {op.name}"
-        need = _answered(name, partial(own_s, book, op))
+        need = _answered(name, partial(kernel_s, cost_model, op))
         if need is not None:
             needs.setdefault((need.name, need.answer), need)
-    return [*needs.values(), *_collective_needs(book)]
+    return [*needs.values(), *_collective_needs(cost_model)]
 
 
 def missing_lines(needs: list[Need]) -> list[str]:
@@ -97,7 +97,7 @@ def missing_lines(needs: list[Need]) -> list[str]:
     return lines
 
 
-def _answered(name: str, ask: Callable[[], Priced | None]) -> Need | None:
+def _answered(name: str, ask: Callable[[], TimeEstimate | None]) -> Need | None:
     try:
         priced = ask()
     except MissingCurveError as error:
@@ -108,18 +108,18 @@ def _answered(name: str, ask: Callable[[], Priced | None]) -> Need | None:
     return Need(name=name, answer=ORIGIN_NAMES[int(np.max(busy))]) if busy.size else None
 
 
-def _collective_needs(book: CurveBook) -> Iterator[Need]:
-    ranks = max(book.profile.machine.gpus_per_node, 2)
+def _collective_needs(cost_model: ProfileCostModel) -> Iterator[Need]:
+    ranks = max(cost_model.profile.machine.gpus_per_node, 2)
     for intra, inter, where in ((ranks, 1, "inside a domain"), (ranks, 2, "across domains")):
         for kind in TRAINING_COLLECTIVES:
             if kind is Collective.P2P:
                 pair = P2PQuery(size_bytes=PROBE_BYTES, intra=2 if inter == 1 else 1, inter=inter)
-                need = _answered(f"p2p {where}", partial(book.p2p_s, pair))
+                need = _answered(f"p2p {where}", partial(cost_model.p2p_s, pair))
             else:
                 query = CollectiveQuery(collective=kind, size_bytes=PROBE_BYTES, intra=intra, inter=inter)
-                need = _answered(f"{kind.value} {where}", partial(book.collective_s, query))
+                need = _answered(f"{kind.value} {where}", partial(cost_model.collective_s, query))
             if need is not None:
                 yield need
-    update = _answered("optimizer step", partial(book.optimizer_s, OptimizerQuery(elements=1 << 28)))
+    update = _answered("optimizer step", partial(cost_model.optimizer_s, OptimizerQuery(elements=1 << 28)))
     if update is not None:
         yield update

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from profdb.cases import CASE_OF, Case, Family, product_dtypes
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, sample_at
 from profdb.store.columns import SampleTable, label_names, number_names
 from profdb.update import merged_into
@@ -78,8 +78,8 @@ class OnDemand:
         return len(self._left)
 
     def fill(
-        self, family: Family, labels: dict[str, str], columns: dict[str, IntArray], priced: Priced
-    ) -> Priced:
+        self, family: Family, labels: dict[str, str], columns: dict[str, IntArray], priced: TimeEstimate
+    ) -> TimeEstimate:
         """``priced`` with the shapes that are not interpolated inside measured data measured instead."""
         if family not in MEASURABLE:
             return priced
@@ -94,7 +94,7 @@ class OnDemand:
             if sample is not None and sample.status == "ok":
                 seconds[row], origin[row] = sample.median_s, int(sample.origin)
                 spread[row] = float(np.std(sample.trials_s) / sample.median_s)
-        return Priced(seconds=seconds, relative_std=spread, origin=origin)
+        return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
     def _sample_of(self, family: Family, case: Case) -> Sample | None:
         """The sample of a case: taken now, before, or this moment; None when the time is spent."""

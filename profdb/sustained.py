@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from profdb.cases import Family, SustainedCase
-from profdb.curvebook import Book, CurveBook
+from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.lookup.queries import LinearQuery
 from profdb.sample import Sample, sample_at
 from spec.arrays import ints
@@ -41,12 +41,12 @@ class SustainedRates:
 NOTHING_SUSTAINED = SustainedRates()
 
 
-def sustained_rates(book: Book, gpu: str) -> SustainedRates:
-    """What the profile behind ``book`` has measured on ``gpu`` itself; nothing where there is no profile, or it was
+def sustained_rates(cost_model: CostModel, gpu: str) -> SustainedRates:
+    """What the profile behind ``cost_model`` has measured on ``gpu`` itself; nothing where there is no profile, or it was
     restated from another GPU."""
-    if not isinstance(book, CurveBook) or book.profile.machine.gpu != gpu:
+    if not isinstance(cost_model, ProfileCostModel) or cost_model.profile.machine.gpu != gpu:
         return NOTHING_SUSTAINED
-    table = book.profile.tables.get(Family.SUSTAINED)
+    table = cost_model.profile.tables.get(Family.SUSTAINED)
     if table is None:
         return NOTHING_SUSTAINED
     found: dict[str, list[float]] = {}
@@ -57,7 +57,7 @@ def sustained_rates(book: Book, gpu: str) -> SustainedRates:
             and sample.origin is Origin.MEASURED
             and isinstance(sample.case, SustainedCase)
         ):
-            ratio = _ratio(book, sample.case, sample)
+            ratio = _ratio(cost_model, sample.case, sample)
             if ratio is not None:
                 found.setdefault(sample.case.dtype_in, []).append(ratio)
     return SustainedRates(ratios={dtype: float(np.median(ratios)) for dtype, ratios in found.items()})
@@ -69,7 +69,7 @@ def settled_s(sample: Sample) -> float:
     return float(np.median(sample.trials_s[first:]))
 
 
-def _ratio(book: CurveBook, case: SustainedCase, sample: Sample) -> float | None:
+def _ratio(cost_model: ProfileCostModel, case: SustainedCase, sample: Sample) -> float | None:
     """Benchmark over sustained time of one product, at most 1; None where the profile has no benchmark of it."""
     asked = LinearQuery(
         m=ints([case.m]),
@@ -79,7 +79,7 @@ def _ratio(book: CurveBook, case: SustainedCase, sample: Sample) -> float | None
         scale_recipe=case.scale_recipe,
     )
     try:
-        told = book.linear_s(asked)
+        told = cost_model.linear_s(asked)
     except MissingCurveError:
         return None
     if int(told.origin[0]) != int(Origin.MEASURED):

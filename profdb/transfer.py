@@ -22,7 +22,7 @@ from profdb.cases import (
     MemoryBoundCase,
 )
 from profdb.fits import FITTERS
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.gemm import DRAM_EFFICIENCY, LAUNCH_S
 from profdb.modelled.profile import modelled_seconds
 from profdb.modelled.rates import flops_rates
@@ -80,8 +80,8 @@ def by_model(
 
     Raises ConfigError when either sheet cannot model a case.
     """
-    here = modelled_seconds(ModelledBook(cluster=source), cases)
-    there = modelled_seconds(ModelledBook(cluster=target), cases)
+    here = modelled_seconds(ModelledCostModel(cluster=source), cases)
+    there = modelled_seconds(ModelledCostModel(cluster=target), cases)
     host = np.array([isinstance(case, HostCase) for case in cases], dtype=np.bool_)
     ratio = np.where(host, 1.0, there / here)
     return Restated(

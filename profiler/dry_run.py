@@ -14,7 +14,7 @@ from profdb.cases import (
     SustainedCase,
     WarmKernelCase,
 )
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.profile import modelled_seconds
 from profiler.benchmarks.memory_bound import only_compiled
 from profiler.cases.planned import Planned
@@ -97,19 +97,19 @@ def calls_s(cases: Sequence[Case], cluster: ClusterSpec | None) -> list[float]:
     seconds = [UNKNOWN_S] * len(cases)
     if cluster is None:
         return seconds
-    book = ModelledBook(cluster=cluster)
+    cost_model = ModelledCostModel(cluster=cluster)
     kinds: dict[Hashable, list[int]] = {}
     for row, case in enumerate(cases):
         kinds.setdefault(kind_of(case), []).append(row)
     for rows in kinds.values():
         with contextlib.suppress(ConfigError, MissingCurveError):
-            for row, call_s in zip(rows, _kind_s([cases[row] for row in rows], book), strict=True):
+            for row, call_s in zip(rows, _kind_s([cases[row] for row in rows], cost_model), strict=True):
                 seconds[row] = call_s
     return seconds
 
 
-def _kind_s(cases: Sequence[Case], book: ModelledBook) -> list[float]:
+def _kind_s(cases: Sequence[Case], cost_model: ModelledCostModel) -> list[float]:
     """Of cases of one kind."""
     if isinstance(cases[0], STEP_PARTS):
-        return [UNKNOWN_S if one is None else one for one in step_parts_s(cases, book)]
-    return [float(one) for one in modelled_seconds(book, cases)]
+        return [UNKNOWN_S if one is None else one for one in step_parts_s(cases, cost_model)]
+    return [float(one) for one in modelled_seconds(cost_model, cases)]

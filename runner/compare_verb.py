@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class TimeEstimate:
     """The question that a run answers, and its plan."""
 
     request: Request
@@ -144,7 +144,9 @@ def _text(path: Path) -> str:
         raise ConfigError(where="compare", key="result", value=str(path), allowed=str(error)) from error
 
 
-def _run(options: argparse.Namespace, text: str, launched: Launched | None, priced: Priced) -> MeasuredRun:
+def _run(
+    options: argparse.Namespace, text: str, launched: Launched | None, priced: TimeEstimate
+) -> MeasuredRun:
     """The steps of a trace, a played workload or a framework's log."""
     if launched is not None:
         return measured(launched, options.warmup or 0)
@@ -154,7 +156,7 @@ def _run(options: argparse.Namespace, text: str, launched: Launched | None, pric
 
 def _priced(
     options: argparse.Namespace, root: Path, told: TrainRecord | None, launched: Launched | None
-) -> Priced:
+) -> TimeEstimate:
     """Open the question; what both the command and a result say must agree (ConfigError)."""
     said = told.world_size if told else launched.world_size if launched else None
     if said is None and options.world_size is None:
@@ -199,7 +201,7 @@ def _priced(
         ran = plan_of(told.plan, opened.question, str(options.result))
         if plan != ran:
             _agreed("--plan", plan_words(plan.written), plan_words(ran.written))
-    return Priced(request=request, opened=opened, plan=plan)
+    return TimeEstimate(request=request, opened=opened, plan=plan)
 
 
 def _job(options: argparse.Namespace, told: TrainRecord | None) -> dict[str, object]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profdb.cases import Family
-from profdb.curvebook import Book, CurveBook
-from profdb.lookup.priced import Priced
+from profdb.cost_model import CostModel, ProfileCostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.modelled.kept_book import KeptBook
 from profdb.on_demand import MeasuringDevice, OnDemand
@@ -28,10 +28,10 @@ from spec.program.cache_folder import cache_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTimes:
-    """``book`` answers for the cluster; ``profile`` is what it was made of, and ``source`` says so in words where
+    """``cost_model`` answers for the cluster; ``profile`` is what it was made of, and ``source`` says so in words where
     that is not the profile as it is ("" where it is). ``kept`` remembers what the sheet was asked."""
 
-    book: Book
+    cost_model: CostModel
     profile: ProfileDatabase
     source: str
     kept: KeptBook | None = None
@@ -42,7 +42,7 @@ class ClusterTimes:
         """The one pricer of the cluster by these times."""
         name = repr(cluster)
         if name not in self.pricers:
-            self.pricers[name] = Pricer.on(cluster, self.book)
+            self.pricers[name] = Pricer.on(cluster, self.cost_model)
         return self.pricers[name]
 
 
@@ -63,7 +63,7 @@ BETWEEN_RANKS = frozenset({Family.COLLECTIVE, Family.OVERLAP, Family.EXPERT_EXCH
 """What was measured of a network, and tells nothing of another."""
 
 
-class OtherNetwork(CurveBook):
+class OtherNetwork(ProfileCostModel):
     """The curves of a profile for all that runs on one GPU, and the sheet's model of another network."""
 
     def __init__(self, profile: ProfileDatabase, *, missing: str, network: KeptBook) -> None:
@@ -74,11 +74,11 @@ class OtherNetwork(CurveBook):
         super().__init__(kept, missing=missing, modelled=network if missing == "modelled" else None)
         self.network = network
 
-    def collective_s(self, query: CollectiveQuery) -> Priced:
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         """From the sheet."""
         return self.network.collective_s(query)
 
-    def p2p_s(self, query: P2PQuery) -> Priced:
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """From the sheet."""
         return self.network.p2p_s(query)
 
@@ -109,25 +109,25 @@ def times_of(
     if profile is None or not suits:
         return without_profile(held, cluster, missing=request.missing)
     kept = KeptBook(cluster, cache_folder()) if request.missing == "modelled" else None
-    book = CurveBook(profile, missing=request.missing, modelled=kept, on_demand=on_demand)
-    return ClusterTimes(book=book, profile=profile, source="", kept=kept, on_demand=on_demand)
+    cost_model = ProfileCostModel(profile, missing=request.missing, modelled=kept, on_demand=on_demand)
+    return ClusterTimes(cost_model=cost_model, profile=profile, source="", kept=kept, on_demand=on_demand)
 
 
 def without_profile(held: Held, cluster: ClusterSpec, *, missing: str) -> ClusterTimes:
     """The sheet alone, or for the GPU of a measured profile the sheet's network."""
     profile, kept = held.profile, KeptBook(cluster, cache_folder())
     if profile is not None and profile.machine.gpu == cluster.gpu.name and held.measured:
-        book = OtherNetwork(profile, missing=missing, network=kept)
+        cost_model = OtherNetwork(profile, missing=missing, network=kept)
         where = profile.machine.cluster or "an unnamed cluster"
         said = f"{held.path}, taken on {where}; the network of {cluster.name} is modelled from its sheet"
-        return ClusterTimes(book=book, profile=book.profile, source=said, kept=kept)
+        return ClusterTimes(cost_model=cost_model, profile=cost_model.profile, source=said, kept=kept)
     nothing = ProfileDatabase(
         machine=MachineFacts(gpu=cluster.gpu.name, gpus_per_node=cluster.gpus_per_node, cluster=cluster.name)
     )
     other = f" ({held.path} is of {profile.machine.cluster or profile.machine.gpu})" if profile else ""
     hint = "; --transfer restates what was measured" if held.measured else ""
     return ClusterTimes(
-        book=CurveBook(nothing, missing="modelled", modelled=kept),
+        cost_model=ProfileCostModel(nothing, missing="modelled", modelled=kept),
         profile=nothing,
         source=f"none of {cluster.name}{other}: every time is modelled from its sheet{hint}",
         kept=kept,
@@ -164,5 +164,5 @@ def _restated(held: Held, cluster: ClusterSpec, root: Path) -> ClusterTimes:
     answering = restated(profile, held.path, measured_on, cluster, cache_folder())
     said = f"{held.path} of {profile.machine.gpu}, restated for {cluster.gpu.name} by the ratio of modelled times"
     kept = KeptBook(cluster, cache_folder())
-    book = CurveBook(answering, missing="modelled", modelled=kept)
-    return ClusterTimes(book=book, profile=answering, source=said, kept=kept)
+    cost_model = ProfileCostModel(answering, missing="modelled", modelled=kept)
+    return ClusterTimes(cost_model=cost_model, profile=answering, source=said, kept=kept)

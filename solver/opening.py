@@ -1,4 +1,4 @@
-"""From a request to a question: the profile is loaded, or the cluster's sheet asked, and the book opened."""
+"""From a request to a question: the profile is loaded, or the cluster's sheet asked, and the cost model opened."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -9,9 +9,9 @@ import pytest
 import gen_profiler_data
 import simulation_train_formulaic as command
 from profdb.cases import Case, HostCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.fits import surface
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.kept_book import KeptBook
 from profdb.modelled.profile import DOORS, modelled_seconds
 from profdb.refit import with_fits
@@ -81,7 +81,7 @@ def test_a_bad_file_of_cases_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 def as_measured(cluster: ClusterSpec, cases: Sequence[Case]) -> ProfileDatabase:
     """A profile that says it measured these cases on domains of 8 GPUs; its times are the sheet's."""
     known = [case for case in cases if type(case) in DOORS or case in OF_THE_HOST]
-    seconds = modelled_seconds(ModelledBook(cluster=cluster), known)
+    seconds = modelled_seconds(ModelledCostModel(cluster=cluster), known)
     samples = [
         Sample(case=case, trials_s=(float(one_s),)) for case, one_s in zip(known, seconds, strict=True)
     ]
@@ -110,8 +110,8 @@ def asked(config: str, world_size: int, global_batch_tokens: int) -> Question:
 
 def answered(question: Question, profile: ProfileDatabase) -> Question:
     """The question to that profile, and to the sheet where it holds nothing."""
-    book = CurveBook(profile, missing="modelled", modelled=KeptBook(question.cluster, None))
-    return replace(question, pricer=replace(question.pricer, book=book))
+    cost_model = ProfileCostModel(profile, missing="modelled", modelled=KeptBook(question.cluster, None))
+    return replace(question, pricer=replace(question.pricer, cost_model=cost_model))
 
 
 def measured_share(answer: Answer) -> float:

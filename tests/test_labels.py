@@ -30,7 +30,7 @@ from workload.stage_work import StageWork, stage_works
 
 SEQUENCES = 32
 H100 = read_cluster("h100-sxm", root=ROOT)
-BOOK = KeptBook(H100, None)
+COST_MODEL = KeptBook(H100, None)
 DENSE = small_model(layers=4)
 BLOCK = DENSE.blocks[0].block
 MIXED = replace(
@@ -58,7 +58,7 @@ def asked(model: ModelSpec, preset: FrameworkPreset, world_size: int, **changes:
         precision=precision_of(preset),
     )
     job = replace(job, **changes)
-    return Question(model=model, job=job, cluster=H100, pricer=Pricer.on(H100, BOOK))
+    return Question(model=model, job=job, cluster=H100, pricer=Pricer.on(H100, COST_MODEL))
 
 
 @dataclass(frozen=True)

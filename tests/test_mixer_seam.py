@@ -14,10 +14,10 @@ from ops.op import Axis, Comm, Phase, Piece
 from ops.roles import Module, Role
 from profdb.cases import MemoryBoundCase
 from profdb.commands.import_export import vidur_model
+from profdb.cost_model import ProfileCostModel
 from profdb.coverage import needs_of
-from profdb.curvebook import CurveBook
 from profdb.importers.aiob import AiobRun, module_samples
-from profdb.lookup.op_queries import own_s
+from profdb.lookup.op_queries import kernel_s
 from profdb.store.data_file import load_profile
 from profiler.cases.model_cases import model_cases
 from solver.plans.plan_table import PlanTable
@@ -34,7 +34,7 @@ from spec.readers.config_file import ConfigFile
 from spec.readers.read_config import read_config
 from tests.ops.layouts import job, written
 from tests.recurrence import SCAN, TRAFFIC, register
-from tests.solver.flat_book import FLOPS, MEMORY_BANDWIDTH, FlatBook
+from tests.solver.flat_cost_model import FLOPS, MEMORY_BANDWIDTH, FlatCostModel
 from tests.solver.questions import ROOT, question
 from workload.aicb.aiob import aiob_of
 from workload.aicb.data_parallel import model_units
@@ -184,7 +184,7 @@ def test_a_layer_of_it_is_priced_and_held(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     scan_s = (3 + 5) * 2 * SEQ * WIDTH / MEMORY_BANDWIDTH
     products_s = 3 * 2 * SEQ * HIDDEN * (2 * WIDTH + WIDTH) / FLOPS
-    assert sum(float(own_s(FlatBook(), op).seconds[0]) for op in own) == pytest.approx(
+    assert sum(float(kernel_s(FlatCostModel(), op).seconds[0]) for op in own) == pytest.approx(
         scan_s + products_s, rel=1e-12
     )
     before = priced(ask, typed)
@@ -224,7 +224,9 @@ def test_what_a_profile_lacks_and_must_measure_names_its_kernel(tmp_path: Path) 
     # Whole width, a quarter of it, or (isp's quarter of the heads) the same; never an eighth of four heads.
     assert {case.width for case in scans} == {WIDTH, WIDTH // 4}
     assert {case.direction for case in scans} == {"forward", "backward"}
-    needs = {need.name for need in needs_of(found, CurveBook(load_profile(ROOT / "prof_data/data.pt")))}
+    needs = {
+        need.name for need in needs_of(found, ProfileCostModel(load_profile(ROOT / "prof_data/data.pt")))
+    }
     assert "tp 4: forward mixer.core" in needs
     assert "tp 8: forward mixer.core" not in needs
 

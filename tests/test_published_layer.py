@@ -10,7 +10,7 @@ import pytest
 
 from ops.block import model_ops
 from ops.recompute.layers import Recompute
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.layer_times import layer_times
 from solver.times.op_times import Pricer
@@ -81,7 +81,7 @@ def test_a_layer_takes_what_was_measured(
     )
     layout = PlanTable.of(plan).layout
     ops = model_ops(MODEL, JOB, layout, strategy, Recompute(recompute))
-    pricer = Pricer.on(CLUSTER, ModelledBook(cluster=CLUSTER))
+    pricer = Pricer.on(CLUSTER, ModelledCostModel(cluster=CLUSTER))
     times = layer_times(pricer, JOB, ops.blocks[0], layout)
     assert 1e3 * times.forward.seconds[0] == pytest.approx(forward_ms, rel=0.04)
     assert 1e3 * times.backward.seconds[0] == pytest.approx(backward_ms, rel=0.04)

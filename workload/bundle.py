@@ -63,7 +63,7 @@ def export_bundle(
 ) -> Bundle:
     """Write the bundle of ``plan`` (of its slowest stage unless ``work`` is given).
 
-    ``ratios`` are SimAI's, for the figures it will print. ``times_known`` False leaves figures out: a book of fixed
+    ``ratios`` are SimAI's, for the figures it will print. ``times_known`` False leaves figures out: a cost model of fixed
     times prices nothing. Raises ExportError when the folder cannot be made or the format cannot be met.
     """
     try:

@@ -111,4 +111,4 @@ def replayed(options: argparse.Namespace, workload: SimaiWorkload, root: Path) -
         SimaiGroup.DP_EP: options.dp_o,
     }
     cluster = segmented(source.cluster, workload.header.all_gpus, options.nvlink_segment, where="simulate")
-    return replay_simai(workload, Pricer.on(cluster, source.book), hidden=shares)
+    return replay_simai(workload, Pricer.on(cluster, source.cost_model), hidden=shares)

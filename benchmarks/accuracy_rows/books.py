@@ -1,4 +1,4 @@
-"""The book of times for a row's cluster: measured curves where there are any, the hardware sheet
+"""The cost model for a row's cluster: measured curves where there are any, the hardware sheet
 elsewhere. Each GPU's curves are fitted once, and each shape is asked of a sheet once."""
 
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from benchmarks.accuracy_rows.hardware import sheet_cluster, sheet_name
 from benchmarks.accuracy_rows.kept_curves import kept_fits, kept_samples
 from benchmarks.accuracy_rows.restated import RestatedBook
 from profdb.cases import Family
-from profdb.curvebook import Book, CurveBook
+from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.importers.generic_csv import read_curves_csv
 from profdb.modelled.kept_book import KeptBook
 from profdb.sample import MachineFacts, ProfileDatabase, Sample, Samples
@@ -32,7 +32,7 @@ class Books:
     fitted: dict[str, ProfileDatabase] = field(default_factory=dict)
     sheets: dict[str, KeptBook] = field(default_factory=dict)
 
-    def book(self, cluster: ClusterSpec) -> Book:
+    def cost_model(self, cluster: ClusterSpec) -> CostModel:
         """Measured curves with the cluster's sheet for what they lack, or the sheet alone."""
         modelled = self._sheet(cluster)
         if cluster.name in self.measured:
@@ -57,10 +57,10 @@ class Books:
             (one for one in sheets if one.gpu.architecture.name == cluster.gpu.architecture.name), None
         )
 
-    def _curves(self, name: str, modelled: KeptBook) -> CurveBook:
+    def _curves(self, name: str, modelled: KeptBook) -> ProfileCostModel:
         if name not in self.fitted:
             self.fitted[name] = kept_fits(self.measured[name])
-        return CurveBook(self.fitted[name], missing="modelled", modelled=modelled)
+        return ProfileCostModel(self.fitted[name], missing="modelled", modelled=modelled)
 
 
 def open_books(root: Path, curves: Path | None, profiles: Path | None) -> Books:

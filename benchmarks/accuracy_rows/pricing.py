@@ -120,7 +120,7 @@ class Pricing:
 
     def _pricer(self, key: str, cluster: ClusterSpec) -> Pricer:
         if key not in self.pricers:
-            self.pricers[key] = Pricer.on(cluster, self.books.book(cluster))
+            self.pricers[key] = Pricer.on(cluster, self.books.cost_model(cluster))
         return self.pricers[key]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.times.op_times import Pricer
@@ -78,7 +78,7 @@ def asked(config: Path, framework: str) -> Question:
             )
         ),
         cluster=cluster,
-        pricer=Pricer.on(cluster, ModelledBook(cluster=cluster)),
+        pricer=Pricer.on(cluster, ModelledCostModel(cluster=cluster)),
     )
 
 

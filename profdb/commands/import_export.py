@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profdb.cases import CollectiveCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.exporters.vidur import VidurModel, write_compute, write_network
 from profdb.importers.registry import IMPORTERS, Source
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
@@ -149,7 +149,7 @@ def export_vidur(profile_path: Path, config: ConfigFile | None, folder: Path) ->
         place = folder / "compute" / gpu / (config.model.name or Path(config.path).stem)
         try:
             written += write_compute(
-                CurveBook(profile), vidur_model(config), place, degrees=(1, 2, 4, 8), tokens=TOKENS
+                ProfileCostModel(profile), vidur_model(config), place, degrees=(1, 2, 4, 8), tokens=TOKENS
             )
         except (ExportError, MissingCurveError) as error:
             refused.append(str(error))

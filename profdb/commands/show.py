@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from profdb.commands.overview import overview, overview_lines
+from profdb.cost_model import ProfileCostModel
 from profdb.coverage import missing_lines, needs_of
-from profdb.curvebook import CurveBook
 from profdb.refit import with_fits
 from profdb.store.data_file import load_profile, save_profile
 from profdb.store.sole_writer import sole_writer
@@ -49,7 +49,7 @@ def main(arguments: list[str], program: str = PROGRAM) -> int:
     config = None if given.config is None else read_config(given.config, assume=given.assume)
     if config is not None and given.seq_len is not None:
         config = replace(config, seq_len=given.seq_len)
-    needs = [] if config is None else needs_of(config, CurveBook(profile))
+    needs = [] if config is None else needs_of(config, ProfileCostModel(profile))
     if given.json:
         document = overview(profile)
         if config is not None:

@@ -1,6 +1,6 @@
 """Our measurements as Vidur's profiling folders (profdb.importers.vidur describes them).
 
-Network files hold the measured samples themselves. Compute files hold the book's times at the asked
+Network files hold the measured samples themselves. Compute files hold the cost model's times at the asked
 numbers of tokens, and only rows whose every operation is interpolated inside measured data.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from profdb.cases import AttentionCase, Case, Family, GemmCase, MemoryBoundCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.importers.csv_rows import Row
 from profdb.importers.vidur import mlp_cases
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery
 from profdb.sample import ProfileDatabase
 from spec.collectives import Collective
@@ -80,12 +80,19 @@ def _network_rows(
 
 
 def write_compute(
-    book: CurveBook, model: VidurModel, folder: str | Path, *, degrees: Sequence[int], tokens: Sequence[int]
+    cost_model: ProfileCostModel,
+    model: VidurModel,
+    folder: str | Path,
+    *,
+    degrees: Sequence[int],
+    tokens: Sequence[int],
 ) -> list[Path]:
     """``mlp.csv`` and ``attention.csv`` in ``folder``; the files written. ExportError when not a single
     row is measured."""
-    mlp = [row for tp in degrees for count in tokens if (row := _mlp_row(book, model, tp, count))]
-    attention = [row for tp in degrees for count in tokens if (row := _prefill_row(book, model, tp, count))]
+    mlp = [row for tp in degrees for count in tokens if (row := _mlp_row(cost_model, model, tp, count))]
+    attention = [
+        row for tp in degrees for count in tokens if (row := _prefill_row(cost_model, model, tp, count))
+    ]
     written = []
     for name, rows in (("mlp.csv", mlp), ("attention.csv", attention)):
         if rows:
@@ -96,19 +103,23 @@ def write_compute(
     return written
 
 
-def _mlp_row(book: CurveBook, model: VidurModel, tp: int, tokens: int) -> dict[str, object] | None:
+def _mlp_row(
+    cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: int
+) -> dict[str, object] | None:
     sizes = _model_cells(model) | {"num_tokens": tokens, "num_tensor_parallel_workers": tp}
     cells = {name: str(value) for name, value in sizes.items()}
     row: dict[str, object] = {}
     for operation, case in mlp_cases(Row(Path("mlp.csv"), 0, cells)):
-        priced = _ask(book, case)
+        priced = _ask(cost_model, case)
         if priced.origin[0] != int(Origin.MEASURED):
             return None
         row |= _spread(operation, priced)
     return row | sizes
 
 
-def _prefill_row(book: CurveBook, model: VidurModel, tp: int, tokens: int) -> dict[str, object] | None:
+def _prefill_row(
+    cost_model: ProfileCostModel, model: VidurModel, tp: int, tokens: int
+) -> dict[str, object] | None:
     if model.n_head % tp:
         return None
     width = model.n_embd // model.n_head
@@ -121,7 +132,7 @@ def _prefill_row(book: CurveBook, model: VidurModel, tp: int, tokens: int) -> di
         qk_dim=width,
         v_dim=width,
     )
-    priced = _ask(book, case)
+    priced = _ask(cost_model, case)
     if priced.origin[0] != int(Origin.MEASURED):
         return None
     return _spread("attn_prefill", priced) | {
@@ -143,20 +154,22 @@ def _model_cells(model: VidurModel) -> dict[str, object]:
     return {name: getattr(model, name) for name in VidurModel.__dataclass_fields__}
 
 
-def _ask(book: CurveBook, case: Case) -> Priced:
-    """The book's time of one compute case, in bf16 (Vidur's fp16 runs at the same rate)."""
+def _ask(cost_model: ProfileCostModel, case: Case) -> TimeEstimate:
+    """The cost model's time of one compute case, in bf16 (Vidur's fp16 runs at the same rate)."""
     match case:
         case GemmCase():
-            return book.linear_s(LinearQuery(m=case.m, k=case.k, n=case.n, layout=case.layout))
+            return cost_model.linear_s(LinearQuery(m=case.m, k=case.k, n=case.n, layout=case.layout))
         case MemoryBoundCase():
-            return book.memory_bound_s(MemoryBoundQuery(kernel=case.kernel, rows=case.rows, width=case.width))
+            return cost_model.memory_bound_s(
+                MemoryBoundQuery(kernel=case.kernel, rows=case.rows, width=case.width)
+            )
         case AttentionCase():
             sizes = ("batch", "q_len", "kv_len", "heads", "kv_heads", "qk_dim", "v_dim")
-            return book.attention_s(AttentionQuery(**{name: getattr(case, name) for name in sizes}))
+            return cost_model.attention_s(AttentionQuery(**{name: getattr(case, name) for name in sizes}))
     raise TypeError(f"no compute case: {case}")
 
 
-def _spread(operation: str, priced: Priced) -> dict[str, object]:
+def _spread(operation: str, priced: TimeEstimate) -> dict[str, object]:
     """Statistics of an interpolated time: all equal but the standard error."""
     predicted = float(priced.seconds[0]) / MS
     row: dict[str, object] = {f"time_stats.{operation}.{name}": predicted for name in STATISTICS}

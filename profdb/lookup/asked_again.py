@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import Query
 from spec.arrays import IntArray
 
@@ -17,10 +17,10 @@ Key = tuple[object, ...]
 class Answers:
     """The answers to the last questions, which nobody may change."""
 
-    known: dict[Key, Priced] = field(default_factory=dict)
+    known: dict[Key, TimeEstimate] = field(default_factory=dict)
     rows: int = 0
 
-    def answer(self, query: Query, ask: Callable[[], Priced]) -> Priced:
+    def answer(self, query: Query, ask: Callable[[], TimeEstimate]) -> TimeEstimate:
         """What ``ask`` says, which is called once for questions that are equal in every word and number."""
         key = key_of(query)
         if key not in self.known:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profdb.cases import Family, HostCopyCase
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.sample import ProfileDatabase, sample_at
 from profdb.store.columns import STATUSES
 from spec.arrays import FloatArray
@@ -28,13 +28,13 @@ class CopyCurve:
     seconds: FloatArray
     relative_std: FloatArray
 
-    def at(self, size_bytes: FloatArray) -> Priced:
+    def at(self, size_bytes: FloatArray) -> TimeEstimate:
         """Of copies of so many bytes; nothing takes no time."""
         asked = np.maximum(size_bytes, 1.0)
         logs = np.interp(np.log(asked), np.log(self.size_bytes), np.log(self.seconds))
         seconds = np.exp(logs) * np.maximum(asked / self.size_bytes[-1], 1.0)
         within = (asked >= self.size_bytes[0]) & (asked <= self.size_bytes[-1])
-        return Priced(
+        return TimeEstimate(
             seconds=np.where(size_bytes > 0, seconds, 0.0),
             relative_std=np.interp(np.log(asked), np.log(self.size_bytes), self.relative_std),
             origin=np.where(within, int(Origin.MEASURED), int(Origin.EXTRAPOLATED)),
@@ -47,7 +47,7 @@ class HostCopies:
 
     curves: Mapping[tuple[str, int], CopyCurve]
 
-    def of(self, direction: str, size_bytes: FloatArray, devices: int) -> Priced | None:
+    def of(self, direction: str, size_bytes: FloatArray, devices: int) -> TimeEstimate | None:
         """Copies of so many bytes while as many devices copy; None where that was not measured."""
         curve = self.curves.get((direction, devices))
         return None if curve is None else curve.at(np.asarray(size_bytes, dtype=np.float64))

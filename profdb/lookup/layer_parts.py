@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 
 from profdb.cases import LayerCase
-from profdb.curvebook import Book
-from profdb.lookup.priced import Priced
+from profdb.cost_model import CostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery, LinearQuery, MemoryBoundQuery, Query
 
 Asked = TypeVar("Asked", bound=Query)
@@ -66,19 +66,19 @@ def layer_kernels(case: LayerCase) -> Iterator[MemoryBoundQuery]:
             )
 
 
-def parts_of_layer(book: Book, case: LayerCase) -> list[Priced]:
-    """The time of each kernel of the layer, forward and backward. MissingCurveError as the book raises it."""
-    return parts_of_layers(book, [case])
+def parts_of_layer(cost_model: CostModel, case: LayerCase) -> list[TimeEstimate]:
+    """The time of each kernel of the layer, forward and backward. MissingCurveError as the cost model raises it."""
+    return parts_of_layers(cost_model, [case])
 
 
-def parts_of_layers(book: Book, cases: Sequence[LayerCase]) -> list[Priced]:
+def parts_of_layers(cost_model: CostModel, cases: Sequence[LayerCase]) -> list[TimeEstimate]:
     """The times of each kernel over ``cases`` (N), which share their words: a kernel's prices come from one
     question.
     """
     return [
-        *(book.linear_s(one) for one in _together(layer_products, cases)),
-        *(book.attention_s(one) for one in _together(layer_attention, cases)),
-        *(book.memory_bound_s(one) for one in _together(layer_kernels, cases)),
+        *(cost_model.linear_s(one) for one in _together(layer_products, cases)),
+        *(cost_model.attention_s(one) for one in _together(layer_attention, cases)),
+        *(cost_model.memory_bound_s(one) for one in _together(layer_kernels, cases)),
     ]
 
 

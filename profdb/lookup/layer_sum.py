@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profdb.cases import Family, LayerCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.lookup.layer_parts import parts_of_layer
 from profdb.sample import Sample, sample_at
 from profdb.store.columns import STATUSES
@@ -36,16 +36,16 @@ class LayerSum:
         return np.where(sum_s > 0.0, told, 1.0)
 
 
-def layer_sum(book: CurveBook) -> LayerSum | None:
-    """The curve of the book's profile; None where it has measured no layer that counts."""
+def layer_sum(cost_model: ProfileCostModel) -> LayerSum | None:
+    """The curve of the cost model's profile; None where it has measured no layer that counts."""
     found: dict[float, list[float]] = {}
-    for sample in _measured(book):
+    for sample in _measured(cost_model):
         assert isinstance(sample.case, LayerCase)
         with contextlib.suppress(MissingCurveError):
-            parts = parts_of_layer(book, sample.case)
+            parts = parts_of_layer(cost_model, sample.case)
             sum_s = float(np.sum([part.seconds[0] for part in parts]))
             known = all(int(part.origin[0]) <= int(Origin.EXTRAPOLATED) for part in parts)
-            if known and (sample.case.mode == "graph" or sum_s > _host_s(book)):
+            if known and (sample.case.mode == "graph" or sum_s > _host_s(cost_model)):
                 found.setdefault(sum_s, []).append(float(np.log(sample.median_s / sum_s)))
     if not found:
         return None
@@ -55,16 +55,16 @@ def layer_sum(book: CurveBook) -> LayerSum | None:
     )
 
 
-def _host_s(book: CurveBook) -> float:
+def _host_s(cost_model: ProfileCostModel) -> float:
     """Seconds of the host to issue a layer, forward and backward; endless where nobody measured it."""
     with contextlib.suppress(MissingCurveError):
-        return float(book.host_s("layer").seconds[0])
+        return float(cost_model.cpu_s("layer").seconds[0])
     return float("inf")
 
 
-def _measured(book: CurveBook) -> list[Sample]:
+def _measured(cost_model: ProfileCostModel) -> list[Sample]:
     """Good samples of whole layers: as one graph where there are any, else as issued one by one."""
-    table = book.profile.tables.get(Family.LAYER)
+    table = cost_model.profile.tables.get(Family.LAYER)
     if table is None:
         return []
     good = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))

@@ -1,4 +1,4 @@
-"""The question that an operation of one rank puts to a book of times: shapes and words, never a price.
+"""The question that an operation of one rank puts to a cost model: shapes and words, never a price.
 
 Collectives are not here: their groups follow from a plan's layout, which only a pricer knows.
 """
@@ -9,8 +9,8 @@ import numpy as np
 
 from ops.calls import AttentionCall, GroupedProductCall, KernelCall, ProductCall, declared
 from ops.op import Attention, BatchedGemm, GroupedGemm, MemoryBound, Op, Update
-from profdb.curvebook import Book
-from profdb.lookup.priced import Priced
+from profdb.cost_model import CostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,
     GroupedLinearQuery,
@@ -21,27 +21,27 @@ from profdb.lookup.queries import (
 from spec.origin import Origin
 
 
-def own_s(book: Book, op: Op) -> Priced | None:
-    """The book's times (seconds, one for each shape of ``op``) for work that a rank does alone; None for
-    a collective. MissingCurveError as the book raises it."""
+def kernel_s(cost_model: CostModel, op: Op) -> TimeEstimate | None:
+    """The cost model's times (seconds, one for each shape of ``op``) for work that a rank does alone; None for
+    a collective. MissingCurveError as the cost model raises it."""
     match op:
         case BatchedGemm(dtype="tf32"):
-            return _of_two(book.linear_s(linear_query(replace(op, dtype="bf16"))))
+            return _of_two(cost_model.linear_s(linear_query(replace(op, dtype="bf16"))))
         case BatchedGemm():
-            return book.linear_s(linear_query(op))
+            return cost_model.linear_s(linear_query(op))
         case GroupedGemm():
-            return book.grouped_linear_s(grouped_query(op))
+            return cost_model.grouped_linear_s(grouped_query(op))
         case Attention():
-            return book.attention_s(attention_query(op))
+            return cost_model.attention_s(attention_query(op))
         case MemoryBound():
-            return book.memory_bound_s(kernel_query(op))
+            return cost_model.memory_bound_s(kernel_query(op))
         case Update():
-            return book.optimizer_s(OptimizerQuery(elements=op.elements))
+            return cost_model.optimizer_s(OptimizerQuery(elements=op.elements))
         case _:
             return None
 
 
-def _of_two(one: Priced) -> Priced:
+def _of_two(one: TimeEstimate) -> TimeEstimate:
     """A product in TF32 from ``one`` of 16 bits: half the rate (docs/clusters.md; the sheets' peaks, A100 156
     of 312 TFLOP/s, H100 494.7 of 989.4, B200 1,125 of 2,250) and twice the bytes. No profile has such
     products."""

@@ -10,7 +10,7 @@ NOTHING_CARRIED: FloatArray = np.zeros(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class TimeEstimate:
     """``seconds``, ``relative_std`` (standard error / seconds) and ``origin`` (spec.origin.Origin values),
     each a 1-D array of the length asked for. ``carried_std``: what a constant that was measured on another
     GPU or shape adds to the error; all that rest on it err together."""
@@ -20,9 +20,9 @@ class Priced:
     origin: IntArray
     carried_std: FloatArray = field(default_factory=lambda: NOTHING_CARRIED)
 
-    def where(self, chosen: BoolArray, other: "Priced") -> "Priced":
+    def where(self, chosen: BoolArray, other: "TimeEstimate") -> "TimeEstimate":
         """These where ``chosen``, ``other`` elsewhere; both of its length."""
-        return Priced(
+        return TimeEstimate(
             seconds=np.where(chosen, self.seconds, other.seconds),
             relative_std=np.where(chosen, self.relative_std, other.relative_std),
             origin=np.where(chosen, self.origin, other.origin),

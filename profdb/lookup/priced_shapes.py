@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from spec.arrays import FloatArray, IntArray
 
 
@@ -16,7 +16,9 @@ class PricedShapes:
     places: dict[bytes, int] = field(default_factory=dict)
     known: FloatArray = field(default_factory=lambda: np.zeros((3, 0)))
 
-    def priced(self, columns: dict[str, IntArray], ask: Callable[[dict[str, IntArray]], Priced]) -> Priced:
+    def priced(
+        self, columns: dict[str, IntArray], ask: Callable[[dict[str, IntArray]], TimeEstimate]
+    ) -> TimeEstimate:
         """The price of different shapes (``columns`` of one length); ``ask`` is called once with those not known."""
         keys = [row.tobytes() for row in np.stack(list(columns.values()), axis=1)]
         fresh = [row for row, key in enumerate(keys) if key not in self.places]
@@ -27,4 +29,4 @@ class PricedShapes:
             added = np.stack([told.seconds, told.relative_std, told.origin.astype(np.float64)])
             self.known = np.concatenate([self.known, added], axis=1)
         seconds, relative_std, origin = self.known[:, [self.places[key] for key in keys]]
-        return Priced(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))
+        return TimeEstimate(seconds=seconds, relative_std=relative_std, origin=origin.astype(np.int64))

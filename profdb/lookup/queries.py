@@ -1,4 +1,4 @@
-"""The questions a book of times answers: one frozen query per family, vectorised over numbers.
+"""The questions a cost model answers: one frozen query per family, vectorised over numbers.
 
 What an operation asks for is declared in ops.calls; these are its array views, open to plain numbers. Numeric
 fields take a number or a 1-D array; after construction each is a 1-D int64 array of the common length N

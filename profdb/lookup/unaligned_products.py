@@ -16,7 +16,7 @@ import numpy as np
 from ops.op import BatchedGemm
 from ops.roles import Role
 from profdb.cases import Family
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import STATUSES
 from spec.arrays import BoolArray, FloatArray, IntArray, bools
@@ -80,8 +80,10 @@ def is_aligned(extents: tuple[IntArray, IntArray], width: float) -> BoolArray:
     return bools((over[0] == 0) & (over[1] == 0))
 
 
-def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: Priced, measured: MeasuredExtents) -> Priced:
-    """Seconds of a product: ``aligned`` (what the book tells of its sizes), and where its rows are not
+def unaligned_s(
+    gpu: GpuSpec, op: BatchedGemm, aligned: TimeEstimate, measured: MeasuredExtents
+) -> TimeEstimate:
+    """Seconds of a product: ``aligned`` (what the cost model tells of its sizes), and where its rows are not
     aligned and nobody measured such ones at least what the kernels for them take. A mixer's core has kernels
     of its own, products of other formats than 16 bits others; both are left alone."""
     rates = gpu.architecture.unaligned
@@ -97,7 +99,7 @@ def unaligned_s(gpu: GpuSpec, op: BatchedGemm, aligned: Priced, measured: Measur
     flops: FloatArray = 2.0 * op.batch * op.m * op.k * op.n
     least_s = flops / (per_clock * gpu.num_sms * gpu.boost_clock_hz)
     slow = bools(slow & (least_s > aligned.seconds))
-    return Priced(
+    return TimeEstimate(
         seconds=np.where(slow, least_s, aligned.seconds),
         relative_std=np.where(slow, 0.0, aligned.relative_std),
         origin=np.where(slow, int(Origin.MODELLED), aligned.origin),

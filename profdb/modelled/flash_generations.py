@@ -21,9 +21,9 @@ from dataclasses import replace
 import numpy as np
 
 from ops.calls import AttentionCall, declared
-from profdb.curvebook import Book
+from profdb.cost_model import CostModel
 from profdb.fits.attention import BACKWARD_PRODUCTS
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import WIDE, Heads, fp8_ratio
 from profdb.modelled.memory_bound import streaming_seconds
@@ -146,35 +146,37 @@ def _share(stated: Flash2Rates, direction: str, *, causal: bool) -> float:
     return backward * (masked / full if causal else 1.0)
 
 
-def attention_price(book: Book, gpu: GpuSpec | None, query: AttentionQuery) -> Priced:
-    """A book's answer; a named generation and fp8 by their own curves where they were measured, row by row,
-    else restated. MissingCurveError as the book raises it."""
+def attention_price(cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery) -> TimeEstimate:
+    """A cost model's answer; a named generation and fp8 by their own curves where they were measured, row by row,
+    else restated. MissingCurveError as the cost model raises it."""
     over = fp8_ratio(query.dtype, query.direction, gpu.architecture) if gpu else None
     if query.kernel not in OVER_FLASH2 and over is None:
-        return book.attention_s(query)
+        return cost_model.attention_s(query)
     with contextlib.suppress(MissingCurveError):
-        own = book.attention_s(query)
+        own = cost_model.attention_s(query)
         known = own.origin <= int(Origin.TRANSFERRED)
-        return own if known.all() else own.where(known, _restated(book, gpu, query, over))
-    return _restated(book, gpu, query, over)
+        return own if known.all() else own.where(known, _restated(cost_model, gpu, query, over))
+    return _restated(cost_model, gpu, query, over)
 
 
-def _restated(book: Book, gpu: GpuSpec | None, query: AttentionQuery, over: float | None) -> Priced:
+def _restated(
+    cost_model: CostModel, gpu: GpuSpec | None, query: AttentionQuery, over: float | None
+) -> TimeEstimate:
     """A named generation at its published rates; on a GPU without them, and fp8, the time of the best kernel
     in 16 bits by the published ratios."""
     if gpu and published(query.kernel, gpu.architecture):
         return generation_price(gpu, query)
     ratio = slowdown(query.kernel, query.direction, gpu.architecture if gpu else None) * (over or 1.0)
     kernel = BEST if query.kernel in OVER_FLASH2 else query.kernel
-    best = book.attention_s(replace(query, kernel=kernel, dtype=WIDE if over else query.dtype))
+    best = cost_model.attention_s(replace(query, kernel=kernel, dtype=WIDE if over else query.dtype))
     origin = np.where(best.origin == int(Origin.MEASURED), int(Origin.TRANSFERRED), best.origin)
-    return Priced(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
+    return TimeEstimate(seconds=best.seconds * ratio, relative_std=best.relative_std, origin=origin)
 
 
-def generation_price(gpu: GpuSpec, query: AttentionQuery) -> Priced:
-    """The same as an answer of a book, for every shape of ``query``."""
+def generation_price(gpu: GpuSpec, query: AttentionQuery) -> TimeEstimate:
+    """The same as an answer of a cost model, for every shape of ``query``."""
     seconds = generation_seconds(gpu, Heads(**declared(AttentionCall, query)))
-    return Priced(
+    return TimeEstimate(
         seconds=seconds,
         relative_std=np.full(seconds.shape, RELATIVE_STD),
         origin=np.full(seconds.shape, int(Origin.MODELLED), dtype=np.int64),

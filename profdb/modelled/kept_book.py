@@ -1,4 +1,4 @@
-"""A book of modelled times that remembers what it was asked, from one run to the next.
+"""A cost model that remembers what it was asked, from one run to the next.
 
 The model prices a shape in microseconds of computing; a search asks for the same few ten thousand shapes again
 and again. Each is priced once, and kept in a file of the cache folder under a hash of everything the times
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -29,7 +29,7 @@ from profdb.lookup.queries import (
     Query,
 )
 from profdb.lookup.unique_shapes import unique_shapes
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.errors import ExportError
@@ -70,10 +70,10 @@ class Kept:
 
 
 class KeptBook:
-    """Answers as ModelledBook does, and remembers. ``folder`` None keeps nothing beyond this process."""
+    """Answers as ModelledCostModel does, and remembers. ``folder`` None keeps nothing beyond this process."""
 
     def __init__(self, cluster: ClusterSpec, folder: Path | None) -> None:
-        self.model = ModelledBook(cluster=cluster)
+        self.model = ModelledCostModel(cluster=cluster)
         self.path = None if folder is None else folder / f"{digest_of(cluster)}.npz"
         self._kept: dict[str, Kept] = {}
         self._fresh = 0
@@ -83,39 +83,39 @@ class KeptBook:
             ):
                 self._kept = _read(self.path)
 
-    def linear_s(self, query: LinearQuery) -> Priced:
-        """As ModelledBook."""
-        return self._priced(query, ModelledBook.linear_s)
+    def linear_s(self, query: LinearQuery) -> TimeEstimate:
+        """As ModelledCostModel."""
+        return self._priced(query, ModelledCostModel.linear_s)
 
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
-        """As ModelledBook."""
-        return self._priced(query, ModelledBook.grouped_linear_s)
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
+        """As ModelledCostModel."""
+        return self._priced(query, ModelledCostModel.grouped_linear_s)
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
-        """As ModelledBook."""
-        return self._priced(query, ModelledBook.attention_s)
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
+        """As ModelledCostModel."""
+        return self._priced(query, ModelledCostModel.attention_s)
 
-    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
-        """As ModelledBook."""
-        return self._priced(query, ModelledBook.memory_bound_s)
+    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
+        """As ModelledCostModel."""
+        return self._priced(query, ModelledCostModel.memory_bound_s)
 
-    def collective_s(self, query: CollectiveQuery) -> Priced:
-        """As ModelledBook."""
-        return self._priced(query, ModelledBook.collective_s)
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
+        """As ModelledCostModel."""
+        return self._priced(query, ModelledCostModel.collective_s)
 
-    def p2p_s(self, query: P2PQuery) -> Priced:
-        """As ModelledBook."""
-        return self._priced(query, ModelledBook.p2p_s)
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
+        """As ModelledCostModel."""
+        return self._priced(query, ModelledCostModel.p2p_s)
 
-    def optimizer_s(self, query: OptimizerQuery) -> Priced:
-        """As ModelledBook."""
-        return self._priced(query, ModelledBook.optimizer_s)
+    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
+        """As ModelledCostModel."""
+        return self._priced(query, ModelledCostModel.optimizer_s)
 
-    def host_s(self, kind: str) -> Priced:
-        """As ModelledBook; nothing to remember."""
-        return self.model.host_s(kind)
+    def cpu_s(self, kind: str) -> TimeEstimate:
+        """As ModelledCostModel; nothing to remember."""
+        return self.model.cpu_s(kind)
 
-    def _priced(self, query: Asked, ask: Callable[[ModelledBook, Asked], Priced]) -> Priced:
+    def _priced(self, query: Asked, ask: Callable[[ModelledCostModel, Asked], TimeEstimate]) -> TimeEstimate:
         """Each different shape priced once."""
         unique, inverse = unique_shapes(query.columns())
         rows = np.ascontiguousarray(np.stack(list(unique.values()), axis=1))
@@ -130,7 +130,7 @@ class KeptBook:
             self._fresh += int(np.count_nonzero(~known))
         _, seconds, relative_std = kept.joined()
         at = np.fromiter((kept.places[row.tobytes()] for row in rows), dtype=np.int64, count=len(rows))
-        return Priced(
+        return TimeEstimate(
             seconds=seconds[at][inverse],
             relative_std=relative_std[at][inverse],
             origin=np.full(inverse.shape, int(Origin.MODELLED), dtype=np.int64),

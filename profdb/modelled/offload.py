@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import HostSpec
 from spec.origin import Origin
@@ -20,18 +20,18 @@ ADAM_PER_BYTE = 10.0e9 / 2.57 / 256e9
 RELATIVE_STD = 0.25  # Assumption: placement of memory among the processors is not told
 
 
-def host_transfer_s(host: HostSpec, size_bytes: FloatArray, gpus: int) -> Priced:
+def host_transfer_s(host: HostSpec, size_bytes: FloatArray, gpus: int) -> TimeEstimate:
     """Seconds for ``size_bytes`` one way while all ``gpus`` GPUs of a node send."""
     return _modelled(np.asarray(size_bytes, dtype=np.float64) / (host.link_per_gpu(gpus) * LINK_SHARE))
 
 
-def host_update_s(host: HostSpec, elements: IntArray, ranks: int) -> Priced:
+def host_update_s(host: HostSpec, elements: IntArray, ranks: int) -> TimeEstimate:
     """Seconds for Adam over ``elements`` parameters of each of ``ranks`` ranks that share a node's memory."""
     return _modelled(elements * ranks / (host.memory_bandwidth * ADAM_PER_BYTE))
 
 
-def _modelled(seconds: FloatArray) -> Priced:
-    return Priced(
+def _modelled(seconds: FloatArray) -> TimeEstimate:
+    return TimeEstimate(
         seconds=seconds,
         relative_std=np.full(len(seconds), RELATIVE_STD),
         origin=np.full(len(seconds), int(Origin.MODELLED), dtype=np.int64),

@@ -18,7 +18,7 @@ from profdb.cases import (
     MemoryBoundCase,
     OptimizerCase,
 )
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -28,7 +28,7 @@ from profdb.lookup.queries import (
     OptimizerQuery,
     Query,
 )
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.grid import all_cases
 from profdb.sample import Sample, WorldShape
 from spec.arrays import FloatArray, ints
@@ -42,19 +42,19 @@ class Door:
     """How cases of one type are asked for: the query, the method, and query fields named otherwise."""
 
     query: type[Query]
-    ask: Callable[[ModelledBook, Any], Priced]
+    ask: Callable[[ModelledCostModel, Any], TimeEstimate]
     renamed: dict[str, str] = field(default_factory=dict)
 
 
 DOORS: dict[type, Door] = {
-    GemmCase: Door(query=LinearQuery, ask=ModelledBook.linear_s, renamed={"dtype": "dtype_in"}),
+    GemmCase: Door(query=LinearQuery, ask=ModelledCostModel.linear_s, renamed={"dtype": "dtype_in"}),
     GroupedGemmCase: Door(
-        query=GroupedLinearQuery, ask=ModelledBook.grouped_linear_s, renamed={"dtype": "dtype_in"}
+        query=GroupedLinearQuery, ask=ModelledCostModel.grouped_linear_s, renamed={"dtype": "dtype_in"}
     ),
-    AttentionCase: Door(query=AttentionQuery, ask=ModelledBook.attention_s),
-    MemoryBoundCase: Door(query=MemoryBoundQuery, ask=ModelledBook.memory_bound_s),
-    OptimizerCase: Door(query=OptimizerQuery, ask=ModelledBook.optimizer_s),
-    CollectiveCase: Door(query=CollectiveQuery, ask=ModelledBook.collective_s),
+    AttentionCase: Door(query=AttentionQuery, ask=ModelledCostModel.attention_s),
+    MemoryBoundCase: Door(query=MemoryBoundQuery, ask=ModelledCostModel.memory_bound_s),
+    OptimizerCase: Door(query=OptimizerQuery, ask=ModelledCostModel.optimizer_s),
+    CollectiveCase: Door(query=CollectiveQuery, ask=ModelledCostModel.collective_s),
 }
 
 
@@ -64,7 +64,7 @@ def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
     Raises ConfigError when the sheet lacks what a model needs.
     """
     cases = all_cases(cluster)
-    seconds = modelled_seconds(ModelledBook(cluster=cluster), cases)
+    seconds = modelled_seconds(ModelledCostModel(cluster=cluster), cases)
     launched = {"kernel": "modelled from the hardware sheet"}
     nobody = WorldShape(nodes=0, ranks=0)
     return [
@@ -73,7 +73,7 @@ def modelled_samples(cluster: ClusterSpec) -> list[Sample]:
     ]
 
 
-def modelled_seconds(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
+def modelled_seconds(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
     """Seconds of each case (length of ``cases``): one query for each combination of words.
 
     Raises ConfigError for a case that takes no time, or none that is finite, or of which a sheet has no model.
@@ -84,11 +84,11 @@ def modelled_seconds(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
         groups.setdefault((type(case), *labels), []).append(index)
     seconds = np.full(len(cases), np.nan)
     for rows in groups.values():
-        seconds[rows] = _price(book, [cases[row] for row in rows])
+        seconds[rows] = _price(cost_model, [cases[row] for row in rows])
     good = np.isfinite(seconds) & (seconds > 0.0)
     if not good.all():
         raise ConfigError(
-            where=book.cluster.name,
+            where=cost_model.cluster.name,
             key="modelled case",
             value=cases[int(np.argmin(good))],
             allowed="a case that takes a finite time",
@@ -96,15 +96,18 @@ def modelled_seconds(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
     return seconds
 
 
-def _price(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
+def _price(cost_model: ModelledCostModel, cases: Sequence[Case]) -> FloatArray:
     """Seconds of cases of one type that share their words."""
     first = cases[0]
     if isinstance(first, HostCase):
-        return book.host_s(first.kind).seconds
+        return cost_model.cpu_s(first.kind).seconds
     if type(first) not in DOORS:
         family = FAMILY_OF[type(first)].value
         raise ConfigError(
-            where=book.cluster.name, key="modelled case", value=family, allowed="a family that a sheet models"
+            where=cost_model.cluster.name,
+            key="modelled case",
+            value=family,
+            allowed="a family that a sheet models",
         )
     door = DOORS[type(first)]
     values: dict[str, Any] = {}
@@ -118,4 +121,4 @@ def _price(book: ModelledBook, cases: Sequence[Case]) -> FloatArray:
             values[item.name] = ints([getattr(case, name) for case in cases])
         else:
             values[item.name] = getattr(first, name)
-    return door.ask(book, door.query(**values)).seconds
+    return door.ask(cost_model, door.query(**values)).seconds

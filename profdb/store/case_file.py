@@ -5,7 +5,7 @@ JSON, so that a person can read it and take lines out:
     {"format": "cases 1", "origin": {"model": "...", ...},
      "cases": [{"seconds": 0.12, "family": "gemm", "case": {"batch": 1, "m": 4096, ...}}, ...]}
 
-``seconds`` is what of a step hangs on the case, by the book that was asked; heaviest first. Nobody reads it but
+``seconds`` is what of a step hangs on the case, by the cost model that was asked; heaviest first. Nobody reads it but
 people and the order.
 """
 

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from profdb.cases import Family
-from profdb.curvebook import CurveBook
-from profdb.lookup.priced import Priced
+from profdb.cost_model import ProfileCostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
 from profdb.sample import ProfileDatabase
 from profdb.store.columns import SampleTable
@@ -127,7 +127,7 @@ def series_of(table: SampleTable, word: str, intra: int, inter: int, siblings: i
     )
 
 
-def fitted(book: CurveBook, series: Series, size_bytes: IntArray) -> Priced:
+def fitted(cost_model: ProfileCostModel, series: Series, size_bytes: IntArray) -> TimeEstimate:
     """The profile's own curve through the series."""
     place: dict[str, Any] = {
         "size_bytes": size_bytes,
@@ -136,11 +136,11 @@ def fitted(book: CurveBook, series: Series, size_bytes: IntArray) -> Priced:
         "siblings": series.siblings,
     }
     if series.collective is Collective.P2P:
-        return book.p2p_s(P2PQuery(**place))
-    return book.collective_s(CollectiveQuery(collective=series.collective, **place))
+        return cost_model.p2p_s(P2PQuery(**place))
+    return cost_model.collective_s(CollectiveQuery(collective=series.collective, **place))
 
 
-def draw_bandwidth(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced) -> None:
+def draw_bandwidth(axes: Axes, series: Series, size_bytes: IntArray, fit: TimeEstimate) -> None:
     """busbw and algbw over size."""
     factor = series.busbw_factor
     gigabytes = series.size_bytes / 1e9
@@ -174,7 +174,7 @@ def draw_bandwidth(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced
     legend_above(axes)
 
 
-def draw_latency(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced) -> None:
+def draw_latency(axes: Axes, series: Series, size_bytes: IntArray, fit: TimeEstimate) -> None:
     """Time over size."""
     axes.plot(series.size_bytes, series.median_s, "o", color=COLOURS[2], label="median")
     axes.vlines(
@@ -196,12 +196,12 @@ def draw_latency(axes: Axes, series: Series, size_bytes: IntArray, fit: Priced) 
     legend_above(axes)
 
 
-def draw_series(profile: ProfileDatabase, book: CurveBook, series: Series, folder: Path) -> Path:
+def draw_series(profile: ProfileDatabase, cost_model: ProfileCostModel, series: Series, folder: Path) -> Path:
     """``<op>_intra_<i>_inter_<j>.jpg``: bandwidth and latency with samples, fit and error."""
     figure, (bandwidth, latency) = new_figure(2)
     smallest, largest = float(series.size_bytes.min()), float(series.size_bytes.max())
     sizes = np.unique(np.geomspace(smallest, max(largest, smallest + 1), 200).astype(np.int64))
-    fit = fitted(book, series, sizes)
+    fit = fitted(cost_model, series, sizes)
     draw_bandwidth(bandwidth, series, sizes, fit)
     draw_latency(latency, series, sizes, fit)
     figure.suptitle(

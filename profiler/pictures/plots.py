@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from profdb.cases import Family
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.sample import ProfileDatabase
 from profiler.pictures.collective_plots import Series, all_series, draw_series, worth_drawing
 from profiler.pictures.compute_plots import (
@@ -45,14 +45,14 @@ def draw_profile(profile: ProfileDatabase, folder: Path) -> list[Path]:
 
     The profile needs valid fits (profdb.fitting.with_fits), else fitting happens here.
     """
-    book = CurveBook(profile)
+    cost_model = ProfileCostModel(profile)
     drawn = [
         draw_linear(profile, folder / "cal" / "linear.jpg"),
         draw_attention(profile, folder / "cal" / "attention.jpg"),
         draw_memory_bound(profile, folder / "cal" / "memory_bound.jpg"),
     ]
     series = worth_drawing(all_series(profile))
-    drawn += [draw_series(profile, book, one, folder / "comm") for one in series]
+    drawn += [draw_series(profile, cost_model, one, folder / "comm") for one in series]
     drawn.append(draw_overview(profile, series, folder / "overview.jpg"))
     return [path for path in drawn if path is not None]
 

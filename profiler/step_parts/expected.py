@@ -17,7 +17,7 @@ from profdb.cases import (
     product_dtypes,
 )
 from profdb.lookup.layer_parts import parts_of_layers
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.offload import host_transfer_s
 from profdb.modelled.profile import modelled_seconds
 from spec.arrays import floats
@@ -25,7 +25,7 @@ from spec.collectives import Collective
 from spec.dtypes import dtype_bytes
 
 
-def step_parts_s(cases: Sequence[Case], book: ModelledBook) -> list[float | None]:
+def step_parts_s(cases: Sequence[Case], cost_model: ModelledCostModel) -> list[float | None]:
     """Seconds of a launch of each of ``cases``, which are of one kind; None for those without what a sheet
     would have to say.
 
@@ -33,21 +33,21 @@ def step_parts_s(cases: Sequence[Case], book: ModelledBook) -> list[float | None
     """
     match cases[0]:
         case OverlapCase():
-            return _overlaps_s(cases, book)
+            return _overlaps_s(cases, cost_model)
         case LayerCase():
-            parts = parts_of_layers(book, cases)
+            parts = parts_of_layers(cost_model, cases)
             return [float(one) for one in sum(part.seconds for part in parts)]
         case HostCopyCase():
-            return _host_copies_s(cases, book)
+            return _host_copies_s(cases, cost_model)
         case ExpertExchangeCase():
-            return [float(one) for one in modelled_seconds(book, [_exchange(case) for case in cases])]
+            return [float(one) for one in modelled_seconds(cost_model, [_exchange(case) for case in cases])]
         case WarmKernelCase():
-            return [float(one) for one in modelled_seconds(book, [_cold(case) for case in cases])]
+            return [float(one) for one in modelled_seconds(cost_model, [_cold(case) for case in cases])]
         case _:
             return [None] * len(cases)
 
 
-def _overlaps_s(cases: Sequence[OverlapCase], book: ModelledBook) -> list[float | None]:
+def _overlaps_s(cases: Sequence[OverlapCase], cost_model: ModelledCostModel) -> list[float | None]:
     """The longer side of each, as if neither lost anything."""
     products = [
         GemmCase(m=case.m, k=case.k, n=case.n, layout="NT", **product_dtypes(case.dtype)) for case in cases
@@ -63,16 +63,18 @@ def _overlaps_s(cases: Sequence[OverlapCase], book: ModelledBook) -> list[float 
         )
         for case in cases
     ]
-    seconds = zip(cases, modelled_seconds(book, products), modelled_seconds(book, beside), strict=True)
+    seconds = zip(
+        cases, modelled_seconds(cost_model, products), modelled_seconds(cost_model, beside), strict=True
+    )
     return [
         max(case.products * float(product_s), case.collectives * float(collective_s))
         for case, product_s, collective_s in seconds
     ]
 
 
-def _host_copies_s(cases: Sequence[HostCopyCase], book: ModelledBook) -> list[float | None]:
+def _host_copies_s(cases: Sequence[HostCopyCase], cost_model: ModelledCostModel) -> list[float | None]:
     """Over the link to the host, where the sheet names one."""
-    host = book.cluster.host
+    host = cost_model.cluster.host
     if host is None:
         return [None] * len(cases)
     return [

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import lcm
 
 from ops.op import Op, Ops
-from profdb.asked_cases import AskedCases
+from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case
-from profdb.lookup.op_queries import own_s
+from profdb.lookup.op_queries import kernel_s
 from runner.aiob.sections import section_of
 from solver.estimate import estimate_memory, step_operations
 from solver.plans.plan_table import Plan, PlanTable
@@ -18,7 +18,7 @@ from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockSpec, ModelSpec
 from spec.presets.registry import preset_named
-from workload.aicb.time_source import FixedBook
+from workload.aicb.time_source import FixedCostModel
 
 SectionCases = Mapping[str, tuple[Case, ...]]
 """Cases of each section, in the order of the forward; their times add up."""
@@ -91,8 +91,8 @@ def _sections(ops: Ops, block: BlockSpec | None = None) -> dict[str, tuple[Case,
 
 
 def _cases(op: Op) -> tuple[Case, ...]:
-    asked = AskedCases(book=FixedBook(seconds=1.0))
-    own_s(asked, op)
+    asked = CaseRecorder(cost_model=FixedCostModel(seconds=1.0))
+    kernel_s(asked, op)
     return tuple(asked.asked)
 
 

@@ -1,6 +1,6 @@
 """The look-ups that the seconds of plans hang on: the cases to measure, so that an answer is measured.
 
-A plan is priced again by the same lines as ever, with a book that notes what it is asked.
+A plan is priced again by the same lines as ever, with a cost model that notes what it is asked.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ import numpy as np
 
 from ops.layout import Layout
 from ops.op import Op
-from profdb.asked_cases import AskedCases
+from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.store.case_file import WeighedCase
 from solver.estimate import Estimate, estimate_memory, step_time
 from solver.plans.plan_table import Plan, PlanTable
@@ -27,7 +27,7 @@ class NotingPricer(Pricer):
     """Prices as any, and adds to ``seconds`` of each case what the operation that asks for it takes on its device,
     hidden or not."""
 
-    asked: AskedCases
+    asked: CaseRecorder
     seconds: dict[Case, float]
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -37,7 +37,7 @@ class NotingPricer(Pricer):
         self._weigh(float(timed.seconds.max(initial=0.0)))
         return timed
 
-    def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
+    def hop(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
         """Price a message between stages (Pricer.hop) and weigh it."""
         self._begin()
         priced = Pricer.hop(self, layout, size_bytes)
@@ -90,6 +90,6 @@ def _most_runs(table: Estimate) -> list[int]:
 
 
 def _noting(pricer: Pricer) -> NotingPricer:
-    asked = AskedCases(book=pricer.book)
-    values = {item.name: getattr(pricer, item.name) for item in fields(Pricer)} | {"book": asked}
+    asked = CaseRecorder(cost_model=pricer.cost_model)
+    values = {item.name: getattr(pricer, item.name) for item in fields(Pricer)} | {"cost_model": asked}
     return NotingPricer(**values, asked=asked, seconds={})

@@ -65,7 +65,7 @@ def _faster_network(request: Request, asked: Asked, opened: Opened) -> WhatIf:
 
     def on(changed: ClusterSpec) -> Answer | None:
         times = without_profile(held, changed, missing=request.missing)
-        question = replace(opened.question, cluster=changed, pricer=Pricer.on(changed, times.book))
+        question = replace(opened.question, cluster=changed, pricer=Pricer.on(changed, times.cost_model))
         return _best(question, opened.constraints)
 
     outer = cluster.domains[-1]

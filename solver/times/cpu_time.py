@@ -118,8 +118,8 @@ def _issued(
     pricer: Pricer, job: JobSpec, layout: Layout, timed: list[TimedOp], shares: list[Share]
 ) -> list[Issued]:
     """Host and device of every operation of a pass; one that takes no time does not run."""
-    call_s = float(pricer.book.host_s("call").seconds[0])
-    launch_s = float(pricer.book.host_s("launch").seconds[0])
+    call_s = float(pricer.cost_model.cpu_s("call").seconds[0])
+    launch_s = float(pricer.cost_model.cpu_s("launch").seconds[0])
     found = []
     for one, share in zip(timed, shares, strict=True):
         work = host_work(one.op, job)
@@ -140,7 +140,7 @@ def _issued(
 
 def host_share(pricer: Pricer, seconds: FloatArray) -> Share:
     """Seconds of the host as one share of the part ``host``."""
-    call = pricer.book.host_s("call")
+    call = pricer.cost_model.cpu_s("call")
     return Share(
         part="host",
         family="host",

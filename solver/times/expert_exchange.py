@@ -25,8 +25,8 @@ from ops.groups import Group
 from ops.op import Axis, Comm, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.cases import ExpertExchangeCase, Family
-from profdb.curvebook import Book, CurveBook
-from profdb.lookup.priced import Priced
+from profdb.cost_model import CostModel, ProfileCostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery
 from profdb.sample import Sample, sample_at
 from profdb.store.columns import STATUSES
@@ -55,12 +55,12 @@ class MeasuredExchanges:
 
     curves: Mapping[ExchangeKey, FactorCurve]
 
-    def priced(self, book: Book, op: Comm, group: Group) -> Priced:
-        """The exchange of N groups, as it was measured where it was; the others by the book's collectives."""
+    def priced(self, cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
+        """The exchange of N groups, as it was measured where it was; the others by the cost model's collectives."""
         words = (op.kernel, direction(op), op.dtype)
         if any(key[:3] == words for key in self.curves):
             op = tokens_alone(op, group)
-        told = even_s(book, op, group)
+        told = even_s(cost_model, op, group)
         seconds, spread, origin, size, *shape = (
             array.copy()
             for array in np.broadcast_arrays(
@@ -83,7 +83,7 @@ class MeasuredExchanges:
             spread[rows] = np.where(within, own, np.hypot(own, spread[rows]))
             beyond = np.maximum(origin[rows], int(Origin.EXTRAPOLATED))
             origin[rows] = np.where(within, int(Origin.MEASURED), beyond)
-        return Priced(seconds=seconds, relative_std=spread, origin=origin)
+        return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
 
 def tokens_alone(op: Comm, group: Group) -> Comm:
@@ -101,15 +101,15 @@ def direction(op: Comm) -> str:
     return "dispatch" if out else "combine"
 
 
-def measured_exchanges(book: CurveBook) -> MeasuredExchanges | None:
-    """The factors of the book's profile; None where it has measured no exchange whose bytes its curves tell."""
+def measured_exchanges(cost_model: ProfileCostModel) -> MeasuredExchanges | None:
+    """The factors of the cost model's profile; None where it has measured no exchange whose bytes its curves tell."""
     points: dict[ExchangeKey, dict[float, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for sample in _measured(book):
+    for sample in _measured(cost_model):
         case = sample.case
         assert isinstance(case, ExpertExchangeCase)
         op, group = _as_operation(case)
         with suppress(MissingCurveError):
-            told_s = float(even_s(book, op, group).seconds[0])
+            told_s = float(even_s(cost_model, op, group).seconds[0])
             key = (case.kernel, case.direction, case.dtype, case.intra, case.inter, case.siblings)
             spread = float(np.std(sample.trials_s)) / sample.median_s
             points[key][float(np.log(op.size_bytes[0]))].append((np.log(sample.median_s / told_s), spread))
@@ -123,9 +123,9 @@ def _curve(by_size: Mapping[float, list[tuple[float, float]]]) -> FactorCurve:
     return FactorCurve(log_bytes=floats(ordered), log_factor=floats(factor), relative_std=floats(spread))
 
 
-def _measured(book: CurveBook) -> Iterator[Sample]:
+def _measured(cost_model: ProfileCostModel) -> Iterator[Sample]:
     """Good samples of exchanges."""
-    table = book.profile.tables.get(Family.EXPERT_EXCHANGE)
+    table = cost_model.profile.tables.get(Family.EXPERT_EXCHANGE)
     if table is not None:
         good = (table.status == STATUSES.index("ok")) & (table.origin == int(Origin.MEASURED))
         yield from (sample_at(table, row) for row in np.flatnonzero(good).tolist())
@@ -159,29 +159,29 @@ def _as_operation(case: ExpertExchangeCase) -> tuple[Comm, Group]:
     return op, group
 
 
-def even_s(book: Book, op: Comm, group: Group) -> Priced:
+def even_s(cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
     """An exchange by the curves of collectives, as if its parts were equal."""
     if op.routed is not None:
-        return exchanged(book, op, group)
+        return exchanged(cost_model, op, group)
     size_bytes = np.where(group.ranks > 1, op.size_bytes, 0)
-    return book.collective_s(_query(op, size_bytes, group.intra, group.inter, group.siblings))
+    return cost_model.collective_s(_query(op, size_bytes, group.intra, group.inter, group.siblings))
 
 
-def exchanged(book: Book, op: Comm, group: Group) -> Priced:
+def exchanged(cost_model: CostModel, op: Comm, group: Group) -> TimeEstimate:
     """The slower of the exchange inside domains and the one between them, for N groups.
 
     Inside, a rank hands on what arrives for its domain, ``op.size_bytes`` in all; between domains
     it exchanges each token once with every domain that wants it.
     """
     one = np.ones_like(group.ranks)
-    inside = book.collective_s(
+    inside = cost_model.collective_s(
         _query(op, np.where(group.intra > 1, op.size_bytes, 0), group.intra, one, group.siblings)
     )
-    between = book.collective_s(
+    between = cost_model.collective_s(
         _query(op, _between_bytes(op, group), one, group.inter, group.siblings * group.intra)
     )
     slower = between.seconds > inside.seconds
-    return Priced(
+    return TimeEstimate(
         seconds=np.where(slower, between.seconds, inside.seconds),
         relative_std=np.where(slower, between.relative_std, inside.relative_std),
         origin=np.where(slower, between.origin, inside.origin),

@@ -19,13 +19,13 @@ from ops.op import (
     Op,
 )
 from ops.roles import Role
-from profdb.curvebook import Book, CurveBook
+from profdb.cost_model import CostModel, ProfileCostModel
 from profdb.lookup.cast_kernels import called_s, casts_measured
 from profdb.lookup.host_copies import TO_DEVICE, TO_HOST, HostCopies, host_copies
 from profdb.lookup.layer_sum import LayerSum, layer_sum
-from profdb.lookup.op_queries import attention_query, own_s
+from profdb.lookup.op_queries import attention_query, kernel_s
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, overlap_losses
-from profdb.lookup.priced import NOTHING_CARRIED, Priced
+from profdb.lookup.priced import NOTHING_CARRIED, TimeEstimate
 from profdb.lookup.queries import CollectiveQuery, LinearQuery, P2PQuery
 from profdb.lookup.unaligned_products import NOTHING_MEASURED, MeasuredExtents, measured_extents, unaligned_s
 from profdb.modelled.flash_generations import attention_price, published
@@ -65,15 +65,17 @@ STREAMS = 4
 TILE = 128
 
 
-def products_apart_s(book: Book, op: GroupedGemm, whole: Priced, num_sms: int) -> Priced:
-    """Seconds of ``op`` for every shape: ``whole`` (the book's own grouped time) where it was measured,
+def products_apart_s(
+    cost_model: CostModel, op: GroupedGemm, whole: TimeEstimate, num_sms: int
+) -> TimeEstimate:
+    """Seconds of ``op`` for every shape: ``whole`` (the cost model's own grouped time) where it was measured,
     elsewhere one product of ``linear_s`` an expert, as many beside each other as multiprocessors and
     streams allow, and never faster than ``whole``. Transformer Engine's grouped linear starts a cuBLAS product for
     every expert on four streams in turn (transformer_engine/common/gemm/cublaslt_gemm.cu, multi_stream_cublas_gemm),
     so each product has its own tiles and its own last wave.
 
     Arrays of the shapes' length. Origin DERIVED where the single product was measured. Raises
-    MissingCurveError as ``book.linear_s`` does.
+    MissingCurveError as ``cost_model.linear_s`` does.
     """
     unknown = whole.origin >= int(Origin.MODELLED)
     if not unknown.any():
@@ -82,12 +84,12 @@ def products_apart_s(book: Book, op: GroupedGemm, whole: Priced, num_sms: int) -
     rows = ceil_div(op.m, groups)
     turned = op.layout == "TN"
     m, k, n = (op.n, rows, op.k) if turned else (rows, op.k, op.n)
-    one = book.linear_s(
+    one = cost_model.linear_s(
         LinearQuery(m=m, k=k, n=n, layout=op.layout, dtype=op.dtype, scale_recipe=op.scale_recipe)
     )
     seconds = np.where(op.groups > 0, groups * one.seconds / _beside(groups, m, n, num_sms), 0.0)
     origin = np.where(one.origin < int(Origin.MODELLED), int(Origin.DERIVED), one.origin)
-    return Priced(
+    return TimeEstimate(
         seconds=np.where(unknown, np.maximum(seconds, whole.seconds), whole.seconds),
         relative_std=np.where(unknown, np.maximum(one.relative_std, whole.relative_std), whole.relative_std),
         origin=np.where(unknown, origin, whole.origin),
@@ -131,7 +133,7 @@ class TimedOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricer:
-    """A book of times, the domains that decide where collectives run (``middle_ranks`` of the second of
+    """A cost model, the domains that decide where collectives run (``middle_ranks`` of the second of
     three, 0 where there are two), and what a training step does to the times of its parts:
     ``training_rate_ratio`` (spec.cluster.cluster.GpuSpec; in the formats of ``sustained`` what the profile
     measured) and ``contention`` with collectives. With a ``gpu``, compute takes as long as on the slowest of
@@ -142,7 +144,7 @@ class Pricer:
     with rows at odd addresses that were measured.
     """
 
-    book: Book
+    cost_model: CostModel
     domain_ranks: int
     training_rate_ratio: float = 1.0
     sustained: SustainedRates = NOTHING_SUSTAINED
@@ -160,24 +162,26 @@ class Pricer:
     groups: KnownGroups = field(default_factory=KnownGroups, compare=False, repr=False)
 
     @staticmethod
-    def on(cluster: ClusterSpec, book: Book) -> "Pricer":
+    def on(cluster: ClusterSpec, cost_model: CostModel) -> "Pricer":
         """A pricer for a cluster's domains, clocks under load, and multiprocessors."""
         return Pricer(
-            book=book,
+            cost_model=cost_model,
             domain_ranks=cluster.scale_up_ranks,
             training_rate_ratio=cluster.gpu.training_rate_ratio,
-            sustained=sustained_rates(book, cluster.gpu.name),
+            sustained=sustained_rates(cost_model, cluster.gpu.name),
             contention=Contention.on(cluster.gpu),
             gpu=cluster.gpu,
             middle_ranks=cluster.middle_ranks,
             host=cluster.host,
             gpus_per_node=cluster.gpus_per_node,
-            overlap=overlap_losses(book.profile) if isinstance(book, CurveBook) else None,
-            copies=host_copies(book.profile) if isinstance(book, CurveBook) else None,
-            layers=layer_sum(book) if isinstance(book, CurveBook) else None,
-            exchanges=measured_exchanges(book) if isinstance(book, CurveBook) else None,
-            casts=casts_measured(book),
-            unaligned=measured_extents(book.profile) if isinstance(book, CurveBook) else NOTHING_MEASURED,
+            overlap=overlap_losses(cost_model.profile) if isinstance(cost_model, ProfileCostModel) else None,
+            copies=host_copies(cost_model.profile) if isinstance(cost_model, ProfileCostModel) else None,
+            layers=layer_sum(cost_model) if isinstance(cost_model, ProfileCostModel) else None,
+            exchanges=measured_exchanges(cost_model) if isinstance(cost_model, ProfileCostModel) else None,
+            casts=casts_measured(cost_model),
+            unaligned=measured_extents(cost_model.profile)
+            if isinstance(cost_model, ProfileCostModel)
+            else NOTHING_MEASURED,
         )
 
     def time(self, op: Op, layout: Layout) -> TimedOp:
@@ -236,17 +240,17 @@ class Pricer:
                 return waits
         return waits / self.sustained.of(op.dtype, otherwise=self.training_rate_ratio)
 
-    def hop(self, layout: Layout, size_bytes: IntArray) -> Priced:
+    def hop(self, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
         """One activation from a pipeline stage to the next."""
         return self._neighbours(Axis.PP, layout, size_bytes)
 
-    def _neighbours(self, axis: Axis, layout: Layout, size_bytes: IntArray) -> Priced:
+    def _neighbours(self, axis: Axis, layout: Layout, size_bytes: IntArray) -> TimeEstimate:
         """A message from every member of a group to the next one, all at once."""
         group = self.groups.of(axis, layout, self.domain_ranks)
         pair = neighbours(group, self.domain_ranks)
         middle = self.middle_ranks or self.domain_ranks
         outer = neighbours(self.groups.of(axis, layout, middle), middle)
-        return self.book.p2p_s(
+        return self.cost_model.p2p_s(
             P2PQuery(
                 size_bytes=np.where(group.ranks > 1, size_bytes, 0),
                 intra=pair.intra,
@@ -257,7 +261,7 @@ class Pricer:
             )
         )
 
-    def _ask(self, op: Op, layout: Layout) -> tuple[str, str, Priced]:
+    def _ask(self, op: Op, layout: Layout) -> tuple[str, str, TimeEstimate]:
         """(part, family, price) of an operation."""
         match op:
             case Comm():
@@ -267,7 +271,7 @@ class Pricer:
             case HostTransfer() | HostUpdate():
                 return "offload", "offload", self._offloaded(op, layout)
             case Attention():
-                found = attention_price(self.book, self.gpu, attention_query(op))
+                found = attention_price(self.cost_model, self.gpu, attention_query(op))
                 return "attention", f"attention {op.direction}", found
             case BatchedGemm():
                 part, family = "gemm", f"gemm {op.layout}"
@@ -276,27 +280,27 @@ class Pricer:
             case MemoryBound():
                 part, family = "memory_bound", "memory_bound"
                 if op.stands_for and self.casts:
-                    return part, family, called_s(self.book, op)
+                    return part, family, called_s(self.cost_model, op)
             case _:
                 part, family = "optimizer", "optimizer"
-        priced = own_s(self.book, op)
+        priced = kernel_s(self.cost_model, op)
         if priced is None:
             raise TypeError(f"no price for {type(op).__name__}")
         if isinstance(op, GroupedGemm) and self.gpu and not op.one_kernel:
-            priced = products_apart_s(self.book, op, priced, self.gpu.num_sms)
+            priced = products_apart_s(self.cost_model, op, priced, self.gpu.num_sms)
         if isinstance(op, BatchedGemm) and self.gpu:
             priced = unaligned_s(self.gpu, op, priced, self.unaligned)
         return part, family, priced
 
-    def _host(self, op: HostWork) -> Priced:
-        launch = self.book.host_s("launch")
-        return Priced(
+    def _host(self, op: HostWork) -> TimeEstimate:
+        launch = self.cost_model.cpu_s("launch")
+        return TimeEstimate(
             seconds=op.launches * launch.seconds[0],
             relative_std=np.full(len(op.launches), launch.relative_std[0]),
             origin=np.full(len(op.launches), launch.origin[0]),
         )
 
-    def _offloaded(self, op: HostTransfer | HostUpdate, layout: Layout) -> Priced:
+    def _offloaded(self, op: HostTransfer | HostUpdate, layout: Layout) -> TimeEstimate:
         ranks = min(self.gpus_per_node, layout.world_size)
         if isinstance(op, HostTransfer) and self.copies is not None:
             way = TO_DEVICE if op.role in FROM_HOST else TO_HOST
@@ -309,13 +313,13 @@ class Pricer:
             return host_transfer_s(self.host, op.size_bytes, self.gpus_per_node)
         return host_update_s(self.host, op.elements, ranks)
 
-    def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, Priced]:
+    def _ask_collective(self, op: Comm, layout: Layout) -> tuple[str, str, TimeEstimate]:
         group = self.groups.of(op.axis, layout, self.domain_ranks)
         if op.collective is Collective.P2P:
             return COMM_PART[op.axis], "p2p", self._neighbours(op.axis, layout, op.size_bytes)
         if (op.routed or op.kernel) and not self.middle_ranks:
             asked = self.exchanges.priced if self.exchanges else even_s
-            priced = asked(self.book, op, group)
+            priced = asked(self.cost_model, op, group)
             return COMM_PART[op.axis], f"{op.collective.value}", priced
         outer = self.groups.of(op.axis, layout, self.middle_ranks or self.domain_ranks)
         query = CollectiveQuery(
@@ -327,7 +331,7 @@ class Pricer:
             outer_intra=outer.intra if self.middle_ranks else 0,
             outer_siblings=outer.siblings if self.middle_ranks else 0,
         )
-        return COMM_PART[op.axis], f"{op.collective.value}", self.book.collective_s(query)
+        return COMM_PART[op.axis], f"{op.collective.value}", self.cost_model.collective_s(query)
 
 
 PRODUCTS = ("gemm", "grouped_gemm")

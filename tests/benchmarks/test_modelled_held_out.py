@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.modelled_accuracy import price_collectives, price_gemm, sheet_of
 from benchmarks.modelled_held_out import GEMM_CONSTANTS, NCCL_CONSTANTS, Constant, Fitted
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from spec.collectives import Collective
 
 GPU = "H100-80GB"
@@ -16,7 +16,7 @@ KINDS = (Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
 
 
 def measured_as_told(name: str) -> Fitted:
-    """A family whose measurements are what the book says with the constants as they stand."""
+    """A family whose measurements are what the cost model says with the constants as they stand."""
     if name == "gemm":
         sizes = pd.DataFrame(
             {"gpu": GPU, "batch": 1, "m": [64, 4096, 131072], "k": [65536, 1024, 64], "n": 2048}
@@ -26,7 +26,7 @@ def measured_as_told(name: str) -> Fitted:
         rows = [{"collective": kind.value, "size_bytes": 2**power} for kind in KINDS for power in (12, 30)]
         sizes = pd.DataFrame(rows).assign(gpu=GPU, intra=8, inter=1, siblings=1)
         family = Fitted(name=name, table=sizes, price=price_collectives, constants=NCCL_CONSTANTS)
-    predicted = family.price(ModelledBook(cluster=sheet_of(GPU)), sizes).seconds
+    predicted = family.price(ModelledCostModel(cluster=sheet_of(GPU)), sizes).seconds
     sizes["latency_us"] = predicted * 1e6
     return family
 

@@ -98,7 +98,7 @@ import json
 from ops.op import Attention, Phase
 from ops.roles import Module, Role
 from profdb.cases import Family
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.refit import with_fits
 from profdb.lookup.op_queries import attention_query
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
@@ -122,8 +122,8 @@ print(json.dumps({
     "query": query.columns()["softcap"].tolist(),
     "cases": [(case.softcap, case.tanh) for case in capped],
     "read": [sample.case.tanh for sample in read.samples],
-    "curves": sorted(curve.key["tanh"] for curve in CurveBook(read).curves(Family.ATTENTION)),
-    "seconds": CurveBook(read).attention_s(query).seconds.tolist(),
+    "curves": sorted(curve.key["tanh"] for curve in ProfileCostModel(read).curves(Family.ATTENTION)),
+    "seconds": ProfileCostModel(read).attention_s(query).seconds.tolist(),
 }))
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from profdb.cases import AttentionCase, Case, GemmCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
 from profdb.on_demand import OnDemand
 from profdb.sample import Sample
@@ -27,9 +27,9 @@ class Meter:
 def test_far_shapes_are_measured_once_and_near_ones_are_not() -> None:
     meter = Meter()
     on_demand = OnDemand(meter)
-    book = CurveBook(profile(gemm_samples()), on_demand=on_demand)
+    cost_model = ProfileCostModel(profile(gemm_samples()), on_demand=on_demand)
     for _ in range(2):
-        priced = book.linear_s(LinearQuery(m=[1024, 1 << 20, 1 << 20], k=1024, n=1024))
+        priced = cost_model.linear_s(LinearQuery(m=[1024, 1 << 20, 1 << 20], k=1024, n=1024))
     assert meter.asked == [GemmCase(m=1 << 20, k=1024, n=1024)]
     assert priced.seconds.tolist() == pytest.approx([product_s(1024, 1024, 1024), 0.5, 0.5])
     assert priced.origin.tolist() == [Origin.MEASURED] * 3
@@ -38,11 +38,11 @@ def test_far_shapes_are_measured_once_and_near_ones_are_not() -> None:
 
 def test_a_whole_missing_family_can_be_measured() -> None:
     meter = Meter()
-    book = CurveBook(profile([]), on_demand=OnDemand(meter))
+    cost_model = ProfileCostModel(profile([]), on_demand=OnDemand(meter))
     query = AttentionQuery(
         q_len=64, kv_len=64, heads=4, kv_heads=2, qk_dim=32, v_dim=32, direction="backward"
     )
-    assert book.attention_s(query).seconds.tolist() == [0.5]
+    assert cost_model.attention_s(query).seconds.tolist() == [0.5]
     assert meter.asked == [
         AttentionCase(
             batch=1,
@@ -59,18 +59,20 @@ def test_a_whole_missing_family_can_be_measured() -> None:
 
 def test_out_of_memory_is_asked_once_and_leaves_the_curve_its_answer() -> None:
     meter = Meter("oom")
-    book = CurveBook(profile(gemm_samples()), on_demand=OnDemand(meter))
+    cost_model = ProfileCostModel(profile(gemm_samples()), on_demand=OnDemand(meter))
     query = LinearQuery(m=1 << 20, k=1024, n=1024)
-    first, second = book.linear_s(query), book.linear_s(query)
+    first, second = cost_model.linear_s(query), cost_model.linear_s(query)
     assert len(meter.asked) == 1
     assert first.origin[0] == second.origin[0] == Origin.EXTRAPOLATED
 
 
 def test_collectives_are_not_measured_by_one_process() -> None:
     meter = Meter()
-    book = CurveBook(profile([]), on_demand=OnDemand(meter))
+    cost_model = ProfileCostModel(profile([]), on_demand=OnDemand(meter))
     with pytest.raises(MissingCurveError):
-        book.collective_s(CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=8, intra=2, inter=1))
+        cost_model.collective_s(
+            CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=8, intra=2, inter=1)
+        )
     assert meter.asked == []
 
 
@@ -79,16 +81,16 @@ def test_what_the_profile_knows_of_a_far_shape_is_not_measured_again() -> None:
     meter = Meter()
     known = profile([*gemm_samples(), held])
     on_demand = OnDemand(meter, known=known.tables)
-    # The book's own curves have not seen it: they would extrapolate.
-    book = CurveBook(profile(gemm_samples()), on_demand=on_demand)
-    assert book.linear_s(LinearQuery(m=1 << 20, k=1024, n=1024)).seconds.tolist() == [0.25]
+    # The cost model's own curves have not seen it: they would extrapolate.
+    cost_model = ProfileCostModel(profile(gemm_samples()), on_demand=on_demand)
+    assert cost_model.linear_s(LinearQuery(m=1 << 20, k=1024, n=1024)).seconds.tolist() == [0.25]
     assert meter.asked == on_demand.samples() == []
 
 
 def test_after_the_time_allowed_the_curve_answers() -> None:
     meter = Meter()
     on_demand = OnDemand(meter, allowed_s=0.0)
-    book = CurveBook(profile(gemm_samples()), on_demand=on_demand)
-    priced = book.linear_s(LinearQuery(m=[1 << 20, 1 << 21], k=1024, n=1024))
+    cost_model = ProfileCostModel(profile(gemm_samples()), on_demand=on_demand)
+    priced = cost_model.linear_s(LinearQuery(m=[1 << 20, 1 << 21], k=1024, n=1024))
     assert priced.origin.tolist() == [Origin.EXTRAPOLATED] * 2
     assert (meter.asked, on_demand.left) == ([], 2)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from profdb.cases import Case, GemmCase, SustainedCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.sustained import NOTHING_SUSTAINED, SustainedRates, settled_s, sustained_rates
 from spec.origin import Origin
@@ -27,8 +27,8 @@ def sustained(dtype: str, recipe: str = "") -> SustainedCase:
     return SustainedCase(seconds=30, m=SIDE, k=SIDE, n=SIDE, dtype_in=dtype, scale_recipe=recipe)
 
 
-def book_of(*samples: Sample, gpu: str = "x") -> CurveBook:
-    return CurveBook(ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=samples))
+def book_of(*samples: Sample, gpu: str = "x") -> ProfileCostModel:
+    return ProfileCostModel(ProfileDatabase(machine=MachineFacts(gpu=gpu), samples=samples))
 
 
 SETTLING = (*[1.42e-3] * 10, *[1.5e-3] * 5, *[1.6e-3] * 15)
@@ -38,18 +38,18 @@ SETTLING = (*[1.42e-3] * 10, *[1.5e-3] * 5, *[1.6e-3] * 15)
 def test_the_ratio_is_the_benchmarks_time_over_that_of_settled_clocks() -> None:
     held = sample(sustained("bf16"), *SETTLING)
     assert settled_s(held) == 1.6e-3
-    book = book_of(held, sample(product("bf16"), PRODUCT_S))
-    assert sustained_rates(book, "x").ratios == pytest.approx({"bf16": PRODUCT_S / 1.6e-3})
+    cost_model = book_of(held, sample(product("bf16"), PRODUCT_S))
+    assert sustained_rates(cost_model, "x").ratios == pytest.approx({"bf16": PRODUCT_S / 1.6e-3})
 
 
 def test_each_format_has_its_own_and_16_bits_share_one() -> None:
-    book = book_of(
+    cost_model = book_of(
         sample(sustained("bf16"), *SETTLING),
         sample(product("bf16"), PRODUCT_S),
         sample(sustained("fp8", "tensor"), 0.9e-3),
         sample(product("fp8", "tensor"), 0.72e-3),
     )
-    rates = sustained_rates(book, "x")
+    rates = sustained_rates(cost_model, "x")
     assert rates.of("bf16", 0.5) == rates.of("fp16", 0.5) == pytest.approx(0.875)
     assert rates.of("fp8", 0.5) == pytest.approx(0.8)
     assert rates.of("fp32", 0.5) == 0.5
@@ -79,6 +79,6 @@ def test_what_was_not_measured_says_nothing(samples: list[Sample]) -> None:
 
 
 def test_another_gpus_rates_say_nothing() -> None:
-    book = book_of(sample(sustained("bf16"), *SETTLING), sample(product("bf16"), PRODUCT_S), gpu="y")
-    assert sustained_rates(book, "x") is NOTHING_SUSTAINED
+    cost_model = book_of(sample(sustained("bf16"), *SETTLING), sample(product("bf16"), PRODUCT_S), gpu="y")
+    assert sustained_rates(cost_model, "x") is NOTHING_SUSTAINED
     assert SustainedRates().of("bf16", 0.91) == 0.91

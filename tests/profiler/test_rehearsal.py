@@ -25,7 +25,7 @@ from profdb.cases import (
     WarmKernelCase,
 )
 from profdb.lookup.layer_parts import parts_of_layer
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.profile import modelled_seconds
 from profiler import rehearsal
 from profiler.cases.planned import most_informative_first
@@ -158,34 +158,34 @@ def test_a_dry_run_knows_about_how_long_every_kind_takes() -> None:
 
 def test_what_only_a_step_shows_takes_as_long_as_its_parts() -> None:
     sheet = read_cluster("h200", root=ROOT)
-    book = ModelledBook(cluster=sheet)
+    cost_model = ModelledCostModel(cluster=sheet)
     group = {"collective": Collective.ALL_GATHER, "size_bytes": 64 << 20, "intra": 8, "inter": 1}
-    (gathered_s,) = modelled_seconds(book, [CollectiveCase(**group)])
-    (product_s,) = modelled_seconds(book, [GemmCase(m=8192, k=4096, n=4096)])
+    (gathered_s,) = modelled_seconds(cost_model, [CollectiveCase(**group)])
+    (product_s,) = modelled_seconds(cost_model, [GemmCase(m=8192, k=4096, n=4096)])
     beside = OverlapCase(**group, m=8192, k=4096, n=4096, products=64, collectives=1)
     alone = replace(beside, products=0, collectives=8)
-    assert step_parts_s([beside, alone], book) == pytest.approx(
+    assert step_parts_s([beside, alone], cost_model) == pytest.approx(
         [max(64 * product_s, gathered_s), 8 * gathered_s]
     )
     # PCIe 5.0 x16 as nvbandwidth measures it (profdb.modelled.offload)
     copy = HostCopyCase(direction="to_host", size_bytes=1 << 30)
-    assert step_parts_s([copy], book) == pytest.approx([(1 << 30) / 55.63e9], rel=0.02)
+    assert step_parts_s([copy], cost_model) == pytest.approx([(1 << 30) / 55.63e9], rel=0.02)
     exchange = ExpertExchangeCase(
         direction="dispatch", tokens=4096, hidden=4096, experts=8, topk=2, intra=8, inter=1
     )
     whole = CollectiveCase(collective=Collective.ALL_TO_ALL, size_bytes=4096 * 4096 * 2 * 2, intra=8, inter=1)
-    assert step_parts_s([exchange], book) == pytest.approx(modelled_seconds(book, [whole]))
-    assert step_parts_s([GemmCase(m=8, k=8, n=8)], book) == [None]
+    assert step_parts_s([exchange], cost_model) == pytest.approx(modelled_seconds(cost_model, [whole]))
+    assert step_parts_s([GemmCase(m=8, k=8, n=8)], cost_model) == [None]
 
 
 def test_layers_priced_together_are_those_priced_one_by_one() -> None:
-    book = ModelledBook(cluster=read_cluster("h200", root=ROOT))
+    cost_model = ModelledCostModel(cluster=read_cluster("h200", root=ROOT))
     shape = {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn_hidden": 14336, "mode": "eager"}
     layers = [
         LayerCase(**shape, hidden=hidden, seq_len=seq_len) for hidden, seq_len in ((4096, 8192), (2048, 512))
     ]
-    alone = [sum(float(part.seconds[0]) for part in parts_of_layer(book, layer)) for layer in layers]
-    assert step_parts_s(layers, book) == pytest.approx(alone)
+    alone = [sum(float(part.seconds[0]) for part in parts_of_layer(cost_model, layer)) for layer in layers]
+    assert step_parts_s(layers, cost_model) == pytest.approx(alone)
     assert alone[0] > 4 * alone[1]
 
 

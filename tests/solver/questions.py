@@ -11,7 +11,7 @@ from spec.mixers.attention import AttentionKind, AttentionSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_cost_model import FlatCostModel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +36,7 @@ def small_model(*, layers: int = 8, kv_heads: int = 4, hidden: int = 512, heads:
 
 
 def cluster(*, memory_gib: float = 80.0, gpus_per_node: int = 8) -> ClusterSpec:
-    """Eight GPUs a node, as the flat book prices them."""
+    """Eight GPUs a node, as the flat cost model prices them."""
     return ClusterSpec(
         name="flat",
         gpu=GpuSpec(
@@ -65,10 +65,10 @@ def question(
     sequences: int = 64,
     seq_len: int = 1024,
     preset: FrameworkPreset = PRESETS["internevo"],
-    book: FlatBook | None = None,
+    cost_model: FlatCostModel | None = None,
     memory_gib: float = 80.0,
 ) -> Question:
-    """A question over the flat book."""
+    """A question over the flat cost model."""
     job = JobSpec(
         world_size=world_size,
         seq_len=seq_len,
@@ -81,5 +81,5 @@ def question(
         model=model or small_model(),
         job=job,
         cluster=machine,
-        pricer=Pricer(book=book or FlatBook(), domain_ranks=machine.scale_up_ranks),
+        pricer=Pricer(cost_model=cost_model or FlatCostModel(), domain_ranks=machine.scale_up_ranks),
     )

@@ -7,7 +7,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.times.stage_times import gathered_slices, hop_seconds
 from spec.arrays import ints
 from spec.presets.registry import PRESETS
-from tests.solver.flat_book import INTRA_BANDWIDTH, MEMORY_BANDWIDTH
+from tests.solver.flat_cost_model import INTRA_BANDWIDTH, MEMORY_BANDWIDTH
 from tests.solver.questions import question, small_model
 
 SEQ, HIDDEN = 1024, 512

@@ -10,7 +10,7 @@ from ops.op import Axis, Comm
 from ops.roles import Role
 from ops.strategies.sharding import layer_context
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery
 from solver.estimate import estimate_memory, stage_times, step_operations
 from solver.pipeline.pass_times import PassTimes
@@ -22,7 +22,7 @@ from spec.model import ModelSpec, MoeSpec
 from spec.parameters import num_parameters
 from spec.presets.preset import FrameworkPreset
 from spec.presets.registry import PRESETS
-from tests.solver.flat_book import MEMORY_BANDWIDTH, FlatBook
+from tests.solver.flat_cost_model import MEMORY_BANDWIDTH, FlatCostModel
 from tests.solver.questions import question, small_model
 
 LONG_S, SHORT_S = 10.0, 1e-9
@@ -30,11 +30,11 @@ LAUNCH_S = 1e-6
 LATE_S = 0.01
 
 
-class SlowHost(FlatBook):
-    """The flat book with a host that takes time."""
+class SlowHost(FlatCostModel):
+    """The flat cost model with a host that takes time."""
 
-    def host_s(self, kind: str) -> Priced:
-        priced = super().host_s(kind)
+    def cpu_s(self, kind: str) -> TimeEstimate:
+        priced = super().cpu_s(kind)
         return replace(priced, seconds=priced.seconds + LAUNCH_S)
 
 
@@ -171,7 +171,7 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
         stage = 1 if zero_size > 1 else 0
         plan = Plan(strategy="mtp", preset=preset, dp=8, zero_stage=stage, zero_size=zero_size, num_micro=2)
         table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))
-        pricer = replace(asked.pricer, book=SlowHost())
+        pricer = replace(asked.pricer, cost_model=SlowHost())
         update = stage_times(asked.model, asked.job, table, pricer).step.update
         return {part: float(seconds[0]) for part, seconds in update.parts.items()}
 
@@ -182,10 +182,10 @@ def test_lists_of_slices_cost_the_host_a_copy_for_every_rank_and_parameter() -> 
     assert step("nanotron", 1).get("host", 0.0) == 0.0
 
 
-class Late(FlatBook):
+class Late(FlatCostModel):
     """Every message is LATE_S late."""
 
-    def collective_s(self, query: CollectiveQuery) -> Priced:
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         priced = super().collective_s(query)
         return replace(priced, seconds=priced.seconds + np.where(query.size_bytes > 0, LATE_S, 0.0))
 
@@ -206,7 +206,9 @@ def reduction_s(model: ModelSpec, bucket_elements: int) -> float:
     context = layer_context(table.plans.sharding, asked.model, asked.job, layout)
     ops = operations(context, table.plans.sharding, table.bytes.on_rank, np.zeros(1, dtype=bool))
     none = PassTimes(forward_s=floats(0.0), backward_s=floats(0.0), weight_s=floats(0.0))
-    step = step_times(replace(asked.pricer, book=Late()), asked.job, layout, ops, table.bytes.on_rank, none)
+    step = step_times(
+        replace(asked.pricer, cost_model=Late()), asked.job, layout, ops, table.bytes.on_rank, none
+    )
     return float(step.reduction.seconds[0])
 
 

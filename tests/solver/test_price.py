@@ -14,7 +14,7 @@ from solver.question import Question
 from solver.search import price_plan
 from solver.times.stage_times import hop_bytes
 from spec.presets.registry import PRESETS
-from tests.solver.flat_book import FLOPS, INTRA_BANDWIDTH, FlatBook
+from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH, FlatCostModel
 from tests.solver.questions import question, small_model
 
 
@@ -134,21 +134,21 @@ def test_recomputation_trades_time_for_memory() -> None:
 def test_the_bubble_is_p_minus_1_over_m() -> None:
     """Equal stages with free hops (arXiv 2104.04473 sec. 2.2): all layers, no edges worth naming."""
 
-    class FreeHops(FlatBook):
+    class FreeHops(FlatCostModel):
         def p2p_s(self, query):
             predicted = super().p2p_s(query)
             return replace(predicted, seconds=0 * predicted.seconds)
 
     model = replace(small_model(layers=16), vocab=8)
     plan = Plan(strategy="mtp", preset="internevo", pp=4, num_micro=12)
-    one = answer(plan, model=model, book=FreeHops())
+    one = answer(plan, model=model, cost_model=FreeHops())
     work = one.step_s - one.parts_s["bubble"] - one.parts_s["optimizer"]
     assert one.parts_s["bubble"] / work == pytest.approx(3 / 12, rel=0.01)
 
 
 def test_a_changed_sample_changes_the_price() -> None:
     plan = Plan(strategy="mtp", preset="internevo", tp=2, dp=8, num_micro=4)
-    slow = answer(plan, book=FlatBook(flops=FLOPS / 2))
+    slow = answer(plan, cost_model=FlatCostModel(flops=FLOPS / 2))
     assert slow.parts_s["gemm"] == pytest.approx(2 * answer(plan).parts_s["gemm"])
 
 

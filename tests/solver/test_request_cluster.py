@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import Case, CollectiveCase, GemmCase, HostCase
-from profdb.curvebook import Book
+from profdb.cost_model import CostModel
 from profdb.lookup.queries import CollectiveQuery, LinearQuery
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import save_profile
 from solver.cluster_times import ClusterTimes
@@ -42,10 +42,10 @@ def asked(folder: Path, cluster: str, *cases: Case, origin: Origin = Origin.MEAS
     )
 
 
-def book_of(request: Request) -> tuple[Book, ClusterTimes]:
-    """The book that answers, and what is said of it."""
+def book_of(request: Request) -> tuple[CostModel, ClusterTimes]:
+    """The cost model that answers, and what is said of it."""
     opened = open_question(request)
-    return opened.times.book, opened.times
+    return opened.times.cost_model, opened.times
 
 
 SUM = CollectiveQuery(collective=Collective.ALL_REDUCE, size_bytes=[1024], intra=[8], inter=[2])
@@ -60,34 +60,36 @@ def test_a_profile_of_one_gpu_suits_another_network(tmp_path: Path) -> None:
 
 def test_another_gpu_is_answered_from_its_sheet(tmp_path: Path) -> None:
     request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), missing="error")
-    book, times = book_of(request)
+    cost_model, times = book_of(request)
     assert "every time is modelled from its sheet" in times.source
     assert "--transfer" in times.source
-    sheet = ModelledBook(cluster=read_cluster("h200", root=ROOT))
+    sheet = ModelledCostModel(cluster=read_cluster("h200", root=ROOT))
     for query in (SUM, replace(SUM, size_bytes=[2**20])):
-        assert book.collective_s(query).seconds == pytest.approx(sheet.collective_s(query).seconds, rel=1e-12)
-    told = book.linear_s(PRODUCT)
+        assert cost_model.collective_s(query).seconds == pytest.approx(
+            sheet.collective_s(query).seconds, rel=1e-12
+        )
+    told = cost_model.linear_s(PRODUCT)
     assert told.seconds == pytest.approx(sheet.linear_s(PRODUCT).seconds, rel=1e-12)
     assert told.origin.tolist() == [int(Origin.MODELLED)]
 
 
 def test_of_another_network_only_the_collectives_are_modelled(tmp_path: Path) -> None:
-    book, times = book_of(asked(tmp_path, "gcp-a3-mega", COMPUTE, NETWORK))
+    cost_model, times = book_of(asked(tmp_path, "gcp-a3-mega", COMPUTE, NETWORK))
     assert "the network of gcp-a3-mega is modelled from its sheet" in times.source
-    sheet = ModelledBook(cluster=read_cluster("gcp-a3-mega", root=ROOT))
-    assert book.collective_s(SUM).seconds == pytest.approx(sheet.collective_s(SUM).seconds, rel=1e-12)
-    assert book.host_s("launch").origin.tolist() == [int(Origin.MEASURED)]
+    sheet = ModelledCostModel(cluster=read_cluster("gcp-a3-mega", root=ROOT))
+    assert cost_model.collective_s(SUM).seconds == pytest.approx(sheet.collective_s(SUM).seconds, rel=1e-12)
+    assert cost_model.cpu_s("launch").origin.tolist() == [int(Origin.MEASURED)]
 
 
 def test_transfer_restates_what_was_measured(tmp_path: Path) -> None:
     """The product keeps its ratio to the sheet's model (profdb.transfer)."""
     request = replace(asked(tmp_path, "h200", COMPUTE, PRODUCT_TAKEN), transfer=True)
-    book, times = book_of(request)
+    cost_model, times = book_of(request)
     assert "restated for H200-SXM-141GB" in times.source
-    assert book.linear_s(PRODUCT).origin.tolist() == [int(Origin.TRANSFERRED)]
-    here, there = (ModelledBook(cluster=read_cluster(name, root=ROOT)) for name in ("h200", "h100-sxm"))
+    assert cost_model.linear_s(PRODUCT).origin.tolist() == [int(Origin.TRANSFERRED)]
+    here, there = (ModelledCostModel(cluster=read_cluster(name, root=ROOT)) for name in ("h200", "h100-sxm"))
     ratio = here.linear_s(PRODUCT).seconds / there.linear_s(PRODUCT).seconds
-    assert book.linear_s(PRODUCT).seconds == pytest.approx(TAKEN_S * ratio, rel=1e-6)
+    assert cost_model.linear_s(PRODUCT).seconds == pytest.approx(TAKEN_S * ratio, rel=1e-6)
 
 
 @pytest.mark.parametrize(("cluster", "origin"), [("h100-sxm", Origin.MEASURED), ("h200", Origin.MODELLED)])

@@ -14,7 +14,7 @@ from solver.schedules.registry import Schedule
 from solver.search import price_plan, search
 from spec.errors import ProfileError
 from spec.presets.registry import PRESETS
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.questions import question, small_model
 
 ONE = Plan(strategy="mtp", preset="internevo", dp=16)
@@ -81,8 +81,8 @@ def test_a_plan_of_another_stage_is_told_by_it() -> None:
 PLAN = Plan(strategy="mtp", preset="internevo", dp=16, num_micro=4)
 
 
-def answer_of_step(book: FlatBook | None = None) -> Answer:
-    return price_plan(question(book=book), PlanTable.of(PLAN))[0]
+def answer_of_step(cost_model: FlatCostModel | None = None) -> Answer:
+    return price_plan(question(cost_model=cost_model), PlanTable.of(PLAN))[0]
 
 
 def test_a_plain_answer_passes() -> None:
@@ -96,9 +96,9 @@ def test_times_that_cannot_be_name_the_profile(changes: dict[str, float]) -> Non
 
 
 def test_no_gpu_does_more_than_its_peak() -> None:
-    """The flat book's GPU has a peak of 100 TFLOP/s; these products run ten thousand times as fast."""
+    """The flat cost model's GPU has a peak of 100 TFLOP/s; these products run ten thousand times as fast."""
     with pytest.raises(ProfileError, match=r"p\.pt: .* of the GPUs' peak FLOP/s, which no GPU reaches"):
-        check_believable([replace(answer_of_step(FlatBook(flops=1e18)), mfu=1.2)], "p.pt")
+        check_believable([replace(answer_of_step(FlatCostModel(flops=1e18)), mfu=1.2)], "p.pt")
 
 
 # The columns of an answer are those of the stage that works longest, and the answer says which.
@@ -133,7 +133,7 @@ def test_words_of_stages_that_are_alike() -> None:
 
 @pytest.mark.parametrize(("layers", "pp"), [(8, 4), (10, 4)])
 def test_compute_columns_are_of_that_stage(layers: int, pp: int) -> None:
-    """Matrix products of a step are proportional to the layers held and the head, by the flat book."""
+    """Matrix products of a step are proportional to the layers held and the head, by the flat cost model."""
     plan = Plan(strategy="mtp", preset="internevo", pp=pp, dp=4, num_micro=8)
     asked = question(model=small_model(layers=layers, kv_heads=8), world_size=4 * pp, sequences=32)
     table = estimate_memory(asked.model, asked.job, PlanTable.of(plan))

@@ -34,7 +34,9 @@ def session(asked=ASKED, **constraints: object) -> Session:
         opened=Opened(
             question=asked,
             config=ConfigFile(path="made for tests", format="toml", model=asked.model),
-            times=ClusterTimes(book=asked.pricer.book, profile=profile, source="the flat book"),
+            times=ClusterTimes(
+                cost_model=asked.pricer.cost_model, profile=profile, source="the flat cost model"
+            ),
             profile_path=Path("none.pt"),
             constraints=constraints_of(constraints) if constraints else Constraints(),
         )

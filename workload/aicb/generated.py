@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ops.recompute.layers import Recompute
-from profdb.curvebook import Book
+from profdb.cost_model import CostModel
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.request import checked_world_size
@@ -22,7 +22,7 @@ from spec.presets.registry import preset_named
 from workload.aicb.aiob import aiob_times_ns, read_aiob, with_aiob_times
 from workload.aicb.flags import DEEPSPEED, FSDP, ShapeFlags, refuse
 from workload.aicb.model import model_of
-from workload.aicb.time_source import FixedBook, TimeFlags, time_source
+from workload.aicb.time_source import FixedCostModel, TimeFlags, time_source
 from workload.simai.export import SLOWEST, Exported, chosen_stages, export_works
 from workload.stage_work import StageWork, stage_works
 
@@ -61,7 +61,7 @@ class Asked:
     plan: Plan
 
 
-def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Book) -> Asked:
+def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, cost_model: CostModel) -> Asked:
     """The solver's question and plan for the flags.
 
     Raises ConfigError for degrees that do not divide, and for plans the framework cannot run.
@@ -85,8 +85,12 @@ def asked(flags: TrainingFlags, model: ModelSpec, cluster: ClusterSpec, book: Bo
     ).on(cluster.gpu.architecture)
     plan = _plan(flags, model, preset, (dp, batch // (dp * flags.micro_batch)))
     # A fixed time is what was asked for: no clock under load changes it.
-    fixed = isinstance(book, FixedBook)
-    pricer = Pricer(book=book, domain_ranks=cluster.scale_up_ranks) if fixed else Pricer.on(cluster, book)
+    fixed = isinstance(cost_model, FixedCostModel)
+    pricer = (
+        Pricer(cost_model=cost_model, domain_ranks=cluster.scale_up_ranks)
+        if fixed
+        else Pricer.on(cluster, cost_model)
+    )
     question = Question(model=model, job=job, cluster=cluster, pricer=pricer)
     broken = broken_rules(question, plan)
     if broken:
@@ -200,7 +204,7 @@ def generated(options: argparse.Namespace, root: Path) -> Generated:
     source = time_source(
         TimeFlags(**{each.name: getattr(options, each.name) for each in fields(TimeFlags)}), root
     )
-    ask = asked(_training(options, world), model, source.cluster, source.book)
+    ask = asked(_training(options, world), model, source.cluster, source.cost_model)
     works = chosen_stages(stage_works(ask.question, ask.plan), _pipeline_stage(options))
     if options.comp_filepath is not None:
         # The op list already runs what is recomputed again, so no time is doubled inside the file's sums.

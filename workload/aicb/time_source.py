@@ -1,4 +1,4 @@
-"""A book that answers one assumed time for everything computed and none for what is sent.
+"""A cost model that answers one assumed time for everything computed and none for what is sent.
 
 For workloads whose times come later (from a file, or from nowhere). Every answer says ASSUMED.
 """
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from profdb.curvebook import Book, CurveBook
-from profdb.lookup.priced import Priced
+from profdb.cost_model import CostModel, ProfileCostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -19,7 +19,7 @@ from profdb.lookup.queries import (
     OptimizerQuery,
     P2PQuery,
 )
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.store.data_file import load_profile
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
@@ -30,46 +30,46 @@ from workload.aicb.flags import refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedBook:
+class FixedCostModel:
     """``seconds`` of every compute operation; collectives and launches take no time."""
 
     seconds: float
 
-    def linear_s(self, query: LinearQuery) -> Priced:
+    def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """One fixed time."""
         return _assumed(query.size, self.seconds)
 
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         """One fixed time."""
         return _assumed(query.size, self.seconds)
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         """One fixed time."""
         return _assumed(query.size, self.seconds)
 
-    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
         """One fixed time."""
         return _assumed(query.size, self.seconds)
 
-    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """One fixed time."""
         return _assumed(query.size, self.seconds)
 
-    def collective_s(self, query: CollectiveQuery) -> Priced:
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         """Nothing: a workload file holds bytes, not their seconds."""
         return _assumed(query.size, 0.0)
 
-    def p2p_s(self, query: P2PQuery) -> Priced:
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """Nothing, as a collective."""
         return _assumed(query.size, 0.0)
 
-    def host_s(self, kind: str) -> Priced:
+    def cpu_s(self, kind: str) -> TimeEstimate:
         """Nothing: the fixed time stands for a whole operation."""
         return _assumed(1, 0.0)
 
 
-def _assumed(size: int, seconds: float) -> Priced:
-    return Priced(
+def _assumed(size: int, seconds: float) -> TimeEstimate:
+    return TimeEstimate(
         seconds=np.full(size, seconds),
         relative_std=np.zeros(size),
         origin=np.full(size, int(Origin.ASSUMED), dtype=np.int64),
@@ -97,16 +97,16 @@ class TimeFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSource:
-    """A book on a cluster, and what to say of its times. ``known``: from a profile or given."""
+    """A cost model on a cluster, and what to say of its times. ``known``: from a profile or given."""
 
-    book: Book
+    cost_model: CostModel
     cluster: ClusterSpec
     known: bool
     notes: tuple[str, ...] = ()
 
 
 def time_source(flags: TimeFlags, root: Path) -> TimeSource:
-    """The book that the flags ask for. Raises ConfigError for two sources at once, or as the profile
+    """The cost model that the flags ask for. Raises ConfigError for two sources at once, or as the profile
     and cluster readers do."""
     _check(flags)
     profile_path = flags.profile
@@ -123,7 +123,10 @@ def time_source(flags: TimeFlags, root: Path) -> TimeSource:
     elif flags.fixed_time_us is None:
         note += " (no --profile, --aiob_enable, --comp_filepath or --fixed_time_us)"
     return TimeSource(
-        book=FixedBook(seconds=time_us * 1e-6), cluster=cluster, known=not from_nowhere, notes=(note,)
+        cost_model=FixedCostModel(seconds=time_us * 1e-6),
+        cluster=cluster,
+        known=not from_nowhere,
+        notes=(note,),
     )
 
 
@@ -141,9 +144,9 @@ def _profiled(path: Path, flags: TimeFlags, root: Path) -> TimeSource:
             value=flags.cluster,
             allowed=f"a cluster of the GPU that {path} was taken on ({taken_on})",
         )
-    modelled = ModelledBook(cluster=cluster) if flags.missing == "modelled" else None
-    book = CurveBook(profile, missing=flags.missing, modelled=modelled)
-    return TimeSource(book=book, cluster=cluster, known=True)
+    modelled = ModelledCostModel(cluster=cluster) if flags.missing == "modelled" else None
+    cost_model = ProfileCostModel(profile, missing=flags.missing, modelled=modelled)
+    return TimeSource(cost_model=cost_model, cluster=cluster, known=True)
 
 
 def _check(flags: TimeFlags) -> None:

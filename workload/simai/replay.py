@@ -75,7 +75,7 @@ def replay_simai(
     """Replay a workload whose degrees fit each other.
 
     Raises WorkloadError for degrees that do not divide and shares outside 0 to 1, MissingCurveError where
-    the book holds no curve.
+    the cost model holds no curve.
     """
     header = workload.header
     shares = hidden or {}

@@ -31,8 +31,8 @@ def write(folder: Path, flops: float) -> None:
 
 def seconds(curves: Path) -> float:
     books = open_books(ROOT, curves, None)
-    book = books.book(read_cluster("a100-sxm-80g", root=ROOT))
-    return float(book.linear_s(LinearQuery(m=np.array([1024]), k=1024, n=1024)).seconds[0])
+    cost_model = books.cost_model(read_cluster("a100-sxm-80g", root=ROOT))
+    return float(cost_model.linear_s(LinearQuery(m=np.array([1024]), k=1024, n=1024)).seconds[0])
 
 
 def test_curves_are_fitted_once(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from ops.data_parallel.sliced_collectives import GATHERED_SLICE, REDUCED_SLICE, 
 from ops.layout import Layout
 from ops.op import HostWork, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from solver.times.op_times import Pricer
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
@@ -75,8 +75,8 @@ def test_host_work_is_priced_by_the_launch() -> None:
         lane=Lane.MAIN,
         launches=np.asarray([30.0]),
     )
-    book = ModelledBook(cluster=read_cluster("h100-sxm", root=ROOT))
-    timed = Pricer(book=book, domain_ranks=8).time(work, Layout.of(8))
+    cost_model = ModelledCostModel(cluster=read_cluster("h100-sxm", root=ROOT))
+    timed = Pricer(cost_model=cost_model, domain_ranks=8).time(work, Layout.of(8))
     assert timed.part == "host"
     assert timed.seconds[0] == pytest.approx(30 * 5e-6)
 

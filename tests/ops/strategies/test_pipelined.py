@@ -10,7 +10,7 @@ from ops.roles import Role
 from solver.plans.plan_table import Plan
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
-from tests.solver.flat_book import FLOPS, INTRA_BANDWIDTH
+from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH
 from tests.solver.questions import small_model
 from tests.solver.test_price import answer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profdb.cases import AttentionCase, CollectiveCase, GemmCase, MemoryBoundCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.exporters.vidur import VidurModel, write_compute, write_network
 from profdb.importers.csv_rows import Row
 from profdb.importers.vidur import (
@@ -155,12 +155,12 @@ def compute_samples() -> list[Sample]:
 
 
 def test_compute_is_written_where_measured_and_read_back(tmp_path: Path) -> None:
-    book = CurveBook(profile(compute_samples()))
-    files = write_compute(book, MODEL, tmp_path, degrees=(1,), tokens=(256, 1024, 1 << 20))
+    cost_model = ProfileCostModel(profile(compute_samples()))
+    files = write_compute(cost_model, MODEL, tmp_path, degrees=(1,), tokens=(256, 1024, 1 << 20))
     assert [path.name for path in files] == ["mlp.csv", "attention.csv"]
     assert len((tmp_path / "mlp.csv").read_text().splitlines()) == 3
     back = {s.case: s.median_s for s in read_vidur_folder(tmp_path)}
     qkv = GemmCase(m=1024, k=512, n=512 + 2 * 256, dtype_in="fp16", dtype_out="fp16")
     assert back[qkv] == pytest.approx(1024e-6, rel=1e-6)
     with pytest.raises(ExportError, match="inside measured data"):
-        write_compute(book, MODEL, tmp_path, degrees=(1,), tokens=(1 << 20,))
+        write_compute(cost_model, MODEL, tmp_path, degrees=(1,), tokens=(1 << 20,))

@@ -7,7 +7,7 @@ import pytest
 
 from profdb.lookup import asked_again
 from profdb.lookup.asked_again import Answers
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import LinearQuery, Query
 
 M = np.array([1, 2, 3])
@@ -18,9 +18,9 @@ def asks(answers: Answers, query: Query) -> bool:
     """Whether the question had to be asked."""
     asked = []
 
-    def ask() -> Priced:
+    def ask() -> TimeEstimate:
         asked.append(query)
-        return Priced(
+        return TimeEstimate(
             seconds=np.ones(query.size), relative_std=np.ones(query.size), origin=np.ones(query.size)
         )
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profdb.asked_cases import AskedCases
+from profdb.case_recorder import CaseRecorder
 from profdb.cases import Case, HostCase, LayerCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.lookup.layer_parts import parts_of_layer
 from profdb.lookup.layer_sum import LayerSum, layer_sum
 from profdb.sample import Sample
 from spec.arrays import floats
 from spec.origin import Origin
 from tests.profdb.profiles import profile
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_cost_model import FlatCostModel
 
 KERNEL_S = 1e-3
 LAYER = LayerCase(
@@ -25,7 +25,7 @@ PARTS = 12 + 2 + 2 * 6
 
 
 def kernels_of(case: LayerCase) -> list[Case]:
-    noted = AskedCases(book=FlatBook())
+    noted = CaseRecorder(cost_model=FlatCostModel())
     parts_of_layer(noted, case)
     return list(noted.asked)
 
@@ -37,7 +37,7 @@ def taken(case: Case, seconds: float = KERNEL_S, origin: Origin = Origin.MEASURE
 def told(*samples: Sample, kernels: Origin = Origin.MEASURED) -> LayerSum | None:
     """What a profile tells that holds every kernel of the layer at a millisecond, and these samples."""
     return layer_sum(
-        CurveBook(profile([*(taken(case, origin=kernels) for case in kernels_of(LAYER)), *samples]))
+        ProfileCostModel(profile([*(taken(case, origin=kernels) for case in kernels_of(LAYER)), *samples]))
     )
 
 
@@ -72,5 +72,5 @@ def test_a_sum_that_nobody_measured_tells_nothing() -> None:
     graph = taken(LAYER, 1.2 * PARTS * KERNEL_S)
     assert told() is None
     assert told(graph, kernels=Origin.MODELLED) is None
-    assert layer_sum(CurveBook(profile([graph]))) is None
+    assert layer_sum(ProfileCostModel(profile([graph]))) is None
     assert told(taken(LAYER, 1.0, Origin.TRANSFERRED)) is None

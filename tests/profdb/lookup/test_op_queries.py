@@ -9,8 +9,8 @@ import pytest
 
 from ops.op import Attention, Axis, BatchedGemm, Comm, GroupedGemm, MemoryBound, Op, Phase, Update
 from ops.roles import Module, Role
-from profdb.lookup.op_queries import own_s
-from profdb.lookup.priced import Priced
+from profdb.lookup.op_queries import kernel_s
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import Query
 from spec.arrays import floats, ints
 from spec.cluster.reader import read_cluster
@@ -27,7 +27,7 @@ WORDS = {"mask": "window", "window": 7, "direction": "backward", "kernel": "torc
 
 
 class Listener:
-    """A book that keeps the question instead of answering."""
+    """A cost model that keeps the question instead of answering."""
 
     def __getattr__(self, method: str) -> Any:
         def keep(query: Query) -> tuple[str, Query]:
@@ -46,7 +46,7 @@ class Listener:
     ],
 )
 def test_no_field_is_lost(op: Op, method: str) -> None:
-    asked, query = own_s(Listener(), op)  # type: ignore[misc, arg-type]
+    asked, query = kernel_s(Listener(), op)  # type: ignore[misc, arg-type]
     assert asked == method
     shared = {one.name for one in fields(query)} & {one.name for one in fields(op)}
     assert len(shared) >= (1 if method == "optimizer_s" else 7)
@@ -65,13 +65,13 @@ def test_a_product_in_tf32_takes_two_of_16_bits(origin: Origin, said: Origin) ->
     """Half the rate, twice the bytes."""
     asked = []
 
-    class Book:
-        def linear_s(self, query: Query) -> Priced:
+    class CostModel:
+        def linear_s(self, query: Query) -> TimeEstimate:
             asked.append(query)
-            return Priced(seconds=floats(3e-6), relative_std=floats(0.1), origin=ints(int(origin)))
+            return TimeEstimate(seconds=floats(3e-6), relative_std=floats(0.1), origin=ints(int(origin)))
 
     op = BatchedGemm(**NUMBER | PRODUCT | {"dtype": "tf32"}, batch=ints([7]))
-    found = own_s(Book(), op)  # type: ignore[arg-type]
+    found = kernel_s(CostModel(), op)  # type: ignore[arg-type]
     assert found is not None
     assert [query.dtype for query in asked] == ["bf16"]
     assert (found.seconds.tolist(), found.relative_std.tolist()) == ([6e-6], [0.1])
@@ -98,11 +98,11 @@ def test_the_phase_of_a_kernel_is_its_direction(phase: Phase, direction: str) ->
         width=ints([5]),
         dtype="fp16",
     )
-    _, query = own_s(Listener(), op)  # type: ignore[misc, arg-type]
+    _, query = kernel_s(Listener(), op)  # type: ignore[misc, arg-type]
     assert (query.kernel, query.direction, query.dtype) == ("swiglu", direction, "fp16")
     assert (query.rows.tolist(), query.width.tolist()) == ([3], [5])
 
 
 def test_a_collective_is_not_a_rank_s_own() -> None:
     fields_of = {"collective": Collective.ALL_REDUCE, "axis": Axis.TP, "size_bytes": ints([8])}
-    assert own_s(Listener(), Comm(**NUMBER, **fields_of)) is None  # type: ignore[arg-type]
+    assert kernel_s(Listener(), Comm(**NUMBER, **fields_of)) is None  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.priced_shapes import PricedShapes
 from spec.arrays import IntArray, ints
 
@@ -10,9 +10,9 @@ from spec.arrays import IntArray, ints
 def test_what_was_priced_is_not_asked_again() -> None:
     asked: list[list[int]] = []
 
-    def ask(columns: dict[str, IntArray]) -> Priced:
+    def ask(columns: dict[str, IntArray]) -> TimeEstimate:
         asked.append(columns["m"].tolist())
-        return Priced(
+        return TimeEstimate(
             seconds=columns["m"] * 10.0 + columns["n"],
             relative_std=columns["m"] / 100.0,
             origin=columns["m"] % 3,

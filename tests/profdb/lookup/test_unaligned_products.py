@@ -9,7 +9,7 @@ import pytest
 from ops.op import BatchedGemm, Phase
 from ops.roles import Module, Role
 from profdb.cases import GemmCase
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.unaligned_products import (
     NOTHING_MEASURED,
     MeasuredExtents,
@@ -25,7 +25,9 @@ TOKENS, HIDDEN = 16384, 2048
 ROOT = Path(__file__).resolve().parents[3]
 GPU = read_cluster("h100-sxm", root=ROOT).gpu
 ALIGNED_S = 1e-6
-ALIGNED = Priced(seconds=floats(ALIGNED_S), relative_std=floats(0.05), origin=ints(int(Origin.MEASURED)))
+ALIGNED = TimeEstimate(
+    seconds=floats(ALIGNED_S), relative_std=floats(0.05), origin=ints(int(Origin.MEASURED))
+)
 
 
 def product(
@@ -83,7 +85,7 @@ def test_rows_at_multiples_of_four_and_eight_bytes_load_two_elements_at_once(k: 
         product(HIDDEN, 50257, 4096, "TN"),  # nor is what a weight's gradient is summed over
         product(TOKENS, HIDDEN, 50257, role=Role.CORE),
         product(TOKENS, HIDDEN, 50257, dtype="fp8"),
-        product(1, 8, 9),  # less than the book tells anyway
+        product(1, 8, 9),  # less than the cost model tells anyway
     ],
     ids=["padded", "odd tokens", "odd sum", "core", "fp8", "tiny"],
 )

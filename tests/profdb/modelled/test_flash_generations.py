@@ -11,7 +11,7 @@ from ops.layout import Layout
 from ops.op import Attention, Phase
 from ops.roles import Module, Role
 from profdb.lookup.op_queries import attention_query
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads
 from profdb.modelled.flash_generations import (
@@ -31,7 +31,7 @@ from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import MissingCurveError
 from spec.origin import Origin
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_cost_model import FlatCostModel
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -123,10 +123,10 @@ def test_older_kernels_take_their_multiple(kernel: str, forward: float, backward
         assert newer / flops_per_s("a100-sxm-80g", kernel, direction, length=8192) == pytest.approx(ratio)
 
 
-class BestAlone(FlatBook):
+class BestAlone(FlatCostModel):
     """A profile that holds the best kernel's curve and no other."""
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         if query.kernel != "flash":
             raise MissingCurveError(key=f"attention {query.kernel}", command="measure it")
         return super().attention_s(query)
@@ -150,9 +150,9 @@ def flash2_call() -> Attention:
 
 def test_a_generation_that_was_measured_is_told_by_its_own_curve() -> None:
     op = flash2_call()
-    own = FlatBook().attention_s(attention_query(op)).seconds[0]
+    own = FlatCostModel().attention_s(attention_query(op)).seconds[0]
     for name in ("b200", "h100-sxm"):
-        told = Pricer.on(cluster(name), FlatBook()).time(op, Layout.of(1)).seconds[0]
+        told = Pricer.on(cluster(name), FlatCostModel()).time(op, Layout.of(1)).seconds[0]
         assert told * cluster(name).gpu.training_rate_ratio == pytest.approx(own)
 
 
@@ -166,15 +166,15 @@ def test_unpublished_pairs_are_restated_by_the_book() -> None:
         for name in ("b200", "h100-sxm")
     }
     best = attention_query(replace(op, kernel="flash"))
-    book = float(BestAlone().attention_s(best).seconds[0])
-    assert seconds["b200"] == pytest.approx(1.75 * book)
+    cost_model = float(BestAlone().attention_s(best).seconds[0])
+    assert seconds["b200"] == pytest.approx(1.75 * cost_model)
     assert seconds["h100-sxm"] == pytest.approx(2.0 * 4096**2 * 8192 / 319e12, rel=0.003)
 
 
-class ShortCallsMeasured(FlatBook):
+class ShortCallsMeasured(FlatCostModel):
     """Measured up to 4,096 tokens, modelled beyond."""
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         told = super().attention_s(query)
         known = query.columns()["q_len"] <= 4096
         return replace(told, origin=np.where(known, told.origin, int(Origin.MODELLED)))

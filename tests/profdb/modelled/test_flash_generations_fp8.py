@@ -8,7 +8,7 @@ from ops.calls import AttentionCall, declared
 from ops.op import Attention, Phase
 from ops.roles import Module, Role
 from profdb.lookup.op_queries import attention_query
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery
 from profdb.modelled.attention import Heads, flash_seconds
 from profdb.modelled.flash_generations import attention_price
@@ -17,7 +17,7 @@ from spec.cluster.cluster import GpuSpec
 from spec.cluster.reader import read_cluster
 from spec.errors import MissingCurveError
 from spec.origin import Origin
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_cost_model import FlatCostModel
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -55,7 +55,7 @@ def call(direction: str, dtype: str) -> Attention:
 def test_fp8_attention_takes_the_measured_multiple_of_16_bits(
     name: str, direction: str, ratio: float
 ) -> None:
-    """cuDNN 9.13 on B200 and GB300, 9.19 on H200: by the sheet alone, and over a book that was measured in 16 bits."""
+    """cuDNN 9.13 on B200 and GB300, 9.19 on H200: by the sheet alone, and over a cost model that was measured in 16 bits."""
     narrow, wide, gpu = call(direction, "fp8"), call(direction, "bf16"), gpu_of(name)
     told = [float(flash_seconds(gpu, Heads(**declared(AttentionCall, one)))[0]) for one in (narrow, wide)]
     assert told[0] == pytest.approx(ratio * told[1])
@@ -66,14 +66,14 @@ def test_fp8_attention_takes_the_measured_multiple_of_16_bits(
 
 def test_fp8_attention_that_was_measured_is_told_by_its_own_curve() -> None:
     narrow = call("forward", "fp8")
-    own = FlatBook().attention_s(attention_query(narrow))
-    assert attention_price(FlatBook(), gpu_of("b200"), attention_query(narrow)).seconds == own.seconds
+    own = FlatCostModel().attention_s(attention_query(narrow))
+    assert attention_price(FlatCostModel(), gpu_of("b200"), attention_query(narrow)).seconds == own.seconds
 
 
-class SixteenBitsAlone(FlatBook):
+class SixteenBitsAlone(FlatCostModel):
     """Measured in 16 bits."""
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         if query.dtype == "fp8":
             raise MissingCurveError(key="attention fp8", command="measure")
         return super().attention_s(query)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import profdb.modelled.kept_book as module
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery, P2PQuery
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.kept_book import KeptBook, digest_of
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
@@ -32,7 +32,7 @@ QUERIES = {
 }
 
 
-def same(one: Priced, other: Priced) -> bool:
+def same(one: TimeEstimate, other: TimeEstimate) -> bool:
     return (
         np.array_equal(one.seconds, other.seconds)
         and np.array_equal(one.relative_std, other.relative_std)
@@ -40,44 +40,44 @@ def same(one: Priced, other: Priced) -> bool:
     )
 
 
-def ask(book: Any, name: str) -> Priced:
-    priced: Priced = getattr(book, name)(QUERIES[name])
+def ask(cost_model: Any, name: str) -> TimeEstimate:
+    priced: TimeEstimate = getattr(cost_model, name)(QUERIES[name])
     return priced
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_answers_are_the_models_asked_once_twice_and_from_the_file(name: str, tmp_path: Path) -> None:
-    right = ask(ModelledBook(cluster=H100), name)
-    book = KeptBook(H100, tmp_path)
-    assert same(ask(book, name), right)
-    assert same(ask(book, name), right)
-    book.keep()
+    right = ask(ModelledCostModel(cluster=H100), name)
+    cost_model = KeptBook(H100, tmp_path)
+    assert same(ask(cost_model, name), right)
+    assert same(ask(cost_model, name), right)
+    cost_model.keep()
     assert same(ask(KeptBook(H100, tmp_path), name), right)
 
 
 def test_a_shape_is_modelled_once_and_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = ModelledBook.linear_s
+    real = ModelledCostModel.linear_s
 
-    def counted(self: ModelledBook, query: LinearQuery) -> Priced:
+    def counted(self: ModelledCostModel, query: LinearQuery) -> TimeEstimate:
         asked.append(query.size)
         return real(self, query)
 
-    monkeypatch.setattr(ModelledBook, "linear_s", counted)
-    book = KeptBook(H100, tmp_path)
-    ask(book, "linear_s")
-    book.linear_s(replace(QUERIES["linear_s"], m=ints([512, 512, 4096, 64])))  # type: ignore[arg-type]
-    book.keep()
+    monkeypatch.setattr(ModelledCostModel, "linear_s", counted)
+    cost_model = KeptBook(H100, tmp_path)
+    ask(cost_model, "linear_s")
+    cost_model.linear_s(replace(QUERIES["linear_s"], m=ints([512, 512, 4096, 64])))  # type: ignore[arg-type]
+    cost_model.keep()
     ask(KeptBook(H100, tmp_path), "linear_s")
     assert asked == [3, 1]
 
 
 def test_a_question_that_is_refused_is_not_kept(tmp_path: Path) -> None:
-    book = KeptBook(H100, tmp_path)
-    right = ask(book, "linear_s")
+    cost_model = KeptBook(H100, tmp_path)
+    right = ask(cost_model, "linear_s")
     with pytest.raises(ConfigError, match="fp4"):
-        book.linear_s(replace(QUERIES["linear_s"], dtype="fp4"))  # type: ignore[arg-type]
-    book.keep()
+        cost_model.linear_s(replace(QUERIES["linear_s"], dtype="fp4"))  # type: ignore[arg-type]
+    cost_model.keep()
     assert same(ask(KeptBook(H100, tmp_path), "linear_s"), right)
 
 
@@ -88,23 +88,23 @@ def test_another_sheet_or_another_source_is_another_file(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("damage", ["text", "cut", "flipped", "empty", "folder", "negative", "pickled"])
 def test_a_damaged_file_is_passed_over_and_replaced(damage: str, tmp_path: Path) -> None:
-    book = KeptBook(H100, tmp_path)
-    right = ask(book, "linear_s")
-    book.keep()
-    assert book.path is not None
-    content = book.path.read_bytes()
+    cost_model = KeptBook(H100, tmp_path)
+    right = ask(cost_model, "linear_s")
+    cost_model.keep()
+    assert cost_model.path is not None
+    content = cost_model.path.read_bytes()
     if damage == "folder":
-        book.path.unlink()
-        book.path.mkdir()
+        cost_model.path.unlink()
+        cost_model.path.mkdir()
     elif damage == "negative":
-        np.savez(book.path, questions=np.array("[]"), rows0=np.zeros((1, 1), np.int64))
+        np.savez(cost_model.path, questions=np.array("[]"), rows0=np.zeros((1, 1), np.int64))
         arrays = {"questions": np.array('["x"]'), "rows0": np.zeros((1, 4), np.int64)}
-        np.savez(book.path, **arrays, seconds0=-np.ones(1), std0=np.ones(1))
+        np.savez(cost_model.path, **arrays, seconds0=-np.ones(1), std0=np.ones(1))
     elif damage == "pickled":
-        np.savez(book.path, questions=np.array([{}], dtype=object))
+        np.savez(cost_model.path, questions=np.array([{}], dtype=object))
     else:
         middle = len(content) // 2
-        book.path.write_bytes(
+        cost_model.path.write_bytes(
             {
                 "text": b"hello",
                 "cut": content[:middle],
@@ -124,16 +124,16 @@ def test_a_folder_that_cannot_be_written_costs_nothing(kind: str, tmp_path: Path
     folder = {"none": None, "below a file": tmp_path / "file" / "cache", "missing": tmp_path / "a" / "b"}[
         kind
     ]
-    book = KeptBook(H100, folder)
-    assert same(ask(book, "linear_s"), ask(ModelledBook(cluster=H100), "linear_s"))
-    book.keep()
+    cost_model = KeptBook(H100, folder)
+    assert same(ask(cost_model, "linear_s"), ask(ModelledCostModel(cluster=H100), "linear_s"))
+    cost_model.keep()
     assert (folder is not None and folder.is_dir()) == (kind == "missing")
 
 
 def test_the_oldest_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_FILES", 2)
     for power in (1.0, 2.0, 4.0):
-        book = KeptBook(replace(H100, host_slowdown=power), tmp_path)
-        ask(book, "linear_s")
-        book.keep()
+        cost_model = KeptBook(replace(H100, host_slowdown=power), tmp_path)
+        ask(cost_model, "linear_s")
+        cost_model.keep()
     assert len(list(tmp_path.glob("*.npz"))) == 2

@@ -1,4 +1,4 @@
-"""The grid of a modelled profile: complete, each case once, priced as the book prices it."""
+"""The grid of a modelled profile: complete, each case once, priced as the cost model prices it."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from profdb.cases import CollectiveCase, GemmCase, GroupedGemmCase, MemoryBoundCase
 from profdb.fits import FITTERS
 from profdb.lookup.queries import CollectiveQuery, GroupedLinearQuery, LinearQuery, MemoryBoundQuery
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.grid import all_cases
 from profdb.modelled.profile import modelled_samples, modelled_seconds
 from profdb.sample import Sample, tabulate
@@ -61,7 +61,7 @@ def test_the_grid_holds_only_formats_of_the_gpu(name: str, dtype: str) -> None:
 
 def test_a_case_is_priced_as_the_book_prices_its_question() -> None:
     """Each stored key is what was asked for: different words, different numbers, one of each family."""
-    book = ModelledBook(cluster=H100)
+    cost_model = ModelledCostModel(cluster=H100)
     cases = [
         GemmCase(m=512, k=4096, n=1024, layout="TN", dtype_in="fp8", scale_recipe="tensor", bias=True),
         GemmCase(m=4096, k=512, n=1024),
@@ -71,27 +71,29 @@ def test_a_case_is_priced_as_the_book_prices_its_question() -> None:
         CollectiveCase(collective=Collective.P2P, size_bytes=1 << 26, intra=1, inter=2, siblings=8),
     ]
     asked = [
-        book.linear_s(LinearQuery(m=512, k=4096, n=1024, layout="TN", dtype="fp8", scale_recipe="tensor")),
-        book.linear_s(LinearQuery(m=4096, k=512, n=1024)),
-        book.grouped_linear_s(GroupedLinearQuery(groups=8, m=4096, k=2048, n=1024, layout="TN")),
-        book.memory_bound_s(
+        cost_model.linear_s(
+            LinearQuery(m=512, k=4096, n=1024, layout="TN", dtype="fp8", scale_recipe="tensor")
+        ),
+        cost_model.linear_s(LinearQuery(m=4096, k=512, n=1024)),
+        cost_model.grouped_linear_s(GroupedLinearQuery(groups=8, m=4096, k=2048, n=1024, layout="TN")),
+        cost_model.memory_bound_s(
             MemoryBoundQuery(kernel="cross_entropy", direction="backward", rows=4096, width=32000)
         ),
-        book.collective_s(
+        cost_model.collective_s(
             CollectiveQuery(
                 collective=Collective.ALL_TO_ALL, size_bytes=1 << 26, intra=2, inter=4, siblings=4
             )
         ),
-        book.collective_s(
+        cost_model.collective_s(
             CollectiveQuery(collective=Collective.P2P, size_bytes=1 << 26, intra=1, inter=2, siblings=8)
         ),
     ]
-    predicted = modelled_seconds(book, cases)
+    predicted = modelled_seconds(cost_model, cases)
     assert predicted.tolist() == [float(priced.seconds[0]) for priced in asked]
 
 
 def test_a_faster_gpu_changes_the_samples() -> None:
     faster = replace(H100, gpu=replace(H100.gpu, memory_bandwidth=2.0 * H100.gpu.memory_bandwidth))
     case = MemoryBoundCase(kernel="copy", direction="forward", rows=1 << 20, width=4096)
-    slow, fast = (modelled_seconds(ModelledBook(cluster=c), [case])[0] for c in (H100, faster))
+    slow, fast = (modelled_seconds(ModelledCostModel(cluster=c), [case])[0] for c in (H100, faster))
     assert fast == pytest.approx(slow / 2.0, rel=0.01)

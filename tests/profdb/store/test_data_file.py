@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from profdb.cases import CollectiveCase, Family, GemmCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.fitting import stored_curves
 from profdb.lookup.queries import LinearQuery
 from profdb.refit import with_fits
@@ -44,8 +44,8 @@ def test_stored_fits_are_read_and_not_refitted(tmp_path: Path) -> None:
     curves = stored_curves(found, Family.GEMM)
     assert curves is not None
     query = LinearQuery(m=3000, k=1024, n=2048)
-    fresh = CurveBook(profile(gemm_samples())).linear_s(query).seconds
-    assert CurveBook(found).linear_s(query).seconds == pytest.approx(fresh, rel=1e-12)
+    fresh = ProfileCostModel(profile(gemm_samples())).linear_s(query).seconds
+    assert ProfileCostModel(found).linear_s(query).seconds == pytest.approx(fresh, rel=1e-12)
 
 
 def test_changed_sample_changes_the_price_although_old_fits_are_stored(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_changed_sample_changes_the_price_although_old_fits_are_stored(tmp_path:
     document = torch.load(path, weights_only=True)
     document["families"]["gemm"]["trials_s"] *= 3.0
     torch.save(document, path)
-    priced = CurveBook(load_profile(path)).linear_s(LinearQuery(m=4096, k=4096, n=4096))
+    priced = ProfileCostModel(load_profile(path)).linear_s(LinearQuery(m=4096, k=4096, n=4096))
     assert priced.seconds[0] == pytest.approx(3.0 * product_s(4096, 4096, 4096), rel=1e-6)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import gen_profiler_data
 from profdb.cases import AttentionCase, CollectiveCase, Family, GemmCase, HostCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from profdb.store.data_file import load_profile
 from profiler.cases.sweep_plan import SweepPlan, plan_cases
@@ -122,7 +122,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     (series,) = all_series(profile)
     _, (axes, _) = new_figure(2)
     sizes = series.size_bytes
-    draw_bandwidth(axes, series, sizes, fitted(CurveBook(profile), series, sizes))
+    draw_bandwidth(axes, series, sizes, fitted(ProfileCostModel(profile), series, sizes))
     busbw, algbw = (np.asarray(line.get_ydata()) for line in axes.lines[:2])
     assert busbw == pytest.approx([150.0, 150.0])
     assert algbw == pytest.approx([100.0, 100.0])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profdb.asked_cases import AskedCases
+from profdb.case_recorder import CaseRecorder
 from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCase, OptimizerCase
 from profdb.importers.aiob import AiobRun
 from profdb.importers.aiob import module_cases as imported_cases
@@ -97,7 +97,7 @@ def test_the_solver_asks_for_every_case(config: str, tp: int, ep: int) -> None:
         missing="modelled",
     )
     read = read_request(request)
-    asked = AskedCases(book=KeptBook(read.cluster, None))
+    asked = CaseRecorder(cost_model=KeptBook(read.cluster, None))
     question = Question(
         model=run.model, job=read.job, cluster=read.cluster, pricer=Pricer.on(read.cluster, asked)
     )

@@ -9,7 +9,7 @@ from solver.plans.plan_table import Plan, PlanTable
 from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
-from tests.solver.flat_book import FLOPS, INTRA_BANDWIDTH
+from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH
 from tests.solver.questions import question
 
 ASKED = question(preset=PRESETS["megatron"])

@@ -3,27 +3,27 @@
 import pytest
 
 from profdb.cases import Case, CollectiveCase, GemmCase, HostCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.sample import MachineFacts, ProfileDatabase, Sample
 from solver.analysis.look_ups import look_ups
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.search import price_plan
 from solver.times.op_times import Pricer
-from tests.solver.flat_book import FLOPS
+from tests.solver.flat_cost_model import FLOPS
 from tests.solver.questions import question
 
 PLAN = Plan(strategy="mtp", preset="internevo", tp=2, pp=2, dp=4, zero_stage=1, num_micro=16)
 
 
-def measured(cases: list[Case]) -> CurveBook:
+def measured(cases: list[Case]) -> ProfileCostModel:
     """A profile of exactly these cases, each of a millisecond, which allows nothing else."""
     samples = [Sample(case=case, trials_s=(1e-3,)) for case in cases]
-    return CurveBook(ProfileDatabase(machine=MachineFacts(gpu="flat"), samples=samples))
+    return ProfileCostModel(ProfileDatabase(machine=MachineFacts(gpu="flat"), samples=samples))
 
 
-def with_book(asked: Question, book: CurveBook) -> Question:
-    pricer = Pricer(book=book, domain_ranks=8)
+def with_book(asked: Question, cost_model: ProfileCostModel) -> Question:
+    pricer = Pricer(cost_model=cost_model, domain_ranks=8)
     return Question(model=asked.model, job=asked.job, cluster=asked.cluster, pricer=pricer)
 
 

@@ -115,7 +115,7 @@ def test_a_put_off_weight_gradient_hides_no_collective() -> None:
 
 
 def test_a_heavy_head_shows_as_products_of_the_slowest_stage() -> None:
-    """The head's forward and its two gradients, 32 times as many words, of 32 micro-batches: by the flat book."""
+    """The head's forward and its two gradients, 32 times as many words, of 32 micro-batches: by the flat cost model."""
     asked = question(world_size=4, sequences=32, model=small_model(layers=8))
     heavy = replace(asked, model=replace(asked.model, vocab=32 * asked.model.vocab))
     one = plan(vpp=1, num_micro=32)

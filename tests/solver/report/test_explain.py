@@ -13,7 +13,7 @@ from tests.solver.questions import question
 
 
 def priced(**errors_s: float) -> Answer:
-    """A plan of the flat book with the standard errors asked for, by curve family."""
+    """A plan of the flat cost model with the standard errors asked for, by curve family."""
     plan = Plan(strategy="mtp", preset="internevo", num_micro=4)
     asked = question(world_size=1, sequences=4)
     return replace(price_plan(asked, PlanTable.of(plan))[0], errors_s=errors_s)

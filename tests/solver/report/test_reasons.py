@@ -14,7 +14,7 @@ ASKED = question(preset=PRESETS["megatron"])
 
 
 def answer(**degrees: int) -> Answer:
-    """A plan of the flat book."""
+    """A plan of the flat cost model."""
     plan = Plan(
         strategy="mtp", preset="megatron", num_micro=4 * degrees["tp"] * degrees.get("pp", 1), **degrees
     )

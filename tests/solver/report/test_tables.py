@@ -8,11 +8,11 @@ from solver.report.tables import question_lines, search_line
 from solver.search import SearchResult
 from spec.presets.registry import PRESETS
 from spec.settings.job import AskedJob, job_of
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.questions import question
 
 TIMES = ClusterTimes(
-    book=FlatBook(),
+    cost_model=FlatCostModel(),
     profile=ProfileDatabase(machine=MachineFacts(gpu="flat", cluster="flat"), samples=()),
     source="made for this test",
 )

@@ -11,7 +11,7 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, Lane, Phase, RoutedTokens
 from ops.roles import Module, Role
 from profdb.cases import ExpertExchangeCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.lookup.queries import CollectiveQuery
 from profdb.sample import Sample
 from solver.times.op_times import Pricer, TimedOp
@@ -20,7 +20,7 @@ from spec.arrays import ints
 from spec.collectives import Collective
 from spec.origin import Origin
 from tests.profdb.profiles import collective_samples, profile
-from tests.solver.flat_book import INTER_BANDWIDTH, INTRA_BANDWIDTH, FlatBook
+from tests.solver.flat_cost_model import INTER_BANDWIDTH, INTRA_BANDWIDTH, FlatCostModel
 from tests.solver.questions import cluster
 
 ROUTING, ELEMENTS = Routing(num_experts=64, topk=8), 1_000_000
@@ -40,7 +40,7 @@ def exchange(ep: int) -> Comm:
 
 
 def seconds(op: Comm, world: int, ep: int) -> float:
-    pricer = Pricer(book=FlatBook(), domain_ranks=8)
+    pricer = Pricer(cost_model=FlatCostModel(), domain_ranks=8)
     return float(pricer.time(op, Layout.of(world, ep=ep)).seconds[0])
 
 
@@ -63,9 +63,9 @@ def test_both_ways_of_an_exchange_are_asked_for_as_they_run() -> None:
     """All that a rank is sent inside its domain of 8; between two domains a rank's part, beside those of its
     7 neighbours.
     """
-    book, op = FlatBook(), exchange(16)
-    Pricer(book=book, domain_ranks=8).time(op, Layout.of(16, ep=16))
-    columns = [query.columns() for query in book.asked if isinstance(query, CollectiveQuery)]
+    cost_model, op = FlatCostModel(), exchange(16)
+    Pricer(cost_model=cost_model, domain_ranks=8).time(op, Layout.of(16, ep=16))
+    columns = [query.columns() for query in cost_model.asked if isinstance(query, CollectiveQuery)]
     asked = [[int(c[name][0]) for name in ("intra", "inter", "siblings", "size_bytes")] for c in columns]
     visits = float(places_visited(ints(2), ROUTING)[0])
     assert asked == [[8, 1, 1, int(op.size_bytes[0])], [1, 2, 8, int(2 * ELEMENTS * visits)]]
@@ -96,7 +96,9 @@ def asked(role: Role, phase: Phase, tokens: int, kernel: str) -> Comm:
 
 def told(op: Comm, samples: list[Sample], ep: int = 8) -> TimedOp:
     collectives = collective_samples(Collective.ALL_TO_ALL)
-    return Pricer.on(cluster(), CurveBook(profile([*collectives, *samples]))).time(op, Layout.of(8, ep=ep))
+    return Pricer.on(cluster(), ProfileCostModel(profile([*collectives, *samples]))).time(
+        op, Layout.of(8, ep=ep)
+    )
 
 
 @pytest.mark.parametrize("kernel", ["all2all", "deepep"])

@@ -11,7 +11,7 @@ from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase, RoutedTokens
 from ops.roles import Module, Role
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from solver.times.expert_exchange import exchanged
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
@@ -57,6 +57,6 @@ def test_an_exchange_takes_its_kernel_and_less_than_the_call_that_copies_once_mo
     )
     cluster = read_cluster(sheet, root=ROOT)
     group = group_of(Axis.EP, Layout.of(ranks, ep=ranks), cluster.scale_up_ranks)
-    told_s = float(exchanged(ModelledBook(cluster=cluster), op, group).seconds[0])
+    told_s = float(exchanged(ModelledCostModel(cluster=cluster), op, group).seconds[0])
     for call, kernel in zip(of_call, of_kernel, strict=True):
         assert received / (kernel * 1e9) <= told_s <= received / (call * 1e9)

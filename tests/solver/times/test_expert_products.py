@@ -8,13 +8,13 @@ import pytest
 from ops.layout import Layout
 from ops.op import GroupedGemm, Phase
 from ops.roles import Module, Role
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import GroupedLinearQuery
 from solver.times.op_times import Pricer, products_apart_s
 from spec.arrays import IntArray, floats, ints
 from spec.origin import Origin
 from tests.ops.layouts import job, written
-from tests.solver.flat_book import FLOPS, FlatBook
+from tests.solver.flat_cost_model import FLOPS, FlatCostModel
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import cluster
 
@@ -38,8 +38,8 @@ def experts(*, groups: int, rows: int, k: int = 1024, n: int = 2048, layout: str
     )
 
 
-def whole(seconds: float = 0.0, origin: Origin = Origin.MODELLED) -> Priced:
-    return Priced(seconds=floats(seconds), relative_std=floats(0.1), origin=ints(int(origin)))
+def whole(seconds: float = 0.0, origin: Origin = Origin.MODELLED) -> TimeEstimate:
+    return TimeEstimate(seconds=floats(seconds), relative_std=floats(0.1), origin=ints(int(origin)))
 
 
 def single_s(rows: int) -> float:
@@ -55,43 +55,43 @@ def single_s(rows: int) -> float:
     ],
 )
 def test_products_share_the_multiprocessors_that_they_leave_free(rows: int, beside: float) -> None:
-    predicted = products_apart_s(FlatBook(), experts(groups=16, rows=rows), whole(), SMS)
+    predicted = products_apart_s(FlatCostModel(), experts(groups=16, rows=rows), whole(), SMS)
     assert predicted.seconds[0] == pytest.approx(16 * single_s(rows) / beside, rel=1e-12)
     assert predicted.origin[0] == int(Origin.DERIVED)
 
 
 def test_one_expert_has_nobody_beside_it() -> None:
-    predicted = products_apart_s(FlatBook(), experts(groups=1, rows=128), whole(), SMS)
+    predicted = products_apart_s(FlatCostModel(), experts(groups=1, rows=128), whole(), SMS)
     assert predicted.seconds[0] == pytest.approx(single_s(128), rel=1e-12)
 
 
 def test_a_weight_gradient_reduces_over_an_experts_rows() -> None:
-    book = FlatBook()
-    products_apart_s(book, experts(groups=4, rows=256, layout="TN"), whole(), SMS)
-    query = book.asked[-1]
+    cost_model = FlatCostModel()
+    products_apart_s(cost_model, experts(groups=4, rows=256, layout="TN"), whole(), SMS)
+    query = cost_model.asked[-1]
     assert (query.m, query.k, query.n) == (ints(2048), ints(256), ints(1024))
 
 
 def test_a_measured_grouped_time_stands() -> None:
     measured = whole(3.0, Origin.MEASURED)
-    assert products_apart_s(FlatBook(), experts(groups=4, rows=256), measured, SMS) is measured
+    assert products_apart_s(FlatCostModel(), experts(groups=4, rows=256), measured, SMS) is measured
 
 
 def test_it_is_never_faster_than_one_kernel_for_all() -> None:
-    predicted = products_apart_s(FlatBook(), experts(groups=4, rows=256), whole(9.0), SMS)
+    predicted = products_apart_s(FlatCostModel(), experts(groups=4, rows=256), whole(9.0), SMS)
     assert predicted.seconds[0] == 9.0
 
 
 def test_no_experts_take_no_time() -> None:
     none = replace(experts(groups=4, rows=0), groups=ints(0))
-    assert np.all(products_apart_s(FlatBook(), none, whole(), SMS).seconds == 0.0)
+    assert np.all(products_apart_s(FlatCostModel(), none, whole(), SMS).seconds == 0.0)
 
 
-class ModelledExperts(FlatBook):
-    """A book whose grouped times come from a sheet, twice as fast as single products."""
+class ModelledExperts(FlatCostModel):
+    """A cost model whose grouped times come from a sheet, twice as fast as single products."""
 
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
-        predicted = FlatBook.grouped_linear_s(self, query)
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
+        predicted = FlatCostModel.grouped_linear_s(self, query)
         return replace(
             predicted, seconds=predicted.seconds / 2.0, origin=0 * predicted.origin + int(Origin.MODELLED)
         )
@@ -100,7 +100,7 @@ class ModelledExperts(FlatBook):
 def test_a_pricer_of_a_gpu_asks_for_products_apart() -> None:
     op = experts(groups=16, rows=1024)
     layout = Layout.of(1)
-    bare = Pricer(book=ModelledExperts(), domain_ranks=8)
+    bare = Pricer(cost_model=ModelledExperts(), domain_ranks=8)
     assert bare.time(op, layout).seconds[0] == pytest.approx(8 * single_s(1024), rel=1e-12)
     known = replace(bare, gpu=cluster().gpu)
     assert known.time(op, layout).seconds[0] == pytest.approx(16 * single_s(1024), rel=1e-12)

@@ -12,7 +12,7 @@ from solver.times.stage_times import first_layers
 from spec.parameters import num_parameters
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
-from tests.solver.flat_book import INTRA_BANDWIDTH
+from tests.solver.flat_cost_model import INTRA_BANDWIDTH
 from tests.solver.questions import small_model
 from tests.solver.test_price import answer
 

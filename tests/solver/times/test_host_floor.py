@@ -13,7 +13,7 @@ from ops.host_work.sharded_modules import sharding_calls
 from ops.layout import Layout
 from ops.op import GroupedGemm, Lane, MemoryBound, Phase
 from ops.roles import Module, Role
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from solver.plans.plan_table import Plan, PlanTable
 from solver.schedules.registry import Schedule
 from solver.search import price_plan
@@ -23,20 +23,20 @@ from solver.times.step_parts import Share
 from spec.arrays import floats
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job
-from tests.solver.flat_book import FLOPS, FlatBook
+from tests.solver.flat_cost_model import FLOPS, FlatCostModel
 from tests.solver.questions import question
 
 CALL_S = 10e-6
 
 
-class SlowHost(FlatBook):
+class SlowHost(FlatCostModel):
     """A call takes ten microseconds, a launch nothing."""
 
     launch_s = 0.0
 
-    def host_s(self, kind: str) -> Priced:
+    def cpu_s(self, kind: str) -> TimeEstimate:
         seconds = floats(CALL_S if kind == "call" else self.launch_s)
-        return Priced(seconds=seconds, relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64))
+        return TimeEstimate(seconds=seconds, relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64))
 
 
 class LaunchingHost(SlowHost):
@@ -83,7 +83,7 @@ def late_s(
         norms(20, forward_s, Phase.FORWARD, waits=waits),
         norms(20, backward_s, Phase.INPUT_GRAD, waits=waits),
     ]
-    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
     preset = PRESETS["megatron"].changed({"host.checks_numbers": checks})
     asked = job(preset=preset)
     forward, backward = host_shares(pricer, asked, Layout.of(pp, pp=pp, zero_stage=zero_stage), passes)
@@ -122,7 +122,7 @@ def test_what_runs_ahead_goes_on_while_the_host_is_late(left_s: float, place: in
     timed, shares = norms(20, 200e-6, Phase.FORWARD, waits=True)
     timed.insert(place, replace(timed[0], op=replace(timed[0].op, lane=lane), seconds=floats(1e-9)))
     shares.insert(place, replace(shares[0], seconds=floats(left_s)))
-    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
     forward, _ = host_shares(pricer, job(), Layout.of(1), [(timed, shares), norms(20, 1.0, Phase.INPUT_GRAD)])
     issued_s = 15e-6  # of what runs ahead itself
     late_s = float(forward.seconds[0])
@@ -136,10 +136,10 @@ def test_hooks_before_every_module_take_the_host_in_the_forward_alone() -> None:
 
 
 def late_of(
-    passes: list, preset: str = "megatron", *, book: SlowHost | None = None, **degrees: int
+    passes: list, preset: str = "megatron", *, cost_model: SlowHost | None = None, **degrees: int
 ) -> list[float]:
     """What each pass is later than the device, stages waiting for each other."""
-    pricer = Pricer(book=book or SlowHost(), domain_ranks=8)
+    pricer = Pricer(cost_model=cost_model or SlowHost(), domain_ranks=8)
     layout = Layout.of(16, pp=2, **degrees)
     asked = job(world_size=16, preset=PRESETS[preset])
     return [float(share.seconds[0]) for share in host_shares(pricer, asked, layout, passes)]
@@ -148,7 +148,7 @@ def late_of(
 def test_a_backward_launches_a_kernel_more_and_launches_add_up() -> None:
     """20 norms of 1.5 calls, in the backward a launch more of 5 us each; the device takes no time to speak of."""
     passes = [norms(20, 1e-12, phase) for phase in (Phase.FORWARD, Phase.INPUT_GRAD)]
-    assert late_of(passes, book=LaunchingHost()) == pytest.approx([300e-6, 400e-6])
+    assert late_of(passes, cost_model=LaunchingHost()) == pytest.approx([300e-6, 400e-6])
 
 
 def test_hooks_are_run_as_often_as_what_they_belong_to() -> None:
@@ -181,7 +181,7 @@ def test_an_operation_of_many_launches_starts_with_its_first() -> None:
             norms(count, seconds, phase, waits=True, repeat=repeat)
             for phase, seconds in ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 800e-6))
         ]
-        pricer = Pricer(book=SlowHost(), domain_ranks=8)
+        pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
         found = [float(share.seconds[0]) for share in host_shares(pricer, job(), Layout.of(1), passes)]
         assert found == pytest.approx([15e-6, 15e-6])
 
@@ -204,7 +204,7 @@ def test_a_grouped_product_is_as_many_launches_as_experts() -> None:
     timed = TimedOp(op=op, part="grouped_gemm", seconds=floats(1.0), **rest)
     share = Share(part="grouped_gemm", seconds=floats(1.0), **rest)
     waiting, none = norms(0, 0.0, Phase.FORWARD, waits=True)
-    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
     passes = [([timed, *waiting], [share, *none]), norms(20, 1.0, Phase.INPUT_GRAD)]
     assert host_shares(pricer, job(), Layout.of(1), passes)[0].seconds[0] == pytest.approx(host_s / 16)
 
@@ -217,7 +217,7 @@ def test_the_halves_of_a_split_backward_are_stretches_of_their_own() -> None:
     """A host of 300 us each is late for the half that takes 100 us, whatever the other half takes."""
     phases = ((Phase.FORWARD, 400e-6), (Phase.INPUT_GRAD, 900e-6), (Phase.WEIGHT_GRAD, 100e-6))
     passes = [norms(20, seconds, phase) for phase, seconds in phases]
-    pricer = Pricer(book=SlowHost(), domain_ranks=8)
+    pricer = Pricer(cost_model=SlowHost(), domain_ranks=8)
     late = host_shares(pricer, job(), Layout.of(2, pp=2), passes)
     assert [float(share.seconds[0]) for share in late] == [0.0, 0.0, pytest.approx(200e-6)]
 
@@ -226,7 +226,9 @@ def test_a_faster_device_never_slows_a_zero_bubble_step_that_waits_for_the_host(
     plan = Plan(strategy="mtp", preset="zero-bubble", schedule=Schedule.ZB_H1, tp=2, pp=4, num_micro=4)
     steps = []
     for flops in (FLOPS, 2 * FLOPS):
-        asked = question(world_size=8, sequences=4, preset=PRESETS["zero-bubble"], book=SlowHost(flops=flops))
+        asked = question(
+            world_size=8, sequences=4, preset=PRESETS["zero-bubble"], cost_model=SlowHost(flops=flops)
+        )
         steps.append(price_plan(asked, PlanTable.of(plan))[0])
     assert steps[0].parts_s["host"] > 0.0
     assert steps[1].step_s <= steps[0].step_s

@@ -6,21 +6,23 @@ import pytest
 from ops.layout import Layout
 from ops.op import Comm, Lane, Op, Phase
 from ops.roles import Role
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from solver.times.layer_times import layer_times, timed_passes
 from spec.arrays import floats
 from spec.presets.registry import PRESETS
 from tests.ops.layouts import job, written
-from tests.solver.flat_book import FlatBook
+from tests.solver.flat_cost_model import FlatCostModel
 from tests.solver.plans.test_rules import EXPERTS
 from tests.solver.questions import question, small_model
 
 
-class Calls(FlatBook):
+class Calls(FlatCostModel):
     """A call takes the host a microsecond, a launch as long."""
 
-    def host_s(self, kind: str) -> Priced:
-        return Priced(seconds=floats(1e-6), relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64))
+    def cpu_s(self, kind: str) -> TimeEstimate:
+        return TimeEstimate(
+            seconds=floats(1e-6), relative_std=floats(0.1), origin=np.zeros(1, dtype=np.int64)
+        )
 
 
 @pytest.mark.parametrize("split", [False, True])

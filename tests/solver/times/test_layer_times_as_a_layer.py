@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.lookup.layer_sum import LayerSum
 from solver.estimate import estimate_memory
 from solver.plans.plan_table import Plan, PlanTable
@@ -19,8 +19,8 @@ from tests.solver.questions import cluster, question
 
 def test_a_profile_with_layers_reaches_the_pricer() -> None:
     samples = [*(taken(case) for case in kernels_of(LAYER)), taken(LAYER, 1.2 * PARTS * KERNEL_S)]
-    assert Pricer.on(cluster(), CurveBook(profile(samples))).layers is not None
-    assert Pricer.on(cluster(), CurveBook(profile(samples[:-1]))).layers is None
+    assert Pricer.on(cluster(), ProfileCostModel(profile(samples))).layers is not None
+    assert Pricer.on(cluster(), ProfileCostModel(profile(samples[:-1]))).layers is None
 
 
 def test_kernels_of_a_layer_take_so_much_longer_and_nothing_else_does() -> None:

@@ -9,7 +9,7 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, HostTransfer, KernelCalls, MemoryBound, Phase
 from ops.roles import Module, Role
 from profdb.cases import HostCopyCase, MemoryBoundCase, OverlapCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.sample import ProfileDatabase, Sample
 from solver.cluster_times import OtherNetwork
 from solver.times.op_times import Pricer, TimedOp
@@ -51,7 +51,7 @@ OVERLAPPED = [beside(1, 0, 1.0), beside(0, 1, 1.0), beside(8, 1, 8.25), beside(1
 
 
 def pricer(samples: list[Sample]) -> Pricer:
-    return Pricer.on(cluster(), CurveBook(profile([*collective_samples(), *samples])))
+    return Pricer.on(cluster(), ProfileCostModel(profile([*collective_samples(), *samples])))
 
 
 def test_a_collective_carries_what_was_measured_of_it() -> None:
@@ -67,8 +67,8 @@ def test_without_samples_and_in_blocks_of_its_own_it_carries_nothing() -> None:
 
 def test_another_network_was_not_measured() -> None:
     held: ProfileDatabase = profile([*collective_samples(), *OVERLAPPED])
-    book = OtherNetwork(held, missing="error", network=None)  # type: ignore[arg-type]
-    assert Pricer.on(cluster(), book).overlap is None
+    cost_model = OtherNetwork(held, missing="error", network=None)  # type: ignore[arg-type]
+    assert Pricer.on(cluster(), cost_model).overlap is None
 
 
 def test_copies_to_the_host_take_what_was_measured_else_what_the_sheet_says() -> None:

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 import pytest
 
 from profdb.lookup.queries import AttentionQuery, CollectiveQuery, LinearQuery
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.shares import OWN_CHUNK
 from spec.arrays import ints
 from spec.cluster.architecture import Flash2Rates, OperandReads
@@ -211,7 +211,7 @@ def test_an_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
         read_architecture("kepler", root=tmp_path / "configs")
 
 
-Price = Callable[[ModelledBook], float]
+Price = Callable[[ModelledCostModel], float]
 
 
 def gathered(size_bytes: float) -> Price:
@@ -222,18 +222,18 @@ def gathered(size_bytes: float) -> Price:
         inter=ints(1),
         siblings=ints(1),
     )
-    return lambda book: float(book.collective_s(query).seconds[0])
+    return lambda cost_model: float(cost_model.collective_s(query).seconds[0])
 
 
 def price_on(cluster: str, price: Price, root: Path) -> float:
-    return price(ModelledBook(cluster=read_cluster(cluster, root=root)))
+    return price(ModelledCostModel(cluster=read_cluster(cluster, root=root)))
 
 
-def product(book: ModelledBook) -> float:
-    return float(book.linear_s(LinearQuery(m=ints(8192), k=ints(8192), n=ints(8192))).seconds[0])
+def product(cost_model: ModelledCostModel) -> float:
+    return float(cost_model.linear_s(LinearQuery(m=ints(8192), k=ints(8192), n=ints(8192))).seconds[0])
 
 
-def attention(book: ModelledBook) -> float:
+def attention(cost_model: ModelledCostModel) -> float:
     sizes = {
         "batch": 1,
         "q_len": 4096,
@@ -244,7 +244,7 @@ def attention(book: ModelledBook) -> float:
         "v_dim": 128,
     }
     query = AttentionQuery(**{name: ints(size) for name, size in sizes.items()})
-    return float(book.attention_s(query).seconds[0])
+    return float(cost_model.attention_s(query).seconds[0])
 
 
 @pytest.mark.parametrize(

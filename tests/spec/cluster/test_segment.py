@@ -9,7 +9,7 @@ from ops.groups import group_of
 from ops.layout import Layout
 from ops.op import Axis
 from profdb.lookup.queries import CollectiveQuery
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
 from spec.cluster.segment import segmented, segments
@@ -70,8 +70,8 @@ def test_what_spans_racks_spans_whole_segments() -> None:
 def test_an_exchange_inside_the_rack_runs_at_the_rate_of_nvlink() -> None:
     """256 MiB among 64 ranks: 63/64 of it over 18 links of 40.1 GB/s (NCCL topo.h) is 366 us; over one
     400 Gb/s NIC a GPU it would be at least 2.7 ms."""
-    book = ModelledBook(cluster=segmented(NVL72, 256))
-    group = group_of(Axis.EP, Layout.of(256, ep=64), book.cluster.scale_up_ranks)
+    cost_model = ModelledCostModel(cluster=segmented(NVL72, 256))
+    group = group_of(Axis.EP, Layout.of(256, ep=64), cost_model.cluster.scale_up_ranks)
     query = CollectiveQuery(
         collective=Collective.ALL_TO_ALL,
         size_bytes=ints(256 * MIB),
@@ -80,14 +80,14 @@ def test_an_exchange_inside_the_rack_runs_at_the_rate_of_nvlink() -> None:
         siblings=group.siblings,
     )
     least = 256 * MIB * 63 / 64 / (18 * 40.1e9)
-    assert least < book.collective_s(query).seconds[0] < 2.0 * least
+    assert least < cost_model.collective_s(query).seconds[0] < 2.0 * least
 
 
 def test_sums_inside_the_rack_are_taken_by_the_switch() -> None:
     """An all_reduce of 64 ranks by NVLS moves 1 + 1/64 of the buffer one way, by a ring 2 x 63/64."""
-    book = ModelledBook(cluster=segmented(NVL72, 256))
+    cost_model = ModelledCostModel(cluster=segmented(NVL72, 256))
     query = CollectiveQuery(
         collective=Collective.ALL_REDUCE, size_bytes=ints(4096 * MIB), intra=64, inter=1, siblings=1
     )
     ring = 4096 * MIB * 2 * 63 / 64 / (18 * 40.1e9)
-    assert np.all(book.collective_s(query).seconds < 0.9 * ring)
+    assert np.all(cost_model.collective_s(query).seconds < 0.9 * ring)

@@ -11,7 +11,7 @@ from solver.plans.plan_table import Plan
 from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.units import GIB
-from tests.solver.flat_book import INTRA_BANDWIDTH
+from tests.solver.flat_cost_model import INTRA_BANDWIDTH
 from tests.solver.questions import ROOT, question
 from workload.bundle import cluster_topology, export_bundle, simai_network_of
 from workload.simai.busbw import SHIPPED, read_busbw, read_ratio_tables, single
@@ -32,7 +32,7 @@ def test_every_file_reads_back(tmp_path: Path) -> None:
     read, findings = read_topology(topology)
     assert read is not None
     assert (read.num_gpus, read.gpus_per_server, findings) == (16, 8, [])
-    # tp groups of 4 run inside a node at the flat book's rate, whatever the collective
+    # tp groups of 4 run inside a node at the flat cost model's rate, whatever the collective
     busbw = read_busbw(names["busbw.yaml"])
     rate = busbw.groups[(SimaiGroup.TP, Collective.ALL_REDUCE)]
     assert rate == pytest.approx(INTRA_BANDWIDTH / GIB, rel=1e-4)

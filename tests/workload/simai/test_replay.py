@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 
 from solver.plans.plan_table import Plan
 from spec.presets.registry import PRESETS
-from tests.solver.flat_book import INTRA_BANDWIDTH
+from tests.solver.flat_cost_model import INTRA_BANDWIDTH
 from tests.solver.questions import question, small_model
 from tests.workload.random_plans import Case, cases
 from workload.findings import WorkloadError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profdb.lookup.queries import CollectiveQuery
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.links import scale_up_rate
 from profdb.modelled.network.shares import LONG_SHARE, OWN_CHUNK
 from spec.arrays import ints
@@ -44,7 +44,7 @@ def gathered_s(cluster: ClusterSpec, ranks: int) -> float:
         inter=ints([1]),
         siblings=ints([1]),
     )
-    return float(ModelledBook(cluster=cluster).collective_s(query).seconds[0])
+    return float(ModelledCostModel(cluster=cluster).collective_s(query).seconds[0])
 
 
 def test_long_gathers_take_the_bytes_over_the_group_s_links() -> None:

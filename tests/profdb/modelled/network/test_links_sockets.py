@@ -9,7 +9,7 @@ import pytest
 from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
 from ops.roles import Module, Role
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.network.all_to_all import LONG_SHARE as ALL_TO_ALL_SHARE
 from profdb.modelled.network.links import Shape, network_rate
 from profdb.modelled.network.shares import LONG_SHARE
@@ -27,7 +27,7 @@ AMD_LINK = 16e9
 
 
 def seconds(axis: Axis, layout: Layout, cluster: ClusterSpec = PCIE) -> float:
-    pricer = Pricer.on(cluster, ModelledBook(cluster=cluster))
+    pricer = Pricer.on(cluster, ModelledCostModel(cluster=cluster))
     comm = Comm(
         module=Module.STEP,
         role=Role.PARAMETER_GATHER,
@@ -65,7 +65,7 @@ def test_a_hop_to_the_next_server_takes_the_nic_and_not_the_processors_link() ->
     near, far = Layout.of(8, tp=4, pp=2), Layout.of(16, tp=8, pp=2)
     for layout, moved in ((near, False), (far, True)):
         predicted = [
-            float(Pricer.on(one, ModelledBook(cluster=one)).hop(layout, size).seconds[0])
+            float(Pricer.on(one, ModelledCostModel(cluster=one)).hop(layout, size).seconds[0])
             for one in (PCIE, slow)
         ]
         assert (predicted[1] > 5.0 * predicted[0]) is moved
@@ -91,7 +91,7 @@ def test_two_levels_ask_as_before() -> None:
 def test_all_to_all_sends_half_of_it_over_the_link() -> None:
     """8 ranks: 4 of 8 parts to the other processor at a quarter of the link each."""
     layout = Layout.of(8, ep=8)
-    pricer = Pricer.on(PCIE, ModelledBook(cluster=PCIE))
+    pricer = Pricer.on(PCIE, ModelledCostModel(cluster=PCIE))
     comm = Comm(
         module=Module.MOE,
         role=Role.DISPATCH,

@@ -7,7 +7,7 @@ import pytest
 
 from profdb.cases import Family
 from profdb.lookup.queries import CollectiveQuery, P2PQuery
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.errors import MODEL_ERROR, model_error
 from profdb.modelled.network import algorithms, p2p
 from profdb.modelled.network.spread import BETWEEN_NODES, between_nodes_std
@@ -16,7 +16,7 @@ from spec.cluster.reader import read_cluster
 from spec.collectives import Collective
 from spec.units import MIB
 
-BOOK = ModelledBook(cluster=read_cluster("h100-sxm", root=Path(__file__).resolve().parents[4]))
+COST_MODEL = ModelledCostModel(cluster=read_cluster("h100-sxm", root=Path(__file__).resolve().parents[4]))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_collectives_between_nodes_are_known_less_well(size: int, inter: int, st
     query = CollectiveQuery(
         collective=Collective.ALL_GATHER, size_bytes=ints(size), intra=8, inter=inter, siblings=1
     )
-    assert BOOK.collective_s(query).relative_std[0] == pytest.approx(std)
+    assert COST_MODEL.collective_s(query).relative_std[0] == pytest.approx(std)
     assert model_error(Family.COLLECTIVE, query.columns())[0] == pytest.approx(std)
 
 
@@ -47,7 +47,7 @@ def test_what_is_told_is_what_published_runs_miss_by(nodes: int, seen: float) ->
 
 def test_a_message_inside_a_node_keeps_its_own_error() -> None:
     inside, across = (
-        BOOK.p2p_s(P2PQuery(size_bytes=ints(MIB), intra=intra, inter=inter, siblings=1)).relative_std[0]
+        COST_MODEL.p2p_s(P2PQuery(size_bytes=ints(MIB), intra=intra, inter=inter, siblings=1)).relative_std[0]
         for intra, inter in ((2, 1), (1, 2))
     )
     assert inside == p2p.RELATIVE_STD

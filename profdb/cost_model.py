@@ -1,9 +1,9 @@
-"""CurveBook: the one door to every time.
+"""ProfileCostModel: the one door to every time.
 
 Each method takes a query (profdb.lookup.queries) and returns seconds, relative error and origin for each of
 its N shapes. Equal shapes are priced once. Nothing is guessed: a family, word or reach of which the
-profile holds nothing raises MissingCurveError, unless the book was opened with ``missing="modelled"``
-and a book of modelled times, whose answers say so.
+profile holds nothing raises MissingCurveError, unless the cost model was opened with ``missing="modelled"``
+and a cost model, whose answers say so.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from profdb.fits import FITTERS
 from profdb.fitting import Curve, curves_of
 from profdb.lookup.asked_again import Answers
 from profdb.lookup.missing_curve import curve_name, measuring_command
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.priced_shapes import PricedShapes
 from profdb.lookup.queries import (
     AttentionQuery,
@@ -47,20 +47,20 @@ MUCH_SURER = 0.5
 than half of the error."""
 
 
-class Book(Protocol):
-    """What answers queries: a CurveBook over a profile, or a book of modelled times."""
+class CostModel(Protocol):
+    """What answers queries: a ProfileCostModel over a profile, or a cost model."""
 
-    def linear_s(self, query: LinearQuery) -> Priced: ...  # noqa: D102
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced: ...  # noqa: D102
-    def attention_s(self, query: AttentionQuery) -> Priced: ...  # noqa: D102
-    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced: ...  # noqa: D102
-    def collective_s(self, query: CollectiveQuery) -> Priced: ...  # noqa: D102
-    def p2p_s(self, query: P2PQuery) -> Priced: ...  # noqa: D102
-    def optimizer_s(self, query: OptimizerQuery) -> Priced: ...  # noqa: D102
-    def host_s(self, kind: str) -> Priced: ...  # noqa: D102
+    def linear_s(self, query: LinearQuery) -> TimeEstimate: ...  # noqa: D102
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate: ...  # noqa: D102
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate: ...  # noqa: D102
+    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate: ...  # noqa: D102
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate: ...  # noqa: D102
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate: ...  # noqa: D102
+    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate: ...  # noqa: D102
+    def cpu_s(self, kind: str) -> TimeEstimate: ...  # noqa: D102
 
 
-class CurveBook:
+class ProfileCostModel:
     """Times of one profile. ``missing`` is "error" or "modelled" (then ``modelled`` answers);
     ``on_demand`` measures what lies outside the samples (profdb.on_demand)."""
 
@@ -69,15 +69,15 @@ class CurveBook:
         profile: ProfileDatabase,
         *,
         missing: str = "error",
-        modelled: Book | None = None,
+        modelled: CostModel | None = None,
         on_demand: OnDemand | None = None,
     ) -> None:
         if missing not in ("error", "modelled"):
-            raise ConfigError(where="CurveBook", key="missing", value=missing, allowed="error or modelled")
-        if missing == "modelled" and modelled is None:
             raise ConfigError(
-                where="CurveBook", key="modelled", value=None, allowed="a book of modelled times"
+                where="ProfileCostModel", key="missing", value=missing, allowed="error or modelled"
             )
+        if missing == "modelled" and modelled is None:
+            raise ConfigError(where="ProfileCostModel", key="modelled", value=None, allowed="a cost model")
         self.profile = profile
         self._modelled = modelled if missing == "modelled" else None
         self._on_demand = on_demand
@@ -87,42 +87,44 @@ class CurveBook:
         self._choices: dict[tuple[Family, tuple[tuple[str, str], ...]], list[tuple[float, Curve]]] = {}
 
     @classmethod
-    def open(cls, path: str | Path, *, missing: str = "error", modelled: Book | None = None) -> "CurveBook":
-        """A book over the profile in a file; raises ProfileError as load_profile does."""
+    def open(
+        cls, path: str | Path, *, missing: str = "error", modelled: CostModel | None = None
+    ) -> "ProfileCostModel":
+        """A cost model over the profile in a file; raises ProfileError as load_profile does."""
         return cls(load_profile(path), missing=missing, modelled=modelled)
 
-    def linear_s(self, query: LinearQuery) -> Priced:
+    def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """Batched matrix products. A product with a size of 0 takes no time."""
-        return self._answer(query, lambda book: book.linear_s(query))
+        return self._answer(query, lambda cost_model: cost_model.linear_s(query))
 
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         """Grouped matrix products of experts."""
-        return self._answer(query, lambda book: book.grouped_linear_s(query))
+        return self._answer(query, lambda cost_model: cost_model.grouped_linear_s(query))
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         """Attention calls, forward or backward alone."""
-        return self._answer(query, lambda book: book.attention_s(query))
+        return self._answer(query, lambda cost_model: cost_model.attention_s(query))
 
-    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
         """Memory-bound kernels of ops.kernels; one that moves nothing in a direction takes no time."""
-        return self._answer(query, lambda book: book.memory_bound_s(query))
+        return self._answer(query, lambda cost_model: cost_model.memory_bound_s(query))
 
-    def collective_s(self, query: CollectiveQuery) -> Priced:
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         """Collectives. A group of one rank or a size of 0 takes no time."""
-        return self._answer(query, lambda book: book.collective_s(query))
+        return self._answer(query, lambda cost_model: cost_model.collective_s(query))
 
-    def p2p_s(self, query: P2PQuery) -> Priced:
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """Messages between two ranks."""
-        return self._answer(query, lambda book: book.p2p_s(query))
+        return self._answer(query, lambda cost_model: cost_model.p2p_s(query))
 
-    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """Optimizer steps."""
-        return self._answer(query, lambda book: book.optimizer_s(query))
+        return self._answer(query, lambda cost_model: cost_model.optimizer_s(query))
 
-    def host_s(self, kind: str) -> Priced:
+    def cpu_s(self, kind: str) -> TimeEstimate:
         """Host-side cost of one launch, layer or micro-batch; arrays of length 1."""
         ones = np.ones(1, dtype=np.bool_)
-        return self._price(Family.HOST, {"kind": kind}, {}, (ones, lambda book: book.host_s(kind)))
+        return self._price(Family.HOST, {"kind": kind}, {}, (ones, lambda cost_model: cost_model.cpu_s(kind)))
 
     def curves(self, family: Family) -> list[Curve]:
         """The family's curves, fitted or read once."""
@@ -148,8 +150,8 @@ class CurveBook:
             ]
         return self._choices[(family, key)]
 
-    def _answer(self, query: Query, ask: Callable[[Book], Priced]) -> Priced:
-        def priced() -> Priced:
+    def _answer(self, query: Query, ask: Callable[[CostModel], TimeEstimate]) -> TimeEstimate:
+        def priced() -> TimeEstimate:
             family, labels = curve_of(query)
             return self._price(family, labels, query.columns(), (busy_rows(query), ask))
 
@@ -161,8 +163,8 @@ class CurveBook:
         family: Family,
         labels: dict[str, str],
         columns: Columns,
-        ask: tuple[BoolArray, Callable[[Book], Priced]],
-    ) -> Priced:
+        ask: tuple[BoolArray, Callable[[CostModel], TimeEstimate]],
+    ) -> TimeEstimate:
         busy, ask_modelled = ask
         size = busy.shape[0]
         seconds, spread = np.zeros(size), np.zeros(size)
@@ -183,16 +185,16 @@ class CurveBook:
                     predicted.relative_std[lacking],
                 )
                 origin[lacking] = predicted.origin[lacking]
-        return Priced(seconds=seconds, relative_std=spread, origin=origin)
+        return TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
 
-    def _price_once(self, family: Family, labels: dict[str, str], columns: Columns) -> Priced:
+    def _price_once(self, family: Family, labels: dict[str, str], columns: Columns) -> TimeEstimate:
         """As _price_unique, which is asked about no shape twice; what may yet be measured is not remembered."""
         if self._on_demand is not None or not columns:
             return self._price_unique(family, labels, columns)
         shapes = self._asked.setdefault((family, tuple(sorted(labels.items()))), PricedShapes())
         return shapes.priced(columns, lambda new: self._price_unique(family, labels, new))
 
-    def _price_unique(self, family: Family, labels: dict[str, str], columns: Columns) -> Priced:
+    def _price_unique(self, family: Family, labels: dict[str, str], columns: Columns) -> TimeEstimate:
         """Seconds of different shapes, NaN where no curve reaches."""
         size = next(iter(columns.values())).shape[0] if columns else 1
         seconds, spread = np.full(size, np.nan), np.zeros(size)
@@ -220,14 +222,14 @@ class CurveBook:
             own = predicted.inside[better] & (penalty == 0.0)
             origin[taken] = np.where(own, int(curve.origin), int(outside))
             surrounded[taken] = predicted.inside[better]
-        predicted_all = Priced(seconds=seconds, relative_std=spread, origin=origin)
+        predicted_all = TimeEstimate(seconds=seconds, relative_std=spread, origin=origin)
         if self._on_demand is None:
             return predicted_all
         return self._on_demand.fill(family, labels, columns, predicted_all)
 
     def _model(
-        self, family: Family, labels: dict[str, str], across: bool, ask: Callable[[Book], Priced]
-    ) -> Priced:
+        self, family: Family, labels: dict[str, str], across: bool, ask: Callable[[CostModel], TimeEstimate]
+    ) -> TimeEstimate:
         if self._modelled is None:
             raise MissingCurveError(
                 key=curve_name(family, labels, across=across),

@@ -1,4 +1,4 @@
-"""ModelledBook: every query answered, said to be modelled, and refused where a sheet cannot tell."""
+"""ModelledCostModel: every query answered, said to be modelled, and refused where a sheet cannot tell."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from profdb.lookup.queries import (
     OptimizerQuery,
     P2PQuery,
 )
-from profdb.modelled.book import ModelledBook
+from profdb.modelled.cost_model import ModelledCostModel
 from profdb.modelled.gemm import gemm_seconds
 from spec.arrays import ints
 from spec.cluster.reader import read_cluster
@@ -24,8 +24,8 @@ from spec.errors import ConfigError, MissingCurveError
 from spec.origin import Origin
 
 ROOT = Path(__file__).resolve().parents[3]
-H100 = ModelledBook(cluster=read_cluster("h100-sxm", root=ROOT))
-V100 = ModelledBook(cluster=read_cluster("dgx2-v100", root=ROOT))
+H100 = ModelledCostModel(cluster=read_cluster("h100-sxm", root=ROOT))
+V100 = ModelledCostModel(cluster=read_cluster("dgx2-v100", root=ROOT))
 
 THREE = np.array([128, 1024, 8192])
 
@@ -51,7 +51,7 @@ def test_every_family_answers_one_row_each_and_says_modelled() -> None:
         assert np.all(np.diff(priced.seconds) >= 0.0)
         assert set(priced.origin.tolist()) == {int(Origin.MODELLED)}
         assert np.all(priced.relative_std > 0.0)
-    assert H100.host_s("launch").seconds.shape == (1,)
+    assert H100.cpu_s("launch").seconds.shape == (1,)
 
 
 def test_grouped_products_share_the_rows_evenly() -> None:
@@ -75,13 +75,13 @@ def test_grouped_products_share_the_rows_evenly() -> None:
 )
 def test_scales_of_32_numbers_slow_a_product_down(sheet: str, dtype: str, recipe: str, longer: float) -> None:
     """Transformer Engine, gemm_profiling.rst: 7.161 against 6.812 ms; blocks of 128 run so where there are none."""
-    book = ModelledBook(cluster=read_cluster(sheet, root=ROOT))
+    cost_model = ModelledCostModel(cluster=read_cluster(sheet, root=ROOT))
     one = LinearQuery(m=15872, k=4096, n=4096, dtype=dtype, scale_recipe="tensor")
-    own = book.linear_s(replace(one, scale_recipe=recipe)).seconds
-    assert own == pytest.approx(book.linear_s(one).seconds * longer, rel=1e-3)
+    own = cost_model.linear_s(replace(one, scale_recipe=recipe)).seconds
+    assert own == pytest.approx(cost_model.linear_s(one).seconds * longer, rel=1e-3)
     experts = GroupedLinearQuery(groups=8, m=15872, k=4096, n=4096, dtype=dtype, scale_recipe="tensor")
-    grouped = book.grouped_linear_s(replace(experts, scale_recipe=recipe)).seconds
-    assert grouped == pytest.approx(book.grouped_linear_s(experts).seconds * longer, rel=1e-3)
+    grouped = cost_model.grouped_linear_s(replace(experts, scale_recipe=recipe)).seconds
+    assert grouped == pytest.approx(cost_model.grouped_linear_s(experts).seconds * longer, rel=1e-3)
 
 
 def test_p2p_is_one_model_under_both_names() -> None:
@@ -113,7 +113,7 @@ def test_what_a_sheet_cannot_tell_is_refused(ask: object, says: str) -> None:
 
 def test_host_costs_beyond_a_launch_must_be_measured() -> None:
     with pytest.raises(MissingCurveError, match="gen_profiler_data"):
-        H100.host_s("micro_batch")
+        H100.cpu_s("micro_batch")
 
 
 def test_nothing_to_do_costs_nothing() -> None:
@@ -125,14 +125,14 @@ def test_nothing_to_do_costs_nothing() -> None:
 
 
 def test_a_slower_host_takes_longer_for_launches_and_calls() -> None:
-    slow = ModelledBook(cluster=replace(H100.cluster, host_slowdown=2.75, driver_slowdown=2.75))
+    slow = ModelledCostModel(cluster=replace(H100.cluster, host_slowdown=2.75, driver_slowdown=2.75))
     for kind in ("launch", "call"):
-        assert slow.host_s(kind).seconds[0] == pytest.approx(2.75 * H100.host_s(kind).seconds[0])
+        assert slow.cpu_s(kind).seconds[0] == pytest.approx(2.75 * H100.cpu_s(kind).seconds[0])
 
 
 def test_the_drivers_part_of_a_launch_has_a_slowdown_of_its_own() -> None:
     """arXiv 2504.11750 table V: an empty kernel's launch takes 2.3746 us beside an Intel processor and H100, 2.7716 on
     GH200; what Python and PyTorch take of a launch's 5 us is 2.75 times slower on a Grace."""
-    grace = ModelledBook(cluster=read_cluster("gb200-nvl72", root=ROOT))
-    assert grace.host_s("launch").seconds[0] == pytest.approx((5.0 - 2.3746) * 2.75e-6 + 2.7716e-6, rel=1e-2)
-    assert grace.host_s("call").seconds[0] == pytest.approx(2.75 * 13.48e-6)
+    grace = ModelledCostModel(cluster=read_cluster("gb200-nvl72", root=ROOT))
+    assert grace.cpu_s("launch").seconds[0] == pytest.approx((5.0 - 2.3746) * 2.75e-6 + 2.7716e-6, rel=1e-2)
+    assert grace.cpu_s("call").seconds[0] == pytest.approx(2.75 * 13.48e-6)

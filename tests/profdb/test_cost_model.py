@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profdb.cases import CollectiveCase, Family, GemmCase, HostCase
-from profdb.curvebook import CurveBook
+from profdb.cost_model import ProfileCostModel
 from profdb.fits import FITTERS
 from profdb.lookup.queries import (
     AttentionQuery,
@@ -33,18 +33,18 @@ from tests.profdb.profiles import (
     sample,
 )
 
-BOOK = CurveBook(profile(gemm_samples() + collective_samples()))
+COST_MODEL = ProfileCostModel(profile(gemm_samples() + collective_samples()))
 
 
 def test_sampled_points_are_returned_as_measured() -> None:
-    priced = BOOK.linear_s(LinearQuery(m=[256, 4096], k=[512, 1024], n=[2048, 512]))
+    priced = COST_MODEL.linear_s(LinearQuery(m=[256, 4096], k=[512, 1024], n=[2048, 512]))
     expected = [product_s(256, 512, 2048), product_s(4096, 1024, 512)]
     assert priced.seconds == pytest.approx(expected, rel=1e-6)
     assert priced.origin.tolist() == [Origin.MEASURED] * 2
 
 
 def test_between_samples_is_near_the_formula_and_measured() -> None:
-    priced = BOOK.linear_s(LinearQuery(m=3000, k=1500, n=700))
+    priced = COST_MODEL.linear_s(LinearQuery(m=3000, k=1500, n=700))
     assert priced.seconds[0] == pytest.approx(product_s(3000, 1500, 700), rel=0.03)
     assert priced.origin[0] == Origin.MEASURED
 
@@ -53,13 +53,13 @@ def test_groups_of_one_and_nothing_to_do_cost_nothing() -> None:
     comm = CollectiveQuery(
         collective=Collective.ALL_GATHER, size_bytes=[0, 1024, 1024], intra=[8, 1, 8], inter=1
     )
-    priced = BOOK.collective_s(comm)
+    priced = COST_MODEL.collective_s(comm)
     assert priced.seconds[:2].tolist() == [0.0, 0.0]
     assert priced.origin[:2].tolist() == [Origin.DERIVED] * 2
     assert priced.seconds[2] > 0.0
-    gemm = BOOK.linear_s(LinearQuery(m=[0, 5], k=[5, 5], n=[5, 0]))
+    gemm = COST_MODEL.linear_s(LinearQuery(m=[0, 5], k=[5, 5], n=[5, 0]))
     assert gemm.seconds.tolist() == [0.0, 0.0]
-    assert BOOK.p2p_s(P2PQuery(size_bytes=4, intra=1, inter=1)).seconds.tolist() == [0.0]
+    assert COST_MODEL.p2p_s(P2PQuery(size_bytes=4, intra=1, inter=1)).seconds.tolist() == [0.0]
 
 
 def test_collective_inside_its_samples_and_beyond() -> None:
@@ -70,7 +70,7 @@ def test_collective_inside_its_samples_and_beyond() -> None:
         inter=1,
         siblings=1,
     )
-    priced = BOOK.collective_s(query)
+    priced = COST_MODEL.collective_s(query)
     expected = [collective_s(1 << 20, 8), collective_s(3 << 20, 8), collective_s(1 << 31, 8)]
     assert priced.seconds[:3] == pytest.approx(expected, rel=0.01)
     assert priced.origin.tolist() == [
@@ -82,9 +82,9 @@ def test_collective_inside_its_samples_and_beyond() -> None:
 
 
 def test_unmeasured_group_follows_latency_and_wire() -> None:
-    book = CurveBook(profile(collective_samples(ranks=(2, 4))))
+    cost_model = ProfileCostModel(profile(collective_samples(ranks=(2, 4))))
     sizes = np.asarray([1 << 12, 1 << 20, 1 << 28])
-    priced = book.collective_s(
+    priced = cost_model.collective_s(
         CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=sizes, intra=8, inter=1)
     )
     assert priced.seconds == pytest.approx([collective_s(int(s), 8) for s in sizes], rel=0.02)
@@ -103,7 +103,7 @@ def test_larger_message_is_never_faster(sizes: list[int], intra: int, noise: int
         sample(s.case, s.median_s * float(rng.lognormal(0.0, 0.5))) for s in collective_samples(ranks=(2, 4))
     ]
     ordered = np.sort(np.asarray(sizes))
-    priced = CurveBook(profile(shaken)).collective_s(
+    priced = ProfileCostModel(profile(shaken)).collective_s(
         CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=ordered, intra=intra, inter=1)
     )
     assert np.all(np.diff(priced.seconds) >= -1e-15)
@@ -136,36 +136,36 @@ def test_larger_message_is_never_faster(sizes: list[int], intra: int, noise: int
             "--nnodes=2",
         ),
         (lambda b: b.p2p_s(P2PQuery(size_bytes=1, intra=2, inter=1)), "p2p"),
-        (lambda b: b.host_s("launch"), "host"),
+        (lambda b: b.cpu_s("launch"), "host"),
     ],
 )
 def test_missing_curve_names_the_command(ask: object, says: str) -> None:
     with pytest.raises(MissingCurveError, match=says) as caught:
-        ask(BOOK)  # type: ignore[operator]
+        ask(COST_MODEL)  # type: ignore[operator]
     assert "gen_profiler_data.py --only " in caught.value.command
 
 
 @pytest.mark.parametrize("given_", [{"missing": "guess"}, {"missing": "modelled"}])
 def test_wrong_policy_is_refused(given_: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
-        CurveBook(profile([]), **given_)  # type: ignore[arg-type]
+        ProfileCostModel(profile([]), **given_)  # type: ignore[arg-type]
 
 
 def test_every_family_answers_its_own_sample() -> None:
-    book = CurveBook(profile(one_of_each()))
-    assert book.linear_s(LinearQuery(m=16, k=32, n=64, bias=True)).seconds[0] == pytest.approx(1e-5)
-    assert book.grouped_linear_s(GroupedLinearQuery(groups=4, m=64, k=32, n=16)).seconds[0] == pytest.approx(
-        2e-5
-    )
-    assert book.optimizer_s(OptimizerQuery(elements=1 << 20)).seconds[0] == pytest.approx(5e-5)
-    assert book.host_s("launch").seconds[0] == pytest.approx(7e-6)
-    assert book.memory_bound_s(MemoryBoundQuery(kernel="rmsnorm", rows=128, width=256)).seconds[
+    cost_model = ProfileCostModel(profile(one_of_each()))
+    assert cost_model.linear_s(LinearQuery(m=16, k=32, n=64, bias=True)).seconds[0] == pytest.approx(1e-5)
+    assert cost_model.grouped_linear_s(GroupedLinearQuery(groups=4, m=64, k=32, n=16)).seconds[
+        0
+    ] == pytest.approx(2e-5)
+    assert cost_model.optimizer_s(OptimizerQuery(elements=1 << 20)).seconds[0] == pytest.approx(5e-5)
+    assert cost_model.cpu_s("launch").seconds[0] == pytest.approx(7e-6)
+    assert cost_model.memory_bound_s(MemoryBoundQuery(kernel="rmsnorm", rows=128, width=256)).seconds[
         0
     ] == pytest.approx(4e-6)
 
 
 def test_kernel_that_moves_nothing_costs_nothing() -> None:
-    priced = BOOK.memory_bound_s(
+    priced = COST_MODEL.memory_bound_s(
         MemoryBoundQuery(kernel="norm_reduce", direction="backward", rows=100, width=1)
     )
     assert priced.seconds.tolist() == [0.0]
@@ -173,7 +173,7 @@ def test_kernel_that_moves_nothing_costs_nothing() -> None:
 
 def test_two_host_runs_of_one_kind_give_their_median() -> None:
     runs = [Sample(case=HostCase(kind="launch"), trials_s=(t,)) for t in (3e-6, 5e-6, 9e-6)]
-    assert CurveBook(profile(runs)).host_s("launch").seconds[0] == pytest.approx(5e-6)
+    assert ProfileCostModel(profile(runs)).cpu_s("launch").seconds[0] == pytest.approx(5e-6)
 
 
 def test_equal_shapes_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,16 +190,16 @@ def test_equal_shapes_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(FITTERS, Family.GEMM, Counting)  # type: ignore[arg-type]
     m = np.tile([512, 1024, 777], 1000)
-    priced = CurveBook(profile(gemm_samples())).linear_s(LinearQuery(m=m, k=1024, n=1024))
+    priced = ProfileCostModel(profile(gemm_samples())).linear_s(LinearQuery(m=m, k=1024, n=1024))
     assert asked == [3]
     assert priced.seconds == pytest.approx(np.tile(priced.seconds[:3], 1000))
 
 
 def test_a_row_alone_equals_the_row_in_the_table() -> None:
     m = np.asarray([256, 300, 5000, 100000])
-    together = BOOK.linear_s(LinearQuery(m=m, k=1024, n=2048))
+    together = COST_MODEL.linear_s(LinearQuery(m=m, k=1024, n=2048))
     for row, value in enumerate(m.tolist()):
-        alone = BOOK.linear_s(LinearQuery(m=value, k=1024, n=2048))
+        alone = COST_MODEL.linear_s(LinearQuery(m=value, k=1024, n=2048))
         assert alone.seconds[0] == pytest.approx(together.seconds[row], rel=1e-12)
         assert alone.origin[0] == together.origin[row]
 
@@ -209,9 +209,9 @@ def test_a_million_look_ups_of_ten_thousand_shapes_take_a_second() -> None:
     shapes = rng.integers(256, 8192, (10_000, 3))
     rows = rng.integers(0, 10_000, 1_000_000)
     query = LinearQuery(m=shapes[rows, 0], k=shapes[rows, 1], n=shapes[rows, 2])
-    BOOK.linear_s(LinearQuery(m=1024, k=1024, n=1024))
+    COST_MODEL.linear_s(LinearQuery(m=1024, k=1024, n=1024))
     started = time.process_time()
-    priced = BOOK.linear_s(query)
+    priced = COST_MODEL.linear_s(query)
     elapsed_s = time.process_time() - started
     assert priced.seconds.shape == (1_000_000,)
     # the target is 1 s; twice that allows for a machine whose cores share their caches
@@ -220,9 +220,9 @@ def test_a_million_look_ups_of_ten_thousand_shapes_take_a_second() -> None:
 
 def test_a_case_out_of_memory_is_no_time() -> None:
     case = GemmCase(m=1024, k=1024, n=1024)
-    book = CurveBook(profile([Sample(case=case, trials_s=(), status="oom")]))
+    cost_model = ProfileCostModel(profile([Sample(case=case, trials_s=(), status="oom")]))
     with pytest.raises(MissingCurveError):
-        book.linear_s(LinearQuery(m=1024, k=1024, n=1024))
+        cost_model.linear_s(LinearQuery(m=1024, k=1024, n=1024))
 
 
 def test_case_of_collective_is_found_by_kind_alone() -> None:
@@ -231,6 +231,6 @@ def test_case_of_collective_is_found_by_kind_alone() -> None:
         for s in (1024, 4096)
     ]
     with pytest.raises(MissingCurveError):
-        CurveBook(profile(broadcast)).collective_s(
+        ProfileCostModel(profile(broadcast)).collective_s(
             CollectiveQuery(collective=Collective.ALL_GATHER, size_bytes=2048, intra=2, inter=1)
         )

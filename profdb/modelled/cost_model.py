@@ -1,4 +1,4 @@
-"""ModelledBook: answers every query of a CurveBook from the hardware sheet of a cluster."""
+"""ModelledCostModel: answers every query of a ProfileCostModel from the hardware sheet of a cluster."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ops.calls import AttentionCall, declared
 from ops.kernels import KERNELS
-from profdb.lookup.priced import Priced
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -28,20 +28,20 @@ from spec.origin import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelledBook:
+class ModelledCostModel:
     """Times of a cluster nobody has measured. Each method takes a query of profdb.lookup.queries and returns
     seconds with origin MODELLED; raises ConfigError for a word or number format it cannot model."""
 
     cluster: ClusterSpec
 
-    def linear_s(self, query: LinearQuery) -> Priced:
+    def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """Batched matrix products; the layout and the bias do not change the time (Assumption: they are
         fused)."""
         c, gpu = query.columns(), self.cluster.gpu
         seconds = gemm.gemm_seconds(gpu, c["batch"], c["m"], c["k"], c["n"], query.dtype)
         return _modelled(seconds * over_one_scale(gpu, query.dtype, query.scale_recipe), gemm.RELATIVE_STD)
 
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         """One product per group over an even part of the rows; TN reduces over the rows."""
         c = query.columns()
         groups = np.maximum(c["groups"], 1)
@@ -51,7 +51,7 @@ class ModelledBook:
         seconds = gemm.gemm_seconds(gpu, batch, m, k, c["n"], query.dtype)
         return _modelled(seconds * over_one_scale(gpu, query.dtype, query.scale_recipe), gemm.RELATIVE_STD)
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         """``kernel`` core: batched products; any other name: a flash kernel."""
         _one_of(query.mask, ("causal", "full", "window", "varlen"), "mask")
         _one_of(query.direction, ("forward", "backward"), "direction")
@@ -60,7 +60,7 @@ class ModelledBook:
         seconds = model(self.cluster.gpu, heads)
         return _modelled(seconds, attention.RELATIVE_STD)
 
-    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
         """Kernels of ops.kernels."""
         _one_of(query.kernel, tuple(KERNELS), "kernel")
         _one_of(query.direction, ("forward", "backward"), "direction")
@@ -71,7 +71,7 @@ class ModelledBook:
         )
         return _modelled(seconds, memory_bound.RELATIVE_STD)
 
-    def collective_s(self, query: CollectiveQuery) -> Priced:
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         """What a training step runs; p2p as ``p2p_s``."""
         _one_of(query.collective, TRAINING_COLLECTIVES, "collective")
         c = query.columns()
@@ -87,7 +87,7 @@ class ModelledBook:
             inside = algorithms.RELATIVE_STD
         return _modelled(seconds, spread.relative_std(self.cluster, size, shape, inside))
 
-    def p2p_s(self, query: P2PQuery) -> Priced:
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """One message, inside a domain (intra 2, inter 1) or across (intra 1, inter 2)."""
         c = query.columns()
         shape = _shape(c)
@@ -95,7 +95,7 @@ class ModelledBook:
         std = spread.relative_std(self.cluster, size, shape, p2p.RELATIVE_STD)
         return _modelled(p2p.p2p_seconds(self.cluster, size, shape), std)
 
-    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """One AdamW step."""
         _one_of(query.kernel, ("adamw",), "kernel")
         c = query.columns()
@@ -104,7 +104,7 @@ class ModelledBook:
         )
         return _modelled(seconds, optimizer.RELATIVE_STD)
 
-    def host_s(self, kind: str) -> Priced:
+    def cpu_s(self, kind: str) -> TimeEstimate:
         """One row: the host's cost of launching a kernel or of a call from Python. MissingCurveError for
         other kinds: a sheet says nothing about them."""
         if kind not in host.HOST_SECONDS:
@@ -122,8 +122,8 @@ def _shape(columns: dict[str, IntArray]) -> Shape:
     )
 
 
-def _modelled(seconds: FloatArray, relative_std: float | FloatArray) -> Priced:
-    return Priced(
+def _modelled(seconds: FloatArray, relative_std: float | FloatArray) -> TimeEstimate:
+    return TimeEstimate(
         seconds=seconds,
         relative_std=np.broadcast_to(np.float64(relative_std), seconds.shape).copy(),
         origin=np.full(seconds.shape, int(Origin.MODELLED), dtype=np.int64),

@@ -1,4 +1,4 @@
-"""A book that notes which cases it is asked for: what would have to be measured for its answers to be measured."""
+"""A cost model that notes which cases it is asked for: what would have to be measured for its answers to be measured."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 
 from profdb.cases import Case, HostCase
-from profdb.curvebook import Book
-from profdb.lookup.priced import Priced
+from profdb.cost_model import CostModel
+from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import (
     AttentionQuery,
     CollectiveQuery,
@@ -28,48 +28,48 @@ Asked = TypeVar("Asked", bound=Query)
 
 
 @dataclass(slots=True, kw_only=True)
-class AskedCases:
-    """Answers as ``book`` does. ``asked`` holds each case since it was last emptied, with the seconds answered for one
+class CaseRecorder:
+    """Answers as ``cost_model`` does. ``asked`` holds each case since it was last emptied, with the seconds answered for one
     launch of it."""
 
-    book: Book
+    cost_model: CostModel
     asked: dict[Case, float] = field(default_factory=dict)
 
-    def linear_s(self, query: LinearQuery) -> Priced:
+    def linear_s(self, query: LinearQuery) -> TimeEstimate:
         """Batched matrix products."""
-        return self._noted(query, self.book.linear_s)
+        return self._noted(query, self.cost_model.linear_s)
 
-    def grouped_linear_s(self, query: GroupedLinearQuery) -> Priced:
+    def grouped_linear_s(self, query: GroupedLinearQuery) -> TimeEstimate:
         """Grouped matrix products of experts."""
-        return self._noted(query, self.book.grouped_linear_s)
+        return self._noted(query, self.cost_model.grouped_linear_s)
 
-    def attention_s(self, query: AttentionQuery) -> Priced:
+    def attention_s(self, query: AttentionQuery) -> TimeEstimate:
         """Attention calls."""
-        return self._noted(query, self.book.attention_s)
+        return self._noted(query, self.cost_model.attention_s)
 
-    def memory_bound_s(self, query: MemoryBoundQuery) -> Priced:
+    def memory_bound_s(self, query: MemoryBoundQuery) -> TimeEstimate:
         """Memory-bound kernels."""
-        return self._noted(query, self.book.memory_bound_s)
+        return self._noted(query, self.cost_model.memory_bound_s)
 
-    def collective_s(self, query: CollectiveQuery) -> Priced:
+    def collective_s(self, query: CollectiveQuery) -> TimeEstimate:
         """Collectives."""
-        return self._noted(query, self.book.collective_s)
+        return self._noted(query, self.cost_model.collective_s)
 
-    def p2p_s(self, query: P2PQuery) -> Priced:
+    def p2p_s(self, query: P2PQuery) -> TimeEstimate:
         """Messages between two ranks."""
-        return self._noted(query, self.book.p2p_s)
+        return self._noted(query, self.cost_model.p2p_s)
 
-    def optimizer_s(self, query: OptimizerQuery) -> Priced:
+    def optimizer_s(self, query: OptimizerQuery) -> TimeEstimate:
         """Optimizer steps."""
-        return self._noted(query, self.book.optimizer_s)
+        return self._noted(query, self.cost_model.optimizer_s)
 
-    def host_s(self, kind: str) -> Priced:
+    def cpu_s(self, kind: str) -> TimeEstimate:
         """Host costs."""
-        priced = self.book.host_s(kind)
+        priced = self.cost_model.cpu_s(kind)
         self.asked[HostCase(kind=kind)] = float(priced.seconds[0])
         return priced
 
-    def _noted(self, query: Asked, ask: Callable[[Asked], Priced]) -> Priced:
+    def _noted(self, query: Asked, ask: Callable[[Asked], TimeEstimate]) -> TimeEstimate:
         priced = ask(query)
         family, labels = curve_of(query)
         rows = np.flatnonzero(busy_rows(query))

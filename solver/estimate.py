@@ -149,9 +149,11 @@ def repartitioned(
     return replace(table, plans=plans, stages=stages, bytes=stage_memory(model, job, tables))
 
 
-def step_time(model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer) -> StepTime:
+def step_time(
+    model: ModelSpec, job: JobSpec, table: Estimate, pricer: Pricer, pieces: list[LayerTimes] | None = None
+) -> StepTime:
     """Seconds of the step of every plan of the table."""
-    times = stage_times(model, job, table, pricer)
+    times = stage_times(model, job, table, pricer, pieces)
     end_s, free_end_s = spans_of([pipelines(table, times), pipelines(table, times, free=True)])
     return assembled_step(table, times, (end_s, free_end_s))
 

@@ -10,7 +10,7 @@ import numpy as np
 from solver.analysis.best_plans import best_plans
 from solver.analysis.explanation import Explanation, explain_plan
 from solver.analysis.named_plans import obstacles, price_written
-from solver.contest import Entrants, costs
+from solver.candidates import Candidates, costs
 from solver.estimate import StepTime
 from solver.memory.memory_cost import TERMS
 from solver.model_flops import mfu, tokens_per_gpu_per_s
@@ -18,7 +18,7 @@ from solver.opening import Opened
 from solver.plans.space import full_space
 from solver.question import Question
 from solver.result import Answer, check_believable
-from solver.search import SearchResult, contested, interval_s
+from solver.search import SearchResult, candidate_pool, interval_s
 from spec.settings.constraints import Constraints
 from spec.settings.plan import WrittenPlan, typed_plan_settings
 from spec.settings.setting import typed, typed_values
@@ -36,19 +36,19 @@ def every_plan(
     Raises NoFeasiblePlanError where no plan is left.
     """
     space = full_space(question.model, question.job, constraints)
-    contest, _ = contested(question, space, tick=tick, everything=True)
-    all_costs = costs([(one, np.arange(len(one.played))) for one in contest.entrants])
-    blocks = [_columns(question, one, cost) for one, cost in zip(contest.entrants, all_costs, strict=True)]
+    pool, _ = candidate_pool(question, space, tick=tick, everything=True)
+    all_costs = costs([(one, np.arange(len(one.simulated))) for one in pool.candidates])
+    blocks = [_columns(question, one, cost) for one, cost in zip(pool.candidates, all_costs, strict=True)]
     joined = {name: [value for block in blocks for value in block[name]] for name in blocks[0]}
     order = np.argsort(joined["step_s"], kind="stable")
     return {name: [values[row] for row in order] for name, values in joined.items()}
 
 
-def _columns(question: Question, entrants: Entrants, cost: StepTime) -> dict[str, list[Any]]:
-    """Of the plans of a block, all played."""
-    plans = [entrants.table.plans.plan(row) for row in range(len(entrants.played))]
+def _columns(question: Question, block: Candidates, cost: StepTime) -> dict[str, list[Any]]:
+    """Of the plans of a block, all simulated."""
+    plans = [block.table.plans.plan(row) for row in range(len(block.simulated))]
     written = [asdict(plan.written) for plan in plans]
-    memory = entrants.table.memory
+    memory = block.table.memory
     low_s, high_s = interval_s(question, cost)
     numbers = {
         "step_s": cost.step_s,

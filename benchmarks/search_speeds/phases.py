@@ -11,11 +11,11 @@ from typing import Any
 WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     "profile": (("solver.analysis.sweep", "held_profile"),),
     "rules": (("solver.search", "enumerate_block"),),
-    "memory": (("solver.refinements.entering", "sized"),),
+    "memory": (("solver.search", "estimate_memory"),),
     "layer times": (("solver.estimate", "timed_pieces"),),
     "step end": (("solver.estimate", "step_times"),),
-    "pipeline": (("solver.estimate", "spans_of"), ("solver.contest", "spans_of")),
-    "ranking": (("solver.search", "_answered"),),
+    "pipeline": (("solver.estimate", "spans_of"), ("solver.candidates", "spans_of")),
+    "ranking": (("solver.search", "_answers"),),
 }
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from benchmarks.search_speeds.questions import Timed
 from ops.recompute.layers import Recompute
 from solver.estimate import Estimate, estimate_memory, step_time, timed_pieces
-from solver.layers import LayerTable, layer_table
 from solver.memory.device_memory import usable_bytes
 from solver.opening import open_question
 from solver.plans.plan_table import PlanTable
@@ -58,12 +57,12 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
     began = time.process_time()
     for table, share in zip(tables, _shares([len(one) for one in tables], plans), strict=True):
         # Parts of a table share its layers, which are written down and timed once.
-        layers, pieces = layer_table(question.model, question.job, table), None
+        whole, pieces = _laid_out(question, table), None
         # Spread over the whole table; where there are fewer plans than asked for, each stands there several times.
         spread = np.arange(share) * len(table) // share
         for first in range(0, share, ROWS_AT_ONCE):
             rows = ints(spread[first : first + ROWS_AT_ONCE])
-            part = _laid_out(question, table.take(rows), layers.of_plans(rows))
+            part = _laid_out(question, table.take(rows), whole)
             pieces = pieces or timed_pieces(part, question.pricer)
             cost = step_time(question.model, question.job, part, question.pricer, pieces)
             needed_bytes.append(float(part.needed_bytes.max()))
@@ -79,8 +78,8 @@ def raw_rate(asked: Request, plans: int, *, interleaved: bool) -> Rate:
     )
 
 
-def _laid_out(question: Question, plans: PlanTable, layers: LayerTable | None = None) -> Estimate:
-    return estimate_memory(question.model, question.job, plans, question.cluster, layers=layers)
+def _laid_out(question: Question, plans: PlanTable, like: Estimate | None = None) -> Estimate:
+    return estimate_memory(question.model, question.job, plans, question.cluster, like=like)
 
 
 def feasible(question: Question, *, interleaved: bool) -> list[PlanTable]:

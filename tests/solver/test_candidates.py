@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from solver.calibration import Calibration
 
-from solver.calibrate.factors import Calibration
-from solver.contest import Contest, Entrants
+from solver.candidates import CandidatePool, Candidates
 from solver.estimate import estimate_memory, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of
 from solver.plans.space import enumerate_block, full_space
@@ -54,7 +54,7 @@ def test_the_answer_is_that_of_all_pipelines_replayed(preset: str, world: int, s
     assert shown(search(asked, space, top_k=3)) == shown(search(asked, space, top_k=3, everything=True))
 
 
-def entrants(asked: Question) -> list[Entrants]:
+def candidates(asked: Question) -> list[Candidates]:
     """All plans of a question's space, bounded."""
     found = []
     space = full_space(asked.model, asked.job)
@@ -62,7 +62,7 @@ def entrants(asked: Question) -> list[Entrants]:
         plans = enumerate_block(asked.model, asked.job, asked.cluster, space, block).plans
         if len(plans):
             table = estimate_memory(asked.model, asked.job, plans, asked.cluster)
-            found.append(Entrants.of(table, stage_times(asked.model, asked.job, table, asked.pricer)))
+            found.append(Candidates.of(table, stage_times(asked.model, asked.job, table, asked.pricer)))
     return found
 
 
@@ -70,7 +70,7 @@ def entrants(asked: Question) -> list[Entrants]:
 def test_no_stage_ends_before_its_bound(preset: str) -> None:
     asked = question(preset=PRESETS[preset], world_size=8, sequences=64)
     tight = []
-    for one in entrants(asked):
+    for one in candidates(asked):
         timed = stage_times(asked.model, asked.job, one.table, asked.pricer)
         least, played = least_ends_s(one.table, timed), spans_of([pipelines(one.table, timed)])[0]
         assert (least <= played * (1 + 1e-12)).all()
@@ -82,9 +82,9 @@ def test_no_stage_ends_before_its_bound(preset: str) -> None:
 
 def test_most_pipelines_need_no_replay() -> None:
     asked = question(preset=PRESETS["megatron"], world_size=16, sequences=256)
-    contest = Contest(entrants(asked), 3)
-    contest.decide()
-    assert contest.played.mean() < 0.5
+    pool = CandidatePool(candidates(asked), 3)
+    pool.simulate_contenders()
+    assert pool.simulated.mean() < 0.5
 
 
 def test_calibrated_plans_are_ranked_by_their_calibrated_step() -> None:

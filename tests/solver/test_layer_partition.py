@@ -1,10 +1,14 @@
-"""Plans with layers dealt anew, where a framework takes layouts: held against all layouts there are."""
+"""Other partitions of layers over stages, where a framework takes layouts: held against all layouts there are."""
 
 from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from solver.layer_partition import _by_cost, _fewer_at_ends, span_s
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import full_space
 from solver.question import Question
@@ -73,3 +77,32 @@ def test_a_short_layout_says_the_same() -> None:
         assert layout.layers == tuple(layers)
         assert layout.predicting_stage == at
     assert short_layout([7, *[8] * 14, 7], 0, 15) == "Et*7|(t*8|)*14t*7L"
+
+
+def test_partitions_by_hand() -> None:
+    """Ten layers on four stages: three and a head as heavy as two layers leave the last stage one less."""
+    layer_s, ends_s = np.ones(10), np.array([0.0, 0.0, 0.0, 2.0])
+    assert _by_cost(layer_s, ends_s) == (3, 3, 3, 1)
+    assert span_s((3, 3, 3, 1), layer_s, ends_s, (4, 1)) == 3.0
+    assert span_s((2, 3, 3, 2), layer_s, ends_s, (4, 1)) == 4.0
+    # Two chunks a stage: virtual stages 0 and 2 are the first stage's.
+    assert span_s((3, 3, 3, 1), layer_s, ends_s, (2, 2)) == 6.0
+    found = _fewer_at_ends(10, (4, 1))
+    assert {(2, 3, 3, 2), (3, 3, 3, 1), (1, 3, 3, 3), (0, 4, 5, 1)} <= found
+    assert all(sum(layers) == 10 and min(layers[1:-1]) >= 1 for layers in found)
+
+
+@given(
+    seconds=st.lists(st.sampled_from([1.0, 2.0, 3.5]), min_size=4, max_size=9),
+    ends=st.lists(st.sampled_from([0.0, 1.0, 4.0]), min_size=4, max_size=4),
+)
+def test_no_partition_leaves_the_busiest_stage_less_than_the_one_by_cost(
+    seconds: list[float], ends: list[float]
+) -> None:
+    """Against every partition with a layer or more between the ends."""
+    layer_s, ends_s, shape = np.array(seconds), np.array(ends), (4, 1)
+    of_all = [
+        span_s(parse_pipeline_layout(text).layers, layer_s, ends_s, shape)
+        for text in every_layout(len(seconds), 4)
+    ]
+    assert span_s(_by_cost(layer_s, ends_s), layer_s, ends_s, shape) <= min(of_all) * (1 + 1e-5)

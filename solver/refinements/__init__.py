@@ -1,3 +1,0 @@
-"""What a search tries beyond its degrees: as little recomputation as memory asks for, layers on the host,
-uneven stages.
-"""

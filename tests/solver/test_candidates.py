@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from solver.calibration import Calibration
 
+from solver.calibrate.factors import Calibration
 from solver.candidates import CandidatePool, Candidates
 from solver.estimate import estimate_memory, least_ends_s, pipelines, stage_times, steps_s
 from solver.pipeline.spans import spans_of

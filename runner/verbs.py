@@ -1,7 +1,4 @@
-"""The verbs of run_workload.py that this package does: their options, and what runs them.
-
-What needs torch is imported when a verb runs.
-"""
+"""The options of the verbs ``run``, ``suite``, ``analyse`` and ``aiob``; no torch, so that --help is quick."""
 
 import argparse
 from collections.abc import Callable
@@ -10,21 +7,221 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.compare_verb import add_compare, compare
-from runner.replay.planned import planned_work
-from runner.replay.stage_files import Typed, Work, read_work
-from runner.replay.suite_file import read_suite
-from runner.run_flags import DEGREES, add_aiob, add_analyse, add_run, add_suite
-from runner.train_verb import add_train, train
+from runner.replay.program import Typed, Work, planned_work, read_work
 from solver.request import Request
 from spec.errors import ConfigError
+from spec.presets.registry import PRESETS
 from spec.program.ending import uninterrupted
+from spec.program.limits import MOST_COUNT, MOST_EPOCHS, MOST_GPUS, MOST_SEQUENCE_TOKENS, MOST_STEP_TOKENS
 from spec.program.outputs import check_outputs
-from spec.readers.config_flags import assumed_lines
+from spec.program.parser import decimal, whole
+from spec.readers.config_flags import add_config, assumed_lines
 from spec.readers.read_config import read_config
+from spec.settings.job import DEFAULT_FRAMEWORK, job_settings
+from spec.settings.setting import typed_values
+from workload.traffic.ranks import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from profiler.ranks.rank_layout import RankLayout
     from runner.replay.run import RunOptions
+
+
+MOST_SECONDS = 1e6
+DEGREES = ("tp", "cp", "ep", "etp", "pp")
+COMPUTE = ("real", "sleep", "skip")
+DTYPES = ("bf16", "fp16", "fp32")
+
+
+def add_run(verb: argparse.ArgumentParser) -> None:
+    """All options of ``run``."""
+    verb.add_argument(
+        "files",
+        type=Path,
+        nargs="*",
+        metavar="FILE",
+        help="general workload (CSV), or one for each pipeline stage (one whose name ends in -stage0 finds its likes)",
+    )
+    plan = verb.add_argument_group("a plan instead of files")
+    plan.add_argument("--plan", help="tp=2,pp=2,micro_batch=1,... as simulation_train_formulaic.py takes it")
+    add_config(plan)
+    plan.add_argument(
+        "--global_batch_size", type=whole(1, MOST_STEP_TOKENS), help="tokens a step (default: the config's)"
+    )
+    plan.add_argument("--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="default: the config's")
+    plan.add_argument("--framework", help="preset (default: the config's)")
+    plan.add_argument("--profile", type=Path, help="times of computation, for --compute sleep")
+    plan.add_argument("--cluster", help="sheet of configs/clusters (default: the profile's)")
+    for axis in DEGREES:
+        verb.add_argument(
+            f"--{axis}",
+            type=whole(1, MOST_GPUS),
+            help="ranks (default: what the workload's arguments say, else 1)",
+        )
+    verb.add_argument(
+        "--order", default=DEFAULT_ORDER, help=f"of ranks, fastest first (default {DEFAULT_ORDER})"
+    )
+    _how(verb)
+
+
+def add_suite(verb: argparse.ArgumentParser) -> None:
+    """All options of ``suite``."""
+    verb.add_argument("suite", type=Path, help="TOML file of workloads, such as configs/suites/aicb.toml")
+    _how(verb)
+
+
+def _how(verb: argparse.ArgumentParser) -> None:
+    """How to run, whatever is run."""
+    how = verb.add_argument_group("how to run")
+    how.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    how.add_argument(
+        "--compute",
+        choices=COMPUTE,
+        default=COMPUTE[0],
+        help="computation as products of its shapes, as a sleep of the file's time, or left out (default real)",
+    )
+    how.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of products (default bf16)")
+    how.add_argument(
+        "--epoch_num",
+        type=whole(1, MOST_EPOCHS),
+        help="iterations; beyond those of the file its last again (default: as many as it has)",
+    )
+    how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=1, help="iterations before (default 1)")
+    how.add_argument(
+        "--timeout_s",
+        type=decimal(1e-3, MOST_SECONDS),
+        default=120.0,
+        help="longest wait of one rank for another (default 120)",
+    )
+    how.add_argument("--results", type=Path, default=Path("results"), help="folder (default results)")
+    how.add_argument("--quiet", action="store_true", help="the summary alone, no line an operation")
+
+
+def add_analyse(verb: argparse.ArgumentParser) -> None:
+    """All options of ``analyse``."""
+    verb.add_argument("log", type=Path, help="log of a run, ours or AICB's")
+    verb.add_argument(
+        "--pictures", type=Path, metavar="FOLDER", help="draw into it: three PNG and one HTML page"
+    )
+
+
+def add_aiob(verb: argparse.ArgumentParser) -> None:
+    """All options of ``aiob``."""
+    add_config(verb, required=True)
+    verb.add_argument("--tp", type=whole(1, MOST_GPUS), default=1, help="tensor-parallel ranks (default 1)")
+    verb.add_argument("--ep", type=whole(1, MOST_GPUS), default=1, help="expert-parallel ranks (default 1)")
+    verb.add_argument(
+        "--micro_batch", type=whole(1, MOST_COUNT), default=1, help="sequences a micro-batch (default 1)"
+    )
+    verb.add_argument(
+        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens a sequence (default: the config's)"
+    )
+    verb.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    verb.add_argument("--output", type=Path, default=Path("aiob.txt"), help="AICB's text (default aiob.txt)")
+    verb.add_argument(
+        "--compile", action="store_true", help="also time the activation function, fused by torch.compile"
+    )
+    verb.add_argument("--into", type=Path, help="profile of this GPU to merge the samples into")
+
+
+# The verb ``train``: its options, and what runs it. torch is imported when it runs, so that --help is quick.
+
+
+def add_train(verb: argparse.ArgumentParser) -> None:
+    """All options of ``train``, called as simulation_train_formulaic.py has them where it has them."""
+    what = verb.add_argument_group("what to train")
+    add_config(what, required=True)
+    what.add_argument("--plan", help="tp=2,pp=2,... (default: the config's); dp=N is checked, it follows")
+    batch = what.add_mutually_exclusive_group()
+    batch.add_argument(
+        "--global_batch_size",
+        type=whole(1, MOST_STEP_TOKENS),
+        help="tokens of a step (default: the config's batch)",
+    )
+    batch.add_argument(
+        "--micro_batches",
+        type=whole(1, MOST_STEP_TOKENS),
+        help="micro-batches of a step on each rank, instead",
+    )
+    what.add_argument(
+        "--seq_len", type=whole(1, MOST_SEQUENCE_TOKENS), help="tokens per sequence (default: the config's)"
+    )
+    what.add_argument(
+        "--framework", help=f"{', '.join(PRESETS)} (default: the config's, else {DEFAULT_FRAMEWORK})"
+    )
+    what.add_argument(
+        "--job",
+        action="append",
+        default=[],
+        help="settings of the job (docs/configs.md): context_parallel=all_gather,...",
+    )
+    what.add_argument("--dtype", choices=("bf16", "fp32"), help="of the products (default: the job's)")
+    where = verb.add_argument_group("on what")
+    where.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto wants a GPU")
+    where.add_argument(
+        "--cluster",
+        help="sheet of configs/clusters with the peak for the MFU (default: by the device's name)",
+    )
+    how = verb.add_argument_group("how to run")
+    how.add_argument("--steps", type=whole(1, MOST_EPOCHS), default=10, help="steps timed (default 10)")
+    how.add_argument("--warmup", type=whole(0, MOST_EPOCHS), default=3, help="steps before (default 3)")
+    how.add_argument("--compile", action="store_true", help="compile the blocks by torch.compile")
+    how.add_argument(
+        "--timeout_s",
+        type=decimal(1e-3, MOST_SECONDS),
+        default=120.0,
+        help="longest wait of one rank for another (default 120)",
+    )
+    out = verb.add_argument_group("results")
+    out.add_argument("--json", type=Path, help="write everything to this file")
+    out.add_argument(
+        "--trace", type=Path, metavar="DIR", help="afterwards run steps under torch.profiler, a trace a rank"
+    )
+    out.add_argument("--results", type=Path, help="folder for NAME_train.json and NAME_steps.csv")
+
+
+def train(options: argparse.Namespace, root: Path) -> int:
+    """Time training steps of the reference transformer."""
+    with uninterrupted():
+        from profiler.ranks.ending import status_in_ranks
+        from runner.training.asking import Typed
+        from runner.training.run import TrainOptions, run_training
+
+    typed = Typed(
+        root=root,
+        config=options.config,
+        assume=options.assume,
+        plan=options.plan,
+        global_batch_tokens=options.global_batch_size,
+        micro_batches=options.micro_batches,
+        seq_len=options.seq_len,
+        framework=options.framework,
+        job=typed_values(",".join(options.job), job_settings(), "--job") if options.job else {},
+        dtype=options.dtype,
+        cluster=options.cluster,
+        compiled=options.compile,
+    )
+    asked = TrainOptions(
+        typed=typed,
+        device=options.device,
+        steps=options.steps,
+        warmup=options.warmup,
+        timeout_s=options.timeout_s,
+        json=options.json,
+        results=options.results,
+        trace=options.trace,
+    )
+
+    def work(layout: "RankLayout") -> int:
+        for line in run_training(asked, layout):
+            print(line)
+        return 0
+
+    return status_in_ranks(work, interrupted=lambda layout: "" if layout.rank else "interrupted")
+
+
+# The verbs of run_workload.py that this package does: their options, and what runs them.
+#
+# What needs torch is imported when a verb runs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +245,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def suite(options: argparse.Namespace, root: Path) -> int:
     """Run the workloads of a suite that are not done, on the processes of this launch."""
     with uninterrupted():
-        from runner.replay.suite import run_suite
+        from runner.replay.suite import read_suite, run_suite
 
     entries = read_suite(options.suite)
     return _in_ranks(options, lambda asked, layout: run_suite(entries, asked, root, layout))
@@ -117,8 +314,7 @@ def aiob(options: argparse.Namespace, root: Path) -> int:
     """Time the submodules of a model on this device."""
     with uninterrupted():
         from profiler.on_demand import case_measurer, measuring_device
-        from runner.aiob.module_cases import ModuleRun
-        from runner.aiob.module_times import time_modules, write_times
+        from runner.aiob import ModuleRun, time_modules, write_times
 
     config = read_config(options.config, assume=options.assume)
     seq_len = options.seq_len or config.seq_len

@@ -7,8 +7,8 @@ from math import prod
 from ops.op import Axis, Phase
 from ops.roles import Module, Role
 from profdb.cases import AttentionCase
-from runner.traces.attended import heads_pairs
-from runner.traces.ran import BACKWARD, FORWARD, Key, Part, collective_key, product_key
+from runner.traces.names import heads_pairs
+from runner.traces.trace_file import BACKWARD, FORWARD, Key, Part, collective_key, product_key
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from spec.collectives import Collective

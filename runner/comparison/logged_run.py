@@ -1,23 +1,135 @@
-"""The steps of a framework's log, recognised by its form."""
+"""What a run measured, whoever ran it."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from runner.comparison.log_forms import (
-    COLOUR,
-    FORMS,
-    LONGEST_LINE,
-    MEGATRON_DEGREES,
-    MEGATRON_MEMORY,
-    LogForm,
-)
-from runner.comparison.measured_run import MeasuredRun
+import numpy as np
+
 from solver.plans.plan_table import Plan
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.units import GIB, MIB, MS
+
+TRAIN = "train"
+"""The form of what run_workload.py train wrote."""
+TRACE = "torch.profiler"
+REPLAY = "run"
+"""The form of what run_workload.py run logged: operations one after another, nothing hidden."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """Seconds of each step counted (of a line of a log: the mean of the steps it covers), after ``warmup``
+    steps or lines left out, and the most bytes of a rank that torch's allocator gave out and kept, where they
+    are said. ``source`` is the file and ``form`` what wrote it. ``steps_cpu_s`` on a processor: CPU seconds
+    of the busiest rank."""
+
+    source: str
+    form: str
+    steps_s: tuple[float, ...]
+    warmup: int
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    steps_cpu_s: tuple[float, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """Median."""
+        return float(np.median(self.steps_s))
+
+    @property
+    def step_cpu_s(self) -> float | None:
+        """Median; None where nobody counted."""
+        return float(np.median(self.steps_cpu_s)) if self.steps_cpu_s else None
+
+    @property
+    def spread_s(self) -> tuple[float, float]:
+        """Eight steps in ten lie between these."""
+        low_s, high_s = np.quantile(self.steps_s, (0.1, 0.9))
+        return float(low_s), float(high_s)
+
+
+# What frameworks write of a step into their logs: one pattern a form, its groups named by what they hold and its unit.
+#
+# Groups: ``step`` (number), and one of ``ms``, ``seconds``, ``tgs`` (tokens per second and GPU), ``samples_per_s``;
+# ``batch`` (sequences of a step), ``consumed`` (tokens since the start), ``allocated_gib``, ``reserved_gib``.
+
+NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""Of a terminal; torchtitan's lines have them."""
+LONGEST_LINE = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogForm:
+    """A framework's line of a step; ``mark`` is in every such line."""
+
+    name: str
+    mark: str
+    step: re.Pattern[str]
+
+
+FORMS: tuple[LogForm, ...] = (
+    # Megatron-LM, megatron/training/training.py, training_log; Megatron-DeepSpeed's is the same up to what is read.
+    LogForm(
+        name="Megatron-LM log",
+        mark="elapsed time per iteration (ms):",
+        step=re.compile(
+            rf"iteration +(?P<step>[0-9]+)/ *[0-9]+ \|.*? elapsed time per iteration \(ms\): (?P<ms>{NUMBER}) \|"
+            r"(?:.*? global batch size: +(?P<batch>[0-9]+) \|)?"
+        ),
+    ),
+    # InternEvo, internlm/train/pipeline.py, record_current_batch_training_metrics; commas in earlier ones.
+    LogForm(
+        name="InternEvo log",
+        mark="tgs (tokens/gpu/second)=",
+        step=re.compile(
+            rf"\bstep=(?P<step>[0-9]+)[ ,].*?tgs \(tokens/gpu/second\)=(?P<tgs>{NUMBER})"
+            r"(?:.*?num_consumed_tokens=(?P<consumed>[0-9]+))?"
+        ),
+    ),
+    # torchtitan, torchtitan/components/metrics.py, MetricsProcessor.log; its memory is max_reserved.
+    LogForm(
+        name="torchtitan log",
+        mark="tps:",
+        step=re.compile(
+            rf"(?<!validate )step: *(?P<step>[0-9]+) .*?memory: *(?P<reserved_gib>{NUMBER})GiB\(.*?"
+            r"tps: (?P<tgs>[0-9,]+)"
+        ),
+    ),
+    # DeepSpeed, deepspeed/runtime/pipe/engine.py, train_batch.
+    LogForm(
+        name="DeepSpeed pipeline log",
+        mark="iter time (s):",
+        step=re.compile(rf"\bsteps: (?P<step>[0-9]+) loss: .*?iter time \(s\): (?P<seconds>{NUMBER}) "),
+    ),
+    # DeepSpeed, deepspeed/utils/timer.py, ThroughputTimer.stop; a GB of it is 1024**3 bytes, a sample a sequence.
+    LogForm(
+        name="DeepSpeed log",
+        mark="CurrSamplesPerSec=",
+        step=re.compile(
+            rf"global_step=(?P<step>[0-9]+), RunningAvgSamplesPerSec=\S+ CurrSamplesPerSec=(?P<samples_per_s>{NUMBER})"
+            rf"(?:.*?MaxMemAllocated=(?P<allocated_gib>{NUMBER})GB)?"
+        ),
+    ),
+)
+
+MEGATRON_MEMORY = re.compile(
+    rf"memory \(MB\) \| allocated: {NUMBER} \| max allocated: (?P<allocated_mib>{NUMBER})"
+    rf" \| reserved: {NUMBER} \| max reserved: (?P<reserved_mib>{NUMBER})"
+)
+"""megatron/training/utils/common_utils.py, report_memory; an MB of it is 1024**2 bytes."""
+MEGATRON_DEGREES = re.compile(
+    r"using world size: (?P<world_size>[0-9]+), .*?context-parallel size: (?P<cp>[0-9]+),? "
+    r".*?tensor-model-parallel size: (?P<tp>[0-9]+), pipeline-model-parallel size: (?P<pp>[0-9]+)"
+)
+"""megatron/training/arguments.py, validate_args."""
+
+
+# The steps of a framework's log, recognised by its form.
 
 Found = Mapping[str, str | None]
 WARMUP = 3

@@ -1,11 +1,271 @@
-"""What a log says, in lines: the summary, outliers, slow ranks, pictures written."""
+"""Operations that took far longer than their like."""
 
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from runner.logs.log import Log
-from runner.logs.outliers import outlier_lines
-from runner.logs.ranks_file import read_ranks, slow_ranks
-from runner.logs.summary import summary_lines
+import numpy as np
+
+from profiler.timing import outliers
+from runner.logs.log import Log, size_text
+from spec.program.numbers import plain_number
+from spec.replaced_file import replaced_file
+from spec.text_file import UnreadableFileError, read_file_text
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem
+from workload.findings import WorkloadError
+
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """An operation of an iteration (1: the first), its place in it, and the median of its like."""
+
+    iteration: int
+    place: int
+    item: GeneralItem
+    median_ms: float
+
+    def line(self) -> str:
+        """For a reader."""
+        item, elapsed_ms = self.item, self.item.elapsed_ms or 0.0
+        size = "" if item.comm_type == COMPUTATION else f" of {size_text(item.msg_size)}"
+        over = f" over {item.comm_group}" if item.comm_group else ""
+        return (
+            f"outlier: iteration {self.iteration}, operation {self.place}: {item.comm_type}{size}{over} "
+            f"({item.stage or 'no stage'}) took {elapsed_ms:.3f} ms, {elapsed_ms / self.median_ms:.1f} x the median"
+        )
+
+
+def slow_operations(log: Log) -> list[Outlier]:
+    """Those of the iterations that profiler.timing calls outliers among all of their kind, group, size,
+    shapes and stage, and that are above the median; the longest delay first."""
+    like: dict[object, list[tuple[int, int, GeneralItem]]] = {}
+    for iteration, epoch in enumerate(log.comm_log_each_epoch[1:], start=1):
+        for place, item in enumerate(epoch, start=1):
+            key = (
+                item.comm_type,
+                item.comm_group,
+                item.comm_group_size,
+                item.msg_size,
+                item.shapes,
+                item.stage,
+            )
+            like.setdefault(key, []).append((iteration, place, item))
+    found = []
+    for same in like.values():
+        times = np.asarray([item.elapsed_ms or 0.0 for _, _, item in same])
+        median_ms = float(np.median(times))
+        slow = outliers(times) & (times > median_ms) & (median_ms > 0)
+        found += [
+            Outlier(iteration=iteration, place=place, item=item, median_ms=median_ms)
+            for (iteration, place, item), flagged in zip(same, slow, strict=True)
+            if flagged
+        ]
+    return sorted(found, key=lambda one: one.median_ms - (one.item.elapsed_ms or 0.0))
+
+
+def outlier_lines(log: Log) -> list[str]:
+    """The worst by name, and how many more there are."""
+    found = slow_operations(log)
+    more = [f"and {len(found) - MOST_NAMED} outliers more"] if len(found) > MOST_NAMED else []
+    return [one.line() for one in found[:MOST_NAMED]] + more
+
+
+# The summary of a log: operations by kind, group and size, initialisation and iterations apart.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Milliseconds of several readings; ``std`` of the readings themselves (divided by their number)."""
+
+    count: int
+    mean_ms: float
+    min_ms: float
+    max_ms: float
+    p90_ms: float
+    std_ms: float
+
+    @staticmethod
+    def of(readings_ms: Sequence[float]) -> "Spread":
+        """Of at least one reading."""
+        values = np.asarray(readings_ms, dtype=np.float64)
+        return Spread(
+            count=len(values),
+            mean_ms=float(values.mean()),
+            min_ms=float(values.min()),
+            max_ms=float(values.max()),
+            p90_ms=float(np.percentile(values, 90)),
+            std_ms=float(values.std()),
+        )
+
+    @property
+    def jitter(self) -> float:
+        """Standard deviation over mean."""
+        return self.std_ms / self.mean_ms if self.mean_ms > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """All operations of one kind, group and size. ``busbw`` in GiB/s, the mean."""
+
+    kind: str
+    group: str
+    ranks: int
+    size_bytes: int
+    spread: Spread
+    busbw: float
+
+
+def rows_by_size(items: Sequence[GeneralItem]) -> list[Row]:
+    """One row for each kind, group and size, in that order; computation is one row, whatever its shapes."""
+    found: dict[tuple[str, str, int, int], list[GeneralItem]] = {}
+    for item in items:
+        size = 0 if item.comm_type == COMPUTATION else item.msg_size
+        found.setdefault((item.comm_type, item.comm_group, item.comm_group_size, size), []).append(item)
+    return [
+        Row(
+            kind=kind,
+            group=group,
+            ranks=ranks,
+            size_bytes=size,
+            spread=Spread.of([item.elapsed_ms or 0.0 for item in same]),
+            busbw=float(np.mean([item.busbw or 0.0 for item in same])),
+        )
+        for (kind, group, ranks, size), same in sorted(found.items())
+    ]
+
+
+def summary_lines(log: Log) -> list[str]:
+    """The tables that end a run."""
+    init, train = log.comm_log_each_epoch[:1], log.comm_log_each_epoch[1:]
+    lines: list[str] = []
+    for stage, epochs in (("init", init), ("train", train)):
+        items = [item for epoch in epochs for item in epoch]
+        if items:
+            lines += [
+                f"Detailed comm info for {stage} stage (times in ms, bandwidth in GiB/s)",
+                *_table(items),
+                "",
+            ]
+    return lines + list(_iterations(log.epoch_times))
+
+
+def _table(items: Sequence[GeneralItem]) -> Iterator[str]:
+    yield (
+        f"{'comm_type':16} {'comm_group':16} {'ranks':>5} {'size':>10} {'count':>6} {'mean':>10} {'std':>9} "
+        f"{'min':>10} {'max':>10} {'p90':>10} {'busbw':>9}"
+    )
+    for row in rows_by_size(items):
+        one = row.spread
+        size = "-" if row.kind == COMPUTATION else size_text(row.size_bytes)
+        yield (
+            f"{row.kind:16} {row.group or '-':16} {row.ranks or '-':>5} {size:>10} {one.count:6d} {one.mean_ms:10.3f} "
+            f"{one.std_ms:9.3f} {one.min_ms:10.3f} {one.max_ms:10.3f} {one.p90_ms:10.3f} {row.busbw:9.2f}"
+        )
+
+
+def _iterations(epoch_times: Sequence[float]) -> Iterator[str]:
+    if not epoch_times:
+        return
+    yield f"init time: {epoch_times[0]:.3f} ms"
+    if len(epoch_times) > 1:
+        one = Spread.of(epoch_times[1:])
+        yield (
+            f"iteration time over {one.count}: mean {one.mean_ms:.3f} ms, min {one.min_ms:.3f}, max {one.max_ms:.3f}, "
+            f"p90 {one.p90_ms:.3f}, std {one.std_ms:.3f}, jitter {100 * one.jitter:.1f} % of the mean"
+        )
+
+
+# Every rank's times by epoch, NAME_ranks.csv beside a log, and which ranks are slow in them.
+
+MAX_FILE_BYTES = 2**28
+SLOWER = 0.1
+"""Above the others of its stage by this share a rank is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """One rank in one epoch (0: initialisation). Communication holds the waiting for other ranks."""
+
+    rank: int
+    stage: int
+    epoch: int
+    iteration_ms: float
+    communication_ms: float
+    computation_ms: float
+
+    @property
+    def own_ms(self) -> float:
+        """What the rank spends outside of communication."""
+        return self.iteration_ms - self.communication_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRank:
+    """A rank whose ``own_ms``, the median over iterations, lies above that of the others of its stage."""
+
+    rank: int
+    stage: int
+    own_ms: float
+    others_ms: float
+
+    def line(self) -> str:
+        """For a reader."""
+        more = 100 * (self.own_ms / self.others_ms - 1) if self.others_ms > 0 else float("inf")
+        return (
+            f"slow: rank {self.rank} of stage {self.stage} spends {self.own_ms:.3f} ms an iteration outside of "
+            f"communication, {more:.0f} % more than the others ({self.others_ms:.3f} ms)"
+        )
+
+
+def write_ranks(path: Path, everyone: Iterable[RankTimes]) -> None:
+    """A line a rank and epoch."""
+    with replaced_file(path) as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow([one.name for one in fields(RankTimes)])
+        for one in everyone:
+            writer.writerow([one.rank, one.stage, one.epoch, *(f"{value:.6f}" for value in astuple(one)[3:])])
+
+
+def read_ranks(path: Path) -> list[RankTimes]:
+    """The lines of a file. Raises WorkloadError naming the line that is none."""
+    try:
+        rows = list(csv.reader(read_file_text(path, MAX_FILE_BYTES).splitlines()))
+    except (UnreadableFileError, csv.Error) as error:
+        raise WorkloadError(f"{path}: {error}") from error
+    names = [one.name for one in fields(RankTimes)]
+    if not rows or rows[0] != names:
+        raise WorkloadError(f"{path}: line 1: the columns are not {', '.join(names)}")
+    found = []
+    for number, cells in enumerate(rows[1:], start=2):
+        values = [plain_number(cell) for cell in cells]
+        if len(values) != len(names) or not all(value >= 0 for value in values):
+            raise WorkloadError(f"{path}: line {number}: is no rank's times")
+        found.append(RankTimes(*map(int, values[:3]), *values[3:]))
+    return found
+
+
+def slow_ranks(everyone: Sequence[RankTimes]) -> list[SlowRank]:
+    """The ranks that others of their stage wait for, the slowest first."""
+    own: dict[int, dict[int, list[float]]] = {}
+    for one in everyone:
+        if one.epoch:
+            own.setdefault(one.stage, {}).setdefault(one.rank, []).append(one.own_ms)
+    found = []
+    for stage, ranks in own.items():
+        middle = {rank: float(np.median(times)) for rank, times in ranks.items()}
+        for rank, own_ms in middle.items():
+            others = [value for other, value in middle.items() if other != rank]
+            if others and own_ms > (1 + SLOWER) * float(np.median(others)):
+                found.append(
+                    SlowRank(rank=rank, stage=stage, own_ms=own_ms, others_ms=float(np.median(others)))
+                )
+    return sorted(found, key=lambda one: one.others_ms - one.own_ms)
+
+
+# What a log says, in lines: the summary, outliers, slow ranks, pictures written.
 
 LOG_ENDING = "_log"
 

@@ -1,13 +1,46 @@
-"""The log of a run: its operations with their times, by iteration."""
+"""Bandwidths of a logged operation as AICB counts them: GiB/s, with its own bus factors.
 
+They differ from nccl-tests' (profdb.busbw): an all-to-all counts whole, a gibibyte is 2^30.
+"""
+
+import csv
+import io
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
+from types import TracebackType
 
-from runner.logs.bandwidth import bandwidths
-from workload.aicb.csv_workload import EPOCH_END, GeneralItem, rows_of
+from spec.errors import ExportError
+from workload.aicb.csv_workload import COLUMNS, COMPUTATION, EPOCH_END, GeneralItem, rows_of
 from workload.findings import WorkloadError
+
+GIB = 2**30
+HALVES = frozenset({"all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"})
+SHOWN_DECIMALS = 2
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """busbw / algbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n, barrier and computation 0,
+    all else 1.
+    """
+    if kind in ("barrier", COMPUTATION):
+        return 0.0
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if kind in HALVES else 1.0
+
+
+def bandwidths(item: GeneralItem, elapsed_ms: float) -> tuple[float, float]:
+    """algbw and busbw in GiB/s; 0 for what moves nothing, and busbw 0 where a file does not say the group's size."""
+    if item.comm_type in ("barrier", COMPUTATION) or elapsed_ms <= 0:
+        return 0.0, 0.0
+    algbw = item.msg_size / GIB / (elapsed_ms * 1e-3)
+    return algbw, algbw * bus_factor(item.comm_type, item.comm_group_size) if item.comm_group_size else 0.0
+
+
+# The log of a run: its operations with their times, by iteration.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,3 +102,97 @@ def logged(item: GeneralItem, elapsed_s: float) -> GeneralItem:
 def ended(elapsed_s: float) -> GeneralItem:
     """The row that ends an epoch."""
     return GeneralItem(comm_type=EPOCH_END, elapsed_ms=round(elapsed_s * 1e3, 6))
+
+
+# Operations of a log as AICB prints them, one line each.
+
+STEP = 1024
+
+
+def operation_line(item: GeneralItem, rank: int) -> str:
+    """``[RANK 0] comm op: all_reduce | comm group: tp_group | time (ms): 0.66 | msg size: 40.0 MB | ...``; a
+    computation has no size and no bandwidth."""
+    size = "0" if item.comm_type == COMPUTATION else size_text(item.msg_size)
+    return (
+        f"[RANK {rank}] comm op: {item.comm_type} | comm group: {item.comm_group or 'None'} | "
+        f"time (ms): {item.elapsed_ms or 0.0:.3f} | msg size: {size} | "
+        f"algbw (GB): {item.algbw or 0.0:.2f} | busbw (GB): {item.busbw or 0.0:.2f}"
+    )
+
+
+def epoch_line(epoch: int, elapsed_ms: float, rank: int) -> str:
+    """What ends an epoch; 0 is initialisation."""
+    return f"[RANK {rank}] --------epoch {epoch} | micro_step time {elapsed_ms:.3f} ---------"
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes in steps of 1024, as AICB writes them: ``512 B``, ``40.0 MB``."""
+    if size_bytes < STEP:
+        return f"{size_bytes} B"
+    size = float(size_bytes)
+    for unit in ("KB", "MB", "GB"):
+        size /= STEP
+        if size < STEP or unit == "GB":
+            break
+    return f"{size:.1f} {unit}"
+
+
+# The log as it is written while a run goes on: what is done lies on the disk.
+
+
+class LogFile:
+    """Rows are added to ``path``.part, which takes the place of ``path`` when the log is closed, also by an error that
+    ends the run. Raises ExportError when the disk does not take them; what it took before then is whole rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.part = path.with_name(f"{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = self.part.open("wb", buffering=0)
+        except OSError as error:
+            raise ExportError(f"{path}: cannot be written: {error.strerror}") from error
+        self._whole_bytes = 0
+        self._write([list(COLUMNS)])
+
+    def add(self, items: Iterable[GeneralItem]) -> None:
+        """Rows, which are on the disk when this returns."""
+        self._write(item.cells() for item in items)
+
+    def close(self) -> None:
+        """Give the file its name; once is enough."""
+        if self._handle.closed:
+            return
+        try:
+            self._handle.close()
+            self.part.replace(self.path)
+        except OSError as error:
+            raise ExportError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+    def __enter__(self) -> "LogFile":
+        """Closed when the block ends."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """An error of closing must not hide that of the block."""
+        try:
+            self.close()
+        except ExportError:
+            if problem is None:
+                raise
+
+    def _write(self, rows: Iterable[list[str]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        left = memoryview(text.getvalue().encode())
+        size_bytes = len(left)
+        try:
+            while left:
+                left = left[self._handle.write(left) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._handle.truncate(self._whole_bytes)
+            raise ExportError(f"{self.path}: cannot be written: {error.strerror}") from error
+        self._whole_bytes += size_bytes

@@ -1,13 +1,31 @@
 """What one pipeline stage runs: the rows of its workload, cut into initialisation and iterations, peers named."""
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.groups.degrees import Degrees
+from runner.groups.degrees import PLAN, Degrees, check_dp, degrees_of, plan_and_dp
 from runner.groups.members import members
-from workload.aicb.csv_workload import COMPUTATION, EPOCH_END, GeneralItem
+from solver.opening import open_question
+from solver.plans.plan_table import Plan
+from solver.question import Question
+from solver.request import Request
+from solver.typed_plan import broken_rules, check_order, plan_of
+from spec.errors import ConfigError
+from workload.aicb.csv_workload import (
+    COMPUTATION,
+    EPOCH_END,
+    Arguments,
+    GeneralItem,
+    Workload,
+    arguments_path,
+)
+from workload.aicb.plan_rows import GeneralOptions, general_items
 from workload.findings import WorkloadError
+from workload.stage_work import stage_works
 
 MESSAGES = ("isend", "irecv")
 PIPELINE = "pp_group"
@@ -162,3 +180,256 @@ def groups_used(programs: Sequence[Program]) -> list[tuple[str, int]]:
         for launch in program.everything
     }
     return sorted(group for group in found if group is not None)
+
+
+# Whether the stages' rows fit together: every message is received, and nobody waits for ever.
+#
+# One rank stands for its stage: groups inside a stage run the same rows. Sends go on at once, receives and collectives
+# over several stages wait.
+
+
+def check_stages(programs: Sequence[Program]) -> None:
+    """Raises WorkloadError naming the rows at which the stages' files contradict each other."""
+    counts = {len(program.iterations) for program in programs}
+    if len(counts) > 1:
+        raise WorkloadError(
+            f"{programs[0].where} and the other stages' files have {', '.join(map(str, sorted(counts)))} iterations"
+        )
+    _matches([program.init for program in programs], programs, "initialisation")
+    for index in range(counts.pop()):
+        _matches([program.iterations[index] for program in programs], programs, f"iteration {index + 1}")
+
+
+def _matches(parts: Sequence[Launches], programs: Sequence[Program], name: str) -> None:
+    """One part of every stage, until all are through or none gets on."""
+    places = [0] * len(parts)
+    sent: dict[tuple[Channel, int], deque[Launch]] = {}
+    moved = True
+    while moved:
+        moved = False
+        for stage in range(len(parts)):
+            before = places[stage]
+            _advance(stage, parts, places, sent, programs)
+            moved = moved or places[stage] > before
+    stuck = [stage for stage, part in enumerate(parts) if places[stage] < len(part)]
+    if stuck:
+        waits = "; ".join(f"stage {stage} in {parts[stage][places[stage]].label()}" for stage in stuck[:4])
+        raise WorkloadError(f"{programs[stuck[0]].where}: {name} would wait for ever: {waits}")
+    for (_, stage), waiting in sent.items():
+        if waiting:
+            raise WorkloadError(
+                f"{programs[stage].where}: {name}: stage {stage} never receives {waiting[0].label()} of its neighbour"
+            )
+
+
+def _advance(
+    stage: int,
+    parts: Sequence[Launches],
+    places: list[int],
+    sent: dict[tuple[Channel, int], deque[Launch]],
+    programs: Sequence[Program],
+) -> None:
+    """Run a stage until it has to wait for another."""
+    part = parts[stage]
+    while places[stage] < len(part):
+        launch = part[places[stage]]
+        if launch.channel is not None:
+            if launch.item.comm_type == "isend":
+                sent.setdefault((launch.channel, launch.peer), deque()).append(launch)
+            elif not _received(launch, sent.get((launch.channel, stage)), programs[stage]):
+                return
+        elif launch.item.comm_group in ACROSS_STAGES:
+            others = _members(launch, len(parts))
+            if stage in others:
+                if not _together(launch, others, parts, places):
+                    return
+                for other in others:
+                    places[other] += other != stage
+        places[stage] += 1
+
+
+def _received(launch: Launch, waiting: deque[Launch] | None, program: Program) -> bool:
+    """Whether the message is there; it is taken. Raises WorkloadError for one of another size."""
+    if not waiting:
+        return False
+    message = waiting.popleft()
+    if message.item.msg_size != launch.item.msg_size:
+        raise WorkloadError(
+            f"{program.where}: {launch.label()} meets a message of {message.item.msg_size} bytes, row {message.line}"
+        )
+    return True
+
+
+def _members(launch: Launch, stages: int) -> tuple[int, ...]:
+    return (0, stages - 1) if launch.item.comm_group == "embedding_group" else tuple(range(stages))
+
+
+def _together(
+    launch: Launch, stages: Sequence[int], parts: Sequence[Launches], places: Sequence[int]
+) -> bool:
+    """Whether all stages of a collective stand at it."""
+
+    def key(one: Launch) -> tuple[str, str, int]:
+        return one.item.comm_type, one.item.comm_group, one.item.msg_size
+
+    here = [parts[stage][places[stage]] for stage in stages if places[stage] < len(parts[stage])]
+    return len(here) == len(stages) and all(key(one) == key(launch) for one in here)
+
+
+# The workload files of a run: one, or one for every pipeline stage.
+
+STAGE_ENDING = re.compile(r"-stage\d+$")
+NAME_ENDING = "_workload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What all ranks run: a program a stage. ``digest`` of what it was made of."""
+
+    name: str
+    degrees: Degrees
+    programs: tuple[Program, ...]
+    workloads: tuple[Workload, ...]
+    arguments: Arguments
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """Degrees from the command line, which beat a file's; ``order`` as workload.traffic.ranks has it."""
+
+    degrees: Mapping[str, int | None]
+    order: str
+
+
+def read_work(files: Sequence[Path], typed: Typed, world: int) -> Work:
+    """The workload of ``files`` for ``world`` ranks.
+
+    Raises WorkloadError or ConfigError for files that cannot be read, contradict each other or want other ranks.
+    """
+    first, arguments = Workload.load(files[0])
+    degrees = degrees_of(arguments, typed.degrees, world, typed.order)
+    paths = stage_files(files, degrees.pp)
+    _check_stage(arguments, files[0])
+    workloads = [first if path == files[0] else Workload.load(path)[0] for path in paths]
+    return work_of(
+        workloads, paths, degrees, arguments=arguments, name=work_name(files[0]), digest=_digest(paths)
+    )
+
+
+def work_of(
+    workloads: Sequence[Workload],
+    paths: Sequence[Path],
+    degrees: Degrees,
+    *,
+    arguments: Arguments,
+    name: str,
+    digest: str,
+) -> Work:
+    """The programs of one workload a stage; WorkloadError when they do not fit together."""
+    programs = tuple(
+        program_of(workload.items, stage, degrees, path)
+        for stage, (workload, path) in enumerate(zip(workloads, paths, strict=True))
+    )
+    check_stages(programs)
+    return Work(
+        name=name,
+        degrees=degrees,
+        programs=programs,
+        workloads=tuple(workloads),
+        arguments=arguments,
+        digest=digest,
+    )
+
+
+def stage_files(files: Sequence[Path], stages: int) -> list[Path]:
+    """The file of each stage: as many as typed, or those beside the one typed whose names end in -stage0, -stage1, ...
+
+    Raises ConfigError for another number, and for a file that is not there.
+    """
+    if len(files) == stages:
+        return list(files)
+    stem = STAGE_ENDING.sub("", files[0].stem)
+    found = [files[0].with_stem(f"{stem}-stage{stage}") for stage in range(stages)]
+    missing = [path for path in found if not path.is_file()]
+    if len(files) == 1 and not missing:
+        return found
+    absent = f" ({missing[0]} is not there)" if len(files) == 1 else ""
+    raise ConfigError(
+        where="run",
+        key="files",
+        value=len(files),
+        allowed=f"{stages}, one for each pipeline stage (generate --stage all --format general){absent}",
+    )
+
+
+def work_name(path: Path) -> str:
+    """The name of the results of a workload file: its own without -stage0 and _workload."""
+    return STAGE_ENDING.sub("", path.stem).removesuffix(NAME_ENDING)
+
+
+def _check_stage(arguments: Arguments, path: Path) -> None:
+    """The first file is that of the first stage."""
+    stage = arguments.get("stage")
+    if isinstance(stage, int) and stage > 0:
+        raise ConfigError(where=str(path), key="stage", value=stage, allowed="0 in the first file")
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        for part in (path, arguments_path(path)):
+            digest.update(part.read_bytes() if part.is_file() else b"none")
+    return digest.hexdigest()
+
+
+# The work of a plan that was typed: every stage's rows, made in memory.
+
+
+def planned_work(request: Request, typed: str, world: int) -> Work:
+    """The plan ``typed`` (tp=2,dp=2,...) of a request on ``world`` ranks, one iteration a stage, with the
+    times that the request's profile or cluster gives its computation.
+
+    Raises ConfigError for a plan that does not divide the ranks or that the framework cannot run; otherwise as
+    open_question.
+    """
+    question = open_question(replace(request, world_size=world)).question
+    written, dp = plan_and_dp(typed)
+    plan = plan_of(written, question, PLAN)
+    check_dp(plan, dp)
+    check_order(plan, question, PLAN)
+    broken = broken_rules(question, plan)
+    if broken:
+        raise ConfigError(where=PLAN, key="plan", value=typed, allowed="; ".join(broken))
+    return work_of_plan(question, plan)
+
+
+def work_of_plan(question: Question, plan: Plan) -> Work:
+    """The rows of each stage's first rank."""
+    options = GeneralOptions(epochs=1, computation=True, timed=True, everything=True)
+    works = [
+        replace(work, position=position, count=1)
+        for work in stage_works(question, plan)
+        for position in range(work.position, work.position + work.count)
+    ]
+    workloads = [Workload(items=list(general_items(plan, work, options))) for work in works]
+    name = re.sub(r"[^\w.=+-]+", "_", f"{question.model.name}-{plan.label()}")
+    degrees = Degrees(tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=plan.etp, dp=plan.dp, pp=plan.pp, wp=plan.wp)
+    made = "\n".join(" ".join(item.cells()) for workload in workloads for item in workload.items)
+    return work_of(
+        workloads,
+        [Path(f"{name}-stage{work.position}") for work in works],
+        degrees,
+        arguments={
+            "model": question.model.name,
+            "plan": plan.label(),
+            "world_size": plan.world_size,
+            "tensor_model_parallel_size": plan.tp,
+            "context_parallel_size": plan.cp,
+            "expert_model_parallel_size": plan.ep,
+            "expert_tensor_parallel_size": plan.etp,
+            "pipeline_model_parallel": plan.pp,
+        },
+        name=name,
+        digest=hashlib.sha256(made.encode()).hexdigest(),
+    )

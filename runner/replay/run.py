@@ -1,31 +1,252 @@
-"""A physical run: read, form the groups, warm up, play every iteration, log, summarise."""
+"""For whom the ranks of a run that hangs wait: from each along what it waits for, to one that waits for nobody."""
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from profiler.device import choose_device
+import torch
+
+from profiler.attempt import OOM, word_for, words_of
+from profiler.benchmarks.launched import Call, UnsupportedCaseError
+from profiler.device import Device, choose_device
+from profiler.ranks.meeting import RankFailedError
 from profiler.ranks.rank_layout import RankLayout
+from profiler.ranks.watch import Beat
 from profiler.ranks.world import World, open_world
-from runner.groups.agreement import agreed, same_everywhere
-from runner.groups.last_words import LastWords, failed, last_words
+from runner.groups.agreement import LastWords, agreed, failed, last_words, same_everywhere
+from runner.groups.degrees import Degrees
+from runner.groups.members import members
 from runner.groups.process_groups import close_groups, open_groups
-from runner.logs.lines import epoch_line, operation_line
-from runner.logs.log import Log, ended, logged
-from runner.logs.log_file import LogFile
-from runner.logs.outliers import outlier_lines
-from runner.logs.ranks_file import RankTimes, slow_ranks, write_ranks
-from runner.logs.summary import summary_lines
-from runner.replay.blame import Blame
-from runner.replay.operations import Compute, operations_for
-from runner.replay.player import Played, Player, clock_for
-from runner.replay.program import Launches, groups_used
-from runner.replay.stage_files import Work
+from runner.logs.analysis import RankTimes, outlier_lines, slow_ranks, summary_lines, write_ranks
+from runner.logs.log import Log, LogFile, ended, epoch_line, logged, operation_line
+from runner.replay.operations import Compute, Operations, operations_for
+from runner.replay.program import Launch, Launches, Program, Work, groups_used
 from spec.errors import ExportError
-from workload.aicb.csv_workload import GeneralItem
+from workload.aicb.csv_workload import COMPUTATION, GeneralItem
+from workload.traffic.ranks import rank_groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How far a rank is: the how-manieth pass, which part of its program that is (0: initialisation), how many
+    communications of it have begun, and whether it computes since."""
+
+    passes: int
+    part: int
+    begun: int
+    computes: bool
+
+    def text(self) -> str:
+        """One word, for the beat of a rank."""
+        return f"{self.passes}:{self.part}:{self.begun}:{int(self.computes)}"
+
+    @staticmethod
+    def read(text: str) -> "Place | None":
+        """The place in a beat; None before the first pass."""
+        if not text:
+            return None
+        passes, part, begun, computes = (int(word) for word in text.split(":"))
+        return Place(passes=passes, part=part, begun=begun, computes=bool(computes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """The stages' programs, which all ranks know."""
+
+    programs: Sequence[Program]
+    degrees: Degrees
+
+    def behind(self, beats: Mapping[int, Beat]) -> Sequence[int]:
+        """Of living ranks those for which others wait; all where nobody is to blame."""
+        places = {rank: Place.read(beat.place) for rank, beat in beats.items()}
+        ends = [self._end(rank, places) for rank in beats]
+        blamed = sorted({end for rank, end in zip(beats, ends, strict=True) if end != rank})
+        return blamed or list(beats)
+
+    def _end(self, rank: int, places: Mapping[int, Place | None]) -> int:
+        """Where the chain of waiting that begins at ``rank`` ends."""
+        seen: set[int] = set()
+        while rank not in seen:
+            seen.add(rank)
+            waits = [other for other in self._waits_for(rank, places) if other in places]
+            if not waits:
+                break
+            rank = waits[0]
+        return rank
+
+    def _waits_for(self, rank: int, places: Mapping[int, Place | None]) -> list[int]:
+        here = places[rank]
+        if here is None or here.computes or not here.begun:
+            return []
+        mine = communications(self._part(self.degrees.stage_of(rank), here.part))
+        launch = mine[here.begun - 1]
+        if launch.item.comm_type == "isend":
+            return []
+        asked = _like(launch)
+        turn = sum(_like(one) == asked for one in mine[: here.begun])
+        return [
+            other
+            for other in self._partners(rank, launch)
+            if not self._reached(other, places.get(other), here, (_answer(launch), turn))
+        ]
+
+    def _partners(self, rank: int, launch: Launch) -> Sequence[int]:
+        if launch.channel is not None:
+            group = next(one for one in rank_groups(self.degrees.dense, "pp") if rank in one)
+            return (group[launch.peer],)
+        assert launch.group is not None
+        group = next(one for one in members(*launch.group, self.degrees) if rank in one)
+        return [other for other in group if other != rank]
+
+    def _reached(self, other: int, there: Place | None, here: Place, wanted: tuple[object, int]) -> bool:
+        """Whether ``other`` has come to the ``turn``-th of its communications of a kind in this pass."""
+        if there is None or there.passes != here.passes:
+            return there is not None and there.passes > here.passes
+        kind, turn = wanted
+        own = communications(self._part(self.degrees.stage_of(other), here.part))
+        return sum(_like(one) == kind for one in own[: there.begun]) >= turn
+
+    def _part(self, stage: int, part: int) -> Launches:
+        program = self.programs[stage]
+        return program.iteration(part - 1) if part else program.init
+
+
+def communications(launches: Sequence[Launch]) -> list[Launch]:
+    """The collectives and messages among launches."""
+    return [launch for launch in launches if launch.ranks]
+
+
+def _like(launch: Launch) -> object:
+    """What is counted in turn: collectives of a group, sends or receives of a channel with a peer."""
+    if launch.channel is None:
+        return launch.group
+    return launch.item.comm_type, launch.channel
+
+
+def _answer(launch: Launch) -> object:
+    """What the other end runs."""
+    return launch.group if launch.channel is None else ("isend", launch.channel)
+
+
+# Running launches one after another, each with its time.
+
+Found = TypeVar("Found")
+
+Clock = Callable[[Call], float]
+"""Runs a call and waits for it; its seconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Played:
+    """One pass: its launches, the seconds of those that are through, and of all once it has ended."""
+
+    launches: Sequence[Launch]
+    times_s: list[float] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+    def computing_s(self) -> float:
+        """Seconds in computation."""
+        pairs = zip(self.launches, self.times_s, strict=False)
+        return sum(seconds for launch, seconds in pairs if launch.item.comm_type == COMPUTATION)
+
+    def communicating_s(self) -> float:
+        """Seconds in collectives and messages, waiting for other ranks included."""
+        return sum(self.times_s) - self.computing_s()
+
+
+@dataclass(slots=True, kw_only=True)
+class Player:
+    """This rank's side of a run."""
+
+    world: World
+    operations: Operations
+    clock: Clock
+    passes: int = 0
+
+    def prepare(self, launches: Sequence[Launch]) -> list[Launch]:
+        """Make every call before anything is timed; the launches that run here.
+
+        Raises RankFailedError naming the operation whose operands do not fit or that torch refuses.
+        """
+        kept = []
+        for launch in launches:
+            doing = self._begin(launch, "making its operands")
+            if self._guarded(launch, doing, partial(self.operations.call, launch)) is not None:
+                kept.append(launch)
+        return kept
+
+    def play(self, played: Played, name: str, part: int) -> None:
+        """Run the launches of a pass, after all ranks have come to it; fills ``played`` as it goes. ``part`` 0 is
+        initialisation."""
+        self.world.begin(f"the start of {name}")
+        self.world.gather(name)
+        self.passes += 1
+        begun = 0
+        began = time.perf_counter()
+        for launch in played.launches:
+            call = self.operations.call(launch)
+            assert call is not None, "prepare left it out"
+            begun += launch.ranks > 0
+            place = Place(passes=self.passes, part=part, begun=begun, computes=not launch.ranks)
+            doing = self._begin(launch, name, place.text())
+            played.times_s.append(self._guarded(launch, doing, partial(self.clock, call)))
+        self.world.begin(f"the end of {name}")
+        self._guarded(None, f"the end of {name}", self._finish)
+        played.elapsed_s = time.perf_counter() - began
+
+    def _finish(self) -> None:
+        self.operations.finish()
+        self.operations.device.synchronize()
+
+    def _begin(self, launch: Launch, name: str, place: str = "") -> str:
+        doing = f"{launch.label()}, {name}"
+        self.world.begin(doing, place=place)
+        return doing
+
+    def _guarded(self, launch: Launch | None, doing: str, action: Callable[[], Found]) -> Found:
+        """The result of one action; what goes wrong in it as the error that ends the run."""
+        try:
+            return action()
+        except (RuntimeError, MemoryError, UnsupportedCaseError) as problem:
+            full = word_for(problem) == OOM
+            alone = launch is not None and launch.item.comm_type == COMPUTATION
+            if not (full or alone or self.world.size == 1):
+                raise self.world.lost(str(problem)) from problem
+            what = "out of memory" if full else words_of(problem)
+            rank = self.world.rank
+            raise RankFailedError(f"rank {rank}: {what} in {doing}", speaker=rank) from problem
+
+
+def clock_for(device: Device) -> Clock:
+    """CUDA events around a call and a wait for the second; on a CPU the processor's clock."""
+    if device.kind == "cuda":
+        return cuda_seconds
+    return host_seconds
+
+
+def host_seconds(call: Call) -> float:
+    """Seconds of a call that ends when it returns."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def cuda_seconds(call: Call) -> float:
+    """Device seconds of what a call queues; the host's where it queues nothing (sleep)."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in ("begin", "end"))  # type: ignore[no-untyped-call]
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3
+
+
+# A physical run: read, form the groups, warm up, play every iteration, log, summarise.
 
 LOG_FOLDER = "comm_logs"
 LOG_ENDING, RANKS_ENDING = "_log.csv", "_ranks.csv"

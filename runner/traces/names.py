@@ -1,8 +1,15 @@
 """What names of torch's operations and of kernels stand for: one table a kind."""
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
 
-from runner.traces.ran import Part
+import numpy as np
+
+from profdb.fits.attention import attended_pairs
+from runner.traces.trace_file import BACKWARD, FORWARD, Event, Key, Part, collective_key, product_key
 
 # Operations of ATen that call a library's product (aten/src/ATen/native/native_functions.yaml); a Linear runs addmm
 # or mm. The number: which of the inputs is the left factor.
@@ -151,3 +158,224 @@ def type_bytes(name: object) -> int | None:
 def kernel_part(name: str) -> Part:
     """What a kernel is by its own name."""
     return next((part for part, pattern in KERNELS if pattern.search(name)), Part.KERNEL)
+
+
+# Which operation of the host lies in which, by thread: who called whom.
+
+CALLS = ("cpu_op", "user_annotation")
+BACKWARD_NODE = "autograd::engine::evaluate_function"
+COLLECTIVE_CALL = "c10d::"
+GLOO = "gloo:"
+WORKS = (f"{GLOO}send", f"{GLOO}recv", "nccl:")
+"""Annotations of works that go on beside what their thread does next (torch/csrc/distributed/c10d/Work.cpp
+marks them as asynchronous): gloo's messages until they are through, other works of gloo on its own threads;
+NCCL's as long as the call, but that of a group of calls ("nccl:coalesced") in older ones for ever."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """An operation of the host inside ``parent``. ``self_s`` are its seconds outside of what it calls;
+    ``wraps``: it calls an operation of its own name (a DTensor's, on what this rank holds). ``work`` is the
+    annotation of a work that began within."""
+
+    event: Event
+    parent: "Call | None"
+    backward: bool
+    optimizer: bool
+    self_s: float
+    wraps: bool = False
+    holds: bool = field(default=False)
+    work: Event | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether it is a product, an attention, a collective or gloo's work for one by name."""
+        name = self.event.name
+        return (
+            name in PRODUCTS or name.startswith((COLLECTIVE_CALL, GLOO)) or ATTENTION.search(name) is not None
+        )
+
+    @property
+    def owner(self) -> "Call | None":
+        """The nearest named operation around it, itself included."""
+        call: Call | None = self
+        while call is not None and not call.named:
+            call = call.parent
+        return call
+
+
+def nested(events: Iterable[Event]) -> Iterator[Call]:
+    """The calls of every thread, by start. ``holds`` says that a named operation lies within."""
+    threads: dict[object, list[Event]] = {}
+    for one in events:
+        if one.category in CALLS:
+            threads.setdefault(one.thread, []).append(one)
+    for held in threads.values():
+        yield from _thread(sorted(held, key=lambda one: (one.start_s, -one.seconds)))
+
+
+def _thread(events: Iterable[Event]) -> list[Call]:
+    calls: list[Call] = []
+    open_calls: list[Call] = []
+    for event in events:
+        while open_calls and open_calls[-1].event.end_s <= event.start_s:
+            open_calls.pop()
+        parent = open_calls[-1] if open_calls else None
+        if event.name.startswith(WORKS):
+            if parent is not None:
+                parent.work = event
+            continue
+        optimizer = OPTIMIZER_STEP.search(event.name) or OPTIMIZER.match(event.name)
+        call = Call(
+            event=event,
+            parent=parent,
+            backward=(parent is not None and parent.backward) or event.name.startswith(BACKWARD_NODE),
+            optimizer=(parent is not None and parent.optimizer) or optimizer is not None,
+            self_s=event.seconds,
+        )
+        if parent is not None:
+            parent.self_s -= event.seconds
+            parent.wraps = parent.wraps or parent.event.name == event.name
+            _tell(call, parent)
+        calls.append(call)
+        open_calls.append(call)
+    return calls
+
+
+def _tell(call: Call, parent: Call | None) -> None:
+    """Mark what lies around a named operation."""
+    if not call.named:
+        return
+    while parent is not None and not parent.holds:
+        parent.holds = True
+        parent = parent.parent
+
+
+# What a traced operation was called with: shapes of products and attentions, sizes and groups of collectives.
+
+DIMS = "Input Dims"
+TYPES = "Input type"
+COLLECTIVE = "Collective name"
+
+
+def key_of_call(call: Call) -> Key:
+    """Of a named operation."""
+    name = call.event.name
+    if name in PRODUCTS:
+        return _product(call)
+    if name.startswith(COLLECTIVE_CALL):
+        return collective_key(collective_named(name) or name, _call_bytes(call.event, None), None)
+    return _attention(call.event)
+
+
+def _product(call: Call) -> Key:
+    """By the shapes of both factors; without them where the profiler was not told to record any."""
+    direction = BACKWARD if call.backward else FORWARD
+    unknown = Key(part=Part.PRODUCT, what="product", direction=direction)
+    first = PRODUCTS[call.event.name]
+    factors = shapes_of(call.event.args)[first : first + 2]
+    if len(factors) < 2 or not all(len(one) in (2, 3) for one in factors):
+        return unknown
+    left, right = factors
+    batch = left[0] if len(left) == 3 else 1
+    return product_key(batch, left[-2], left[-1], right[-1], direction)
+
+
+def _attention(event: Event) -> Key:
+    """By the elements of its first operand: the queries, or the gradient of the outputs."""
+    tensors = [one for one in shapes_of(event.args) if len(one) >= 3]
+    direction = BACKWARD if BACKWARD_NAME.search(event.name) else FORWARD
+    shape = (prod(tensors[0]),) if tensors else None
+    return Key(part=Part.ATTENTION, what="attention", direction=direction, shape=shape)
+
+
+def key_of_gloo(call: Call, work: Event | None) -> Key:
+    """Of a collective that gloo runs; its work says the format that the call leaves out."""
+    name = collective_named(call.event.name) or call.event.name
+    return collective_key(name, _call_bytes(call.event, work), None)
+
+
+def key_of_nccl(kernel: Event, told: Mapping[str, Any], call: Call | None = None) -> Key:
+    """Of a kernel of NCCL by what torch says of it (appendCollectiveArgs of Kineto's output_json.cpp), else by the
+    ``call`` of c10d that launched it, else by its name."""
+    function = NCCL_FUNCTIONS.get(nccl_function(kernel.name) or "", kernel.name)
+    if COLLECTIVE not in told and call is not None and call.event.name.startswith(COLLECTIVE_CALL):
+        said = collective_named(call.event.name)
+        return collective_key(said or function, _call_bytes(call.event, call.work), None)
+    said = collective_named(str(told.get(COLLECTIVE, "")))
+    each = type_bytes(told.get("dtype"))
+    counts = [told.get(f"{way} msg nelems") for way in ("In", "Out")]
+    numbers = [one for one in counts if isinstance(one, int)]
+    size = max(numbers) * each if numbers and each else None
+    ranks = told.get("Group size")
+    return collective_key(said or function, size, ranks if isinstance(ranks, int) else None)
+
+
+def _call_bytes(event: Event, work: Event | None) -> int | None:
+    """The largest operand of c10d's: the whole array of an all-gather or a reduce-scatter."""
+    dims, types = event.args.get(DIMS), event.args.get(TYPES)
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return None
+    told = [each for each in map(type_bytes, [*types, *_types(work)]) if each]
+    elements = max((_elements(one) for one in dims), default=0)
+    return elements * told[0] if elements and told else None
+
+
+def _types(work: Event | None) -> Sequence[object]:
+    held = work.args.get(TYPES) if work is not None else None
+    return held if isinstance(held, list) else []
+
+
+def _elements(dims: object) -> int:
+    """Of a tensor's sides, or of a list of tensors; 0 for what is none."""
+    if not isinstance(dims, list) or not dims:
+        return 0
+    if all(isinstance(side, int) for side in dims):
+        return prod(dims)
+    return sum(_elements(one) for one in dims)
+
+
+def shapes_of(args: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Sides of each input; empty for what is no tensor."""
+    dims = args.get(DIMS)
+    if not isinstance(dims, list):
+        return []
+    plain = [
+        one if isinstance(one, list) and all(isinstance(side, int) for side in one) else [] for one in dims
+    ]
+    return [tuple(one) for one in plain]
+
+
+# How many pairs of queries and keys a traced attention looked at: what stays the same however its calls are cut.
+
+CONCRETE = "Concrete Inputs"
+"""Scalars of a call, by input (torch/csrc/profiler/collection.cpp, InputOutputEncoder)."""
+
+
+def pairs_of(event: Event) -> float | None:
+    """Of all its heads and sequences; None for a call of another library than ATen, or whose inputs were not recorded.
+
+    A mask that is given as a tensor counts as a causal one: its numbers are in no trace.
+    """
+    if event.name not in CAUSAL_INPUT:
+        return None
+    causal, mask = CAUSAL_INPUT[event.name]
+    said, shapes = event.args.get(CONCRETE), shapes_of(event.args)
+    first = 1 if BACKWARD_NAME.search(event.name) else 0
+    if not isinstance(said, list) or min(len(said), len(shapes)) <= causal:
+        return None
+    query, key = shapes[first : first + 2]
+    if len(query) != 4 or len(key) != 4:
+        return None
+    # scaled_dot_product: [batch, heads, tokens, width]; the kernels below it: [batch, tokens, heads, width]
+    tokens, heads = (2, 1) if "scaled_dot_product" in event.name else (1, 2)
+    masked = said[causal] == "True" or (mask is not None and shapes[mask] != ())
+    return heads_pairs(
+        query[0] * query[heads], query[tokens], key[tokens], mask="causal" if masked else "full"
+    )
+
+
+def heads_pairs(heads: int, q_len: int, kv_len: int, *, mask: str, window: int = 0) -> float:
+    """Of ``heads`` heads of all sequences."""
+    columns = {"q_len": np.array([q_len]), "kv_len": np.array([kv_len]), "window": np.array([window])}
+    return heads * float(attended_pairs(columns, mask)[0])

@@ -1,24 +1,30 @@
 """From the options of ``train`` to what is trained: the config, the job, the plan, the sheet of the device."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from ops.recompute.layers import CORE_ATTENTION, Recompute
 from profdb.modelled.kept_book import KeptBook
 from profiler.device import Device
 from profiler.machine import matching_sheet
-from runner.groups.typed_plan import PLAN, check_dp, plan_and_dp
-from runner.training.refusals import check_model, check_plan
+from runner.groups.degrees import PLAN, check_dp, plan_and_dp
+from runner.reference.layers import ACTIVATIONS
+from runner.training.pipeline import TORCH
 from runner.training.trainer import Training
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.request import Request, read_request
+from solver.schedules.registry import Schedule
 from solver.times.op_times import Pricer
 from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError
-from spec.job import Wide, precision_of
+from spec.job import JobSpec, Wide, precision_of
+from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
+from spec.model import BlockSpec, ModelSpec, MoeSpec, NormKind, NormPlace, PositionKind
 from spec.readers.read_config import read_config
 from spec.settings.plan import WrittenPlan
 
@@ -141,3 +147,195 @@ def _tokens(typed: Typed, written: WrittenPlan, world_size: int) -> int | None:
     seq_len = typed.seq_len or read_config(typed.config, assume=typed.assume).seq_len or 0
     dp = max(1, world_size // ((written.tp or 1) * (written.pp or 1) * written.cp))
     return dp * (written.micro_batch or 1) * typed.micro_batches * seq_len
+
+
+# What this trainer does not run, each said in one line: what its model has no part for, and plans that torch's own
+# APIs have no way of running.
+
+Refusal = tuple[str, Any, str]
+"""Key, value, what is allowed."""
+
+
+def check_model(model: ModelSpec, where: str) -> None:
+    """Raise ConfigError for a model, read from ``where``, that the reference transformer is not."""
+    _refuse(where, _model(model))
+
+
+def check_plan(training: Training, job: JobSpec) -> None:
+    """Raise ConfigError for a plan or a job that is not run."""
+    _refuse("train", _job(job))
+    _refuse("train", _strategy(training))
+    _refuse("train", _pipeline(training))
+    _refuse("train", _tied(training))
+    _refuse("train", _copies(training))
+    _refuse("train", _shapes(training))
+    _refuse("train", _recompute(training, job))
+
+
+def _refuse(where: str, refusals: Iterator[Refusal]) -> None:
+    for key, value, allowed in refusals:
+        raise ConfigError(where=where, key=key, value=value, allowed=f"{allowed} (train runs no other)")
+
+
+def _model(model: ModelSpec) -> Iterator[Refusal]:
+    if model.position is PositionKind.LEARNED:
+        yield "position", model.position.value, "rotary or none"
+    for key in ("embedding_norm", "logit_softcap"):
+        if getattr(model, key):
+            yield key, True, "false"
+    if model.norm is NormKind.LAYER_WITHOUT_BIAS:
+        yield "norm", model.norm.value, "rmsnorm or layernorm"
+    for run in model.blocks:
+        yield from _block(run.block)
+
+
+def _block(block: BlockSpec) -> Iterator[Refusal]:
+    mixer = block.mixer
+    if not isinstance(mixer, AttentionSpec) or mixer.kind is AttentionKind.MLA:
+        name = "none" if mixer is None else getattr(mixer, "kind", mixer.name)
+        yield "mixer", str(name), "multi-head or grouped-query attention"
+        return
+    for key in ("sinks", "output_gate", "softcap", "alibi", "chunk"):
+        if getattr(mixer, key):
+            yield key, getattr(mixer, key), "none"
+    if mixer.qk_norm and mixer.qk_norm_weights is QkNormWeights.ALL_HEADS:
+        yield "qk_norm_weights", mixer.qk_norm_weights.value, "head or none"
+    if block.mtp or block.parallel_residual or not block.feeds_forward:
+        yield "block", "mtp, parallel or half", "attention, then a feed-forward layer"
+    if block.norm_place is not NormPlace.BEFORE:
+        yield "norm_place", block.norm_place.value, "before"
+    if block.moe is not None:
+        yield from _experts(block.moe)
+    half = block.moe or block.mlp
+    if half is not None and half.activation not in ACTIVATIONS:
+        yield "activation", half.activation, f"one of {', '.join(ACTIVATIONS)}"
+
+
+def _experts(moe: MoeSpec) -> Iterator[Refusal]:
+    for key in ("bias", "shared_gate", "router_bias", "clamped", "latent_hidden", "capacity_factor"):
+        if getattr(moe, key):
+            yield f"experts' {key}", getattr(moe, key), "none"
+    if moe.route_groups > 1:
+        yield "experts' route_groups", moe.route_groups, "1"
+
+
+def _job(job: JobSpec) -> Iterator[Refusal]:
+    if job.optimizer != "adamw":
+        yield "optimizer", job.optimizer, "adamw"
+    for key in ("adapter_rank", "dropout", "document_tokens", "cuda_graphs", "moe_capacity_factor"):
+        if getattr(job, key):
+            yield key, getattr(job, key), "none"
+    if not job.flash_attention:
+        yield "flash_attention", False, "true"
+
+
+def _strategy(training: Training) -> Iterator[Refusal]:
+    plan, traits = training.plan, training.plan.sharding.traits
+    if traits.exchanges_heads or traits.copies.has_weight_groups:
+        yield (
+            "strategy",
+            plan.strategy,
+            "mtp, msp or fsp; cp exchanges heads with --job context_parallel=all_to_all",
+        )
+    experts = any(run.block.moe is not None for run in training.model.blocks)
+    if experts and plan.tp > 1 and not training.tokens_cut:
+        yield "strategy", plan.strategy, "msp or fsp with experts: their tokens must be cut over tp"
+    if plan.etp > 1:
+        yield "etp", plan.etp, "1"
+    if plan.optimizer_offload or plan.offloaded_layers:
+        yield "optimizer_offload, offloaded_layers", (plan.optimizer_offload, plan.offloaded_layers), "0"
+
+
+def _pipeline(training: Training) -> Iterator[Refusal]:
+    plan, layers = training.plan, training.model.num_layers
+    if plan.pp == 1 and plan.vpp > 1:
+        yield "vpp", plan.vpp, "1 without a pipeline"
+    if plan.pp > 1 and plan.schedule not in TORCH:
+        yield "schedule", plan.schedule.value, f"one of {', '.join(TORCH)}"
+    if plan.pp > 1 and plan.schedule.splits_backward:
+        yield from _split_backward(training)
+    if plan.num_micro < plan.pp:
+        yield "micro-batches", plan.num_micro, f"pp {plan.pp} or more"
+    if plan.vpp > 1 and plan.schedule is Schedule.ONE_F_ONE_B and plan.num_micro % plan.pp:
+        yield "micro-batches", plan.num_micro, f"with vpp a multiple of pp {plan.pp}"
+    if not plan.stage_layout and layers % (plan.pp * plan.vpp):
+        yield "layers", layers, f"a multiple of pp x vpp = {plan.pp * plan.vpp}, or a layout"
+
+
+def _split_backward(training: Training) -> Iterator[Refusal]:
+    plan = training.plan
+    rounds = plan.num_micro // plan.pp
+    if plan.schedule is not Schedule.ZB_V and rounds and plan.num_micro % rounds:
+        yield (
+            "micro-batches",
+            plan.num_micro,
+            f"with {plan.schedule.value} a multiple of {rounds}, its rounds",
+        )
+    if plan.zero_stage > 1:
+        yield (
+            "zero_stage",
+            plan.zero_stage,
+            f"0 or 1 with {plan.schedule.value}: FSDP2 takes no split backward",
+        )
+    if training.compiled:
+        yield "--compile", True, f"no compiled blocks with {plan.schedule.value}"
+
+
+def _tied(training: Training) -> Iterator[Refusal]:
+    if training.model.tied_embeddings and (training.plan.pp > 1 or training.plan.zero_stage > 1):
+        asked = (training.plan.pp, training.plan.zero_stage)
+        yield "pp, zero_stage", asked, "pp 1 and ZeRO 0 or 1 with tied embeddings"
+
+
+def _copies(training: Training) -> Iterator[Refusal]:
+    plan = training.plan
+    ranks = plan.dp * plan.cp
+    if ranks % plan.zero_size:
+        yield "zero_size", plan.zero_size, f"a divisor of dp x cp = {ranks}"
+    apart = plan.ep > 1 or plan.tp > 1
+    experts = any(run.block.moe is not None for run in training.model.blocks)
+    if experts and apart and plan.zero_stage and plan.zero_size != ranks:
+        yield "zero_size", plan.zero_size, f"with experts dp x cp = {ranks}"
+    if plan.world_size // plan.pp % plan.ep:
+        yield "ep", plan.ep, f"a divisor of the {plan.world_size // plan.pp} ranks of a stage"
+    if plan.ep > 1 and not experts:
+        yield "ep", plan.ep, "1 for a model without experts"
+
+
+def _shapes(training: Training) -> Iterator[Refusal]:
+    plan, model, cp = training.plan, training.model, training.plan.cp
+    if cp > 1 and training.context_parallel not in ("all_gather", "all_to_all"):
+        yield "context_parallel", training.context_parallel, "--job context_parallel=all_gather or all_to_all"
+    exchanges = training.context_parallel == "all_to_all"
+    chunks = 1 if cp == 1 else cp if exchanges else 2 * cp
+    pieces = chunks * (plan.tp if training.tokens_cut else 1)
+    if training.seq_len % pieces:
+        yield "seq_len", training.seq_len, f"a multiple of {pieces} under this plan"
+    if model.vocab % plan.tp:
+        yield "vocab", model.vocab, f"a multiple of tp {plan.tp}"
+    for run in model.blocks:
+        yield from _widths(run.block, plan.tp, plan.tp * cp if exchanges else plan.tp)
+        if run.block.moe is not None and run.block.moe.num_experts % plan.ep:
+            yield "ep", plan.ep, f"a divisor of {run.block.moe.num_experts} experts"
+
+
+def _widths(block: BlockSpec, tp: int, heads: int) -> Iterator[Refusal]:
+    mixer = block.mixer
+    if isinstance(mixer, AttentionSpec):
+        for key in ("num_heads", "num_kv_heads"):
+            if getattr(mixer, key) % heads:
+                yield key, getattr(mixer, key), f"a multiple of the {heads} ranks that cut heads"
+    shared = block.moe.shared_ffn_hidden if block.moe is not None else 0
+    width = block.mlp.ffn_hidden if block.mlp is not None else shared
+    if width % tp:
+        yield "ffn_hidden", width, f"a multiple of tp {tp}"
+
+
+def _recompute(training: Training, job: JobSpec) -> Iterator[Refusal]:
+    plan, selective = training.plan, job.preset.recomputation.selective
+    if plan.recompute_modules:
+        yield "recompute_modules", plan.recompute_modules, "none"
+    if plan.offload_modules:
+        yield "offload_modules", plan.offload_modules, "none"
+    if plan.recompute is Recompute.SELECTIVE and selective != CORE_ATTENTION:
+        yield "recompute", f"selective of {selective or 'nothing'}", "none, full, or selective of core_attn"

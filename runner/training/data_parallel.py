@@ -1,25 +1,119 @@
-"""Copies of a stage kept equal: DistributedDataParallel, FSDP2, and what neither sees.
+"""The groups of a plan's ranks, in the order tp, cp, dp, pp from the fastest: device meshes for what torch's own
+APIs cut, process groups for the rest."""
 
-ZeRO (arXiv 1910.02054 sec. 5) stage 1 is the optimizer's (runner.training.optimizer); stages 2 and 3 are FSDP2 with
-``reshard_after_forward`` off and on. Gradients are means over the dp x cp ranks, each of which has as many tokens.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW, Optimizer
 
-from runner.reference.attention import SelfAttention
-from runner.reference.experts import RoutedFeedForward
-from runner.reference.transformer import Block, Stage
-from runner.training.meshes import Group, Meshes
+from runner.reference.layers import SelfAttention
+from runner.reference.transformer import Block, RoutedFeedForward, Stage
 from solver.plans.plan_table import Plan
 from spec.presets.registry import PRESETS
+
+Group = dist.ProcessGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meshes:
+    """Where this rank stands. ``whole`` has the axes pp, replicate, shard and tp; ``replicate`` x ``shard``
+    are the data ranks, dp x cp of them, and ``shard`` those that share one copy of what ZeRO cuts. A group is
+    None where it would hold one rank; ``experts_data`` are the ranks with the same experts (a mesh of its
+    own, of one axis).
+    """
+
+    whole: DeviceMesh | None
+    data: Group | None
+    cp: Group | None
+    shard: Group | None
+    experts: Group | None
+    experts_data: DeviceMesh | None
+    data_rank: int = 0
+    stage: int = 0
+
+    def axis(self, *names: str) -> DeviceMesh:
+        """The part of the mesh along these axes."""
+        assert self.whole is not None, "one process has no mesh"
+        return self.whole[names]
+
+    @property
+    def tp(self) -> Group | None:
+        """Ranks that share each layer."""
+        return self._group("tp")
+
+    @property
+    def pp(self) -> Group | None:
+        """Ranks that hold the stages of one pipeline."""
+        return self._group("pp")
+
+    def _group(self, name: str) -> Group | None:
+        if self.whole is None or self.axis(name).size() == 1:
+            return None
+        return self.axis(name).get_group()
+
+
+ALONE = Meshes(whole=None, data=None, cp=None, shard=None, experts=None, experts_data=None)
+
+
+def meshes_of(plan: Plan, device_type: str) -> Meshes:
+    """The groups of a plan; every rank of the world calls this."""
+    if plan.world_size == 1:
+        return ALONE
+    data = plan.dp * plan.cp
+    shard = plan.zero_size if plan.zero_stage >= 1 else 1
+    whole = init_device_mesh(
+        device_type,
+        (plan.pp, data // shard, shard, plan.tp),
+        mesh_dim_names=("pp", "replicate", "shard", "tp"),
+    )
+    # [pp, dp, cp, tp]
+    ranks = torch.arange(plan.world_size).view(plan.pp, plan.dp, plan.cp, plan.tp)
+    rank = dist.get_rank()
+    stage_ranks = plan.world_size // plan.pp
+    experts = ranks.view(plan.pp, stage_ranks // plan.ep, plan.ep)
+    return Meshes(
+        whole=whole,
+        data=_own(ranks.permute(0, 3, 1, 2).reshape(-1, data).tolist(), "dp-cp"),
+        cp=_own(ranks.permute(0, 1, 3, 2).reshape(-1, plan.cp).tolist(), "cp"),
+        shard=_own(ranks.permute(0, 3, 1, 2).reshape(-1, shard).tolist(), "zero-shard"),
+        experts=_own(experts.reshape(-1, plan.ep).tolist(), "ep"),
+        experts_data=_experts_data(experts, device_type) if plan.ep > 1 or plan.tp > 1 else None,
+        data_rank=rank // (plan.tp * plan.cp) % plan.dp,
+        stage=rank // stage_ranks,
+    )
+
+
+def _own(groups: Sequence[Sequence[int]], name: str) -> Group | None:
+    """The group of this rank, all made by every rank in the same order; None for groups of one."""
+    if len(groups[0]) == 1:
+        return None
+    own = None
+    for ranks in groups:
+        made = dist.new_group(list(ranks), group_desc=name)
+        own = made if dist.get_rank() in ranks else own
+    return own
+
+
+def _experts_data(experts: torch.Tensor, device_type: str) -> DeviceMesh:
+    """``experts`` are ranks by [stage, ranks with the same experts, ep]."""
+    by_copy = experts.permute(0, 2, 1).reshape(-1, experts.shape[1])
+    mesh = DeviceMesh(device_type, by_copy, mesh_dim_names=("experts", "experts_data"))
+    return mesh["experts_data"]
+
+
+# Copies of a stage kept equal: DistributedDataParallel, FSDP2, and what neither sees.
+#
+# ZeRO (arXiv 1910.02054 sec. 5) stage 1 is the optimizer's (below); stages 2 and 3 are FSDP2 with
+# ``reshard_after_forward`` off and on. Gradients are means over the dp x cp ranks, each of which has as many tokens.
 
 BUCKET_BYTES = 25 << 20
 """Of gradients reduced together: the size of DistributedDataParallel's buckets (its bucket_cap_mb)."""
@@ -198,3 +292,70 @@ def _head_norms(stage: nn.Module) -> list[nn.Parameter]:
 
 def _routed(stage: nn.Module) -> list[RoutedFeedForward]:
     return [each for each in stage.modules() if isinstance(each, RoutedFeedForward)]
+
+
+# AdamW over what this rank holds, alone or with its state cut by ZeRO stage 1.
+
+LEARNING_RATE = 3e-4
+"""Llama 2 7B's (arXiv 2307.09288 sec. 2.2), as its betas and weight decay below. No time depends on them."""
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+
+
+class WideAdamW(AdamW):
+    """AdamW that keeps an fp32 copy of narrower parameters and updates them through it (mixed precision training,
+    arXiv 1710.03740 sec. 3.1). One kernel updates a tensor, as frameworks' optimizers do and as is profiled and priced
+    (profiler.benchmarks.optimizer); torch's default runs a dozen over each on a processor."""
+
+    def __init__(self, params: Iterable[Any], **settings: Any) -> None:
+        groups = list(params)
+        narrow = [
+            each for group in groups for each in (group["params"] if isinstance(group, dict) else [group])
+        ]
+        wide = [
+            each if each.dtype is torch.float32 else nn.Parameter(each.detach().float()) for each in narrow
+        ]
+        self.pairs = list(zip(narrow, wide, strict=True))
+        super().__init__(wide, fused=True, **settings)
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """One update."""
+        apart = [(narrow, wide) for narrow, wide in self.pairs if narrow is not wide]
+        for narrow, wide in apart:
+            wide.grad = None if narrow.grad is None else narrow.grad.float()
+        done = super().step(closure)
+        for narrow, wide in apart:
+            narrow.data.copy_(wide)
+            wide.grad = None
+        return done
+
+
+class LocalOptimizer:
+    """An optimizer of this rank's parts of ``parameters``, so that it never sees how they are cut. ``shard`` are the
+    ranks over which ZeRO stage 1 cuts its state."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], shard: Group | None) -> None:
+        self.pairs = [(each, _part(each)) for each in parameters]
+        parts = [part for _, part in self.pairs]
+        settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "weight_decay": WEIGHT_DECAY}
+        self.optimizer: Optimizer
+        if shard is None:
+            self.optimizer = WideAdamW(parts, **settings)
+        else:
+            self.optimizer = ZeroRedundancyOptimizer(
+                parts, optimizer_class=WideAdamW, process_group=shard, **settings
+            )
+
+    def step(self) -> None:
+        """Update the parameters by their gradients, and forget these."""
+        for parameter, part in self.pairs:
+            if part is not parameter:
+                part.grad = None if parameter.grad is None else local(parameter.grad)
+        self.optimizer.step()
+        for parameter, part in self.pairs:
+            parameter.grad = part.grad = None
+
+
+def _part(parameter: nn.Parameter) -> nn.Parameter:
+    """A parameter that shares the memory of this rank's part."""
+    return nn.Parameter(local(parameter.data)) if isinstance(parameter, DTensor) else parameter

@@ -21,7 +21,7 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.transformer import Share
-from runner.training.meshes import Group
+from runner.training.data_parallel import Group
 from solver.plans.plan_table import Plan
 from solver.schedules.registry import Schedule
 from spec.pipeline.layout import parse_pipeline_layout

@@ -1,26 +1,364 @@
-"""A training run: read, build, warm up, time every step, say what came of it."""
+"""What a rank was doing when it failed or stood still, read from its stack: which operation of torch.distributed, on
+which group, in which part of the model."""
 
+import csv
 import json
+import os
+import re
 import resource
+import statistics
+import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, schedule
 
+from profiler.attempt import OOM, word_for
 from profiler.device import Device, choose_device
+from profiler.ranks.meeting import RankFailedError
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import World, open_world
-from runner.groups.agreement import agreed, same_everywhere
-from runner.groups.last_words import failed, last_words
+from runner.groups.agreement import agreed, failed, last_words, same_everywhere
 from runner.training.asking import Asked, Typed, ask
-from runner.training.faults import watched
-from runner.training.measured import Measured, Memory, heading, lines, most, run_name, write
-from runner.training.stepping import Step, one_step
-from runner.training.traced import trace_path, trace_steps
 from runner.training.trainer import Trainer
+from solver.model_flops import counts_whole_attention, mfu, tokens_per_gpu_per_s
+from spec.errors import ExportError
+from spec.parameters import num_parameters
 from spec.readers.config_flags import assumed_lines
+from spec.replaced_file import replaced_file, replaced_path
+from spec.settings.setting import typed
+from spec.units import GIB
+
+MOST_RANKS = 8
+MOST_LETTERS = 120
+PLACE_IN_SOURCE = re.compile(r"^\[[^\]]*\] ")
+"""Gloo's, before what it says."""
+LOST = ("gloo", "connection", "socket", "broken pipe", "nccl", "timed out", "timeout", "store")
+"""Words, in small letters, by which torch's backends say that another rank is gone. They raise plain RuntimeErrors."""
+PLUMBING = ("wrapper", "inner", "_fn", "wait", "__call__", "decorate_context")
+"""Functions in torch.distributed that stand around an operation."""
+
+
+@contextmanager
+def watched(world: World, doing: str) -> Iterator[None]:
+    """For one thing that all ranks do: full memory and a lost rank become one line that names rank and operation.
+
+    Raises RankFailedError for these; any other error keeps its traceback.
+    """
+    world.begin(doing)
+    if world.watch is not None:
+        world.watch.inside = standing_in(threading.main_thread().ident)
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's out of memory is a RuntimeError
+        first = innermost(error)
+        said = PLACE_IN_SOURCE.sub("", str(first).partition("\n")[0])[:MOST_LETTERS]
+        where = place_of(frames_of(first.__traceback__))
+        if isinstance(first, Exception) and word_for(first) == OOM:
+            inside = f"{doing}, in {where}" if where else doing
+            words = f"rank {world.rank}: out of memory in {inside} ({said})"
+            raise RankFailedError(words, speaker=world.rank) from error
+        if world.size > 1 and any(word in str(first).lower() for word in LOST):
+            raise world.lost(f"{where}: {said}" if where else said) from error
+        raise
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The error that others were raised from: pipelines wrap those of their stages."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def standing_in(thread: int | None) -> Callable[[], str]:
+    """What a thread is inside of, asked from another."""
+
+    def words() -> str:
+        frame = sys._current_frames().get(thread or 0)
+        frames: list[FrameType] = []
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        return place_of(frames)
+
+    return words
+
+
+def frames_of(trace: TracebackType | None) -> list[FrameType]:
+    """The frames of an error, the innermost first."""
+    frames = []
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    return frames[::-1]
+
+
+def place_of(frames: list[FrameType]) -> str:
+    """``all_reduce over mesh_tp (ranks 0, 1) in FeedForward of blocks.3``, as far as the frames tell."""
+    said = []
+    operation = next((name for name in map(_operation, frames) if name), "")
+    if operation:
+        group = next((found for found in map(_group, frames) if found), "")
+        said.append(f"{operation} over {group}" if group else operation)
+    modules = [one for frame in frames if isinstance(one := frame.f_locals.get("self"), nn.Module)]
+    part = next((str(one.place) for one in modules if hasattr(one, "place")), "")
+    if part:
+        said.append(f"{type(modules[0]).__name__} of {part}")
+    elif any(frame.f_code.co_name == "_engine_run_backward" for frame in frames):
+        said.append("the backward")
+    return " in ".join(said)
+
+
+def _operation(frame: FrameType) -> str:
+    module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+    outer = module.startswith("torch.distributed") and name not in PLUMBING and not name.startswith("<")
+    return name.strip("_") if outer else ""
+
+
+def _group(frame: FrameType) -> str:
+    for value in frame.f_locals.values():
+        if isinstance(value, dist.ProcessGroup):
+            try:
+                ranks = dist.get_process_group_ranks(value)
+            except KeyError:
+                # being made or destroyed just now: torch knows it by no ranks
+                continue
+            shown = ", ".join(map(str, ranks[:MOST_RANKS])) + (", ..." if len(ranks) > MOST_RANKS else "")
+            return f"{value.group_desc or 'all ranks'} (ranks {shown})"
+    return ""
+
+
+# What a training run measured, in words and in files.
+
+STEP_COLUMNS = ("step", "step_s", "loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The most that a rank held after warm-up: what torch's allocator gave out and what it kept from the device, None
+    on a processor, which has no such allocator; and the process's resident set since its start."""
+
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A run: seconds of each timed step (of the slowest rank), CPU seconds of each (of the busiest), the loss
+    of each, and the most memory of any rank."""
+
+    asked: Asked
+    device: str
+    warmup: int
+    steps_s: tuple[float, ...]
+    steps_cpu_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    memory: Memory
+
+    @property
+    def step_s(self) -> float:
+        """Mean."""
+        return statistics.fmean(self.steps_s)
+
+    @property
+    def tokens_per_gpu_per_s(self) -> float:
+        """TGS."""
+        return float(tokens_per_gpu_per_s(self.asked.question.job, np.array([self.step_s]))[0])
+
+    @property
+    def mfu(self) -> float:
+        """Of the peak that the cluster's sheet says."""
+        question = self.asked.question
+        return float(mfu(question.model, question.job, question.cluster, np.array([self.step_s]))[0])
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return run_name(self.asked)
+
+
+def run_name(asked: Asked) -> str:
+    """What the files of a run are called."""
+    plan = asked.plan
+    words = f"{asked.question.model.name}-world{plan.world_size}-{plan.label()}-{asked.dtype}"
+    return re.sub(r"[^\w.+=-]+", "-", words)
+
+
+def most(memories: Sequence[Memory]) -> Memory:
+    """Of all ranks, each by itself."""
+    allocated = [each.allocated_bytes for each in memories if each.allocated_bytes is not None]
+    reserved = [each.reserved_bytes for each in memories if each.reserved_bytes is not None]
+    return Memory(
+        allocated_bytes=max(allocated, default=None),
+        reserved_bytes=max(reserved, default=None),
+        resident_bytes=max(each.resident_bytes for each in memories),
+    )
+
+
+def heading(asked: Asked, device: str) -> str:
+    """What is about to be run."""
+    plan, job = asked.plan, asked.question.job
+    parameters = num_parameters(asked.question.model).total
+    degree = f" dp{plan.dp}" if plan.dp > 1 and "dp" not in plan.label() else ""
+    cut = f", cp by {job.context_parallel}" if plan.cp > 1 else ""
+    return (
+        f"{asked.question.model.name}, {parameters:,} parameters, on {plan.world_size} x {device}\n"
+        f"plan {plan.label()}{degree}{cut}, {asked.dtype}, "
+        f"{job.global_batch_sequences} sequences of {job.seq_len} tokens a step"
+    )
+
+
+def lines(measured: Measured) -> list[str]:
+    """The summary."""
+    steps, memory, question = measured.steps_s, measured.memory, measured.asked.question
+    spread = statistics.stdev(steps) if len(steps) > 1 else 0.0
+    counted = "" if counts_whole_attention(question.model, question.job) else ", half of the attention matrix"
+    if memory.allocated_bytes is None or memory.reserved_bytes is None:
+        held = f"resident {memory.resident_bytes / GIB:.3f} GiB"
+    else:
+        held = f"allocated {memory.allocated_bytes / GIB:.3f} GiB, reserved {memory.reserved_bytes / GIB:.3f} GiB"
+    return [
+        f"step     {measured.step_s:.4f} s (least {min(steps):.4f}, most {max(steps):.4f}, std {spread:.4f}; "
+        f"{len(steps)} steps after {measured.warmup} of warm-up)",
+        f"tokens   {measured.tokens_per_gpu_per_s:.1f} per second and device",
+        f"mfu      {100 * measured.mfu:.2f} % of the {measured.asked.dtype} peak of {question.cluster.gpu.name}{counted}",
+        f"memory   {held} on the rank with the most",
+        f"loss     {measured.losses[0]:.4f} to {measured.losses[-1]:.4f}",
+    ]
+
+
+def record(measured: Measured) -> dict[str, object]:
+    """Everything, as plain values with the unit in the name; the plan's keys are those of --plan, and dp."""
+    asked, question = measured.asked, measured.asked.question
+    return {
+        "config": str(asked.config),
+        "model": question.model.name,
+        "cluster": question.cluster.name,
+        "device": measured.device,
+        "torch": torch.__version__,
+        "world_size": question.job.world_size,
+        "seq_len": question.job.seq_len,
+        "global_batch_tokens": question.job.global_batch_tokens,
+        "preset": question.job.preset.name,
+        "dtype": asked.dtype,
+        "job": {key: typed(value) for key, value in asked.job.items()},
+        "compiled": asked.training.compiled,
+        "plan": asdict(asked.plan.written) | {"dp": asked.plan.dp},
+        "warmup_steps": measured.warmup,
+        "steps_s": list(measured.steps_s),
+        "steps_cpu_s": list(measured.steps_cpu_s),
+        "losses": list(measured.losses),
+        "step_s": measured.step_s,
+        "tokens_per_gpu_per_s": measured.tokens_per_gpu_per_s,
+        "mfu": measured.mfu,
+        **asdict(measured.memory),
+    }
+
+
+def write(measured: Measured, json_path: Path | None, results: Path | None) -> list[str]:
+    """The files asked for, and a line for each; ``results`` is made where it is missing."""
+    paths = [] if json_path is None else [json_path]
+    written = []
+    if results is not None:
+        results.mkdir(parents=True, exist_ok=True)
+        paths.append(results / f"{measured.name}_train.json")
+    for path in paths:
+        with replaced_file(path) as handle:
+            json.dump(record(measured), handle, indent=1)
+        written.append(f"wrote {path}")
+    if results is not None:
+        path = results / f"{measured.name}_steps.csv"
+        with replaced_file(path) as handle:
+            writer = csv.writer(handle, lineterminator="\n")
+            writer.writerow(STEP_COLUMNS)
+            rows = zip(measured.steps_s, measured.losses, strict=True)
+            writer.writerows(
+                [place, f"{seconds:.6f}", f"{loss:.6f}"] for place, (seconds, loss) in enumerate(rows, 1)
+            )
+        written.append(f"wrote {path}")
+    return written
+
+
+# One step of a training on this rank, timed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of a step by the clock on the wall, and CPU seconds of this process meanwhile, which neither
+    waiting nor other processes lengthen."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def one_step(trainer: Trainer, world: World, step: int) -> Step:
+    """A step on this rank; all ranks begin together, with their tokens on the device."""
+    batch = trainer.batch(step)
+    world.align()
+    world.device.synchronize()
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    trainer.step(*batch)
+    world.device.synchronize()
+    return Step(wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - began_cpu_s)
+
+
+# Steps under torch's profiler, a trace a rank, after those whose time counts.
+
+STEPS = 2
+WARMUP = 1
+"""Steps that the profiler sees and does not keep: its own first calls are slow."""
+ENDING = ".trace.json.gz"
+QUIET = "6"
+"""KINETO_LOG_LEVEL above USDT, the highest of Kineto's severities (libkineto/include/ILoggerObserver.h): on a
+processor the marks of start and stop are all that it has to say. On a GPU its errors are worth them."""
+
+
+def trace_path(folder: Path, name: str, rank: int) -> Path:
+    """The file of a rank."""
+    return folder / f"{name}_rank{rank}{ENDING}"
+
+
+def trace_steps(trainer: Trainer, world: World, first: int, path: Path) -> None:
+    """Run WARMUP + STEPS steps from number ``first`` on and write their trace, shapes included.
+
+    Raises ExportError for a file that cannot be written.
+    """
+    activities = [ProfilerActivity.CPU]
+    if world.device.kind == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    else:
+        os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
+    asked = schedule(wait=0, warmup=WARMUP, active=STEPS, repeat=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be written: {error.strerror}") from error
+    with (
+        replaced_path(path) as temporary,
+        profile(
+            activities=activities,
+            schedule=asked,
+            record_shapes=True,
+            on_trace_ready=lambda made: made.export_chrome_trace(str(temporary)),
+        ) as profiler,
+    ):
+        for step in range(first, first + WARMUP + STEPS):
+            one_step(trainer, world, step)
+            profiler.step()
+
+
+# A training run: read, build, warm up, time every step, say what came of it.
 
 HARMLESS = (r"FSDP2-wrapped module .* returned a view tensor",)
 """Warnings of torch's about what this trainer does not do: it changes no output in place."""

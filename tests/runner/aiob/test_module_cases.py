@@ -10,7 +10,7 @@ from profdb.cases import AttentionCase, GemmCase, GroupedGemmCase, MemoryBoundCa
 from profdb.importers.aiob import AiobRun
 from profdb.importers.aiob import module_cases as imported_cases
 from profdb.modelled.kept_book import KeptBook
-from runner.aiob.module_cases import ModuleRun, module_cases
+from runner.aiob import ModuleRun, module_cases
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.request import Request, read_request

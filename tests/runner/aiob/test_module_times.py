@@ -6,8 +6,7 @@ from profdb.cases import Case, MemoryBoundCase
 from profdb.on_demand import MeasuringDevice
 from profdb.sample import MachineFacts, Sample
 from profdb.store.data_file import load_profile
-from runner.aiob.module_cases import ModuleRun
-from runner.aiob.module_times import aiob_time, time_modules, write_times
+from runner.aiob import ModuleRun, aiob_time, time_modules, write_times
 from spec.readers.read_config import read_config
 from workload.aicb.aiob import read_aiob
 from workload.findings import WorkloadError

@@ -1,4 +1,4 @@
-"""Logs made by the formats of the frameworks' sources (runner.comparison.log_forms names them); their numbers
+"""Logs made by the formats of the frameworks' sources (runner.comparison.logged_run names them); their numbers
 are made up: 4 GPUs, 8 sequences of 256 tokens a step."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.comparison.appended import job_words
+from runner.comparison.train_record import job_words
 from solver.calibrate.measured_steps import read_steps, steps_of
 from solver.request import Request, read_request
 from spec.errors import ConfigError

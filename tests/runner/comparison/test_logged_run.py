@@ -1,4 +1,4 @@
-"""Logs of frameworks: lines made by the formats of their sources (runner.comparison.log_forms names them); the numbers
+"""Logs of frameworks: lines made by the formats of their sources (runner.comparison.logged_run names them); the numbers
 are made up."""
 
 from dataclasses import replace

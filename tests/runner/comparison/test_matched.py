@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from runner.comparison.beside import Beside, beside, lines
 from runner.comparison.expected import Expected, expected_step
 from runner.comparison.matched import matched
+from runner.comparison.operations import Beside, beside, lines
 from runner.traces.launches import launches
-from runner.traces.ran import BACKWARD, FORWARD, Key, Part, Ran, collective_key, product_key
-from runner.traces.trace_file import read_trace
+from runner.traces.trace_file import (
+    BACKWARD,
+    FORWARD,
+    Key,
+    Part,
+    Ran,
+    collective_key,
+    product_key,
+    read_trace,
+)
 from solver.opening import open_question
 from solver.plans.plan_table import Plan
 from solver.question import Question

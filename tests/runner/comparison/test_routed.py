@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from runner.comparison.expected import Expected
 from runner.comparison.matched import matched
-from runner.traces.ran import BACKWARD, FORWARD, Key, Ran, collective_key, product_key
+from runner.traces.trace_file import BACKWARD, FORWARD, Key, Ran, collective_key, product_key
 
 SENT = collective_key("all2all", 1000, 2)
 # 128 rows of 64 to gate and up of 96 each, priced as one, and back; weights' gradients by rows, as they are priced.

@@ -1,8 +1,7 @@
 from pathlib import Path
 
-from runner.logs.analysis import analysed
-from runner.logs.log_file import LogFile
-from runner.logs.ranks_file import write_ranks
+from runner.logs.analysis import analysed, write_ranks
+from runner.logs.log import LogFile
 from tests.runner.logs.test_log import ROWS
 from tests.runner.logs.test_ranks_file import times
 

@@ -1,6 +1,6 @@
 import pytest
 
-from runner.logs.bandwidth import bandwidths, bus_factor
+from runner.logs.log import bandwidths, bus_factor
 from workload.aicb.csv_workload import GeneralItem
 
 # AICB's factors for 4 ranks: an all-to-all counts whole, unlike in nccl-tests.

@@ -1,4 +1,4 @@
-from runner.logs.lines import epoch_line, operation_line, size_text
+from runner.logs.log import epoch_line, operation_line, size_text
 from workload.aicb.csv_workload import GeneralItem
 
 

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.logs.log import Log, ended, logged
-from runner.logs.log_file import LogFile
+from runner.logs.log import Log, LogFile, ended, logged
 from tests.runner.replay.test_program import END, collective
 from workload.aicb.csv_workload import Workload
 from workload.findings import WorkloadError

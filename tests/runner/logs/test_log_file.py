@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runner.logs.log_file import LogFile
+from runner.logs.log import LogFile
 from spec.errors import ExportError
 from tests.runner.logs.test_log import ROWS
 

@@ -1,5 +1,5 @@
+from runner.logs.analysis import outlier_lines, slow_operations
 from runner.logs.log import Log, ended, logged
-from runner.logs.outliers import outlier_lines, slow_operations
 from tests.runner.replay.test_program import collective
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.logs.ranks_file import RankTimes, read_ranks, slow_ranks, write_ranks
+from runner.logs.analysis import RankTimes, read_ranks, slow_ranks, write_ranks
 from workload.findings import WorkloadError
 
 

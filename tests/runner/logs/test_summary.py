@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from runner.logs.analysis import Spread, rows_by_size, summary_lines
 from runner.logs.log import Log, ended, logged
-from runner.logs.summary import Spread, rows_by_size, summary_lines
 from tests.runner.replay.test_program import collective
 
 TIMES_MS = [1.0, 2.0, 3.0, 4.0, 10.0]

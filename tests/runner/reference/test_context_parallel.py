@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.reference.context_parallel import chunks_of
+from runner.reference.layers import chunks_of
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])

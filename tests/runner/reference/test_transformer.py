@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from runner.reference.attention import Rotation, SelfAttention, WholeCore
-from runner.reference.experts import RoutedFeedForward
-from runner.reference.feed_forward import FeedForward
-from runner.reference.transformer import Share, Surroundings, stage_of
+from runner.reference.layers import FeedForward, Rotation, SelfAttention, WholeCore
+from runner.reference.transformer import RoutedFeedForward, Share, Surroundings, stage_of
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights
 from spec.mixers.rope import RopeSpec
 from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec, MoeSpec, NormKind

@@ -15,7 +15,7 @@ import torch
 import run_workload
 from profiler.benchmarks.launched import Call
 from profiler.device import Device
-from runner.replay import player, run
+from runner.replay import run
 
 AT = 12
 LIMIT_S = 12.0
@@ -33,7 +33,7 @@ WAYS: dict[str, Call] = {
 }
 
 
-def wayward(way: str) -> player.Clock:
+def wayward(way: str) -> run.Clock:
     """The clock of a CPU, until it goes wrong."""
     count = 0
 
@@ -42,7 +42,7 @@ def wayward(way: str) -> player.Clock:
         count += 1
         if count == AT:
             WAYS[way]()
-        return player.host_seconds(call)
+        return run.host_seconds(call)
 
     return clock
 
@@ -51,7 +51,7 @@ def main(workload: str, results: str, way: str) -> int:
     rank = int(os.environ.get("RANK") or os.environ["SLURM_PROCID"])
     if rank == 3 and way in WAYS:
 
-        def chosen(_: Device) -> player.Clock:
+        def chosen(_: Device) -> run.Clock:
             return wayward(way)
 
         run.clock_for = chosen

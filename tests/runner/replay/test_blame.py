@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 from profiler.ranks.watch import Beat
 from runner.groups.degrees import Degrees
-from runner.replay.blame import Blame, Place
+from runner.replay.run import Blame, Place
 from tests.runner.replay.test_program import collective, message, program
 
 DEGREES = Degrees(tp=2, pp=2)

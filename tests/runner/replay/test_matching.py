@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from runner.groups.degrees import Degrees
-from runner.replay.matching import check_stages
-from runner.replay.program import Program
+from runner.replay.program import Program, check_stages
 from tests.runner.replay.test_program import collective, message, program
 from workload.findings import WorkloadError
 

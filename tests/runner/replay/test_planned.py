@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.replay.planned import planned_work
-from runner.replay.stage_files import Work
+from runner.replay.program import Work, planned_work
 from solver.request import Request
 from spec.errors import ConfigError
 

@@ -7,8 +7,8 @@ import pytest
 from profiler.ranks.rank_layout import RankLayout
 from runner.logs.log import Log
 from runner.replay.operations import Compute
+from runner.replay.program import Typed, read_work
 from runner.replay.run import RunOptions, run_workload
-from runner.replay.stage_files import Typed, read_work
 from tests.runner.replay.test_program import END, collective
 from workload.aicb.csv_workload import GeneralItem, Workload
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.replay.stage_files import Typed, read_work, stage_files, work_name
+from runner.replay.program import Typed, read_work, stage_files, work_name
 from spec.errors import ConfigError
 from tests.runner.replay.test_program import END, collective, message
 from workload.aicb.csv_workload import Arguments, GeneralItem, Workload

@@ -7,8 +7,7 @@ import pytest
 from profiler.ranks.rank_layout import RankLayout
 from runner.replay.operations import Compute
 from runner.replay.run import RunOptions
-from runner.replay.suite import run_suite, text_of
-from runner.replay.suite_file import Entry, read_suite
+from runner.replay.suite import Entry, read_suite, run_suite, text_of
 from tests.runner.replay.test_program import END
 from workload.aicb.csv_workload import GeneralItem, Workload
 from workload.findings import WorkloadError

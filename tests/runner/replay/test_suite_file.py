@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.replay.suite_file import Entry, read_suite
+from runner.replay.suite import Entry, read_suite
 from spec.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

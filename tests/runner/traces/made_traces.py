@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from runner.comparison.expected import Expected
-from runner.traces.ran import BACKWARD, Part
+from runner.traces.trace_file import BACKWARD, Part
 
 PRODUCT_KERNEL = "nvjet_tst_128x256_64x4_1x2_h_bz_coopB_TNT"
 NCCL_KERNELS = {

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from runner.traces.attended import pairs_of
-from runner.traces.names import CAUSAL_INPUT
+from runner.traces.names import CAUSAL_INPUT, pairs_of
 from runner.traces.trace_file import Event
 
 FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"

@@ -9,8 +9,7 @@ import pytest
 
 from runner.traces.launches import Launches, launches
 from runner.traces.names import kernel_part
-from runner.traces.ran import Part, collective_key
-from runner.traces.trace_file import Event, Trace, read_trace
+from runner.traces.trace_file import Event, Part, Trace, collective_key, read_trace
 
 REAL = Path(__file__).with_name("tp2_of_gloo.trace.json.gz")
 """One step of ``train --plan tp=2,strategy=msp --seq_len 64 --micro_batches 1 --dtype fp32 --trace`` of

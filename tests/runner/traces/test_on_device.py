@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from runner.traces.launches import Launches, launches
-from runner.traces.ran import Key, Part, collective_key, product_key
-from runner.traces.trace_file import read_trace
+from runner.traces.trace_file import Key, Part, collective_key, product_key, read_trace
 from tests.runner.traces.made_kineto import BYTES_OF_MESSAGE, STEP_US, trace
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from ops.recompute.layers import Recompute
-from runner.reference.experts import Experts
+from runner.reference.transformer import Experts
 from runner.training.trainer import Trainer, Training
 from solver.plans.plan_table import Plan
 from solver.schedules.registry import schedule_named

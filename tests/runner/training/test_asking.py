@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from profiler.device import Device
-from runner.training.asking import Asked, Typed, ask
-from runner.training.refusals import check_model, check_plan
+from runner.training.asking import Asked, Typed, ask, check_model, check_plan
 from spec.errors import ConfigError
 from spec.mixers.attention import AttentionSpec, QkNormWeights
 from spec.model import ModelSpec, NormPlace

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from runner.training.faults import place_of
+from runner.training.run import place_of
 
 
 def frame_in_torch(group: object) -> FrameType:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from runner.training.optimizer import BETAS, LEARNING_RATE, WEIGHT_DECAY, LocalOptimizer
+from runner.training.data_parallel import BETAS, LEARNING_RATE, WEIGHT_DECAY, LocalOptimizer
 
 STEPS = 20
 

@@ -17,8 +17,7 @@ from profiler.device import choose_device
 from profiler.ranks.rank_layout import RankLayout
 from profiler.ranks.world import open_world
 from runner.traces.launches import launches
-from runner.traces.ran import Part
-from runner.traces.trace_file import read_trace
+from runner.traces.trace_file import Part, read_trace
 from runner.training.asking import Typed, ask
 from runner.training.run import TrainOptions, measure, run_training
 from solver.model_flops import model_flops_per_sequence

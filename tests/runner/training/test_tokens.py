@@ -2,7 +2,7 @@
 
 import torch
 
-from runner.training.tokens import sequences_of, step_tokens
+from runner.training.trainer import sequences_of, step_tokens
 from solver.plans.plan_table import Plan
 
 

@@ -1,5 +1,6 @@
 """Goldens: small texts kept under tests/golden; --update-golden writes them anew."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from hypothesis import settings
 # What an example takes says how busy the machine is.
 settings.register_profile("any_machine", deadline=None)
 settings.load_profile("any_machine")
+
+# A job in the background ignores Ctrl-C and hands that on to its children, some of which are interrupted here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GOLDEN = Path(__file__).parent / "golden"
 

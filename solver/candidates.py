@@ -1,6 +1,6 @@
 """The candidates of a search, and which of them are simulated: those that a bound cannot keep out of the answer.
 
-A plan's step is bounded from below in closed form (solver.pipeline.least_spans). A plan whose bound is slower than the
+A plan's step is bounded from below in closed form (solver.pipeline.spans). A plan whose bound is slower than the
 last plan shown, than the best of its strategy, and than some plan that needs no more memory can be none of the plans
 that the search shows, whatever its pipeline does: it is not simulated.
 """

@@ -25,10 +25,8 @@ from ops.strategies.sharding import layer_context
 from solver.layers import LayerTable, layer_table
 from solver.memory.memory_cost import MemoryCost
 from solver.memory.stage_memory import StageBytes, Tables, stage_memory, worst_stage
-from solver.pipeline.least_spans import least_spans_s
-from solver.pipeline.pass_times import PassTimes
-from solver.pipeline.spans import Hops, Piped, spans_of
-from solver.pipeline.stages import StageTable, stage_table
+from solver.pipeline.spans import Hops, Piped, least_spans_s, spans_of
+from solver.pipeline.stages import PassTimes, StageTable, stage_table
 from solver.plans.plan_table import PlanTable
 from solver.times.layer_times import LayerTimes, layer_times
 from solver.times.op_times import Pricer
@@ -132,7 +130,7 @@ def estimate_memory(
     if like is not None and plans.dealt_as(like.plans):
         stages = like.stages
     else:
-        stages = stage_table(model, plans, deals=job.preset.pipeline.deals)
+        stages = stage_table(model, plans, rule=job.preset.pipeline.deals)
     tables = Tables(plans=plans, kinds=layers.bytes, row=layers.row, stages=stages, cluster=cluster)
     return Estimate(plans=plans, layers=layers, stages=stages, bytes=stage_memory(model, job, tables))
 
@@ -200,7 +198,7 @@ def step_operations(model: ModelSpec, job: JobSpec, table: Estimate, rows: IntAr
     tied = stages.tied(model, plans.layout.pp[stages.plan])[rows]
     on_rank = table.bytes.on_rank.take(rows)
     context = layer_context(plans.sharding, model, job, plans.layout.take(stages.plan[rows]))
-    mirrored = plans.schedule.route.ways > 1
+    mirrored = plans.schedule.placement.directions > 1
     ops = operations(context, plans.sharding, on_rank, tied, mirrored=mirrored)
     if job.preset.data_parallel.parameter_sync == "broadcast":
         tensors = {

@@ -86,7 +86,7 @@ def _groups(question: Question, one: Candidates) -> list[Group]:
     """The groups of a table whose stages are a chain that a layout can say."""
     plans, pipeline = one.table.plans, one.pipeline
     schedule = plans.schedule
-    chain = not (schedule.route.turns or schedule.splits_backward or plans.stage_layout)
+    chain = schedule.placement.looped and not (schedule.splits_backward or plans.stage_layout)
     if not chain or not isinstance(pipeline, Pipeline):
         return []
     stages, busy_s = one.table.stages, pipeline.timed.per_micro.seconds

@@ -9,10 +9,10 @@ from ops.strategies.registry import strategy_named
 from profdb.store.data_file import load_profile
 from profdb.store.glance import cluster_named_by
 from solver.memory.device_memory import limit_bytes
+from solver.pipeline.schedules import Schedule
 from solver.plans.adapter_rules import check_adapters
 from solver.plans.constraints import check_schedules
 from solver.plans.exchange_rules import check_exchange
-from solver.schedules.registry import Schedule
 from solver.typed_plan import strategy_of
 from spec.cluster.cluster import ClusterSpec
 from spec.cluster.reader import read_cluster

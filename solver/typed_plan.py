@@ -10,10 +10,10 @@ from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import strategy_named
 from ops.strategies.sharding import Sharding
+from solver.pipeline.schedules import Schedule, schedule_named
 from solver.plans.drafted import drafted
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import EQUAL_INSTEAD, RULES, UNCUT, UNEVEN_CHUNKS, UNEVEN_LAYERS, WITHOUT_ORDER, Rule
-from solver.schedules.registry import Schedule, schedule_named
 from spec.cluster.cluster import HOST_NEEDED
 from spec.errors import ConfigError
 from spec.pipeline.layout import dealt_layout
@@ -195,7 +195,7 @@ def broken_rules(question: "Question", plan: Plan, also: tuple[Rule, ...] = ()) 
         for rule in (*RULES, *also)
         if rule.reason not in passed_over and not np.all(rule.keep(draft))
     ]
-    turns = plan.schedule.route.turns
+    turns = not plan.schedule.placement.looped
     rounds = plan.vpp == 1 or plan.num_micro % plan.pp == 0 or turns
     if plan.stage_layout and not ((question.job.preset.pipeline.interleaves or turns) and rounds):
         broken.append("a layout needs a framework with virtual chunks, and these rounds of pp micro-batches")

@@ -100,7 +100,7 @@ class StageWork:
 def stage_works(question: Question, plan: Plan) -> tuple[StageWork, ...]:
     """One entry per class of equal stages, in stage order. Raises ExportError for a schedule whose chunks do not follow
     each other round and round."""
-    if plan.schedule.route.turns:
+    if not plan.schedule.placement.looped:
         raise ExportError(
             f"a workload passes the chunks of stages round and round, not there and back as {plan.schedule.value}"
         )

@@ -21,8 +21,8 @@ from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.recompute.modules import MODULES
 from ops.strategies.registry import STRATEGIES
+from solver.pipeline.schedules import Schedule, schedule_named
 from solver.plans.plan_table import Plan
-from solver.schedules.registry import Schedule, schedule_named
 from spec.errors import ConfigError
 from spec.job import JobSpec
 from spec.pipeline.layout import parse_pipeline_layout

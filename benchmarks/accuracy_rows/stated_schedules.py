@@ -2,7 +2,7 @@
 
 import re
 
-from solver.schedules.registry import Schedule
+from solver.pipeline.schedules import Schedule
 
 INTERLEAVED = "interleaved-1f1b"
 # Names without case, blanks, dashes and underscores: those of the schedules here, of torch.distributed.pipelining

@@ -15,10 +15,10 @@ from runner.groups.degrees import PLAN, check_dp, plan_and_dp
 from runner.reference.layers import ACTIVATIONS
 from runner.training.pipeline import TORCH
 from runner.training.trainer import Training
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.request import Request, read_request
-from solver.schedules.registry import Schedule
 from solver.times.op_times import Pricer
 from solver.typed_plan import check_order, plan_of
 from spec.errors import ConfigError

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runner.reference.transformer import Share
 from runner.training.data_parallel import Group
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.schedules.registry import Schedule
 from spec.pipeline.layout import parse_pipeline_layout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -66,7 +66,7 @@ def shares_of(plan: Plan, stage: int, layers: Sequence[int]) -> list[Share]:
 
 def virtual_stages(plan: Plan, stage: int) -> list[int]:
     """Of every chunk of pipeline rank ``stage`` its place on the way of a micro-batch."""
-    way = plan.schedule.route.chains(plan.pp, plan.vpp)[0]
+    way = plan.schedule.placement.chains(plan.pp, plan.vpp)[0]
     return [way.index((stage, chunk)) for chunk in range(plan.vpp)]
 
 

@@ -248,7 +248,10 @@ def _assembly(
                 count=count * num_micro,
                 forward_s=forward_s,
                 backward_s=backward_s,
-                seconds=count * num_micro * (forward_s + backward_s) / table.plans.schedule.route.ways,
+                seconds=count
+                * num_micro
+                * (forward_s + backward_s)
+                / table.plans.schedule.placement.directions,
             )
         )
     busy_s = float(seconds.per_micro.take(ints(stage)).seconds[0]) * num_micro

@@ -1,6 +1,6 @@
 """The step of one plan as it runs: every pass of every pipeline stage, and what no pass hides.
 
-The passes are those of the replay that prices the plan (solver.pipeline.program).
+The passes are those of the replay that prices the plan (solver.pipeline.simulation).
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.estimate import Estimate, StageTimes, estimate_memory, stage_times
-from solver.pipeline.program import Instruction, program
-from solver.pipeline.side_by_side import starts_and_ends
+from solver.pipeline.simulation import Instruction, program, starts_and_ends
 from solver.pipeline.spans import chunk_times
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
@@ -52,7 +51,7 @@ def timeline_of(question: Question, plan: Plan) -> Timeline:
     timed = stage_times(question.model, question.job, table, question.pricer)
     per_stage = ints(np.repeat(np.arange(len(table.stages.plan)), table.stages.count))
     # The chunks of a stage's row follow each other.
-    chunks = np.arange(plan.schedule.route.chunks(plan.vpp))
+    chunks = np.arange(plan.schedule.placement.chunks(plan.vpp))
     rows = table.stages.chunk_starts[per_stage][:, None, None] + chunks[None, :, None]
     times = chunk_times(plan.schedule, timed.chunk_passes.take(rows), timed.hops)
     played = program(plan.schedule, (plan.pp, plan.vpp, plan.num_micro), waited=times.waited)

@@ -25,14 +25,14 @@ def turning_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray) -> Fl
     micro-batches, as the stages of 1F1B do: P + 1 over both chunks (arXiv 2412.19437 table 2). Where no
     forward runs beside a backward both chunks never hold their most at once: P over both (arXiv 2405.15362
     sec. 3), the heavier at its most."""
-    route, chunks = plans.schedule.route, stages.chunks
+    placement, chunks = plans.schedule.placement, stages.chunks
     plan = stages.plan[chunks.stage]
     pp, vpp = plans.layout.pp[plan], plans.vpp[plan]
     number = np.arange(len(plan)) - stages.chunk_starts[chunks.stage]
-    place = route.place(stages.position[chunks.stage], number, pp, vpp)
-    held = np.minimum(pp * vpp - place, plans.num_micro[plan] // route.ways)
+    place = placement.place(stages.position[chunks.stage], number, pp, vpp)
+    held = np.minimum(pp * vpp - place, plans.num_micro[plan] // placement.directions)
     total: FloatArray = np.add.reduceat(saved * held, stages.chunk_starts)
-    if plans.schedule.habits.pairs:
+    if plans.schedule.traits.pairs:
         return total
     one_more = np.add.reduceat(held, stages.chunk_starts) > (pp * vpp)[stages.chunk_starts]
     return total - one_more * np.minimum.reduceat(saved, stages.chunk_starts)
@@ -40,7 +40,7 @@ def turning_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray) -> Fl
 
 def looped_bytes(plans: PlanTable, stages: StageTable, saved: FloatArray, pieces: FloatArray) -> FloatArray:
     """Bytes of every stage row at its peak, ``saved`` by chunk row, where chunks take turns every pp
-    micro-batches and ``pieces`` of work are in flight (solver.schedules.one_f_one_b): where a stage's chunks
+    micro-batches and ``pieces`` of work are in flight (solver.pipeline.schedules): where a stage's chunks
     are alike it does not matter of which."""
     starts = stages.chunk_starts
     uneven = np.maximum.reduceat(saved, starts) > np.minimum.reduceat(saved, starts)

@@ -168,7 +168,7 @@ def _held(tables: Tables, pieces: FloatArray) -> FloatArray:
     in flight.
     """
     saved = saved_by_chunk(tables.stages, tables.kinds, tables.row)
-    if tables.plans.schedule.route.turns:
+    if not tables.plans.schedule.placement.looped:
         return turning_bytes(tables.plans, tables.stages, saved)
     if tables.flying is not None:
         return np.asarray(np.add.reduceat(saved * tables.flying, tables.stages.chunk_starts))

@@ -12,9 +12,9 @@ from matplotlib.path import Path
 from solver.analysis.timeline import AFTER_PASSES, Timeline, num_passes, timeline_of
 from solver.page.content import Picture
 from solver.page.themed_svg import colour, is_narrow, legend, numbers_across, patches, picture
+from solver.pipeline.schedules import Kind
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from solver.schedules.work import Kind
 from spec.units import seconds_to_ms
 
 ROLES: Mapping[str, tuple[str, str]] = {

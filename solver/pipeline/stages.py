@@ -1,24 +1,23 @@
-"""Pipeline stages as rows: (plan, class of equal stages), so that unequal stages stay 1-D arrays."""
+"""Pipeline stages as rows: (plan, class of equal stages), so that unequal stages stay 1-D arrays; and how layers are
+partitioned over them."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from ops.recompute.layers import Recompute
-from solver.pipeline.block_costs import stages_by_cost
+from solver.pipeline.schedules import Placement
 from solver.plans.plan_table import PlanTable
-from solver.schedules.route import Route
-from spec.arrays import BoolArray, IntArray, bools, ints
-from spec.model import ModelSpec
+from spec.arrays import BoolArray, FloatArray, IntArray, bools, ints
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.mixers.mixer import mixer_parameters
+from spec.model import BlockSpec, ModelSpec
+from spec.parameters import idle_expert_parameters, mlp_parameters, moe_parameters
 from spec.pipeline.layout import PipelineLayout, dealt_layout
 
 COUNTED_BEHIND = {"modules": 2, "ends": 1}
 """Modules after the last layer that count as one each, by spec.presets.preset.Pipeline.deals."""
-
-Deal = Callable[[ModelSpec, int], PipelineLayout]
-"""(model, stages) -> what each stage holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +73,44 @@ class StageTable:
         )
 
     def rows(self, plans: IntArray) -> IntArray:
-        """Which rows those are."""
+        """The rows of these plans, plan by plan."""
         return _rows_within(self.starts, len(self.plan), plans)[0]
+
+    def chunk_rows(self, plans: IntArray) -> tuple[IntArray, IntArray]:
+        """The rows of ``chunks`` of these plans, plan by plan, and the place in ``plans`` that each belongs to."""
+        return _rows_within(self.chunk_starts[self.starts], len(self.chunks.stage), plans)
 
     def tied(self, model: ModelSpec, pp: IntArray) -> BoolArray:
         """Rows whose embedding or head is tied to one on another stage (``pp`` per row)."""
         apart = (self.embedding ^ self.head) & (pp > 1)
         return bools(apart & model.tied_embeddings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimes:
+    """One micro-batch through each stage row, or each chunk row; ``weight_s`` is the part of ``backward_s``
+    that only makes weight gradients, ``pair_s`` what a chunk's forward takes beside the backward of the
+    stage's other chunk (solver.pipeline.schedules), None where none does; ``products`` the share of both passes
+    that matrix products take, None for none; ``units`` how many parts of a stage row are gathered and reduced
+    one after another once a step, None for one."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    weight_s: FloatArray
+    pair_s: FloatArray | None = None
+    products: FloatArray | None = None
+    units: FloatArray | None = None
+
+    def take(self, rows: IntArray) -> "PassTimes":
+        """Returns these rows, an array of any shape."""
+        return PassTimes(
+            forward_s=self.forward_s[rows],
+            backward_s=self.backward_s[rows],
+            weight_s=self.weight_s[rows],
+            pair_s=None if self.pair_s is None else self.pair_s[rows],
+            products=None if self.products is None else self.products[rows],
+            units=None if self.units is None else self.units[rows],
+        )
 
 
 def layers_per_stage(num_layers: int, pp: int, *, predicts: bool = False) -> IntArray:
@@ -107,8 +137,8 @@ def layers_per_stage(num_layers: int, pp: int, *, predicts: bool = False) -> Int
 
 
 def modules_per_stage(num_layers: int, pp: int, *, behind: int = 2) -> IntArray:
-    """Decoder layers of each stage where the embedding and ``behind`` modules after the last layer are dealt
-    like layers.
+    """Decoder layers of each stage where the embedding and ``behind`` modules after the last layer count like
+    layers.
 
     When the modules do not divide, the first stages get one more. Two behind are final norm and head
     (Aleph-Alpha/scaling, ``pipe_partition_uniform`` in core/nn/parallel_module/pipeline_partitioning.py), one
@@ -122,8 +152,54 @@ def modules_per_stage(num_layers: int, pp: int, *, behind: int = 2) -> IntArray:
     return ints(np.diff(layers_before))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
+def block_cost(block: BlockSpec, hidden: int) -> int:
+    """Elements of the matrices that a token passes through, key and value heads counted as if they were as many as
+    the queries' (nanotron, models/llama.py, ``get_block_compute_costs``: ``4 n d h + 3 f h``)."""
+    mixer = block.mixer
+    if isinstance(mixer, AttentionSpec) and mixer.kind is AttentionKind.GQA:
+        mixer = replace(mixer, num_kv_heads=mixer.num_heads)
+    cost = 0 if mixer is None else mixer_parameters(mixer, hidden)
+    if block.moe is not None:
+        return cost + moe_parameters(block.moe, hidden) - idle_expert_parameters(block.moe, hidden)
+    return cost + (0 if block.mlp is None else mlp_parameters(block.mlp, hidden))
+
+
+def stages_by_cost(model: ModelSpec, pp: int) -> PipelineLayout:
+    """A stage takes blocks until their sum passes its share of the whole model's cost, that of the head counted.
+
+    A head that passes the share of the last stage but one leaves the stages behind it no layers. The source puts the
+    loss there; here it stays with the head.
+    """
+    costs = [block_cost(run.block, model.hidden) for run in model.main_blocks for _ in range(run.count)]
+    whole = sum(costs) + model.vocab * model.hidden
+    layers, stage, passed = [0] * pp, 0, 0
+    for cost in costs:
+        layers[stage] += 1
+        passed += cost
+        stage += passed * pp > whole * (stage + 1)
+    return PipelineLayout(layers=tuple(layers), predicting_stage=stage, head_stage=stage)
+
+
+def pipeline_partition(model: ModelSpec, stages: int, rule: str, layout: str = "") -> PipelineLayout:
+    """Returns what each of so many virtual stages holds: an explicit ``layout`` (spec.pipeline.layout), or by the ``rule``
+    of the framework (spec.presets.preset.Pipeline.deals), where prediction blocks are on the last stage.
+
+    Raises ConfigError for a layout of other stages or layers.
+    """
+    if layout:
+        return dealt_layout(layout, layers=model.num_layers, stages=stages)
+    if rule == "costs":
+        return stages_by_cost(model, stages)
+    if rule in COUNTED_BEHIND:
+        layers = modules_per_stage(model.num_layers, stages, behind=COUNTED_BEHIND[rule])
+    else:
+        layers = layers_per_stage(
+            model.num_layers, stages, predicts=any(run.block.mtp for run in model.blocks)
+        )
+    return PipelineLayout(layers=tuple(layers.tolist()), predicting_stage=stages - 1, head_stage=stages - 1)
+
+
+class _Chunk(NamedTuple):
     """What one virtual stage holds."""
 
     embedding: bool
@@ -131,115 +207,81 @@ class _Chunk:
     layers: tuple[int, ...]
 
 
-def _written_out(stage_layout: str) -> Deal:
-    """The deal of an explicit layout. Its function raises ConfigError for other stages or layers."""
-
-    def dealt(model: ModelSpec, stages: int) -> PipelineLayout:
-        return dealt_layout(stage_layout, layers=model.num_layers, stages=stages)
-
-    return dealt
-
-
-def _by_rule(rule: Callable[[int, int], IntArray]) -> Deal:
-    """The deal of a rule; prediction blocks are on the last stage."""
-
-    def dealt(model: ModelSpec, stages: int) -> PipelineLayout:
-        layers = tuple(rule(model.num_layers, stages).tolist())
-        return PipelineLayout(layers=layers, predicting_stage=stages - 1, head_stage=stages - 1)
-
-    return dealt
-
-
-def _virtual_stages(model: ModelSpec, stages: int, deal: Deal) -> list[_Chunk]:
-    """The content of ``stages`` virtual stages in the order a token passes them."""
-    dealt = deal(model, stages)
-    bounds = np.concatenate([[0], np.cumsum(dealt.layers)])
-    found: list[_Chunk] = []
-    for stage in range(stages):
-        low, high = int(bounds[stage]), int(bounds[stage + 1])
-        counts, begin = [], 0
-        for run in model.blocks:
-            if run.block.mtp:
-                counts.append(run.count if stage == dealt.predicting_stage else 0)
-                continue
-            counts.append(max(0, min(high, begin + run.count) - max(low, begin)))
-            begin += run.count
-        found.append(_Chunk(embedding=stage == 0, head=stage == dealt.head_stage, layers=tuple(counts)))
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Class:
-    """A run of consecutive equal stages of one pipeline."""
+class _StageClass(NamedTuple):
+    """A run of ``stages`` consecutive equal stages of one pipeline, the first of them at ``position``."""
 
     position: int
-    count: int
+    stages: int
     chunks: tuple[_Chunk, ...]
 
 
-def _classes(model: ModelSpec, pp: int, vpp: int, deal: Deal, route: Route) -> list[_Class]:
-    """Every stage with its chunks, equal neighbours together; where a route turns, each is a class of its own, as what
-    it holds and when it ends depends on where it stands."""
-    virtual = _virtual_stages(model, pp * vpp, deal)
-    held: dict[tuple[int, int], _Chunk] = {}
-    for chain in route.chains(pp, vpp):
-        held |= dict(zip(chain, virtual, strict=True))
-    found: list[_Class] = []
+def _virtual_stages(model: ModelSpec, partition: PipelineLayout) -> list[_Chunk]:
+    """The content of the virtual stages in the order a token passes them."""
+    chunks: list[_Chunk] = []
+    high = 0
+    for stage, layers in enumerate(partition.layers):
+        low, high = high, high + layers
+        counts, begin = [], 0
+        for run in model.blocks:
+            if run.block.mtp:
+                counts.append(run.count if stage == partition.predicting_stage else 0)
+                continue
+            counts.append(max(0, min(high, begin + run.count) - max(low, begin)))
+            begin += run.count
+        chunks.append(_Chunk(stage == 0, stage == partition.head_stage, tuple(counts)))
+    return chunks
+
+
+def _stage_classes(
+    virtual_stages: list[_Chunk], pp: int, vpp: int, placement: Placement
+) -> list[_StageClass]:
+    """Every stage with its chunks, equal neighbours together; where stages do not follow each other round and round, each
+    is a class of its own, as what it holds and when it ends depends on where it stands."""
+    chunk_at: dict[tuple[int, int], _Chunk] = {}
+    for chain in placement.chains(pp, vpp):
+        chunk_at |= dict(zip(chain, virtual_stages, strict=True))
+    classes: list[_StageClass] = []
     for stage in range(pp):
-        chunks = tuple(held[stage, chunk] for chunk in range(route.chunks(vpp)))
-        if found and found[-1].chunks == chunks and not route.turns:
-            found[-1] = replace(found[-1], count=found[-1].count + 1)
+        chunks = tuple(chunk_at[stage, chunk] for chunk in range(placement.chunks(vpp)))
+        if classes and classes[-1].chunks == chunks and placement.looped:
+            classes[-1] = classes[-1]._replace(stages=classes[-1].stages + 1)
         else:
-            found.append(_Class(position=stage, count=1, chunks=chunks))
-    return found
+            classes.append(_StageClass(stage, 1, chunks))
+    return classes
 
 
-def _rule(model: ModelSpec, deals: str) -> Deal:
-    """``deals`` as in spec.presets.preset.Pipeline."""
-    if deals == "costs":
-        return stages_by_cost
-    if deals in COUNTED_BEHIND:
-        return _by_rule(partial(modules_per_stage, behind=COUNTED_BEHIND[deals]))
-    return _by_rule(partial(layers_per_stage, predicts=any(run.block.mtp for run in model.blocks)))
-
-
-def dealt_by_rule(model: ModelSpec, stages: int, deals: str) -> tuple[int, ...]:
-    """Layers of each of so many virtual stages."""
-    return _rule(model, deals)(model, stages).layers
-
-
-def stage_table(model: ModelSpec, plans: PlanTable, *, deals: str = "layers") -> StageTable:
-    """The stage rows of every plan; the classes are found once per pipeline depth and number of chunks.
-    ``deals`` as in FrameworkPreset.
+def stage_table(model: ModelSpec, plans: PlanTable, *, rule: str = "layers") -> StageTable:
+    """Returns the stage rows of every plan; the classes are made once per pipeline depth and number of chunks.
+    ``rule`` as in ``pipeline_partition``.
 
     Where plans recompute some layers of a chunk, ``layers`` has two columns a block kind, as ops.block
     has two of its pieces: recomputed layers of every kind, then the others.
     """
-    deal = _written_out(plans.stage_layout) if plans.stage_layout else _rule(model, deals)
     shapes, which = np.unique(np.stack([plans.layout.pp, plans.vpp]), axis=1, return_inverse=True)
     which = which.reshape(-1)
-    route = plans.schedule.route
-    classes = [_classes(model, int(pp), int(vpp), deal, route) for pp, vpp in shapes.T]
+    placement = plans.schedule.placement
+    classes: list[list[_StageClass]] = []
+    for pp, vpp in shapes.T.tolist():
+        partition = pipeline_partition(model, pp * vpp, rule, plans.stage_layout)
+        classes.append(_stage_classes(_virtual_stages(model, partition), pp, vpp, placement))
     flat = [one for rows in classes for one in rows]
     plan, source = _repeated(np.array([len(rows) for rows in classes], dtype=np.int64), which)
     pieces = [chunk for one in flat for chunk in one.chunks]
     stage, piece = _repeated(np.array([len(one.chunks) for one in flat], dtype=np.int64), source)
-    layers = tuple(
-        _column([chunk.layers[kind] for chunk in pieces])[piece] for kind in range(len(model.blocks))
-    )
+    layers = tuple(ints([chunk.layers[kind] for chunk in pieces])[piece] for kind in range(len(model.blocks)))
     if plans.recompute is Recompute.BLOCK:
         layers = _split(layers, plans.num_recompute_layers[plan[stage]])
     chunks = ChunkTable(
         stage=stage,
-        embedding=_column([chunk.embedding for chunk in pieces])[piece].astype(np.bool_),
-        head=_column([chunk.head for chunk in pieces])[piece].astype(np.bool_),
+        embedding=ints([chunk.embedding for chunk in pieces])[piece].astype(np.bool_),
+        head=ints([chunk.head for chunk in pieces])[piece].astype(np.bool_),
         layers=layers,
     )
     chunk_starts = np.searchsorted(stage, np.arange(len(plan))).astype(np.int64)
     return StageTable(
         plan=plan,
-        position=_column([one.position for one in flat])[source],
-        count=_column([one.count for one in flat])[source],
+        position=ints([one.position for one in flat])[source],
+        count=ints([one.stages for one in flat])[source],
         embedding=np.logical_or.reduceat(chunks.embedding, chunk_starts),
         head=np.logical_or.reduceat(chunks.head, chunk_starts),
         layers=tuple(np.add.reduceat(layers, chunk_starts) for layers in chunks.layers),
@@ -254,10 +296,6 @@ def _rows_within(starts: IntArray, total: int, owners: IntArray) -> tuple[IntArr
     width = np.diff(starts, append=total)
     owner, row = _repeated(width, owners)
     return row, owner
-
-
-def _column(values: Sequence[int]) -> IntArray:
-    return np.array(values, dtype=np.int64)
 
 
 def _repeated(widths: IntArray, which: IntArray) -> tuple[IntArray, IntArray]:

@@ -12,7 +12,7 @@ from ops.op import Owner
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding
-from solver.schedules.registry import Schedule
+from solver.pipeline.schedules import Schedule
 from spec.arrays import FloatArray, IntArray
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec

@@ -4,8 +4,8 @@ import numpy as np
 
 from ops.recompute.layers import Recompute
 from ops.strategies.weight_copies import WeightCopies
+from solver.pipeline.schedules import Schedule
 from solver.plans.draft import Draft
-from solver.schedules.registry import Schedule
 from spec.arrays import BoolArray, IntArray, bools
 from spec.job import JobSpec
 
@@ -18,11 +18,13 @@ LONGEST_OVER_MEAN = 1.25
 
 def ordered(draft: Draft) -> BoolArray:
     """Schedules but 1F1B are for several stages, each of as many chunks as its orders are written for (arXiv 2401.10241
-    sec. 2, zero bubbles of one chunk; solver.schedules.registry)."""
-    least, most = draft.schedule.habits.chunks
+    sec. 2, zero bubbles of one chunk; solver.pipeline.schedules)."""
+    least, most = draft.schedule.traits.chunks
     several = (draft["pp"] > 1) | (draft.schedule is Schedule.ONE_F_ONE_B)
     # Of schedules that turn, TWO_CHUNKS says it.
-    return bools(draft.schedule.route.turns | (several & (draft["vpp"] >= least) & (draft["vpp"] <= most)))
+    return bools(
+        (not draft.schedule.placement.looped) | (several & (draft["vpp"] >= least) & (draft["vpp"] <= most))
+    )
 
 
 def split_backward_alone(draft: Draft) -> BoolArray:
@@ -35,7 +37,7 @@ def runs_alone(job: JobSpec, schedule: Schedule, copies: WeightCopies) -> bool:
     """Whether nothing is reduced or gathered beside a backward whose weight gradients come later, or none does
     (zero-bubble's megatron/core/zbpp_utils.py refuses overlap-grad-reduce; InternEvo's WeightGradStore, in
     core/scheduler/pipeline_scheduler_zb.py, waits for what it reduces; PyTorch's stages reduce once, behind all)."""
-    if schedule.habits.pairs or not schedule.splits_backward or job.preset.pipeline.keeps_gathered:
+    if schedule.traits.pairs or not schedule.splits_backward or job.preset.pipeline.keeps_gathered:
         return True
     sync = job.preset.data_parallel
     return not (sync.overlap_grad_reduce or (copies.has_weight_groups and sync.overlap_weights))
@@ -56,7 +58,7 @@ def split_by_autograd(draft: Draft) -> BoolArray:
 def splits_compiled(job: JobSpec, schedule: Schedule) -> bool:
     """Whether no compiled backward would have to be split (torch/distributed/pipelining/schedules.py,
     _check_torch_compile_compatibility), or none is."""
-    return schedule.habits.pairs or not schedule.splits_backward or job.preset.host.code != "compiled"
+    return schedule.traits.pairs or not schedule.splits_backward or job.preset.host.code != "compiled"
 
 
 def wide_layers_at_ends(draft: Draft) -> BoolArray:
@@ -71,15 +73,15 @@ def turning(draft: Draft) -> BoolArray:
     """What deepseek-ai/DualPipe asserts (dualpipe.py and dualpipev.py, ``step``): an even number of virtual
     stages, two on each, and twice as many micro-batches or more, which halve where they enter at both ends.
     Of ZB-V the two alone."""
-    route = draft.schedule.route
-    if not route.turns:
+    placement = draft.schedule.placement
+    if placement.looped:
         return bools(np.full(len(draft["pp"]), True))
     num_micro = draft.sequences_per_rank // draft["micro_batch"]
     stages = draft["pp"] * draft["vpp"]
-    least = draft.schedule.habits.micros_per_stage
-    two = (draft["pp"] > 1) & (route.chunks(1) * draft["vpp"] == 2) & (stages % 2 == 0)
+    least = draft.schedule.traits.micros_per_stage
+    two = (draft["pp"] > 1) & (placement.chunks(1) * draft["vpp"] == 2) & (stages % 2 == 0)
     laid = stages <= draft.model.num_layers + 2
-    return bools(two & laid & (num_micro >= least * draft["pp"]) & (num_micro % route.ways == 0))
+    return bools(two & laid & (num_micro >= least * draft["pp"]) & (num_micro % placement.directions == 0))
 
 
 def _even(draft: Draft, chunks: IntArray) -> BoolArray:
@@ -96,7 +98,7 @@ def chunks(draft: Draft) -> BoolArray:
     num_micro = draft.sequences_per_rank // draft["micro_batch"]
     number = draft["pp"] * draft["vpp"]
     pipeline = draft.job.preset.pipeline
-    if draft.schedule.route.turns:
+    if not draft.schedule.placement.looped:
         return bools(np.full(len(number), True))
     laid = (pipeline.uneven_chunks == "layout") & (number <= draft.model.num_layers + 2)
     possible = (draft["pp"] > 1) & (_even(draft, number) | laid) & (num_micro % draft["pp"] == 0)
@@ -107,7 +109,7 @@ def equal_instead(draft: Draft) -> BoolArray:
     """Assumption: of stages that have equal chunks, those beat unequal ones, and where there are none powers of two
     are enough."""
     pp, vpp = draft["pp"], draft["vpp"]
-    if draft.schedule.route.turns:
+    if not draft.schedule.placement.looped:
         return bools(np.full(len(pp), True))
     equal = np.any([_even(draft, pp * number) for number in range(2, MOST_CHUNKS + 1)], axis=0)
     near = nearly_equal(draft.model.num_layers, pp * vpp) & np.isin(vpp, UNEQUAL)

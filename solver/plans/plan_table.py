@@ -9,7 +9,7 @@ from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from ops.strategies.sharding import Sharding
-from solver.schedules.registry import Schedule
+from solver.pipeline.schedules import Schedule
 from spec.arrays import FloatArray, IntArray, floats, ints
 from spec.settings.plan import WrittenPlan, plan_settings
 

@@ -9,12 +9,12 @@ import numpy as np
 from ops.layout import Layout
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
+from solver.pipeline.schedules import Schedule, schedule_named
 from solver.plans.constraints import SHARED, constraint_rules, fixed_degrees, fixed_modules
 from solver.plans.draft import Draft
 from solver.plans.pipeline_rules import MOST_CHUNKS, UNEQUAL, nearly_equal, runs_alone, splits_compiled
 from solver.plans.plan_table import PlanTable
 from solver.plans.rules import RULES
-from solver.schedules.registry import Schedule, schedule_named
 from spec.arrays import ints
 from spec.cluster.cluster import ClusterSpec
 from spec.job import JobSpec
@@ -130,7 +130,7 @@ def _chunk_numbers(model: ModelSpec, job: JobSpec) -> tuple[int, ...]:
     and, where a depth has none and stages can be written out, powers of two."""
     pipeline = job.preset.pipeline
     turning = (
-        {2} if any(schedule_named(name).habits.chunks == (2, 2) for name in pipeline.schedules) else set()
+        {2} if any(schedule_named(name).traits.chunks == (2, 2) for name in pipeline.schedules) else set()
     )
     if not pipeline.interleaves:
         return tuple(sorted({1} | turning))

@@ -23,10 +23,9 @@ import numpy as np
 
 from ops.op import Comm, Lane, Phase
 from profdb.lookup.overlap_losses import Losses
-from solver.pipeline.pass_times import PassTimes
-from solver.pipeline.stages import StageTable
+from solver.pipeline.schedules import pairs
+from solver.pipeline.stages import PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
-from solver.schedules.dual_pipe import pairs
 from solver.times.contention import COLLECTIVE_BLOCKS, Contention, lost_by_collective
 from solver.times.op_times import PRODUCTS, TimedOp
 from solver.times.overlap import beside
@@ -201,9 +200,9 @@ def hidden_per_micro_s(plans: PlanTable, stages: StageTable, passes: PassTimes) 
     chunk = np.arange(len(stages.chunks.stage))
     row = stages.chunks.stage
     plan = stages.plan[row]
-    pp, vpp, route = plans.layout.pp[plan], plans.vpp[plan], plans.schedule.route
-    place = route.place(stages.position[row], chunk - stages.chunk_starts[row], pp, vpp)
-    count = pairs(place, pp * vpp, plans.num_micro[plan] // route.ways)
+    pp, vpp, placement = plans.layout.pp[plan], plans.vpp[plan], plans.schedule.placement
+    place = placement.place(stages.position[row], chunk - stages.chunk_starts[row], pp, vpp)
+    count = pairs(place, pp * vpp, plans.num_micro[plan] // placement.directions)
     saved = passes.forward_s + passes.backward_s[chunk ^ 1] - passes.pair_s
     total: FloatArray = np.add.reduceat(saved * count, stages.chunk_starts)
     return total / plans.num_micro[stages.plan]

@@ -11,8 +11,7 @@ from ops.roles import Identity, Module, Role
 from ops.strategies.sharding import full_tokens_bytes, layer_context
 from profdb.lookup.overlap_losses import Losses
 from solver.layers import LayerTable
-from solver.pipeline.pass_times import PassTimes
-from solver.pipeline.stages import ChunkTable, StageTable
+from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.plan_table import PlanTable
 from solver.times.contention import Contention
 from solver.times.expert_overlap import Exchanges, hidden_per_micro_s, pair_s
@@ -44,8 +43,8 @@ class TimedLayers:
         """``stage_passes``, of which no backward is left to run beside reductions where weight gradients come
         after the others (torch/distributed/pipelining/schedules.py, _add_reduce_grad: behind a chunk's last
         weight gradient)."""
-        passes, habits = self.stage_passes(), self.plans.schedule.habits
-        if habits.pairs or not habits.splits_backward:
+        passes, traits = self.stage_passes(), self.plans.schedule.traits
+        if traits.pairs or not traits.splits_backward:
             return passes
         return replace(passes, backward_s=np.zeros_like(passes.backward_s))
 
@@ -54,7 +53,7 @@ class TimedLayers:
         chunks = self.stages.chunks
         plan = self.stages.plan[chunks.stage]
         passes = self._passes(chunks, plan)
-        if not self.plans.schedule.habits.pairs:
+        if not self.plans.schedule.traits.pairs:
             return passes
         total = self._row_sums(chunks, plan)
         exchanges = Exchanges(
@@ -92,13 +91,13 @@ class TimedLayers:
         has its share, without the exchange that pairs hide."""
         rows = len(self.stages.plan)
         whole = self._stage_sum(lambda time: [time.forward, time.backward])
-        route = self.plans.schedule.route
-        if not self.plans.schedule.habits.pairs:
+        placement = self.plans.schedule.placement
+        if not self.plans.schedule.traits.pairs:
             return whole
         exchange = self._stage_sum(lambda time: [time.forward_exchange, time.backward_exchange])
         hidden = hidden_per_micro_s(self.plans, self.stages, chunk_passes)
         share = np.divide(hidden, exchange.seconds, out=np.zeros(rows), where=exchange.seconds > 0)
-        return added([whole.scaled(1.0 / route.ways), exchange.scaled(-share)], rows)
+        return added([whole.scaled(1.0 / placement.directions), exchange.scaled(-share)], rows)
 
     def _passes(self, rows: StageTable | ChunkTable, plan: IntArray) -> PassTimes:
         """One micro-batch through every stage or chunk row; ``plan`` is the row's plan."""

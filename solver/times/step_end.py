@@ -13,8 +13,7 @@ from ops.op import Axis, Comm, HostTransfer, HostUpdate, HostWork, Op, Ops, Upda
 from ops.roles import Role
 from ops.strategies.sharding import Sharding
 from profdb.lookup.overlap_losses import Losses
-from solver.pipeline.pass_times import PassTimes
-from solver.pipeline.stages import StageTable
+from solver.pipeline.stages import PassTimes, StageTable
 from solver.times.contention import Contention, averaged, lost_by_collective
 from solver.times.op_times import Pricer
 from solver.times.overlap import bucketed

@@ -112,9 +112,9 @@ class Pipeline:
     stages: bool = True
     """There may be several stages."""
     schedules: Annotated[
-        tuple[str, ...], Several(Text(means="names of solver.schedules.registry"), least=1)
+        tuple[str, ...], Several(Text(means="names of solver.pipeline.schedules"), least=1)
     ] = ("1f1b",)
-    """Schedules it can run, by solver.schedules.registry' names."""
+    """Schedules it can run, by solver.pipeline.schedules' names."""
     interleaves: bool = False
     """A stage may hold several virtual chunks."""
     shards_weights: bool = True
@@ -123,7 +123,7 @@ class Pipeline:
     """Layers need not divide pp."""
     deals: Literal["layers", "modules", "ends", "costs"] = "layers"
     """What stages get equally many of: "layers", "modules" (embedding, final norm and head count as a layer
-    each), "ends" (the embedding, and norm and head together) or "costs" (solver.pipeline.block_costs: the
+    each), "ends" (the embedding, and norm and head together) or "costs" (solver.pipeline.stages: the
     head counts by its size)."""
     uneven_chunks: Literal["", "ends", "layout"] = ""
     """How layers are dealt that do not divide over virtual chunks: not at all (""), embedding and loss counted as

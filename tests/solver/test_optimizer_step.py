@@ -13,7 +13,7 @@ from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from profdb.lookup.priced import TimeEstimate
 from profdb.lookup.queries import CollectiveQuery
 from solver.estimate import estimate_memory, stage_times, step_operations
-from solver.pipeline.pass_times import PassTimes
+from solver.pipeline.stages import PassTimes
 from solver.plans.plan_table import Plan, PlanTable
 from solver.times.step_end import StepTimes, operations, step_times, units_of_stages
 from spec.arrays import floats, ints

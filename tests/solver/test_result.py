@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from solver.estimate import estimate_memory, step_time
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
 from solver.result import Answer, SlowestStage, check_believable, grouped
-from solver.schedules.registry import Schedule
 from solver.search import price_plan, search
 from spec.errors import ProfileError
 from spec.presets.registry import PRESETS

@@ -8,9 +8,9 @@ import pytest
 from ops.recompute.layers import Recompute
 from ops.strategies.registry import STRATEGIES
 from solver.memory.device_memory import usable_bytes
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import PlanTable
 from solver.plans.space import Space, divisors, full_space, tensor_degrees
-from solver.schedules.registry import Schedule
 from solver.search import price_plan, search
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.errors import ConfigError, NoFeasiblePlanError

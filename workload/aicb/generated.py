@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ops.recompute.layers import Recompute
 from profdb.cost_model import CostModel
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question
 from solver.request import checked_world_size
-from solver.schedules.registry import Schedule
 from solver.times.op_times import Pricer
 from solver.typed_plan import broken_rules
 from spec.cluster.cluster import ClusterSpec

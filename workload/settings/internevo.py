@@ -9,9 +9,9 @@ from fractions import Fraction
 from pprint import pformat
 
 from ops.recompute.layers import Recompute
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.job import JobSpec
 from spec.mixers.attention import AttentionKind, AttentionSpec, QkNormWeights, attention_of

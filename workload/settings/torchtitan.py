@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ops.recompute.layers import Recompute
-from solver.pipeline.stages import dealt_by_rule
+from solver.pipeline.schedules import Schedule
+from solver.pipeline.stages import pipeline_partition
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from solver.schedules.registry import Schedule
 from spec.job import JobSpec, Precision
 from spec.mixers.attention import QkNormWeights, attention_of
 from spec.model import ModelSpec, NormKind, NormPlace, PositionKind
 from spec.parameters import num_parameters
-from spec.pipeline.layout import parse_pipeline_layout
 from workload.settings.frameworks import check_framework
 from workload.settings.launch_file import (
     EXPANDABLE_SEGMENTS,
@@ -268,12 +267,7 @@ def _flavor(model: ModelSpec) -> Flavor:
 def _pipeline(model: ModelSpec, plan: Plan, deals: str) -> Values:
     """Every module of every stage by its name, in the order a token passes them."""
     refuse_unless(not model.tied_embeddings, NAME, "tied embeddings beside pipeline stages")
-    stages = plan.pp * plan.vpp
-    counts = (
-        parse_pipeline_layout(plan.stage_layout).layers
-        if plan.stage_layout
-        else dealt_by_rule(model, stages, deals)
-    )
+    counts = pipeline_partition(model, plan.pp * plan.vpp, deals, plan.stage_layout).layers
     named, first = [], 0
     for count in counts:
         named.append([f"layers.{index}" for index in range(first, first + count)])

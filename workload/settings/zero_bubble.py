@@ -7,9 +7,9 @@ megatron/training/arguments.py.
 
 from dataclasses import replace
 
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
 from solver.question import Question
-from solver.schedules.registry import Schedule
 from spec.job import JobSpec
 from spec.model import ModelSpec
 from spec.presets.megatron import MEGATRON

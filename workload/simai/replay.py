@@ -13,9 +13,8 @@ from ops.layout import Layout
 from ops.op import Axis, Comm, Phase
 from ops.recompute.layers import Recompute
 from ops.roles import Module, Role
-from solver.pipeline.pass_times import PassTimes
 from solver.pipeline.spans import Hops, stage_spans_s
-from solver.pipeline.stages import ChunkTable, StageTable
+from solver.pipeline.stages import ChunkTable, PassTimes, StageTable
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.search import price_plan

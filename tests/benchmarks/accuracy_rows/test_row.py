@@ -10,7 +10,7 @@ from benchmarks.accuracy_rows.notes import notes_of
 from benchmarks.accuracy_rows.plan import candidates_of
 from benchmarks.accuracy_rows.row import RowError
 from ops.recompute.layers import Recompute
-from solver.schedules.registry import Schedule
+from solver.pipeline.schedules import Schedule
 from spec.mixers.attention import AttentionKind
 from spec.model import ModelSpec, NormKind, PositionKind
 from tests.benchmarks.made_up_rows import EXPERTS, ROOT, job_of_row, plans, predict, row

@@ -8,8 +8,8 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runner.training.pipeline import TORCH, Pipelined, pipelined, shares_of, virtual_stages
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.schedules.registry import Schedule
 
 LETTERS = {"FORWARD": "F", "BACKWARD_INPUT": "B", "FULL_BACKWARD": "B", "BACKWARD_WEIGHT": "W"}
 """Of torch's actions, ours."""

@@ -5,8 +5,8 @@ import pytest
 from ops.recompute.layers import Recompute
 from solver.analysis.explanation import explain_plan
 from solver.estimate import estimate_memory, stage_times
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
-from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
 from tests.solver.flat_cost_model import FLOPS, INTRA_BANDWIDTH

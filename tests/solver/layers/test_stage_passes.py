@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from solver.estimate import estimate_memory, stage_times
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import enumerate_block, full_space
-from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model

@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.estimate import Estimate, estimate_memory
+from solver.pipeline.schedules import Kind, Schedule, one_f_one_b
 from solver.plans.plan_table import Plan, PlanTable
-from solver.schedules.one_f_one_b import one_f_one_b
-from solver.schedules.registry import Schedule
-from solver.schedules.work import Kind
 from spec.pipeline.layout import layout_text
 from spec.presets.registry import PRESETS
 from tests.solver.questions import question, small_model

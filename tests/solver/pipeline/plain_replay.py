@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from solver.pipeline.side_by_side import ChunkTimes
-from solver.schedules.registry import Schedule
-from solver.schedules.work import Kind, Work
+from solver.pipeline.schedules import Kind, Schedule, Work
+from solver.pipeline.simulation import ChunkTimes, Program, first_and_last, starts_and_ends
+from spec.arrays import FloatArray
 
 Place = tuple[int, Work]
 
@@ -53,7 +53,7 @@ def plain_replay(
 
 def sources(schedule: Schedule, depth: tuple[int, int]) -> Callable[[int, Work], Place | None]:
     """The work whose result a pass needs."""
-    chains = schedule.route.chains(*depth)
+    chains = schedule.placement.chains(*depth)
     before = {one: prior for chain in chains for prior, one in pairwise(chain)}
     after = {one: later for chain in chains for one, later in pairwise(chain)}
 
@@ -78,3 +78,16 @@ def seconds(times: ChunkTimes, stage: int, work: Work) -> float:
         Kind.PAIR: times.forward_s if times.pair_s is None else times.pair_s,
     }
     return float(by_kind[work.kind][stage, work.chunk, 0])
+
+
+def equal_stages_s(pp: int, vpp: int, num_micro: int, forward_s: float, backward_s: float) -> float:
+    """(m + (p - 1) / v) (t_f + t_b): ideal time plus the bubble of (interleaved) 1F1B with equal stages and free messages
+    (arXiv 2104.04473 sec. 2.2); seconds of one micro-batch on one whole stage."""
+    return (num_micro + (pp - 1) / vpp) * (forward_s + backward_s)
+
+
+def run(one: Program, times: ChunkTimes) -> tuple[FloatArray, FloatArray]:
+    """When each stage begins its first work and ends its last, arrays of shape (pp, N)."""
+    starts, ends = starts_and_ends(one, times)
+    first, last = first_and_last(one)
+    return starts[first], ends[last]

@@ -1,4 +1,4 @@
-"""Layers on stages, and what a stage holds at its peak."""
+"""Stages cut by what blocks cost."""
 
 from dataclasses import replace
 
@@ -8,10 +8,99 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.recompute.layers import Recompute
-from solver.pipeline.stages import layers_per_stage, modules_per_stage, stage_table
+from solver.estimate import estimate_memory
+from solver.pipeline.schedules import Schedule
+from solver.pipeline.simulation import ChunkTimes, program
+from solver.pipeline.spans import Hops, stage_spans_s
+from solver.pipeline.stages import (
+    PassTimes,
+    block_cost,
+    layers_per_stage,
+    modules_per_stage,
+    stage_table,
+    stages_by_cost,
+)
 from solver.plans.plan_table import Plan, PlanTable
+from solver.search import price_plan
+from solver.typed_plan import broken_rules, parse_plan, plan_of
+from spec.arrays import floats
+from spec.errors import ConfigError
+from spec.mixers.attention import AttentionKind, AttentionSpec
+from spec.model import BlockRun, BlockSpec, MlpSpec, ModelSpec
+from spec.parameters import block_parameters
+from spec.presets.registry import PRESETS
 from spec.readers.read_config import read_config
-from tests.solver.questions import ROOT, small_model
+from tests.solver.pipeline.plain_replay import run
+from tests.solver.questions import ROOT, question, small_model
+
+
+def model(layers: int, hidden: int, ffn: int, vocab: int) -> ModelSpec:
+    attention = AttentionSpec(
+        kind=AttentionKind.MHA, num_heads=32, num_kv_heads=32, qk_dim=hidden // 32, v_dim=hidden // 32
+    )
+    block = BlockSpec(mixer=attention, mlp=MlpSpec(ffn_hidden=ffn, gated=True))
+    return ModelSpec(
+        name="m", hidden=hidden, vocab=vocab, blocks=(BlockRun(block=block, count=layers),), source=""
+    )
+
+
+SMALL = model(16, 2048, 8192, 131072)  # its head costs as much as four layers: 20 units
+LARGE = model(32, 4096, 14336, 131072)  # 2.2069 layers
+
+
+@pytest.mark.parametrize(
+    ("one", "pp", "layers", "head"),
+    [
+        (SMALL, 2, [11, 5], 1),  # past 10 of 20 units
+        (SMALL, 4, [6, 5, 5, 0], 3),  # past 5, 10 and 15
+        (SMALL, 8, [3, 3, 2, 3, 2, 3, 0, 0], 6),  # past 2.5, 5, ...; the head passes 17.5
+        (LARGE, 4, [9, 9, 8, 6], 3),  # past 8.55, 17.1, 25.66
+        (LARGE, 16, [3, *[2] * 6, 3, *[2] * 6, 2, 0], 14),
+    ],
+)
+def test_stages_end_behind_the_block_that_passes_their_share(
+    one: ModelSpec, pp: int, layers: list[int], head: int
+) -> None:
+    """nanotron models/base.py, build_model, by hand."""
+    dealt = stages_by_cost(one, pp)
+    assert (list(dealt.layers), dealt.head_stage) == (layers, head)
+
+
+def test_a_sum_equal_to_the_share_does_not_end_a_stage() -> None:
+    """31 of LARGE's layers cost 29/32 of it, to the element."""
+    assert stages_by_cost(LARGE, 32).layers == (2, *[1] * 13, 2, *[1] * 13, 2, 0, 0, 0)
+
+
+@given(layers=st.integers(1, 60), pp=st.integers(1, 32))
+def test_every_layer_and_the_head_are_on_one_stage(layers: int, pp: int) -> None:
+    dealt = stages_by_cost(model(layers, 256, 512, 4096), pp)
+    assert sum(dealt.layers) == layers
+    assert not any(dealt.layers[dealt.head_stage + 1 :])
+    table = stage_table(
+        model(layers, 256, 512, 4096),
+        PlanTable.of(Plan(strategy="mtp", preset="nanotron", pp=pp, num_micro=64)),
+        rule="costs",
+    )
+    assert np.repeat(table.head, table.count).tolist().index(True) == dealt.head_stage
+
+
+def test_few_key_heads_cost_as_many_as_the_queries() -> None:
+    """get_block_compute_costs counts 4 n d h whatever num_key_value_heads."""
+    block = SMALL.blocks[0].block
+    assert isinstance(block.mixer, AttentionSpec)
+    grouped = replace(block, mixer=replace(block.mixer, kind=AttentionKind.GQA, num_kv_heads=8))
+    assert block_cost(grouped, 2048) == block_cost(block, 2048) == 4 * 2048**2 + 3 * 8192 * 2048
+
+
+def test_a_block_without_a_half_costs_the_other_alone() -> None:
+    """4 n d h of attention, 3 f h of a gated network (nanotron, get_block_compute_costs)."""
+    whole = SMALL.blocks[0].block
+    assert block_cost(whole, 2048) == 4 * 2048**2 + 3 * 8192 * 2048
+    assert block_cost(replace(whole, mlp=None), 2048) == 4 * 2048**2
+    assert block_cost(replace(whole, mixer=None), 2048) == 3 * 8192 * 2048
+
+
+# Layers on stages, and what a stage holds at its peak.
 
 
 @pytest.mark.published
@@ -46,7 +135,7 @@ def test_ends_count_as_a_layer_each() -> None:
     """torchtitan: 126 layers on 16 stages are 128 modules; of 82 on four two are over, which the first stages take."""
     assert modules_per_stage(126, 16, behind=1).tolist() == [7, *[8] * 14, 7]
     assert modules_per_stage(80, 4, behind=1).tolist() == [20, 21, 20, 19]
-    table = stage_table(small_model(layers=8), PlanTable.of(plan(4)), deals="ends")
+    table = stage_table(small_model(layers=8), PlanTable.of(plan(4)), rule="ends")
     assert np.repeat(table.layers[0], table.count).tolist() == [2, 3, 2, 1]
 
 
@@ -58,7 +147,7 @@ def test_every_dealt_layer_is_on_one_stage(num_layers: int, pp: int) -> None:
 
 
 def test_a_preset_that_deals_edges_is_obeyed() -> None:
-    table = stage_table(small_model(layers=9), PlanTable.of(plan(4)), deals="modules")
+    table = stage_table(small_model(layers=9), PlanTable.of(plan(4)), rule="modules")
     assert np.repeat(table.layers[0], table.count).tolist() == [2, 3, 3, 1]
 
 
@@ -121,3 +210,176 @@ def test_layers_to_recompute_are_the_first_of_a_chunk_whatever_their_kind() -> N
     model = replace(model, blocks=(replace(first, count=1), replace(first, count=7)))
     plan = Plan(strategy="mtp", preset="megatron", recompute=Recompute.BLOCK, num_recompute_layers=3)
     assert [int(kind[0]) for kind in stage_table(model, PlanTable.of(plan)).layers] == [1, 2, 0, 5]
+
+
+# What each chunk of an interleaved stage holds and what its messages cost.
+
+
+def chunked_plan(**changes: object) -> Plan:
+    return replace(Plan(strategy="mtp", preset="megatron", pp=4, vpp=2, num_micro=8), **changes)
+
+
+def test_the_embedding_is_in_the_first_chunk_and_the_head_in_the_last() -> None:
+    """8 layers on 4 x 2: stage s holds layers s and s + 4 (arXiv 2104.04473 sec. 2.2.2)."""
+    table = stage_table(small_model(layers=8), PlanTable.of(chunked_plan()))
+    chunks = table.chunks
+    assert table.position.tolist() == [0, 1, 3]
+    assert chunks.stage.tolist() == [0, 0, 1, 1, 2, 2]
+    assert chunks.embedding.tolist() == [True, False, False, False, False, False]
+    assert chunks.head.tolist() == [False, False, False, False, False, True]
+    assert chunks.layers[0].tolist() == [1] * 6
+
+
+def test_layers_that_are_counted_with_embedding_and_loss_leave_chunks_without_layers() -> None:
+    """6 layers, embedding and loss on 4 x 2 (--account-for-embedding-in-pipeline-split and -loss-)."""
+    table = stage_table(small_model(layers=6), PlanTable.of(chunked_plan()))
+    assert table.chunks.layers[0].tolist() == [0, 1, 1, 1, 1, 0]
+    assert table.layers[0].tolist() == [1, 2, 1]
+
+
+def test_first_layers_of_another_kind_lie_in_first_chunks() -> None:
+    """Layers 0 and 1 of 8 on 2 x 2 are the first chunk of stage 0; the stage's second chunk has others."""
+    model = small_model(layers=2)
+    other = small_model(layers=6, hidden=1024)
+    mixed = replace(model, blocks=(*model.blocks, *other.blocks))
+    table = stage_table(mixed, PlanTable.of(chunked_plan(pp=2)))
+    assert [kind.tolist() for kind in table.chunks.layers] == [[2, 0, 0, 0], [0, 2, 2, 2]]
+    assert [kind.tolist() for kind in table.layers] == [[2, 0], [2, 4]]
+
+
+def test_where_in_a_stage_its_work_lies_decides_the_step() -> None:
+    """Stages of two units each in two chunks of one, or all in the first chunk: then every round takes the
+    long chunk of all four stages before any short one."""
+    plans = PlanTable.of(chunked_plan(num_micro=8))
+    stages = stage_table(small_model(layers=8), plans)
+    even, first = np.ones(6), np.tile([2.0, 0.0], 3)
+
+    def span(seconds: np.ndarray) -> float:
+        passes = PassTimes(forward_s=seconds, backward_s=2.0 * seconds, weight_s=0.0 * seconds)
+        return float(stage_spans_s(plans, stages, passes, Hops(seconds=floats(0.0))).max())
+
+    assert span(even) == pytest.approx((8 + 3 / 2) * 6.0)
+    assert span(first) == pytest.approx(84.0)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(4, 2), (8, 4)])
+def test_waiting_for_messages_costs_a_hop_a_chunk(pp: int, vpp: int) -> None:
+    """One exchange after every backward: m v hops or more (Megatron-LM without overlap_p2p_comm); beside
+    the computation only the chains of the first and last micro-batches show."""
+    num_micro, hop = 8 * pp, 0.01
+    equal = np.full((pp, vpp, 1), 1.0)
+    times = ChunkTimes(forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, hop_s=floats(hop))
+
+    def span(*, waited: bool, seconds: float) -> float:
+        both = replace(times, waited=waited, hop_s=floats(seconds))
+        return float(run(program(Schedule.ONE_F_ONE_B, (pp, vpp, num_micro), waited=waited), both)[1].max())
+
+    free = span(waited=False, seconds=0.0)
+    assert span(waited=True, seconds=0.0) == pytest.approx(free, rel=1e-9)
+    cost = span(waited=True, seconds=hop) - free
+    assert num_micro * vpp * hop <= cost <= 2.0 * num_micro * vpp * hop
+    assert span(waited=False, seconds=hop) - free < 0.75 * cost
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (8, 4)])
+def test_as_many_micro_batches_as_stages_run_all_forwards_first(pp: int, vpp: int) -> None:
+    """Stages that wait for messages would wait for each other otherwise (Megatron-LM v2.5,
+    all_warmup_microbatches); the bubble stays pp - 1 chunks of forward and of backward."""
+    equal = np.full((pp, vpp, 1), 1.0)
+    work = program(Schedule.ONE_F_ONE_B, (pp, vpp, pp), waited=True)
+
+    def span(seconds: float) -> float:
+        times = ChunkTimes(
+            forward_s=equal, backward_s=2.0 * equal, weight_s=0.0 * equal, hop_s=floats(seconds), waited=True
+        )
+        return float(run(work, times)[1].max())
+
+    assert span(0.0) == pytest.approx(3.0 * (pp * vpp + pp - 1))
+    assert span(0.01) - span(0.0) >= 0.01 * 2 * (pp * vpp - 1)
+
+
+def test_a_put_off_weight_gradient_hides_no_collective() -> None:
+    """tp 2 under zero bubble: the all-reduce of the input gradient is waited for."""
+    asked = question(world_size=8, sequences=16, model=small_model(layers=8))
+    shared = chunked_plan(tp=2, vpp=1, num_micro=16)
+    plain = price_plan(asked, PlanTable.of(shared))[0].parts_s["tp_comm"]
+    split = price_plan(asked, PlanTable.of(replace(shared, schedule=Schedule.ZB_H1)))[0].parts_s["tp_comm"]
+    assert split > 1.2 * plain
+
+
+def test_a_heavy_head_shows_as_products_of_the_slowest_stage() -> None:
+    """The head's forward and its two gradients, 32 times as many words, of 32 micro-batches: by the flat cost model."""
+    asked = question(world_size=4, sequences=32, model=small_model(layers=8))
+    heavy = replace(asked, model=replace(asked.model, vocab=32 * asked.model.vocab))
+    one = chunked_plan(vpp=1, num_micro=32)
+    light_s, heavy_s = (price_plan(each, PlanTable.of(one))[0] for each in (asked, heavy))
+    assert light_s.slowest.head
+    assert heavy_s.slowest.head
+    model, tokens = asked.model, 32 * asked.job.seq_len
+    more = 31 * 6 * tokens * model.hidden * model.vocab / 100e12
+    assert heavy_s.parts_s["gemm"] - light_s.parts_s["gemm"] == pytest.approx(more, rel=1e-6)
+    assert heavy_s.step_s - light_s.step_s > more
+
+
+def test_a_written_layout_is_taken_as_written() -> None:
+    """Six layers on 2 x 2 as Et|ttt|tt|L: the second stage holds three and the head alone."""
+    one = chunked_plan(pp=2, num_micro=4, stage_layout="Et|ttt|tt|L")
+    table = stage_table(small_model(layers=6), PlanTable.of(one))
+    assert table.chunks.layers[0].tolist() == [1, 2, 3, 0]
+    assert table.layers[0].tolist() == [3, 3]
+    assert table.chunks.head.tolist() == [False, False, False, True]
+    assert PlanTable.of(one).plan(0) == one
+
+
+def test_a_typed_share_reaches_the_plan_written_out() -> None:
+    asked = question(world_size=4, sequences=16, model=small_model(layers=10), preset=PRESETS["megatron"])
+    typed = plan_of(parse_plan("pp=4,micro_batch=1,layout=first=2+last=2"), asked, "--plan")
+    assert typed.stage_layout == "Et*2|t*3|t*3|t*2L"
+    again = plan_of(parse_plan(f"pp=4,micro_batch=1,layout={typed.written.layout}"), asked, "--plan")
+    assert again == typed
+
+
+def test_unequal_chunks_are_replayed_chunk_by_chunk_and_weighed_stage_by_stage() -> None:
+    """126 layers on 16 x 4 (arXiv 2407.21783): the stages at the ends hold 7 layers, of which one chunk has 1."""
+    even = chunked_plan(pp=16, vpp=4, num_micro=32)
+    model = small_model(layers=126)
+    table = stage_table(model, PlanTable.of(even))
+    assert np.repeat(table.layers[0], table.count).tolist() == [7, *[8] * 14, 7]
+    assert table.chunks.layers[0].reshape(-1, 4)[[0, -1]].tolist() == [[1, 2, 2, 2], [2, 2, 2, 1]]
+    asked = question(world_size=16, sequences=32, model=model, preset=PRESETS["megatron"])
+    by_rule, written = (
+        estimate_memory(asked.model, asked.job, PlanTable.of(one), asked.cluster)
+        for one in (
+            even,
+            plan_of(parse_plan("pp=16,vpp=4,micro_batch=1,layout=embedding+loss"), asked, "--plan"),
+        )
+    )
+    assert np.array_equal(by_rule.bytes.cost.parameters_bytes, written.bytes.cost.parameters_bytes)
+    layer = small_model(layers=1).blocks[0].block
+    first, middle = by_rule.bytes.on_rank.dense[:2]
+    edge = model.vocab * model.hidden  # a multiple of 128
+    assert middle - (first - edge) == block_parameters(layer, model.hidden)
+
+
+def test_a_layout_changes_the_price_and_is_refused_where_it_does_not_fit() -> None:
+    asked = question(world_size=2, sequences=8, model=small_model(layers=8), preset=PRESETS["megatron"])
+    even = chunked_plan(pp=2, vpp=1, num_micro=8)
+    uneven = replace(even, stage_layout="Et*2|t*6L")
+    slow, fast = (price_plan(asked, PlanTable.of(one))[0].step_s for one in (uneven, even))
+    assert slow > 1.2 * fast
+    for text in ("Et*2|t*5L", "Et*2|t*3|t*3L"):
+        with pytest.raises(ConfigError, match="layout"):
+            price_plan(asked, PlanTable.of(replace(even, stage_layout=text)))
+
+
+def test_a_typed_layout_reaches_the_plan() -> None:
+    asked = question(world_size=4, sequences=16, model=small_model(layers=6), preset=PRESETS["megatron"])
+    written = parse_plan("pp=4,micro_batch=1,layout=Et|tt|tt|tL")
+    typed = plan_of(written, asked, "--plan")
+    assert typed.stage_layout == "Et|tt|tt|tL"
+    assert broken_rules(asked, typed) == ()
+    for text in ("Et|tt|tt|L", "Et|tt|ttt", "E|tttttt|L"):
+        with pytest.raises(ConfigError, match="--why_not: layout"):
+            plan_of(parse_plan(f"pp=4,layout={text}", "--why_not"), asked, "--why_not")
+    deepspeed = replace(asked, job=asked.job.with_preset(PRESETS["deepspeed"]))
+    assert any("layout" in reason for reason in broken_rules(deepspeed, typed))

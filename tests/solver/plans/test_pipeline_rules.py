@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from solver.pipeline.schedules import Schedule
 from solver.plans.drafted import drafted
 from solver.plans.pipeline_rules import (
     chunks,
@@ -17,7 +18,6 @@ from solver.plans.pipeline_rules import (
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.rules import RULES
 from solver.plans.space import full_space, tensor_degrees
-from solver.schedules.registry import Schedule
 from solver.typed_plan import broken_rules, parse_plan, plan_of
 from spec.arrays import ints
 from spec.presets.registry import PRESETS

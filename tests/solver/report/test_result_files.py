@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ops.recompute.layers import Recompute
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
 from solver.report.result_files import answer_record, write_csv, write_json
-from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from solver.typed_plan import parse_plan, plan_of
 from spec.cluster.cluster import HostSpec

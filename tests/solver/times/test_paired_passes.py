@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profdb.lookup.overlap_losses import Losses
-from solver.pipeline.pass_times import PassTimes
+from solver.pipeline.stages import PassTimes
 from solver.times.contention import ALONE, Contention
 from solver.times.expert_overlap import Exchanges, pair_s
 from solver.times.overlap import beside

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 
 from ops.recompute.layers import Recompute
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.schedules.registry import Schedule
 from solver.typed_plan import plan_of
 from spec.errors import ExportError
 from spec.mixers.attention import AttentionKind

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ops.recompute.layers import Recompute
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan
-from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.presets.registry import PRESETS
 from spec.settings.plan import plan_settings

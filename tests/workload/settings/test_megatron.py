@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from ops.recompute.layers import Recompute
+from solver.pipeline.schedules import Schedule
 from solver.pipeline.stages import layers_per_stage
 from solver.plans.plan_table import Plan
-from solver.schedules.registry import Schedule
 from spec.errors import ExportError
 from spec.model import MoeSpec
 from spec.presets.registry import PRESETS

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from solver.pipeline.schedules import Schedule
 from solver.plans.plan_table import Plan, PlanTable
 from solver.question import Question
-from solver.schedules.registry import Schedule
 from solver.search import price_plan
 from spec.errors import ExportError
 from spec.presets.registry import PRESETS

@@ -7,17 +7,13 @@ import pytest
 
 from profdb.lookup.overlap_losses import Losses, OverlapLosses, SizeCurve
 from solver.estimate import estimate_memory
-from solver.pipeline.pass_times import PassTimes
-from solver.pipeline.program import program
-from solver.pipeline.side_by_side import ChunkTimes, run
+from solver.pipeline.schedules import Kind, Schedule, Work, pairs
+from solver.pipeline.simulation import ChunkTimes, program
 from solver.pipeline.spans import Hops, stage_spans_s
-from solver.pipeline.stages import stage_table
+from solver.pipeline.stages import PassTimes, stage_table
 from solver.plans.plan_table import Plan, PlanTable
 from solver.plans.space import full_space
 from solver.question import Question
-from solver.schedules.dual_pipe import pairs
-from solver.schedules.registry import Schedule
-from solver.schedules.work import Kind, Work
 from solver.search import price_plan, search
 from solver.times.contention import Contention
 from solver.times.expert_overlap import hidden_per_micro_s
@@ -27,6 +23,7 @@ from spec.collectives import Collective
 from spec.errors import ExportError
 from spec.model import MoeSpec
 from spec.presets.registry import PRESETS
+from tests.solver.pipeline.plain_replay import run
 from tests.solver.questions import question, small_model
 from workload.settings.megatron import megatron_flags
 from workload.settings.step_trace import trace_events
@@ -63,7 +60,7 @@ def test_the_bubble_is_the_paper_s(schedule: Schedule, pp: int, stages: int, uni
 @pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
 def test_every_chunk_does_each_micro_batch_once(schedule: Schedule, pp: int, stages: int) -> None:
     num_micro = 2 * stages + 4
-    entered = num_micro // schedule.route.ways
+    entered = num_micro // schedule.placement.directions
     for order in schedule.orders(shape_of(pp, stages, num_micro)):
         done: list[Work] = [one for work in order for one in work.passes]
         weights = [work._replace(kind=Kind.WEIGHT) for work in order if work.kind is Kind.WHOLE_BACKWARD]
@@ -81,7 +78,7 @@ def test_a_stage_holds_one_more_than_there_are_virtual_stages(
 ) -> None:
     """arXiv 2412.19437 table 2: PP + 1; a chunk with v stages before it holds PP - v of them."""
     num_micro = 3 * stages
-    place = {one: at for chain in schedule.route.chains(pp, stages // pp) for at, one in enumerate(chain)}
+    place = {one: at for chain in schedule.placement.chains(pp, stages // pp) for at, one in enumerate(chain)}
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
         held, peak, both = [0, 0], [0, 0], 0
         for work in order:
@@ -99,11 +96,11 @@ def test_a_stage_holds_one_more_than_there_are_virtual_stages(
 @pytest.mark.parametrize(("schedule", "pp", "stages"), SHAPES)
 def test_pairs_are_those_of_the_order(schedule: Schedule, pp: int, stages: int) -> None:
     num_micro = 3 * stages
-    place = {one: at for chain in schedule.route.chains(pp, stages // pp) for at, one in enumerate(chain)}
+    place = {one: at for chain in schedule.placement.chains(pp, stages // pp) for at, one in enumerate(chain)}
     for stage, order in enumerate(schedule.orders(shape_of(pp, stages, num_micro))):
         for chunk in (0, 1):
             found = sum(work.kind is Kind.PAIR and work.chunk == chunk for work in order)
-            entered = ints(num_micro // schedule.route.ways)
+            entered = ints(num_micro // schedule.placement.directions)
             assert pairs(ints(place[stage, chunk]), ints(stages), entered)[0] == found
 
 

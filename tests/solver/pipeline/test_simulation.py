@@ -1,14 +1,51 @@
-"""Rounds that are added against rounds that are played."""
+"""What a stage runs in turn, and where interleaved stages that wait for their messages run forwards first."""
 
 import numpy as np
 import pytest
 
-from solver.pipeline.program import FORWARD, NONE, WEIGHT, Program, program
-from solver.pipeline.settled import Timeline, _settling, added_by_a_round_s, spans_s
-from solver.pipeline.side_by_side import ChunkTimes, ends_side_by_side
-from solver.schedules.registry import Schedule
+from solver.pipeline.schedules import Schedule
+from solver.pipeline.simulation import (
+    BACKWARD,
+    FORWARD,
+    NONE,
+    WEIGHT,
+    WHOLE_BACKWARD,
+    ChunkTimes,
+    Program,
+    ProgramRun,
+    _settling,
+    added_by_a_round_s,
+    ends_side_by_side,
+    program,
+    program_spans_s,
+)
 from spec.arrays import bools, ints
 from tests.solver.pipeline.plain_replay import plain_replay
+
+
+def kinds_of_last_stage(shape: tuple[int, int, int], *, waited: bool) -> str:
+    """F and B in the order the last stage runs them."""
+    told = program(Schedule.ONE_F_ONE_B, shape, waited=waited)
+    kinds = told.kind[told.stage == shape[0] - 1]
+    assert set(kinds.tolist()) <= {FORWARD, BACKWARD, WHOLE_BACKWARD}
+    return "".join("F" if kind == FORWARD else "B" for kind in kinds.tolist())
+
+
+@pytest.mark.parametrize("num_micro", [2, 4, 8])
+def test_plain_1f1b_takes_turns_whatever_the_micro_batches(num_micro: int) -> None:
+    assert kinds_of_last_stage((4, 1, num_micro), waited=False) == "FB" * num_micro
+
+
+def test_interleaved_stages_with_as_many_micro_batches_run_all_forwards_first() -> None:
+    """Megatron-LM v2.5, schedules.py, all_warmup_microbatches; with messages beside compute, and with more
+    micro-batches, not.
+    """
+    assert kinds_of_last_stage((4, 2, 4), waited=True) == "F" * 8 + "B" * 8
+    assert kinds_of_last_stage((4, 2, 4), waited=False) != "F" * 8 + "B" * 8
+    assert kinds_of_last_stage((4, 2, 8), waited=True) != "F" * 16 + "B" * 16
+
+
+# Rounds that are added against rounds that are played.
 
 SHAPES = [
     (Schedule.ONE_F_ONE_B, (2, 3, 40)),
@@ -49,7 +86,7 @@ def chunk_times(
 ) -> ChunkTimes:
     """Chunks that differ by up to ``unlike``, hops that cost from nothing to a third of a forward."""
     draw = np.random.default_rng(sum(shape))
-    of_chunks = (shape[0], schedule.route.chunks(shape[1]), plans)
+    of_chunks = (shape[0], schedule.placement.chunks(shape[1]), plans)
     forward_s = draw.uniform(0.5, 2.0, plans) * (1.0 + unlike * draw.uniform(size=of_chunks))
     return ChunkTimes(
         forward_s=forward_s,
@@ -57,8 +94,8 @@ def chunk_times(
         weight_s=0.8 * forward_s,
         hop_s=np.linspace(0.0, 0.3, plans),
         waited=waited,
-        updates_apart=schedule.splits_backward and not schedule.route.turns,
-        pair_s=2.4 * forward_s if schedule.route.turns else None,
+        updates_apart=schedule.splits_backward and schedule.placement.looped,
+        pair_s=2.4 * forward_s if not schedule.placement.looped else None,
     )
 
 
@@ -67,9 +104,9 @@ def chunk_times(
 def test_steps_are_those_of_all_rounds_played(
     schedule: Schedule, shape: tuple[int, int, int], unlike: float
 ) -> None:
-    for waited in {False, shape[1] > 1 and schedule.habits.rounds and not schedule.route.turns}:
+    for waited in {False, shape[1] > 1 and schedule.traits.rounds and schedule.placement.looped}:
         times = chunk_times(schedule, shape, unlike=unlike, waited=waited)
-        found = spans_s([Timeline(schedule=schedule, shape=shape, times=times)])[0]
+        found = program_spans_s([ProgramRun(schedule=schedule, shape=shape, times=times)])[0]
         for plan in range(3):
             began, ended = plain_replay(schedule, shape, times.take(slice(plan, plan + 1)))
             whole = ended - began if times.updates_apart else ended
@@ -78,15 +115,15 @@ def test_steps_are_those_of_all_rounds_played(
 
 def test_pipelines_of_many_shapes_are_played_as_each_alone() -> None:
     asked = [
-        Timeline(
+        ProgramRun(
             schedule=schedule,
             shape=shape,
             times=chunk_times(schedule, shape, unlike=0.3, waited=False, plans=plans),
         )
         for (schedule, shape), plans in zip(SHAPES, (1, 70, 2, 33, 5, 1, 4, 9, 3, 2), strict=True)
     ]
-    for one, together in zip(asked, spans_s(asked), strict=True):
-        assert np.array_equal(spans_s([one])[0], together)
+    for one, together in zip(asked, program_spans_s(asked), strict=True):
+        assert np.array_equal(program_spans_s([one])[0], together)
 
 
 def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
@@ -104,7 +141,7 @@ def test_a_round_is_added_only_where_the_last_two_are_alike() -> None:
     assert round_s[0] == pytest.approx(12.0)
     assert np.isnan(round_s[1])
     long = (2, 2, 300)
-    found = spans_s([Timeline(schedule=Schedule.ONE_F_ONE_B, shape=long, times=times)])[0][:, 1]
+    found = program_spans_s([ProgramRun(schedule=Schedule.ONE_F_ONE_B, shape=long, times=times)])[0][:, 1]
     _, ended = plain_replay(Schedule.ONE_F_ONE_B, long, times.take(slice(1, 2)))
     assert found == pytest.approx(ended, rel=1e-9)
 
@@ -139,8 +176,8 @@ def test_a_round_more_comes_between_work_that_hangs_on_the_looked_at_alone(
 ) -> None:
     """The program with a round more, piece by piece: up to the last level looked at it is the same, all behind it
     comes a round later, and what comes between is as it was a round earlier."""
-    waited = waited and shape[1] > 1 and not schedule.route.turns
-    shift = shape[0] // schedule.route.ways
+    waited = waited and shape[1] > 1 and schedule.placement.looped
+    shift = shape[0] // schedule.placement.directions
     one = program(schedule, shape, waited=waited)
     longer = waits(program(schedule, (*shape[:2], shape[2] + shape[0]), waited=waited))
     rows, earlier = _settling(one, shift)

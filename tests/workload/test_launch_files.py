@@ -1,22 +1,30 @@
 """Launch files: all of them or none, of the framework that the plan was priced for."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import simulation_train_formulaic as script
+from ops.recompute.layers import Recompute
 from solver.plans.plan_table import Plan
+from solver.question import Question
 from spec.errors import ExportError
-from tests.solver.questions import small_model
-from tests.workload.generating import ROOT
+from spec.model import MoeSpec
+from spec.presets.registry import PRESETS
+from spec.readers.read_config import read_config
+from spec.settings.job import AskedJob, job_of, job_settings
+from tests.solver.questions import ROOT, question, small_model
+from tests.spec.settings.test_job import other_value
 from tests.workload.settings.asking import asked, known, with_block
-from workload.launch_files import (
-    EXPORTERS,
-    check_exports,
-    write_launch_files,
-)
+from workload.launch_files import EXPORTERS, check_exports, write_launch_files
+from workload.settings.deepspeed import deepspeed_json
 from workload.settings.frameworks import WRITTEN
+from workload.settings.internevo import internevo_settings
+from workload.settings.launch_file import PERMITS
+from workload.settings.megatron import megatron_flags
 
 PLAN = Plan(strategy="fsp", preset="megatron", tp=2, dp=2)
 
@@ -123,3 +131,230 @@ def test_the_command_writes_all_of_them(tmp_path: Path, capsys: pytest.CaptureFi
     assert script.main([*words.split(), "--export_internevo", f"{tmp_path}/i.py"]) == 2
     assert "--framework internevo" in capsys.readouterr().err
     assert not (tmp_path / "i.py").exists()
+
+
+# Every setting of a job is in an export, refused by it, or said to be left out.
+
+DENSE = small_model(layers=8)
+ROUTED = with_block(DENSE, mlp=None, moe=MoeSpec(num_experts=8, topk=2, expert_ffn_hidden=512))
+DEALT = Plan(
+    strategy="fsp", preset="megatron", tp=2, pp=4, dp=2, vpp=2, zero_stage=1, zero_size=2, num_micro=8
+)
+SENT = Plan(strategy="mtp", preset="megatron", cp=2, dp=2, ep=2, zero_stage=1, zero_size=4, num_micro=4)
+SHARDED = Plan(strategy="mtp", preset="deepspeed", dp=4, zero_stage=2, zero_size=4, num_micro=4)
+GATHERED = Plan(strategy="isp", preset="internevo", tp=2, wp=2, dp=2, zero_stage=1, zero_size=2, num_micro=4)
+CASES: dict[tuple[str, str], list[Plan]] = {
+    ("megatron", "megatron"): [DEALT, SENT],
+    ("megatron", "zero-bubble"): [
+        replace(DEALT, preset="zero-bubble"),
+        replace(SENT, preset="zero-bubble"),
+    ],
+    ("deepspeed", "deepspeed"): [SHARDED],
+    ("internevo", "internevo"): [GATHERED, replace(SENT, preset="internevo", cp=1, ep=1, zero_size=2)],
+}
+
+
+@cache
+def questions(framework: str, plan: Plan, key: str) -> list[Question]:
+    """The plan on both models, with every switch but ``key`` as the framework has it."""
+    found = []
+    for model in (DENSE, ROUTED):
+        question = asked(plan, model=model)
+        job = question.job
+        settings = {key: other_value(key, framework)} if key else {}
+        sizes = {name: getattr(job, name) for name in ("world_size", "seq_len", "global_batch_tokens")}
+        found.append(replace(question, job=job_of(AskedJob(**sizes, framework=framework, settings=settings))))
+    return found
+
+
+def exports(exporter: str, framework: str, key: str = "") -> list[str]:
+    texts = []
+    for plan in CASES[exporter, framework]:
+        for each in questions(framework, plan, key):
+            try:
+                texts.append(EXPORTERS[exporter].compose[framework](each, plan).text)
+            except ExportError as error:
+                texts.append(str(error))
+    return texts
+
+
+@pytest.mark.parametrize(("exporter", "framework"), CASES)
+def test_no_setting_of_a_job_is_passed_over_in_silence(exporter: str, framework: str) -> None:
+    own = exports(exporter, framework)
+    assert any("has no setting" not in text for text in own)
+    silent = [
+        key
+        for key in job_settings()
+        if key not in PERMITS | CARRIED and exports(exporter, framework, key) == own
+    ]
+    assert silent == []
+
+
+OVERLAPS = tuple(
+    f"tensor_parallel.{name}"
+    for name in (
+        "overlap_ag",
+        "overlap_rs",
+        "overlap_rs_dgrad",
+        "overlap_rs_method",
+        "bulk_dgrad",
+        "bulk_wgrad",
+    )
+)
+
+
+@pytest.mark.parametrize("key", OVERLAPS)
+def test_each_kind_of_overlap_is_said_where_there_is_any(key: str) -> None:
+    def text(settings: dict[str, object]) -> str:
+        question = asked(DEALT, model=DENSE)
+        job = question.job
+        sizes = {name: getattr(job, name) for name in ("world_size", "seq_len", "global_batch_tokens")}
+        job = job_of(AskedJob(**sizes, framework="megatron", settings=settings))
+        try:
+            return EXPORTERS["megatron"].compose["megatron"](replace(question, job=job), DEALT).text
+        except ExportError as error:
+            return str(error)
+
+    overlapped: dict[str, object] = {"tensor_parallel.overlap": True}
+    assert text(overlapped) != text({**overlapped, key: other_value(key, "megatron")})
+
+
+# Adapters are refused before there is an exporter (workload.launch_files.check_exports), scales and
+# parameters held narrow act with narrow products, kinds of overlap where there is any, and of two settings of
+# a bucket's size the larger.
+CARRIED = frozenset(OVERLAPS) | frozenset(
+    str.split(
+        "adapter_rank adapted adapter_dropout adapter_dtype adapter_code precision.scale_recipe precision.scaling "
+        "precision.narrow_parameters data_parallel.bucket_elements_per_rank"
+    )
+)
+
+
+@pytest.mark.parametrize("key", sorted(PERMITS))
+def test_what_only_permits_plans_leaves_an_export_as_it_is(key: str) -> None:
+    assert exports("megatron", "megatron", key) == exports("megatron", "megatron")
+
+
+# Offloading as launch settings: each framework's own words, and a refusal where it has none.
+
+
+def offloading(
+    preset: str, *, optimizer: float = 0.0, layers: int = 0, stage: int = 1
+) -> tuple[Question, Plan]:
+    size = 8 if stage else 1
+    plan = Plan(
+        strategy="mtp",
+        preset=preset,
+        dp=8,
+        zero_stage=stage,
+        zero_size=size,
+        num_micro=2,
+        optimizer_offload=optimizer,
+        offloaded_layers=layers,
+    )
+    return question(world_size=8, sequences=16, preset=PRESETS[preset], model=small_model()), plan
+
+
+def test_megatrons_flags() -> None:
+    flags = megatron_flags(*offloading("megatron", optimizer=0.25, layers=3))
+    assert flags["--optimizer-offload-fraction"] == "0.25"
+    assert {"--optimizer-cpu-offload", "--use-precision-aware-optimizer"} <= flags.keys()
+    assert flags["--cpu-offloading-num-layers"] == 3
+    assert not [flag for flag in megatron_flags(*offloading("megatron")) if "offload" in flag]
+
+
+def test_deepspeeds_section() -> None:
+    whole = deepspeed_json(*offloading("deepspeed", optimizer=1.0, stage=2))
+    part = deepspeed_json(*offloading("deepspeed", optimizer=0.5, stage=3))
+    none = deepspeed_json(*offloading("deepspeed", stage=2))
+    cpu = {"device": "cpu", "pin_memory": True}
+    assert whole["zero_optimization"]["offload_optimizer"] == cpu  # type: ignore[index]
+    assert part["zero_optimization"]["offload_optimizer"] == {**cpu, "ratio": 0.5}  # type: ignore[index]
+    assert "offload_optimizer" not in none["zero_optimization"]  # type: ignore[operator]
+
+
+def test_what_has_no_setting_is_refused() -> None:
+    with pytest.raises(ExportError):
+        megatron_flags(*offloading("megatron", optimizer=1.0, stage=0))
+    with pytest.raises(ExportError):
+        deepspeed_json(*offloading("deepspeed", optimizer=0.5, stage=2))
+    with pytest.raises(ExportError):
+        deepspeed_json(*offloading("deepspeed", layers=2, stage=2))
+    with pytest.raises(ExportError):
+        internevo_settings(*offloading("internevo", optimizer=1.0))
+    with pytest.raises(ExportError):
+        internevo_settings(*offloading("internevo", layers=2))
+
+
+# What a search finds beyond degrees (layers dealt anew, parts or layers run again, layers on the host) in
+# every framework's settings: said, or refused in a line that names it; never left out.
+
+STAGED: dict[str, Any] = {"pp": 2, "num_micro": 4, "stage_layout": "Et*14|t*18L"}
+FORMS: dict[str, dict[str, Any]] = {
+    "layout": STAGED,
+    "chunks": {**STAGED, "vpp": 2, "stage_layout": "Et*7|t*8|t*9|t*8L"},
+    "modules": {**STAGED, "recompute_modules": ("mlp",)},
+    "layers": {**STAGED, "recompute": Recompute.BLOCK, "num_recompute_layers": 3},
+    "alone": {"recompute": Recompute.BLOCK, "num_recompute_layers": 8},
+    "host": {"offloaded_layers": 3},
+}
+LAYOUT, PARTS = "pipeline-model-parallel-layout Et*14|t*18L", "recompute-modules mlp"
+SOME = ("recompute-granularity full", "recompute-method block", "recompute-num-layers 3")
+MEGATRON = {
+    "layout": (LAYOUT,),
+    "chunks": ("pipeline-model-parallel-layout Et*7|t*8|t*9|t*8L",),
+    "modules": (LAYOUT, "recompute-granularity selective", PARTS),
+    "layers": (LAYOUT, *SOME),
+    "alone": ("recompute-num-layers 8",),
+}
+SAID: dict[str, dict[str, tuple[str, ...]]] = {
+    "megatron": {**MEGATRON, "host": ("cpu-offloading-num-layers 3",)},
+    "swift": MEGATRON,
+    # Modules by name: 14 layers on the first stage, 7 on its first chunk.
+    "torchtitan": {"layout": ("'layers.13'], ['layers.14'",), "chunks": ("'layers.6'], ['layers.7'",)},
+    # A share of all layers: 8 of 32.
+    "internevo": {"alone": ("'checkpoint': 0.25,",)},
+}
+NAMES = {
+    "layout": "layout|setting for pp",
+    "chunks": "layout|vpp|virtual|setting for pp",
+    "modules": "parts of layers|recompute.modules|layout",
+    "layers": "recomput|layout|setting for pp",
+    "alone": "recomput|activation",
+    "host": "host|offload",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("exporter", [name for name in EXPORTERS if WRITTEN[name].frameworks])
+def test_what_is_found_is_written_or_refused_by_name(exporter: str, form: str, tmp_path: Path) -> None:
+    preset = WRITTEN[exporter].frameworks[0]
+    plan = Plan(strategy="mtp", preset=preset, **FORMS[form])
+    question = asked(plan, model=read_config(ROOT / "configs" / "8B_llama3.py").model)
+    path = tmp_path / "settings"
+    words = SAID.get(exporter, {}).get(form)
+    if words is None and exporter != "bridge":
+        with pytest.raises(ExportError, match=NAMES[form]):
+            write_launch_files(question, plan, {exporter: path})
+        assert not path.exists()
+        return
+    write_launch_files(question, plan, {exporter: path})
+    text = path.read_text()
+    settled = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+    if exporter == "bridge":
+        assert FIELDS[form] <= {
+            line.split("=")[0].strip().rpartition(".")[2] for line in settled.splitlines()
+        }
+        return
+    for word in words or ():
+        assert word.replace("-", "_") in settled.replace("-", "_")
+
+
+FIELDS = {
+    "layout": {"pipeline_model_parallel_layout"},
+    "chunks": {"pipeline_model_parallel_layout"},
+    "modules": {"pipeline_model_parallel_layout", "recompute_modules", "recompute_granularity"},
+    "layers": {"pipeline_model_parallel_layout", "recompute_num_layers", "recompute_method"},
+    "alone": {"recompute_num_layers", "recompute_method"},
+    "host": {"cpu_offloading_num_layers"},
+}

@@ -1,10 +1,27 @@
+""""""
+
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.groups.degrees import Degrees
-from runner.replay.program import Channel, Program, groups_used, program_of
-from workload.aicb.csv_workload import EPOCH_END, GeneralItem
+from runner.replay.program import (
+    Channel,
+    Program,
+    Typed,
+    Work,
+    check_stages,
+    groups_used,
+    planned_work,
+    program_of,
+    read_work,
+    stage_files,
+    work_name,
+)
+from solver.request import Request
+from spec.errors import ConfigError
+from workload.aicb.csv_workload import EPOCH_END, Arguments, GeneralItem, Workload
 from workload.findings import WorkloadError
 
 END = GeneralItem(comm_type=EPOCH_END)
@@ -105,3 +122,160 @@ def test_a_file_without_an_iteration_is_refused(rows: list[GeneralItem]) -> None
 def test_an_operation_is_named_with_its_row() -> None:
     made = program(collective(stage="forward.block0"))
     assert made.iterations[0][0].label() == "all_reduce of 64 bytes over tp_group (forward.block0, row 2)"
+
+
+PIPE = Degrees(tp=2, pp=2)
+
+
+def stages(first: list[str], last: list[str]) -> list[Program]:
+    sides = [[message(word) for word in words] for words in (first, last)]
+    return [program(*rows, stage=stage, degrees=PIPE) for stage, rows in enumerate(sides)]
+
+
+def test_1f1b_of_two_stages_fits_together() -> None:
+    # A send that waited for its receiver would stop here: both stages send before they receive.
+    first = ["send_next", "send_next", "recv_next", "send_next", "recv_next", "recv_next"]
+    last = ["recv_prev", "send_prev", "recv_prev", "send_prev", "recv_prev", "send_prev"]
+    check_stages(stages(first, last))
+
+
+def test_stages_that_wait_for_each_other_are_named() -> None:
+    with pytest.raises(
+        WorkloadError, match=r"iteration 1 would wait for ever: stage 0 in irecv .*; stage 1 in irecv"
+    ):
+        check_stages(stages(["recv_next", "send_next"], ["recv_prev", "send_prev"]))
+
+
+def test_a_message_that_nobody_receives_is_named() -> None:
+    with pytest.raises(WorkloadError, match="stage 1 never receives isend of 64 bytes"):
+        check_stages(stages(["send_next", "send_next"], ["recv_prev"]))
+
+
+def test_a_message_of_another_size_is_named() -> None:
+    sent = program(message("send_next"), degrees=PIPE)
+    taken = program(replace(message("recv_prev"), msg_size=32), stage=1, degrees=PIPE)
+    with pytest.raises(WorkloadError, match="meets a message of 64 bytes, row 2"):
+        check_stages([sent, taken])
+
+
+def test_collectives_over_stages_meet() -> None:
+    shared = collective(group="pp_group")
+    check_stages([program(shared, degrees=PIPE), program(collective(), shared, stage=1, degrees=PIPE)])
+    other = replace(shared, msg_size=32)
+    with pytest.raises(WorkloadError, match="stage 0 in all_reduce of 64 bytes over pp_group"):
+        check_stages([program(shared, degrees=PIPE), program(other, stage=1, degrees=PIPE)])
+
+
+def test_the_middle_stages_have_no_part_in_the_embedding() -> None:
+    degrees = Degrees(pp=3)
+    tied = collective(group="embedding_group")
+    ends = [program(tied, degrees=degrees), program(degrees=degrees), program(tied, stage=2, degrees=degrees)]
+    check_stages([replace(one, stage=stage) for stage, one in enumerate(ends)])
+
+
+def test_files_of_other_lengths_are_refused() -> None:
+    one = program(collective(), degrees=PIPE)
+    with pytest.raises(WorkloadError, match="have 1, 2 iterations"):
+        check_stages([one, replace(one, iterations=one.iterations * 2)])
+
+
+TYPED = Typed(degrees={}, order="tp-cp-ep-dp-pp")
+
+
+def written(path: Path, *items: GeneralItem, **arguments: int) -> Path:
+    given: Arguments = dict(arguments)
+    Workload(items=[END, *items, END]).write(path, given)
+    return path
+
+
+def test_stages_lie_beside_the_first(tmp_path: Path) -> None:
+    first = written(
+        tmp_path / "a_workload-stage0.csv",
+        message("send_next"),
+        pipeline_model_parallel=2,
+        world_size=4,
+        stage=0,
+    )
+    with pytest.raises(
+        ConfigError, match=r"2, one for each pipeline stage .*a_workload-stage1.csv is not there"
+    ):
+        read_work([first], TYPED, 4)
+    written(tmp_path / "a_workload-stage1.csv", message("recv_prev"))
+    work = read_work([first], TYPED, 4)
+    assert (work.name, work.degrees.dp, [one.stage for one in work.programs]) == ("a", 2, [0, 1])
+
+
+def test_what_differs_on_a_node_changes_the_digest(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", collective(), tensor_model_parallel_size=2)
+    before = read_work([path], TYPED, 2).digest
+    assert read_work([path], TYPED, 2).digest == before
+    written(path, collective(), collective(), tensor_model_parallel_size=2)
+    after = read_work([path], TYPED, 2).digest
+    written(path, collective(), collective(), tensor_model_parallel_size=2, epoch_num=7)
+    assert len({before, after, read_work([path], TYPED, 2).digest}) == 3
+
+
+def test_another_stage_first_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", collective(), tensor_model_parallel_size=2, stage=1)
+    with pytest.raises(ConfigError, match="stage = 1: 0 in the first file"):
+        read_work([path], TYPED, 2)
+
+
+def test_files_are_as_many_as_stages(tmp_path: Path) -> None:
+    typed = [tmp_path / "x.csv", tmp_path / "y.csv"]
+    assert stage_files(typed, 2) == typed
+    with pytest.raises(ConfigError, match="files = 2: 3, one for each pipeline stage"):
+        stage_files(typed, 3)
+
+
+def test_names_of_results() -> None:
+    assert work_name(Path("llama-3.1_workload-stage0.csv")) == "llama-3.1"
+    assert work_name(Path("mine.csv")) == "mine"
+
+
+ROOT = Path(__file__).resolve().parents[3]
+REQUEST = Request(
+    root=ROOT,
+    config=ROOT / "configs" / "tiny_internlm2.py",
+    cluster="h100-sxm",
+    framework="megatron",
+    missing="modelled",
+)
+
+
+@pytest.fixture(scope="module")
+def pipelined() -> Work:
+    return planned_work(REQUEST, "tp=1,pp=2,dp=2", 4)
+
+
+def test_every_stage_has_its_rows(pipelined: Work) -> None:
+    assert [program.stage for program in pipelined.programs] == [0, 1]
+    assert (pipelined.degrees.dp, pipelined.degrees.pp, pipelined.arguments["world_size"]) == (2, 2, 4)
+    kinds = [{launch.item.comm_type for launch in program.everything} for program in pipelined.programs]
+    assert all({"isend", "irecv", "computation"} <= each for each in kinds)
+    timed = [one.item for one in pipelined.programs[0].everything if one.item.comm_type == "computation"]
+    assert all((item.elapsed_ms or 0.0) > 0 for item in timed)
+    assert len(pipelined.digest) == 64
+
+
+def test_attention_and_what_is_no_product_are_rows(pipelined: Work) -> None:
+    items = [one.item for one in pipelined.programs[0].everything if one.item.comm_type == "computation"]
+    # configs/tiny_internlm2.py: 8 heads, 4 of keys and values, 256 / 8 channels, 256 tokens
+    shapes = ((1, 8, 256, 32), (1, 4, 256, 32))
+    assert {item.additional for item in items if item.shapes == shapes} == {
+        "causal forward flash 0",
+        "causal backward flash 0",
+    }
+    others = [item for item in items if item.shapes is None]
+    assert any("norm" in item.stage for item in others)
+    assert all(item.msg_size == pytest.approx((item.elapsed_ms or 0.0) * 1e6, abs=1) for item in others)
+
+
+def test_dp_is_what_is_left(pipelined: Work) -> None:
+    with pytest.raises(ConfigError, match="--plan: dp = 4: 2, what tp 1 x pp 2 x cp 1 leave of 4 processes"):
+        planned_work(REQUEST, "pp=2,dp=4", 4)
+
+
+def test_a_plan_that_the_framework_does_not_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match="megatron does not run msp"):
+        planned_work(REQUEST, "tp=2,strategy=msp", 4)

@@ -1,15 +1,30 @@
 """What a trace's steps launched."""
 
+import gzip
+import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from runner.traces.launches import Launches, launches
-from runner.traces.names import kernel_part
-from runner.traces.trace_file import Event, Part, Trace, collective_key, read_trace
+from runner.traces.names import CAUSAL_INPUT, kernel_part, pairs_of
+from runner.traces.trace_file import (
+    Event,
+    Key,
+    Part,
+    Trace,
+    collective_key,
+    is_trace,
+    product_key,
+    read_trace,
+)
+from spec.errors import ConfigError
+from tests.runner.traces.made_kineto import BYTES_OF_MESSAGE, STEP_US, trace
 
 REAL = Path(__file__).with_name("tp2_of_gloo.trace.json.gz")
 """One step of ``train --plan tp=2,strategy=msp --seq_len 64 --micro_batches 1 --dtype fp32 --trace`` of
@@ -34,7 +49,7 @@ def annotation(name: str, start_us: float, took_us: float, **args: Any) -> Event
     return replace(event(name, start_us, took_us, "user_annotation", **args), thread=("1", "1"))
 
 
-def found(*events: Event, warmup: int = 0) -> Launches:
+def launches_of(*events: Event, warmup: int = 0) -> Launches:
     steps = [event(f"ProfilerStep#{number}", 100.0 * number, 100.0, "user_annotation") for number in range(2)]
     every = sorted([*steps, *events], key=lambda one: (one.start_s, -one.seconds))
     trace = Trace(path=Path("x"), events=every, steps=steps, rank=0, world_size=2)
@@ -62,7 +77,7 @@ def test_a_real_step_on_two_processes() -> None:
 
 
 def test_a_processors_operations_count_without_what_they_call() -> None:
-    ran = found(
+    ran = launches_of(
         event("aten::linear", 10, 40),
         event("aten::addmm", 12, 30, **{"Input Dims": [[8], [4, 2], [2, 8]]}),
         event("aten::expand", 13, 5),
@@ -83,7 +98,7 @@ def test_a_processors_operations_count_without_what_they_call() -> None:
 def test_gloos_work_is_the_time_of_the_call_before_it() -> None:
     dims: dict[str, Any] = {"Input Dims": [[10], [20], [], []], "Input type": ["float", "float", "", ""]}
     listed: dict[str, Any] = {"Input Dims": [[[3, 4]], []], "Input type": ["TensorList", ""]}
-    ran = found(
+    ran = launches_of(
         event("c10d::_reduce_scatter_base_", 10, 4, **dims),
         event("gloo:all_reduce", 12, 50, "user_annotation", **{"Input type": ["float"]}),
         event("aten::copy_", 13, 20, "cpu_op"),
@@ -105,7 +120,7 @@ def test_a_message_of_gloo_lasts_beside_what_its_thread_does_next() -> None:
         "Input type": ["TensorList", "", "", ""],
     }
     work: dict[str, Any] = {"Input type": ["float"], "Input Dims": [[1, 32, 64]]}
-    ran = found(
+    ran = launches_of(
         event("autograd::engine::evaluate_function: X", 8, 6),
         event("c10d::send", 10, 3, **sent),
         annotation("gloo:send", 12, 60, **work),
@@ -137,7 +152,7 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
         event("void cublasLt::splitKreduce_kernel<32>", 186, 3, "kernel", **{"External id": 6}),
         event("Memcpy DtoD", 190, 1, "gpu_memcpy"),
     )
-    whole = found(*made)
+    whole = launches_of(*made)
     told = [(one.key.part, one.key.direction, one.key.shape, round(one.seconds * 1e6)) for one in whole.ran]
     assert told == [
         (Part.PRODUCT, "backward", (1, 4, 2, 8), 24),
@@ -145,7 +160,7 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
         (Part.KERNEL, None, None, 1),
     ]
     assert whole.idle_s == pytest.approx((200 - 38) / 2 * 1e-6)
-    assert len(found(*made, warmup=1).ran) == 1
+    assert len(launches_of(*made, warmup=1).ran) == 1
 
 
 @pytest.mark.parametrize(
@@ -174,12 +189,12 @@ def test_kernels_belong_to_the_call_that_launched_them_and_to_its_step() -> None
 )
 def test_what_nccl_says(name: str, args: dict[str, Any], expected: tuple[str, int, int]) -> None:
     told = {"In msg nelems": 100, "Out msg nelems": 200, "Group size": 8, "dtype": "BFloat16"}
-    (one,) = found(event(name, 10, 5, "kernel", **args, **told)).ran
+    (one,) = launches_of(event(name, 10, 5, "kernel", **args, **told)).ran
     assert (one.key.what, one.key.size_bytes, one.key.ranks) == expected
 
 
 def test_a_kernel_of_nccl_that_says_nothing() -> None:
-    (one,) = found(event("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)", 10, 5, "kernel")).ran
+    (one,) = launches_of(event("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)", 10, 5, "kernel")).ran
     assert one.key == collective_key("reduce_scatter", None, None)
 
 
@@ -225,5 +240,204 @@ def test_names_of_kernels(name: str, part: Part) -> None:
     ],
 )
 def test_the_direction_of_an_attention_is_in_its_kernels_name(name: str, backward: bool) -> None:
-    (one,) = found(event(name, 10, 5, "kernel")).ran
+    (one,) = launches_of(event(name, 10, 5, "kernel")).ran
     assert one.key.direction == ("backward" if backward else "forward")
+
+
+# A GPU's trace as torch and Kineto write it, which says of some kernels nothing where they stand.
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Launches:
+    path = tmp_path_factory.mktemp("kineto") / "rank1.json"
+    path.write_text(json.dumps(trace()))
+    held = read_trace(path)
+    assert (held.rank, held.world_size) == (1, 4)
+    return launches(held)
+
+
+def seconds_of(found: Launches, key: Key) -> list[float]:
+    return [round(one.seconds * 1e6, 3) for one in found.ran if one.key == key]
+
+
+def test_every_kernel_of_both_steps_is_there_once(found: Launches) -> None:
+    counts = Counter(one.key.part for one in found.ran)
+    assert counts == {Part.COLLECTIVE: 8, Part.PRODUCT: 6, Part.ATTENTION: 4, Part.KERNEL: 6}
+    whole_us = 80 + 12 + 44 + 60 + 100 + 50 + 45 + 2 + 30 + 1 + 20
+    assert sum(one.seconds for one in found.ran) == pytest.approx(2 * whole_us * 1e-6)
+    assert found.num_steps == 2
+
+
+def test_a_linked_collective_says_its_bytes_and_group(found: Launches) -> None:
+    key = collective_key("all_gather", 2 * 2 * 2048 * 4096, 2)
+    assert seconds_of(found, key) == [80.0, 80.0]
+
+
+def test_a_kernel_that_ends_a_group_is_the_calls_of_the_group(found: Launches) -> None:
+    """A send and a receipt share its 100 us; that of the first step runs on into the second. Calls of
+    one rank, of another thread and of another kind are none of it."""
+    key = collective_key("p2p", BYTES_OF_MESSAGE, 2)
+    assert seconds_of(found, key) == [50.0] * 4
+    one, other = [one for one in found.ran if one.key == key][:2]
+    assert other.start_s == pytest.approx(one.start_s + 50e-6)
+
+
+def test_gathers_in_one_call_are_as_long_as_all_of_them(found: Launches) -> None:
+    assert seconds_of(found, collective_key("all_gather", 2600 * 2, None)) == [30.0, 30.0]
+
+
+def test_what_follows_a_work_that_never_ends_is_no_part_of_it(found: Launches) -> None:
+    for direction, took_us in (("backward", 50.0), ("forward", 45.0)):
+        assert seconds_of(found, product_key(1, 4096, 2048, 4096, direction)) == [took_us] * 2
+
+
+def test_a_product_past_torch_has_its_sum_and_an_attention_its_pairs(found: Launches) -> None:
+    unsaid = Key(part=Part.PRODUCT, what="product", direction="forward")
+    assert seconds_of(found, unsaid) == [44.0, 44.0]
+    pairs = {one.pairs for one in found.ran if one.name.startswith("aten::_flash")}
+    assert pairs == {16 * 4096 * 4097 / 2}
+
+
+def test_three_kernels_of_cudnn_are_one_backward(found: Launches) -> None:
+    key = Key(part=Part.ATTENTION, what="attention", direction="backward")
+    assert seconds_of(found, key) == [20.0, 20.0]
+
+
+def test_idle_is_what_neither_stream_covers(found: Launches) -> None:
+    """343 us of a step beside its messages and what comes late, which runs beside the next step's gather and messages;
+    70 us of the first step's messages run beside that gather."""
+    whole_us = 2 * (STEP_US - 50)
+    covered_us = 2 * (80 + 12 + 44 + 60 + 50 + 45 + 2 + 30 + 20) + 100 + 30
+    assert found.idle_s == pytest.approx((whole_us - covered_us) / 2 * 1e-6)
+
+
+# Pairs of queries and keys of traced attentions.
+
+FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+def called(name: str, dims: list[list[int]], flags: list[str]) -> Event:
+    args: dict[str, Any] = {"Input Dims": dims, "Concrete Inputs": flags}
+    return Event(name=name, category="cpu_op", thread=("1", "1"), start_s=0.0, seconds=1.0, args=args)
+
+
+def forward(q_len: int, kv_len: int, causal: str, mask: list[int], name: str = FORWARD) -> Event:
+    query, key = [2, 4, q_len, 16], [2, 4, kv_len, 16]
+    return called(name, [query, key, key, [], [], mask, []], ["", "", "", "0.", causal, "", ""])
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "causal", "mask", "each"),
+    [
+        (8, 8, "True", [], 36),  # the triangle with its diagonal
+        (8, 32, "False", [8, 32], 8 * 24 + 36),  # aligned at the end
+        (16, 8, "False", [], 16 * 8),
+    ],
+)
+def test_pairs_are_those_that_the_mask_leaves(
+    q_len: int, kv_len: int, causal: str, mask: list[int], each: int
+) -> None:
+    assert pairs_of(forward(q_len, kv_len, causal, mask)) == 2 * 4 * each
+
+
+def test_below_it_a_kernel_has_its_heads_last_and_a_backward_its_gradient_first() -> None:
+    heads = [2, 8, 4, 16]
+    below = called("aten::_flash_attention_forward", [heads] * 3 + [[]] * 6, [""] * 8 + ["True"])
+    assert pairs_of(below) == 2 * 4 * 36
+    turned = [[2, 4, 8, 16], [2, 4, 8, 16], [2, 4, 32, 16], [2, 4, 32, 16]]
+    back = called(f"{FORWARD}_backward", [*turned, *[[]] * 6], [""] * 7 + ["False"] + [""] * 2)
+    assert pairs_of(back) == 2 * 4 * 8 * 32
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        called("flash_attn::_flash_attn_forward", [[2, 8, 4, 16]] * 3, []),
+        called(FORWARD, [[2, 4, 8, 16]] * 3, ["", "", ""]),
+        called(FORWARD, [[64, 4, 16]] * 3 + [[]] * 4, [""] * 4 + ["True"] + [""] * 2),
+    ],
+)
+def test_what_does_not_say_has_none(event: Event) -> None:
+    assert pairs_of(event) is None
+
+
+@pytest.mark.parametrize("name", sorted(CAUSAL_INPUT))
+def test_inputs_are_those_of_torch(name: str) -> None:
+    (schema,) = [one for one in torch._C._jit_get_schemas_for_operator(name) if not one.overload_name]
+    inputs = [one.name for one in schema.arguments]
+    causal, mask = CAUSAL_INPUT[name]
+    assert inputs[causal] in ("is_causal", "causal")
+    assert inputs.index("query") == (1 if "backward" in name else 0)
+    masks = [at for at, one in enumerate(inputs) if one in ("attn_mask", "attn_bias")]
+    assert masks == ([] if mask is None else [mask])
+
+
+# Reading a trace of torch.profiler: gzipped or plain, of whole steps, or one line that says why not.
+
+STEP = {
+    "ph": "X",
+    "cat": "user_annotation",
+    "name": "ProfilerStep#3",
+    "pid": 1,
+    "tid": 1,
+    "ts": 2.0,
+    "dur": 5.0,
+}
+MARK = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}
+MM = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1.5, "dur": 1, "args": {}}
+
+
+def written(path: Path, events: object, **more: Any) -> Path:
+    text = json.dumps({"schemaVersion": 1, "traceEvents": events} | more)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_events_come_by_start_in_seconds(tmp_path: Path, name: str) -> None:
+    told = {"backend": "nccl", "rank": "3", "world_size": 8}
+    path = written(tmp_path / name, [MARK, STEP, MM], distributedInfo=told)
+    assert is_trace(path)
+    trace = read_trace(path)
+    assert [one.name for one in trace.events] == ["aten::mm", "ProfilerStep#3"]
+    (step,) = trace.steps
+    assert (step.start_s, step.seconds, step.end_s) == pytest.approx((2e-6, 5e-6, 7e-6))
+    assert (trace.rank, trace.world_size) == (3, 8)
+
+
+def test_a_log_is_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("step: 1 loss: 7.0\n")
+    assert not is_trace(path)
+    assert not is_trace(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe")  # nobody writes into it
+    assert not is_trace(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([MM], "a trace of whole steps: profiler.step() after each"),
+        (3, "no traceEvents"),
+        ([STEP | {"dur": -1.0}], "an event without start and duration: 'ProfilerStep#3'"),
+        ([STEP | {"ts": "x"}], "an event without start and duration"),
+        ([STEP | {"dur": float("nan")}], "an event without start and duration"),
+        ([STEP | {"args": []}], "an event without start and duration"),
+    ],
+)
+def test_one_line_for_what_is_no_trace(tmp_path: Path, events: object, expected: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_trace(written(tmp_path / "a.json", events))
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x1f\x8bnothing", gzip.compress(b"{}", mtime=0)[:-9], b'{"schemaVersion": 1, ', b"\xff"]
+)
+def test_one_line_for_what_is_damaged(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"a Chrome trace of torch\.profiler") as refused:
+        read_trace(path)
+    assert "\n" not in str(refused.value)

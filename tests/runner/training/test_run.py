@@ -9,9 +9,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from profiler.device import choose_device
 from profiler.ranks.rank_layout import RankLayout
@@ -19,7 +22,7 @@ from profiler.ranks.world import open_world
 from runner.traces.launches import launches
 from runner.traces.trace_file import Part, read_trace
 from runner.training.asking import Typed, ask
-from runner.training.run import TrainOptions, measure, run_training
+from runner.training.run import TrainOptions, measure, place_of, run_training
 from solver.model_flops import model_flops_per_sequence
 from spec.errors import UserError
 from spec.job import JobSpec, precision_of
@@ -203,3 +206,23 @@ def test_compiled_blocks_train_as_they_do_uncompiled() -> None:
         return found
 
     assert losses(compiled=True) == pytest.approx(losses(compiled=False), rel=1e-5)
+
+
+# What a rank is inside of, told from its frames.
+
+
+def frame_in_torch(group: object) -> FrameType:
+    """A frame of a function all_reduce of torch.distributed that holds ``group``."""
+    names: dict[str, Any] = {"__name__": "torch.distributed.distributed_c10d"}
+    exec("def all_reduce(group):\n    import sys\n    return sys._getframe()\n", names)  # noqa: S102
+    frame = names["all_reduce"](group)
+    assert isinstance(frame, FrameType)
+    return frame
+
+
+def test_a_group_that_torch_has_just_taken_apart_has_no_ranks() -> None:
+    assert place_of([frame_in_torch(dist.ProcessGroup(0, 2))]) == "all_reduce"
+
+
+def test_work_without_a_group_is_told_by_its_name() -> None:
+    assert place_of([frame_in_torch(None)]) == "all_reduce"

@@ -1,18 +1,33 @@
 """A plan as a SimAI file: clean by the checker, its seconds those priced, and nothing left out in silence."""
 
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 
+from ops.op import Axis
+from ops.recompute.layers import Recompute
+from ops.roles import Role
 from solver.plans.plan_table import Plan
 from spec.errors import ExportError
-from tests.solver.questions import question
-from tests.workload.random_plans import Case, cases
+from spec.readers.read_config import read_config
+from tests.solver.questions import ROOT, question
+from tests.workload.generating import made
+from tests.workload.random_plans import Case, cases, priced_bytes
+from tests.workload.settings.asking import asked
+from tests.workload.test_launch_files import FORMS
+from workload.aicb.plan_rows import COMM_NAMES, GROUP_NAMES, GeneralOptions, general_items
 from workload.simai.check import check_simai
-from workload.simai.export import export_simai
+from workload.simai.export import beyond_of, export_simai, fits_format, group_of_item, header_of, rows_of
+from workload.simai.format import PREFIXES, Column, SimaiGroup, SimaiHeader, read_token
 from workload.simai.reader import read_simai
-from workload.stage_work import stage_works
+from workload.simai.rules import check_header
+from workload.stage_work import StageWork, stage_works
+from workload.traffic.ranks import RankOrder, named_groups
 
 
 @settings(max_examples=30, deadline=None)
@@ -57,3 +72,232 @@ def test_nothing_is_written_for_groups_of_one(tmp_path: Path) -> None:
     assert {word for line in path.read_text().splitlines()[2:] for word in line.split("\t")[3::3][:3]} == {
         "NONE"
     }
+
+
+# The header says the plan's degrees, the side file's figures count every micro-batch, groups have their names.
+
+PLAN = "--model_size 7 --num_layers 8 --world_size 16 --tp_num 2 --pp_num 2 --num_query_groups 32"
+
+
+def test_the_header_says_the_plan() -> None:
+    result = made(
+        f"{PLAN} --virtual_pipeline_model_parallel_size 2 --global_batch 16 --enable_sequence_parallel"
+    )
+    header = header_of(result.plan, result.works[0])
+    assert (header.tp, header.pp, header.vpp, header.ga, header.all_gpus) == (2, 2, 2, 4, 16)
+    assert header.pp_comm_bytes == 2 * 2048 * 4096 // 2
+
+
+def test_transfers_between_stages_count_every_micro_batch() -> None:
+    for batch in (16, 32):
+        result = made(f"{PLAN} --global_batch {batch} --enable_sequence_parallel")
+        work = result.works[0]
+        header = header_of(result.plan, work)
+        (hops,) = (one for one in beyond_of(work, header, result.plan) if one.collective == "p2p")
+        assert hops.count == 2 * batch // 4
+        assert hops.total_bytes == hops.count * header.pp_comm_bytes
+        assert hops.seconds == pytest.approx(hops.count * work.hop_s)
+
+
+def test_a_segment_ends_behind_its_first_row() -> None:
+    one = SimaiHeader(tp=1, all_gpus=1, checkpoints=(3,), checkpoint_initiates=(4,))
+    check_header(one)
+    # the binary runs past its last row when the row that initiates is the checkpoint itself
+    with pytest.raises(ExportError, match="does not lie behind"):
+        check_header(replace(one, checkpoint_initiates=(3,)))
+
+
+def test_expert_groups_with_tensor_parallelism_hold_both_axes() -> None:
+    groups = named_groups(RankOrder(tp=2, ep=2, dp=4, pp=2))
+    assert groups["expert_tp_ep"][0] == (0, 1, 2, 3)
+    assert groups["ep"][0] == (0, 2)
+
+
+def test_what_no_row_holds_lasts_as_long_as_all_its_micro_batches() -> None:
+    taken = []
+    for batch in (16, 32):
+        result = made(
+            f"--model_size 7 --num_layers 4 --world_size 16 --context_parallel_size 2 --global_batch {batch} "
+            "--cluster h200 --aiob_enable"
+        )
+        beyond = beyond_of(result.works[0], header_of(result.plan, result.works[0]), result.plan)
+        taken.append({one.what: one.seconds for one in beyond if one.axis == "cp"})
+    assert taken[0]
+    assert taken[1] == pytest.approx({what: 2 * seconds for what, seconds in taken[0].items()})
+    assert all(seconds > 0 for seconds in taken[0].values())
+
+
+# Bytes written plus bytes listed are the bytes priced, for models and plans of every kind.
+
+COLLECTIVE_NAMES = {kind.value: name for kind, name in COMM_NAMES.items()}
+
+
+def counts(work: StageWork) -> list[tuple[int, object]]:
+    return [*((n * work.num_micro, item) for n, item in work.per_micro_batch()), *((1, i) for i in work.step)]
+
+
+def exported_bytes(work: StageWork, header: SimaiHeader, plan: Plan) -> Counter[tuple[str, Column]]:
+    """Bytes in the rows by word and column."""
+    totals: Counter[tuple[str, Column]] = Counter()
+    for row in rows_of(work, header, plan):
+        for column in Column:
+            token, size_bytes = row.comm(column)
+            if size_bytes:
+                totals[(token, column)] += size_bytes
+    return totals
+
+
+def simai_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str, str], int]) -> None:
+    header = header_of(case.plan, work)
+    listed: Counter[tuple[str, str]] = Counter()
+    for one in beyond_of(work, header, case.plan):
+        if one.what != "pipeline transfers":
+            listed[(one.collective, one.axis)] += one.total_bytes
+    # What is not listed must lie in the file, under the word and group of its axis.
+    expected: Counter[tuple[str, SimaiGroup]] = Counter()
+    groups = {
+        (item.collective.value, item.axis.value): group_of_item(item, header, case.plan)
+        for _, item in counts(work)
+        if item.collective and fits_format(item, header, case.plan)
+    }
+    for kind, size in priced.items():
+        rest = size - listed.pop(kind, 0)
+        assert rest >= 0
+        if rest:
+            expected[(kind[0], groups[kind])] += rest
+    assert not listed
+    written: Counter[tuple[str, SimaiGroup]] = Counter()
+    for (token, column), size in exported_bytes(work, header, case.plan).items():
+        collective, group = read_token(token, column)
+        assert collective in PREFIXES.values()
+        written[(collective.value, group)] += size
+    assert written == expected
+
+
+def general_holds_every_byte(case: Case, work: StageWork, priced: dict[tuple[str, str], int]) -> None:
+    expected: Counter[tuple[str, str]] = Counter()
+    for (collective, axis), size in priced.items():
+        expected[(COLLECTIVE_NAMES[collective], GROUP_NAMES[Axis(axis)])] += size
+    written: Counter[tuple[str, str]] = Counter()
+    hops = 0
+    for item in general_items(case.plan, work, GeneralOptions()):
+        if item.additional:
+            hops += item.msg_size
+        elif item.stage != "init" and item.comm_group:
+            written[(item.comm_type, item.comm_group)] += item.msg_size * item.count
+    assert written == expected
+    # A hop is sent by one stage and received by the next; every chunk has two neighbours but the
+    # model's ends.
+    ends = int(work.position == 0) + int(work.position == case.plan.pp - 1)
+    links = 2 * case.plan.vpp - ends if case.plan.pp > 1 else 0
+    assert hops == 2 * links * case.plan.num_micro * work.hop_bytes
+    assert work.hops == 2 * links
+
+
+@settings(max_examples=20, deadline=None)
+@given(case=cases())
+def test_every_byte_by_collective_and_group(case: Case) -> None:
+    every_byte_is_written(case)
+
+
+@pytest.mark.nightly
+@settings(max_examples=400, deadline=None)
+@given(case=cases())
+def test_every_byte_of_many_plans(case: Case) -> None:
+    every_byte_is_written(case)
+
+
+def every_byte_is_written(case: Case) -> None:
+    for work in stage_works(case.question, case.plan):
+        priced = priced_bytes(case, work.position)
+        simai_holds_every_byte(case, work, priced)
+        general_holds_every_byte(case, work, priced)
+
+
+# A workload of thousands of GPUs is written row by row.
+
+# The peak since this program began (VmHWM); ru_maxrss would count the process that started it.
+SCRIPT = """
+import re, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import run_workload
+code = run_workload.main(sys.argv[2:])
+print("MiB", int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024)
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
+@pytest.mark.parametrize("form", ["simai", "general"])
+def test_4096_gpus_and_64_micro_batches_stay_below_500_mb(form: str, tmp_path: Path) -> None:
+    # 4,096 GPUs, tp 8, pp 8: 64 data-parallel ranks, 64 micro-batches each
+    words = (
+        "generate --model_size 175 --world_size 4096 --tp_num 8 --pp_num 8 --sp --use_flash_attn "
+        f"--use_distributed_optimizer --global_batch 4096 --format {form} --output {tmp_path}/w"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(ROOT), *words.split()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    peak = int(done.stdout.split("MiB ")[1])
+    assert peak < 500
+    with (tmp_path / "w").open() as handle:
+        assert sum(1 for _ in handle) > 64 * 12
+
+
+# What a search finds beyond degrees (layers dealt anew, parts or layers run again) as a SimAI workload:
+# each stage's own layers, every priced byte, and what runs again in the backward of the layers that do.
+
+LAYERS = {"layout": (14, 18), "modules": (14, 18), "layers": (14, 18), "alone": (32,)}
+
+
+def refined(form: str, **changes: object) -> Case:
+    fields = FORMS[form] | changes
+    plan = Plan(strategy="mtp", preset="megatron", tp=2, dp=2, zero_stage=1, zero_size=2, **fields)
+    return Case(question=asked(plan, model=read_config(ROOT / "configs" / "8B_llama3.py").model), plan=plan)
+
+
+def products(work: StageWork, *, backward: bool) -> int:
+    """Products and attention calls of a micro-batch's pass."""
+    passes = ((piece.repeat, piece.backward if backward else piece.forward) for piece in work.pieces)
+    return sum(
+        times * sum(bool(item.shape) or item.role is Role.CORE for item in one) for times, one in passes
+    )
+
+
+@pytest.mark.parametrize("form", ["chunks", *LAYERS])
+def test_stages_have_their_layers_and_every_byte(form: str, tmp_path: Path) -> None:
+    case = refined(form)
+    works = stage_works(case.question, case.plan)
+    dealt = [sum(piece.repeat for piece in work.pieces if piece.name.startswith("block")) for work in works]
+    if form == "chunks":
+        assert [work.chunk_layers for work in works] == [((7,), (9,)), ((8,), (8,))]
+        assert dealt == [16, 16]
+    else:
+        assert tuple(dealt) == LAYERS[form]
+    every_byte_is_written(case)
+    path = tmp_path / "w.txt"
+    for place, work in enumerate(works):
+        export_simai(case.question, case.plan, path, strict=False, stage=str(place))
+        assert len(read_simai(path).rows) > sum(piece.repeat for piece in work.pieces)
+
+
+@pytest.mark.parametrize("form", ["layers", "alone", "modules"])
+def test_what_runs_again_runs_in_the_backward(form: str) -> None:
+    """The first layers of each chunk that run again, or a part of every layer, and nothing else."""
+    plain = {"recompute": Recompute.NONE, "num_recompute_layers": 0, "recompute_modules": ()}
+    case, other = refined(form), refined(form, **plain)
+    again = case.plan.num_recompute_layers * case.plan.vpp
+    for work, without in zip(
+        stage_works(case.question, case.plan), stage_works(other.question, other.plan), strict=True
+    ):
+        more = products(work, backward=True) - products(without, backward=True)
+        assert products(work, backward=False) == products(without, backward=False)
+        layers = sum(piece.repeat for piece in work.pieces if piece.name.startswith("block"))
+        (block,) = (piece for piece in without.pieces if piece.name.startswith("block"))
+        each = sum(bool(item.shape) or item.role is Role.CORE for item in block.forward)
+        assert more == (layers * 2 if form == "modules" else again * each)

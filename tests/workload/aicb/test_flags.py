@@ -1,0 +1,255 @@
+"""Every flag of AICB is taken, in both spellings."""
+
+from pathlib import Path
+
+import pytest
+
+import run_workload
+from tests.workload.generating import made, options
+from workload.aicb.flags import OTHERS, Other, default_options, notes_on
+
+# AICB 2.1, utils/utils.py: every argument of get_params, with a value that it takes.
+AICB = {
+    "frame": "Megatron",
+    "gpu_type": "H100",
+    "world_size": "16",
+    "tensor_model_parallel_size": "2",
+    "pipeline_model_parallel": "2",
+    "context-parallel-size": "1",
+    "pp_rank": "-1",
+    "global_batch": "16",
+    "micro_batch": "2",
+    "epoch_num": "1",
+    "computation_enable": None,
+    "dtype": "bfloat16",
+    "ffn_hidden_size": "1024",
+    "enable_visual": None,
+    "workload_only": None,
+    "model_name": "name",
+    "hidden_size": "1024",
+    "num_layers": "4",
+    "seq_length": "128",
+    "num_attention_heads": "16",
+    "vocab_size": "1000",
+    "max_position_embeddings": "128",
+    "add_bias_linear": None,
+    "use_flash_attn": None,
+    "swiglu": None,
+    "stage": "1",
+    "amp_enabled": None,
+    "reduce_bucket_size": "1000000",
+    "contiguous_gradients": None,
+    "enable_sequence_parallel": None,
+    "use-distributed-optimizer": None,
+    "make_vocab_size_divisible_by": "64",
+    "overlap_grad_reduce": None,
+    "begin_size": "1024",
+    "end_size": "1024",
+    "iter_num": "500",
+    "multi_all_reduce_enable": "0",
+    "overlap_version": None,
+    "moe_enable": None,
+    "expert_model_parallel_size": "2",
+    "num_experts": "4",
+    "moe_router_topk": "2",
+    "moe_grouped_gemm": None,
+    "activation_func": "silu",
+    "gated_linear_unit": "True",
+    "bias_gelu_fusion": None,
+    "openai_gelu": None,
+    "onnx_safe": None,
+    "squared_relu": None,
+    "recompute_activations": None,
+}
+# The rest of them, which need a DeepSpeed or DeepSeek frame, an AIOB file, or a test.
+ELSEWHERE = {
+    "--frame DeepSpeed --model_size 7 --stage 3 --format general": (
+        "allgather_bucket_size 1000",
+        "param_persistence_threshold 10",
+        "model_persistence_threshold 10",
+        "max_live_parameters 1000000000",
+        "prefetch_bucket_size 1000000",
+    ),
+    "--frame DeepSeek --model_size deepseek16": (
+        "n_dense_layers 3",
+        "n_shared_expert 2",
+        "qk_rope_dim 64",
+        "qk_nope_dim 128",
+        "q_lora_rank 1536",
+        "kv_lora_rank 512",
+        "v_head_dim 128",
+        "aiob_enable",
+        "comp_filepath absent.txt",
+    ),
+    "--frame collective_test": ("test_comm allreduce",),
+}
+# What its shell scripts take besides.
+SCRIPTS = (
+    "sp",
+    "sp-enable",
+    "tp 2",
+    "pp 2",
+    "aiob",
+    "flash_attn",
+    "experts 4",
+    "topk 2",
+    "ep 2",
+    "grouped_gemm",
+    "recompute",
+    "model-size 7",
+    "batch-size 4",
+    "batch_size 4",
+    "zero-stage 3",
+    "seq-len 4096",
+    "node_rank 0",
+    "master_addr localhost",
+    "master_port 29500",
+    "nnodes 2",
+    "nproc_per_node 8",
+    "muti-all-reduce-enable 1",
+)
+
+
+def test_all_of_them_at_once() -> None:
+    plans = [
+        made(" ".join(f"--{spelt(name)} {value or ''}" for name, value in AICB.items())).plan
+        for spelt in (str, lambda name: name.replace("_", "-"), lambda name: name.replace("-", "_"))
+    ]
+    assert plans[0] == plans[1] == plans[2]
+    assert (plans[0].tp, plans[0].pp, plans[0].ep, plans[0].micro_batch, plans[0].zero_stage) == (
+        2,
+        2,
+        2,
+        2,
+        1,
+    )
+
+
+@pytest.mark.parametrize("frame", ELSEWHERE)
+def test_those_of_one_frame(frame: str) -> None:
+    for flag in ELSEWHERE[frame]:
+        options(f"{frame} --world_size 8 --{flag}")
+
+
+@pytest.mark.parametrize("flag", SCRIPTS)
+def test_those_of_the_scripts(flag: str) -> None:
+    options(f"--{flag}")
+
+
+def test_a_gate_by_either_name() -> None:
+    models = [
+        made(f"--model_size 7 --world_size 8 {flag}").question.model
+        for flag in ("--swiglu", "--gated_linear_unit True", "--gated_linear_unit false", "")
+    ]
+    assert models[0] == models[1]
+    assert models[2] == models[3] != models[0]
+
+
+def test_nodes_times_gpus() -> None:
+    assert made("--model_size 7 --nnodes 2 --nproc_per_node 8").plan.world_size == 16
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (
+            "--model_size 7 --world_size 8 --nnodes 2 --nproc_per_node 8",
+            "nnodes x nproc_per_node = 2 x 8 = 16",
+        ),
+        ("--model_size 7 --nnodes 2", "world_size"),
+        ("--model_size 7 --world_size 8 --gated_linear_unit perhaps", "perhaps"),
+        (
+            "--model_size 7 --world_size 8 --pp_rank 0 --pipeline_stage 0",
+            "not together with --pipeline_stage",
+        ),
+        ("--model_size 7 --world_size 8 --bundle b --format general", "simai, with --bundle"),
+        # an unknown flag by its whole name, though -m and -t begin known ones
+        ("-model_size 7 --world_size 8", "-model_size"),
+        ("--model_size 7 --world_size 8 -micro_batch 4", "-micro_batch"),
+        ("--model_size 7 --world_size 8 --micro_bach 4", "--micro_bach 4"),
+        (
+            "--model_size 7 --world_size 8 --foo=3 --bar" + " --a_long_name" * 9,
+            "--foo=3 --bar" + " --a_long_name" * 9,
+        ),
+    ],
+)
+def test_refusals(words: str, match: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_workload.main(["generate", *words.split()]) == 2
+    complaint = capsys.readouterr().err
+    assert match in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_the_stage_by_rank() -> None:
+    words = "--model_size 7 --world_size 8 --pp 2"
+    assert made(f"{words} --pp_rank 1").works[0].position == 1
+    assert made(f"{words} --pp_rank -1").works == made(words).works
+
+
+# A flag that changes nothing says so; one that changes something does not.
+
+SEVEN = "--model_size 7 --num_layers 2 --world_size 8 --use_flash_attn"
+DEEPSPEED = "--frame DeepSpeed --model_size 7 --num_layers 2 --world_size 8 --global_batch 16"
+
+
+def notes(words: str, *, test: bool = False) -> list[str]:
+    return list(notes_on(options(words), default_options(), test=test))
+
+
+def written(words: str, path: Path) -> bytes:
+    assert run_workload.main(["generate", *f"{words} --output {path}".split()]) == 0
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: other.name)
+def test_the_others_change_nothing_and_say_so(
+    other: Other, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = f"--{other.name}" + (" 1" if other.takes_value else "")
+    plain = written(SEVEN, tmp_path / "plain")
+    capsys.readouterr()
+    assert written(f"{SEVEN} {flag}", tmp_path / "with") == plain
+    assert f"--{other.name} changes nothing: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stage", "flag"),
+    [
+        ("3", "--epoch_num 2"),
+        ("3", "--computation_enable"),
+        ("2", "--allgather_bucket_size 200000"),
+        ("1", "--use_multi_rank_bucket_allreduce false"),
+        ("2", "--round_robin_gradients"),
+        ("3", "--prefetch_bucket_size 200000"),
+        ("3", "--param_persistence_threshold 10"),
+        ("3", "--model_persistence_threshold 10"),
+        ("3", "--max_live_parameters 200000"),
+        ("3", "--max_reuse_distance 10"),
+    ],
+)
+def test_flags_of_a_general_workload_act_there_alone(stage: str, flag: str, tmp_path: Path) -> None:
+    name = flag.split(maxsplit=1)[0]
+    words = f"{DEEPSPEED} --stage {stage} --reduce_bucket_size 5000000"
+    assert notes(f"{words} {flag}") == [
+        f"{name} changes nothing: it acts in a general workload alone (--format general)"
+    ]
+    words += " --format general"
+    assert notes(f"{words} {flag}") == []
+    assert written(f"{words} {flag}", tmp_path / "a.csv") != written(words, tmp_path / "b.csv")
+    if name not in ("--epoch_num", "--computation_enable"):
+        other = words.replace(f"--stage {stage}", "--stage 1" if stage == "3" else "--stage 3")
+        (note,) = notes(f"{other} {flag}")
+        assert note.startswith(f"{name} changes nothing: it acts with ZeRO stage")
+        assert written(f"{other} {flag}", tmp_path / "a.csv") == written(other, tmp_path / "b.csv")
+
+
+def test_a_test_has_no_model() -> None:
+    test = "--test_comm all_reduce --world_size 8 --begin_size 1024 --iter_num 3"
+    assert notes(test, test=True) == []
+    assert notes(f"{test} --model_size 7 --workload_only", test=True) == [
+        "--model_size changes nothing: a test has no model",
+        "--workload_only changes nothing: a workload is only written here, never run",
+    ]
+    assert notes(f"{SEVEN} --iter_num 3") == [
+        "--iter_num changes nothing: it is of a communication test (--test_comm)"
+    ]

@@ -1,0 +1,292 @@
+"""A model's shapes as Megatron-LM's flags; tests/workload/settings/test_handed_over.py counts what they build."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ops.recompute.layers import Recompute
+from solver.plans.plan_table import Plan
+from spec.cluster.reader import read_cluster
+from spec.cluster.segment import segmented
+from spec.errors import ExportError
+from spec.mixers.attention import QkNormWeights
+from spec.model import BlockRun, MlpSpec, MoeSpec, NormKind, NormPlace
+from tests.solver.questions import ROOT, small_model
+from tests.workload.random_plans import EXPERTS, LATENT
+from tests.workload.settings.asking import asked, known, with_block
+from workload.settings.megatron_flags import job_flags, model_flags, recompute_flags, unsaid_job
+
+PLAN = Plan(strategy="fsp", preset="megatron")
+SMALL = small_model(layers=8)
+
+
+def flags_of(**changes: Any) -> dict[str, object]:
+    return dict(model_flags(*known(PLAN, model=with_block(SMALL, **changes))))
+
+
+def test_norms_of_latents_are_asked_for() -> None:
+    assert "--qk-layernorm" in flags_of(mixer=LATENT)
+    assert "--qk-layernorm" not in flags_of()
+    assert "--qk-layernorm" in flags_of(mixer=replace(SMALL.blocks[0].block.mixer, qk_norm=True))
+
+
+@pytest.mark.parametrize(
+    ("mlp", "written"),
+    [
+        (MlpSpec(ffn_hidden=64, gated=True), {"--swiglu"}),
+        (MlpSpec(ffn_hidden=64, gated=False, activation="gelu"), set()),
+        (MlpSpec(ffn_hidden=64, gated=False, activation="squared_relu"), {"--squared-relu"}),
+    ],
+)
+def test_activations(mlp: MlpSpec, written: set[str]) -> None:
+    flags = flags_of(mlp=mlp)
+    assert written == flags.keys() & {"--swiglu", "--squared-relu", "--no-bias-gelu-fusion"}
+
+
+def test_a_bias_is_fused_with_gelu_alone() -> None:
+    attention = replace(SMALL.blocks[0].block.mixer, qkv_bias=True, out_bias=True)
+    mlp = MlpSpec(ffn_hidden=64, gated=False, bias=True, activation="squared_relu")
+    assert "--no-bias-gelu-fusion" in flags_of(mixer=attention, mlp=mlp)
+
+
+def test_experts_beside_dense_layers() -> None:
+    dense, routed = SMALL.blocks[0].block, replace(SMALL.blocks[0].block, mlp=None, moe=EXPERTS)
+    runs = (BlockRun(block=dense, count=1), BlockRun(block=routed, count=7))
+    flags = model_flags(*known(PLAN, model=replace(SMALL, blocks=runs)))
+    assert flags["--moe-layer-freq"] == "([0]*1+[1]*7)"
+    assert flags["--moe-shared-expert-intermediate-size"] == EXPERTS.shared_ffn_hidden
+    gated = flags_of(mlp=None, moe=replace(EXPERTS, shared_gate=True))
+    assert "--moe-shared-expert-gate" in gated
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"parallel_residual": True}, "parallel residuals"),
+        ({"norm": NormKind.LAYER}, "norms of two kinds"),
+        ({"mlp": MlpSpec(ffn_hidden=64, gated=True, activation="gelu")}, "gates by gelu"),
+        ({"mlp": MlpSpec(ffn_hidden=64, gated=False, activation="relu")}, "activations by relu"),
+        ({"mlp": None, "moe": replace(EXPERTS, bias=True)}, "biases"),
+        ({"mlp": None, "moe": replace(EXPERTS, clamped=True)}, "clamped"),
+        ({"mlp": None, "moe": replace(EXPERTS, router_bias=True)}, "softmax router"),
+        ({"mixer": replace(SMALL.blocks[0].block.mixer, v_dim=32)}, "another width"),
+        ({"norm_place": NormPlace.AROUND}, "norms elsewhere"),
+        ({"mixer": replace(SMALL.blocks[0].block.mixer, softcap=True)}, "soft-capped"),
+        ({"mixer": replace(SMALL.blocks[0].block.mixer, alibi=True)}, "ALiBi"),
+        ({"mixer": replace(SMALL.blocks[0].block.mixer, chunk=64)}, "chunked"),
+        (
+            {
+                "mixer": replace(
+                    SMALL.blocks[0].block.mixer, qk_norm=True, qk_norm_weights=QkNormWeights.ALL_HEADS
+                )
+            },
+            "one weight vector",
+        ),
+    ],
+)
+def test_layers_that_megatron_does_not_have(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ExportError, match=match):
+        flags_of(**changes)
+
+
+def test_ends_that_megatron_does_not_have() -> None:
+    with pytest.raises(ExportError, match="soft-capped logits"):
+        model_flags(*known(PLAN, model=replace(SMALL, logit_softcap=True)))
+
+
+def test_experts_and_dense_layers_share_their_activation() -> None:
+    dense = replace(SMALL.blocks[0].block, mlp=MlpSpec(ffn_hidden=64, gated=False, activation="gelu"))
+    routed = replace(
+        SMALL.blocks[0].block, mlp=None, moe=MoeSpec(num_experts=4, topk=1, expert_ffn_hidden=64)
+    )
+    runs = (BlockRun(block=dense, count=1), BlockRun(block=routed, count=7))
+    with pytest.raises(ExportError, match="another activation"):
+        model_flags(*known(PLAN, model=replace(SMALL, blocks=runs)))
+
+
+# Formats, kernels, overlaps and recomputation of a job as Megatron-LM's flags.
+
+ROUTED = with_block(small_model(layers=8), mlp=None, moe=EXPERTS)
+HALF = dict.fromkeys(
+    ("compute", "parameter", "parameter_gather", "activation", "attention", "linear"), "fp16"
+)
+
+
+def job_flags_of(job: dict[str, Any], **changes: Any) -> dict[str, object]:
+    return dict(job_flags(*known(PLAN, job=job, **changes)))
+
+
+PLAIN = {
+    "--bf16": None,
+    "--attention-backend": "flash",
+    "--attention-dropout": "0.0",
+    "--hidden-dropout": "0.0",
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "more"),
+    [
+        ({}, {}),
+        ({"flash_attention": False}, {"--attention-backend": "unfused"}),
+        ({"gradient": "bf16", "reduce": "bf16"}, {"--grad-reduce-in-bf16": None}),
+        ({"linear": "fp8", "scaling": "delayed"}, {"--fp8-format": "hybrid", "--fp8-recipe": "delayed"}),
+        ({"linear": "fp8", "scale_recipe": "block"}, {"--fp8-format": "e4m3", "--fp8-recipe": "blockwise"}),
+        (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block"},
+            {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"},
+        ),
+        (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_parameters": True},
+            {
+                "--fp8-format": "e4m3",
+                "--fp8-recipe": "mxfp8",
+                "--fp8-param-gather": None,
+                "--reuse-grad-buf-for-mxfp8-param-ag": None,
+            },
+        ),
+        (
+            {"linear": "fp8", "scale_recipe": "mx", "scaling": "block", "narrow_head": True},
+            {"--fp8-format": "e4m3", "--fp8-recipe": "mxfp8", "--fp8-output-proj": None},
+        ),
+        (
+            {"linear": "fp8", "scaling": "current", "wide_last_layers": 4},
+            {
+                "--fp8-format": "hybrid",
+                "--fp8-recipe": "tensorwise",
+                "--first-last-layers-bf16": None,
+                "--num-layers-at-start-in-bf16": "0",
+                "--num-layers-at-end-in-bf16": "4",
+            },
+        ),
+        (
+            {"linear": "fp8", "parameter_gather": "fp8"},
+            {"--fp8-format": "hybrid", "--fp8-recipe": "tensorwise", "--fp8-param-gather": None},
+        ),
+        (
+            {"moments": "bf16", "master": "fp16"},
+            {
+                "--exp-avg-dtype": "bf16",
+                "--exp-avg-sq-dtype": "bf16",
+                "--main-params-dtype": "fp16",
+                "--use-precision-aware-optimizer": None,
+            },
+        ),
+        (
+            {"unfused": frozenset({"rotary", "softmax"})},
+            {"--no-rope-fusion": None, "--no-masked-softmax-fusion": None},
+        ),
+    ],
+)
+def test_jobs(job: dict[str, Any], more: dict[str, object]) -> None:
+    assert job_flags_of(job) == PLAIN | more
+
+
+def test_dropout_is_its_own_tenth_unless_told() -> None:
+    assert not job_flags_of({"dropout": True}).keys() & {"--attention-dropout", "--hidden-dropout"}
+
+
+def test_gradients_of_fp16_are_fp32_when_told() -> None:
+    flags = job_flags_of({**HALF, "gradient": "fp16", "reduce": "fp16"})
+    assert "--fp16" in flags
+    assert "--accumulate-allreduce-grads-in-fp32" not in flags
+    assert "--accumulate-allreduce-grads-in-fp32" in job_flags_of(
+        {**HALF, "gradient": "fp32", "reduce": "fp32"}
+    )
+
+
+def test_the_loss_and_the_search_for_what_is_no_number() -> None:
+    assert "--cross-entropy-loss-fusion" in job_flags_of({}, preset={"loss.fused": True})
+    assert "--no-check-for-nan-in-loss-and-grad" in job_flags_of({}, preset={"host.checks_numbers": False})
+
+
+@pytest.mark.parametrize(
+    ("job", "more"),
+    [
+        ({}, {"--moe-token-dispatcher-type": "alltoall"}),
+        ({"overlap_expert_a2a": True}, {"--overlap-moe-expert-parallel-comm": None}),
+        ({"moe_router_fusion": True}, {"--moe-router-fusion": None}),
+        ({"router": "fp32"}, {"--moe-router-dtype": "fp32"}),
+        ({"delay_wgrad": True}, {"--delay-wgrad-compute": None}),
+        ({"overlap_shared_experts": True}, {"--moe-shared-expert-overlap": None}),
+        ({"moe_dispatcher": "all_gather"}, {"--moe-token-dispatcher-type": "allgather"}),
+        (
+            {"moe_dispatcher": "hybridep"},
+            {
+                "--moe-token-dispatcher-type": "flex",
+                "--moe-flex-dispatcher-backend": "hybridep",
+                "--moe-router-dtype": "fp32",
+            },
+        ),
+        (
+            {"moe_dispatcher": "deepep"},
+            {
+                "--moe-token-dispatcher-type": "flex",
+                "--moe-enable-deepep": None,
+                "--moe-router-dtype": "fp32",
+            },
+        ),
+    ],
+)
+def test_how_tokens_reach_their_experts(job: dict[str, Any], more: dict[str, object]) -> None:
+    usual = {"--moe-grouped-gemm": None, "--moe-token-dispatcher-type": "alltoall"}
+    assert job_flags_of(job, model=ROUTED) == PLAIN | usual | more
+
+
+@pytest.mark.parametrize(
+    ("job", "match"),
+    [
+        ({"compute": "fp32"}, "products in fp32"),
+        ({"linear": "fp8", "scaling": "row"}, "scaled by row"),
+        ({"attention": "fp8"}, "attention"),
+        ({"gradient": "fp32", "reduce": "bf16"}, "summed in fp32, reduced in bf16"),
+        ({"gradient": "fp16", "reduce": "fp16"}, "gradients in fp16"),
+        ({"parameter_gather": "fp32"}, "gathered parameters"),
+        ({"narrow_parameters": True}, "parameters held narrow"),
+        ({"linear": "fp8", "narrow_head": True}, "a narrow head that is not in MXFP8"),
+        ({"moments": "int8"}, "moments in int8"),
+        ({"master": ""}, "no copy"),
+        ({"moe_dispatcher": "deepep", "overlap_shared_experts": True}, "beside deepep"),
+        ({"overlap_expert_a2a": True, "overlap_shared_experts": True}, "shared experts overlapped"),
+    ],
+)
+def test_jobs_that_megatron_does_not_run(job: dict[str, Any], match: str) -> None:
+    with pytest.raises(ExportError, match=match):
+        job_flags_of(job, model=ROUTED)
+
+
+def test_recomputation() -> None:
+    block = replace(PLAN, recompute=Recompute.BLOCK, num_recompute_layers=3)
+    assert recompute_flags(block)["--recompute-method"] == "block"
+    assert recompute_flags(block)["--recompute-num-layers"] == 3
+    assert recompute_flags(replace(PLAN, recompute=Recompute.FULL))["--recompute-num-layers"] == 1
+    chosen = replace(PLAN, recompute=Recompute.SELECTIVE, recompute_modules=("mlp", "moe_act"))
+    assert recompute_flags(chosen)["--recompute-modules"] == "core_attn mlp moe_act"
+    assert recompute_flags(PLAN) == {}
+    with pytest.raises(ExportError, match="whole layers beside parts"):
+        recompute_flags(replace(block, recompute_modules=("mlp",)))
+
+
+@pytest.mark.parametrize(
+    ("job", "note"),
+    [
+        ({"cuda_graphs": frozenset({"attn"})}, "CUDA graphs of attn"),
+        ({"wide_norms": True}, "norms that are not fused"),
+        ({"attention_kernel": "flash2"}, "flash2 kernel"),
+        ({"moe_dispatch": "fp8"}, "dispatch of tokens in fp8"),
+    ],
+)
+def test_what_no_flag_says(job: dict[str, Any], note: str) -> None:
+    assert unsaid_job(asked(PLAN), PLAN) == ()
+    (said,) = unsaid_job(asked(PLAN, job=job), PLAN)
+    assert note in said
+
+
+def test_a_segment_of_an_nvlink_domain_is_asked_of_the_scheduler() -> None:
+    """128 GPUs on GB200 NVL72 are two segments of 16 nodes of 4."""
+    question = asked(PLAN)
+    cluster = segmented(read_cluster("gb200-nvl72", root=ROOT), 128)
+    job = replace(question.job, world_size=128)
+    (said,) = unsaid_job(replace(question, cluster=cluster, job=job), PLAN)
+    assert "--segment=16" in said
